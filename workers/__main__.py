@@ -1,6 +1,6 @@
-"""`python -P -m workers --pool threads …`: a worker, with the options of `celery worker`.
+"""`python -P -m workers --pool threads …`: starts a worker, with the options of `celery worker`.
 
-Celery's own command puts the current directory first on the path, and with it whatever is called `workers` there.
+Celery's own command puts the current directory first on the path, so it could import another package named `workers`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The worker's entry point: `python -P -m workers …`, or `python -m celery -A workers.celery_app worker …`.
+"""The Celery application of a worker: `python -P -m workers …` or `python -m celery -A workers.celery_app worker …`.
 
-Everything is put together here, once a process; no other module looks up settings or makes a connection.
+Creates all parts of the worker, once per process. No other module reads the settings or opens a connection.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from workers.process.worker import Worker
 
 die_with_parent()
 
-# The largest queries that are accepted, of 128 tables, need 800 frames of Python's stack to be planned; the default
-# limit of 1,000 leaves too little for what is below.
+# To plan the largest queries that are accepted, of 128 tables, takes 800 stack frames. The default limit of 1,000
+# leaves too few for the frames below them.
 sys.setrecursionlimit(5_000)
 
 _settings = Settings()
@@ -38,7 +38,7 @@ app.register_task(RunJob(_worker))
 
 
 def _keep_logging(**_: object) -> None:
-    """Being connected keeps Celery from setting up logging of its own."""
+    """Configures logging. Celery does not configure it if this signal has a receiver."""
     configure_logging(_settings.log)
 
 

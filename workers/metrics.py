@@ -1,8 +1,6 @@
-"""What the processes of a worker take of the machine's memory.
+"""The Prometheus metrics of a worker, their endpoint, and the memory of its processes.
 
-What a worker counts and measures of itself, and the endpoint that Prometheus scrapes it from.
-
-Names, labels and meanings are declared in `service.monitoring.metrics`.
+Names, labels and descriptions of the metrics are declared in `service.monitoring.metrics`.
 """
 
 from __future__ import annotations
@@ -24,22 +22,24 @@ from service.monitoring.metrics import DeclaredMetric
 from service.store.jobs import RUN
 from service.store.leases import Claim
 
+_log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True)
 class Resident:
-    """Resident memory in bytes; 0 for a process that is not there."""
+    """Resident memory in bytes; 0 for a process that does not exist."""
 
     process: int
     jvm: int
 
     @property
     def total(self) -> int:
-        """Of both together."""
+        """The sum of both."""
         return self.process + self.jvm
 
 
 def resident(jvm_pid: int | None) -> Resident:
-    """What this process takes, and its JVM, where it has one. Never waits, and never raises for one that has gone."""
+    """Returns the memory of this process and of its JVM, if any. Never waits; a process that has ended counts 0."""
     return Resident(process=_resident_bytes(None), jvm=0 if jvm_pid is None else _resident_bytes(jvm_pid))
 
 
@@ -50,23 +50,20 @@ def _resident_bytes(pid: int | None) -> int:
         return 0
 
 
-_log = structlog.get_logger(__name__)
-
-
-class StreamBehind(Protocol):
-    """A stream that may be behind its sources, as it was last looked up."""
+class StreamBacklog(Protocol):
+    """The backlog of a stream, as it was last measured."""
 
     @property
     def waiting_bytes(self) -> int:
-        """What waits."""
+        """The size of the input that was not read yet."""
 
     @property
     def oldest_waiting_seconds(self) -> float:
-        """For how long the oldest of it has; 0 where there is none."""
+        """The age of its oldest file or row; 0 if there is no backlog."""
 
 
 class WorkerMetrics:
-    """All of them, in a registry of their own. Safe to share between threads."""
+    """The metrics of a worker, in their own registry. Safe to share between threads."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -81,8 +78,8 @@ class WorkerMetrics:
         self._running = self._gauge(declared.RUNNING)
         self._memory = self._gauge(declared.MEMORY)
         self._mini_batches = self._histogram(declared.MINI_BATCHES)
-        # Those that are gone count for nothing, however they went.
-        self._streams: WeakSet[StreamBehind] = WeakSet()
+        # A stream that is not referenced any more does not count.
+        self._streams: WeakSet[StreamBacklog] = WeakSet()
         self._streams_lock = Lock()
         self._gauge(declared.WAITING_BYTES).set_function(
             lambda: sum(stream.waiting_bytes for stream in self._watched_streams())
@@ -92,58 +89,57 @@ class WorkerMetrics:
         )
 
     def claimed(self, claim: Claim) -> None:
-        """A job was claimed."""
+        """Records that a job was claimed."""
         if claim.kind == RUN and claim.waited_ms is not None:
             self._wait.labels(claim.queue).observe(max(0, claim.waited_ms) / 1000)
 
     def planned(self, milliseconds: int) -> None:
-        """An attempt was planned within this time."""
+        """Records how long the planning of an attempt took."""
         self._planning.observe(milliseconds / 1000)
 
     def executed(self, milliseconds: int) -> None:
-        """An attempt's query ran for this time."""
+        """Records how long the query of an attempt ran."""
         self._execution.observe(milliseconds / 1000)
 
     def mini_batch(self, milliseconds: int) -> None:
-        """A mini-batch took this time."""
+        """Records how long a mini-batch took."""
         self._mini_batches.observe(milliseconds / 1000)
 
-    def watch_stream(self, stream: StreamBehind) -> None:
-        """Reads this at every scrape, for as long as somebody else keeps it."""
+    def watch_stream(self, stream: StreamBacklog) -> None:
+        """Includes the backlog of this stream in every scrape. Holds only a weak reference to it."""
         with self._streams_lock:
             self._streams.add(stream)
 
     def ended(self, claim: Claim, status: JobStatus) -> None:
-        """The end of a job was published."""
+        """Records that the end of a job was published."""
         if claim.kind == RUN:
             self._ended.labels(status.value, claim.queue).inc()
 
     def handed_back(self, reason: str) -> None:
-        """An attempt was given up for another one; `reason` is a problem's code."""
+        """Records that a job was handed back for another attempt; `reason` is a problem's code."""
         self._handed_back.labels(reason).inc()
 
     def lease_lost(self) -> None:
-        """An attempt ended because its lease did, or may have."""
+        """Records that an attempt ended because its lease was lost, or may have been."""
         self._leases_lost.inc()
 
     def spark_started(self) -> None:
-        """A driver came up."""
+        """Records that a driver started."""
         self._spark_starts.inc()
 
     def spark_lost(self) -> None:
-        """A driver was given up."""
+        """Records that a driver was lost."""
         self._spark_losses.inc()
 
     def watch(self, running: Callable[[], int], memory: Callable[[], Resident]) -> None:
-        """Reads these at every scrape; neither may wait for anything."""
+        """Sets the functions that are called at every scrape. Neither may wait for anything."""
         self._running.set_function(running)
         self._memory.labels("process").set_function(lambda: memory().process)
         self._memory.labels("jvm").set_function(lambda: memory().jvm)
 
     def serve(self, host: str, port: int) -> WSGIServer | None:
-        """Answers scrapes at `host:port` from a thread of its own; None where nobody can listen there, which is told.
-
-        A worker that cannot be measured still runs jobs.
+        """Serves the metrics at `host:port` in another thread. Returns None, and logs the error, if the address cannot
+        be used: a worker without metrics still runs jobs.
         """
         try:
             server, _ = start_http_server(port, addr=host, registry=self.registry)
@@ -152,12 +148,12 @@ class WorkerMetrics:
                 "worker_metrics_not_served",
                 address=f"{host}:{port}",
                 error=str(error),
-                advice="Every worker of a host needs a port of its own: set EVENKEEL_WORKER_METRICS_PORT.",
+                advice="Each worker of a host needs its own port: set EVENKEEL_WORKER_METRICS_PORT.",
             )
             return None
         return server
 
-    def _watched_streams(self) -> list[StreamBehind]:
+    def _watched_streams(self) -> list[StreamBacklog]:
         with self._streams_lock:
             return list(self._streams)
 
@@ -172,15 +168,15 @@ class WorkerMetrics:
 
 
 class CurrentDriver(Protocol):
-    """Whatever knows the driver of the moment."""
+    """Has the current driver."""
 
     @property
     def current(self) -> object | None:
-        """The driver, or None while there is none; never waits."""
+        """The driver, or None while there is none. Never waits."""
 
 
 class DriverCount:
-    """One step notes whether the driver is another than before. A start takes longer than the time between steps."""
+    """Counts the starts and losses of drivers. A start takes longer than the time between two steps."""
 
     def __init__(self, runtime: CurrentDriver, metrics: WorkerMetrics) -> None:
         self._runtime = runtime
@@ -188,7 +184,7 @@ class DriverCount:
         self._last: object | None = None
 
     def step(self) -> None:
-        """Counts a driver that came, and one that went."""
+        """Compares the driver with that of the previous step, and counts a loss and a start."""
         driver = self._runtime.current
         if driver is self._last:
             return

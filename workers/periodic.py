@@ -1,4 +1,4 @@
-"""Threads that do one thing over and over, survive its failures and stop when told."""
+"""Threads that call a function periodically, continue after its failures, and can be stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Loop:
-    """Calls `step` every `period` seconds in a daemon thread; after failures the pauses double, up to `longest`."""
+    """Calls `step` every `period` seconds in a daemon thread. Each failure doubles the pause, up to `longest`."""
 
     def __init__(self, name: str, period: float, step: Callable[[], None], longest: float = 30.0) -> None:
         self._name = name
@@ -24,15 +24,15 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Starts the thread; the first step comes at once."""
+        """Starts the thread, which runs the first step at once."""
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """The thread ends after the step it is at; never waits."""
+        """Makes the thread end after its current step. Returns at once."""
         self._stopping.set()
 
     def join(self, timeout: float) -> None:
-        """Waits for the thread to end, at most `timeout` seconds; at once for a loop that never started."""
+        """Waits at most `timeout` seconds for the thread to end. Returns at once if it was never started."""
         if self._thread.is_alive():
             self._thread.join(timeout)
 
@@ -42,9 +42,9 @@ class Loop:
             try:
                 self._step()
                 failures = 0
-            except Exception as error:  # noqa: BLE001 - whatever it was, a worker without this thread would be worse
+            except Exception as error:  # noqa: BLE001 - the worker needs this thread, whatever the error is
                 failures += 1
-                # A database that is away says the same in every round of every loop.
-                told = failures > 1 and fault_of(error) is not None
-                _log.warning("loop_failed", loop=self._name, failures=failures, exc_info=None if told else error)
+                # The traceback of an unavailable database is logged only once.
+                is_logged = failures > 1 and fault_of(error) is not None
+                _log.warning("loop_failed", loop=self._name, failures=failures, exc_info=None if is_logged else error)
             self._stopping.wait(min(self._period * 2 ** min(failures, 10), self._longest))

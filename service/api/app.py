@@ -22,7 +22,7 @@ from service.api.problems import EVERYWHERE, add_problem_handlers, problems
 from service.broker.dispatch import Dispatcher, Doorbell
 from service.config.settings import Settings
 from service.contract.errors import MissingScopeError, UnauthenticatedError
-from service.jobs.explain_job import forget_abandoned
+from service.jobs.explain_job import delete_abandoned_explanations
 from service.jobs.lifecycle import CancelledJobs
 from service.jobs.read_jobs import JobReader, JobWatcher
 from service.jobs.submit_job import Submissions
@@ -108,7 +108,7 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
     configure_logging(settings.log)
     database = given or Database(settings.database_url, settings=settings.database)
     require_current(database)
-    forget_abandoned(database)
+    delete_abandoned_explanations(database)
     doorbell = Doorbell(database, Dispatcher(settings))
     watcher = JobWatcher(database, settings.api.poll_interval_seconds)
     watcher.start()

@@ -128,7 +128,7 @@ class Authentication:
         if len(shown) != 1 or scheme.lower() != "bearer" or secret is None:
             raise UnauthenticatedError(_SHOW_A_KEY)
         ring: KeyRing = scope["app"].state.services.key_ring
-        is_known, principal = ring.recall(secret)
+        is_known, principal = ring.find_cached(secret)
         if not is_known:
             principal = await self._look_up(ring, secret)
         if principal is None:
@@ -137,7 +137,7 @@ class Authentication:
 
     async def _look_up(self, ring: KeyRing, secret: Secret) -> Principal | None:
         """Asks the database, once for all who show the same key at this moment."""
-        if ring.has_held(secret):
+        if ring.was_valid(secret):
             return await self._look_ups.share(secret, partial(run_in_threadpool, ring.look_up, secret))
         # Made-up keys, however many, wait for each other and leave threads and connections to those who are known.
         async with self._strangers:

@@ -1,6 +1,5 @@
-"""Jobs: submit, list, read, cancel, delete.
-
-Streaming jobs: stop, resume, change settings, and see how far they have come.
+"""The routes of jobs: submit, list, read, cancel, delete; of streaming jobs also stop, resume, change settings,
+and read the progress.
 """
 
 from __future__ import annotations
@@ -68,14 +67,14 @@ JobBody = Annotated[JobSpec, Body()]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDEMPOTENCY_KEY = r'^("([\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])+"|[\x21\x23-\x7e][\x21-\x7e]*)$'
-"""A string as structured headers have it (RFC 9651), or bare text that does not begin as one."""
+"""A string in the syntax of structured headers (RFC 9651), or bare text that does not begin with a quote."""
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]")
 
 
 def _as_text(value: Any) -> Any:
-    # Pydantic would read a number as seconds, or milliseconds, since 1970: another moment than was meant.
+    # Pydantic reads a number as seconds or milliseconds since 1970, which is not what the client meant.
     if isinstance(value, str) and not _DATE.match(value):
-        raise ValueError("a moment is written as 2026-01-31T12:00:00Z")
+        raise ValueError("write a timestamp as 2026-01-31T12:00:00Z")
     return value
 
 
@@ -88,11 +87,11 @@ def _header(description: str, example: str) -> dict[str, Any]:
 
 ETAG_HEADER = {"ETag": _header("Strong entity tag of this representation.", '"3-5f1d0c7b9a3e2d41"')}
 RETRY_HEADER = {
-    "Retry-After": _header("Seconds after which to ask again; absent once the job has finished or is STOPPED.", "1")
+    "Retry-After": _header("Seconds to wait before the next poll; absent if the job has finished or is STOPPED.", "1")
 }
-_APPLIED = {"Preference-Applied": _header("The wait that was granted.", "wait=10")}
+_APPLIED = {"Preference-Applied": _header("The wait that the service applied.", "wait=10")}
 _REPLAYED = {
-    "Idempotency-Replayed": _header("`true` where the Idempotency-Key had made this job before; else absent.", "true")
+    "Idempotency-Replayed": _header("`true` if an earlier request with this Idempotency-Key created the job.", "true")
 }
 _LOCATION = {"Location": _header("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a")}
 
@@ -126,12 +125,12 @@ async def submit_job(
     idempotency_key: Annotated[
         Annotated[str, Field(max_length=255, pattern=_IDEMPOTENCY_KEY)] | SkipJsonSchema[None],
         Header(
-            description="Any text of your choice, in double quotes or bare. The same key with the same body within 24 "
-            "hours is the same job; with another body it is refused.",
+            description="Any text, with or without double quotes. A request with the same key and the same body within "
+            "24 hours returns the same job; with another body it is rejected.",
         ),
     ] = None,
 ) -> Response:
-    """Checks the job against its tables' files and stores it. It is run as soon as a worker is free."""
+    """Checks the job against the files of its tables, stores it and queues it. A worker runs it when one is free."""
     submission = Submission(tenant, body, _unquoted(idempotency_key or ""), request_id_of(request.scope))
     accepted = await services.submissions.run(
         submit, services.database, services.doorbell, services.settings, submission
@@ -146,23 +145,24 @@ async def submit_job(
 def list_jobs(
     services: ServicesDep,
     tenant: ReaderTenant,
-    status: Annotated[list[JobStatus], Query(description="Only jobs in one of these states; may be repeated.")] = [],  # noqa: B006
+    status: Annotated[list[JobStatus], Query(description="Only jobs in one of these states. Repeatable.")] = [],  # noqa: B006
     queue: Annotated[Queue | SkipJsonSchema[None], Query(description="Only jobs in this queue.")] = None,
     name: Annotated[
-        str, Query(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", description="Only jobs whose name starts so.")
+        str,
+        Query(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", description="Only jobs with this name prefix."),
     ] = "",
     submitted_after: Annotated[
-        _Moment | SkipJsonSchema[None], Query(description="Only jobs submitted later than this.")
+        _Moment | SkipJsonSchema[None], Query(description="Only jobs submitted after this time.")
     ] = None,
     submitted_before: Annotated[
-        _Moment | SkipJsonSchema[None], Query(description="Only jobs submitted earlier than this.")
+        _Moment | SkipJsonSchema[None], Query(description="Only jobs submitted before this time.")
     ] = None,
     cursor: Cursor = "",
     page_size: Annotated[
-        int, Query(ge=1, description=f"Jobs on a page; more than {MAX_PAGE_SIZE} is read as {MAX_PAGE_SIZE}.")
+        int, Query(ge=1, description=f"Jobs per page; larger values are treated as {MAX_PAGE_SIZE}.")
     ] = 50,
 ) -> JobPage:
-    """Jobs, newest first. What is submitted while you page does not shift the pages."""
+    """Returns jobs, newest first. Jobs that are submitted while you page do not shift the pages."""
     wanted = JobFilter(frozenset(status), name, _milliseconds(submitted_after), _milliseconds(submitted_before), queue)
     return list_page(services.database, services.settings, tenant, wanted, cursor, page_size)
 
@@ -173,7 +173,7 @@ def list_jobs(
     summary="Read a job",
     responses={
         200: {"description": "The job.", "headers": {**ETAG_HEADER, **RETRY_HEADER, **_APPLIED}},
-        304: {"description": "The job is as you know it.", "headers": {**ETAG_HEADER, **RETRY_HEADER, **_APPLIED}},
+        304: {"description": "The job has not changed.", "headers": {**ETAG_HEADER, **RETRY_HEADER, **_APPLIED}},
         **problems(JobNotFoundError),
     },
 )
@@ -182,21 +182,21 @@ async def get_job(
     request: Request,
     services: ServicesDep,
     tenant: ReaderTenant,
-    if_none_match: IfNoneMatch = "",  # noqa: ARG001 - for the specification, as the next one
+    if_none_match: IfNoneMatch = "",  # noqa: ARG001 - for the specification, like the next parameter
     prefer: Prefer = "",  # noqa: ARG001
 ) -> Response:
-    """How the job stands. A wait costs the service next to nothing: prefer it to polling."""
+    """Returns the job's state. To wait for a change, send `Prefer: wait=N`: it costs the service less than polling."""
     known_tags = lines_of(request, "if-none-match")
     wait = wait_seconds(lines_of(request, "prefer"), services.settings.api.max_wait_seconds)
     job = await wait_for_job(
         services.reader,
         services.watcher,
         JobKey(tenant, job_id),
-        # Without tags, nothing but the end of the job is worth telling.
+        # A client that sends no tags waits for the end of the job.
         is_known=lambda job: not known_tags or is_known(job, known_tags),
         seconds=wait or 0,
     )
-    # The key may have been revoked meanwhile.
+    # The key may have been revoked during the wait.
     if wait and not await asyncio.to_thread(services.key_ring.holds, principal_of(request.scope)):
         raise UnauthenticatedError(KEY_ENDED)
     headers = {} if wait is None else {"Preference-Applied": f"wait={wait}"}
@@ -210,7 +210,7 @@ async def get_job(
     responses=problems(JobNotFoundError, JobNotFinishedError, JobStateUnknownError),
 )
 def delete_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> None:
-    """Removes the job with its plan, metrics, events, result and state; what its sink wrote elsewhere stays."""
+    """Deletes the job with its plan, metrics, events, result and state. Rows that its sink wrote elsewhere remain."""
     delete(services.database, services.settings.results_dir, services.settings.streams_dir, tenant, job_id)
 
 
@@ -225,7 +225,7 @@ def delete_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) ->
     },
 )
 def cancel_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> Response:
-    """Ends a queued job at once, and a running one as soon as its worker notices. Asking twice changes nothing."""
+    """Cancels a queued job immediately, and a running job when its worker sees the request. Idempotent."""
     return job_response(cancel(services.database, services.settings, tenant, job_id), 202)
 
 
@@ -241,21 +241,22 @@ streaming_router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], route_cl
 
 
 class Resumption(Frozen):
-    """Where a job goes on, and with which settings changed."""
+    """From where a job resumes, and which settings change."""
 
     begin: ResumeFrom = Field(
         default=ResumeFrom.CHECKPOINT,
         alias="from",
-        description="`checkpoint`: behind the last mini-batch. `scratch`: without state, with all input that is still "
-        "there, and with a new result.",
+        description="`checkpoint`: after the last mini-batch. `scratch`: without state; reads all input that still "
+        "exists and writes a new result.",
     )
     settings: SettingsPatch = Field(
         default_factory=dict[str, Any],
-        description="Settings to change before. From `scratch`, those that state depends on may change too.",
+        description="Settings to change before the job resumes. Settings that the state depends on can change only "
+        "with `scratch`.",
     )
 
 
-_AS_IT_IS = Resumption()
+_DEFAULT_RESUMPTION = Resumption()
 
 
 @streaming_router.post(
@@ -269,7 +270,7 @@ _AS_IT_IS = Resumption()
     },
 )
 def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> Response:
-    """Lets the mini-batch at hand end and lays the job to rest; nothing is lost. Asking twice changes nothing."""
+    """Stops the job after its current mini-batch. No progress is lost, and the job can be resumed. Idempotent."""
     return job_response(stop(services.database, services.settings, tenant, job_id), 202)
 
 
@@ -294,9 +295,9 @@ def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> R
     },
 )
 async def resume_job(
-    job_id: JobId, services: ServicesDep, tenant: SubmitterTenant, body: Resumption = _AS_IT_IS
+    job_id: JobId, services: ServicesDep, tenant: SubmitterTenant, body: Resumption = _DEFAULT_RESUMPTION
 ) -> Response:
-    """Queues a STOPPED job again. It goes on behind its last mini-batch, or begins anew without state."""
+    """Queues a STOPPED job again. It resumes after its last mini-batch, or starts from scratch without state."""
     job = await services.submissions.run(
         resume, services.database, services.doorbell, services.settings, tenant, job_id, body.begin, body.settings
     )
@@ -325,21 +326,21 @@ async def change_job_settings(
     job_id: JobId,
     services: ServicesDep,
     tenant: SubmitterTenant,
-    # Told as of one type: of two, generators of clients choose badly.
+    # Documented with one media type: given two, client generators choose the wrong one.
     body: Annotated[SettingsPatch, Body(media_type=MERGE_PATCH)],
 ) -> Response:
-    """A merge patch of the settings of a STOPPED job, for its next run; `application/json` is taken as well. Settings
-    that its state was laid out by change only with a start from scratch.
+    """Applies a merge patch to the settings of a STOPPED job, for its next run; `application/json` is accepted too.
+    Settings that the layout of the state depends on can change only when the job resumes from scratch.
     """
     job = await services.submissions.run(change_settings, services.database, services.settings, tenant, job_id, body)
     return job_response(job)
 
 
 @streaming_router.get(
-    "/stream", summary="Read how far a streaming job is", responses=problems(JobNotFoundError, NotAStreamError)
+    "/stream", summary="Read the progress of a streaming job", responses=problems(JobNotFoundError, NotAStreamError)
 )
 def get_job_stream(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> JobStream:
-    """Its state, its newest mini-batch, what its worker measured, and why it rests where it does."""
+    """Returns the state, the newest mini-batch, the worker's measurements, and the reason why the job stopped."""
     return read_stream(services.database, tenant, job_id)
 
 
@@ -357,9 +358,9 @@ def list_job_batches(
         int,
         Query(
             ge=1,
-            description=f"Mini-batches on a page; more than {MAX_BATCH_PAGE_SIZE} is read as {MAX_BATCH_PAGE_SIZE}.",
+            description=f"Mini-batches per page; larger values are treated as {MAX_BATCH_PAGE_SIZE}.",
         ),
     ] = 50,
 ) -> JobBatchPage:
-    """Mini-batches, newest first; the newest thousand of a job are kept."""
+    """Returns mini-batches, newest first. The service keeps the newest thousand of each job."""
     return list_batches(services.database, tenant, job_id, cursor, page_size)

@@ -1,4 +1,4 @@
-"""API keys: make, list, revoke; and who is asking."""
+"""The routes of API keys: create, list, revoke; and the caller's own key."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ KeyId = Annotated[str, Path(description="Id of an API key.", pattern=r"^[a-z2-7]
 
 
 class Me(Frozen):
-    """The caller, as the service knows it."""
+    """The caller's tenant and permissions."""
 
-    tenant: str = Field(description="Whose jobs and streams it sees.", examples=["default"])
-    scopes: tuple[str, ...] = Field(description="What it may do.", examples=[["read", "submit"]])
-    key_id: str | None = Field(description="Id of its API key; null where the service authenticates nobody.")
+    tenant: str = Field(description="The tenant whose jobs and streams the caller sees.", examples=["default"])
+    scopes: tuple[str, ...] = Field(description="What the caller may do.", examples=[["read", "submit"]])
+    key_id: str | None = Field(description="Id of the caller's API key; null if the service does not require keys.")
 
 
-@router.get("/me", summary="Who am I", responses=problems())
+@router.get("/me", summary="Read the caller's identity", responses=problems())
 async def get_me(caller: Caller) -> Me:
-    """Tenant and scopes of the API key that you show."""
+    """Returns the tenant and the scopes of the API key in the request."""
     scopes = tuple(scope.value for scope in KeyScope if scope in caller.scopes)
     return Me(tenant=caller.tenant, scopes=scopes, key_id=caller.key_id or None)
 
 
-@router.post("/keys", status_code=201, summary="Make an API key", responses=problems(*BODY_ERRORS))
+@router.post("/keys", status_code=201, summary="Create an API key", responses=problems(*BODY_ERRORS))
 def create_key(body: KeyRequest, services: ServicesDep, caller: Admin, response: Response) -> IssuedKey:
-    """A new key, shown this once. To rotate a key, make another, let its bearers take that, and revoke the old one."""
-    # No cache on the way is to keep it.
+    """Creates a key and returns its secret, this once. To rotate a key, create a new one, then revoke the old one."""
+    # No cache may store the secret.
     response.headers["Cache-Control"] = "no-store"
     return issue(services.database, body, caller.key_id)
 
@@ -52,18 +52,18 @@ def list_keys(
     services: ServicesDep,
     _caller: Admin,
     tenant: Annotated[
-        str, Query(pattern=f"^$|{TENANT_PATTERN}", description="Only keys of this tenant; of all by default.")
+        str, Query(pattern=f"^$|{TENANT_PATTERN}", description="Only keys of this tenant; all tenants by default.")
     ] = "",
     cursor: Cursor = "",
     page_size: Annotated[
-        int, Query(ge=1, description=f"Keys on a page; more than {MAX_PAGE_SIZE} is read as {MAX_PAGE_SIZE}.")
+        int, Query(ge=1, description=f"Keys per page; larger values are treated as {MAX_PAGE_SIZE}.")
     ] = 50,
 ) -> KeyPage:
-    """Keys without their secrets, oldest first, also those that were revoked."""
+    """Returns keys without their secrets, oldest first, including revoked keys."""
     return list_page(services.database, tenant or None, cursor, page_size)
 
 
 @router.delete("/keys/{key_id}", summary="Revoke an API key", responses=problems(KeyNotFoundError, LastAdminKeyError))
 def revoke_key(key_id: KeyId, services: ServicesDep, _caller: Admin) -> ApiKey:
-    """Ends the key for good, everywhere within seconds. It stays in the list; asking twice changes nothing."""
+    """Revokes the key permanently; every process rejects it within seconds. It stays in the list. Idempotent."""
     return revoke(services.database, key_id)

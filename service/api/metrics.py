@@ -1,6 +1,5 @@
-"""What Prometheus scrapes: requests as they are answered, and jobs and workers as the database has them at the scrape.
-
-Names, labels and meanings are declared in `service.monitoring.metrics`.
+"""The metrics that Prometheus scrapes: requests, counted as they are answered; jobs and workers, read from the database
+at every scrape. Names, labels and meanings are declared in `service.monitoring.metrics`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 class HttpMetrics:
-    """Requests by method, route template and status, with their latency. A registry of its own, none shared."""
+    """Requests by method, route template and status, with their latency. Each instance has its own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -39,20 +38,23 @@ class HttpMetrics:
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Counts one answered request."""
-        # Anybody may invent methods; each would be a series for ever.
+        # Clients can send any method name; without this, each would add a permanent series.
         known = method if method in {"GET", "POST", "DELETE"} else "other"
         self._requests.labels(known, route, str(status)).observe(seconds)
 
 
 class ServiceGauges(Collector):
-    """Gauges read from database and broker at every scrape."""
+    """Gauges that are read from the database and the broker at every scrape."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._settings = settings
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Whether database and broker answer, and what the database has, if it does; zeros included."""
+        """Yields whether the database and the broker answer, and the gauges of the database if it answers.
+
+        Combinations of labels without a job or worker are included as zeros.
+        """
         yield _gauge(declared.BUILD, [((__version__,), 1)])
         try:
             read = list(self._read())

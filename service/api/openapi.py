@@ -1,14 +1,12 @@
-"""The examples of the specification: requests and answers as they once went over the wire, on the demo's flights.
+"""The OpenAPI document: what FastAPI derives from the routes, adapted to client generators, with recorded examples.
 
     example_bodies/<operation>.json
         requests     media type -> name -> {summary, value}
         responses    status -> media type -> value
     example_bodies/problems.json
-        code -> what a problem of that code has beside those of its class
+        code -> fields of a problem with that code, in addition to those of its class
 
-`python -m tests.clients.record_examples` records them again from a running service.
-
-The specification: what the framework derives from the routes, made fit for generated clients.
+`python -m tests.clients.record_examples` records the examples from a running service, on the demo's flights.
 """
 
 from __future__ import annotations
@@ -27,11 +25,11 @@ from service.contract.options import declared_settings
 from service.contract.problems import Problem
 
 BODIES = Path(__file__).with_name("example_bodies")
-"""Where the files are."""
+"""The directory of the examples."""
 
 
 def add_examples(operation: dict[str, Any]) -> None:
-    """Puts what was recorded into an operation of an OpenAPI document: a new copy each time."""
+    """Adds the recorded examples to an operation of an OpenAPI document; each call adds new copies."""
     recorded = _read(operation["operationId"])
     for media_type, examples in recorded.get("requests", {}).items():
         operation["requestBody"]["content"][media_type]["examples"] = examples
@@ -52,28 +50,28 @@ def _read(name: str) -> dict[str, Any]:
 
 TITLE = "Evenkeel"
 _DESCRIPTION = """\
-Posts aggregation and join jobs to a Spark cluster, runs them in a way that withstands skewed keys, and tells what it
-did. Every error is a problem (RFC 9457) with a stable `code`; fields and states may be added, so ignore unknown ones.
+Runs aggregation and join jobs on a Spark cluster, mitigates skewed keys, and reports how each job was planned and run.
+Every error is a problem (RFC 9457) with a stable `code`. Later versions may add fields and states: ignore unknown ones.
 """
 TAGS = [
-    {"name": "jobs", "description": "Submit, list, read, cancel and delete jobs; stop and resume streaming ones."},
-    {"name": "results", "description": "Read what a job computed."},
+    {"name": "jobs", "description": "Submit, list, read, cancel and delete jobs; stop and resume streaming jobs."},
+    {"name": "results", "description": "Read the result of a job."},
     {"name": "events", "description": "Follow a job while it runs."},
-    {"name": "reports", "description": "How a job was planned, what it took, and which keys were hot."},
-    {"name": "streams", "description": "Post rows, which jobs read as they come."},
-    {"name": "workers", "description": "The processes that run jobs: how they stand, and draining one."},
-    {"name": "keys", "description": "API keys: make, list, revoke them; and who is asking."},
-    {"name": "operations", "description": "For whoever runs the service."},
+    {"name": "reports", "description": "Read a job's plan, its metrics and its hot keys."},
+    {"name": "streams", "description": "Append rows over HTTP; streaming jobs read them."},
+    {"name": "workers", "description": "List and drain the processes that run jobs."},
+    {"name": "keys", "description": "Create, list and revoke API keys; read the caller's identity."},
+    {"name": "operations", "description": "Liveness, readiness and metrics, for operators."},
 ]
 
 
 def operation_id(route: APIRoute) -> str:
-    """The handler's name: what generated clients call the method."""
+    """Returns the handler's name; generated clients name their method after it."""
     return route.name
 
 
 def specification(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document of the application."""
+    """Returns the OpenAPI document of the application."""
     document = get_openapi(
         title=TITLE,
         version=__version__,
@@ -81,7 +79,7 @@ def specification(app: FastAPI) -> dict[str, Any]:
         routes=app.routes,
         tags=TAGS,
         servers=[{"url": "/", "description": "This service."}],
-        contact={"name": "Whoever runs the service that you talk to"},
+        contact={"name": "Service operator"},
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         separate_input_output_schemas=False,
     )
@@ -90,20 +88,20 @@ def specification(app: FastAPI) -> dict[str, Any]:
     for name, schema in problem.pop("$defs", {}).items():
         schemas.setdefault(name, schema)
     schemas["Problem"] = problem
-    _take_every_spelling(schemas["JobSettings"])
+    _allow_setting_aliases(schemas["JobSettings"])
     document["components"]["schemas"] = dict(sorted(schemas.items()))
     for item in document["paths"].values():
         for operation in item.values():
-            _tell_of_keys(operation)
+            _document_authentication(operation)
             add_examples(operation)
     return document
 
 
-def _tell_of_keys(operation: dict[str, Any]) -> None:
-    """Whether the operation takes an API key, and with which scopes.
+def _document_authentication(operation: dict[str, Any]) -> None:
+    """Documents whether the operation needs an API key, and which scopes the key must have.
 
-    The framework writes scopes as OAuth's, all of which a caller would need, into `security`; what is open it leaves
-    out, which could be an oversight.
+    FastAPI writes scopes into `security` as OAuth scopes, of which a caller would need all. Operations without a key
+    get an empty `security`, to show that this is intended.
     """
     schemes = operation.setdefault("security", [])
     scopes = [scope for scheme in schemes for scopes in scheme.values() for scope in scopes]
@@ -112,13 +110,12 @@ def _tell_of_keys(operation: dict[str, Any]) -> None:
         operation["x-scopes"] = scopes
 
 
-def _take_every_spelling(settings: dict[str, Any]) -> None:
-    """Tells of the other keys under which settings are accepted: dotted ones, and Flink's of both generations.
+def _allow_setting_aliases(settings: dict[str, Any]) -> None:
+    """Documents the other accepted keys of settings: dotted keys, and Flink's current and former keys.
 
-    Not as `patternProperties`, which generators of clients pass over: what they make would leave such keys out of a
-    request without a word.
+    Client generators ignore `patternProperties`: a generated client would silently drop such keys from a request.
     """
     others = [key for setting in declared_settings() for key in (setting.key, *setting.aliases) if "." in key]
     names = "|".join(key.replace(".", r"\.") for key in (*settings["properties"], *others))
     settings["propertyNames"] = {"pattern": f"^({names})$"}
-    settings["additionalProperties"] = {"description": "A setting under its dotted key or under a key of Flink's."}
+    settings["additionalProperties"] = {"description": "A setting under its dotted key or under its Flink key."}

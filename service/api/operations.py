@@ -1,8 +1,5 @@
-"""For whoever runs the service: alive, ready, measured.
-
-Workers: list, read, drain.
-
-The dashboard's page and its files. They hold no data, so no key is asked for: the page asks with its user's own.
+"""The routes for operators: health, readiness, Prometheus metrics, and workers (list, read, drain). The routes of the
+dashboard's files, which need no API key, as they contain no data: the page calls the API with its user's key.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from service.contract.errors import (
 )
 from service.contract.model import Frozen
 from service.dashboard.bundle import INDEX, Asset, bundle
-from service.jobs.readiness import Readiness, check_readiness, for_strangers, worker_silence_ms
+from service.jobs.readiness import Readiness, check_readiness, without_details, worker_silence_ms
 from service.jobs.workers import Worker, WorkerList
 from service.jobs.workers import drain_worker as drain
 from service.jobs.workers import get_worker as get
@@ -41,33 +38,33 @@ router = APIRouter(tags=["operations"])
 
 
 class Health(Frozen):
-    """The process answers."""
+    """The response of a process that is alive."""
 
     status: str = Field(examples=["alive"])
     version: str = Field(examples=["0.1.0"])
 
 
-@router.get("/healthz", summary="Is the process alive")
+@router.get("/healthz", summary="Check liveness")
 async def get_health() -> Health:
-    """Says that the process answers, and nothing about what is behind it."""
+    """Confirms that the process answers. Checks neither the database nor the broker."""
     return Health(status="alive", version=__version__)
 
 
-@router.get("/readyz", summary="Would a job run", responses=problems(NotReadyError))
+@router.get("/readyz", summary="Check readiness", responses=problems(NotReadyError))
 async def get_readiness(request: Request, services: ServicesDep) -> Readiness:
-    """Whether database, broker and at least one worker are there; 503 names what is missing, and why it is to callers
-    who show an API key.
+    """Checks the database, the broker and that at least one worker is alive. 503 names what is unavailable; the reason
+    is given only to callers with an API key.
 
-    A queue that no worker listens to is told in `warnings`: jobs of the other one run.
+    `warnings` names a queue that no worker serves; jobs of the other queue run.
     """
-    # Anybody may ask, as often as they like: that must not cost a thread and a connection each.
-    look = partial(run_in_threadpool, check_readiness, services.database, services.settings)
-    knows = is_known(request.scope)
+    # This needs no key: without sharing, a flood of requests would take a thread and a connection each.
+    check = partial(run_in_threadpool, check_readiness, services.database, services.settings)
+    is_authenticated = is_known(request.scope)
     try:
-        found = await services.readiness.share(None, look)
+        readiness = await services.readiness.share(None, check)
     except NotReadyError as error:
-        raise error if knows else for_strangers(error) from None
-    return found if knows else found.model_copy(update={"warnings": ()})
+        raise error if is_authenticated else without_details(error) from None
+    return readiness if is_authenticated else readiness.model_copy(update={"warnings": ()})
 
 
 @router.get(
@@ -75,12 +72,15 @@ async def get_readiness(request: Request, services: ServicesDep) -> Readiness:
     summary="Metrics for Prometheus",
     response_class=Response,
     responses={
-        200: {"description": "Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        200: {
+            "description": "Prometheus' text format.",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        },
         **problems(UnauthenticatedError, MissingScopeError),
     },
 )
 def get_prometheus_metrics(request: Request, _caller: Scraper) -> Response:
-    """Requests by route and status with their latency, jobs by status, age of the oldest queued job, live workers."""
+    """Returns requests by route and status with latency, jobs by status, age of the oldest queued job, live workers."""
     return Response(generate_latest(request.app.state.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -91,13 +91,13 @@ WorkerId = Annotated[str, Path(description="Id of a worker.", examples=["node-1-
 
 @workers_router.get("", summary="List workers", responses=problems())
 def list_workers(services: ServicesDep, tenant: ReaderTenant) -> WorkerList:
-    """Every worker that gave a sign of life within the last hour, oldest first. One that ended as it should is gone."""
+    """Returns every worker with a heartbeat within the last hour, oldest first. Workers that shut down are removed."""
     return list_all(services.database, tenant, worker_silence_ms(services.settings))
 
 
 @workers_router.get("/{worker_id}", summary="Read a worker", responses=problems(WorkerNotFoundError))
 def get_worker(worker_id: WorkerId, services: ServicesDep, tenant: ReaderTenant) -> Worker:
-    """A worker as it last described itself, with the jobs that it is at."""
+    """Returns a worker as of its last heartbeat, with the jobs that it is running."""
     return get(services.database, tenant, worker_id, worker_silence_ms(services.settings))
 
 
@@ -111,10 +111,9 @@ def get_worker(worker_id: WorkerId, services: ServicesDep, tenant: ReaderTenant)
     },
 )
 def drain_worker(worker_id: WorkerId, services: ServicesDep, tenant: AdminTenant) -> Worker:
-    """The worker takes no more jobs, lets those at hand end however long they take, and ends its process.
+    """The worker takes no new jobs, finishes its running jobs, however long they take, and exits. Idempotent.
 
-    It learns of it with its next sign of life. Whatever keeps workers running starts a fresh one in its place. Asking
-    twice changes nothing.
+    The worker reads the request with its next heartbeat. Your process manager starts a new worker in its place.
     """
     return drain(services.database, tenant, worker_id, worker_silence_ms(services.settings))
 
@@ -134,30 +133,30 @@ _POLICY = "; ".join(
     )
 )
 _GZIP = re.compile(r"(?:^|,)\s*gzip\s*(?:;\s*q=(?!0(?:\.0*)?\s*(?:,|$))[\d.]+\s*)?(?:,|$)", re.IGNORECASE)
-"""An Accept-Encoding that takes gzip; not one that says `q=0`."""
-_ASK_AGAIN = "no-cache"
-_FOR_GOOD = "public, max-age=31536000, immutable"
+"""An Accept-Encoding that accepts gzip; `gzip;q=0` does not match."""
+_REVALIDATE = "no-cache"
+_CACHE_FOREVER = "public, max-age=31536000, immutable"
 
 
 @dashboard_router.get(DASHBOARD_PAGE)
 def show_dashboard(request: Request) -> Response:
-    """The page."""
-    return _answer(request, bundle().assets[INDEX], _ASK_AGAIN)
+    """Returns the page."""
+    return _answer(request, bundle().assets[INDEX], _REVALIDATE)
 
 
 @dashboard_router.get(DASHBOARD_FILES + "{version}/{path:path}")
 def get_asset(version: str, path: str, request: Request) -> Response:
-    """A file of the page. Raises RouteNotFoundError.
+    """Returns a file of the page. Raises RouteNotFoundError.
 
-    In the midst of an upgrade another release may have sent the page: its files are answered with these, and not kept.
+    During an upgrade, another release may have served the page: its requests get the files of this release, uncached.
     """
     found = bundle().assets.get(path)
     if found is None or path == INDEX:
         raise RouteNotFoundError("The dashboard has no such file.")
-    return _answer(request, found, _FOR_GOOD if version == bundle().version else _ASK_AGAIN)
+    return _answer(request, found, _CACHE_FOREVER if version == bundle().version else _REVALIDATE)
 
 
-def _takes_gzip(request: Request) -> bool:
+def _accepts_gzip(request: Request) -> bool:
     return _GZIP.search(",".join(request.headers.getlist("accept-encoding"))) is not None
 
 
@@ -170,7 +169,7 @@ def _answer(request: Request, asset: Asset, cache_control: str) -> Response:
     }
     if names_tag(request.headers.getlist("if-none-match"), asset.etag):
         return Response(status_code=304, headers=headers)
-    if asset.compressed is not None and _takes_gzip(request):
+    if asset.compressed is not None and _accepts_gzip(request):
         headers["Content-Encoding"] = "gzip"
         return Response(asset.compressed, media_type=asset.content_type, headers=headers)
     return Response(asset.content, media_type=asset.content_type, headers=headers)

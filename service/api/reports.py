@@ -1,4 +1,4 @@
-"""What a job's worker found out: its plan and its metrics; and what is found out without a job: a plan, hot keys."""
+"""The routes of reports: a job's plan and metrics, the plan of a job that is not run, and the hot keys of a table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from service.store.jobs import EXPLAIN
 
 router = APIRouter(prefix="/v1", tags=["reports"], route_class=SteadyRoute)
 
-_PLANNED = problems(
+_PLANNING_PROBLEMS = problems(
     *BODY_ERRORS,
     TooManyExplanationsError,
     DatabaseUnavailableError,
@@ -41,14 +41,14 @@ _PLANNED = problems(
     WorkerUnavailableError,
     spec=True,
 )
-_TAGGED: dict[int | str, dict[str, Any]] = {
+_WITH_ETAG: dict[int | str, dict[str, Any]] = {
     200: {"headers": ETAG_HEADER},
-    304: {"description": "The report is as you know it.", "headers": ETAG_HEADER},
+    304: {"description": "The report has not changed.", "headers": ETAG_HEADER},
 }
 _Slots = Annotated[
-    # The bounds stand within: beside a union, the specification would not tell them.
+    # The bounds are on the integer: on the union, they would be missing from the specification.
     Annotated[int, Field(ge=1, le=100_000)] | SkipJsonSchema[None],
-    Query(description="Tasks that run at once in `savings.simulated`; by default as many as when the job ran."),
+    Query(description="Number of task slots for `savings.simulated`; by default the number when the job ran."),
 ]
 
 
@@ -56,7 +56,7 @@ _Slots = Annotated[
     "/jobs/{job_id}/plan",
     response_model=PlanReport,
     summary="Read a job's plan",
-    responses={**_TAGGED, **problems(JobNotFoundError, PlanNotReadyError)},
+    responses={**_WITH_ETAG, **problems(JobNotFoundError, PlanNotReadyError)},
 )
 def get_plan(
     job_id: JobId,
@@ -65,7 +65,10 @@ def get_plan(
     tenant: ReaderTenant,
     if_none_match: IfNoneMatch = "",  # noqa: ARG001 - for the specification
 ) -> Response:
-    """The query before and after the rules, what each rule did and why, Spark's physical plan. 404 until planned."""
+    """Returns the plan before and after the rules, each rule's decision and reason, and Spark's physical plan.
+
+    404 until the job has been planned.
+    """
     return report_response(read_plan(services.database, tenant, job_id), lines_of(request, "if-none-match"))
 
 
@@ -73,7 +76,7 @@ def get_plan(
     "/jobs/{job_id}/metrics",
     response_model=MetricsReport,
     summary="Read a job's metrics",
-    responses={**_TAGGED, **problems(JobNotFoundError, MetricsNotReadyError)},
+    responses={**_WITH_ETAG, **problems(JobNotFoundError, MetricsNotReadyError)},
 )
 def get_metrics(
     job_id: JobId,
@@ -83,17 +86,18 @@ def get_metrics(
     slots: _Slots = None,
     if_none_match: IfNoneMatch = "",  # noqa: ARG001 - for the specification
 ) -> Response:
-    """Task quantiles of each stage, what Spark's operators did, the skew report and what was saved. 404 until the job
-    has run.
+    """Returns task quantiles of each stage, metrics of Spark's operators, the skew report and the savings.
+
+    404 until the job has run.
     """
     report = read_metrics(services.database, tenant, job_id, slots)
     return report_response(report, lines_of(request, "if-none-match"))
 
 
-@router.post("/explain", summary="Explain a job", responses=_PLANNED)
+@router.post("/explain", summary="Explain a job", responses=_PLANNING_PROBLEMS)
 @Repeatable()
 async def explain_job(body: JobBody, request: Request, services: ServicesDep, tenant: SubmitterTenant) -> PlanReport:
-    """Plans a job without running or keeping it. A worker does it: 503 when none is free in time."""
+    """Plans a job on a worker, without running or storing it. 503 if no worker is free in time."""
     submission = Submission(tenant, body, "", request_id_of(request.scope), kind=EXPLAIN)
     return await explain(
         services.database,
@@ -105,7 +109,7 @@ async def explain_job(body: JobBody, request: Request, services: ServicesDep, te
     )
 
 
-@router.post("/profiles", summary="Profile keys of a table", responses=_PLANNED)
+@router.post("/profiles", summary="Profile keys of a table", responses=_PLANNING_PROBLEMS)
 @Repeatable()
 async def profile_keys(
     body: Annotated[ProfileRequest, Body()],
@@ -113,8 +117,9 @@ async def profile_keys(
     services: ServicesDep,
     tenant: SubmitterTenant,
 ) -> ProfileReport:
-    """Hot keys of a table before any job reads it, from a sample of its files, and how a shuffle by each key would load
-    its tasks. A worker does it: 503 when none is free in time. It counts as an explanation.
+    """Estimates a table's hot keys from a sample of its files, and the load of each task in a shuffle by each key.
+
+    A worker reads the sample: 503 if no worker is free in time. The request counts against the limit of explanations.
     """
     return await profile(
         services.database,

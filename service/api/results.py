@@ -1,6 +1,5 @@
-"""The result of a job: pages of JSON, or everything as CSV, Arrow or Parquet.
-
-What happens to a job, as it happens: server-sent events, or pages of JSON.
+"""The routes of a job's result (JSON in pages, or the whole result as CSV, Arrow or Parquet) and of its events
+(server-sent events, or a page of JSON).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from service.contract.errors import (
     UnauthenticatedError,
 )
 from service.jobs.read_jobs import EventPage, EventRead, JobEvent, read_events
-from service.jobs.read_result import MAX_PAGE_SIZE, Places, ResultPage, find_result, read_result
+from service.jobs.read_result import MAX_PAGE_SIZE, ResultDirectories, ResultPage, find_result, read_result
 from service.keys.verification import Principal
 from service.results.files import ARROW, CSV, PARQUET, WRITERS, as_csv
 from service.store.session import fault_of
@@ -57,22 +56,22 @@ def get_result(
     tenant: ReaderTenant,
     cursor: Cursor = "",
     page_size: Annotated[
-        int, Query(ge=1, description=f"Rows on a JSON page; more than {MAX_PAGE_SIZE} is read as {MAX_PAGE_SIZE}.")
+        int, Query(ge=1, description=f"Rows per JSON page; larger values are treated as {MAX_PAGE_SIZE}.")
     ] = 1000,
     csv_formulas: Annotated[
         Literal["escape", "keep"],
         Query(
-            description="CSV alone: `escape` puts an apostrophe before texts that a spreadsheet would run as formulas, "
-            "`keep` gives every text as it is."
+            description="For CSV only: `escape` puts an apostrophe before texts that a spreadsheet would evaluate as "
+            "formulas, `keep` returns every text unchanged."
         ),
     ] = "escape",
 ) -> Response:
-    """Rows in the order of the query; of a streaming job all groups as they are now, in an order of their own.
+    """Returns the rows in the order of the query; for a streaming job all current groups, in no particular order.
 
-    The Accept header chooses: JSON in pages (the default), CSV, Arrow or Parquet.
+    The Accept header selects the format: JSON in pages (the default), CSV, Arrow or Parquet.
     """
     media_type = choose(request.headers.getlist("accept"), (JSON, *WRITERS))
-    places = Places(services.settings.results_dir, services.settings.streams_dir)
+    places = ResultDirectories(services.settings.results_dir, services.settings.streams_dir)
     if media_type == JSON:
         page = read_result(services.database, places, tenant, job_id, cursor, page_size)
         return JSONResponse(page.model_dump(), headers={"Vary": "Accept"})
@@ -80,7 +79,7 @@ def get_result(
     ending, write = WRITERS[media_type]
     headers = {"Vary": "Accept", "Content-Disposition": f'attachment; filename="{job_id}.{ending}"'}
     chunks = as_csv(files, formulas=True) if media_type == CSV and csv_formulas == "keep" else write(files)
-    # Files that are gone or damaged are found out before the answer begins.
+    # Read the first chunk now, so that missing or damaged files raise an error before the response starts.
     first = next(chunks, b"")
     return StreamingResponse(chain((first,), chunks), headers=headers, media_type=media_type)
 
@@ -98,8 +97,8 @@ _DATABASE_PAUSE_SECONDS = 1.0
     summary="Follow a job",
     responses={
         200: {
-            "description": "A stream that ends with the job, or a page of what has happened so far. The `id` of an "
-            "event in the stream is its id, `event` its type, and `data` the event as JSON.",
+            "description": "A stream of events that ends with the job, or a page of the events so far. In the stream, "
+            "`id` is the event's id, `event` its type, and `data` the event as JSON.",
             "content": {SSE: {"schema": {"type": "string"}}},
         },
         **problems(JobNotFoundError, NotAcceptableError),
@@ -111,10 +110,11 @@ async def get_events(
     services: ServicesDep,
     caller: Reader,
     last_event_id: Annotated[
-        str, Header(pattern=r"^\d{0,18}$", description="Only events after this one; browsers send it on reconnecting.")
+        str,
+        Header(pattern=r"^\d{0,18}$", description="Only events after this one; browsers send it to reconnect."),
     ] = "",
 ) -> Response:
-    """Everything that happened, then everything as it happens. `Accept: application/json` gives what there is."""
+    """Streams all past events, then new events as they occur. With `Accept: application/json`, returns past events."""
     media_type = choose(request.headers.getlist("accept"), (SSE, JSON))
     first = await asyncio.to_thread(read_events, services.database, caller.tenant, job_id, int(last_event_id or 0))
     if media_type == JSON:
@@ -126,34 +126,34 @@ async def get_events(
 async def _stream(services: Services, caller: Principal, job_id: str, read: EventRead) -> AsyncIterator[str]:
     while True:
         for event in read.page.events:
-            yield _framed(event)
+            yield _as_sse(event)
         if read.page.complete:
             return
         if not read.page.events:
             changed = await services.watcher.wait_for_change(job_id, read.version, _HEARTBEAT_SECONDS)
             if not changed:
-                # Tells proxies that the connection is alive, and finds out whether the client still is.
+                # Keeps the connection open through proxies, and detects a client that has disconnected.
                 yield ": waiting\n\n"
         after = read.page.last_event_id
         try:
-            read = await asyncio.to_thread(_read_on, services, caller, job_id, after)
+            read = await asyncio.to_thread(_read_events_after, services, caller, job_id, after)
         except (JobNotFoundError, UnauthenticatedError):
             return
         except SQLAlchemyError as error:
             if fault_of(error) is None:
                 raise
-            # The client is connected already: better it hears what comes than that it comes again.
+            # Keep the connection open until the database answers, instead of making the client reconnect.
             yield ": waiting for the database\n\n"
             await asyncio.sleep(_DATABASE_PAUSE_SECONDS)
             read = EventRead(EventPage(events=(), last_event_id=after, complete=False), read.version)
 
 
-def _read_on(services: Services, caller: Principal, job_id: str, after: int) -> EventRead:
-    """What has happened since. A stream may be open for days: its key must still hold."""
+def _read_events_after(services: Services, caller: Principal, job_id: str, after: int) -> EventRead:
+    """Reads the events after `after`. Raises UnauthenticatedError if the key has expired or was revoked meanwhile."""
     if not services.key_ring.holds(caller):
         raise UnauthenticatedError(KEY_ENDED)
     return read_events(services.database, caller.tenant, job_id, after)
 
 
-def _framed(event: JobEvent) -> str:
+def _as_sse(event: JobEvent) -> str:
     return f"id: {event.id}\nevent: {event.type}\ndata: {event.model_dump_json()}\n\n"

@@ -1,4 +1,4 @@
-"""Streams of posted rows: declare, post to, list, read, delete."""
+"""The routes of input streams: declare, list, read, delete, and append rows."""
 
 from __future__ import annotations
 
@@ -52,26 +52,26 @@ _ROWS: dict[str, Any] = {
         },
     }
 }
-"""Files, all of them. Python's generated client knows a file by its class alone, and sends each as the last: NDJSON."""
+"""Bodies of rows, each declared as a file. Python's generated client sends every file with the last type: NDJSON."""
 _REQUEST_ID = Header(
-    description="Your own id of the request, for the logs, in place of one that the service makes. The answer has it."
+    description="Your own request id for the logs; by default the service generates one. The response returns it."
 )
 
 
 class StreamDeclaration(Frozen):
-    """What the rows of a stream are."""
+    """The schema of a stream's rows."""
 
     declared_schema: str = Field(
         alias="schema",
         min_length=1,
         max_length=100_000,
-        description="Columns as DDL, of atomic types.",
+        description="Columns as DDL. Only atomic types are allowed.",
         examples=["uid BIGINT, page STRING, at TIMESTAMP"],
     )
 
 
 async def _body(request: Request) -> bytes:
-    # The guard has read it, up to its limit; a second try of the same request finds it again.
+    # BodyGuard has read the body already, up to its limit; a second try of the same request gets it again.
     return await request.body()
 
 
@@ -80,8 +80,8 @@ async def _body(request: Request) -> bytes:
     response_model=Stream,
     summary="Declare a stream",
     responses={
-        200: {"description": "The stream, which was declared so before."},
-        201: {"description": "The stream, from now on.", "model": Stream},
+        200: {"description": "The stream, which existed with the same schema."},
+        201: {"description": "The new stream.", "model": Stream},
         **problems(*BODY_ERRORS, StreamDiffersError, TooManyStreamsError, StorageUnavailableError, spec=True),
     },
 )
@@ -89,7 +89,7 @@ async def _body(request: Request) -> bytes:
 def declare_stream(
     name: StreamName, body: StreamDeclaration, services: ServicesDep, tenant: SubmitterTenant
 ) -> Response:
-    """Makes a stream that rows can be posted to and jobs can read. The same declaration again changes nothing."""
+    """Creates a stream to which clients append rows and which jobs read. Repeating the declaration changes nothing."""
     settings = services.settings
     declared = declare(services.database, settings.streams_dir, settings.limits, tenant, name, body.declared_schema)
     content = declared.stream.model_dump(mode="json", by_alias=True)
@@ -102,16 +102,16 @@ def list_streams(
     tenant: ReaderTenant,
     cursor: Cursor = "",
     page_size: Annotated[
-        int, Query(ge=1, description=f"Streams on a page; more than {MAX_PAGE_SIZE} is read as {MAX_PAGE_SIZE}.")
+        int, Query(ge=1, description=f"Streams per page; larger values are treated as {MAX_PAGE_SIZE}.")
     ] = 50,
 ) -> StreamPage:
-    """Streams by name."""
+    """Returns streams, ordered by name."""
     return list_page(services.database, tenant, cursor, page_size)
 
 
 @router.get("/{name}", summary="Read a stream", responses=problems(StreamNotFoundError))
 def get_stream(name: StreamName, services: ServicesDep, tenant: ReaderTenant) -> Stream:
-    """A stream as declared, and what was posted to it so far."""
+    """Returns the declaration of a stream and the number of rows appended so far."""
     return get(services.database, tenant, name)
 
 
@@ -119,17 +119,17 @@ def get_stream(name: StreamName, services: ServicesDep, tenant: ReaderTenant) ->
     "/{name}", status_code=204, summary="Delete a stream", responses=problems(StreamNotFoundError, StreamInUseError)
 )
 def delete_stream(name: StreamName, services: ServicesDep, tenant: SubmitterTenant) -> None:
-    """Removes the stream with all its rows, unless jobs read it that have not finished."""
+    """Deletes the stream with all its rows. Fails while unfinished jobs read the stream."""
     delete(services.database, services.settings.streams_dir, tenant, name)
 
 
 @router.post(
     "/{name}/rows",
     status_code=202,
-    summary="Post rows to a stream",
+    summary="Append rows to a stream",
     openapi_extra=_ROWS,
     responses={
-        202: {"description": "The rows are stored, once, and survive a crash."},
+        202: {"description": "The rows are stored durably, exactly once."},
         **problems(
             BodyTooLargeError,
             UnsupportedMediaTypeError,
@@ -155,16 +155,16 @@ def append_rows(
             min_length=1,
             max_length=255,
             pattern=_BATCH_ID,
-            description="Any printable ASCII text of your choice. The same id with the same body is the same batch "
-            "for as long as the stream is there: after a failure, repeat the post. With another body it is refused.",
+            description="Any printable ASCII text. A request with the same id and the same body is the same batch as "
+            "long as the stream exists: after a failure, repeat the request. With another body it is rejected.",
             examples=["sensor-7/000042"],
         ),
     ],
-    # For the specification. Where bodies of several types are all that is to choose, Python's generator of clients
-    # writes a module that cannot be imported.
+    # For the specification. For an operation with several body types and no optional parameter, the Python client
+    # generator writes a module that cannot be imported.
     x_request_id: Annotated[str, _REQUEST_ID] = "",  # noqa: ARG001
 ) -> AppendedRows:
-    """Appends a batch of rows, all or none. Columns that a row leaves out are NULL."""
+    """Appends a batch of rows, all or none. Columns that a row omits are NULL."""
     media_type = request.headers["content-type"].partition(";")[0].strip().lower()
     posted = PostedRows(tenant, name, batch_id, media_type, body)
     return append(services.database, services.settings.streams_dir, services.settings.limits, posted)

@@ -1,4 +1,3 @@
-"""Backup and restore of the database and of the result files.
-The commands are in `service.cli.backup`; removal of old jobs and results is in `service.results.purge`.
-Start with `backup.py`.
+"""Backup and restore of the database and the result files. The commands are in `service.cli.backup`; removal of old
+jobs and results is in `service.results.purge`. Start with `backup.py`.
 """

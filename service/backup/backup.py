@@ -1,19 +1,11 @@
-"""Makes a backup while the service runs.
+"""Makes a backup while the service runs, and restores one.
 
-The database is copied first, as it is at one moment; then the results that this copy names. Each of them was complete
-before its job named it, and no file of a result changes, so all of them are there, but for those that are removed
-between the two: by retention, or with their jobs. These are counted, and a restored job whose result is missing
-answers as one whose files are gone. A result that is missing while the database still names it was removed by nobody:
-it is lost, or the directory is not the right one. Results of jobs that end meanwhile are not named, and not copied.
+A backup copies the database first, as a snapshot, then the results that the copy names. A result is complete before its
+job names it, and its files never change. Results that retention or a deletion removes in between are counted as
+missing; one that is missing although the database still names it is lost, or the results directory is the wrong one.
 
-Which database a restore may replace: an empty one, or one of Evenkeel's that nobody works on.
-
-Puts a backup back, where nothing is, or in place of what is there.
-
-Everything is checked before anything is changed. Results go first, so that no job ever names files that are not there
-yet; then the database is replaced, in one transaction. Jobs that were at work when the backup was made have leases
-that are long over: a worker's sweeper queues them again, as after the loss of a worker, and rings for all that are
-queued.
+A restore checks everything before it changes anything. It copies results first, then replaces the database in one
+transaction. Jobs that were running have expired leases; a sweeper queues them again and announces all queued jobs.
 """
 
 from __future__ import annotations
@@ -61,16 +53,16 @@ from service.store.tables import InstallationRow
 def make_backup(database: Database, results: Path, directory: Path, postgresql_bin: Path | None) -> Manifest:
     """Copies database and results into `directory`, which must be empty or new.
 
-    Raises BackupError, DatabaseError and OSError; what was written until then has no manifest and counts as nothing.
+    Raises BackupError, DatabaseError and OSError. A copy that is interrupted has no manifest and is no valid backup.
     """
     kind = database.engine.dialect.name
     revision = current_revision(database)
     if revision is None:
         raise BackupError("the database has no tables yet: there is nothing to back up")
     if not is_known(revision):
-        # What this version does not know of, it would leave out.
+        # This version would leave out tables of a newer one.
         raise BackupError(
-            f"the database is at revision {revision}, which this version does not know",
+            f"the database is at revision {revision}, which this version does not support",
             "Make the backup with the version of Evenkeel that migrated it.",
         )
     tool = None if kind == "sqlite" else PostgresTool(DUMP, database.engine, postgresql_bin)
@@ -85,7 +77,7 @@ def make_backup(database: Database, results: Path, directory: Path, postgresql_b
         for path in paths:
             if not copied.results + copied.missing:
                 _require_listable(results)
-            copied.take(results, path.rstrip("\n"), directory / RESULTS, sums)
+            copied.copy_result(results, path.rstrip("\n"), directory / RESULTS, sums)
     manifest = Manifest(
         version=__version__,
         database="sqlite" if tool is None else "postgresql",
@@ -104,7 +96,7 @@ def make_backup(database: Database, results: Path, directory: Path, postgresql_b
 
 
 class _Copied:
-    """Results copied so far."""
+    """Counts of the results copied so far."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -113,8 +105,8 @@ class _Copied:
         self.lost = 0
         self.bytes = 0
 
-    def take(self, results: Path, path: str, target: Path, sums: SumsWriter) -> None:
-        """Copies one result whole, or nothing of it where it has been removed."""
+    def copy_result(self, results: Path, path: str, target: Path, sums: SumsWriter) -> None:
+        """Copies one result completely, or nothing of it if it has been removed."""
         files = _files_of(results / path)
         own = target / path
         own.mkdir(mode=0o700, parents=True)
@@ -133,14 +125,14 @@ class _Copied:
             sums.add(f"{RESULTS}/{path}/{name}", sha256)
 
     def _is_named(self, path: str) -> bool:
-        # Rows go before files do: what the database names now was not removed before.
+        # A purge deletes rows before files, so it has not removed a result that the database still names.
         job_id = path.partition("/")[0]
         with self._database.read() as session:
             return published_paths(session, [job_id]).get(job_id) == path
 
 
 def _files_of(result: Path) -> list[Path]:
-    # Not by a pattern, which finds nothing in what may not be read: that must be told.
+    # Not with `glob`, which ignores permission errors: they must be reported.
     with suppress(FileNotFoundError), os.scandir(result) as entries:
         return sorted(Path(entry.path) for entry in entries if entry.name.endswith(".parquet"))
     return []
@@ -152,20 +144,20 @@ def _require_listable(results: Path) -> None:
     except OSError as error:
         raise BackupError(
             f"the results directory {results} cannot be read: {error.strerror}",
-            "Set EVENKEEL_DATA_RESULTS as the service has it, mount the share, and run as the service's user.",
+            "Set EVENKEEL_DATA_RESULTS as for the service, mount the share, and run as the service's user.",
         ) from None
 
 
 def _prepare(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(directory.iterdir()):
-        raise BackupError(f"{directory} is not empty", "Give a new directory for each backup.")
-    # The copy is for nobody else to read, whatever the directory was made for.
+        raise BackupError(f"{directory} is not empty", "Use a new directory for each backup.")
+    # Other users must not read the copy, whatever permissions the directory had.
     try:
         directory.chmod(0o700)
     except PermissionError:
         raise BackupError(
-            f"{directory} belongs to another user, who may let others read it", "Give a new directory inside it."
+            f"{directory} belongs to another user, who may allow others to read it", "Use a new directory inside it."
         ) from None
 
 
@@ -181,8 +173,8 @@ def _copy_sqlite(database: Database, target: Path, paths: TextIO) -> dict[str, i
 
 
 def _dump(database: Database, tool: PostgresTool, target: Path, paths: TextIO) -> dict[str, int]:
-    # pg_dump reads the very moment that is counted here; the transaction ends before files are copied, since for as
-    # long as it is open, nothing that is deleted is cleaned up.
+    # pg_dump reads the same snapshot as the row counts. The transaction ends before files are copied, since VACUUM
+    # cannot remove deleted rows while it is open.
     with database.read() as session:
         snapshot, server = installation.export_snapshot(session)
         tool.require(server, "the server")
@@ -191,7 +183,7 @@ def _dump(database: Database, tool: PostgresTool, target: Path, paths: TextIO) -
 
 
 def _note(session: Session, paths: TextIO) -> dict[str, int]:
-    """Writes the path of every result that the copy names, a line each; gives the rows of each table."""
+    """Writes the path of every result that the copy names, one on each line. Returns the row counts of all tables."""
     paths.writelines(_lines(installation.published_results(session)))
     return installation.count_rows(session)
 
@@ -201,59 +193,60 @@ def _lines(paths: Iterable[str]) -> Iterator[str]:
 
 
 def require_replaceable(database: Database, silence_ms: int, *, replace: bool) -> str | None:
-    """Gives the id of the installation that the database is, None for one without.
+    """Returns the id of the installation that the database belongs to, None if it has none.
 
-    Raises BackupError where tables of others would be lost, where the revision is one that this version does not know,
-    where a worker's last sign of life is younger than `silence_ms`, and, unless `replace`, where there are jobs.
+    Raises BackupError if tables of another application would be lost, if this version does not support the revision, if
+    a worker's last heartbeat is less than `silence_ms` ago, and, unless `replace`, if there are jobs.
     """
     with database.read() as session:
         found = installation.occupant(session)
         _require_ours(found, alone=database.engine.dialect.name == "sqlite")
         if installation.has_workers(session, database.now(session) - silence_ms):
-            raise BackupError(
-                "workers are at work on this database", "Stop the API and all workers first, then restore."
-            )
+            raise BackupError("workers are using this database", "Stop the API and all workers first, then restore.")
         jobs = installation.count_jobs(session)
-        known_as = installation.find_id(session) if InstallationRow.__tablename__ in found.ours else None
+        installation_id = installation.find_id(session) if InstallationRow.__tablename__ in found.ours else None
     if jobs and not replace:
         raise BackupError(
-            f"the database is not empty: it holds {jobs} jobs",
-            "Restore into a new one, or give --force to replace what is there.",
+            f"the database is not empty: it contains {jobs} jobs",
+            "Restore into a new database, or use --force to replace its contents.",
         )
-    return known_as
+    return installation_id
 
 
 def _require_ours(found: installation.Occupant, *, alone: bool) -> None:
-    """`alone`: the whole database is replaced, with what others have in it. --force is for jobs, not for these."""
+    """Raises BackupError if the restore would lose tables of others; --force does not override this.
+
+    `alone`: the whole database is replaced, including tables of others.
+    """
     if alone and found.others:
         raise BackupError(
-            f"the database holds tables that are not Evenkeel's: {', '.join(sorted(found.others)[:3])}",
+            f"the database contains tables that are not Evenkeel's: {', '.join(sorted(found.others)[:3])}",
             "They would be lost: set EVENKEEL_DATABASE_URL to another database.",
         )
     if found.is_empty:
         return
     if not found.is_evenkeel:
         raise BackupError(
-            f"the database holds tables that seem to be another application's: {', '.join(sorted(found.ours)[:3])}",
+            f"the database contains tables that seem to be another application's: {', '.join(sorted(found.ours)[:3])}",
             "They would be lost: set EVENKEEL_DATABASE_URL to another database.",
         )
     (revision,) = found.revisions
     if not is_known(revision):
         raise BackupError(
-            f"the database is at revision {revision}, which this version does not know",
+            f"the database is at revision {revision}, which this version does not support",
             "Restore with the version of Evenkeel that migrated it, or into another database.",
         )
 
 
 def check_backup(directory: Path) -> Manifest:
-    """What the backup says of itself, once every file of it has been read.
+    """Reads every file of the backup, and returns its manifest.
 
-    Raises DamagedBackupError where one is missing or has changed, BackupError where a newer version made it.
+    Raises DamagedBackupError if a file is missing or has changed, BackupError if a newer version made the backup.
     """
     manifest = read_manifest(directory)
     if not is_known(manifest.revision):
         raise BackupError(
-            f"the backup is of revision {manifest.revision}, which this version does not know",
+            f"the backup has revision {manifest.revision}, which this version does not support",
             f"Restore it with the version that made it ({manifest.version}) or a later one.",
         )
     verify(directory, manifest)
@@ -269,22 +262,23 @@ def restore_backup(
     silence_ms: int,
     replace: bool,
 ) -> Manifest:
-    """Makes database and results what the backup holds, and the schema this version's.
+    """Restores database and results from the backup, and migrates the schema to this version.
 
-    Raises BackupError before anything is changed where the backup is not whole or is of another kind of database, where
-    the database is not one of this version or an older one, where it has workers whose last sign of life is younger
-    than `silence_ms`, and, unless `replace`, where it holds jobs.
-    A database that is replaced stays the installation that it was; any other becomes a new one, which removes no file
-    in a results directory of another. Results of jobs that are replaced stay behind; workers remove them a day later.
+    Raises BackupError before anything is changed if the backup is damaged or of another kind of database, if the
+    database is not one of this version or an older one, if a worker's last heartbeat is less than `silence_ms` ago,
+    and, unless `replace`, if the database contains jobs.
+
+    A replaced database keeps its installation id; any other gets a new one, so that it removes no files from a results
+    directory that another installation owns. Results of replaced jobs remain; workers remove them a day later.
     """
     manifest = check_backup(directory)
     kind = database.engine.dialect.name
     if kind != manifest.database:
         raise BackupError(
-            f"the backup is of a {manifest.database} database, and EVENKEEL_DATABASE_URL names one of {kind}",
-            "A backup goes back to the kind of database that it came from.",
+            f"the backup is of a {manifest.database} database, but EVENKEEL_DATABASE_URL names a {kind} database",
+            "Restore a backup into the same kind of database.",
         )
-    known_as = require_replaceable(database, silence_ms, replace=replace)
+    installation_id = require_replaceable(database, silence_ms, replace=replace)
     tool = None if kind == "sqlite" else _restore_tool(database, manifest, postgresql_bin)
     _copy_results(directory, manifest, results)
     source = directory / DATABASE_FILES[kind]
@@ -292,7 +286,7 @@ def restore_backup(
         copy_database(source, database_file(database.engine))
     else:
         _replace_tables(database, tool, source)
-    _finish(database, manifest, known_as)
+    _finish(database, manifest, installation_id)
     return manifest
 
 
@@ -311,25 +305,26 @@ def _replace_tables(database: Database, tool: PostgresTool, source: Path) -> Non
         cause = error.orig if isinstance(error, DBAPIError) else error
         reason = str(cause).strip().split("\n", 1)[0]
         raise BackupError(
-            f"the database does not take the backup: {reason}",
-            "It is what it was. Remove what is in the way, such as views of yours on Evenkeel's tables, and try again.",
+            f"the database does not accept the backup: {reason}",
+            "The database was not changed. Remove conflicting objects, such as your views on Evenkeel's tables, and "
+            "try again.",
         ) from None
 
 
-def _finish(database: Database, manifest: Manifest, known_as: str | None) -> None:
+def _finish(database: Database, manifest: Manifest, installation_id: str | None) -> None:
     with database.read() as session:
         found = installation.count_rows(session)
     if found != manifest.rows:
         differing = sorted(name for name in found | manifest.rows if found.get(name) != manifest.rows.get(name))
         raise BackupError(
             f"the restored database differs from the backup in {', '.join(differing)}",
-            "Somebody was writing meanwhile: stop the API and all workers, and restore again with --force.",
+            "Another process wrote to it. Stop the API and all workers, and restore again with --force.",
         )
     upgrade(database)
     with database.write() as session:
         installation.forget_processes(session)
         start_streams_over(session, database.now(session))
-        installation.become(session, known_as)
+        installation.become(session, installation_id)
 
 
 def _copy_results(directory: Path, manifest: Manifest, results: Path) -> None:
@@ -339,7 +334,7 @@ def _copy_results(directory: Path, manifest: Manifest, results: Path) -> None:
         sums = {path.name: sha256 for path, sha256 in group}
         target = results / parent.relative_to(RESULTS)
         if not _is_there(target, sums):
-            # Anything else in there would be read as part of the result.
+            # Other files in the directory would be read as part of the result.
             remove_job_directory(results, target.parent.name)
             target.mkdir(mode=0o700, parents=True)
             for name in sums:

@@ -1,11 +1,7 @@
-"""Why a backup was not made or not restored.
+"""The manifest and checksums of a backup, their verification, and the errors of backup and restore.
 
-What a backup says of itself, and the check that it still is what it was.
-
-manifest.json   written last: a copy without it was never finished
-SHA256SUMS      a line a file, as `sha256sum -c` reads it
-database.sqlite or database.dump
-results/<job id>/attempt-<number>/*.parquet
+manifest.json   written last: a copy without it is incomplete SHA256SUMS      one line for each file, in the format of
+`sha256sum -c` database.sqlite or database.dump results/<job id>/attempt-<number>/*.parquet
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from service.contract.model import Frozen
 
 
 class BackupError(Exception):
-    """Something needed is missing or in the way; the message says what, `advice` what to do. Nothing was changed."""
+    """A precondition is not met. The message says which, `advice` what to do. Nothing was changed."""
 
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(message)
@@ -33,7 +29,7 @@ class BackupError(Exception):
 
 
 class DamagedBackupError(BackupError):
-    """The copy is not what was written when it was made, or was never finished."""
+    """The backup has changed since it was made, or was never completed."""
 
 
 MANIFEST = "manifest.json"
@@ -48,9 +44,10 @@ _RESULT_FILE = re.compile(r"results/[0-9a-f-]{36}/attempt-\d+(-\d+)?/[^/\n\0]+\.
 
 
 class Manifest(Frozen):
-    """The facts of one backup. `rows` counts the rows of each table; `results_missing` the results that a job names and
-    that were not there to be copied; `results_lost` those of them that the database still names: nobody removed them in
-    the service's way."""
+    """The facts of one backup. `rows` are the row counts of all tables; `results_missing` counts results that a job
+    names and that did not exist when the backup was made; `results_lost` counts those of them that the database still
+    names, so that the service did not remove them.
+    """
 
     format: Literal[1] = 1
     version: str
@@ -74,20 +71,20 @@ class Manifest(Frozen):
 
 
 class SumsWriter:
-    """Writes SHA256SUMS, and knows its own sum at the end."""
+    """Writes SHA256SUMS, and calculates its own checksum."""
 
     def __init__(self, directory: Path) -> None:
         self._file = (directory / SUMS).open("x", encoding="utf-8")
         self._hash = hashlib.sha256()
 
     def add(self, name: str, sha256: str) -> None:
-        """Notes a file by its path inside the backup."""
+        """Adds a file by its path inside the backup."""
         line = f"{sha256}  {name}\n"
         self._file.write(line)
         self._hash.update(line.encode())
 
     def close(self) -> str:
-        """Closes it, on disk; gives its sum."""
+        """Closes the file durably; returns its checksum."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -95,13 +92,15 @@ class SumsWriter:
 
 
 def sum_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """Returns the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def copy_with_sum(source: Path, target: Path) -> tuple[str, int]:
-    """Copies a file to a new one, on disk; gives its SHA-256 and its bytes. Raises OSError; leaves nothing then."""
+    """Copies a file to a new one, durably. Returns its SHA-256 and size in bytes. Raises OSError, and then leaves no
+    file.
+    """
     digest = hashlib.sha256()
     size = 0
     try:
@@ -120,7 +119,7 @@ def copy_with_sum(source: Path, target: Path) -> tuple[str, int]:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Finishes a backup: from now on it counts as whole."""
+    """Completes a backup: it is valid from now on."""
     part = directory / f"{MANIFEST}.part"
     with part.open("x", encoding="utf-8") as file:
         file.write(manifest.model_dump_json(indent=2) + "\n")
@@ -130,29 +129,29 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Raises DamagedBackupError for what is no whole backup, BackupError for one of a newer version."""
+    """Raises DamagedBackupError if the backup is incomplete or damaged, BackupError if a newer version made it."""
     try:
-        told = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-        format_of_it = told["format"]
+        found_manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        manifest_format = found_manifest["format"]
     except FileNotFoundError:
         raise DamagedBackupError(
-            f"{directory} holds no finished backup: there is no {MANIFEST}",
-            "Give the directory that `evenkeel backup` wrote to; one that was interrupted is of no use.",
+            f"{directory} contains no complete backup: there is no {MANIFEST}",
+            "Use a directory that `evenkeel backup` wrote to. A backup that was interrupted cannot be restored.",
         ) from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise _damaged(f"{MANIFEST} cannot be read: {type(error).__name__}") from None
-    if isinstance(format_of_it, int) and format_of_it > FORMAT:
+    if isinstance(manifest_format, int) and manifest_format > FORMAT:
         raise BackupError(
             "the backup was made by a newer version of Evenkeel", "Restore it with that version or a later one."
         )
     try:
-        return Manifest.model_validate(told)
+        return Manifest.model_validate(found_manifest)
     except ValidationError:
-        raise _damaged(f"{MANIFEST} is not what a backup writes") from None
+        raise _damaged(f"{MANIFEST} is invalid") from None
 
 
 def verify(directory: Path, manifest: Manifest) -> None:
-    """Reads every file of the backup. Raises DamagedBackupError with the first that is missing or has changed."""
+    """Reads every file of the backup. Raises DamagedBackupError for the first one that is missing or has changed."""
     names = set()
     for name, expected in read_sums(directory, manifest):
         names.add(name)
@@ -163,11 +162,11 @@ def verify(directory: Path, manifest: Manifest) -> None:
         if found != expected:
             raise _damaged(f"{name} has changed since the backup was made")
     if DATABASE_FILES[manifest.database] not in names:
-        raise _damaged(f"{SUMS} names no database")
+        raise _damaged(f"{SUMS} does not list the database")
 
 
 def read_sums(directory: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Every file of the backup with its sum. Raises DamagedBackupError unless the list is the one that was written."""
+    """Yields every file of the backup with its checksum. Raises DamagedBackupError if the list has changed."""
     try:
         if sum_of(directory / SUMS) != manifest.sums_sha256:
             raise _damaged(f"{SUMS} has changed since the backup was made")
@@ -175,7 +174,7 @@ def read_sums(directory: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
             for line in file:
                 match = _SUM_LINE.fullmatch(line)
                 if match is None or not _is_ours(match.group(2)):
-                    raise _damaged(f"{SUMS} names what no backup holds")
+                    raise _damaged(f"{SUMS} contains an invalid line")
                 yield match.group(2), match.group(1)
     except OSError:
         raise _damaged(f"{SUMS} is missing or cannot be read") from None
@@ -186,4 +185,4 @@ def _is_ours(name: str) -> bool:
 
 
 def _damaged(what: str) -> DamagedBackupError:
-    return DamagedBackupError(f"the backup is damaged: {what}", "Nothing was changed. Use another copy of it.")
+    return DamagedBackupError(f"the backup is damaged: {what}", "Nothing was changed. Use another copy of the backup.")

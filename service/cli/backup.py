@@ -1,7 +1,4 @@
-"""`evenkeel backup`: copies database and results while the service runs.
-
-`evenkeel restore`: puts back what `evenkeel backup` copied.
-"""
+"""The commands `backup`, which works while the service runs, and `restore`."""
 
 from __future__ import annotations
 
@@ -23,14 +20,14 @@ Directory = Annotated[Path, typer.Argument(help="A new or empty directory.", sho
 
 @told_plainly
 def backup(directory: Directory) -> None:
-    """Copy the database and the results that it names, with their checksums. The service may run meanwhile."""
+    """Copy the database and its results, with checksums. The service may run during the backup."""
     from service.backup.backup import make_backup
     from service.cli.maintenance import opened_database
     from service.cli.startup import read_settings
     from service.client.terminal import amount
 
     settings = read_settings()
-    with opened_database(settings) as database, told_as_command_errors():
+    with opened_database(settings) as database, errors_as_cli_errors():
         manifest = make_backup(database, settings.results_dir, directory.absolute(), settings.backup.postgresql_bin)
     typer.echo(f"Copied {description(manifest)} to {directory}.")
     removed = manifest.results_missing - manifest.results_lost
@@ -39,20 +36,20 @@ def backup(directory: Directory) -> None:
     streams = manifest.rows.get("streams", 0)
     if streams:
         typer.echo(
-            f"State and results of {amount(streams, 'streaming job')} were left out: restored, a stream rests, "
-            "and begins from scratch when it is resumed."
+            f"State and results of {amount(streams, 'streaming job')} were not copied: after a restore, these jobs are "
+            "stopped, and start from scratch when they are resumed."
         )
     if manifest.results_lost:
         raise CliError(
-            f"{manifest.results_lost:,} results that jobs name were not found in {settings.results_dir}",
-            "Look whether that is the service's results directory, and whole. The backup is finished without them.",
+            f"{manifest.results_lost:,} results of jobs are missing in {settings.results_dir}",
+            "Check that this is the results directory of the service. The backup is complete except for them.",
             code=ExitCode.FAILED,
         )
 
 
 @contextmanager
-def told_as_command_errors() -> Iterator[None]:
-    """Turns what backups raise, and errors of the file system, into CliError."""
+def errors_as_cli_errors() -> Iterator[None]:
+    """Converts errors of backups and of the file system into CliError."""
     from service.backup.manifest import BackupError, DamagedBackupError
 
     try:
@@ -66,28 +63,28 @@ def told_as_command_errors() -> Iterator[None]:
 
 
 def description(manifest: Manifest) -> str:
-    """What a backup holds, in a few words."""
+    """Returns a short description of a backup's content."""
     from service.client.terminal import amount, size
 
     jobs, results = amount(manifest.rows["jobs"], "job"), amount(manifest.results, "result")
     return f"{jobs} and {results} ({size(manifest.results_bytes)}) at revision {manifest.revision} ({manifest.tool})"
 
 
-BackupDirectory = Annotated[Path, typer.Argument(help="Where `evenkeel backup` wrote to.", show_default=False)]
-Check = Annotated[bool, typer.Option("--check", help="Only read the backup and tell whether it is whole.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace a database that holds jobs.")]
+BackupDirectory = Annotated[Path, typer.Argument(help="Directory of the backup.", show_default=False)]
+Check = Annotated[bool, typer.Option("--check", help="Only check that the backup is complete and undamaged.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a database that contains jobs.")]
 
 
 @told_plainly
 def restore(directory: BackupDirectory, check: Check = False, force: Force = False) -> None:
-    """Put database and results back. Stop the API and all workers first. A damaged copy changes nothing."""
+    """Restore database and results. Stop the API and all workers first. A damaged backup changes nothing."""
     from service.backup.backup import check_backup
     from service.cli.startup import read_settings
 
     settings = read_settings()
     if check:
-        with told_as_command_errors():
-            typer.echo(f"The backup is whole: {description(check_backup(directory))}.")
+        with errors_as_cli_errors():
+            typer.echo(f"The backup is complete: {description(check_backup(directory))}.")
         return
     _restore(settings, directory, force=force)
 
@@ -99,7 +96,7 @@ def _restore(settings: Settings, directory: Path, *, force: bool) -> None:
     from service.jobs.readiness import worker_silence_ms
 
     prepare_directories(settings)
-    with locked(settings.state_dir), opened_database(settings) as database, told_as_command_errors():
+    with locked(settings.state_dir), opened_database(settings) as database, errors_as_cli_errors():
         manifest = restore_backup(
             directory.absolute(),
             database,

@@ -86,7 +86,7 @@ def _require_worker() -> None:
     from service.cli.maintenance import opened_database
     from service.cli.startup import read_settings
     from service.contract.enums import WorkerStatus
-    from service.jobs.readiness import RESTART_IT, deaf_here, worker_silence_ms
+    from service.jobs.readiness import WORKER_ADVICE, find_unresponsive_workers, worker_silence_ms
     from service.store import workers
 
     settings = read_settings()
@@ -98,10 +98,10 @@ def _require_worker() -> None:
             raise CliError("no worker of this machine has given a sign of life lately")
         if all(workers.worker_status(row, silent_before) is WorkerStatus.UNAVAILABLE for row in here):
             raise CliError(f"worker {here[-1].id} takes no jobs: {here[-1].spark_fault or 'its log tells why'}")
-        deaf = deaf_here(session, settings, now)
+        deaf = find_unresponsive_workers(session, settings, now)
         # While the broker is away no message reaches anybody, and a worker that waits for it is well.
         if all(row.id in deaf for row in here) and broker_fault(settings) is None:
-            raise CliError(f"worker {here[-1].id} takes nothing although jobs wait for it", RESTART_IT)
+            raise CliError(f"worker {here[-1].id} takes nothing although jobs wait for it", WORKER_ADVICE)
 
 
 def _ask(url: str) -> bytes:

@@ -37,10 +37,10 @@ from service.client.terminal import CliError
 from service.config.processes import JavaError, find_java
 from service.config.settings import Settings
 from service.config.spark import SparkPropertiesError, read_properties
-from service.contract.enums import EXPECTED
+from service.contract.enums import EXPECTED_QUEUES
 from service.contract.model import parse_bytes
 from service.data.roots import DirectoryRoot, StoreRoot, StoreUnavailableError, roots_of
-from service.jobs.readiness import LISTEN_TO_IT, worker_silence_ms
+from service.jobs.readiness import QUEUE_ADVICE, worker_silence_ms
 from service.store import workers
 from service.store.migrate import (
     SchemaMismatchError,
@@ -498,7 +498,7 @@ def check_queues(settings: Settings) -> list[Finding]:
                 heard = queues_listened_to(session, heard_since)
     except WORTH_TELLING:
         return []
-    unheard = [queue for queue in EXPECTED if queue not in heard]
+    unheard = [queue for queue in EXPECTED_QUEUES if queue not in heard]
     if not unheard:
         return [Finding("queues", Level.OK, "every queue has a worker that listens to it")]
     return [
@@ -506,7 +506,7 @@ def check_queues(settings: Settings) -> list[Finding]:
             "queues",
             Level.WARN,
             f"no worker that takes jobs listens to the queue {queue}: its jobs wait",
-            LISTEN_TO_IT.format(queue),
+            QUEUE_ADVICE.format(queue),
         )
         for queue in unheard
     ]

@@ -1,11 +1,4 @@
-"""`evenkeel submit`: posts a job, and waits for it where that is wanted.
-
-`evenkeel jobs` and `evenkeel job`: what there is, and how one stands.
-
-`evenkeel cancel`, `stop`, `resume` and `delete`: what is done to one job.
-
-`evenkeel workers` and `evenkeel whoami`: who runs jobs there, and who asks.
-"""
+"""The commands `submit`, `jobs`, `job`, `cancel`, `stop`, `resume`, `delete`, `workers` and `whoami`."""
 
 from __future__ import annotations
 
@@ -51,15 +44,15 @@ def submit(
         typer.Option(
             "--idempotency-key",
             metavar="TEXT",
-            help="Submitting again with the same text is the same job, for 24 hours.",
-            show_default="one of its own",
+            help="Submitting again with the same text within 24 hours returns the same job.",
+            show_default="generated",
         ),
     ] = None,
     url: Url = None,
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a job, as FILE or as SQL with tables; print its id."""
+    """Submit a job, given as FILE or as SQL with tables, and print its id."""
     from service.client.display import tell_end
     from service.client.job_input import Given, read_job
     from service.client.operations import new_idempotency_key
@@ -84,11 +77,11 @@ def submit(
         except CliError as error:
             if error.code is not ExitCode.UNREACHABLE:
                 raise
-            advice = f"{error.advice}\n  Should it have been accepted, --idempotency-key {key} makes it no second job."
+            advice = f"{error.advice}\n  To submit it again without a second job, add --idempotency-key {key}"
             raise CliError(error.message, advice.strip(), code=error.code) from None
         job = understood(Job, document)
         if was_there:
-            output.note("The same job was submitted with this key before.")
+            output.note("A job was submitted with this key before; no second job was created.")
         if not wait:
             if as_json:
                 output.document(document)
@@ -97,7 +90,7 @@ def submit(
                 output.note(f"Wait for it:  evenkeel job {job.id} --wait")
             return
         if not as_json:
-            # At once: whoever is interrupted has it.
+            # Print the id now, so that the user has it if the wait is interrupted.
             output.plain(job.id)
         ended = wait_for(session, job.id, cancel_on_interrupt=cancel_on_interrupt)
         tell_end(session, ended, job_input.source)
@@ -107,15 +100,15 @@ def submit(
 def jobs(
     status: Annotated[
         list[str] | None,
-        typer.Option(help="Only jobs in this state, such as RUNNING. May be repeated.", show_default=False),
+        typer.Option(help="Only jobs in this state, such as RUNNING. Repeatable.", show_default=False),
     ] = None,
-    name: Annotated[str, typer.Option(help="Only jobs whose name begins so.", show_default=False)] = "",
+    name: Annotated[str, typer.Option(help="Only jobs whose name starts with this text.", show_default=False)] = "",
     queue: Annotated[
-        str | None, typer.Option(help="Only jobs of this queue: short, long or stream.", show_default=False)
+        str | None, typer.Option(help="Only jobs in this queue: short, long or stream.", show_default=False)
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="How many at most; 0 for all.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Maximum number of jobs; 0 for all.")] = 20,
     cursor: Annotated[
-        str, typer.Option(help="Go on behind a list: `next_cursor` of its JSON.", show_default=False)
+        str, typer.Option(help="Pagination cursor: `next_cursor` of the previous JSON.", show_default=False)
     ] = "",
     url: Url = None,
     key_file: KeyFile = None,
@@ -139,7 +132,7 @@ def jobs(
         page = read(JobPage, document)
         show_jobs(session.output, page.jobs)
         if page.next_cursor:
-            session.output.note(f"There are more: --limit {limit * 5}, or --limit 0 for all.")
+            session.output.note(f"There are more jobs: use --limit {limit * 5}, or --limit 0 for all.")
 
 
 @told_plainly
@@ -151,7 +144,7 @@ def job(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a job stands, or wait for it."""
+    """Show the state of a job, or wait for it to end."""
     from service.client.display import show_job, tell_end
     from service.client.responses import Job, read
     from service.client.session import opened
@@ -174,19 +167,19 @@ def cancel(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: As
     from service.client.session import opened
 
     with opened(url, key_file, as_json=as_json) as session:
-        _tell(session, session.service.cancel(job_id))
+        _print_status(session, session.service.cancel(job_id))
 
 
 @told_plainly
 def stop(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
-    """Lay a streaming job to rest.
+    """Stop a streaming job after its current mini-batch.
 
-    It ends its mini-batch at hand first; `resume` goes on behind that.
+    `resume` continues after that mini-batch.
     """
     from service.client.session import opened
 
     with opened(url, key_file, as_json=as_json) as session:
-        _tell(session, session.service.stop(job_id))
+        _print_status(session, session.service.stop(job_id))
 
 
 @told_plainly
@@ -197,7 +190,7 @@ def resume(
         typer.Option(
             "--from",
             metavar="checkpoint|scratch",
-            help="Go on behind the last mini-batch, or begin anew, without state.",
+            help="Resume after the last mini-batch, or start from scratch without state.",
         ),
     ] = "checkpoint",
     settings: Settings = None,
@@ -205,20 +198,20 @@ def resume(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Queue a streaming job that rests."""
+    """Resume a stopped streaming job."""
     from service.client.job_input import given_settings
     from service.client.session import opened
 
     body = {"from": begin, "settings": given_settings(settings or ())}
     with opened(url, key_file, as_json=as_json) as session:
-        _tell(session, session.service.resume(job_id, body))
+        _print_status(session, session.service.resume(job_id, body))
 
 
 @told_plainly
 def delete(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
-    """Remove a job that has ended, with its result.
+    """Delete a job that has ended, with its result.
 
-    All else that is kept of it goes too: plan, metrics, events.
+    Its plan, metrics and events are deleted too.
     """
     from service.client.session import opened
 
@@ -230,7 +223,7 @@ def delete(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: As
             session.output.note(f"Deleted {job_id}.")
 
 
-def _tell(session: Session, document: Document) -> None:
+def _print_status(session: Session, document: Document) -> None:
     from service.client.responses import Job, read
 
     if session.output.as_json:
@@ -239,7 +232,7 @@ def _tell(session: Session, document: Document) -> None:
     job = read(Job, document)
     session.output.plain(job.status)
     if not job.at_rest:
-        session.output.note(f"See how it goes:  evenkeel job {job.id} --wait")
+        session.output.note(f"Wait for it:  evenkeel job {job.id} --wait")
 
 
 _STYLES = (("READY", "green"), ("UNAVAILABLE", "red"), ("SILENT", "red"), ("DRAINING", "yellow"), ("STARTING", "cyan"))
@@ -247,7 +240,7 @@ _STYLES = (("READY", "green"), ("UNAVAILABLE", "red"), ("SILENT", "red"), ("DRAI
 
 @told_plainly
 def workers(url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
-    """List the workers of the service, with what each is at."""
+    """List the workers of the service and what each is running."""
     from service.client.responses import WorkerList, read
     from service.client.session import opened
     from service.client.terminal import size
@@ -260,7 +253,7 @@ def workers(url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) 
             return
         found = read(WorkerList, document).workers
         if not found:
-            output.note("No worker has given a sign of life within the last hour.")
+            output.note("No worker has sent a heartbeat within the last hour.")
             return
         output.table(
             ("worker", "status", "queues", "jobs", "slots", "memory"),
@@ -286,7 +279,7 @@ def workers(url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) 
 
 @told_plainly
 def whoami(url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
-    """Tell which service is asked, and as whom."""
+    """Show the address of the service and the identity of your API key."""
     from service.client.responses import Me, read
     from service.client.session import opened
 
@@ -301,11 +294,11 @@ def whoami(url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -
                 ("service", session.service.connection.url),
                 ("tenant", me.tenant),
                 ("scopes", " ".join(me.scopes)),
-                ("key", me.key_id or "none is asked for"),
+                ("key", me.key_id or "none required"),
             )
         )
 
 
 def _jobs(worker: Worker) -> str:
-    at_hand = len(worker.jobs) + worker.other_jobs
-    return str(at_hand) if worker.concurrency is None else f"{at_hand} of {worker.concurrency}"
+    running = len(worker.jobs) + worker.other_jobs
+    return str(running) if worker.concurrency is None else f"{running} of {worker.concurrency}"

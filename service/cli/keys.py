@@ -1,5 +1,4 @@
-"""`evenkeel keys`: makes, lists and revokes API keys, in the database for whoever may read its password, or over the
-API of a service that is named."""
+"""`evenkeel keys`: creates, lists and revokes API keys, in the database, or over the API if a service is given."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ from service.client.terminal import CliError, ExitCode, told_plainly
 if TYPE_CHECKING:
     from service.keys.administration import KeyRequest
 
-app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True, add_completion=False)
 
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="URL", help="Address of a service to ask.", show_default="EVENKEEL_URL, else the database"
+        "--url", metavar="URL", help="Address of the service.", show_default="EVENKEEL_URL, else the database"
     ),
 ]
 _PAGE = 200
@@ -28,20 +27,18 @@ _PAGE = 200
 @app.command("create")
 @told_plainly
 def create(
-    name: Annotated[str, typer.Argument(help="For people: who shows it, or what for.")],
-    tenant: Annotated[str, typer.Option(help="Whose jobs and streams it opens.")] = "default",
+    name: Annotated[str, typer.Argument(help="A label: who uses the key, or what for.")],
+    tenant: Annotated[str, typer.Option(help="Tenant whose jobs and streams the key gives access to.")] = "default",
     scope: Annotated[
         list[str] | None,
-        typer.Option(
-            help="What it is for: read, submit, metrics or admin. May be repeated.", show_default="read, submit"
-        ),
+        typer.Option(help="Scope: read, submit, metrics or admin. Repeatable.", show_default="read, submit"),
     ] = None,
-    expires_in: Annotated[str | None, typer.Option(help="How long it holds, such as 90d; for good by default.")] = None,
+    expires_in: Annotated[str | None, typer.Option(help="Lifetime, such as 90d; never expires by default.")] = None,
     url: Url = None,
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and print it, this once."""
+    """Create a key and print it. It cannot be shown again."""
     from service.client import display as over_api
 
     given = {"name": name, "tenant": tenant, "scopes": scope or None, "expires_in": expires_in}
@@ -54,10 +51,10 @@ def create(
     from service.keys.administration import issue_key
     from service.store.migrate import require_current
 
-    asked = _request(body)
+    request = _request(body)
     with opened_database(read_settings()) as database:
         require_current(database)
-        issued = issue_key(database, asked, None)
+        issued = issue_key(database, request, None)
     typer.echo(issued.model_dump_json() if as_json else issued.key)
 
 
@@ -107,7 +104,7 @@ def revoke(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a key for good. API processes take it for a few seconds more."""
+    """Revoke a key permanently. API processes accept it for a few more seconds."""
     from service.client import display as over_api
     from service.keys.verification import read_secret
 
@@ -126,7 +123,7 @@ def revoke(
         try:
             revoked = revoke_key(database, shown.id if shown else key_id, even_the_last=True)
         except KeyNotFoundError as error:
-            raise CliError(str(error), "`evenkeel keys list` shows them.", code=ExitCode.USAGE) from None
+            raise CliError(str(error), "`evenkeel keys list` shows all keys.", code=ExitCode.USAGE) from None
     typer.echo(revoked.model_dump_json() if as_json else f"Revoked {revoked.id} ({revoked.name}).")
 
 
@@ -138,5 +135,5 @@ def _request(body: Mapping[str, object]) -> KeyRequest:
     try:
         return KeyRequest.model_validate(body)
     except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
-        raise CliError(told, "See `evenkeel keys create --help`.", code=ExitCode.USAGE) from None
+        detail = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
+        raise CliError(detail, "See `evenkeel keys create --help`.", code=ExitCode.USAGE) from None

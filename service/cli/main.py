@@ -1,4 +1,4 @@
-"""The command `evenkeel`. One command a module; each imports what it needs when it runs, so that help is instant."""
+"""The command `evenkeel`. Each command imports what it needs when it runs, so that help is printed at once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _evenkeel(
     """Skew-aware aggregation and join jobs on Apache Spark, over HTTP."""
 
 
-HERE: tuple[Callable[..., None], ...] = (
+LOCAL: tuple[Callable[..., None], ...] = (
     up,
     demo,
     doctor,
@@ -55,7 +55,7 @@ HERE: tuple[Callable[..., None], ...] = (
     restore,
     openapi,
 )
-"""What runs a service on this machine."""
+"""Commands that run or maintain a service on this machine."""
 
 OVER_API: tuple[Callable[..., None], ...] = (
     *(submit, explain, profile),
@@ -63,10 +63,10 @@ OVER_API: tuple[Callable[..., None], ...] = (
     *(cancel, stop, resume, delete),
     *(workers, whoami),
 )
-"""What asks a service, wherever it runs."""
+"""Commands that call the API of a service, local or remote."""
 
 for command in OVER_API:
-    app.command(rich_help_panel="Ask a service")(command)
-app.add_typer(keys, name="keys", rich_help_panel="Ask a service")
-for command in HERE:
-    app.command(rich_help_panel="Run a service here")(command)
+    app.command(rich_help_panel="Use a service")(command)
+app.add_typer(keys, name="keys", rich_help_panel="Use a service")
+for command in LOCAL:
+    app.command(rich_help_panel="Run a service")(command)

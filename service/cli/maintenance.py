@@ -1,8 +1,5 @@
-"""`evenkeel migrate`: brings the database's schema up to date, or back. `up` and `demo` bring it up by themselves.
-
-`evenkeel purge`: removes old jobs and results now. Workers do so every hour, as the retention settings say.
-
-`evenkeel openapi`: the API's own description.
+"""The commands `migrate` (`up` and `demo` run it themselves), `purge` (workers purge every hour by the retention
+settings) and `openapi`.
 """
 
 from __future__ import annotations
@@ -25,20 +22,21 @@ if TYPE_CHECKING:
 @told_plainly
 def migrate(
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit 1 where something is missing or differs.")
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if the schema is incomplete or differs.")
     ] = False,
     back_to: Annotated[
-        str, typer.Option("--downgrade", metavar="REVISION", help="Take back what came after REVISION; base: all.")
+        str,
+        typer.Option("--downgrade", metavar="REVISION", help="Revert migrations after REVISION; base: all."),
     ] = "",
     yes: Annotated[
-        bool, typer.Option("--yes", help="With --downgrade: lose the data that it has no room for.")
+        bool, typer.Option("--yes", help="With --downgrade: accept the loss of data that REVISION cannot store.")
     ] = False,
 ) -> None:
-    """Bring the database's schema up to date."""
+    """Migrate the database to the current schema."""
     from service.cli.startup import read_settings
 
     if check and back_to:
-        raise CliError("--check changes nothing, and --downgrade does", "Give one of them.", code=ExitCode.USAGE)
+        raise CliError("--check conflicts with --downgrade", "Leave one of them out.", code=ExitCode.USAGE)
     settings = read_settings()
     if check:
         typer.echo(check_schema(settings))
@@ -49,8 +47,10 @@ def migrate(
 
 
 def upgrade_database(settings: Settings) -> str:
-    """Applies what is missing and says where the database is then. Raises CliError where it is away, or newer than
-    this code and of no use to it."""
+    """Applies missing migrations and returns a message with the revision.
+
+    Raises CliError if the database is unreachable, or if its schema is newer and incompatible with this version.
+    """
     from service.store.migrate import Standing, head_revision, upgrade
 
     with opened_database(settings) as database:
@@ -61,14 +61,14 @@ def upgrade_database(settings: Settings) -> str:
 
 
 def downgrade_database(settings: Settings, revision: str, *, sure: bool) -> str:
-    """Takes back every later revision and says where the database is then. Raises CliError, also unless `sure`."""
+    """Reverts every later migration and returns a message with the revision. Raises CliError, also unless `sure`."""
     from service.store.migrate import downgrade
 
     if not sure:
         raise CliError(
-            f"going back to {revision} loses what is stored only in later revisions"
-            + (", which is everything" if revision == "base" else ""),
-            "Stop the service, make a backup (`evenkeel backup`), and repeat this with --yes.",
+            f"the downgrade to {revision} deletes "
+            + ("all data" if revision == "base" else "the data that only later revisions store"),
+            "Stop the service, make a backup (`evenkeel backup`), then repeat the command with --yes.",
             code=ExitCode.USAGE,
         )
     with opened_database(settings) as database:
@@ -77,7 +77,9 @@ def downgrade_database(settings: Settings, revision: str, *, sure: bool) -> str:
 
 
 def check_schema(settings: Settings) -> str:
-    """Says that all is well. Raises CliError with what is missing or differs, and where the database is away."""
+    """Returns a message that the schema is correct. Raises CliError if it is incomplete or differs, or if the database
+    is unreachable.
+    """
     from service.store.migrate import SchemaMismatchError, Standing, check_drift, head_revision, read_schema
     from service.store.migrate import require_current as require
 
@@ -92,16 +94,16 @@ def check_schema(settings: Settings) -> str:
         drift = check_drift(database)
     if drift:
         raise CliError(
-            f"the database is at revision {found.revision}, and yet its tables differ from what that makes",
-            "Somebody has changed them by hand. Change them back, or restore a backup.",
+            f"the tables of the database differ from its revision {found.revision}",
+            "They were changed manually. Undo the changes, or restore a backup.",
             code=ExitCode.FAILED,
             details="\n".join(drift),
         )
-    return f"The database is at revision {found.revision}, and its tables are as they should be."
+    return f"The database is at revision {found.revision}, and its tables match."
 
 
 def require_schema(settings: Settings) -> None:
-    """Raises CliError unless the database answers and has a schema that this code can work on."""
+    """Raises CliError unless the database answers and its schema is compatible with this version."""
     from service.store.migrate import require_current
 
     with opened_database(settings) as database:
@@ -110,7 +112,7 @@ def require_schema(settings: Settings) -> None:
 
 @contextmanager
 def opened_database(settings: Settings) -> Iterator[Database]:
-    """The database, closed at the end of the block. What is wrong with it there is raised as CliError."""
+    """Opens the database and closes it at the end of the block. Raises database errors of the block as CliError."""
     from service.cli.doctor_checks import WORTH_TELLING, explain
     from service.store.session import Database
 
@@ -123,17 +125,17 @@ def opened_database(settings: Settings) -> Iterator[Database]:
 
 def _newer(revision: str | None, head: str) -> str:
     return (
-        f"The database is at revision {revision} of a newer version of Evenkeel, and serves this version ({head}) too: "
-        "nothing was changed."
+        f"The database is at revision {revision} of a newer version of Evenkeel, which is compatible with this version "
+        f"({head}). Nothing was changed."
     )
 
 
 OlderThan = Annotated[
     str | None,
-    typer.Option(help="Remove jobs that ended longer ago, such as 30d or 12h, instead of what is configured."),
+    typer.Option(help="Remove jobs that ended longer ago, such as 30d or 12h. Default: retention settings."),
 ]
 ResultsOnly = Annotated[bool, typer.Option("--results-only", help="Remove results and keep the jobs.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what would be removed, and remove nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object instead of a line.")]
 
 
@@ -141,7 +143,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object instea
 def purge(
     older_than: OlderThan = None, results_only: ResultsOnly = False, dry_run: DryRun = False, as_json: AsJson = False
 ) -> None:
-    """Remove finished jobs, results and expired keys that have been kept for long enough. Jobs that run are safe."""
+    """Remove finished jobs, results and expired keys that are past their retention. Running jobs are kept."""
     import json
     from dataclasses import asdict
 
@@ -156,7 +158,10 @@ def purge(
 
 
 def run_purge(settings: Settings, limits: Limits, *, dry_run: bool) -> Purged:
-    """Removes, or counts, and gives the sum. Raises CliError where the database is away or of another version."""
+    """Removes or, with `dry_run`, only counts, and returns the totals.
+
+    Raises CliError if the database is unreachable or has another version's schema.
+    """
     from service.results.purge import purge_politely, would_purge
     from service.store.migrate import require_current
 
@@ -194,10 +199,10 @@ def _sentence(purged: Purged, verb: str) -> str:
 @told_plainly
 def openapi(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; standard output by default.")
+        Path | None, typer.Option("--output", "-o", help="Output file; standard output by default.")
     ] = None,
 ) -> None:
-    """Print the OpenAPI document of the API, as openapi.yaml has it."""
+    """Print the OpenAPI document of the API (the content of openapi.yaml)."""
     text = openapi_yaml()
     if output is None:
         typer.echo(text, nl=False)
@@ -206,7 +211,7 @@ def openapi(
 
 
 def openapi_yaml() -> str:
-    """The document as `openapi.yaml` holds it. Needs neither database nor configuration."""
+    """Returns the content of `openapi.yaml`. Needs neither a database nor a configuration."""
     import yaml
 
     from service.api.app import create_app

@@ -1,4 +1,4 @@
-"""What every command of the API takes. Nothing heavy is imported here: help is instant."""
+"""Options and arguments that several commands share. Imports nothing heavy, so that help is printed at once."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ KeyFile = Annotated[
     Path | None,
     typer.Option("--key-file", metavar="FILE", help="File with the API key.", show_default="EVENKEEL_API_KEY"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and all else on standard error.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and messages on standard error.")]
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of a job.", show_default=False)]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended; the exit code tells how.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended; the exit code reports how it ended.")]
 CancelOnInterrupt = Annotated[
     bool,
     typer.Option("--cancel-on-interrupt", help="With --wait: Ctrl-C or SIGTERM cancels the job."),
@@ -33,29 +33,29 @@ JobFile = Annotated[
     str | None,
     typer.Argument(
         metavar="FILE",
-        help="A job as YAML or JSON, or its SQL (.sql) with --table; - is standard input.",
+        help="A job in YAML or JSON, or its SQL (.sql) with --table; - reads standard input.",
         show_default=False,
     ),
 ]
 Sql = Annotated[
-    str | None, typer.Option("--sql", metavar="TEXT", help="The SQL, in place of what FILE has.", show_default=False)
+    str | None, typer.Option("--sql", metavar="TEXT", help="SQL text; replaces the SQL of FILE.", show_default=False)
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A setting, such as agg_phase=TWO_PHASE; before FILE's. May be repeated.",
+        help="A setting, such as agg_phase=TWO_PHASE; overrides FILE. Repeatable.",
         show_default=False,
     ),
 ]
-Name = Annotated[str | None, typer.Option("--name", help="Name of the job, before FILE's.", show_default=False)]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the job; overrides FILE.", show_default=False)]
 Tables = Annotated[
     list[str] | None,
     typer.Option(
         "--table",
         metavar="NAME=[FORMAT:]PATH",
-        help="A table, such as f=parquet:flights/ or u=users.csv. May be repeated.",
+        help="A table, such as f=parquet:flights/ or u=users.csv. Repeatable.",
         show_default=False,
     ),
 ]
@@ -73,7 +73,7 @@ ReadOptions = Annotated[
     typer.Option(
         "--read",
         metavar="NAME.OPTION=VALUE",
-        help="How a CSV or JSON table is read, such as u.header=true.",
+        help="Read option of a CSV or JSON table, such as u.header=true.",
         show_default=False,
     ),
 ]

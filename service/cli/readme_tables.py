@@ -16,7 +16,7 @@ from pydantic_core import PydanticUndefined
 from typer.core import TyperArgument, TyperGroup
 from typer.main import get_command
 
-from service.cli.main import HERE, OVER_API, app
+from service.cli.main import LOCAL, OVER_API, app
 from service.client.terminal import ExitCode
 from service.config.settings import GROUPS
 from service.contract.options import declared_settings
@@ -57,7 +57,7 @@ def commands_table() -> str:
     """Commands, those that ask a service first, as Markdown."""
     declared = get_command(app)
     assert isinstance(declared, TyperGroup)  # noqa: S101 - it has commands
-    named = [*(command.__name__ for command in OVER_API), "keys", *(command.__name__ for command in HERE)]
+    named = [*(command.__name__ for command in OVER_API), "keys", *(command.__name__ for command in LOCAL)]
     rows = []
     for name in named:
         command = declared.commands[name]
@@ -100,7 +100,7 @@ def events_table() -> str:
 
 def limits_table() -> str:
     """The limits of a query, as Markdown."""
-    rows = [(f"`{limit.name}`", f"{limit.most:,}", limit.counts, limit.way_out) for limit in LIMITS]
+    rows = [(f"`{limit.name}`", f"{limit.most:,}", limit.counted, limit.remedy) for limit in LIMITS]
     return _markdown(("limit", "at most", "of", "beyond it"), rows)
 
 

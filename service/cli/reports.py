@@ -1,9 +1,4 @@
-"""`evenkeel explain` and `evenkeel plan`: how a job would run, and how one ran.
-
-`evenkeel metrics` and `evenkeel skew`: what a run measured.
-
-`evenkeel profile`: how the keys of a table are spread, before any job.
-"""
+"""The commands `explain`, `plan`, `metrics`, `skew` and `profile`."""
 
 from __future__ import annotations
 
@@ -40,7 +35,7 @@ def explain(
 ) -> None:
     """Plan a job without running it.
 
-    Shows the rules with their reasons, what they weighed, and the plan that came of it.
+    Shows each rule's decision and reason, the alternatives that it compared, and the resulting plan.
     """
     from service.client.display import show_plan
     from service.client.job_input import Given, read_job
@@ -67,7 +62,7 @@ def plan(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a job was planned, as `explain` does before."""
+    """Show the plan of a job, in the form of `explain`."""
     from service.client.display import show_plan
     from service.client.responses import read
     from service.client.session import opened
@@ -84,7 +79,7 @@ def plan(
 
 Slots = Annotated[
     int | None,
-    typer.Option(min=1, help="Tell savings as of so many tasks at once.", show_default="those that it ran on"),
+    typer.Option(min=1, help="Estimate savings for this many slots.", show_default="the slots that the job ran on"),
 ]
 
 
@@ -92,7 +87,7 @@ Slots = Annotated[
 def metrics(
     job_id: JobId, slots: Slots = None, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
-    """Show what was measured while a job ran."""
+    """Show the metrics of a job's run."""
     from service.client.display import show_metrics
     from service.client.responses import RunMetrics, RunSavings, read
     from service.client.session import opened
@@ -109,9 +104,9 @@ def metrics(
 def skew(
     job_id: JobId, slots: Slots = None, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
-    """Tell whether a job was skewed, and what to change.
+    """Show whether a job was skewed, and what to change.
 
-    With the hot keys, the time lost and the setting.
+    Lists the hot keys, the time lost and the setting that would help.
     """
     from service.client.display import show_skew
     from service.client.responses import RunSavings, read
@@ -130,33 +125,34 @@ def skew(
 @told_plainly
 def profile(
     table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="FORMAT:PATH, or a path whose ending tells its format.")
+        str, typer.Argument(metavar="TABLE", help="FORMAT:PATH, or a path whose extension is its format.")
     ],
     keys: Annotated[
-        list[str], typer.Argument(metavar="KEY[,KEY2]...", help="Columns of a key, separated by commas; several keys.")
+        list[str],
+        typer.Argument(metavar="KEY[,KEY2]...", help="Columns of a key, separated by commas. Repeatable."),
     ],
     slots: Annotated[
         int | None,
-        typer.Option(min=1, help="How many tasks run at once where it matters.", show_default="those of the worker"),
+        typer.Option(min=1, help="Number of task slots of the cluster.", show_default="the worker's slots"),
     ] = None,
     schema: Annotated[str | None, typer.Option(metavar="DDL", help="Columns of a CSV or JSON table.")] = None,
     read: Annotated[
-        list[str] | None, typer.Option(metavar="OPTION=VALUE", help="How it is read, such as header=true.")
+        list[str] | None, typer.Option(metavar="OPTION=VALUE", help="Read option, such as header=true. Repeatable.")
     ] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Count all rows, in jobs of their own, in place of a sample.")
+        bool, typer.Option("--exact", help="Count all rows with jobs instead of reading a sample.")
     ] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many values of a key.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Maximum values per key.")] = 10,
     url: Url = None,
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for the hot keys of a table before any job.
+    """Find the hot keys of a table.
 
-    A sample takes a moment; --exact counts all rows.
+    Reads a sample, which is fast; --exact counts all rows.
     """
     if exact and slots is not None:
-        raise CliError("--slots is for samples", "Counted rows are not told by task.", code=ExitCode.USAGE)
+        raise CliError("--slots does not apply to --exact", "Leave one of them out.", code=ExitCode.USAGE)
     from service.client.exact_profile import exact_profile
     from service.client.job_input import given_tables
     from service.client.responses import Profile
@@ -172,25 +168,25 @@ def profile(
             document = exact_profile(session, source, wanted, limit)
         else:
             body = {"table": source, "keys": wanted, **({} if slots is None else {"slots": slots})}
-            document = _asked(session, body)
+            document = _profile(session, body)
         if as_json:
             session.output.document(document)
         else:
             show_profile(session.output, table, understood(Profile, document), limit)
 
 
-def _asked(session: Session, body: dict[str, Any]) -> Document:
+def _profile(session: Session, body: dict[str, Any]) -> Document:
     try:
         return session.service.profile(body)
     except CliError as error:
         if error.code is not ExitCode.NOT_FOUND:
             raise
-        # An older service, which has no such path.
-        raise CliError(error.message, "--exact counts by ordinary jobs.", code=error.code) from None
+        # A service of an older version does not have this path.
+        raise CliError(error.message, "--exact works with this service: it submits jobs.", code=error.code) from None
 
 
 def show_profile(output: Output, table: str, found: Profile, limit: int) -> None:
-    """The size of the table, and of each key its most frequent values and what to think of them."""
+    """Prints the size of the table, and for each key its most frequent values and the advice."""
     output.say(f"{table}: {_size(found.table)}" if found.table.rows is not None else table, "bold")
     for key in found.keys:
         about = "" if key.sampled_rows >= key.rows else "about "
@@ -209,7 +205,7 @@ def show_profile(output: Output, table: str, found: Profile, limit: int) -> None
                 indent=2,
             )
         else:
-            output.say("  No value of it is frequent.")
+            output.say("  No value is frequent.")
         if key.advice:
             output.say(key.advice)
 
@@ -217,7 +213,7 @@ def show_profile(output: Output, table: str, found: Profile, limit: int) -> None
 def _columns(key: str) -> list[str]:
     columns = [column.strip() for column in key.split(",")]
     if not all(columns):
-        raise CliError(f"{key!r} is no key", "Write COLUMN, or COLUMN,COLUMN.", code=ExitCode.USAGE)
+        raise CliError(f"invalid key {key!r}", "Write COLUMN, or COLUMN,COLUMN.", code=ExitCode.USAGE)
     return columns
 
 

@@ -1,9 +1,4 @@
-"""`evenkeel result`: the rows of a job.
-
-Server-sent events, read from the bytes of a stream as the standard says.
-
-`evenkeel events`: what happened to a job, and what happens.
-"""
+"""The commands `result` and `events`, with a parser of server-sent events."""
 
 from __future__ import annotations
 
@@ -35,18 +30,18 @@ _ROWS = 20
 @told_plainly
 def result(
     job_id: JobId,
-    format: Annotated[  # noqa: A002 - what the option is called
+    format: Annotated[  # noqa: A002 - the option's name
         str | None,
         typer.Option(
-            metavar="|".join(FORMATS), help="`table` shows the first rows.", show_default="table, or as FILE ends"
+            metavar="|".join(FORMATS), help="`table` shows the first rows.", show_default="table, or FILE's extension"
         ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to FILE, whole or not at all.")
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to FILE, completely or not at all.")
     ] = None,
-    rows: Annotated[int, typer.Option("--rows", "-n", min=1, max=10_000, help="How many rows a table shows.")] = _ROWS,
+    rows: Annotated[int, typer.Option("--rows", "-n", min=1, max=10_000, help="Number of rows in a table.")] = _ROWS,
     keep_formulas: Annotated[
-        bool, typer.Option(help="CSV: leave texts as they are that a spreadsheet would run as formulas.")
+        bool, typer.Option(help="CSV: don't escape texts that a spreadsheet would evaluate as formulas.")
     ] = False,
     url: Url = None,
     key_file: KeyFile = None,
@@ -60,27 +55,29 @@ def result(
         if form == "table":
             _show_result(session, job_id, rows)
         else:
-            _load(session, job_id, form, file, {"csv_formulas": "keep"} if keep_formulas else {})
+            _download(session, job_id, form, file, {"csv_formulas": "keep"} if keep_formulas else {})
 
 
 def _format(given: str | None, file: Path | None, *, as_json: bool) -> str:
     if given is not None and given.lower() not in FORMATS:
-        raise CliError(f"there is no format {given!r}", f"Formats are {', '.join(FORMATS)}.", code=ExitCode.USAGE)
+        raise CliError(f"unknown format {given!r}", f"Formats are {', '.join(FORMATS)}.", code=ExitCode.USAGE)
     form = given.lower() if given else None
     if file is not None:
         ending = file.suffix.lower().removeprefix(".")
         form = form or (ending if ending in FORMATS else None)
         if form in (None, "table"):
             raise CliError(
-                "a file takes json, csv, arrow or parquet", "Give --format, or an ending of these.", code=ExitCode.USAGE
+                "the format of a file is json, csv, arrow or parquet",
+                "Give --format or an extension.",
+                code=ExitCode.USAGE,
             )
         return str(form)
     if as_json and form not in (None, "json"):
-        raise CliError(f"--json and --format {form} are two answers", "Leave one out, or give -o.", code=ExitCode.USAGE)
+        raise CliError(f"--json conflicts with --format {form}", "Leave one out, or give -o.", code=ExitCode.USAGE)
     return "json" if as_json else form or "table"
 
 
-def _load(session: Session, job_id: str, form: str, file: Path | None, parameters: dict[str, str]) -> None:
+def _download(session: Session, job_id: str, form: str, file: Path | None, parameters: dict[str, str]) -> None:
     from service.client.operations import chunks_of, json_chunks, pour, save
     from service.client.terminal import size
 
@@ -107,7 +104,7 @@ def _show_result(session: Session, job_id: str, rows: int) -> None:
     show_rows(session.output, page)
     more = page.total_rows - len(page.rows)
     if more > 0:
-        session.output.note(f"… and {more:,} more of {page.total_rows:,} rows: --rows, or -o FILE for all.")
+        session.output.note(f"… and {more:,} more of {page.total_rows:,} rows: use --rows, or -o FILE for all.")
     elif not page.rows:
         session.output.note("The result has no rows.")
 
@@ -116,7 +113,7 @@ _NUMBERS = ("BIGINT", "INT", "SMALLINT", "TINYINT", "DOUBLE", "FLOAT", "DECIMAL"
 
 
 def show_rows(output: Output, page: ResultPage) -> None:
-    """Rows under the names of their columns, numbers to the right."""
+    """Prints rows under the names of their columns; numbers are right-aligned."""
     numbers = [column.name for column in page.columns if str(column.type).upper().startswith(_NUMBERS)]
     rows = [[_cell(value) for value in row] for row in page.rows]
     output.table([column.name for column in page.columns], rows, numbers=numbers)
@@ -132,12 +129,14 @@ def _cell(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-_LONGEST = 16 << 20
+_MAX_EVENT_BYTES = 16 << 20
 
 
 def event_data(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The `data` of each event, whole. What is cut off by the end of the stream is left out. Raises CliError for an
-    event without end."""
+    """Yields the `data` of each complete event; an event that the end of the stream cuts off is left out.
+
+    Raises CliError for an event of more than 16 MiB.
+    """
     data: list[str] = []
     size = 0
     for line in _lines(chunks):
@@ -149,50 +148,50 @@ def event_data(chunks: Iterable[bytes]) -> Iterator[str]:
         name, _, value = line.partition(b":")
         if name == b"data":
             size += len(value)
-            if size > _LONGEST:
+            if size > _MAX_EVENT_BYTES:
                 raise _too_long()
             data.append(value.removeprefix(b" ").decode("utf-8", "replace"))
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    # Not `str.splitlines`: texts in events may hold what Unicode calls a line break.
+    # Not `str.splitlines`: texts in events may contain Unicode line breaks.
     held = b""
     for chunk in chunks:
         held += chunk
         *lines, held = held.split(b"\n")
         for line in lines:
             yield line.removesuffix(b"\r")
-        if len(held) > _LONGEST:
+        if len(held) > _MAX_EVENT_BYTES:
             raise _too_long()
 
 
 def _too_long() -> CliError:
-    return CliError("the service sent an event without end", code=ExitCode.CRASHED)
+    return CliError("the service sent an event that is too long", code=ExitCode.CRASHED)
 
 
 _SILENT_SECONDS = 30.0
-"""The service gives a sign of life every ten seconds; after so long without one it is asked anew."""
+"""The service sends a heartbeat every ten seconds; the client reconnects after this long without one."""
 
-_BETWEEN_SECONDS = 0.5
+_RECONNECT_SECONDS = 0.5
 
-_LASTED_SECONDS = 5.0
-"""A stream that was open for longer has not failed: proxies end what is silent."""
+_STABLE_SECONDS = 5.0
+"""A stream that was open for longer is not counted as a failure: proxies close idle connections."""
 
 
 @told_plainly
 def events(
     job_id: JobId,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job has ended; a STOPPED one may be resumed.")
+        bool, typer.Option("--follow", "-f", help="Follow until the job has ended, also while it is STOPPED.")
     ] = False,
-    after: Annotated[int, typer.Option(min=0, metavar="EVENT", help="Only events behind this one.")] = 0,
+    after: Annotated[int, typer.Option(min=0, metavar="EVENT", help="Only events after this one.")] = 0,
     url: Url = None,
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what happened to a job, or follow it.
+    """Show the events of a job, or follow them.
 
-    With --follow --json, an object a line.
+    With --follow --json, prints one object per line.
     """
     from service.client.responses import Event, read
     from service.client.session import opened
@@ -214,9 +213,9 @@ def events(
 
 
 def followed(service: Service, job_id: str, after: int) -> Iterator[Document]:
-    """Every event behind `after` until the job has ended, each once, over as many connections as it takes.
+    """Yields every event after `after` once, until the job has ended; reconnects as often as necessary.
 
-    Raises CliError where the service stays away.
+    Raises CliError if the service stays unreachable.
     """
     import httpx
 
@@ -234,32 +233,32 @@ def followed(service: Service, job_id: str, after: int) -> Iterator[Document]:
         except httpx.TransportError as error:
             broken = error
         if broken is None:
-            # It ends with the job, and with the service, which looks the same from here.
-            page, after = _rest(service, job_id, after)
+            # The stream ends with the job and also when the service stops; the next page shows which.
+            page, after = _page_after(service, job_id, after)
             yield from page["events"]
             if page["complete"]:
                 return
-        # The first stream has begun by now: the service is there.
-        if patience is None or after > before or time.monotonic() - opened_at > _LASTED_SECONDS:
+        # The service has answered since: start a new retry budget.
+        if patience is None or after > before or time.monotonic() - opened_at > _STABLE_SECONDS:
             patience = service.connection.patience()
-        pause = patience.pause(_BETWEEN_SECONDS)
+        pause = patience.pause(_RECONNECT_SECONDS)
         if pause is None:
-            raise service.connection.unreachable(broken or ConnectionError("the stream of events ends at once"))
-        service.connection.rest(pause, "The stream of events broke off")
+            raise service.connection.unreachable(broken or ConnectionError("the event stream closes immediately"))
+        service.connection.rest(pause, "The event stream was interrupted")
 
 
 def _all(service: Service, job_id: str, after: int) -> Document:
     found: list[Document] = []
     while True:
-        page, last = _rest(service, job_id, after)
+        page, last = _page_after(service, job_id, after)
         found += page["events"]
         if page["complete"] or last == after:
             return {"events": found, "last_event_id": last, "complete": bool(page["complete"])}
         after = last
 
 
-def _rest(service: Service, job_id: str, after: int) -> tuple[Document, int]:
-    """A page behind `after`, checked, with the id of its last event."""
+def _page_after(service: Service, job_id: str, after: int) -> tuple[Document, int]:
+    """Reads and validates the page after `after`; returns it with the id of its last event."""
     from service.client.responses import EventPage, read
 
     document = service.events(job_id, after)
@@ -268,7 +267,7 @@ def _rest(service: Service, job_id: str, after: int) -> tuple[Document, int]:
 
 
 def _parsed(data: str) -> Document | None:
-    """The event, as a document; None for what is no event."""
+    """Parses an event; returns None if `data` is not an event."""
     import json
 
     try:
@@ -279,12 +278,12 @@ def _parsed(data: str) -> Document | None:
 
 
 def _show_event(output: Output, event: Event) -> None:
-    told = _words(event.data)
-    output.plain(f"{event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event.type:<9} {told}".rstrip())
+    text = _as_text(event.data)
+    output.plain(f"{event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event.type:<9} {text}".rstrip())
 
 
-def _words(data: object) -> str:
-    """`RUNNING`, `tasks_done=3 tasks_total=8`: a state alone, else names and values."""
+def _as_text(data: object) -> str:
+    """Formats the data of an event: the state, then name=value pairs, such as `RUNNING tasks_done=3 tasks_total=8`."""
     if not isinstance(data, dict):
         return "" if data is None else str(data)
     status = data.get("status")
@@ -296,4 +295,4 @@ def _words(data: object) -> str:
 def _value(value: object) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
-    return _words(value) if isinstance(value, dict) else str(value)
+    return _as_text(value) if isinstance(value, dict) else str(value)

@@ -1,4 +1,4 @@
-"""The models that clients, the service and the workers exchange, with their limits and errors. No I/O.
-Nothing here imports another package of ours; SQL text is read in `service.sql`.
-Start with `job.py`, a job as a client posts it; `reports.py` has what the service answers about it.
+"""The models that clients, the API and the workers exchange, with their limits and errors.
+No I/O and no imports of other packages of this project; SQL text is parsed in `service.sql`.
+Start with `job.py` (a job as a client posts it), then `reports.py` (what the API returns about it).
 """

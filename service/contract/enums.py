@@ -1,32 +1,13 @@
-"""How often a job looks at its tables.
-
-The queues: jobs that must not wait behind long ones, long ones, and those that run until they are stopped.
-
-The states of a job and of an attempt, and the moves between them, as a table.
+"""Modes, queues and states of jobs, with the table of state changes (`MOVES`); states of workers; scopes of API keys.
 
     QUEUED -> PLANNING -> RUNNING -> SUCCEEDED | FAILED | CANCELLED | TIMED_OUT | CRASHED
-       |         |           |
-       |         +-----------+--> CANCELLING -> CANCELLED (or the end that came first)
-       |         +-----------+--> QUEUED   (the attempt lost its lease; the job is tried again)
-       +--> CANCELLED
+    QUEUED -> CANCELLED;  PLANNING | RUNNING -> CANCELLING -> CANCELLED (or the final state that was reached first)
+    PLANNING | RUNNING -> QUEUED                       (the attempt lost its lease; the job is run again)
+    PLANNING | RUNNING -> STOPPING -> STOPPED -> QUEUED (resumed) | CANCELLED         (streaming jobs)
+    QUEUED | PLANNING | RUNNING -> STOPPED             (no worker runs the stream, it has caught up, or it failed)
 
-A streaming job never succeeds; it comes to rest, and may go on from there:
-
-    PLANNING | RUNNING -> STOPPING -> STOPPED -> QUEUED (resumed) | CANCELLED
-       QUEUED | PLANNING | RUNNING -> STOPPED  (nobody works on it; or it has caught up, or failed)
-
-A move is applied by a conditional UPDATE on the current state; a move that is not in the table is a bug.
-
-While versions are mixed, a job may be in a state that only a newer version knows. It is shown under its stored name,
-and this version does not change such a job.
-
-What a worker says of itself, and what follows from it.
-
-What the bearer of an API key may do.
-
-Names of tenants. They are parts of directories, so they have no sign that means something there.
-
-The tenant of callers that the service does not authenticate, and of API keys that are made without naming one.
+A conditional UPDATE on the current state applies a move; a move that is not in the table is a bug. While two versions
+of the service run, a job may be in a state that only the newer one defines: the older one does not change such a job.
 """
 
 from __future__ import annotations
@@ -40,8 +21,8 @@ from pydantic import Field, WithJsonSchema
 class Mode(StrEnum):
     """How often a job reads its tables.
 
-    `batch` reads them once, as they are. `incremental` processes what is new since its last run, and then waits to be
-    resumed. `continuous` runs until it is stopped.
+    `batch` reads them once, as they are. `incremental` processes the rows that are new since its last run, and is then
+    STOPPED until it is resumed. `continuous` runs until it is stopped.
     """
 
     BATCH = "batch"
@@ -55,40 +36,46 @@ class Mode(StrEnum):
 
 
 class OutputMode(StrEnum):
-    """What a mini-batch emits: every group that it `update`s, or rows to `append` that nothing will change."""
+    """What a mini-batch emits: every group that it changed (`update`), or final rows only (`append`)."""
 
     UPDATE = "update"
     APPEND = "append"
 
 
 class Queue(StrEnum):
-    """Which workers a job is offered to."""
+    """The queue in which a job waits: `short` and `long` batch or incremental jobs, and `stream` for continuous jobs.
+
+    A worker listens to one or more queues.
+    """
 
     SHORT = "short"
     LONG = "long"
     STREAM = "stream"
 
 
-EXPECTED = (Queue.SHORT, Queue.LONG)
-"""Queues that some worker of every installation should listen to; continuous jobs are not everybody's."""
+EXPECTED_QUEUES = (Queue.SHORT, Queue.LONG)
+"""Queues that need a worker in every installation; an installation without continuous jobs needs none for `stream`."""
 
 
 class QueueChoice(StrEnum):
-    """What a job says of its queue; `auto` leaves it to the size of its tables."""
+    """The queue that a job requests; `auto` chooses it by the size of the job's tables."""
 
     AUTO = "auto"
     SHORT = "short"
     LONG = "long"
 
     def resolve(self, table_bytes: int, long_from_bytes: int) -> Queue:
-        """The queue of a job whose tables have `table_bytes` together; from `long_from_bytes` on, it is a long one."""
+        """Returns the queue of a job whose tables have `table_bytes` in total.
+
+        `auto` is `long` if that is at least `long_from_bytes`, otherwise `short`.
+        """
         if self is QueueChoice.AUTO:
             return Queue.LONG if table_bytes >= long_from_bytes else Queue.SHORT
         return Queue(self.value)
 
 
 class JobStatus(StrEnum):
-    """Where a job stands."""
+    """The state of a job."""
 
     QUEUED = "QUEUED"
     PLANNING = "PLANNING"
@@ -104,7 +91,7 @@ class JobStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """True once nothing will change the job any more."""
+        """Whether the state is final."""
         return self in TERMINAL
 
 
@@ -117,19 +104,22 @@ StatusText = Annotated[
             "type": "string",
             "examples": ["RUNNING"],
             "x-extensible-enum": _NAMES,
-            "description": f"One of {', '.join(_NAMES)}. More may come: use `finished` to know when to stop waiting. "
-            "A STOPPED job has not finished: it may be resumed. While versions of the service are mixed, the older one "
-            "shows a state of the newer one by its name, and answers requests that change such a job with "
-            "`job_state_unknown`.",
+            "description": f"One of {', '.join(_NAMES)}. Later versions may add states: use `finished` to decide when "
+            "to stop waiting. A STOPPED job has not finished: it may be resumed. While two versions of the service run "
+            "during an upgrade, the older one shows a state of the newer one by its name, and answers requests that "
+            "change such a job with `job_state_unknown`.",
         }
     ),
 ]
-"""The name of a state as clients see it; one that only a newer version knows is shown as it is stored."""
+"""The name of a state as clients see it; a state that only a newer version defines is shown as it is stored."""
 
 
 class AttemptStatus(StrEnum):
-    """How one try of a job stands. `CRASHED` means the lease or the JVM was lost, not that the query failed; `STOPPED`
-    that a stream came to rest: by request, with nothing left to read, or by a failure after which it may go on."""
+    """The state of one attempt to run a job.
+
+    `CRASHED`: the lease or the JVM was lost; the query itself did not fail. `STOPPED`: a stream stopped, either on
+    request, or because there was nothing left to read, or after a failure from which it can be resumed.
+    """
 
     PLANNING = "PLANNING"
     RUNNING = "RUNNING"
@@ -156,34 +146,31 @@ LEASED: frozenset[JobStatus] = frozenset(
 )
 
 _BY_NAME = {status.value: status for status in JobStatus}
-_ENDS_OF_A_RUN = TERMINAL
 _STOPS: frozenset[JobStatus] = frozenset({JobStatus.STOPPING, JobStatus.STOPPED})
 
 MOVES: dict[JobStatus, frozenset[JobStatus]] = {
     JobStatus.QUEUED: frozenset({JobStatus.PLANNING, JobStatus.CANCELLED, JobStatus.STOPPED}),
-    JobStatus.PLANNING: frozenset({JobStatus.RUNNING, JobStatus.CANCELLING, JobStatus.QUEUED})
-    | _STOPS
-    | _ENDS_OF_A_RUN,
-    JobStatus.RUNNING: frozenset({JobStatus.CANCELLING, JobStatus.QUEUED}) | _STOPS | _ENDS_OF_A_RUN,
-    JobStatus.CANCELLING: _ENDS_OF_A_RUN,
-    JobStatus.STOPPING: frozenset({JobStatus.STOPPED, JobStatus.CANCELLING}) | _ENDS_OF_A_RUN - {JobStatus.SUCCEEDED},
+    JobStatus.PLANNING: frozenset({JobStatus.RUNNING, JobStatus.CANCELLING, JobStatus.QUEUED}) | _STOPS | TERMINAL,
+    JobStatus.RUNNING: frozenset({JobStatus.CANCELLING, JobStatus.QUEUED}) | _STOPS | TERMINAL,
+    JobStatus.CANCELLING: TERMINAL,
+    JobStatus.STOPPING: frozenset({JobStatus.STOPPED, JobStatus.CANCELLING}) | TERMINAL - {JobStatus.SUCCEEDED},
     JobStatus.STOPPED: frozenset({JobStatus.QUEUED, JobStatus.CANCELLED}),
     **{terminal: frozenset[JobStatus]() for terminal in TERMINAL},
 }
 
 
 def known_status(name: str) -> JobStatus | None:
-    """The state of this name as it is stored; None for one that only a newer version knows."""
+    """Returns the state with this stored name; None for a state that only a newer version defines."""
     return _BY_NAME.get(name)
 
 
 def sources_of(target: JobStatus) -> frozenset[JobStatus]:
-    """The states from which `target` may be reached: the condition of the UPDATE that moves a job there."""
+    """Returns the states from which a job may move to `target`: the condition of the UPDATE that moves it."""
     return frozenset(source for source, targets in MOVES.items() if target in targets)
 
 
 class SparkState(StrEnum):
-    """Whether a worker's Spark could run a job now."""
+    """Whether a worker's Spark driver can run a job now."""
 
     STARTING = "starting"
     READY = "ready"
@@ -191,7 +178,7 @@ class SparkState(StrEnum):
 
 
 class WorkerStatus(StrEnum):
-    """How a worker stands, as clients and operators see it."""
+    """The state of a worker, as clients and operators see it. SILENT: its heartbeat has stopped."""
 
     STARTING = "STARTING"
     READY = "READY"
@@ -201,31 +188,32 @@ class WorkerStatus(StrEnum):
 
 
 class KeyScope(StrEnum):
-    """Each stands for itself; a key has one or several."""
+    """What an API key permits. A key has one or more scopes; no scope includes another."""
 
     READ = "read"
-    """Jobs, results, events, reports, streams and workers: everything that changes nothing."""
+    """Read jobs, results, events, reports, streams and workers."""
     SUBMIT = "submit"
     """Submit, explain, cancel, stop, resume, change and delete jobs; declare, fill and delete streams."""
     METRICS = "metrics"
-    """What Prometheus scrapes."""
+    """Read `/metrics`, as Prometheus does."""
     ADMIN = "admin"
-    """Keys of every tenant, and workers: for whoever runs the service. Jobs of others it does not see."""
+    """Manage the keys of every tenant, and workers: for the service operator. Does not show other tenants' jobs."""
 
 
 ALL_SCOPES = frozenset(KeyScope)
 
 
+DEFAULT_TENANT = "default"
+"""The tenant of unauthenticated callers, and of API keys that are created without a tenant."""
+
 TENANT_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
+"""Directories are named after tenants, so the pattern allows no characters with a meaning in paths."""
 
 TenantName = Annotated[
     str,
     Field(
         pattern=TENANT_PATTERN,
-        description="Whose jobs: small letters, digits and hyphens, at most 63.",
+        description="Name of the tenant: lowercase letters, digits and hyphens, at most 63 characters.",
         examples=["analytics"],
     ),
 ]
-
-
-DEFAULT_TENANT = "default"

@@ -1,4 +1,4 @@
-"""What the service answers when it does not do what was asked.
+"""The errors that the API answers, each with its HTTP status, code and title.
 
     ServiceError                            status  code
     ├── RequestError                                        the request itself is wrong
@@ -17,7 +17,7 @@
     │   ├── IdempotencyKeyReusedError       422     idempotency_key_reused
     │   ├── InvalidRowsError                422     invalid_rows
     │   └── BatchIdReusedError              422     batch_id_reused
-    ├── NotFoundError                                       there is no such thing (yet)
+    ├── NotFoundError                                       the resource does not exist (yet)
     │   ├── RouteNotFoundError              404     not_found
     │   ├── JobNotFoundError                404     job_not_found
     │   ├── PlanNotReadyError               404     plan_not_ready
@@ -26,7 +26,7 @@
     │   ├── StreamNotFoundError             404     stream_not_found
     │   ├── KeyNotFoundError                404     key_not_found
     │   └── ResultMissingError              410     result_missing
-    ├── ConflictError                                       not in the state that job, worker or stream is in
+    ├── ConflictError                                       not possible in the current state
     │   ├── JobNotFinishedError             409     job_not_finished
     │   ├── JobAlreadyFinishedError         409     job_already_finished
     │   ├── JobStateUnknownError            409     job_state_unknown
@@ -38,7 +38,7 @@
     │   ├── StreamDiffersError              409     stream_differs
     │   ├── StreamInUseError                409     stream_in_use
     │   └── LastAdminKeyError               409     last_admin_key
-    ├── QuotaError                                          the tenant has as much as it may
+    ├── QuotaError                                          the tenant has reached a limit
     │   ├── TooManyJobsError                429     too_many_jobs
     │   ├── TooManyExplanationsError        429     too_many_explanations
     │   ├── TooManyStreamsError             429     too_many_streams
@@ -51,10 +51,8 @@
         ├── NotReadyError                   503     not_ready
         └── WorkerUnavailableError          503     worker_unavailable
 
-Those about keys and quotas are in `service.contract.errors`. What is wrong with a job itself is a
-`service.contract.problems.SpecError`, answered with 422. `service.api.problems` renders both; nothing else does.
-
-Refusals for the sake of who asks: keys, scopes, quotas. They stand in the tree of `service.contract.errors`.
+An error in a job itself is a `service.contract.problems.SpecError`, answered with 422. Only `service.api.problems`
+renders both as HTTP responses.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ from service.contract.problems import Issue
 
 
 class ServiceError(Exception):
-    """A refusal. The class carries HTTP status, stable code and title; the message says what to do about it."""
+    """A request that was refused. The class has the HTTP status, stable code and title; the message says what to do."""
 
     status: ClassVar[int]
     code: ClassVar[str]
@@ -79,7 +77,7 @@ class ServiceError(Exception):
 
 
 class RequestError(ServiceError):
-    """The request itself is wrong: sent again, it fails again."""
+    """The request itself is wrong: the same request always fails."""
 
 
 class MalformedJsonError(RequestError):
@@ -91,7 +89,7 @@ class MalformedJsonError(RequestError):
 
 
 class InvalidCursorError(RequestError):
-    """A cursor that this service did not make, or made for another list."""
+    """The cursor was not issued by this service, or was issued for another list."""
 
     status = 400
     code = "invalid_cursor"
@@ -99,15 +97,15 @@ class InvalidCursorError(RequestError):
 
 
 class OriginNotAllowedError(RequestError):
-    """A browser sent the request for a page of another site."""
+    """A browser sent the request from a page of another site."""
 
     status = 403
     code = "origin_not_allowed"
-    title = "Requests from this origin are refused"
+    title = "Origin not allowed"
 
 
 class NotAcceptableError(RequestError):
-    """No offered representation is acceptable."""
+    """The service cannot produce any of the media types of the Accept header."""
 
     status = 406
     code = "not_acceptable"
@@ -123,23 +121,23 @@ class BodyTooLargeError(RequestError):
 
 
 class UnsupportedMediaTypeError(RequestError):
-    """The body is not declared as what is read here: JSON, or rows where rows are posted."""
+    """The Content-Type is not one that the endpoint reads: JSON, or a format of rows where rows are posted."""
 
     status = 415
     code = "unsupported_media_type"
-    title = "The body is of another type than is read here"
+    title = "Unsupported media type"
 
 
 class HostNotAllowedError(RequestError):
-    """The request names a host that this service is not."""
+    """The Host header names a host that is not in `EVENKEEL_API_ALLOWED_HOSTS`."""
 
     status = 421
     code = "host_not_allowed"
-    title = "This host is not served here"
+    title = "Host not allowed"
 
 
 class NestingTooDeepError(RequestError):
-    """The body nests arrays or objects without end."""
+    """The body nests arrays or objects too deeply."""
 
     status = 422
     code = "nesting_too_deep"
@@ -147,15 +145,15 @@ class NestingTooDeepError(RequestError):
 
 
 class DuplicateKeyError(RequestError):
-    """An object of the body has two members of one name."""
+    """A JSON object of the body has two members with the same name."""
 
     status = 422
     code = "duplicate_key"
-    title = "The body gives a key twice"
+    title = "The body has a duplicate key"
 
 
 class InvalidRequestError(RequestError):
-    """Parameters or body do not have the required shape; `issues` names every place."""
+    """Parameters or body do not have the required form; `issues` has an entry for each error."""
 
     status = 422
     code = "invalid_request"
@@ -163,95 +161,95 @@ class InvalidRequestError(RequestError):
 
 
 class IdempotencyKeyReusedError(RequestError):
-    """The key was given before, with another body."""
+    """The idempotency key was used before, with another body."""
 
     status = 422
     code = "idempotency_key_reused"
-    title = "The idempotency key belongs to another submission"
+    title = "The idempotency key was used with another body"
 
 
 class InvalidRowsError(RequestError):
-    """Posted rows cannot be taken; the one issue names line and column."""
+    """Posted rows are not valid; the one issue has the line and column."""
 
     status = 422
     code = "invalid_rows"
-    title = "The rows cannot be taken"
+    title = "The rows are not valid"
 
 
 class BatchIdReusedError(RequestError):
-    """The batch id was given before, with other rows."""
+    """The batch id was used before, with other rows."""
 
     status = 422
     code = "batch_id_reused"
-    title = "The batch id belongs to other rows"
+    title = "The batch id was used with other rows"
 
 
 class NotFoundError(ServiceError):
-    """There is no such thing, or not yet."""
+    """The resource does not exist, or not yet."""
 
 
 class RouteNotFoundError(NotFoundError):
-    """No such path."""
+    """No endpoint has this path."""
 
     status = 404
     code = "not_found"
-    title = "There is nothing here"
+    title = "Not found"
 
 
 class JobNotFoundError(NotFoundError):
-    """No such job, or no longer."""
+    """The job does not exist, or was deleted."""
 
     status = 404
     code = "job_not_found"
-    title = "There is no such job"
+    title = "Job not found"
 
 
 class PlanNotReadyError(NotFoundError):
-    """The job has no plan (yet)."""
+    """The job does not have a plan yet, or ended without one."""
 
     status = 404
     code = "plan_not_ready"
-    title = "The job has no plan yet"
+    title = "The job does not have a plan yet"
 
 
 class MetricsNotReadyError(NotFoundError):
-    """The job has no metrics (yet)."""
+    """The job does not have metrics yet, or ended without them."""
 
     status = 404
     code = "metrics_not_ready"
-    title = "The job has no metrics yet"
+    title = "The job does not have metrics yet"
 
 
 class WorkerNotFoundError(NotFoundError):
-    """No such worker, or it has stopped, or fell silent long ago."""
+    """The worker does not exist, has stopped, or last sent a heartbeat long ago."""
 
     status = 404
     code = "unknown_worker"
-    title = "There is no such worker"
+    title = "Worker not found"
 
 
 class StreamNotFoundError(NotFoundError):
-    """No such stream was declared."""
+    """The input stream was not declared."""
 
     status = 404
     code = "stream_not_found"
-    title = "There is no such stream"
+    title = "Stream not found"
 
 
 class ResultMissingError(NotFoundError):
-    """The job succeeded and its files have since been removed from the results directory."""
+    """The job succeeded, but the files of its result were removed from the results directory afterwards."""
 
     status = 410
     code = "result_missing"
-    title = "The result's files are gone"
+    title = "The files of the result were removed"
 
 
 class ConflictError(ServiceError):
-    """Not possible in the state that the job, worker or stream is in."""
+    """The request is not possible in the current state of the job, worker or stream."""
 
 
 class JobNotFinishedError(ConflictError):
-    """Only finished jobs are deleted."""
+    """Only a finished job can be deleted."""
 
     status = 409
     code = "job_not_finished"
@@ -267,11 +265,11 @@ class JobAlreadyFinishedError(ConflictError):
 
 
 class JobStateUnknownError(ConflictError):
-    """The job is in a state that only a newer version of the service knows."""
+    """The job is in a state that only a newer version of the service defines."""
 
     status = 409
     code = "job_state_unknown"
-    title = "This version does not know the job's state"
+    title = "The job's state is unknown to this version"
 
 
 class ResultNotReadyError(ConflictError):
@@ -279,19 +277,19 @@ class ResultNotReadyError(ConflictError):
 
     status = 409
     code = "result_not_ready"
-    title = "The job has no result"
+    title = "The job does not have a result"
 
 
 class NotAStreamError(ConflictError):
-    """Only jobs of the streaming modes stop, go on and have mini-batches."""
+    """Only streaming jobs can be stopped or resumed, and have mini-batches."""
 
     status = 409
     code = "not_a_stream"
-    title = "The job is not a stream"
+    title = "The job is not a streaming job"
 
 
 class NotStoppedError(ConflictError):
-    """Only a job that rests can be resumed or changed."""
+    """Only a STOPPED job can be resumed or changed."""
 
     status = 409
     code = "not_stopped"
@@ -299,23 +297,23 @@ class NotStoppedError(ConflictError):
 
 
 class StateNotCompatibleError(ConflictError):
-    """The state of the stream was made with other settings; `issues` names each."""
+    """The stream's state was created with other settings; `issues` has an entry for each setting that differs."""
 
     status = 409
     code = "state_not_compatible"
-    title = "The state does not go with these settings"
+    title = "The stream's state is not compatible with these settings"
 
 
 class WorkerSilentError(ConflictError):
-    """A worker that gives no sign of life cannot be asked for anything."""
+    """The worker sends no heartbeats, so it cannot process the request."""
 
     status = 409
     code = "worker_silent"
-    title = "The worker gives no sign of life"
+    title = "The worker is not responding"
 
 
 class StreamDiffersError(ConflictError):
-    """The stream was declared with another schema; `issues` names each difference."""
+    """The stream was declared with another schema; `issues` has an entry for each difference."""
 
     status = 409
     code = "stream_differs"
@@ -327,26 +325,26 @@ class StreamInUseError(ConflictError):
 
     status = 409
     code = "stream_in_use"
-    title = "Jobs read the stream"
+    title = "The stream is in use"
 
 
 class UnavailableError(ServiceError):
-    """Not now: the same request may succeed later. Carries Retry-After."""
+    """The same request may succeed later. The response has a Retry-After header."""
 
     def __init__(self, detail: str, *, issues: Sequence[Issue] = (), retry_after_seconds: int = 5) -> None:
         super().__init__(detail, issues=issues, headers={"Retry-After": str(retry_after_seconds)})
 
 
 class DatabaseUnavailableError(UnavailableError):
-    """The database does not answer, or not in time."""
+    """The database cannot be reached, or did not answer in time."""
 
     status = 503
     code = "database_unavailable"
-    title = "The database does not answer"
+    title = "The database is not available"
 
 
 class InternalError(ServiceError):
-    """The service failed in a way that it does not know."""
+    """An unexpected error: a defect of the service."""
 
     status = 500
     code = "internal_error"
@@ -354,7 +352,7 @@ class InternalError(ServiceError):
 
 
 class StoppingError(UnavailableError):
-    """This process of the API is about to end, and has no more time for the request."""
+    """This API process is shutting down and cannot process the request in time."""
 
     status = 503
     code = "stopping"
@@ -362,15 +360,15 @@ class StoppingError(UnavailableError):
 
 
 class StorageUnavailableError(UnavailableError):
-    """The object store or HDFS behind a data root does not answer, or refuses the service's credentials."""
+    """The object store or HDFS of a data root does not answer, or refuses the service's credentials."""
 
     status = 503
     code = "storage_unavailable"
-    title = "The store of the data cannot be used"
+    title = "The data store is not available"
 
 
 class NotReadyError(UnavailableError):
-    """A part that jobs need is missing; `issues` names each."""
+    """A component that jobs need is not available; `issues` has an entry for each."""
 
     status = 503
     code = "not_ready"
@@ -386,34 +384,34 @@ class WorkerUnavailableError(UnavailableError):
 
 
 class UnauthenticatedError(RequestError):
-    """The caller shows no API key, or none that holds."""
+    """The request has no API key, or the key is unknown, expired or revoked."""
 
     status = 401
     code = "unauthenticated"
-    title = "An API key is needed"
+    title = "A valid API key is required"
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, headers={"WWW-Authenticate": 'Bearer realm="evenkeel"'})
 
 
 class MissingScopeError(RequestError):
-    """The caller's API key is for other things."""
+    """The caller's API key does not have the scope that the request needs."""
 
     status = 403
     code = "missing_scope"
-    title = "The API key may not do that"
+    title = "The API key does not have the required scope"
 
 
 class KeyNotFoundError(NotFoundError):
-    """No such API key."""
+    """The API key does not exist."""
 
     status = 404
     code = "key_not_found"
-    title = "There is no such API key"
+    title = "API key not found"
 
 
 class LastAdminKeyError(ConflictError):
-    """Without this key, nobody could make another over HTTP."""
+    """Without this key, nobody could create another key over HTTP."""
 
     status = 409
     code = "last_admin_key"
@@ -421,22 +419,22 @@ class LastAdminKeyError(ConflictError):
 
 
 class QuotaError(ServiceError):
-    """The tenant has as much as it may. Carries Retry-After."""
+    """The tenant has reached a limit. The response has a Retry-After header."""
 
     def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
         super().__init__(detail, headers={"Retry-After": str(retry_after_seconds)})
 
 
 class TooManyJobsError(QuotaError):
-    """The tenant's jobs that wait already are as many as may be."""
+    """The tenant has reached the limit of queued jobs."""
 
     status = 429
     code = "too_many_jobs"
-    title = "Too many jobs are waiting"
+    title = "Too many queued jobs"
 
 
 class TooManyExplanationsError(QuotaError):
-    """The tenant waits for as many explanations as it may."""
+    """The tenant has reached the limit of explanations that wait or run at the same time."""
 
     status = 429
     code = "too_many_explanations"
@@ -444,7 +442,7 @@ class TooManyExplanationsError(QuotaError):
 
 
 class TooManyStreamsError(QuotaError):
-    """The tenant has declared as many streams as it may."""
+    """The tenant has reached the limit of input streams."""
 
     status = 429
     code = "too_many_streams"
@@ -452,8 +450,8 @@ class TooManyStreamsError(QuotaError):
 
 
 class TooManyPostedBytesError(QuotaError):
-    """The rows that the tenant has posted take as much room as they may."""
+    """The posted rows of the tenant have reached the limit of their total size."""
 
     status = 429
     code = "too_many_posted_bytes"
-    title = "Posted rows take too much room"
+    title = "Too many bytes of posted rows"

@@ -1,10 +1,6 @@
-"""What only streaming jobs say of their tables and of when they run.
+"""A job as a client posts it: tables, query, settings, sink, schedule and limits.
 
-Where a job's result goes.
-
-What the parts of a job that its mode gives a meaning to must be like: roles, sink, schedule, time limit.
-
-A job as a client posts it.
+`JobSpec` is the job; `mode_faults` checks the fields that depend on its mode (roles, sink, schedule, time limit).
 """
 
 from __future__ import annotations
@@ -19,39 +15,68 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from service.contract.enums import Mode, OutputMode, QueueChoice
-from service.contract.model import Bounds, Duration, Flag, Frozen, Whole, told_apart_by
+from service.contract.model import Bounds, Duration, Flag, Frozen, Whole, discriminated_by
 from service.contract.options import JobSettings, OptimizerSettings, StateSettings
 from service.contract.query import SQL_CHARACTERS, Identifier, Query, queries_in
 
+MAX_SCHEMA_LENGTH = 100_000
+
+SCHEMA_REQUIRED = "schema_required"
+
+SPEC_VERSION = 9
+"""The version of the job format. It grows with every field or value that workers of earlier versions do not support.
+The version that a job needs is stored with it, and older workers leave the job to newer ones. 1: the first. 2: `queue`.
+3: queries in FROM, UNION, grouping sets, more aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all
+joins or one. `skew.join_strategy`, which had no effect until then, is read as `join.skew`: a job that still waits with
+`forced` runs as ISOLATE, with the same result. 4: streaming modes, and `state.*`. 5: `follow`, and joins of the rows of
+streams that are bounded by event time. 6: `multi_line` of CSV, which had no effect until then.
+7: `limits.failure_retries`. 8: `compare_with`. 9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins."""
+
 STREAM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""What a stream of rows may be called."""
+"""The pattern of the name of an input stream."""
 
+_BATCH_VERSION = 3
+_STREAMING_VERSION = 4
+_TIMED_VERSION = 5
+_MULTI_LINE_VERSION = 6
+_RETRIES_VERSION = 7
+_COMPARISON_VERSION = 8
 
+_MAX_JOINS_BEFORE_9 = 32
+"""The limit of joins in one query before version 9."""
+_MAX_CHARACTERS_BEFORE_9 = 10_000
+"""SQL up to this length was within all limits before version 9, unless it had many joins or branches of a UNION."""
+_SEPARATORS = re.compile(r",|\b(?:join|union)\b", re.IGNORECASE)
+"""What precedes every table after the first, and every branch of a UNION after the first."""
+
+_MODES = "the modes 'incremental' and 'continuous'"
+_NAME = r"[A-Za-z_][A-Za-z0-9_$]{0,62}"
 _YEAR = timedelta(days=365)
 
 
 class TableRole(StrEnum):
-    """What a streaming job does with a table: reads what is new in a `stream`, joins a `static` one as it is."""
+    """How a streaming job uses a table: it reads new rows of a `stream`, and joins a `static` table as it is."""
 
     STREAM = "stream"
     STATIC = "static"
 
 
 class EventTime(Frozen):
-    """When a row happened, and how late it may come."""
+    """The event time of the rows of a stream, and how late a row may arrive."""
 
-    column: Identifier = Field(description="The column, a TIMESTAMP, that tells when the row happened.")
+    column: Identifier = Field(description="The TIMESTAMP column with the event time.")
     delay: Annotated[Duration, Bounds(timedelta(0), _YEAR)] = Field(
         default=timedelta(0),
-        description="How much later than the newest row of the table a row may come; later ones, and those from before "
-        "1970, are left out of windows, and of joins with another stream that go by event time.",
+        description="The delay of the watermark: the event time of a row may be earlier than the latest one by at most "
+        "this much. Windows, and joins of streams bounded by event time, ignore rows that are later, and rows with an "
+        "event time before 1970.",
         json_schema_extra={"default": "0ms"},
         examples=["10m"],
     )
 
 
 class StreamTable(Frozen):
-    """Rows that were posted to a stream of the service: `POST /v1/streams/{name}/rows`."""
+    """An input stream: rows that were posted with `POST /v1/streams/{name}/rows`."""
 
     format: Literal["stream"]
     stream: str = Field(min_length=1, max_length=200, pattern=STREAM_NAME, examples=["clicks"])
@@ -60,7 +85,7 @@ class StreamTable(Frozen):
 
 
 class RateTable(Frozen):
-    """Made-up rows for trials: `value BIGINT`, which counts from 0, and `timestamp TIMESTAMP`."""
+    """Generated rows for tests: `value BIGINT`, which counts from 0, and `timestamp TIMESTAMP`."""
 
     format: Literal["rate"]
     rows_per_second: Whole = Field(default=1, ge=1, le=10_000_000)
@@ -69,19 +94,16 @@ class RateTable(Frozen):
 
 
 class Schedule(Frozen):
-    """When an incremental job runs again by itself."""
+    """When an incremental job runs again automatically."""
 
     every: Annotated[Duration, Bounds(timedelta(seconds=1), _YEAR)] = Field(
-        description="How long after the end of a run the next one begins.",
+        description="The time from the end of a run to the start of the next one.",
         examples=["10m"],
     )
 
 
-_NAME = r"[A-Za-z_][A-Za-z0-9_$]{0,62}"
-
-
 class ManagedSink(Frozen):
-    """The result is kept by the service and read through `GET /v1/jobs/{id}/result`. Exactly once."""
+    """The service stores the result and serves it at `GET /v1/jobs/{id}/result`. Exactly once."""
 
     kind: Literal["managed"]
 
@@ -92,22 +114,23 @@ class PostgresSink(Frozen):
     kind: Literal["postgres"]
     connection: str = Field(
         pattern=r"^[A-Za-z][A-Za-z0-9_]{0,62}$",
-        description="Name of a connection that the operator has set up: `EVENKEEL_SINK_<NAME>_URL`.",
+        description="Name of a connection that the service operator configured: `EVENKEEL_SINK_<NAME>_URL`.",
         examples=["warehouse"],
     )
     table: str = Field(
         pattern=rf"^({_NAME}\.)?{_NAME}$",
-        description="The table, with its schema where that is not the connection's own. Made where there is none.",
+        description="The table, with its schema if that is not the default of the connection. Created if it does not "
+        "exist.",
         examples=["public.uniques"],
     )
 
     @field_validator("table")
     @classmethod
-    def _is_none_of_ours(cls, table: str) -> str:
+    def _refuse_reserved_name(cls, table: str) -> str:
         name = table.rpartition(".")[2].casefold()
         if name == "evenkeel_batches" or name.endswith("__parts"):
             raise PydanticCustomError(
-                "reserved_table", "'evenkeel_batches' and names that end in '__parts' are kept for the service."
+                "reserved_table", "'evenkeel_batches' and names that end in '__parts' are reserved for the service."
             )
         return table
 
@@ -119,37 +142,33 @@ class DeltaSink(Frozen):
     path: str = Field(
         min_length=1,
         max_length=4096,
-        description="Directory of the table, relative to a root that jobs may write to, or absolute inside one.",
+        description="Directory of the table, relative to a sink root, or an absolute path inside one.",
         examples=["out/uniques"],
     )
 
 
 class ParquetSink(Frozen):
-    """Parquet files, which only grow in number: for results whose rows never change. Streaming modes. Exactly once."""
+    """Parquet files; each mini-batch adds files. For results whose rows never change. Streaming modes. Exactly once."""
 
     kind: Literal["parquet"]
     path: str = Field(
         min_length=1,
         max_length=4096,
-        description="Directory of the files, relative to a root that jobs may write to, or absolute inside one.",
+        description="Directory of the files, relative to a sink root, or an absolute path inside one.",
         examples=["out/windows"],
     )
 
 
 Sink = Annotated[
     ManagedSink | PostgresSink | DeltaSink | ParquetSink,
-    told_apart_by(
+    discriminated_by(
         "kind", {"managed": ManagedSink, "postgres": PostgresSink, "delta": DeltaSink, "parquet": ParquetSink}
     ),
 ]
 
 
-SCHEMA_REQUIRED = "schema_required"
-_MODES = "the modes 'incremental' and 'continuous'"
-
-
 class Fault(NamedTuple):
-    """What is wrong with a job, and where."""
+    """An error in a job: its place, code and text."""
 
     at: tuple[str, ...]
     code: str
@@ -157,17 +176,17 @@ class Fault(NamedTuple):
 
 
 def mode_faults(spec: JobSpec) -> Iterator[Fault]:
-    """Every place of `spec` that does not go with its mode."""
-    yield from _role_faults(spec) if spec.mode.is_streaming else _words_of_streams(spec)
+    """Yields every field of `spec` that is not allowed or missing in its mode."""
+    yield from _role_faults(spec) if spec.mode.is_streaming else _streaming_fields(spec)
     yield from _schema_faults(spec)
     if spec.mode.is_streaming and spec.limits.failure_retries:
         detail = (
-            "A streaming job that failed rests, and goes on from there by its 'schedule' or when it is resumed: remove "
-            "'failure_retries'."
+            "A streaming job that failed is STOPPED, and continues from its checkpoint by its 'schedule' or when it is "
+            "resumed: remove 'failure_retries'."
         )
         yield Fault(("limits", "failure_retries"), "retries_not_for_streams", detail)
     if spec.mode.is_streaming and spec.compare_with is not None:
-        detail = "A streaming job has no one time to compare: remove 'compare_with'."
+        detail = "Only batch jobs can be compared: remove 'compare_with'."
         yield Fault(("compare_with",), "comparison_not_for_streams", detail)
     if spec.mode is Mode.CONTINUOUS and spec.schedule is not None:
         detail = "A continuous job runs until it is stopped: remove 'schedule', or use the mode 'incremental'."
@@ -176,34 +195,34 @@ def mode_faults(spec: JobSpec) -> Iterator[Fault]:
         detail = "A continuous job runs until it is stopped: remove 'timeout'. POST /v1/jobs/{id}/stop stops it."
         yield Fault(("limits", "timeout"), "limits_timeout_not_for_streams", detail)
     if spec.mode is not Mode.CONTINUOUS and spec.limits.timeout is None:
-        yield Fault(("limits", "timeout"), "timeout_required", "Only a continuous job has no time limit: give one.")
+        yield Fault(("limits", "timeout"), "timeout_required", "Only a continuous job may have no time limit: set one.")
 
 
 def _schema_faults(spec: JobSpec) -> Iterator[Fault]:
     for name, table in spec.file_tables.items():
-        may_be_inferred = spec.mode.is_streaming and spec.role_of(name) is not TableRole.STATIC
-        if table.lacks_schema and not may_be_inferred:
+        is_inferred = spec.mode.is_streaming and spec.role_of(name) is not TableRole.STATIC
+        if table.lacks_schema and not is_inferred:
             yield Fault(("tables", name), SCHEMA_REQUIRED, schema_required(table))
 
 
 def schema_required(table: TableSource) -> str:
-    """What to do about a table of a format that does not tell its columns."""
-    return f"A {table.format.value} table needs its 'schema', for example \"uid BIGINT, name STRING\"."
+    """Returns the error text for a CSV or JSON table without a schema."""
+    return f"A {table.format.value} table requires a 'schema', for example \"uid BIGINT, name STRING\"."
 
 
-def _words_of_streams(spec: JobSpec) -> Iterator[Fault]:
+def _streaming_fields(spec: JobSpec) -> Iterator[Fault]:
     for name, table in spec.tables.items():
         if isinstance(table, StreamTable | RateTable):
             yield _only_streaming(("tables", name, "format"), f"The format '{table.format}'")
             continue
-        for word in ("role", "event_time"):
-            if getattr(table, word) is not None:
-                yield _only_streaming(("tables", name, word), f"'{word}'")
+        for field in ("role", "event_time"):
+            if getattr(table, field) is not None:
+                yield _only_streaming(("tables", name, field), f"'{field}'")
         if table.follow:
             yield _only_streaming(("tables", name, "follow"), "'follow'")
-    for word in ("output", "schedule"):
-        if getattr(spec, word) is not None:
-            yield _only_streaming((word,), f"'{word}'")
+    for field in ("output", "schedule"):
+        if getattr(spec, field) is not None:
+            yield _only_streaming((field,), f"'{field}'")
     if not isinstance(spec.sink, ManagedSink):
         yield _only_streaming(("sink",), f"The sink '{spec.sink.kind}'")
 
@@ -218,49 +237,21 @@ def _role_faults(spec: JobSpec) -> Iterator[Fault]:
         role = spec.role_of(name)
         if role is None:
             unclear = True
-            detail = f"Table '{name}' needs its 'role', since there are several: 'stream' or 'static'."
+            detail = f"Table '{name}' needs a 'role', since the job has several tables: 'stream' or 'static'."
             yield Fault(("tables", name, "role"), "role_required", detail)
         elif role is TableRole.STATIC and spec.tables[name].event_time is not None:
-            detail = "Only rows of a stream have an event time: remove it, or give the table the role 'stream'."
+            detail = "Only rows of a stream have an event time: remove it, or set the table's role to 'stream'."
             yield Fault(("tables", name, "event_time"), "event_time_not_applicable", detail)
         elif role is TableRole.STREAM and name in spec.followed:
-            detail = (
-                "New files of a stream are read as they come: remove 'follow', or give the table the role 'static'."
-            )
+            detail = "New files of a stream are always read: remove 'follow', or set the table's role to 'static'."
             yield Fault(("tables", name, "follow"), "follow_not_applicable", detail)
     if not unclear and not spec.streams:
-        detail = "No table of the job has the role 'stream': give it to the one that rows are added to."
+        detail = "No table of the job has the role 'stream': set it for the table to which rows are added."
         yield Fault(("tables",), "no_stream", detail)
 
 
-MAX_SCHEMA_LENGTH = 100_000
-
-SPEC_VERSION = 9
-"""Grows with everything that a job may hold and workers of the version before do not know; what a job needs is stored
-with it, so that they leave it to newer ones. 1: the first. 2: `queue`. 3: queries in FROM, UNION, grouping sets, more
-aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all joins or one. `skew.join_strategy`, which did
-nothing until then, is read as `join.skew`: a job that still waits with `forced` runs as ISOLATE, with the same result.
-4: streaming modes, and `state.*`. 5: `follow`, and joins of the rows of streams whose event time bounds
-them. 6: `multi_line` of CSV, which did nothing until then. 7: `limits.failure_retries`. 8: `compare_with`.
-9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins."""
-
-_BATCH_VERSION = 3
-_STREAMING_VERSION = 4
-_TIMED_VERSION = 5
-_MULTI_LINE_VERSION = 6
-_RETRIES_VERSION = 7
-_COMPARISON_VERSION = 8
-
-_MAX_JOINS_BEFORE = 32
-"""Joins of one query, until version 9."""
-_MAX_CHARACTERS_BEFORE = 10_000
-"""So much SQL was within all limits until version 9, unless it had many joins or branches of a UNION."""
-_PARTS = re.compile(r",|\b(?:join|union)\b", re.IGNORECASE)
-"""What every further table and every further branch of a UNION has in front of it."""
-
-
 class TableFormat(StrEnum):
-    """How the files of a table are written."""
+    """The format of the files of a table."""
 
     PARQUET = "parquet"
     CSV = "csv"
@@ -268,18 +259,18 @@ class TableFormat(StrEnum):
 
 
 class ReadOptions(Frozen):
-    """How text files are read. Only the options listed here reach Spark."""
+    """How text files are read. Spark gets only the options that are listed here."""
 
     header: Flag = Field(default=False, description="CSV: the first line of each file names the columns.")
-    delimiter: str = Field(default=",", pattern=r"^[^\r\n]$", description="CSV: what parts two values.")
-    quote: str = Field(default='"', pattern=r"^[^\r\n]$", description="CSV: what encloses a value.")
-    null_value: str = Field(default="", max_length=64, description="CSV: the text that stands for NULL.")
+    delimiter: str = Field(default=",", pattern=r"^[^\r\n]$", description="CSV: the character between two values.")
+    quote: str = Field(default='"', pattern=r"^[^\r\n]$", description="CSV: the character around a quoted value.")
+    null_value: str = Field(default="", max_length=64, description="CSV: the text that represents NULL.")
     multi_line: Flag = Field(
         default=False,
-        description="JSON: one document over several lines. CSV: a quoted value may hold line breaks (at most "
-        "131,072 characters), and all rows of a file end with the line break that comes first in it, also inside a "
-        "value. Each file is then read by one task, in about half the time where files are many: a file that is large "
-        "by itself is better read line by line.",
+        description="JSON: a document may span several lines. CSV: a quoted value may contain line breaks (at most "
+        "131,072 characters), and all rows of a file must end with the kind of line break that occurs first in the "
+        "file, even if that is inside a value. One task then reads each file: many files take about half the time, but "
+        "a single large file is better read line by line.",
     )
 
     @model_validator(mode="after")
@@ -290,7 +281,7 @@ class ReadOptions(Frozen):
 
 
 class TableSource(Frozen):
-    """Where a table's rows are: a file or a directory of files of one format below a configured data root."""
+    """A table stored in files: one file, or a directory of files of one format, below a data root."""
 
     format: TableFormat
     path: str = Field(
@@ -303,70 +294,72 @@ class TableSource(Frozen):
         default=None,
         alias="schema",
         max_length=MAX_SCHEMA_LENGTH,
-        description="Columns as DDL; refused for Parquet, which carries its own. CSV and JSON need it, streams aside: "
-        "theirs may be left to be inferred from the files that are there when the job is submitted. What was inferred "
-        "stands here from then on, and later files have to fit it.",
+        description="Columns as DDL. Not allowed for Parquet, whose files contain their schema. Required for CSV and "
+        "JSON, except for streams: without it, the schema of a stream is inferred from the files that exist when the "
+        "job is submitted. The inferred schema is stored here, and later files must match it.",
         examples=["uid BIGINT, name STRING"],
     )
     options: ReadOptions = ReadOptions()
     role: TableRole | None = Field(
         default=None,
-        description="Streaming modes: whether new files are read as they come, or the table is joined as it is. "
-        "Required where there are several tables.",
+        description="Streaming modes: whether new files are read as they arrive (`stream`), or the table is joined as "
+        "it is (`static`). Required if the job has several tables.",
     )
-    event_time: EventTime | None = Field(default=None, description="Streaming modes: when rows of a stream happened.")
+    event_time: EventTime | None = Field(
+        default=None, description="Streaming modes: the event time of the rows of a stream."
+    )
     follow: Flag = Field(
         default=False,
-        description="Streaming modes, a table of role `static`: once its files have changed, mini-batches that begin "
-        "from then on are joined with the new ones. What was joined before is not corrected. An incremental job looks "
-        "when a run begins, a continuous one every `EVENKEEL_WORKER_FOLLOW_SECONDS`.",
+        description="Streaming modes, a table of role `static`: after its files have changed, the following "
+        "mini-batches are joined with the new files. Earlier results are not corrected. An incremental job checks for "
+        "changes when a run begins, a continuous job every `EVENKEEL_WORKER_FOLLOW_SECONDS`.",
     )
 
     @model_validator(mode="after")
-    def _no_schema_where_files_have_one(self) -> Self:
+    def _parquet_has_no_declared_schema(self) -> Self:
         if self.format is TableFormat.PARQUET and self.declared_schema is not None:
             raise PydanticCustomError(
-                "schema_not_applicable", "Parquet files carry their schema: remove 'schema' from this table."
+                "schema_not_applicable", "Parquet files contain their schema: remove 'schema' from this table."
             )
         return self
 
     @property
     def lacks_schema(self) -> bool:
-        """Whether nothing tells its columns but the rows themselves."""
+        """Whether the schema is neither declared nor part of the files."""
         return self.format is not TableFormat.PARQUET and self.declared_schema is None
 
 
 Table = Annotated[
     TableSource | StreamTable | RateTable,
-    told_apart_by(
+    discriminated_by(
         "format", {**dict.fromkeys(map(str, TableFormat), TableSource), "stream": StreamTable, "rate": RateTable}
     ),
 ]
 
 
 class Limits(Frozen):
-    """What a job may take."""
+    """Limits of a job."""
 
     timeout: Annotated[Duration, Bounds(timedelta(seconds=1), timedelta(days=7))] | None = Field(
         default=timedelta(hours=1),
-        description="After so long since its first start the job ends TIMED_OUT; an incremental one, since the start "
-        "of its run. A continuous job has none.",
+        description="Time limit, after which the job ends TIMED_OUT. It is counted from the job's first start; for an "
+        "incremental job, from the start of the run. A continuous job has no time limit.",
         json_schema_extra={"default": "1h"},
     )
     max_attempts: Whole = Field(
         default=3,
         ge=1,
         le=10,
-        description="How often the job is started before lost workers make it CRASHED.",
+        description="Maximum number of attempts: the job is CRASHED when so many attempts have lost their worker.",
     )
     failure_retries: Whole = Field(
         default=0,
         ge=0,
         le=10,
-        description="How often a batch job is tried again, beside `max_attempts`, after it FAILED for a reason that "
-        "may pass: a store that is away (`storage_unavailable`), a full disk (`disk_full`), a file that was written "
-        "while the job ran (`files_changed`) or an `internal_error`. "
-        "After 10 s, 20 s and so on up to 5 min, within its time limit.",
+        description="How often a batch job is run again, in addition to `max_attempts`, after it FAILED for a "
+        "temporary reason: a data store that is not available (`storage_unavailable`), a full disk (`disk_full`), a "
+        "file that was written while the job ran (`files_changed`) or an `internal_error`. The retries follow after "
+        "10 s, 20 s and so on up to 5 min, within the time limit of the job.",
     )
 
 
@@ -375,12 +368,12 @@ _SQL_OR_QUERY: dict[str, Any] = {
     "then": {"properties": {"query": {"type": "null"}}, "unevaluatedProperties": True},
     "else": {"required": ["query"], "properties": {"query": {"type": "object"}}, "unevaluatedProperties": True},
 }
-"""Not `oneOf`: generators of clients would make two classes of it, and pass over this. Linters take whatever a part
-does not name for unknown, unless it says otherwise."""
+"""Not `oneOf`, from which client generators create two classes; they ignore `if`. `unevaluatedProperties` is for
+linters, which otherwise report every property that a subschema does not list as unknown."""
 
 
 class JobSpec(Frozen):
-    """What to compute, from which tables, how, and within which limits. One of `sql` and `query` is given."""
+    """A job: a query over tables, with settings, a sink and limits. Exactly one of `sql` and `query` is required."""
 
     model_config = ConfigDict(json_schema_extra=_SQL_OR_QUERY)
 
@@ -393,8 +386,8 @@ class JobSpec(Frozen):
     )
     mode: Mode = Field(
         default=Mode.BATCH,
-        description="`batch` reads the tables once, as they are. `incremental` processes what is new since its last "
-        "run, and then waits to be resumed. `continuous` runs until it is stopped.",
+        description="`batch` reads the tables once, as they are. `incremental` processes the rows that are new since "
+        "its last run, and is then STOPPED until it is resumed. `continuous` runs until it is stopped.",
     )
     tables: dict[Identifier, Table] = Field(min_length=1, max_length=64)
     sql: (
@@ -405,37 +398,39 @@ class JobSpec(Frozen):
         description="A SELECT over `tables`.",
         examples=["SELECT o.uid, COUNT(DISTINCT o.category) AS categories FROM orders o GROUP BY o.uid"],
     )
-    query: Query | None = Field(default=None, description="The same as a structure.")
+    query: Query | None = Field(default=None, description="The query as a structure, instead of `sql`.")
     settings: JobSettings = JobSettings()
     output: OutputMode | None = Field(
         default=None,
-        description="Streaming modes: `update` emits every group that changed, `append` rows that nothing will change. "
-        "By default as the query allows.",
+        description="Streaming modes: `update` emits every group that changed, `append` only final rows. The default "
+        "depends on the query.",
     )
     schedule: Schedule | None = Field(
-        default=None, description="When an incremental job runs again; without it, when it is resumed."
+        default=None,
+        description="When an incremental job runs again. Without it, the job runs again when it is resumed.",
     )
-    # Generators of clients cannot read a default of one of several shapes: a factory's is not told to them.
+    # Client generators do not support a default for a union of models; the default of a factory is not in the schema.
     sink: Sink = Field(
         default_factory=lambda: ManagedSink(kind="managed"),
-        description="Where the rows go: by default a result that the service keeps (`managed`).",
+        description="Where the rows of the result go. By default, the service stores and serves them (`managed`).",
     )
     limits: Limits = Limits()
     queue: QueueChoice = Field(
         default=QueueChoice.AUTO,
-        description="`short` and `long` jobs may have workers of their own, so that none waits behind the other. "
-        "`auto`: `long` where the tables are large. A continuous job goes to `stream` whatever is given.",
+        description="The queue of the job. `short` and `long` jobs may have separate workers, so that short jobs do "
+        "not wait for long ones. `auto` is `long` if the tables are large. The queue of a continuous job is always "
+        "`stream`.",
     )
     compare_with: str | None = Field(
         default=None,
         max_length=64,
-        description="Id of an earlier batch job of yours: the metrics of this one then tell what it took less, and "
-        "which settings differ.",
+        description="Id of an earlier batch job of your tenant. The metrics of this job then contain the time that it "
+        "saved compared with the earlier job, and the settings that differ.",
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _no_time_limit_for_continuous_ones(cls, value: Any) -> Any:
+    def _remove_default_timeout_of_continuous_job(cls, value: Any) -> Any:
         if not isinstance(value, Mapping) or value.get("mode") != Mode.CONTINUOUS.value:
             return value
         limits = value.get("limits", {})
@@ -444,11 +439,11 @@ class JobSpec(Frozen):
     @model_validator(mode="after")
     def _one_of_sql_and_query(self) -> Self:
         if (self.sql is None) == (self.query is None):
-            raise PydanticCustomError("sql_or_query", "Give either 'sql' or 'query', not both and not neither.")
+            raise PydanticCustomError("sql_or_query", "Give exactly one of 'sql' and 'query'.")
         return self
 
     @model_validator(mode="after")
-    def _parts_go_with_the_mode(self) -> Self:
+    def _fields_match_mode(self) -> Self:
         faults = [
             InitErrorDetails(type=PydanticCustomError(fault.code, fault.detail), loc=fault.at, input=None)
             for fault in mode_faults(self)
@@ -459,14 +454,14 @@ class JobSpec(Frozen):
 
     @property
     def needs_version(self) -> int:
-        """The least SPEC_VERSION whose words cover this job."""
+        """The lowest SPEC_VERSION that supports everything in this job."""
         if self.settings.optimizer != OptimizerSettings() or self._has_large_query:
             return SPEC_VERSION
         if self.compare_with is not None:
             return _COMPARISON_VERSION
         if self.limits.failure_retries:
             return _RETRIES_VERSION
-        if any(_has_broken_lines(table) for table in self.tables.values()):
+        if any(_is_multi_line_csv(table) for table in self.tables.values()):
             return _MULTI_LINE_VERSION
         timed = [name for name in self.streams if self.tables[name].event_time is not None]
         if self.followed or len(timed) > 1:
@@ -476,39 +471,43 @@ class JobSpec(Frozen):
 
     @property
     def _has_large_query(self) -> bool:
-        """Whether earlier versions may refuse the query for its size. Judged by the text, which is not compiled here:
-        one more that waits for a newer worker does no harm.
+        """Whether earlier versions may refuse the query because of its size.
+
+        The SQL is not compiled here, so this is an upper bound. A false positive only means that the job waits for a
+        newer worker.
         """
         if self.query is not None:
-            return any(len(query.joins) > _MAX_JOINS_BEFORE for query, _ in queries_in(self.query))
+            return any(len(query.joins) > _MAX_JOINS_BEFORE_9 for query, _ in queries_in(self.query))
         sql = self.sql or ""
-        return len(sql) > _MAX_CHARACTERS_BEFORE or sum(1 for _ in _PARTS.finditer(sql)) > _MAX_JOINS_BEFORE
+        return len(sql) > _MAX_CHARACTERS_BEFORE_9 or sum(1 for _ in _SEPARATORS.finditer(sql)) > _MAX_JOINS_BEFORE_9
 
     def role_of(self, table: str) -> TableRole | None:
-        """What a streaming job does with one of its tables; None where that has to be said and is not."""
+        """Returns the role of a table in a streaming job; None if it is required but missing."""
         role = self.tables[table].role
         return TableRole.STREAM if role is None and len(self.tables) == 1 else role
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """Names of the tables that a streaming job reads as streams; none of a batch job's."""
+        """Names of the tables that a streaming job reads as streams; empty for a batch job."""
         if not self.mode.is_streaming:
             return ()
         return tuple(name for name in self.tables if self.role_of(name) is TableRole.STREAM)
 
     @property
     def followed(self) -> dict[str, TableSource]:
-        """The tables whose changes a streaming job follows."""
+        """The lookup tables with `follow`, whose changes a streaming job reads."""
         return {name: table for name, table in self.file_tables.items() if table.follow}
 
     @property
     def file_tables(self) -> dict[str, TableSource]:
-        """The tables whose rows are in files below a data root: all of a batch job's."""
+        """The tables that are stored in files below a data root: all tables of a batch job."""
         return {name: table for name, table in self.tables.items() if isinstance(table, TableSource)}
 
     def stored(self) -> dict[str, Any]:
-        """The job's canonical JSON. What is younger than the first version is left out where it says nothing: after a
-        way back, that can run the job.
+        """Returns the job's canonical JSON.
+
+        Fields that were added after the first version are omitted if they have their default value, so that the first
+        version can run the job after a downgrade.
         """
         stored = self.model_dump(mode="json", by_alias=True)
         if self.queue is QueueChoice.AUTO:
@@ -519,18 +518,18 @@ class JobSpec(Frozen):
             del stored["settings"]["state"]
         if self.settings.optimizer == OptimizerSettings():
             del stored["settings"]["optimizer"]
-        for part, names in (
+        for fields, names in (
             (stored, ("output", "schedule", "compare_with")),
             *((table, ("role", "event_time")) for table in stored["tables"].values()),
         ):
             for name in names:
-                if part[name] is None:
-                    del part[name]
+                if fields[name] is None:
+                    del fields[name]
         for table in stored["tables"].values():
             if not table.get("follow", True):
                 del table["follow"]
         return stored
 
 
-def _has_broken_lines(table: Table) -> bool:
+def _is_multi_line_csv(table: Table) -> bool:
     return isinstance(table, TableSource) and table.format is TableFormat.CSV and table.options.multi_line

@@ -1,8 +1,6 @@
-"""The base of every value that crosses the wire.
+"""Base class and field types of the wire models: `Frozen`, discriminated unions, durations and sizes.
 
-Values of one of several shapes, told apart by one field, with errors that point as if there were but one shape.
-
-Durations and sizes as people and Flink write them: `5s`, `500 ms`, `2 min`, `64MB`, `256mb`.
+Durations and sizes are written as people and Flink write them: `5s`, `500 ms`, `2 min`, `64MB`, `256mb`.
 """
 
 from __future__ import annotations
@@ -28,51 +26,51 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, Pyd
 
 
 class Frozen(BaseModel):
-    """An immutable model that refuses fields it does not know: a typing mistake is never ignored."""
+    """An immutable model that refuses unknown fields, so that a misspelled field is never ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
-def _no_number(value: Any) -> Any:
+def _refuse_number(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise PydanticKnownError("bool_type")
     return value
 
 
-def refuse_flag(value: Any) -> Any:
-    """A value that is to be a whole number, as a validator before its type's own: true and false are none."""
+def refuse_boolean(value: Any) -> Any:
+    """Refuses true and false for an integer; a validator that runs before that of the type. Returns `value`."""
     if isinstance(value, bool):
         raise PydanticKnownError("int_type")
     return value
 
 
-Flag = Annotated[bool, BeforeValidator(_no_number)]
-"""True or false, also as the text that Flink writes; 0 and 1 are refused, as the specification says."""
+Flag = Annotated[bool, BeforeValidator(_refuse_number)]
+"""A boolean, also as text, as Flink writes it; 0 and 1 are refused, as openapi.yaml specifies."""
 
-Whole = Annotated[int, BeforeValidator(refuse_flag)]
-"""A whole number, also as the text that Flink writes; true and false are refused, as the specification says."""
+Whole = Annotated[int, BeforeValidator(refuse_boolean)]
+"""An integer, also as text, as Flink writes it; true and false are refused, as openapi.yaml specifies."""
 
 
-def told_apart_by(field: str, shapes: Mapping[str, type[Frozen]]) -> WrapValidator:
-    """Reads an object as that of `shapes` which its `field` names; one without that field as the first of them.
+def discriminated_by(field: str, models: Mapping[str, type[Frozen]]) -> WrapValidator:
+    """Returns a validator for a union of `models`, of which an object's `field` names one; the first by default.
 
-    Pydantic's own discriminated union would put the name of the shape into the place of every error.
+    Pydantic's own discriminated union would add the name of the model to the location of every error.
     """
-    first = next(iter(shapes.values()))
+    first = next(iter(models.values()))
 
     def read(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
         if not isinstance(value, Mapping):
-            return value if isinstance(value, tuple(shapes.values())) else first.model_validate(value)
+            return value if isinstance(value, tuple(models.values())) else first.model_validate(value)
         tag = value.get(field)
         if tag is None:
             return first.model_validate(value)
-        shape = shapes.get(tag) if isinstance(tag, str) else None
-        if shape is None:
-            *others, last = (f"'{name}'" for name in shapes)
+        model = models.get(tag) if isinstance(tag, str) else None
+        if model is None:
+            *others, last = (f"'{name}'" for name in models)
             expected = {"expected": f"{', '.join(others)} or {last}"}
-            wrong = InitErrorDetails(type="enum", loc=(field,), input=tag, ctx=expected)
-            raise ValidationError.from_exception_data(first.__name__, [wrong])
-        return shape.model_validate(value)
+            details = InitErrorDetails(type="enum", loc=(field,), input=tag, ctx=expected)
+            raise ValidationError.from_exception_data(first.__name__, [details])
+        return model.model_validate(value)
 
     return WrapValidator(read)
 
@@ -116,12 +114,12 @@ _QUANTITY = re.compile(r"\s*([0-9]{1,19})\s*([A-Za-z]*)\s*")
 _LONGEST = timedelta(days=3650)
 _LARGEST = 1 << 60
 _DURATION_PATTERN = rf"^\s*[0-9]{{1,19}}\s*({'|'.join(_UNITS_MS)})\s*$"
-"""Any case is taken, which patterns of JSON Schema can only tell at length."""
+"""Units are accepted in any letter case, for which a pattern of JSON Schema would be long."""
 _SIZE_PATTERN = r"^\s*[0-9]{1,19}\s*([bB]([yY][tT][eE][sS])?|[kKmMgGtT][bB]?)?\s*$"
 
 
 def parse_duration(value: Any) -> timedelta:
-    """A duration from text with a unit, or from a `timedelta`. A bare number is refused: its unit is a guess.
+    """Returns a duration from text with a unit, or from a `timedelta`. A number without a unit is refused as ambiguous.
 
     Raises ValueError, with the accepted forms.
     """
@@ -142,7 +140,7 @@ def parse_duration(value: Any) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """The shortest exact text: `500ms`, `5s`, `2min`, `1h`, `3d`."""
+    """Returns the shortest exact text: `500ms`, `5s`, `2min`, `1h`, `3d`."""
     milliseconds = round(duration / timedelta(milliseconds=1))
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
         if milliseconds and milliseconds % size == 0:
@@ -151,7 +149,7 @@ def format_duration(duration: timedelta) -> str:
 
 
 def parse_bytes(value: Any) -> int:
-    """A number of bytes from an integer or from text such as `64MB` (powers of 1024, as Flink and Spark count).
+    """Returns a number of bytes from an integer or from text such as `64MB` (powers of 1024, as in Flink and Spark).
 
     Raises ValueError, with the accepted forms.
     """
@@ -169,7 +167,7 @@ def parse_bytes(value: Any) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """The shortest exact text: `64MB`, `1GB`, `1000b`."""
+    """Returns the shortest exact text: `64MB`, `1GB`, `1000b`."""
     for unit, scale in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
         if size and size % scale == 0:
             return f"{size // scale}{unit}"
@@ -187,8 +185,9 @@ Duration = Annotated[
 
 @dataclass(frozen=True)
 class Bounds:
-    """Stands beside `Duration` where it is at least `ge`, and at most `le`. Refuses as pydantic's own bounds do, but in
-    the units that durations are written in.
+    """Limits a `Duration` to at least `ge` and at most `le`; an annotation next to `Duration`.
+
+    The errors are those of pydantic's own bounds, with the bound written as a duration.
     """
 
     ge: timedelta
@@ -200,8 +199,9 @@ class Bounds:
 
     def _checked(self, duration: timedelta) -> timedelta:
         if duration < self.ge:
-            told = {"ge": format_duration(self.ge)}
-            raise PydanticCustomError("greater_than_equal", "Input should be at least {ge}", told)
+            raise PydanticCustomError(
+                "greater_than_equal", "Input should be at least {ge}", {"ge": format_duration(self.ge)}
+            )
         if self.le is not None and duration > self.le:
             raise PydanticCustomError(
                 "less_than_equal", "Input should be at most {le}", {"le": format_duration(self.le)}

@@ -1,12 +1,10 @@
-"""How a query may be told to run: the values of the engine's settings, hints and per-join fields.
+"""The engine's settings of a job, their values, and merge patches (RFC 7396) that change them.
 
-The engine's settings: one declaration each, which validates input and documents itself in openapi.yaml and README.
+Each setting is declared once; the declaration validates input and is documented in openapi.yaml and the README.
 
-A setting is written nested (`{"distinct_split": {"enabled": true}}`) or under its dotted key
-(`"distinct_split.enabled": true`), or under Flink's key of either generation. Unknown keys are refused with the nearest
-known ones; the same setting given twice with different values is refused.
-
-Changed settings of a job that is there: a merge patch (RFC 7396), in every spelling that the settings have.
+A setting is written nested (`{"distinct_split": {"enabled": true}}`), under its dotted key
+(`"distinct_split.enabled": true`), or under Flink's old or new key; patches accept the same forms. An unknown key is
+refused with the most similar known ones, and so is a setting that is given twice with different values.
 """
 
 from __future__ import annotations
@@ -40,13 +38,13 @@ from service.contract.model import (
     Whole,
     format_bytes,
     format_duration,
-    refuse_flag,
+    refuse_boolean,
 )
 from service.contract.problems import did_you_mean, nearest_names
 
 
 class Toggle(StrEnum):
-    """A rewrite that is decided by cost (`auto`), forced (`true`) or forbidden (`false`)."""
+    """Whether a rewrite is applied: decided by cost (`auto`), always where possible (`true`), or never (`false`)."""
 
     AUTO = "auto"
     TRUE = "true"
@@ -60,7 +58,7 @@ class Toggle(StrEnum):
 
 
 class AggPhase(StrEnum):
-    """In how many phases an aggregate runs. Flink's older NONE is read as AUTO."""
+    """The number of phases of an aggregate. Flink's older NONE is read as AUTO."""
 
     AUTO = "AUTO"
     ONE_PHASE = "ONE_PHASE"
@@ -74,8 +72,10 @@ class AggPhase(StrEnum):
 
 
 class DistinctMethod(StrEnum):
-    """How the values of DISTINCT are told apart: by cost, by Spark's own plan, per bucket of their hash, by bitmaps, or
-    each set of values in a branch of its own, the branches joined on the group key.
+    """How the values of DISTINCT are deduplicated.
+
+    `auto` decides by cost; `native` is Spark's own plan; `split` uses buckets of the values' hash; `bitmap` uses
+    bitmaps; `branches` runs a branch for each set of values and joins the branches on the group key.
     """
 
     AUTO = "auto"
@@ -90,7 +90,7 @@ class DistinctMethod(StrEnum):
 
 
 class JoinShip(StrEnum):
-    """How the rows of a join's sides come together: both parted by the key, or one side sent whole to every task."""
+    """The ship strategy of a join: both sides repartitioned by the key, or one side broadcast to every task."""
 
     AUTO = "AUTO"
     REPARTITION = "REPARTITION"
@@ -103,7 +103,7 @@ class JoinShip(StrEnum):
 
 
 class JoinLocal(StrEnum):
-    """How a task joins its rows: both sides sorted and merged, or a hash table of one side."""
+    """The local strategy of a join: a task sorts and merges both sides, or builds a hash table of one side."""
 
     AUTO = "AUTO"
     SORT_MERGE = "SORT_MERGE"
@@ -116,7 +116,7 @@ class JoinLocal(StrEnum):
 
 
 class JoinSkew(StrEnum):
-    """What is done about hot keys of a join: by cost, nothing, joining them apart from the rest, or salting the key.
+    """How hot keys of a join are handled: decided by cost, not at all, joined separately, or by salting the key.
 
     Flink's FORCED is read as ISOLATE.
     """
@@ -141,7 +141,7 @@ def _aliases(*keys: str) -> dict[str, Any]:
 
 
 class _OrBoolean:
-    """Tells the specification that JSON's own true and false are taken too."""
+    """Adds JSON's true and false to the schema of a setting."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """See pydantic."""
@@ -152,11 +152,11 @@ _Toggle = Annotated[Toggle, _OrBoolean()]
 
 
 class MiniBatchSettings(Frozen):
-    """How rows of a stream are gathered before state is touched. A batch job reports them as not applicable."""
+    """How rows of a stream are collected before the state is updated. Not applicable to batch jobs."""
 
     enabled: _Toggle = Field(
         default=Toggle.AUTO,
-        description="Gather rows before aggregating them; concerns the streaming modes alone.",
+        description="Collect rows into mini-batches before aggregating them. Streaming modes only.",
         json_schema_extra=_aliases("table.exec.mini-batch.enabled"),
     )
     allow_latency: Annotated[Duration, Bounds(timedelta(milliseconds=1), timedelta(hours=1))] = Field(
@@ -171,11 +171,11 @@ class MiniBatchSettings(Frozen):
         default=None,
         ge=1,
         le=1_000_000_000,
-        description="Rows after which a mini-batch is complete; two million by default.",
+        description="Number of rows that completes a mini-batch; two million by default.",
         json_schema_extra=_aliases("table.exec.mini-batch.size", "sql.exec.mini-batch.size"),
     )
 
-    _size_is_no_flag = field_validator("size", mode="before")(refuse_flag)
+    _size_is_not_boolean = field_validator("size", mode="before")(refuse_boolean)
 
 
 class DistinctSplitSettings(Frozen):
@@ -184,7 +184,7 @@ class DistinctSplitSettings(Frozen):
     enabled: _Toggle = Field(
         default=Toggle.AUTO,
         description="Aggregate distinct values per bucket first, then over the buckets. "
-        "`auto` applies it where Spark's own plan would leave a hot key on one task.",
+        "`auto` applies it where Spark's own plan would process a hot key in one task.",
         json_schema_extra=_aliases(
             "table.optimizer.distinct-agg.split.enabled", "sql.optimizer.data-skew.distinct-agg"
         ),
@@ -193,7 +193,7 @@ class DistinctSplitSettings(Frozen):
         default=1024,
         ge=1,
         le=65536,
-        description="Buckets per group; a hot key is spread over at most so many tasks.",
+        description="Buckets per group; a hot key is distributed over at most this many tasks.",
         json_schema_extra=_aliases(
             "table.optimizer.distinct-agg.split.bucket-num", "sql.optimizer.data-skew.distinct-agg.bucket"
         ),
@@ -212,7 +212,7 @@ class SkewSettings(Frozen):
     )
     threshold: ByteSize = Field(
         default=64 << 20,
-        description="A key is hot only when its rows are estimated to take at least this many bytes.",
+        description="A key is hot only when the estimated size of its rows is at least this many bytes.",
         json_schema_extra={
             **_aliases("table.optimizer.skewed-join-optimization.skewed-threshold"),
             "default": "64MB",
@@ -221,74 +221,74 @@ class SkewSettings(Frozen):
 
 
 class JoinSettings(Frozen):
-    """How joins run, all of a query's that are not told otherwise one by one: by a hint, or in `query.joins`."""
+    """How the joins of a query run. A hint, or a field of `query.joins`, overrides a setting for one join."""
 
     ship: JoinShip = Field(
         default=JoinShip.AUTO,
-        description="Part both sides by the key (`REPARTITION`), or send one side whole to every task.",
+        description="Repartition both sides by the key (`REPARTITION`), or broadcast one side to every task.",
     )
     local: JoinLocal = Field(
         default=JoinLocal.AUTO,
-        description="Sort and merge both sides in a task, or build a hash table of one. Spark has five of the nine "
-        "pairs with `join.ship`: a broadcast side is the hashed one.",
+        description="Sort and merge both sides in a task, or build a hash table of one side. Spark supports five of "
+        "the nine combinations with `join.ship`: the broadcast side is always the hashed one.",
     )
     skew: JoinSkew = Field(
         default=JoinSkew.AUTO,
-        description="Join hot keys apart from the rest (`ISOLATE`), salt the key (`SALT`), neither (`NONE`), or as "
-        "the cost tells.",
+        description="Join hot keys separately from the others (`ISOLATE`), salt the key (`SALT`), neither (`NONE`), or "
+        "decide by cost (`AUTO`).",
         json_schema_extra=_aliases("table.optimizer.skewed-join-optimization.strategy", "skew.join_strategy"),
     )
 
 
 class StateProvider(StrEnum):
-    """Where the state of a stream lives while its job runs."""
+    """The state store that a running stream uses."""
 
     ROCKSDB = "rocksdb"
     MEMORY = "memory"
 
 
 class StateSettings(Frozen):
-    """How a stream keeps what it must remember. A batch job reports them as not applicable."""
+    """How a stream stores its state. Not applicable to batch jobs."""
 
     provider: StateProvider = Field(
         default=StateProvider.ROCKSDB,
-        description="Keep state in RocksDB, beyond memory, or in the memory of the worker; "
-        "concerns the streaming modes alone.",
+        description="Keep state in RocksDB, where it may be larger than memory, or in the memory of the worker. "
+        "Streaming modes only.",
     )
     partitions: int | None = Field(
         default=None,
         ge=1,
         le=4096,
-        description="Parts of the state, each with a task of its own in every mini-batch; by default as many as the "
-        "worker runs tasks at once. Kept until the job starts from scratch.",
+        description="Number of partitions of the state; each has its own task in every mini-batch. By default, the "
+        "number of tasks that the worker runs at the same time. It cannot change until the job starts from scratch.",
     )
 
-    _partitions_are_no_flag = field_validator("partitions", mode="before")(refuse_flag)
+    _partitions_are_not_boolean = field_validator("partitions", mode="before")(refuse_boolean)
 
 
 class OptimizerSettings(Frozen):
-    """How long the rewrites of a plan may take."""
+    """Limits on the optimization of a plan."""
 
     timeout: Annotated[Duration, Bounds(timedelta(milliseconds=1), timedelta(hours=1))] = Field(
         default=timedelta(seconds=10),
-        description="Time for rewriting the plan. After it, the remaining rules are skipped with that reason, and the "
-        "job runs with the plan that it has.",
+        description="Time limit for rewriting the plan. After it, the remaining rules are skipped with that reason, "
+        "and the job runs with the plan as rewritten so far.",
         json_schema_extra={"default": "10s"},
     )
 
 
 class JobSettings(Frozen):
-    """How a job is optimised. Every setting has a default that needs no thought."""
+    """How a job is optimized. The defaults suit most jobs."""
 
     agg_phase: AggPhase = Field(
         default=AggPhase.AUTO,
         description="Aggregate locally before the shuffle (`TWO_PHASE`), only after it (`ONE_PHASE`), "
-        "or as the estimated reduction tells (`AUTO`).",
+        "or decide by the estimated reduction of rows (`AUTO`).",
         json_schema_extra=_aliases("table.optimizer.agg-phase-strategy", "sql.optimizer.agg.phase.enforcer"),
     )
     distinct_method: DistinctMethod = Field(
         default=DistinctMethod.AUTO,
-        description="How the values of DISTINCT are told apart; `auto` weighs the ways that apply.",
+        description="How the values of DISTINCT are deduplicated; `auto` chooses the applicable method of least cost.",
     )
     distinct_split: DistinctSplitSettings = DistinctSplitSettings()
     incremental_agg: Flag = Field(
@@ -298,7 +298,7 @@ class JobSettings(Frozen):
     )
     eager_aggregation: _Toggle = Field(
         default=Toggle.AUTO,
-        description="Aggregate below joins, one side or both, where the result is the same.",
+        description="Aggregate below joins, on one side or both, where the result is the same.",
     )
     join: JoinSettings = JoinSettings()
     mini_batch: MiniBatchSettings = MiniBatchSettings()
@@ -314,7 +314,7 @@ class JobSettings(Frozen):
 
 @dataclass(frozen=True)
 class SettingDeclaration:
-    """One row of the table of settings."""
+    """One setting, as a row of the README's table of settings."""
 
     key: str
     default: str
@@ -337,7 +337,7 @@ def _aliases_of(field: FieldInfo) -> tuple[str, ...]:
 
 
 def canonical_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Every accepted spelling of the settings, as one nested mapping of canonical names.
+    """Returns settings in any accepted form as one nested mapping of canonical names.
 
     Raises PydanticCustomError `unknown_setting` or `contradicting_settings`, which validation turns into a problem.
     """
@@ -346,7 +346,7 @@ def canonical_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     groups = {key.split(".")[0] for key in known if "." in key}
     given: dict[str, tuple[str, Any]] = {}
 
-    def give(spelling: str, value: Any) -> None:
+    def add(spelling: str, value: Any) -> None:
         key = canonical_of.get(spelling, spelling)
         if spelling.endswith(".ms") and _BARE_NUMBER.fullmatch(str(value)):
             value = f"{value}ms"
@@ -360,7 +360,7 @@ def canonical_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
         if key in given and _read(key, given[key][1]) != _read(key, value):
             raise PydanticCustomError(
                 "contradicting_settings",
-                "'{one}' and '{other}' set the same thing to different values: remove one of them.",
+                "'{one}' and '{other}' set the same setting to different values: remove one of them.",
                 {"one": given[key][0], "other": spelling},
             )
         given[key] = (spelling, value)
@@ -368,12 +368,12 @@ def canonical_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     for spelling, value in raw.items():
         if spelling in groups and isinstance(value, Frozen):
             for name, inner in value:
-                give(f"{spelling}.{name}", inner)
+                add(f"{spelling}.{name}", inner)
         elif spelling in groups and isinstance(value, Mapping):
             for name, inner in value.items():
-                give(f"{spelling}.{name}", inner)
+                add(f"{spelling}.{name}", inner)
         else:
-            give(str(spelling), value)
+            add(str(spelling), value)
 
     return _nested({key: value for key, (_, value) in given.items()})
 
@@ -390,7 +390,7 @@ def _nested(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(key: str, value: Any) -> Any:
-    """The settings with this one alone, so that `"5000"` and 5000 are the same; the value itself where it is none."""
+    """Returns settings with only this one set, so that `"5000"` equals 5000; the value itself if it is not valid."""
     try:
         return JobSettings.model_validate(_nested({key: value}))
     except ValidationError:
@@ -398,7 +398,7 @@ def _read(key: str, value: Any) -> Any:
 
 
 def declared_settings() -> list[SettingDeclaration]:
-    """Every setting in order of declaration, as the README and the tests read them."""
+    """Returns every setting in order of declaration, for the README and the tests."""
     declarations = []
     for key, field in _leaves(JobSettings):
         annotation = field.annotation
@@ -433,10 +433,10 @@ STATE_SETTINGS = (
     "state.provider",
     "state.partitions",
 )
-"""What the state of a stream is laid out by: it cannot change under state that there is."""
+"""The settings that determine the layout of a stream's state: they cannot change while there is state."""
 
 MERGE_PATCH = "application/merge-patch+json"
-"""What RFC 7396 calls such a patch; `application/json` does as well."""
+"""The media type of RFC 7396 for a merge patch; `application/json` is accepted too."""
 
 _GROUPS = frozenset(
     name
@@ -446,7 +446,7 @@ _GROUPS = frozenset(
 
 
 class Difference(NamedTuple):
-    """A setting that is to change, with its values as JSON has them."""
+    """A setting whose value changes, with both values as in JSON."""
 
     setting: str
     old: Any
@@ -456,32 +456,32 @@ class Difference(NamedTuple):
 def _read_patch(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise PydanticCustomError("dict_type", "Give the settings to change as an object.")
-    whole = {name: None for name in _GROUPS if name in value and value[name] is None}
-    parts = canonical_settings({name: part for name, part in value.items() if name not in whole})
-    JobSettings.model_validate(_without_nulls(parts))
-    return {**parts, **whole}
+    reset_groups = {name: None for name in _GROUPS if name in value and value[name] is None}
+    others = canonical_settings({name: part for name, part in value.items() if name not in reset_groups})
+    JobSettings.model_validate(_without_nulls(others))
+    return {**others, **reset_groups}
 
 
 PATCH_SCHEMA: dict[str, Any] = {
     "type": "object",
     "title": "SettingsPatch",
-    # Else generators of clients make a type of it that takes nothing.
+    # Otherwise client generators create a type without any fields.
     "additionalProperties": True,
-    "description": "Settings to change, nested or under their keys; null gives a setting its default again.",
+    "description": "Settings to change, nested or under their keys; null resets a setting to its default.",
     "examples": [{"mini_batch": {"allow_latency": "2s"}, "agg_phase": None}],
 }
 
 SettingsPatch = Annotated[dict[str, Any], BeforeValidator(_read_patch), WithJsonSchema(PATCH_SCHEMA)]
-"""Read: canonical names, nested; None for what is to be as by default."""
+"""Validated: canonical names, nested; None for a setting that is reset to its default."""
 
 
 def patched(settings: JobSettings, patch: Mapping[str, Any]) -> JobSettings:
-    """`settings` with what a `SettingsPatch` changes."""
+    """Returns `settings` with the changes of a `SettingsPatch` applied."""
     return JobSettings.model_validate(_merged(settings.model_dump(mode="json"), patch))
 
 
 def state_differences(old: JobSettings, new: JobSettings) -> list[Difference]:
-    """The settings that state depends on and that differ."""
+    """Returns the settings of `STATE_SETTINGS` that differ."""
     found = []
     before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
     for key in STATE_SETTINGS:

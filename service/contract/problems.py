@@ -1,14 +1,10 @@
-"""What can be wrong with a job, told the same way wherever it is found out.
+"""`SpecError`, an error in a job; `Problem`, RFC 9457 problem details; and the problems that workers store.
 
-SpecError                  the caller's job cannot be accepted or run as it is
-    code        stable, machine-readable, snake_case (`unknown_column`)
-    issues      one or more places, each with what to do
+The API answers a `SpecError` with 422; a worker stores it as the job's error. It has a stable code in snake_case
+(`unknown_column`) and one or more issues, each with its place and what to do about it.
 
-A `SpecError` knows no HTTP status: the service answers 422 with it, a worker stores it as the job's error.
-
-RFC 9457 problem details: the one shape of every error, whether answered to a request or stored as a job's end.
-
-The problems with which a job or an attempt ends other than by an error in the job itself.
+Every error has the form of a `Problem`, both in responses and as the stored error of a job or attempt. The functions
+at the end of the module return the problems of jobs and attempts that did not fail by an error in the job itself.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Issue(BaseModel):
-    """One thing that is wrong, and where."""
+    """One error in a request, and its place."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -31,13 +27,13 @@ class Issue(BaseModel):
     )
     line: int | None = Field(default=None, description="Line in the SQL text, or in posted rows, from 1.")
     column: int | None = Field(default=None, description="Column in the SQL text, from 1.")
-    suggestions: tuple[str, ...] = Field(default=(), description="The nearest names that do exist.")
+    suggestions: tuple[str, ...] = Field(default=(), description="Existing names that are similar to the unknown one.")
 
 
 class SpecError(Exception):
     """A job that cannot be accepted or run as it is written.
 
-    `issues[0]` gives the code of the whole; further issues may have other codes.
+    Its code is that of `issues[0]`; further issues may have other codes.
     """
 
     def __init__(self, issues: Sequence[Issue]) -> None:
@@ -62,7 +58,7 @@ class SpecError(Exception):
         column: int | None = None,
         suggestions: Sequence[str] = (),
     ) -> SpecError:
-        """A `SpecError` with a single issue."""
+        """Returns a `SpecError` with a single issue."""
         return cls(
             [
                 Issue(
@@ -77,44 +73,46 @@ class SpecError(Exception):
         )
 
 
-def nearest_names(name: str, candidates: Sequence[str], limit: int = 3, *, alike: float = 0.5) -> tuple[str, ...]:
-    """The candidates that read most like `name`, best first; compared without regard to case.
+def nearest_names(
+    name: str, candidates: Sequence[str], limit: int = 3, *, min_similarity: float = 0.5
+) -> tuple[str, ...]:
+    """Returns the candidates that are most similar to `name`, best first; letter case is ignored.
 
-    `alike` is the least share of letters that two names have in common, from 0 to 1.
+    `min_similarity` is the least similarity of two names, from 0 to 1, as `difflib` calculates it.
     """
     by_folded: dict[str, str] = {}
     for candidate in candidates:
         by_folded.setdefault(candidate.casefold(), candidate)
-    close = get_close_matches(name.casefold(), list(by_folded), n=limit, cutoff=alike)
+    close = get_close_matches(name.casefold(), list(by_folded), n=limit, cutoff=min_similarity)
     return tuple(by_folded[folded] for folded in close)
 
 
 def did_you_mean(suggestions: Sequence[str]) -> str:
-    """` Did you mean a, b?`, or nothing where there is no suggestion; to be appended to a sentence."""
+    """Returns ` Did you mean a, b?` to append to a sentence; empty if there are no suggestions."""
     return f" Did you mean {', '.join(suggestions)}?" if suggestions else ""
 
 
 class Problem(BaseModel):
-    """What went wrong, for people and for programs."""
+    """An error in the form of RFC 9457 (problem details)."""
 
     model_config = ConfigDict(frozen=True)
 
     type: str = Field(description="Relative URI of this kind of problem.", examples=["/problems/unknown_column"])
     title: str = Field(description="The kind of problem, in a few words.")
     status: int = Field(
-        description="HTTP status; 422 for a job that failed by its own fault, 500 for one that did not."
+        description="HTTP status. As the error of a job: 422 if the job itself caused it, otherwise 500."
     )
     detail: str = Field(description="What happened this time and what to do about it.")
     code: str = Field(description="Stable code, the last part of `type`.")
-    instance: str | None = Field(default=None, description="The path that was asked for.")
+    instance: str | None = Field(default=None, description="The path of the request.")
     request_id: str | None = Field(
-        default=None, description="The `X-Request-Id` of the request that it answers, for the logs."
+        default=None, description="The `X-Request-Id` of the request, to find it in the logs."
     )
-    errors: tuple[Issue, ...] = Field(default=(), description="Every single place that is wrong.")
+    errors: tuple[Issue, ...] = Field(default=(), description="Each error, with its place.")
 
 
 def problem_of_spec_error(error: SpecError) -> Problem:
-    """The problem that tells a caller what is wrong with a job."""
+    """Returns a `SpecError` as a problem, with status 422."""
     return Problem(
         type=f"/problems/{error.code}",
         title=error.code.replace("_", " ").capitalize(),
@@ -126,87 +124,94 @@ def problem_of_spec_error(error: SpecError) -> Problem:
 
 
 def cancelled() -> Problem:
-    """The client asked for it."""
+    """Returns the problem of a job that was cancelled on request."""
     return _problem("cancelled", "Cancelled", 422, "The job was cancelled on request.")
 
 
 def timed_out(timeout_ms: int) -> Problem:
-    """The job's own time limit, counted from its first start, has passed."""
+    """Returns the problem of a job that exceeded `limits.timeout`, counted from its first start."""
     return _problem(
         "timed_out",
         "Timed out",
         422,
-        f"The job did not end within {timeout_ms / 1000:g} s of its first start. Raise limits.timeout, or see the "
-        "skew report of its metrics for what took the time.",
+        f"The job did not end within {timeout_ms / 1000:g} s of its first start. Raise limits.timeout, or read the "
+        "skew report in its metrics to find out what took the time.",
     )
 
 
 def result_too_large() -> Problem:
-    """The result outgrew the limit of the service."""
+    """Returns the problem of a job whose result exceeded `EVENKEEL_LIMITS_RESULT_BYTES`."""
     return _problem(
         "result_too_large",
         "Result too large",
         422,
-        "The result outgrew what one may take here (EVENKEEL_LIMITS_RESULT_BYTES). Aggregate or filter further.",
+        "The result exceeded the service's size limit (EVENKEEL_LIMITS_RESULT_BYTES). Aggregate or filter further.",
     )
 
 
 def worker_lost(attempts: int) -> Problem:
-    """Every attempt lost its worker or its Spark driver."""
+    """Returns the problem of a job each of whose attempts lost its worker or its Spark driver."""
     times = "once" if attempts == 1 else f"{attempts} times"
     return _problem(
         "worker_lost",
         "Worker lost",
         500,
-        f"The worker or its Spark driver went away while running the job, {times}. A job that needs more memory than "
-        "the driver has does this.",
+        f"The worker or its Spark driver was lost while it ran the job, {times}. A possible cause is a job that needs "
+        "more memory than the driver has.",
     )
 
 
 def lease_lost(worker: str) -> Problem:
-    """One attempt's worker gave no sign of life for longer than its lease."""
-    return _problem(
-        "worker_lost", "Worker lost", 500, f"Worker {worker} gave no sign of life for longer than its lease."
-    )
+    """Returns the problem of an attempt whose worker sent no heartbeat until the lease expired."""
+    return _problem("worker_lost", "Worker lost", 500, f"Worker {worker} sent no heartbeat until the lease expired.")
 
 
 def driver_lost(worker: str) -> Problem:
-    """One attempt's Spark driver died, stopped answering, or was left by its cluster."""
+    """Returns the problem of an attempt whose Spark driver died, stopped responding, or lost its cluster."""
     return _problem(
-        "driver_lost", "Spark driver lost", 500, f"The Spark driver of worker {worker} died, hung or lost its cluster."
+        "driver_lost",
+        "Spark driver lost",
+        500,
+        f"The Spark driver of worker {worker} died, stopped responding or lost its cluster.",
     )
 
 
 def driver_ended(worker: str) -> Problem:
-    """One attempt's Spark driver was ended because of another job's work; it does not count against the job."""
+    """Returns the problem of an attempt whose Spark driver the worker stopped because of another job's work.
+
+    The attempt does not count against the job's `max_attempts`.
+    """
     return _problem(
         "driver_ended",
         "Spark driver ended",
         500,
-        f"Worker {worker} ended its Spark driver, since work of another job that had ended went on in it, and handed "
-        "the job back to the queue.",
+        f"Worker {worker} stopped its Spark driver because work of another job continued in it after that job had "
+        "ended, and handed this job back to the queue.",
     )
 
 
 def handed_back(worker: str) -> Problem:
-    """One attempt was given up by a worker that was told to stop; it does not count against the job."""
+    """Returns the problem of an attempt that a stopping worker handed back.
+
+    The attempt does not count against the job's `max_attempts`.
+    """
     return _problem(
         "handed_back", "Handed back", 500, f"Worker {worker} was stopped and handed the job back to the queue."
     )
 
 
 def storage_unavailable(detail: str) -> Problem:
-    """The object store or HDFS behind a data root could not be used when the job was to read it."""
-    return _problem("storage_unavailable", "The store of the data cannot be used", 500, f"{detail} Submit it again.")
+    """Returns the problem of a job that could not read from the object store or HDFS of a data root."""
+    return _problem("storage_unavailable", "The data store is not available", 500, f"{detail} Submit it again.")
 
 
 def internal_error(job_id: str, attempt: int) -> Problem:
-    """A defect of the service; the log has the details, the client does not get them."""
+    """Returns the problem of an unexpected error. The log has the details, which clients do not get."""
     return _problem(
         "internal_error",
         "Internal error",
         500,
-        f"The worker failed in a way it does not know. Its log has the details under job_id {job_id}, "
+        f"An unexpected error occurred in the worker. Its log has the details under job_id {job_id}, "
         f"attempt {attempt}.",
     )
 

@@ -1,4 +1,4 @@
-"""Profiles of keys as they are asked for and told: what a table's keys look like before any job."""
+"""Request and report of a profile: the hot keys of a table and the skew they would cause, before any job runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from service.contract.job import SCHEMA_REQUIRED, TableSource, schema_required
-from service.contract.model import Frozen, refuse_flag
+from service.contract.model import Frozen, refuse_boolean
 from service.contract.query import Identifier
 from service.contract.reports import HotKey
 
@@ -18,50 +18,51 @@ MAX_SLOTS = 100_000
 
 
 class ProfileRequest(Frozen):
-    """A table, and the keys that somebody thinks of grouping or joining it by."""
+    """A table, and the candidate keys to group or join it by."""
 
     table: TableSource
     keys: Annotated[
         tuple[Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=MAX_COLUMNS)], ...],
-        Field(min_length=1, max_length=MAX_KEYS, description="Each key as its columns."),
+        Field(min_length=1, max_length=MAX_KEYS, description="The keys; each is a list of columns."),
     ] = Field(examples=[[["tailnum"], ["origin", "dest"]]])
     slots: int | None = Field(
         default=None,
         ge=1,
         le=MAX_SLOTS,
-        description="Tasks that would share the rows, shuffled by the key; by default those of the largest worker.",
+        description="Number of tasks over which a shuffle by the key would distribute the rows; by default, the number "
+        "of tasks that the largest worker runs at the same time.",
         examples=[200],
     )
 
-    _slots_are_no_flag = field_validator("slots", mode="before")(refuse_flag)
+    _slots_are_not_boolean = field_validator("slots", mode="before")(refuse_boolean)
 
     @field_validator("table")
     @classmethod
-    def _is_read_once(cls, table: TableSource) -> TableSource:
-        for word in ("role", "event_time", "follow"):
-            if getattr(table, word):
+    def _refuse_streaming_fields(cls, table: TableSource) -> TableSource:
+        for field in ("role", "event_time", "follow"):
+            if getattr(table, field):
                 raise PydanticCustomError(
                     "only_for_streams",
-                    "'{word}' is for streaming jobs, and a profile reads the files that are there now: remove it.",
-                    {"word": word},
+                    "'{field}' is for streaming jobs, and a profile reads the current files: remove it.",
+                    {"field": field},
                 )
         if table.lacks_schema:
-            raise PydanticCustomError(SCHEMA_REQUIRED, "{told}", {"told": schema_required(table)})
+            raise PydanticCustomError(SCHEMA_REQUIRED, "{detail}", {"detail": schema_required(table)})
         return table
 
     @field_validator("keys")
     @classmethod
-    def _names_a_column_once(cls, keys: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    def _refuse_duplicate_columns(cls, keys: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
         for key in keys:
             if len({column.casefold() for column in key}) < len(key):
                 raise PydanticCustomError(
-                    "duplicate_column", "The key {key} has a column twice: name it once.", {"key": ", ".join(key)}
+                    "duplicate_column", "The key {key} names a column twice: name it once.", {"key": ", ".join(key)}
                 )
         return keys
 
 
 class ProfiledTable(Frozen):
-    """Size of the table."""
+    """The size of the table."""
 
     files: int
     bytes: int
@@ -70,33 +71,35 @@ class ProfiledTable(Frozen):
 
 
 class KeyProfile(Frozen):
-    """What is known of one key, and how a plain shuffle by it would load its tasks."""
+    """Statistics of one key, and the load of the tasks after a plain shuffle by it."""
 
     columns: tuple[str, ...]
     rows: int = Field(description="Rows of the table.")
     rows_are_exact: bool
     sampled_rows: int = Field(
-        description="Rows that this was found out from; 0 where none could be sampled: the others say nothing then."
+        description="Number of sampled rows. If it is 0, no row could be sampled, and the other fields have no meaning."
     )
     distinct_keys: int = Field(description="Estimated number of distinct keys.")
     null_share: float = Field(ge=0, le=1)
-    hot_keys: tuple[HotKey, ...] = Field(description="The most frequent ones, most frequent first.")
-    slots: int = Field(description="Tasks that share the rows.")
-    busy_tasks: int = Field(description="Tasks that get any row: no more than there are keys.")
+    hot_keys: tuple[HotKey, ...] = Field(description="The most frequent keys, in descending order of frequency.")
+    slots: int = Field(description="Number of tasks over which the rows are distributed.")
+    busy_tasks: int = Field(description="Tasks that get at least one row; at most the number of distinct keys.")
     rows_on_hottest_task: int
-    rows_on_median_task: int = Field(description="Of the busy ones.")
-    max_over_median: float = Field(description="The hottest task's rows over those of the median one.")
-    max_over_even: float = Field(description="The hottest task's rows over an even share of all slots.")
-    skewed: bool = Field(
-        description="Whether either is more than `skew.factor`, and the rows of the hottest task take at least "
-        "`skew.threshold`, by their defaults."
+    rows_on_median_task: int = Field(description="The median over the busy tasks.")
+    max_over_median: float = Field(description="Rows of the hottest task divided by those of the median task.")
+    max_over_even: float = Field(
+        description="Rows of the hottest task divided by the rows of each task in an even distribution over all slots."
     )
-    advice: str = Field(description="One sentence: what the key would do to a job, and which setting helps.")
+    skewed: bool = Field(
+        description="Whether `max_over_median` or `max_over_even` exceeds the default of `skew.factor`, and the rows "
+        "of the hottest task take at least the default of `skew.threshold`."
+    )
+    advice: str = Field(description="One sentence: the effect of the key on a job, and the setting that helps.")
 
 
 class ProfileReport(Frozen):
-    """Hot keys of a table, from a sample; no row of it was counted one by one."""
+    """Hot keys of a table, estimated from a sample."""
 
     table: ProfiledTable
-    keys: tuple[KeyProfile, ...] = Field(description="One for each key asked for, in that order.")
-    statistics_ms: int = Field(description="What gathering the statistics took.")
+    keys: tuple[KeyProfile, ...] = Field(description="One for each requested key, in the same order.")
+    statistics_ms: int = Field(description="Time to collect the statistics.")

@@ -1,12 +1,11 @@
-"""The limits of a query, each declared once. What is beyond one is refused with `query_too_deep`, which names it.
+"""The structured query, into which SQL is compiled and which clients may also post, and the limits of its size.
 
-They bound the time of a submission, which takes less than a second, and the stack and the time of Spark's optimizer.
+Expressions are SQL text in Spark's dialect; `service.sql.expressions.compile_expression` parses them, and Spark never
+gets the text itself. Columns are `alias.column`, or `column` where that is unambiguous. In `select`, `having` and
+`order_by` the names of `group_by` entries and of `aggregates` are columns.
 
-The structured query: what a job computes. SQL compiles into it, clients may post it as it is.
-
-Expressions are SQL text in Spark's dialect, read by `service.sql.expressions.compile_expression` and never handed to
-Spark unparsed. Columns are `alias.column`, or `column` where that is unambiguous. In `select`, `having` and `order_by`
-the names of `group_by` entries and of `aggregates` are columns.
+A query that exceeds a limit is refused with `query_too_deep`, and the message names the limit. The limits keep a
+submission below one second, and bound the stack depth and the time that Spark's optimizer needs.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.contract.model import Bounds, Duration, Flag, Frozen, refuse_flag
+from service.contract.model import Bounds, Duration, Flag, Frozen, refuse_boolean
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
 
 CODE = "query_too_deep"
@@ -28,100 +27,98 @@ CODE = "query_too_deep"
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit: `counts` says what is counted, `way_out` what to do instead."""
+    """A limit of a query: at most `most` of what `counted` describes; `remedy` says what to do instead."""
 
     name: str
     most: int
-    counts: str
-    way_out: str
+    counted: str
+    remedy: str
 
     def detail(self, found: int | None = None) -> str:
-        """The sentences of a refusal; `found` is the number in the query, None where it is known only to be more."""
+        """Returns the text of the error; `found` is the number in the query, None if only known to exceed the limit."""
         number = f"more than {self.most}" if found is None else str(found)
-        return f"The query has {number} {self.counts}; at most {self.most} (limit `{self.name}`). {self.way_out}"
+        return f"The query has {number} {self.counted}; at most {self.most} (limit `{self.name}`). {self.remedy}"
 
     def check(self, value: Any) -> Any:
-        """`value`, for a validator before that of a field's type. Raises PydanticCustomError for a longer one."""
+        """Returns `value`, or raises PydanticCustomError if it is too long; a validator before that of the type."""
         if isinstance(value, Sized) and len(value) > self.most:
             raise PydanticCustomError(CODE, "{detail}", {"detail": self.detail(len(value))})
         return value
 
 
-_VALUES = "Put long lists of values into a file, name it in `tables` and join it."
-_SPLIT = "Split the query into several jobs, each of which reads the result of the one before."
+_USE_A_FILE = "Put long lists of values into a file, name it in `tables` and join it."
+_SPLIT = "Split the query into several jobs, each of which reads the result of the previous one."
 
-SQL_CHARACTERS = Limit("sql_characters", 100_000, "characters in one text", _VALUES)
-SQL_TOKENS = Limit("sql_tokens", 20_000, "words and signs in one text", _VALUES)
+SQL_CHARACTERS = Limit("sql_characters", 100_000, "characters in one text", _USE_A_FILE)
+SQL_TOKENS = Limit("sql_tokens", 20_000, "tokens in one text", _USE_A_FILE)
 NESTING = Limit(
     "nesting",
     32,
-    "levels of parentheses, brackets, CASE and signs inside each other",
+    "levels of nested parentheses, brackets, CASE and unary signs",
     "Remove parentheses that are not needed, or compute the inner part in a common table expression.",
 )
 OPERATOR_DEPTH = Limit(
     "operator_depth",
     64,
-    "levels of operators, calls and queries inside each other, a chain of AND, OR or UNION being one level",
+    "levels of nested operators, calls and queries, a chain of AND, OR or UNION being one level",
     "Compute parts of the expression as columns of a common table expression.",
 )
 QUERY_DEPTH = Limit(
     "query_depth",
     12,
-    "levels of queries inside each other, common table expressions included",
+    "levels of nested queries, including common table expressions",
     f"Merge queries that only rename or filter. {_SPLIT}",
 )
 QUERIES = Limit(
-    "queries", 128, "queries, each branch of a UNION and each use of a common table expression counted", _SPLIT
+    "queries", 128, "queries, counting each branch of a UNION and each use of a common table expression", _SPLIT
 )
 BRANCHES = Limit(
-    "union_branches", 64, "branches in one UNION", "Read several files as one table, or unite several UNIONs."
+    "union_branches", 64, "branches in one UNION", "Read several files as one table, or use a UNION of several UNIONs."
 )
-TABLES = Limit("tables", 128, "tables to read, each use of a common table expression counted", _SPLIT)
+TABLES = Limit("tables", 128, "tables to read, counting each use of a common table expression", _SPLIT)
 TABLE_COLUMNS = Limit(
     "table_columns",
     200_000,
-    "columns in the tables to read, each use of a table counted",
-    "Keep the columns that are needed in a table of their own, or read the table less often.",
+    "columns in the tables to read, counting each use of a table",
+    "Store the columns that you need in a separate table, or read the table fewer times.",
 )
 JOINS = Limit("joins", 100, "joins in one FROM", _SPLIT)
-COLUMNS = Limit("columns", 1024, "columns in one SELECT, those that stars stand for counted", "Name fewer columns.")
+COLUMNS = Limit("columns", 1024, "columns in one SELECT, counting those of `*`", "Name fewer columns.")
 GROUP_KEYS = Limit("group_keys", 64, "keys in one GROUP BY or SELECT DISTINCT", "Group by fewer columns.")
 GROUPING_SETS = Limit("grouping_sets", 256, "grouping sets in one GROUP BY", "Write several queries.")
 CUBE_KEYS = Limit("cube_keys", 8, "keys in one CUBE", "Name the sets that are needed with GROUPING SETS.")
 AGGREGATES = Limit(
-    "aggregates", 256, "aggregates in one SELECT", "Compute them in several queries, and join these by the group keys."
+    "aggregates", 256, "aggregates in one SELECT", "Compute them in several queries, and join these on the group keys."
 )
 SORT_KEYS = Limit("sort_keys", 64, "keys in one ORDER BY", "Order by fewer columns.")
 CONDITIONS = Limit(
     "conditions",
     1_000,
-    "conditions joined by AND, those of the queries around it included",
+    "conditions joined by AND, including those of the enclosing queries",
     "Write several values of a column as IN or NOT IN, or put them into a file and join it.",
 )
-"""The time of Spark's optimizer grows with their cube: 5,000 take it many minutes."""
+"""The time of Spark's optimizer grows with the cube of this number: 5,000 take many minutes."""
 NODES = Limit(
     "nodes",
     40_000,
-    "names, values, operators and columns, each use of a common table expression counted",
-    "Use common table expressions less often, or name the columns that are needed in place of a star.",
+    "names, values, operators and columns, counting each use of a common table expression",
+    "Use common table expressions fewer times, or name the columns that you need instead of `*`.",
 )
 WRITTEN_NODES = Limit(
     "written_nodes",
     100_000,
-    "names, values and operators once aliases and columns of USING are replaced by what they stand for",
+    "names, values and operators after aliases and columns of USING are replaced by their expressions",
     "Compute the expression in a common table expression, and use its column.",
 )
 EXPRESSION_CHARACTERS = Limit(
-    "expression_characters", 200_000, "characters in the expressions of all its queries", _VALUES
+    "expression_characters", 200_000, "characters in the expressions of all its queries", _USE_A_FILE
 )
-EXPRESSION_TOKENS = Limit(
-    "expression_tokens", 40_000, "words and signs in the expressions of a structured `query`", _VALUES
-)
+EXPRESSION_TOKENS = Limit("expression_tokens", 40_000, "tokens in the expressions of a structured `query`", _USE_A_FILE)
 EXPANDED_NODES = Limit(
     "expanded_nodes",
     20_000,
-    "parts in one expression, columns of derived tables counted as what they are computed from",
-    "Use each of these columns less often.",
+    "nodes in one expression after columns of derived tables are replaced by their expressions",
+    "Use each of these columns fewer times.",
 )
 
 LIMITS = (
@@ -148,7 +145,7 @@ LIMITS = (
     EXPRESSION_TOKENS,
     EXPANDED_NODES,
 )
-"""All of them, in the order of the README's table."""
+"""All limits, in the order of the README's table."""
 
 
 MAX_NAME_LENGTH = 255
@@ -156,7 +153,7 @@ MAX_LIMIT = 2_147_483_647
 
 ExpressionText = Annotated[
     str,
-    # The text of one that is compiled from SQL may become longer than a client may post.
+    # An expression that is compiled from SQL may be longer than one that a client may post.
     Field(min_length=1, json_schema_extra={"maxLength": SQL_CHARACTERS.most}, examples=["o.amount * 2"]),
     BeforeValidator(EXPRESSION_CHARACTERS.check),
 ]
@@ -190,7 +187,7 @@ class NullsOrder(StrEnum):
 
 
 class AggregateFunction(StrEnum):
-    """The aggregate functions. GROUPING and GROUPING_ID tell grouping sets apart, and need them."""
+    """The aggregate functions. GROUPING and GROUPING_ID identify a row's grouping set, and require grouping sets."""
 
     COUNT = "COUNT"
     SUM = "SUM"
@@ -215,16 +212,18 @@ class TableRef(Frozen):
 
     kind: Literal["table"]
     table: Identifier = Field(description="A key of the job's `tables`.")
-    alias: Identifier | None = Field(default=None, description="Its name in expressions; the table's by default.")
+    alias: Identifier | None = Field(
+        default=None, description="Its name in expressions; by default, the name of the table."
+    )
 
     @property
     def name(self) -> str:
-        """The name under which expressions see it."""
+        """The name of the table in expressions."""
         return self.alias or self.table
 
 
 class QueryRef(Frozen):
-    """A query in the place of a table (a derived table), under an alias. ORDER BY and LIMIT may stand in it."""
+    """A derived table: a query under an alias. It may have ORDER BY and LIMIT."""
 
     kind: Literal["query"]
     query: Query
@@ -232,20 +231,19 @@ class QueryRef(Frozen):
     columns: Annotated[tuple[Identifier, ...], BeforeValidator(COLUMNS.check)] = Field(
         default=(),
         max_length=COLUMNS.most,
-        description="Names of its columns in order; those of its output by default.",
+        description="Names of its columns, in order; by default, those of the query.",
     )
 
     @property
     def name(self) -> str:
-        """The name under which expressions see it."""
+        """The name of the derived table in expressions."""
         return self.alias
 
 
 class UnionRef(Frozen):
-    """The rows of all `queries`, one after the other and duplicates included (UNION ALL), under an alias.
+    """The rows of all `queries`, including duplicates (UNION ALL), under an alias.
 
-    The columns have the names of the first query's output and types that hold those of all; they are matched by
-    position.
+    Columns are matched by position. They have the names of the first query's columns, and the least common type.
     """
 
     kind: Literal["union_all"]
@@ -256,40 +254,42 @@ class UnionRef(Frozen):
     columns: Annotated[tuple[Identifier, ...], BeforeValidator(COLUMNS.check)] = Field(
         default=(),
         max_length=COLUMNS.most,
-        description="Names of its columns in order; those of the first query by default.",
+        description="Names of its columns, in order; by default, those of the first query.",
     )
 
     @property
     def name(self) -> str:
-        """The name under which expressions see it."""
+        """The name of the union in expressions."""
         return self.alias
 
 
 Source = Annotated[TableRef | QueryRef | UnionRef, Field(discriminator="kind")]
-"""What stands in FROM."""
+"""An item of FROM."""
 
 
 class JoinKey(Frozen):
-    """One equality of a join: `left = right`, NULL matches nothing."""
+    """One equality of a join, `left = right`; NULL matches nothing."""
 
     left: ExpressionText = Field(description="An expression over the tables joined so far.")
     right: ExpressionText = Field(description="An expression over the joined table.")
 
 
 class Join(Frozen):
-    """Joins one more table to everything before it."""
+    """Joins one more table to the tables before it."""
 
     kind: JoinKind
     right: Source
-    on: tuple[JoinKey, ...] = Field(default=(), max_length=16, description="Equi-keys; none for `cross` alone.")
-    residual: ExpressionText | None = Field(default=None, description="A further condition on both sides.")
-    ship: JoinShip | None = Field(default=None, description="`join.ship` for this join alone.")
-    local: JoinLocal | None = Field(default=None, description="`join.local` for this join alone.")
-    skew: JoinSkew | None = Field(default=None, description="`join.skew` for this join alone.")
+    on: tuple[JoinKey, ...] = Field(
+        default=(), max_length=16, description="Equality conditions; may be empty only for `cross`."
+    )
+    residual: ExpressionText | None = Field(default=None, description="An additional condition on both sides.")
+    ship: JoinShip | None = Field(default=None, description="`join.ship` for this join only.")
+    local: JoinLocal | None = Field(default=None, description="`join.local` for this join only.")
+    skew: JoinSkew | None = Field(default=None, description="`join.skew` for this join only.")
 
 
 class NamedExpression(Frozen):
-    """An expression and the name of the column that it makes."""
+    """An expression and the name of its column."""
 
     expression: ExpressionText
     name: Identifier
@@ -305,13 +305,15 @@ class AggregateCall(Frozen):
         description="Empty for COUNT(*); several for COUNT(DISTINCT a, b), LISTAGG(x, ', ') and PERCENTILE(x, 0.9).",
     )
     distinct: Flag = False
-    filter: ExpressionText | None = Field(default=None, description="Only rows for which this is true count.")
+    filter: ExpressionText | None = Field(
+        default=None, description="Only rows for which this is true are aggregated (FILTER)."
+    )
     order_by: ExpressionText | None = Field(
         default=None,
-        description="What FIRST_VALUE and LAST_VALUE are first or last by, and LISTAGG's order; required there, "
-        "refused elsewhere.",
+        description="The order of rows for FIRST_VALUE, LAST_VALUE and LISTAGG; required for these functions, not "
+        "allowed for others.",
     )
-    descending: Flag = Field(default=False, description="Whether the order of LISTAGG is a descending one.")
+    descending: Flag = Field(default=False, description="Whether the order of LISTAGG is descending.")
     name: Identifier
 
 
@@ -322,34 +324,40 @@ class _Window(Frozen):
     column: ExpressionText = Field(
         description="The column that is the `event_time` of its stream.", examples=["orders.ts"]
     )
-    size: _Length = Field(description="How long each window is.", examples=["10m"])
+    size: _Length = Field(description="The length of each window.", examples=["10m"])
     start: Identifier = Field(
-        default="window_start", examples=["window_start"], description="The column of its first instant."
+        default="window_start",
+        examples=["window_start"],
+        description="Name of the column with the window's start (inclusive).",
     )
     end: Identifier = Field(
-        default="window_end", examples=["window_end"], description="The column of the first instant behind it."
+        default="window_end",
+        examples=["window_end"],
+        description="Name of the column with the window's end (exclusive).",
     )
 
 
 class TumblingWindow(_Window):
-    """Windows side by side, each row in one of them."""
+    """Tumbling windows: adjacent windows of the same length. Each row is in one of them."""
 
     kind: Literal["tumble"]
 
 
 class HoppingWindow(_Window):
-    """Windows that overlap: one begins every `slide`, and a row is in all that cover it."""
+    """Hopping windows: a window begins every `slide`, windows overlap, and each row is in all that cover it."""
 
     kind: Literal["hop"]
-    slide: _Length = Field(description="How long after a window the next one begins; at most `size`.", examples=["1m"])
+    slide: _Length = Field(
+        description="The time from the start of a window to the start of the next one; at most `size`.", examples=["1m"]
+    )
 
 
 GroupWindow = Annotated[TumblingWindow | HoppingWindow, Field(discriminator="kind")]
-"""Windows of event time to group by, beside `group_by`."""
+"""Windows of event time to group by, in addition to `group_by`."""
 
 
 class SortKey(Frozen):
-    """One key of ORDER BY. NULLs sort first ascending and last descending unless told, as in Spark."""
+    """One key of ORDER BY. As in Spark, NULLs are by default first in ascending and last in descending order."""
 
     expression: ExpressionText
     direction: SortDirection = SortDirection.ASC
@@ -359,9 +367,9 @@ class SortKey(Frozen):
 class Query(Frozen):
     """FROM, joins, WHERE, GROUP BY with aggregates, HAVING, SELECT, ORDER BY, LIMIT, applied in this order.
 
-    Without `group_by`, `window` and `aggregates` the query is a plain selection and `select` is required; with
-    `aggregates` alone it aggregates everything into one row. Without `select` the output is the window's start and end,
-    the group keys, then the aggregates.
+    Without `group_by`, `window` and `aggregates`, the query does not aggregate, and `select` is required. With only
+    `aggregates`, it aggregates all rows into one. Without `select`, the output is the window's start and end, the group
+    keys, then the aggregates.
     """
 
     source: Source = Field(description="The first table (FROM).")
@@ -373,14 +381,14 @@ class Query(Frozen):
     grouping_sets: Annotated[tuple[tuple[Identifier, ...], ...], BeforeValidator(GROUPING_SETS.check)] = Field(
         default=(),
         max_length=GROUPING_SETS.most,
-        description="Names of `group_by` entries: groups by each of these sets, keys outside of a set being NULL. "
-        "`[[a, b], [a], []]` is ROLLUP (a, b).",
+        description="Sets of names of `group_by` entries. The query groups by each set; keys that are not in the set "
+        "are NULL. `[[a, b], [a], []]` is ROLLUP (a, b).",
     )
     window: GroupWindow | None = Field(
         default=None,
         exclude_if=lambda window: window is None,
-        description="Streaming modes: a window of event time, by which groups are told apart besides `group_by`. Its "
-        "`start` and `end` are columns of `select` and `having`.",
+        description="Streaming modes: a window of event time to group by, in addition to `group_by`. `select` and "
+        "`having` may use its `start` and `end` columns.",
     )
     aggregates: Annotated[tuple[AggregateCall, ...], BeforeValidator(AGGREGATES.check)] = Field(
         default=(), max_length=AGGREGATES.most
@@ -394,16 +402,19 @@ class Query(Frozen):
     )
     limit: int | None = Field(default=None, ge=0, le=MAX_LIMIT)
 
-    _limit_is_no_flag = field_validator("limit", mode="before")(refuse_flag)
+    _limit_is_not_boolean = field_validator("limit", mode="before")(refuse_boolean)
 
 
 def sources_in(query: Query) -> tuple[Source, ...]:
-    """What stands in FROM of `query` itself, in order."""
+    """Returns the items of FROM of `query` itself, in order."""
     return (query.source, *(join.right for join in query.joins))
 
 
 def queries_in(query: Query) -> Iterator[tuple[Query, int]]:
-    """`query` and each query in it, with its depth, outer ones first; without recursion, which depth could exhaust."""
+    """Yields `query` and each query nested in it, with its depth, outer ones first.
+
+    Not recursive, since a deep query could exceed the recursion limit.
+    """
     pending = [(query, 1)]
     while pending:
         current, depth = pending.pop()

@@ -1,13 +1,9 @@
-"""Opens what was found, and nothing that has been put in its place.
+"""Opens and reads data files, local or in a store, creates durable files, and finds row boundaries in CSV text.
 
-What is found of a table are paths without links. Whoever may write below a root can swap a part of one for a link
-afterwards, so none is followed here: what is read is what was found, or nothing.
+Paths of found files contain no links. Anyone who may write below a root can replace part of a path by a link later, so
+files are opened without following links.
 
-Files and directories that survive a power cut once they are there, and are there wholly or not at all.
-
-The files of a table, wherever they are, read the same way.
-
-Where rows of CSV text end: at line breaks, those inside of quoted values aside where these may be `multi_line`.
+Rows of CSV text end at line breaks, except those inside quoted values if `multi_line` is set.
 """
 
 from __future__ import annotations
@@ -30,22 +26,35 @@ from typing import Any, BinaryIO, TypeVar
 from service.contract.job import ReadOptions
 from service.data.roots import Store, translated
 
-_ON_THE_WAY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Not to wait for somebody who writes into a pipe.
-_TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_PATH_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a pipe must not wait for a writer.
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+PARALLEL_READS = 16
+"""Files of a store that are read concurrently: each takes some round trips and little CPU time."""
+COMPRESSED = frozenset({".gz", ".gzip", ".bz2", ".zst", ".zstd", ".lz4", ".snappy", ".deflate", ".xz"})
+"""File name suffixes of compressed text, which is not read here."""
+_CONTENT_PARTS = 3
+"""Number of leading parts of a version that a write changes. For a local file, the time of the last status change
+follows.
+"""
+T = TypeVar("T")
+_BYTE_ORDER_MARK = "\ufeff"
+_BREAKS = ("\r\n", "\r", "\n")
+_BREAK = re.compile("|".join(_BREAKS))
+_CHUNK_BYTES = 1 << 16
 
 
 def open_without_links(path: Path) -> BinaryIO:
-    """The regular file at an absolute `path` that has no links; the caller closes it.
+    """Opens the regular file at an absolute `path` without links; the caller closes it.
 
-    Raises OSError as opening does, also where any part of the path has become a link, or the file something else.
+    Raises OSError like `open`, and also if a part of the path has become a link or the file is no regular file.
     """
     with ExitStack() as opened:
         place: int | None = None
         for name in (path.anchor, *path.parts[1:-1]):
-            place = os.open(name, _ON_THE_WAY, dir_fd=place)
+            place = os.open(name, _PATH_FLAGS, dir_fd=place)
             opened.callback(os.close, place)
-        file = os.open(path.name, _TO_READ, dir_fd=place)
+        file = os.open(path.name, _READ_FLAGS, dir_fd=place)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -53,7 +62,7 @@ def open_without_links(path: Path) -> BinaryIO:
 
 
 def create(path: Path, text: str) -> bool:
-    """Makes a file, of several processes that try the first one; False, and nothing changed, where there is one.
+    """Creates a file. Returns False, and changes nothing, if it exists; of several processes, one creates it.
 
     Raises OSError.
     """
@@ -64,7 +73,7 @@ def create(path: Path, text: str) -> bool:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        # Unlike a rename, it never takes the place of what is there.
+        # Unlike a rename, a hard link never replaces an existing file.
         os.link(hidden, path)
     except FileExistsError:
         return False
@@ -75,7 +84,7 @@ def create(path: Path, text: str) -> bool:
 
 
 def make_directory(directory: Path) -> None:
-    """Makes a directory with all above it."""
+    """Creates a directory with its parents, durably."""
     if directory.is_dir():
         return
     make_directory(directory.parent)
@@ -84,7 +93,7 @@ def make_directory(directory: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes the names in a directory durable."""
+    """Makes the entries of a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -92,23 +101,11 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-AT_ONCE = 16
-"""Files of a store that are read at the same time: each takes some round trips and hardly any work."""
-
-COMPRESSED = frozenset({".gz", ".gzip", ".bz2", ".zst", ".zstd", ".lz4", ".snappy", ".deflate", ".xz"})
-"""Ends of the names of files whose text nothing here can read."""
-
-_CONTENT = 3
-"""Numbers of a version that writing changes. Of a file on this machine the time of the last status change follows."""
-
-T = TypeVar("T")
-
-
 @dataclass(frozen=True)
 class UriFile:
-    """A file that Spark is told by its URI. `path` is its name in the store; `store` None for this machine's files.
+    """A file that Spark reads by its URI. `path` is its name in the store; `store` is None for local files.
 
-    `modified` is the time that a store's listing told, in nanoseconds since the epoch.
+    `modified` is the modification time in the store's listing, in nanoseconds since the epoch.
     """
 
     uri: str
@@ -124,7 +121,7 @@ class UriFile:
 
     @property
     def suffix(self) -> str:
-        """What the name ends with, from its last dot on."""
+        """The part of the name from its last dot."""
         return Path(self.name).suffix
 
 
@@ -132,14 +129,14 @@ DataFile = Path | UriFile
 
 
 def size_of(file: DataFile) -> int:
-    """Bytes of a file; of one in a store, as its listing told."""
+    """Returns the size of a file in bytes; for a file in a store, its size in the listing."""
     return file.stat().st_size if isinstance(file, Path) else file.size
 
 
 def version_of(file: DataFile) -> tuple[int, ...] | None:
-    """The version of the file, the size first: of a file on this machine its size, its inode and the times of its last
-    modification and status change; of a file in a store the size and the time in its listing, None where the listing
-    has no time. Raises OSError for a file that is gone.
+    """Returns the version of the file, its size first. For a local file: size, inode, and the times of the last
+    modification and status change. For a file in a store: size and time in the listing, or None if the listing has no
+    time. Raises OSError for a file that does not exist.
     """
     path = local_path(file)
     if path is not None:
@@ -153,11 +150,11 @@ def is_same_version(before: tuple[int, ...] | None, now: tuple[int, ...] | None)
     """Whether two versions of a file have the same size, inode and modification time. The time of the last status
     change is not compared: `chmod` and a new hard link set it, and neither writes a byte.
     """
-    return before == now or (before is not None and now is not None and before[:_CONTENT] == now[:_CONTENT])
+    return before == now or (before is not None and now is not None and before[:_CONTENT_PARTS] == now[:_CONTENT_PARTS])
 
 
 def local_path(file: DataFile) -> Path | None:
-    """Where it is on this machine; None for a file in a store, each reading of which is a request to another one."""
+    """Returns the file's local path; None for a file in a store, where each read is a remote request."""
     if isinstance(file, Path):
         return file
     return Path(file.path) if file.store is None else None
@@ -165,9 +162,9 @@ def local_path(file: DataFile) -> Path | None:
 
 @contextmanager
 def opened(file: DataFile) -> Iterator[Any]:
-    """The file as a binary stream that can be sought in; one on this machine is not read through a link.
+    """Opens the file as a seekable binary stream; a local file is opened without following links.
 
-    Raises FileNotFoundError, PermissionError, StoreUnavailableError, or OSError, also for what fails while reading.
+    Raises FileNotFoundError, PermissionError, StoreUnavailableError, or OSError, also for errors while reading.
     """
     if isinstance(file, UriFile) and file.store is not None:
         with translated(), file.store.open(file.path) as stream:
@@ -178,41 +175,35 @@ def opened(file: DataFile) -> Iterator[Any]:
 
 
 def for_each(files: Sequence[DataFile], read: Callable[[DataFile], T]) -> Iterator[T]:
-    """What `read` gives for each file, in order; files of a store are read some at a time.
+    """Yields the results of `read` for all files, in order; files of a store are read concurrently.
 
-    Raises what `read` raises for the first file in order, and reads no further than those that are under way.
+    Raises what `read` raises for the first failing file in order, and starts no further reads then.
     """
     if len(files) < 2 or all(map(local_path, files)):
         yield from map(read, files)
         return
-    pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="reading")
+    pool = ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="reading")
     try:
         yield from pool.map(read, files)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-_MARK = "\ufeff"
-_BREAKS = ("\r\n", "\r", "\n")
-_BREAK = re.compile("|".join(_BREAKS))
-_AT_ONCE = 1 << 16
-
-
 def text_of(data: bytes) -> str:
-    """The beginning of a file as text, without the mark of UTF-8. What is no UTF-8, as at the end of a piece, becomes
-    surrogates: `bytes_of` gives it back.
+    """Decodes the beginning of a file, without a byte order mark. Invalid UTF-8, such as a character cut at the end,
+    becomes surrogates, which `bytes_of` restores.
     """
-    return data.decode("utf-8", "surrogateescape").removeprefix(_MARK)
+    return data.decode("utf-8", "surrogateescape").removeprefix(_BYTE_ORDER_MARK)
 
 
 def bytes_of(text: str) -> bytes:
-    """What `text_of` was given, without the mark."""
+    """Returns the bytes given to `text_of`, without the byte order mark."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def row_breaks(text: str, options: ReadOptions) -> Iterator[re.Match[str]]:
-    """The line breaks between rows. `text` begins where a row does; where it ends inside a value, nothing of the row
-    is a break.
+    """Yields the line breaks between rows. `text` must begin at a row; if it ends inside a value, that row yields no
+    break.
     """
     if not options.multi_line:
         yield from _BREAK.finditer(text)
@@ -222,20 +213,20 @@ def row_breaks(text: str, options: ReadOptions) -> Iterator[re.Match[str]]:
 
 @lru_cache(maxsize=16)
 def _tokens(delimiter: str, quote: str) -> re.Pattern[str]:
-    """A line break, or a quoted value, also one that is not closed. A quote opens one at the beginning of a value
-    alone, as for Spark: that of `5" pipe` is text.
+    """Matches a line break, or a quoted value, closed or not. As in Spark, a quote opens a value only at its beginning:
+    the quote in `5" pipe` is text.
     """
     mark, part = re.escape(quote), re.escape(delimiter)
     return re.compile(rf"(?<![^{part}\r\n]){mark}[^{mark}]*+(?:{mark}{mark}[^{mark}]*+)*+{mark}?|{_BREAK.pattern}")
 
 
 def rows_in(text: str, options: ReadOptions) -> int:
-    """How many rows end in `text`."""
+    """Returns the number of rows that end in `text`."""
     return sum(1 for _ in row_breaks(text, options))
 
 
 def whole_rows(text: str, options: ReadOptions) -> str:
-    """`text` without the row at its end that a break does not end."""
+    """Returns `text` without an incomplete row at its end."""
     end = 0
     for found in row_breaks(text, options):
         end = found.end()
@@ -243,13 +234,13 @@ def whole_rows(text: str, options: ReadOptions) -> str:
 
 
 def after_first_row(text: str, options: ReadOptions) -> str:
-    """What follows the first row and its break."""
+    """Returns the text after the first row and its line break."""
     found = next(row_breaks(text, options), None)
     return "" if found is None else text[found.end() :]
 
 
 def first_values(text: str, options: ReadOptions) -> list[str]:
-    """The values of the first row, without the blanks around; none of an empty one.
+    """Returns the values of the first row, without surrounding blanks; none for an empty row.
 
     Raises csv.Error, and UnicodeDecodeError for a row that is not UTF-8.
     """
@@ -259,28 +250,30 @@ def first_values(text: str, options: ReadOptions) -> list[str]:
     return [value.strip() for value in next(rows, [])]
 
 
-def read_first_row(stream: BinaryIO, options: ReadOptions, most: int) -> str:
-    """The beginning of a file, with its first row in it unless that is longer than `most` bytes."""
+def read_first_row(stream: BinaryIO, options: ReadOptions, max_bytes: int) -> str:
+    """Reads the beginning of a file, including the complete first row unless it is longer than `max_bytes` bytes."""
     data = b""
-    while len(data) < most and (more := stream.read(min(_AT_ONCE, most - len(data)))):
+    while len(data) < max_bytes and (more := stream.read(min(_CHUNK_BYTES, max_bytes - len(data)))):
         data += more
         text = text_of(data)
         found = next(row_breaks(text, options), None)
-        # A break at the very end may be the half of a `\r\n`.
+        # A break at the very end may be the first half of a `\r\n`.
         if found is not None and found.end() < len(text):
             break
     return text_of(data)
 
 
 def differing_breaks(text: str, options: ReadOptions) -> bool:
-    """Whether the first line break of a file is inside a value and another one than that between its rows.
+    """Whether the first line break of a file is inside a value and differs from the one between its rows.
 
-    Spark takes the first one for both, and then leaves half of the other in the last value of each row.
+    Spark uses the first one for both, and then leaves half of the other in the last value of each row.
     """
     first, between = _BREAK.search(text), next(row_breaks(text, options), None)
     return first is not None and between is not None and first[0] != between[0]
 
 
 def may_break_lines(lines: Sequence[bytes], quote: str) -> bool:
-    """Whether a quoted value may begin in one of these lines, from anywhere in a file, and end in another."""
+    """Whether a quoted value may begin in one of these lines and end in another. The lines may be from anywhere in a
+    file.
+    """
     return any(line.count(quote.encode()) % 2 for line in lines)

@@ -1,21 +1,13 @@
-"""The files below a directory: without hidden ones, without partitions, and not without end.
+"""Finds the files that a table reads, inside the data roots only.
 
-Files of this machine: links are followed first, and must not lead out of the roots.
+A relative path is tried below each root in turn; an absolute path or URI must be inside a root. Local links are
+resolved first, so a link that leads out of the roots is refused; the message is the same whether its target exists or
+not. Files in stores are found by listings, whose names and sizes are trusted. Walks skip hidden files, refuse Hive
+partitions, and are limited in files and depth.
 
-Files of stores: found by listings alone, whose names and sizes are believed.
-
-Which files a table reads: inside the data roots, and nowhere else.
-
-A relative path is tried below each root in turn; an absolute one, or a URI, must lie inside a root. On this machine,
-symbolic links are followed first, so a link that leads out of the roots is refused, and the message says the same
-whether its target exists or not.
-
-Whoever may write below a root can swap a file for a link after that. API and worker each look anew, and open what they
-read themselves without following links (`opening`). Spark is told paths without links, and opens them by name: after
-the run a worker looks whether each still leads to where it led (`swapped`), and keeps neither result nor message of one
-that does not. What comes into the directory of a running stream is looked at before and after each mini-batch
-(`workers.streams.inputs`). A link that is there no longer than Spark takes to open a file is not found out so: those
-who may write below a root are trusted not to try.
+A file may be swapped for a link later. API and workers find the files again and open them without following links
+(`file_io`). Spark opens them by name, so after the run a worker checks whether each path still has no links
+(`swapped`).
 """
 
 from __future__ import annotations
@@ -36,23 +28,29 @@ from service.data.roots import Child, DirectoryRoot, ListingOverdueError, Root, 
 
 MAX_FILES = 100_000
 MAX_DEPTH = 16
-
 D = TypeVar("D")
 E = TypeVar("E")
+_UNAVAILABLE_ERRNOS = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ECONNREFUSED, errno.ECONNRESET),
+        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EREMOTEIO),
+    }
+)
+"""Errors of a disk or a mounted file system that are not caused by the path."""
 
 
 @dataclass(frozen=True)
 class Found(Generic[D]):
-    """What an entry of a directory is: one of the two, or neither."""
+    """The type of a directory entry: a directory, a file, or neither."""
 
     directory: D | None = None
     file: DataFile | None = None
 
 
 class Walk(ABC, Generic[D, E]):
-    """Lists a directory's data files; `given` is the caller's own path, the only one that messages tell.
+    """Lists the data files below a directory. `given` is the client's own path, the only one that messages contain.
 
-    `D` is what a directory is known by, `E` what its listing gives of an entry.
+    `D` identifies a directory, `E` is an entry of its listing.
     """
 
     def __init__(self, given: str, pointer: str) -> None:
@@ -62,20 +60,20 @@ class Walk(ABC, Generic[D, E]):
 
     @abstractmethod
     def entries(self, directory: D) -> Iterator[tuple[str, E]]:
-        """Names and entries of a directory."""
+        """Yields names and entries of a directory."""
 
     @abstractmethod
     def look(self, name: str, entry: E) -> Found[D]:
-        """What an entry is."""
+        """Returns the type of an entry."""
 
     def files(self, directory: D, depth: int = 0) -> Iterator[DataFile]:
-        """All files, in no order. Raises SpecError `unsupported_construct` and what listing raises."""
+        """Yields all files, unordered. Raises SpecError `unsupported_construct` and what the listing raises."""
         if depth > MAX_DEPTH:
             raise self.refused(f"'{self._given}' is nested more than {MAX_DEPTH} directories deep.")
         for name, entry in self.entries(directory):
             if name.startswith(("_", ".")):
                 continue
-            # Over all directories: links may lead back to their parents.
+            # Counted over all directories: links may form cycles.
             self._entries += 1
             if self._entries > MAX_FILES:
                 raise self.refused(f"'{self._given}' has more than {MAX_FILES} files.")
@@ -91,43 +89,43 @@ class Walk(ABC, Generic[D, E]):
         elif found.file is not None:
             yield found.file
         else:
-            raise self.refused(f"'{self._given}' holds '{name}', which is no regular file.")
+            raise self.refused(f"'{self._given}' contains '{name}', which is not a regular file.")
 
     def refused(self, detail: str) -> SpecError:
-        """The refusal of what cannot be read as a table."""
+        """Returns the error for something that cannot be read as a table."""
         return SpecError.of("unsupported_construct", detail, pointer=self._pointer)
 
 
 def real(path: Path) -> Path:
-    """The path without links."""
+    """Resolves all links in the path."""
     return Path(os.path.realpath(path))
 
 
 def is_inside(path: Path, root: Path) -> bool:
-    """Whether a path without links is `root`, or below it."""
+    """Whether a path without links is `root` or below it."""
     return root == path or root in path.parents
 
 
 class LocalWalk(Walk[Path, os.DirEntry[str]]):
-    """Lists a directory of this machine. `allowed` are all local roots, without links."""
+    """Lists a local directory. `allowed` are all local roots, without links."""
 
     def __init__(self, given: str, allowed: Sequence[Path], pointer: str) -> None:
         super().__init__(given, pointer)
         self._allowed = allowed
 
     def entries(self, directory: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        """Names and entries of a directory."""
+        """Yields names and entries of a directory."""
         with os.scandir(directory) as entries:
             for entry in entries:
                 yield entry.name, entry
 
     def look(self, name: str, entry: os.DirEntry[str]) -> Found[Path]:
-        """What an entry is, or what a link leads to. Raises SpecError `path_outside_data_roots`."""
+        """Returns the type of an entry, or of a link's target. Raises SpecError `path_outside_data_roots`."""
         path = Path(entry.path)
         if entry.is_symlink():
             path = real(path)
             if not any(is_inside(path, root) for root in self._allowed):
-                detail = f"'{self._given}' holds the link '{name}' that leads out of the data roots."
+                detail = f"'{self._given}' contains the link '{name}', which leads out of the data roots."
                 raise SpecError.of("path_outside_data_roots", detail, pointer=self._pointer)
         if path.is_dir():
             return Found(directory=path)
@@ -135,24 +133,26 @@ class LocalWalk(Walk[Path, os.DirEntry[str]]):
 
 
 def find_in_store(root: StoreRoot, location: Location, given: str, pointer: str) -> list[UriFile] | None:
-    """The files at `location`, which lies inside `root`, by name; None where there is nothing.
+    """Returns the files at `location`, which is inside `root`, by name; None if nothing exists there.
 
-    Raises SpecError `unsupported_construct`, also where it takes longer than the store may, and what a Store raises.
+    Raises SpecError `unsupported_construct`, also if the search exceeds the store's time limit, and what a Store
+    raises.
     """
     try:
         return _find_stored_files(root.store, location, given, pointer)
     except ListingOverdueError:
         detail = (
-            f"Finding the files of '{given}' takes longer than {root.store.search_seconds:g} seconds: it has too many, "
-            "or its store is slow. Name a directory with fewer files; EVENKEEL_DATA_STORE_SEARCH_SECONDS is the limit."
+            f"Finding the files of '{given}' took longer than {root.store.search_seconds:g} seconds, the limit in "
+            "EVENKEEL_DATA_STORE_SEARCH_SECONDS: there are too many files, or the store is slow. Name a directory with "
+            "fewer files."
         )
         raise SpecError.of("unsupported_construct", detail, pointer=pointer) from None
 
 
 def _find_stored_files(store: Store, location: Location, given: str, pointer: str) -> list[UriFile] | None:
     deadline = store.clock() + store.search_seconds
-    # One listing tells of a directory all that is needed. Of an object store it also is the only request whose refusal
-    # says why: the answer to a look at a name has no body.
+    # For a directory, one listing is enough. In an object store, a listing is also the only request whose error has a
+    # reason: the response to a HEAD request has no body.
     if not store.is_flat:
         there = store.look(location.path)
         if there is None or there.is_file:
@@ -173,8 +173,9 @@ def _file(store: Store, location: Location, child: Child) -> UriFile:
 
 
 class StoreWalk(Walk[Location, tuple[Location, Child]]):
-    """Lists a directory of a store. `known` is a directory that was listed already, `deadline` by the store's
-    clock when the last one must have been."""
+    """Lists a directory of a store. `known` is a directory that has already been listed; `deadline` is the latest time
+    for the last listing, by the store's clock.
+    """
 
     def __init__(
         self, store: Store, given: str, pointer: str, known: tuple[Location, Iterable[Child]], deadline: float
@@ -185,7 +186,7 @@ class StoreWalk(Walk[Location, tuple[Location, Child]]):
         self._deadline = deadline
 
     def entries(self, directory: Location) -> Iterator[tuple[str, tuple[Location, Child]]]:
-        """Names and entries of a directory."""
+        """Yields names and entries of a directory."""
         known, listed = self._known
         if directory != known:
             listed = self._store.children(directory.path, self._deadline - self._store.clock()) or ()
@@ -193,7 +194,7 @@ class StoreWalk(Walk[Location, tuple[Location, Child]]):
             yield child.name, (directory, child)
 
     def look(self, name: str, entry: tuple[Location, Child]) -> Found[Location]:
-        """What an entry is. Objects with an empty part in their names (`a//b`) are in no listing of Arrow's."""
+        """Returns the type of an entry. Arrow does not list objects with an empty part in their names (`a//b`)."""
         directory, child = entry
         location = Location(directory.scheme, directory.authority, (*directory.parts, name))
         if child.is_directory:
@@ -201,19 +202,10 @@ class StoreWalk(Walk[Location, tuple[Location, Child]]):
         return Found(file=_file(self._store, location, child)) if child.is_file else Found()
 
 
-_AWAY = frozenset(
-    {
-        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ECONNREFUSED, errno.ECONNRESET),
-        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EREMOTEIO),
-    }
-)
-"""What a disk, or a file system that is mounted from elsewhere, answers where it is at fault and not the path."""
-
-
 @dataclass(frozen=True)
 class TableFiles:
-    """The files of one table, in order of path. `directory_or_file` is the resolved path; `bytes` the sum of sizes;
-    `versions` tell each file from what it was before, as `version_of` does, where the listing told.
+    """The files of one table, ordered by path. `directory_or_file` is the resolved path; `bytes` is the sum of sizes;
+    `versions` are the files' versions as `version_of` returns them, None if the listing has no times.
     """
 
     table: str
@@ -224,39 +216,39 @@ class TableFiles:
 
 
 def find_table_files(table: str, source: TableSource, roots: Sequence[Root]) -> TableFiles:
-    """The files that the table `table` reads.
+    """Returns the files that the table `table` reads.
 
-    In a directory, files and directories whose name begins with `_` or `.` are skipped, as Spark does; other
-    directories are descended into, except Hive partitions (`key=value`), whose columns would be missing.
+    In a directory, files and directories whose name begins with `_` or `.` are skipped, as in Spark. Other directories
+    are searched recursively, except Hive partitions (`key=value`), whose columns would be missing.
 
     Raises SpecError `path_outside_data_roots`, `path_not_found`, `empty_directory`, `unreadable_file`,
-    `unsupported_construct` (Hive partitions, something that is no regular file), and StoreUnavailableError.
+    `unsupported_construct` (Hive partitions, entries that are no regular files), and StoreUnavailableError.
     """
     return _find_files(table, source, roots, may_be_empty=False)
 
 
 def find_stream_files(table: str, source: TableSource, roots: Sequence[Root]) -> TableFiles:
-    """The directory that the stream `table` reads and the files that are in it so far, of which there may be none.
+    """Returns the directory that the stream `table` reads, and its current files, of which there may be none.
 
-    Raises as `find_table_files`, and SpecError `stream_needs_directory` where the path is that of a file.
+    Raises as `find_table_files`, and SpecError `stream_needs_directory` if the path is that of a file.
     """
     found = _find_files(table, source, roots, may_be_empty=True)
     if found.files and _names_a_file(found):
         raise SpecError.of(
             "stream_needs_directory",
-            f"'{source.path}' is a file. A stream is a directory to which files are added.",
+            f"'{source.path}' is a file. A stream needs a directory to which files are added.",
             pointer=f"{pointer_of(table)}/path",
         )
     return found
 
 
 def swapped(found: TableFiles) -> SpecError | None:
-    """What is wrong where a file, or a directory above one, has become a link since it was found; else None."""
+    """Returns the error if a file, or a directory above one, has become a link since it was found; else None."""
     files = [path for path in map(local_path, found.files) if path is not None]
-    ways = {directory for path in files for directory in path.parents}
-    if not any(map(os.path.islink, (*ways, *files))):
+    parents = {directory for path in files for directory in path.parents}
+    if not any(map(os.path.islink, (*parents, *files))):
         return None
-    detail = "A file of the table was swapped for a link while the job ran: nothing of the run is kept."
+    detail = "A file of the table was replaced by a link while the job ran, so the result was discarded."
     return SpecError.of("path_outside_data_roots", detail, pointer=f"{pointer_of(found.table)}/path")
 
 
@@ -270,7 +262,9 @@ def _names_a_file(found: TableFiles) -> bool:
 def _find_files(table: str, source: TableSource, roots: Sequence[Root], *, may_be_empty: bool) -> TableFiles:
     pointer, given = f"{pointer_of(table)}/path", source.path
     if "\x00" in given or any("\ud800" <= character <= "\udfff" for character in given):
-        raise SpecError.of("path_not_found", "The path holds a character that no path can have.", pointer=pointer)
+        raise SpecError.of(
+            "path_not_found", "The path contains a character that is not allowed in paths.", pointer=pointer
+        )
     search = _Search(table, given, roots, pointer, may_be_empty=may_be_empty)
     try:
         for root in roots:
@@ -283,20 +277,20 @@ def _find_files(table: str, source: TableSource, roots: Sequence[Root], *, may_b
         raise SpecError.of("path_not_found", f"There is no file or directory '{given}'.", pointer=pointer)
     raise SpecError.of(
         "path_outside_data_roots",
-        f"'{given}' does not lie inside a data root. Paths are relative to the configured data roots.",
+        f"'{given}' is not inside a data root. Paths are relative to the configured data roots.",
         pointer=pointer,
     )
 
 
 def unreadable(name: str, error: OSError, pointer: str) -> SpecError | StoreUnavailableError:
-    """`unreadable_file` with the system's reason and no path beyond the caller's own; StoreUnavailableError where it is
-    the disk or the server of a mounted root that fails.
+    """Returns `unreadable_file` with the system's reason and no path except the client's own; StoreUnavailableError if
+    the disk or the server of a mounted root has failed.
     """
-    # Not `strerror`: Arrow puts the whole path into it.
+    # Not `error.strerror`: Arrow includes the whole path.
     reason = os.strerror(error.errno) if error.errno is not None else "it cannot be read"
-    if error.errno in _AWAY:
+    if error.errno in _UNAVAILABLE_ERRNOS:
         return StoreUnavailableError(
-            f"The file system behind a data root fails: {reason}.", "Look at the disk, or at what is mounted there."
+            f"The file system of a data root failed: {reason}.", "Check the disk, or the mounted file system."
         )
     return SpecError.of("unreadable_file", f"'{name}' cannot be read: {reason}.", pointer=pointer)
 
@@ -307,7 +301,7 @@ def pointer_of(table: str) -> str:
 
 
 class _Search:
-    """Looks for one table's path below one root after the other; `inside` tells whether it lies inside any so far."""
+    """Searches for one table's path below one root after the other; `inside` is set once it is inside any of them."""
 
     def __init__(self, table: str, given: str, roots: Sequence[Root], pointer: str, *, may_be_empty: bool) -> None:
         self._table = table
@@ -318,7 +312,7 @@ class _Search:
         self.inside = False
 
     def in_directory(self, root: Path | DirectoryRoot) -> TableFiles | None:
-        """What the root of this machine has there; None where the path leads elsewhere or to nothing."""
+        """Searches a local root; returns None if the path is outside or does not exist."""
         base, given = real(_path_of(root)), self._given
         if is_uri(given):
             named = path_of_file_uri(given)
@@ -345,7 +339,7 @@ class _Search:
         return self._of(path, found)
 
     def in_store(self, root: StoreRoot) -> TableFiles | None:
-        """What the store has there; None where the path leads elsewhere or to nothing."""
+        """Searches a store; returns None if the path is outside or does not exist."""
         location = resolve(root.location, self._given)
         if location is None:
             return None
@@ -355,9 +349,9 @@ class _Search:
 
     def _of(self, place: Path | Location, found: Sequence[DataFile]) -> TableFiles:
         if not found and not self._may_be_empty:
-            detail = f"The directory '{self._given}' holds no data file."
+            detail = f"The directory '{self._given}' contains no data file."
             raise SpecError.of("empty_directory", detail, pointer=self._pointer)
-        # Of a file on this machine the version has the size: it is asked for once.
+        # The version of a local file includes its size: one `stat` is enough.
         versions = tuple(map(version_of, found))
         sizes = (
             size_of(file) if version is None else version[0] for file, version in zip(found, versions, strict=True)

@@ -1,15 +1,12 @@
-"""Where the rows that clients post are kept: a directory of Parquet files a stream, which Spark reads as a stream.
+"""Stores posted rows: a directory of Parquet files for each stream, which Spark reads as a file stream.
 
     <streams>/input/<tenant>/<name>/<stream id>/<sequence>-<start of the body's sha256>.parquet
-    <streams>/input/.hidden/<file id>.parquet        written, and not yet shown
+    <streams>/input/.hidden/<file id>.parquet        written, but not yet published
 
-A stream that is deleted and declared again has another id, hence a directory of its own: whatever is still under way
-for the old one never meets the new one. Files appear whole, by a rename, and never change. One of a smaller sequence
-may appear after one of a larger: Spark's file source goes by paths it has not seen, not by their order.
-
-Files of posted rows: written where nobody reads, durable, then shown by a rename.
-
-Hidden files that a process left behind when it ended: those of accepted batches are shown, others removed.
+A stream that is deleted and declared again gets a new id and directory, so late writes for the old one do not reach it.
+Files are published complete, by a rename, and never change. They may appear out of sequence: Spark's file source finds
+new paths regardless of order. `show_hidden` publishes files of accepted batches whose process ended, and removes other
+hidden files.
 """
 
 from __future__ import annotations
@@ -31,33 +28,37 @@ from service.data.file_io import make_directory, sync_directory
 from service.store.input_streams import Hidden, find_hidden
 from service.store.session import Database
 
+_log = structlog.get_logger(__name__)
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$"
-"""Names of streams: no dot and no underscore in front, which Spark passes over, and nothing with a meaning in
-paths."""
-
+"""Names of streams: no leading dot or underscore, which Spark skips, and no characters with a meaning in paths."""
 _INPUT = "input"
 _HIDDEN = ".hidden"
-_SHOWN_OF_DIGEST = 12
+_DIGEST_CHARACTERS = 12
+ORPHANS_KEPT_SECONDS = 3600
+"""Longer than any post takes between its file and its transaction."""
+_BATCH_SIZE = 500
+_YOUNG_SECONDS = 10
+"""The process that wrote a younger file is probably about to publish it."""
 
 
 def hidden_directory(streams_dir: Path) -> Path:
-    """Files that nobody reads yet, of all streams: on the same file system as these, since they are renamed."""
+    """The directory of unpublished files of all streams. It is on the same file system as the streams, for renames."""
     return streams_dir / _INPUT / _HIDDEN
 
 
 def stream_directory(streams_dir: Path, tenant: str, name: str, stream_id: str) -> Path:
-    """The directory of a stream's files; it is there from its declaration on, and may hold none."""
+    """The directory of a stream's files. It exists once the stream is declared, and may be empty."""
     return streams_dir / _INPUT / tenant / name / stream_id
 
 
 def segment_name(sequence: int, sha256: str) -> str:
-    """The name of a batch's file: plain enough for every file system and for Spark."""
-    return f"{sequence:012d}-{sha256[:_SHOWN_OF_DIGEST]}.parquet"
+    """The name of a batch's file; valid on every file system and for Spark."""
+    return f"{sequence:012d}-{sha256[:_DIGEST_CHARACTERS]}.parquet"
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A file that nobody sees yet; `id` names it below the hidden directory."""
+    """A file that is not published yet; `id` is its name in the hidden directory."""
 
     id: str
     rows: int
@@ -65,7 +66,7 @@ class Segment:
 
 
 def write_hidden(streams_dir: Path, table: pa.Table) -> Segment:
-    """Writes rows to a hidden file, which survives a power cut once this returns. Raises OSError."""
+    """Writes rows to a hidden file, durably. Raises OSError."""
     directory = hidden_directory(streams_dir)
     segment_id = uuid.uuid4().hex
     path = hidden_path(streams_dir, segment_id)
@@ -76,7 +77,7 @@ def write_hidden(streams_dir: Path, table: pa.Table) -> Segment:
         file = path.open("xb")
     try:
         with file:
-            # Without Arrow's own schema: readers of Parquet shall see what Parquet says.
+            # Without Arrow's own schema, so that all readers use the Parquet schema.
             pq.write_table(table, file, compression="zstd", store_schema=False)
             file.flush()
             os.fsync(file.fileno())
@@ -89,7 +90,8 @@ def write_hidden(streams_dir: Path, table: pa.Table) -> Segment:
 
 
 def show(streams_dir: Path, segment_id: str, target: Path) -> bool:
-    """Lets readers see a hidden file as `target`; also where another process just did. False where there is neither.
+    """Publishes a hidden file as `target`. Returns True also if another process has done so, False if neither file
+    exists.
 
     Raises OSError.
     """
@@ -104,42 +106,33 @@ def show(streams_dir: Path, segment_id: str, target: Path) -> bool:
 
 
 def remove_hidden(streams_dir: Path, segment_id: str) -> None:
-    """Removes a hidden file that will never be shown."""
+    """Removes a hidden file that will not be published."""
     hidden_path(streams_dir, segment_id).unlink(missing_ok=True)
 
 
 def hidden_path(streams_dir: Path, segment_id: str) -> Path:
-    """Where the hidden file of this id is."""
+    """The path of the hidden file with this id."""
     return hidden_directory(streams_dir) / f"{segment_id}.parquet"
 
 
-_log = structlog.get_logger(__name__)
-
-ORPHANS_KEPT_SECONDS = 3600
-"""No post takes so long between its file and its transaction."""
-
-_AT_ONCE = 500
-_YOUNG_SECONDS = 10
-"""Whoever wrote the file is about to show it."""
-
-
 class Recovered(NamedTuple):
-    """Files that readers see from now on, and files that were removed."""
+    """Numbers of files that were published, and that were removed."""
 
     shown: int
     removed: int
 
 
 def show_hidden(database: Database, streams_dir: Path, *, now: float | None = None) -> Recovered:
-    """Shows the hidden files of accepted batches and removes those of none after an hour; any process may, at any time.
+    """Publishes the hidden files of accepted batches, and removes other hidden files after an hour. Any process may
+    call it at any time.
 
-    `now` is the time of the file system's clock in seconds, the machine's by default. Raises what the database raises;
-    what the file system refuses is told in the log and left for the next time.
+    `now` is the file system's time in seconds, by default the machine's. Raises database errors; file system errors are
+    logged, and the files are left for the next call.
     """
     moment = time.time() if now is None else now
     waiting = iter(list(_waiting(hidden_directory(streams_dir), moment)))
     shown = removed = 0
-    while some := list(islice(waiting, _AT_ONCE)):
+    while some := list(islice(waiting, _BATCH_SIZE)):
         with database.read() as session:
             accepted = {hidden.file: hidden for hidden in find_hidden(session, [path.stem for _, path in some])}
         for modified, path in some:
@@ -171,7 +164,7 @@ def _waiting(directory: Path, moment: float) -> Iterator[tuple[float, Path]]:
         try:
             modified = path.stat().st_mtime
         except OSError:
-            # Just shown.
+            # Published in the meantime.
             continue
         if modified < moment - _YOUNG_SECONDS:
             yield modified, path

@@ -1,15 +1,8 @@
-"""Listings that are waited for no longer than a given time.
+"""Data roots and sink roots: local directories, and stores (S3, HDFS) that are accessed through Arrow.
 
-Arrow lists a directory as a whole: it can neither be stopped nor told to end after so many entries. A listing that
-takes too long is therefore left to itself, in a thread of its own, until its last request has been answered.
-
-Stores of objects and HDFS: listed, looked at and opened through Arrow, with errors that are told apart.
-
-What Spark's own S3 client is told, so that it asks the same store as the service. Without credentials.
-
-The data roots of this service: directories of this machine, and places in stores.
-
-Where sinks write files: below the directories that are set up for that.
+Arrow lists a directory as a whole: the listing can neither be stopped nor limited. So each listing runs in a thread of
+its own with a timeout, and one that exceeds it keeps running there until its last request has been answered. Errors of
+stores are translated into PermissionError, FileNotFoundError and StoreUnavailableError.
 """
 
 from __future__ import annotations
@@ -37,29 +30,47 @@ from service.config.settings import Settings
 from service.contract.job import DeltaSink, ParquetSink, Sink
 from service.contract.problems import Issue
 
-AT_ONCE = 16
-"""Listings of a store that are under way at the same time, those included that nobody waits for any more."""
-
+_log = logging.getLogger(__name__)
+PARALLEL_LISTINGS = 16
+"""Concurrent listings of a store, including those that exceeded their timeout."""
 T = TypeVar("T")
+_AWS_CODE = re.compile(r"AWS Error ([A-Z_]+)")
+_CREDENTIAL_CODES = frozenset(
+    {
+        *("INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID", "UNRECOGNIZED_CLIENT"),
+        *("INCOMPLETE_SIGNATURE", "INVALID_SIGNATURE", "MISSING_AUTHENTICATION_TOKEN", "MISSING_AUTHENTICATION"),
+        *("REQUEST_EXPIRED", "REQUEST_TIME_TOO_SKEWED", "NOT_INITIALIZED"),
+    }
+)
+_BUSY_CODES = frozenset({"SLOW_DOWN", "THROTTLING", "SERVICE_UNAVAILABLE", "REQUEST_TIMEOUT", "INTERNAL_FAILURE"})
+_DENIED_CODES = frozenset({"ACCESS_DENIED", "OPT_IN_REQUIRED", "ACCOUNT_PROBLEM"})
+_NATIVE_LIBRARIES = ("libjvm", "libhdfs")
+_PORT = re.compile(r":(\d+)$")
+_HDFS_FAILED = re.compile(r"\bHDFS [a-z ]+ failed\b")
+_PATH_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+FAILED_CONNECT_SECONDS = 5.0
+"""How long a failed connect is cached: requests in that time fail at once instead of all waiting for the store."""
+_S3A_PREFIX = "spark.hadoop.fs.s3a."
 
 
 class OverdueError(Exception):
-    """The listing did not end in time."""
+    """The listing exceeded its timeout."""
 
 
 class Listings:
-    """The listings of one store. Safe to share between threads."""
+    """The running listings of one store. Safe to share between threads."""
 
-    def __init__(self, at_once: int = AT_ONCE) -> None:
-        self._places = threading.BoundedSemaphore(at_once)
+    def __init__(self, parallel: int = PARALLEL_LISTINGS) -> None:
+        self._places = threading.BoundedSemaphore(parallel)
         self._lock = threading.Lock()
         self._overdue: set[str] = set()
 
     def within(self, seconds: float, path: str, listing: Callable[[], T]) -> T:
-        """What `listing` of the directory `path` gives, or what it raises; OverdueError where it takes longer.
+        """Returns or raises what `listing` of the directory `path` does; raises OverdueError if it takes longer than
+        `seconds`.
 
-        At once where an earlier one of that directory took too long and has not ended yet: jobs that ask for a
-        directory again and again keep no more than one listing of it busy.
+        Raises OverdueError at once if an earlier listing of that directory exceeded its timeout and is still running,
+        so that repeated requests for a directory occupy no more than one thread.
         """
         deadline = time.monotonic() + seconds
         with self._lock:
@@ -68,7 +79,7 @@ class Listings:
         if seconds <= 0 or not self._places.acquire(timeout=seconds):
             raise OverdueError
         answer: Future[T] = Future()
-        # A daemon, and no pool, whose threads would keep a process from ending.
+        # A daemon thread, since the threads of a pool would keep the process from ending.
         thread = threading.Thread(
             target=copy_context().run, args=(self._list, path, listing, answer), name="listing", daemon=True
         )
@@ -84,12 +95,12 @@ class Listings:
                 if not answer.done():
                     self._overdue.add(path)
                     raise OverdueError from None
-            return answer.result()  # it ended at the last moment, or raised this error itself
+            return answer.result()  # it ended at the last moment, or raised TimeoutError itself
 
     def _list(self, path: str, listing: Callable[[], T], answer: Future[T]) -> None:
         try:
             found = listing()
-        except BaseException as error:  # noqa: BLE001 - told to the one who waits
+        except BaseException as error:  # noqa: BLE001 - raised to the caller
             with self._lock:
                 self._overdue.discard(path)
                 answer.set_exception(error)
@@ -101,31 +112,10 @@ class Listings:
             self._places.release()
 
 
-_log = logging.getLogger(__name__)
-
-_AWS_CODE = re.compile(r"AWS Error ([A-Z_]+)")
-_CREDENTIALS = frozenset(
-    {
-        *("INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID", "UNRECOGNIZED_CLIENT"),
-        *("INCOMPLETE_SIGNATURE", "INVALID_SIGNATURE", "MISSING_AUTHENTICATION_TOKEN", "MISSING_AUTHENTICATION"),
-        *("REQUEST_EXPIRED", "REQUEST_TIME_TOO_SKEWED", "NOT_INITIALIZED"),
-    }
-)
-_BUSY = frozenset({"SLOW_DOWN", "THROTTLING", "SERVICE_UNAVAILABLE", "REQUEST_TIMEOUT", "INTERNAL_FAILURE"})
-_DENIED = frozenset({"ACCESS_DENIED", "OPT_IN_REQUIRED", "ACCOUNT_PROBLEM"})
-_NO_JAVA = ("libjvm", "libhdfs")
-_PORT = re.compile(r":(\d+)$")
-_HDFS_FAILED = re.compile(r"\bHDFS [a-z ]+ failed\b")
-_OF_THE_PATH = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
-
-FAILED_CONNECT_SECONDS = 5.0
-"""So long a failed connect is believed: requests that come meanwhile are told at once, and do not all wait for it."""
-
-
 class StoreUnavailableError(Exception):
-    """A store cannot be used now, whatever the path: it does not answer, refuses the credentials or lacks the bucket.
+    """A store cannot be used, whatever the path: it does not answer, refuses the credentials, or lacks the bucket.
 
-    The message tells callers what is wrong without naming the store; `advice` tells its operator what to do.
+    The message describes the error to clients without naming the store; `advice` is for the operator.
     """
 
     code = "storage_unavailable"
@@ -136,20 +126,19 @@ class StoreUnavailableError(Exception):
 
 
 class ListingOverdueError(StoreUnavailableError):
-    """A directory was not listed in time: it has very many entries, or the store is slow."""
+    """The listing of a directory took too long: it has too many entries, or the store is slow."""
 
     def __init__(self) -> None:
         super().__init__(
-            "A directory of the store behind a data root was not listed in time: it has very many entries, or the "
-            "store is slow.",
-            "Name a directory with fewer entries, or raise EVENKEEL_DATA_STORE_SEARCH_SECONDS.",
+            "Listing a directory of a data root's store took too long: it has too many entries, or the store is slow.",
+            "Name a directory with fewer entries, or increase EVENKEEL_DATA_STORE_SEARCH_SECONDS.",
         )
 
 
 @dataclass(frozen=True)
 class Child:
-    """What a listing tells of a file or directory; `size` in bytes, 0 for a directory. `modified` is in nanoseconds
-    since the epoch, None where the store does not tell.
+    """A file or directory in a listing. `size` is in bytes, 0 for a directory. `modified` is in nanoseconds since the
+    epoch, None if the store does not report it.
     """
 
     name: str
@@ -161,18 +150,19 @@ class Child:
 
 @dataclass(frozen=True)
 class Store:
-    """One file system of Arrow's, made when it is first needed. Safe to share between threads.
+    """A file system of Arrow, connected on first use. Safe to share between threads.
 
-    Every method raises PermissionError, StoreUnavailableError, or OSError for what is neither.
+    Every method raises PermissionError, StoreUnavailableError, or OSError for other errors.
     """
 
     location: Location
-    """Of the bucket or file system itself."""
+    """The bucket or file system."""
     connect: Callable[[], fs.FileSystem] = field(repr=False, compare=False)
     is_flat: bool = False
-    """Whether it knows names of objects alone: a listing then tells what asking for a directory does not."""
+    """Whether it is an object store, which has names of objects but no directories: existence then requires a listing.
+    """
     search_seconds: float = 30.0
-    """How long finding the files of a table may take."""
+    """Time limit for finding the files of a table."""
     clock: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
     _made: list[fs.FileSystem] = field(default_factory=list, init=False, repr=False, compare=False)
     _failed: list[tuple[float, StoreUnavailableError]] = field(
@@ -182,20 +172,21 @@ class Store:
     _listings: Listings = field(default_factory=Listings, init=False, repr=False, compare=False)
 
     def children(self, path: str, seconds: float | None = None) -> Iterator[Child] | None:
-        """What is directly in the directory, in no order; None if there is none. One request for a thousand entries.
+        """Returns the entries of a directory, unordered; None if it does not exist. One request lists a thousand
+        entries.
 
-        Raises ListingOverdueError after `seconds`, by default the store's own, and what every method raises.
+        Raises ListingOverdueError after `seconds` (by default `search_seconds`), and what every method raises.
         """
         limit = self.search_seconds if seconds is None else seconds
         try:
             found = self._listings.within(limit, path, lambda: self._list(path))
         except OverdueError:
             raise ListingOverdueError from None
-        # One by one: whoever counts need not wait until millions are made.
+        # Lazily: a caller that stops at a limit does not wait until millions are converted.
         return None if found is None else map(_child, found)
 
     def _list(self, path: str) -> list[fs.FileInfo] | None:
-        with self._asked():
+        with self._translating():
             try:
                 found: list[fs.FileInfo] = self._system().get_file_info(
                     fs.FileSelector(self._named(path), recursive=False)
@@ -206,8 +197,8 @@ class Store:
         return found
 
     def look(self, path: str) -> Child | None:
-        """What is there under this very name."""
-        with self._asked():
+        """Returns the entry with exactly this name; None if it does not exist."""
+        with self._translating():
             info = self._system().get_file_info(self._named(path))
             if info.type is not fs.FileType.NotFound:
                 return _child(info)
@@ -215,29 +206,30 @@ class Store:
             return None
 
     def open(self, path: str) -> pa.NativeFile:
-        """The file, to be read at any position. FileNotFoundError when it has gone."""
-        with self._asked():
+        """Opens the file for random access. Raises FileNotFoundError if it has been removed."""
+        with self._translating():
             return self._system().open_input_file(self._named(path))
 
     @contextmanager
-    def _asked(self) -> Iterator[None]:
+    def _translating(self) -> Iterator[None]:
         try:
             with translated():
                 yield
-        except _OF_THE_PATH:
+        except _PATH_ERRORS:
             raise
         except OSError as error:
             if self.location.scheme != "hdfs":
                 raise
-            # Java's exceptions come as plain errors, most of them about the name node and none about a path.
+            # Java exceptions arrive as plain OSErrors; most are about the name node, and none about a path.
             _log.warning("a store failed: %s", str(error).split("\n", 1)[0][:500])
-            raise _hdfs_is_away() from None
+            raise _hdfs_unavailable() from None
 
     def _check_presence(self) -> None:
-        """Raises StoreUnavailableError where HDFS finds not even its own root: Arrow takes each failure to look at
-        something for its absence, that of an HDFS which went away after it was connected to as well."""
+        """Raises StoreUnavailableError if HDFS does not find its own root. Arrow reports any failed look-up as a
+        missing file, including failures of an HDFS that went down after the connect.
+        """
         if self.location.scheme == "hdfs" and self._system().get_file_info("/").type is fs.FileType.NotFound:
-            raise _hdfs_is_away()
+            raise _hdfs_unavailable()
 
     def _named(self, path: str) -> str:
         if self.location.scheme in {"s3", "s3a"}:
@@ -245,7 +237,7 @@ class Store:
         return f"/{path}"
 
     def _system(self) -> fs.FileSystem:
-        # The lock is this store's own: others are connected to meanwhile.
+        # Each store has its own lock, so connecting to one does not block others.
         with self._lock:
             if not self._made:
                 self._made.append(self._connected())
@@ -258,7 +250,7 @@ class Store:
                 raise StoreUnavailableError(str(known), known.advice)
             self._failed.clear()
         try:
-            with self._asked():
+            with self._translating():
                 return self.connect()
         except StoreUnavailableError as error:
             self._failed.append((self.clock(), error))
@@ -267,15 +259,15 @@ class Store:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turns what Arrow raises for a store into PermissionError, FileNotFoundError or StoreUnavailableError."""
+    """Translates Arrow's errors for a store into PermissionError, FileNotFoundError or StoreUnavailableError."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        told = _translation(error)
-        if told is None:
+        translation = _translation(error)
+        if translation is None:
             raise
         _log.warning("a store failed: %s", str(error).split("\n", 1)[0][:500])
-        raise told from None
+        raise translation from None
 
 
 def _translation(error: Exception) -> Exception | None:
@@ -286,44 +278,45 @@ def _translation(error: Exception) -> Exception | None:
     code = found[1]
     if code in {"NO_SUCH_KEY", "RESOURCE_NOT_FOUND"}:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    if code in _DENIED:
+    if code in _DENIED_CODES:
         return PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     if code == "NO_SUCH_BUCKET":
         return StoreUnavailableError(
-            "The bucket behind a data root does not exist.", "Make the bucket, or correct EVENKEEL_DATA_ROOTS."
+            "The bucket of a data root does not exist.", "Create the bucket, or correct EVENKEEL_DATA_ROOTS."
         )
-    if code in _CREDENTIALS:
+    if code in _CREDENTIAL_CODES:
         return StoreUnavailableError(
-            f"The store behind a data root refuses the service's credentials ({code}).",
-            "Correct EVENKEEL_DATA_S3_ACCESS_KEY and EVENKEEL_DATA_S3_SECRET_KEY, or what the AWS default chain finds.",
+            f"The store of a data root refuses the service's credentials ({code}).",
+            "Correct EVENKEEL_DATA_S3_ACCESS_KEY and EVENKEEL_DATA_S3_SECRET_KEY, or the credentials that the AWS "
+            "default chain finds.",
         )
     if "configured region" in text:
         return StoreUnavailableError(
-            "The bucket behind a data root is in another region.", "Set EVENKEEL_DATA_S3_REGION to the bucket's region."
+            "The bucket of a data root is in another region.", "Set EVENKEEL_DATA_S3_REGION to the bucket's region."
         )
-    if code in _BUSY:
+    if code in _BUSY_CODES:
         return StoreUnavailableError(
-            f"The store behind a data root is overloaded or out of order ({code}).", "Look at the store; try again."
+            f"The store of a data root is overloaded or failing ({code}).", "Check the store, and try again."
         )
     return StoreUnavailableError(
-        f"The store behind a data root does not answer ({code}).",
+        f"The store of a data root does not answer ({code}).",
         "Start it, or correct EVENKEEL_DATA_S3_ENDPOINT and EVENKEEL_DATA_S3_REGION.",
     )
 
 
 def _hdfs_translation(text: str) -> StoreUnavailableError | None:
-    if any(library in text for library in _NO_JAVA):
+    if any(library in text for library in _NATIVE_LIBRARIES):
         return StoreUnavailableError(
-            "HDFS needs Hadoop's native client, which this service has not.",
+            "HDFS requires Hadoop's native client, which is not installed.",
             "Install Java and Hadoop where API and workers run; set JAVA_HOME, HADOOP_HOME (or ARROW_LIBHDFS_DIR) and "
             "CLASSPATH (`hadoop classpath --glob`).",
         )
-    return _hdfs_is_away() if _HDFS_FAILED.search(text) else None
+    return _hdfs_unavailable() if _HDFS_FAILED.search(text) else None
 
 
-def _hdfs_is_away() -> StoreUnavailableError:
+def _hdfs_unavailable() -> StoreUnavailableError:
     return StoreUnavailableError(
-        "The HDFS behind a data root does not answer.", "Start its name node, or correct EVENKEEL_DATA_ROOTS."
+        "The HDFS of a data root does not answer.", "Start its name node, or correct EVENKEEL_DATA_ROOTS."
     )
 
 
@@ -334,7 +327,7 @@ def _child(info: fs.FileInfo) -> Child:
 
 
 def connect_s3(settings: DataSettings) -> fs.FileSystem:
-    """Arrow's client of S3. Nothing is asked yet, unless the AWS chain asks the machine for its credentials."""
+    """Returns Arrow's S3 client. Sends no request yet, unless the AWS chain gets its credentials from the instance."""
     options: dict[str, Any] = {
         "connect_timeout": settings.store_connect_timeout_seconds,
         "request_timeout": settings.store_request_timeout_seconds,
@@ -354,30 +347,27 @@ def connect_s3(settings: DataSettings) -> fs.FileSystem:
 
 
 def connect_hdfs(location: Location, settings: DataSettings) -> fs.FileSystem:
-    """Arrow's client of HDFS, which needs Java and libhdfs. Connects at once."""
+    """Returns Arrow's HDFS client, which requires Java and libhdfs. Connects at once."""
     port = _PORT.search(location.authority)
     host = _PORT.sub("", location.authority)
     milliseconds = {
         "ipc.client.connect.timeout": settings.store_connect_timeout_seconds,
         "ipc.client.rpc-timeout.ms": settings.store_request_timeout_seconds,
     }
-    few = dict.fromkeys(("ipc.client.connect.max.retries", "ipc.client.connect.max.retries.on.timeouts"), "1")
+    single_retry = dict.fromkeys(("ipc.client.connect.max.retries", "ipc.client.connect.max.retries.on.timeouts"), "1")
     return fs.HadoopFileSystem(
         host or "default",
-        int(port[1]) if port else 0,  # a logical name has none
-        extra_conf={**few, **{name: str(round(1000 * seconds)) for name, seconds in milliseconds.items()}},
+        int(port[1]) if port else 0,  # a logical name has no port
+        extra_conf={**single_retry, **{name: str(round(1000 * seconds)) for name, seconds in milliseconds.items()}},
     )
 
 
-_PREFIX = "spark.hadoop.fs.s3a."
-
-
 def s3a_properties(settings: DataSettings) -> dict[str, str]:
-    """Spark properties by name: endpoint, region, path style and TLS as far as they are configured; empty where no root
-    is a bucket.
+    """Returns Spark properties for S3A: endpoint, region, path style and TLS if configured; empty if no root is a
+    bucket.
 
-    Keys are left out on purpose: they would be in the configuration of every application. Spark finds credentials by
-    its own chain, or where the operator's properties file names a provider.
+    Credentials are left out on purpose: they would be visible in the configuration of every application. Spark uses its
+    own credential chain, or a provider from the operator's properties file.
 
     >>> s3a_properties(DataSettings(roots="s3a://data", s3_endpoint="http://minio:9000"))["spark.hadoop.fs.s3a.endpoint"]
     'http://minio:9000'
@@ -385,42 +375,42 @@ def s3a_properties(settings: DataSettings) -> dict[str, str]:
     schemes = {parse_root(part).scheme for part in split_roots(settings.roots) if is_uri(part)}
     if not schemes & {"s3", "s3a"}:
         return {}
-    told = {}
+    properties_by_suffix = {}
     if settings.s3_endpoint:
-        told["endpoint"] = settings.s3_endpoint
-        told["path.style.access"] = str(settings.s3_path_style).lower()
-        told["connection.ssl.enabled"] = str(settings.s3_endpoint.startswith("https:")).lower()
+        properties_by_suffix["endpoint"] = settings.s3_endpoint
+        properties_by_suffix["path.style.access"] = str(settings.s3_path_style).lower()
+        properties_by_suffix["connection.ssl.enabled"] = str(settings.s3_endpoint.startswith("https:")).lower()
     if settings.s3_region:
-        told["endpoint.region"] = settings.s3_region
-    properties = {_PREFIX + name: value for name, value in told.items()}
+        properties_by_suffix["endpoint.region"] = settings.s3_region
+    properties = {_S3A_PREFIX + name: value for name, value in properties_by_suffix.items()}
     if "s3" in schemes:
-        # Hadoop has no file system of that name; distributions that have one say so in the operator's properties.
+        # Hadoop has no file system for `s3`; distributions that have one set it in the operator's properties.
         properties["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
     return properties
 
 
 @dataclass(frozen=True)
 class DirectoryRoot:
-    """A directory of this machine that is configured as `file:///…`, so that its files are known by their URIs."""
+    """A local directory that is configured as `file:///…`, so that its files are identified by URIs."""
 
     path: Path
 
 
 @dataclass(frozen=True)
 class StoreRoot:
-    """A bucket or a directory in a store, with all below it."""
+    """A bucket, or a directory in a store."""
 
     location: Location
     store: Store
 
 
 Root = Path | DirectoryRoot | StoreRoot
-"""A plain path is a directory whose files are known by their paths. Spark is told URIs of either."""
+"""A plain path is a directory whose files are identified by paths. Spark receives URIs in both cases."""
 
 
 @lru_cache(maxsize=16)
 def roots_of(settings: Settings) -> tuple[Root, ...]:
-    """The configured roots in order, the same for the same settings, so that connections are kept. Makes none yet."""
+    """Returns the configured roots in order. Cached by settings, so that connections are reused. Does not connect."""
     stores: dict[str, Store] = {}
     return tuple(
         Path(name) if isinstance(name, Path) else _root(parse_root(name), settings.data, stores)
@@ -438,7 +428,7 @@ def _root(location: Location, settings: DataSettings, stores: dict[str, Store]) 
 
 
 def open_store(location: Location, settings: DataSettings) -> Store:
-    """The store that holds `location`."""
+    """Returns the store that contains `location`."""
     whole = Location(location.scheme, location.authority, ())
     if location.scheme == "hdfs":
         return Store(whole, partial(connect_hdfs, whole, settings), search_seconds=settings.store_search_seconds)
@@ -446,7 +436,9 @@ def open_store(location: Location, settings: DataSettings) -> Store:
 
 
 def find_sink_directory(given: str, roots: Sequence[Path]) -> Path | None:
-    """Below the first root, or where an absolute path says, inside one; else None. Links are followed."""
+    """Returns the path below the first root, or an absolute path if it is inside any root; else None. Links are
+    resolved.
+    """
     for root in roots:
         base = Path(os.path.realpath(root))
         path = Path(os.path.realpath(base / given))
@@ -456,9 +448,10 @@ def find_sink_directory(given: str, roots: Sequence[Path]) -> Path | None:
 
 
 def issues_of_sink(sink: Sink, roots: Sequence[Path]) -> tuple[Issue, ...]:
-    """`path_outside_sink_roots`, where that is so. Without roots here nothing is known: workers may have some.
+    """Returns `path_outside_sink_roots` if the sink's path is outside. Without roots here nothing is checked: only
+    workers may have some.
 
-    Who has both, API and workers, is taken to have the same directories in them, and the same links.
+    If API and workers both have sink roots, they must be the same directories with the same links.
     """
     if not isinstance(sink, DeltaSink | ParquetSink) or not roots or find_sink_directory(sink.path, roots) is not None:
         return ()
@@ -466,5 +459,5 @@ def issues_of_sink(sink: Sink, roots: Sequence[Path]) -> tuple[Issue, ...]:
 
 
 def outside(given: str) -> str:
-    """What is wrong with a path that lies outside."""
-    return f"'{given}' does not lie inside a directory that sinks may write to: those of EVENKEEL_DATA_SINK_ROOTS."
+    """Returns the message for a path outside the sink roots."""
+    return f"'{given}' is not inside a directory that sinks may write to (EVENKEEL_DATA_SINK_ROOTS)."

@@ -1,4 +1,4 @@
-"""The columns of a table: from Parquet footers, or as declared for text files."""
+"""Reads the columns of a table: from Parquet footers, or as declared for text files, whose headers are checked."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from service.sql.types.data_types import (
 )
 
 FOOTERS_COMPARED = 64
-"""So many files of a table, spread evenly over it and with the first and last among them, must agree."""
+"""The schemas of at most this many files, evenly spread and including the first and last, are compared."""
 
 RATE_SCHEMA = Schema((Field("timestamp", TIMESTAMP), Field("value", BIGINT)))
 """The columns of a table with the format `rate`."""
@@ -55,16 +55,16 @@ RATE_SCHEMA = Schema((Field("timestamp", TIMESTAMP), Field("value", BIGINT)))
 _MAX_HEADER = 1 << 20
 _INT96 = "INT96"
 _MAX_FOOTER = 32 << 20
-"""Bytes: read whole, and taken apart into some twenty times as many."""
+"""In bytes. A footer is read whole, and takes about twenty times as much memory when parsed."""
 _MAX_PARTS = 100_000
-"""Of any list in a footer: row groups, columns of one, columns and their parts."""
+"""For every list in a footer: row groups, column chunks, and columns with their nested parts."""
 _MAX_PATH = 4096
-_TOLD = 2000
-_TAIL = 8
+_MAX_MESSAGE_NAMES_LENGTH = 2000
+_TAIL_BYTES = 8
 
 
 def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
-    """The columns of `table`, as Spark 4.3 reads them.
+    """Returns the columns of `table` as Spark 4.3 reads them.
 
     Raises SpecError `unreadable_file`, `corrupt_file`, `schema_mismatch`, `invalid_schema`, `duplicate_column`,
     `line_breaks_differ`, and StoreUnavailableError.
@@ -79,7 +79,7 @@ def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
 
 
 def spread(files: Sequence[DataFile], most: int) -> list[DataFile]:
-    """At most `most` of `files`, evenly spread: the first, and the last where there may be two."""
+    """Returns at most `most` of `files`, evenly spread, including the first, and the last if `most` is at least 2."""
     if len(files) <= most:
         return list(files)
     return [files[round(index * (len(files) - 1) / max(most - 1, 1))] for index in range(most)]
@@ -104,7 +104,7 @@ def _parquet(files: TableFiles, pointer: str) -> Schema:
         if folded in seen:
             raise SpecError.of(
                 "duplicate_column",
-                f"The columns {seen[folded]} and {field.name} differ in case alone, which Spark cannot read.",
+                f"The columns {seen[folded]} and {field.name} differ only in case, which Spark cannot read.",
                 pointer=pointer,
             )
         seen[folded] = field.name
@@ -120,37 +120,37 @@ def _footer(file: DataFile, files: TableFiles, pointer: str) -> Schema:
                 metadata = parquet.metadata
         arrow = metadata.schema.to_arrow_schema()
     except OSError as error:
-        # Arrow raises plain OSErrors, without a number, for files that do not make sense.
+        # Arrow raises OSErrors without an errno for invalid files.
         if error.errno is not None:
             raise unreadable(name, error, pointer) from None
         raise _corrupt(name, pointer) from None
     except (pa.ArrowException, ValueError, RuntimeError):
         raise _corrupt(name, pointer) from None
     leaves = _leaves(metadata.schema, name, pointer)
-    # What is nested has the path of its parts: `tags.list.element`.
+    # The leaves of nested columns have longer paths, such as `tags.list.element`.
     instants = {leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == _INT96}
     physical = dict.fromkeys(instants, _INT96) | {leaf.path: leaf.physical_type for leaf in leaves}
     return Schema(tuple(Field(field.name, data_type(field.type, physical.get(field.name, ""))) for field in arrow))
 
 
 def _leaves(schema: pq.ParquetSchema, name: str, pointer: str) -> list[pq.ColumnSchema]:
-    """The atomic columns, and those that nested ones are made of; with names that can be told and stored."""
+    """Returns the primitive columns, including those inside nested ones, after checking their number and names."""
     if len(schema) > MAX_COLUMNS:
         raise _too_large(f"'{name}' has {len(schema)} columns; at most {MAX_COLUMNS}", pointer)
     leaves = [schema.column(index) for index in range(len(schema))]
     if not leaves:
         raise _unsupported(f"'{name}' has no column.", pointer)
     if any("\0" in leaf.path or len(leaf.path) > _MAX_PATH for leaf in leaves):
-        what = f"the character U+0000 in its name, or one of more than {_MAX_PATH} characters"
-        raise _unsupported(f"A column of '{name}' has {what}: rename it.", pointer)
+        what = f"a name with the character U+0000, or with more than {_MAX_PATH} characters"
+        raise _unsupported(f"A column of '{name}' has {what}. Rename it.", pointer)
     return leaves
 
 
 def _check_length(stream: BinaryIO, name: str, size: int, pointer: str) -> None:
-    """Before a footer that is as long as its file is read."""
+    """Checks the length of the footer before it is read."""
     if size > _MAX_FOOTER:
-        stream.seek(-_TAIL, os.SEEK_END)
-        length = int.from_bytes(stream.read(_TAIL)[:4], "little")
+        stream.seek(-_TAIL_BYTES, os.SEEK_END)
+        length = int.from_bytes(stream.read(_TAIL_BYTES)[:4], "little")
         stream.seek(0)
         if length > _MAX_FOOTER:
             raise _too_large(f"The footer of '{name}' has {length >> 20} MB; at most {_MAX_FOOTER >> 20}", pointer)
@@ -174,26 +174,26 @@ def _compare(first: Schema, other: Schema, first_name: str, other_name: str, poi
     known, found = ({field.name: field.type for field in schema.fields} for schema in (first, other))
     for name, type_ in known.items():
         if name not in found:
-            raise _mismatch(f"'{other_name}' has no column {name}, which '{first_name}' has.", pointer)
+            raise _mismatch(f"The column {name} exists in '{first_name}' but not in '{other_name}'.", pointer)
         if found[name] != type_:
             raise _mismatch(
                 f"The column {name} is {type_} in '{first_name}' and {found[name]} in '{other_name}'.", pointer
             )
     for name in found:
         if name not in known:
-            raise _mismatch(f"'{other_name}' has the column {name}, which '{first_name}' has not.", pointer)
+            raise _mismatch(f"The column {name} exists in '{other_name}' but not in '{first_name}'.", pointer)
 
 
-def told(names: Sequence[str]) -> str:
-    """The first of these names, for messages."""
-    return ", ".join(names[:50])[:_TOLD]
+def format_names(names: Sequence[str]) -> str:
+    """Formats the first of these names for a message."""
+    return ", ".join(names[:50])[:_MAX_MESSAGE_NAMES_LENGTH]
 
 
 def _mismatch(detail: str, pointer: str) -> SpecError:
     return SpecError.of("schema_mismatch", detail, pointer=pointer)
 
 
-_PLAIN: dict[pa.DataType, DataType] = {
+_SIMPLE_TYPES: dict[pa.DataType, DataType] = {
     pa.bool_(): BOOLEAN,
     pa.int8(): DataType(TypeName.TINYINT),
     pa.int16(): DataType(TypeName.SMALLINT),
@@ -218,13 +218,13 @@ _PLAIN: dict[pa.DataType, DataType] = {
 
 
 def data_type(arrow: pa.DataType, physical: str = "") -> DataType:
-    """The type that Spark 4.3 reads a Parquet column of Arrow type `arrow` as.
+    """Returns the type as which Spark 4.3 reads a Parquet column of Arrow type `arrow`.
 
-    `physical` is the Parquet type: INT96 timestamps are instants although Arrow shows them without a zone; that of a
-    nested column is INT96 where any of its parts is. Nested columns, times of day and timestamps in nanoseconds are
-    OTHER.
+    `physical` is the Parquet type. INT96 timestamps are instants although Arrow shows them without a zone; the physical
+    type of a nested column is INT96 if any of its parts is. Nested columns that are not arrays, structs or maps, times
+    of day, and timestamps in nanoseconds are OTHER.
     """
-    plain = _PLAIN.get(arrow)
+    plain = _SIMPLE_TYPES.get(arrow)
     if plain is not None:
         return plain
     if pa.types.is_decimal(arrow) and arrow.precision <= 38:
@@ -251,7 +251,7 @@ def _nested(arrow: pa.DataType, physical: str) -> DataType | None:
 
 
 def _check_csv(source: TableSource, files: TableFiles, schema: Schema, pointer: str) -> None:
-    """Of a table whose values may hold line breaks, several files are looked at: each may have its own."""
+    """Checks header and line breaks. With `multi_line`, several files are read, since their line breaks may differ."""
     options = source.options
     chosen = spread(files.files, FOOTERS_COMPARED if options.multi_line else 1)
     for index, head in enumerate(for_each(chosen, lambda file: _first_row(file, source, files, pointer))):
@@ -259,8 +259,8 @@ def _check_csv(source: TableSource, files: TableFiles, schema: Schema, pointer: 
         if options.multi_line and is_text and differing_breaks(head, options):
             raise SpecError.of(
                 "line_breaks_differ",
-                f"'{name}' begins with a row in which a value holds another line break than the one after the row. "
-                "Spark would take it for that of all rows: write both alike, or the value without.",
+                f"A value in the first row of '{name}' contains another line break than the one after the row. Spark "
+                "would use it for all rows. Use the same line break for both, or remove it from the value.",
                 pointer=pointer,
             )
         if options.header and index == 0:
@@ -284,6 +284,7 @@ def _check_header(name: str, head: str, source: TableSource, schema: Schema, poi
         raise _mismatch(f"The header of '{name}' cannot be read.", pointer) from None
     if [own.casefold() for own in names] != [declared.casefold() for declared in schema.names]:
         raise _mismatch(
-            f"The header of '{name}' names {told(names) or 'nothing'}; the schema declares {told(schema.names)}.",
+            f"The header of '{name}' is {format_names(names) or 'empty'}; the schema declares "
+            f"{format_names(schema.names)}.",
             pointer,
         )

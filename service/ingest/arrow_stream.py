@@ -1,12 +1,9 @@
-"""The messages of an Arrow IPC stream, looked into for the one thing that pyarrow does not tell: are they compressed.
+"""Parses posted rows in the Arrow IPC streaming format.
 
-A message's metadata is a flatbuffer. Its `Message` table holds the kind of its header and the header; a `RecordBatch`
-table has its `compression` in the fourth place, and a `DictionaryBatch` holds a record batch in its second.
-
-Rows as an Arrow IPC stream.
-
-What a few bytes could blow up is refused: compressed buffers, dictionaries, run-end encoding, views, and buffers that
-several columns share.
+Refuses what could expand a small body: compressed buffers, dictionaries, run-end encoding, views, and buffers that
+several columns share. Compression is not visible through pyarrow, so `is_compressed` reads it from the metadata of each
+message. That is a flatbuffer: a `Message` table contains its header's type and the header; a `RecordBatch` table has
+`compression` as its fourth field, and a `DictionaryBatch` has a record batch as its second.
 """
 
 from __future__ import annotations
@@ -35,10 +32,14 @@ from service.sql.types.data_types import TEMPORAL, DataType, Schema, TypeName
 _HEADER = 2
 _DATA = 1
 _COMPRESSION = 3
+_SLACK = 128
+"""Bytes that a column of a batch may count more than were sent: bits are rounded up, and offsets may be omitted."""
+_FILE_MAGIC = b"ARROW1\0\0"
+"""First bytes of Arrow's file format."""
 
 
 def is_compressed(body: bytes) -> bool:
-    """Whether any batch in the stream has compressed buffers. Raises ArrowInvalid for what is no stream of messages."""
+    """Whether any batch in the stream has compressed buffers. Raises ArrowInvalid if the body is no IPC stream."""
     reader = ipc.MessageReader.open_stream(pa.BufferReader(body))
     while True:
         try:
@@ -63,7 +64,7 @@ def _has_compression(metadata: bytes, kind: str) -> bool:
 
 
 def _slot(metadata: bytes, table: int, field: int) -> int | None:
-    """Where the table has the field; None where it has not."""
+    """Returns the position of the table's field; None if the table does not have it."""
     (back,) = struct.unpack_from("<i", metadata, table)
     vtable = table - back
     (size,) = struct.unpack_from("<H", metadata, vtable)
@@ -82,21 +83,14 @@ def _table_at(metadata: bytes, table: int, field: int) -> int | None:
     return at + int(offset)
 
 
-_SLACK = 128
-"""Bytes that a column of a batch may count beyond those sent: bits are rounded up, offsets may be left out."""
-
-_FILE = b"ARROW1\0\0"
-"""What Arrow's other format, that of files, begins with."""
-
-
 def read_arrow(body: bytes, schema: Schema) -> pa.Table:
-    """The rows of a body; a column that it has not is NULL. Integers may be of any width that holds them.
+    """Returns the rows of a body; missing columns are NULL. Integers may have any width, if the values fit the column.
 
     Raises InvalidRowsError.
     """
     if not body:
         raise _malformed("it is empty")
-    if body.startswith(_FILE):
+    if body.startswith(_FILE_MAGIC):
         raise _malformed("it is an Arrow file (Feather): write the rows in the streaming format")
     try:
         if is_compressed(body):
@@ -108,7 +102,7 @@ def read_arrow(body: bytes, schema: Schema) -> pa.Table:
             batches = _batches(reader, len(body), len(schema.fields))
             table = pa.Table.from_batches(batches, reader.schema)
             if source.tell() != len(body):
-                raise _malformed("something follows its end")
+                raise _malformed("there is data after its end")
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise _malformed(shown(str(error))) from None
     return _stored(table, schema)
@@ -118,7 +112,7 @@ def _batches(reader: pa.RecordBatchReader, sent: int, columns: int) -> list[pa.R
     batches = []
     rows = held = 0
     for batch in reader:
-        # Before anything is asked for its size: offsets that lead nowhere are found here.
+        # Before sizes are computed: this finds invalid offsets.
         batch.validate(full=True)
         rows += batch.num_rows
         check_cells(rows, columns)
@@ -135,18 +129,18 @@ def _check_columns(found: pa.Schema, schema: Schema) -> None:
         if declared is None:
             raise unknown_column(field.name, schema.names)
         if field.name in found.names[:index]:
-            detail = f"The column '{shown(field.name)}' is there twice."
+            detail = f"The column '{shown(field.name)}' occurs twice."
             raise invalid_rows("duplicate_key", detail, column=field.name)
-        if not _is_taken(field.type, declared.type):
+        if not _is_accepted(field.type, declared.type):
             detail = (
-                f"The column '{shown(field.name)}' is {shown(str(field.type))} in Arrow's words; a {declared.type} "
-                f"column takes {arrow_type(declared.type)}."
+                f"The column '{shown(field.name)}' has the Arrow type {shown(str(field.type))}; a {declared.type} "
+                f"column requires {arrow_type(declared.type)}."
             )
             raise invalid_rows("invalid_value", detail, column=field.name)
 
 
-def _is_taken(found: pa.DataType, declared: DataType) -> bool:
-    """Whether values of an Arrow type may stand in the column, as far as the type tells."""
+def _is_accepted(found: pa.DataType, declared: DataType) -> bool:
+    """Whether values of an Arrow type may be stored in the column, as far as the type determines it."""
     kinds = pa.types
     match declared.name:
         case TypeName.STRING:
@@ -186,17 +180,17 @@ def _cast(column: pa.Array, type_: DataType, target: pa.DataType) -> pa.Array:
         values = column.cast(target)
     except pa.ArrowInvalid:
         row = first_failing(column, lambda part: part.cast(target))
-        raise _unfit(row, type_) from None
+        raise _bad_value(row, type_) from None
     if type_.name in TEMPORAL:
         outside = first_false(within_years(values))
         if outside is not None:
-            raise _unfit(outside, type_)
+            raise _bad_value(outside, type_)
     return values
 
 
-def _unfit(row: int, type_: DataType) -> BadValueError:
+def _bad_value(row: int, type_: DataType) -> BadValueError:
     return BadValueError(row, f"is not {describe(type_)}")
 
 
 def _malformed(reason: str) -> InvalidRowsError:
-    return invalid_rows("malformed_row", f"The body is no Arrow IPC stream: {reason}.")
+    return invalid_rows("malformed_row", f"The body is not a valid Arrow IPC stream: {reason}.")

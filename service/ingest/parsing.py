@@ -1,12 +1,8 @@
-"""What posted rows may be written in.
+"""Parses a posted body (CSV, NDJSON or an Arrow stream) into a table of the stream's columns.
 
-Rows as CSV: UTF-8, commas, a header that names columns, an empty value without quotes as NULL.
-
-Rows as JSON objects, one a line (NDJSON).
-
-Read by Python's parser: Arrow's takes NaN, several rows on a line, and ends the process at a line `null`.
-
-A posted body as a table of the stream's columns, whatever it is written in.
+CSV is UTF-8 with commas and a header that names the columns; an empty value without quotes is NULL. NDJSON is one JSON
+object on each line. It is parsed by Python's parser: Arrow's accepts NaN and several rows on a line, and crashes the
+process at a line `null`.
 """
 
 from __future__ import annotations
@@ -40,28 +36,28 @@ from service.sql.types.data_types import DataType, Field, Schema, TypeName
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 CSV = "text/csv"
-
 ROWS = (NDJSON, ARROW, CSV)
-
-
-# The quote first, then what stands before it: a search for one character is quick, and holds up every other thread.
+# Matches the quote first, then looks behind it: searching for one character is fast, and a slow search holds the GIL.
 _QUOTED = re.compile(r'"(?<![^,\r\n]")(?:[^"]++|"")*+"(?=[,\r\n]|\Z)')
 _LINE_END = re.compile(r"\r\n|\n|\r")
-_INSIDE = "\x01"
-"""Stands for a line end inside quotes while lines are counted."""
+_QUOTED_LINE_END = "\x01"
+"""Replaces a line end inside quotes while lines are counted."""
 
 
 def read_csv(body: str, schema: Schema) -> pa.Table:
-    """The rows of a body; a column that the header does not name is NULL. Raises InvalidRowsError."""
+    """Returns the rows of a body; columns that the header does not name are NULL. Raises InvalidRowsError."""
     body = body.removeprefix("\ufeff")
     _check_quotes(body)
     header, table = _read_table(body, schema)
     for index, name in enumerate(header):
         if name not in schema.names:
-            # It may be a row, or be parted by something else.
-            raise unknown_column(name, schema.names, line=1, hint="The first line names the columns, parted by commas.")
+            # The header may be missing, or have another delimiter.
+            hint = "The first line must name the columns, separated by commas."
+            raise unknown_column(name, schema.names, line=1, hint=hint)
         if name in header[:index]:
-            raise invalid_rows("duplicate_key", f"The header names '{shown(name)}' twice.", line=1, column=name)
+            raise invalid_rows(
+                "duplicate_key", f"The header names the column '{shown(name)}' twice.", line=1, column=name
+            )
     check_cells(table.num_rows, len(schema.fields))
     columns = []
     for field in schema.fields:
@@ -76,15 +72,17 @@ def read_csv(body: str, schema: Schema) -> pa.Table:
 
 
 def _check_quotes(body: str) -> None:
-    """Refuses what Arrow would guess at: quotes that are not closed, or do not enclose a whole value."""
+    """Refuses quotes that are not closed, or do not enclose a whole value, which Arrow would accept."""
     if '"' not in body:
         return
     flat = _flat(body)
     at = flat.find('"')
     if at >= 0:
         before = flat[:at]
-        line = 1 + len(_LINE_END.findall(before)) + before.count(_INSIDE)
-        detail = "A quote is not closed, or stands inside a value: enclose the value in quotes and double those in it."
+        line = 1 + len(_LINE_END.findall(before)) + before.count(_QUOTED_LINE_END)
+        detail = (
+            "A quote is not closed, or is inside a value. Enclose the value in quotes, and double quotes inside it."
+        )
         raise invalid_rows("malformed_row", detail, line=line)
 
 
@@ -99,7 +97,7 @@ def _read_table(body: str, schema: Schema) -> tuple[list[str], pa.Table]:
     try:
         table = arrow_csv.read_csv(
             io.BytesIO(raw),
-            # In one block and one thread: rows are counted, and the body is in memory anyway.
+            # One block and one thread, so that rows can be counted; the body is in memory anyway.
             read_options=arrow_csv.ReadOptions(use_threads=False, block_size=max(1024, len(raw) + 1)),
             parse_options=arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
             convert_options=arrow_csv.ConvertOptions(
@@ -117,7 +115,7 @@ def _read_table(body: str, schema: Schema) -> tuple[list[str], pa.Table]:
 def _malformed(body: str, wrong: list[arrow_csv.InvalidRow], error: Exception) -> InvalidRowsError:
     if wrong:
         row = wrong[0]
-        detail = f"The header names {row.expected_columns} columns, and here are {row.actual_columns} values."
+        detail = f"The header names {row.expected_columns} columns, but this row has {row.actual_columns} values."
         return invalid_rows("malformed_row", detail, line=_line_of(body, row.number - 1))
     if not _LINE_END.search(body.strip("\r\n")):
         return no_rows()
@@ -125,19 +123,23 @@ def _malformed(body: str, wrong: list[arrow_csv.InvalidRow], error: Exception) -
 
 
 def _flat(body: str) -> str:
-    return _QUOTED.sub(lambda found: _INSIDE * len(_LINE_END.findall(found.group())), body.replace(_INSIDE, " "))
+    return _QUOTED.sub(
+        lambda found: _QUOTED_LINE_END * len(_LINE_END.findall(found.group())), body.replace(_QUOTED_LINE_END, " ")
+    )
 
 
 def _line_of(body: str, record: int) -> int:
-    """The line on which a record begins, both counted as Arrow does: the header is record 0, empty lines are none."""
+    """Returns the line on which a record begins. Records are counted as in Arrow: the header is record 0, and empty
+    lines are not counted.
+    """
     line, seen = 1, -1
-    # A quoted value of a line of its own leaves nothing behind: it is no empty line.
-    marked = _QUOTED.sub(lambda found: "q" + _INSIDE * len(_LINE_END.findall(found.group())), body)
+    # Replace quoted values by a character, so that a line with only a quoted value does not count as empty.
+    marked = _QUOTED.sub(lambda found: "q" + _QUOTED_LINE_END * len(_LINE_END.findall(found.group())), body)
     for text in _LINE_END.split(marked):
         seen += bool(text)
         if seen == record:
             return line
-        line += 1 + text.count(_INSIDE)
+        line += 1 + text.count(_QUOTED_LINE_END)
     return line
 
 
@@ -145,23 +147,23 @@ _NONE = type(None)
 
 
 class _Fraction(str):
-    """A number with a point or an exponent, as it was written."""
+    """A number with a decimal point or an exponent, as it was written."""
 
     __slots__ = ()
 
 
-class _TwiceError(ValueError):
-    """A key is given twice in one object."""
+class _DuplicateKeyError(ValueError):
+    """A key occurs twice in one object."""
 
 
 class _ConstantError(ValueError):
-    """NaN or an infinity, which JSON has not."""
+    """NaN or an infinity, which JSON does not have."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise _TwiceError(Counter(key for key, _ in pairs).most_common(1)[0][0])
+        raise _DuplicateKeyError(Counter(key for key, _ in pairs).most_common(1)[0][0])
     return found
 
 
@@ -170,11 +172,11 @@ def _constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_Fraction, parse_constant=_constant)
-# `decode` would look for spaces around every line once more, which takes a third of the time.
-_scan = _DECODER.scan_once  # type: ignore[attr-defined]  # typeshed does not know it
+# `decode` would strip white space from every line again, which takes a third of the time.
+_scan = _DECODER.scan_once  # type: ignore[attr-defined]  # missing in typeshed
 _SPACE = " \t\r"
 
-_TAKEN: dict[TypeName, frozenset[type]] = {
+_JSON_TYPES: dict[TypeName, frozenset[type]] = {
     TypeName.BOOLEAN: frozenset({bool}),
     TypeName.TINYINT: frozenset({int}),
     TypeName.SMALLINT: frozenset({int}),
@@ -182,7 +184,7 @@ _TAKEN: dict[TypeName, frozenset[type]] = {
     TypeName.BIGINT: frozenset({int}),
     TypeName.FLOAT: frozenset({int, _Fraction}),
     TypeName.DOUBLE: frozenset({int, _Fraction}),
-    # As a text too: many writers of JSON make every number a double.
+    # Text is allowed too: many JSON writers convert every number to a double.
     TypeName.DECIMAL: frozenset({int, _Fraction, str}),
     TypeName.STRING: frozenset({str}),
     TypeName.BINARY: frozenset({str}),
@@ -193,7 +195,7 @@ _TAKEN: dict[TypeName, frozenset[type]] = {
 
 
 def read_ndjson(body: str, schema: Schema) -> pa.Table:
-    """The rows of a body; a column that an object has not is NULL, blank lines are passed over.
+    """Returns the rows of a body; keys missing from an object are NULL, and blank lines are skipped.
 
     Raises InvalidRowsError.
     """
@@ -223,37 +225,37 @@ def read_ndjson(body: str, schema: Schema) -> pa.Table:
 def _read_object(text: str, number: int) -> dict[str, Any]:
     try:
         row, end = _scan(text, 0)
-    except _TwiceError as error:
+    except _DuplicateKeyError as error:
         name = str(error)
         raise invalid_rows(
-            "duplicate_key", f"The key '{shown(name)}' is given twice.", line=number, column=name[:100]
+            "duplicate_key", f"The key '{shown(name)}' occurs twice.", line=number, column=name[:100]
         ) from None
     except _ConstantError as error:
-        raise invalid_rows("malformed_row", f"{error} is no JSON.", line=number) from None
+        raise invalid_rows("malformed_row", f"{error} is not valid JSON.", line=number) from None
     except json.JSONDecodeError as error:
         raise invalid_rows(
-            "malformed_row", f"This is no JSON object: {error.msg}, at character {error.colno}.", line=number
+            "malformed_row", f"This is not a JSON object: {error.msg}, at character {error.colno}.", line=number
         ) from None
     except StopIteration:
         raise _not_an_object(number) from None
     except RecursionError:
         raise invalid_rows("malformed_row", "Arrays and objects are nested too deeply.", line=number) from None
     except ValueError:
-        raise invalid_rows("malformed_row", "A number has more digits than can be read.", line=number) from None
+        raise invalid_rows("malformed_row", "A number has too many digits.", line=number) from None
     if end < len(text):
-        raise invalid_rows("malformed_row", f"Something follows the object, at character {end + 1}.", line=number)
+        raise invalid_rows("malformed_row", f"There is text after the object, at character {end + 1}.", line=number)
     if not isinstance(row, dict):
         raise _not_an_object(number)
     return row
 
 
 def _not_an_object(number: int) -> InvalidRowsError:
-    return invalid_rows("malformed_row", "Every line is a JSON object: a row.", line=number)
+    return invalid_rows("malformed_row", "Every line must be a JSON object: one row.", line=number)
 
 
 def _column(values: list[Any], field: Field) -> pa.Array:
     type_ = field.type
-    taken = _TAKEN[type_.name]
+    taken = _JSON_TYPES[type_.name]
     if not set(map(type, values)) <= taken | {_NONE}:
         row = next(row for row, value in enumerate(values) if value is not None and type(value) not in taken)
         raise BadValueError(row, f"is {_kind(values[row])} and not {describe(type_)}")
@@ -281,7 +283,7 @@ def _strings(values: list[Any]) -> pa.Array:
         return pa.array(values, pa.string())
     except UnicodeEncodeError:
         row = next(row for row, value in enumerate(values) if value is not None and not _is_text(value))
-        raise BadValueError(row, "holds half of a surrogate pair") from None
+        raise BadValueError(row, "contains half of a surrogate pair") from None
 
 
 def _is_text(value: str) -> bool:
@@ -306,10 +308,9 @@ _TEXTS: Mapping[str, Callable[[str, Schema], pa.Table]] = {NDJSON: read_ndjson, 
 
 
 def rows_of(body: bytes, media_type: str, schema: Schema) -> pa.Table:
-    """The rows in `body`: every column of `schema` in its order and type, NULL where it was left out.
+    """Returns the rows in `body`, with every column of `schema` in its order and type; missing values are NULL.
 
-    `media_type` is one of those that rows may come in. Raises InvalidRowsError for the first thing that is wrong: rows
-    are taken all or none.
+    `media_type` is one of `ROWS`. Raises InvalidRowsError for the first fault; either all rows are accepted or none.
     """
     table = read_arrow(body, schema) if media_type == ARROW else _TEXTS[media_type](_decoded(body), schema)
     if table.num_rows == 0:

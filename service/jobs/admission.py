@@ -1,6 +1,6 @@
-"""Refuses what a tenant asks for beyond its limits, before anything of it is stored.
+"""Checks a job before it is stored: the tenant's limits, and whether its query can run.
 
-Finds a job's files, reads their columns and compiles its query: what a worker will do, done before accepting.
+The query check finds the files of the tables, reads their columns and compiles the query, as a worker does later.
 """
 
 from __future__ import annotations
@@ -33,77 +33,76 @@ from service.sql.types.data_types import TIMESTAMP, Schema
 from service.store import accounts, input_streams
 from service.store.session import Database
 
-_SOON_SECONDS = 10
-"""When a slot may have become free: nobody knows how long the jobs take that are before."""
-_LATER_SECONDS = 60
-"""When somebody may have deleted a stream."""
+_RETRY_JOBS_SECONDS = 10
+"""Retry-After for limits that count jobs. When a slot becomes free depends on jobs of unknown duration."""
+_RETRY_STREAMS_SECONDS = 60
+"""Retry-After for limits that a client gets below by deleting a stream."""
+_NO_STREAMS: Mapping[str, Schema] = MappingProxyType({})
+_compile_slots = BoundedSemaphore(2)
+"""Limits concurrent compilations. The compiler is pure Python and holds the GIL: more threads gain nothing and slow
+down other requests.
+"""
+_NO_FILES_CODES = frozenset({"empty_directory", "path_not_found"})
 
 
-def require_room_to_wait(session: Session, limits: LimitSettings, tenant: str) -> None:
-    """Raises TooManyJobsError where as many jobs of the tenant wait as may. Those that come at the same instant do not
-    see each other: they may be some more.
+def require_queue_capacity(session: Session, limits: LimitSettings, tenant: str) -> None:
+    """Raises TooManyJobsError if the number of the tenant's queued jobs has reached the limit.
+
+    Concurrent submissions do not see each other, so the limit may be exceeded by a few jobs.
     """
-    most = limits.queued_jobs
-    if most and accounts.count_waiting(session, tenant, most) >= most:
+    limit = limits.queued_jobs
+    if limit and accounts.count_waiting(session, tenant, limit) >= limit:
         raise TooManyJobsError(
-            f"{most} jobs of tenant '{tenant}' wait already, as many as may (EVENKEEL_LIMITS_QUEUED_JOBS). "
-            "Submit this one when some of them have started, or cancel some.",
-            retry_after_seconds=_SOON_SECONDS,
+            f"Tenant '{tenant}' has {limit} queued jobs, which is the limit (EVENKEEL_LIMITS_QUEUED_JOBS). "
+            "Submit this job when some of them have started, or cancel some.",
+            retry_after_seconds=_RETRY_JOBS_SECONDS,
         )
 
 
-def require_room_to_explain(session: Session, limits: LimitSettings, tenant: str, since: int) -> None:
-    """Raises TooManyExplanationsError where the tenant waits for as many as it may of those that it asked for after
-    `since` (milliseconds): for earlier ones, nobody waits any more.
+def require_explanation_capacity(session: Session, limits: LimitSettings, tenant: str, since: int) -> None:
+    """Raises TooManyExplanationsError if the number of the tenant's pending explanations has reached the limit.
+
+    Only explanations requested after `since` (milliseconds) count: earlier requests have timed out.
     """
-    most = limits.explanations
-    if most and accounts.count_explanations(session, tenant, since) >= most:
+    limit = limits.explanations
+    if limit and accounts.count_explanations(session, tenant, since) >= limit:
         raise TooManyExplanationsError(
-            f"Tenant '{tenant}' waits for {most} explanations already, as many as may at once "
-            "(EVENKEEL_LIMITS_EXPLANATIONS). Ask for this one when they are answered.",
-            retry_after_seconds=_SOON_SECONDS,
+            f"Tenant '{tenant}' has {limit} pending explanations, which is the limit (EVENKEEL_LIMITS_EXPLANATIONS). "
+            "Request this one when some of them have finished.",
+            retry_after_seconds=_RETRY_JOBS_SECONDS,
         )
 
 
-def require_room_for_stream(session: Session, limits: LimitSettings, tenant: str) -> None:
-    """Raises TooManyStreamsError where the tenant has as many streams of posted rows as it may."""
-    most = limits.streams
-    if most and accounts.count_streams(session, tenant) >= most:
+def require_stream_capacity(session: Session, limits: LimitSettings, tenant: str) -> None:
+    """Raises TooManyStreamsError if the number of the tenant's streams of posted rows has reached the limit."""
+    limit = limits.streams
+    if limit and accounts.count_streams(session, tenant) >= limit:
         raise TooManyStreamsError(
-            f"Tenant '{tenant}' has {most} streams, as many as may be (EVENKEEL_LIMITS_STREAMS). Delete one that is no "
-            "longer needed: DELETE /v1/streams/{name}.",
-            retry_after_seconds=_LATER_SECONDS,
+            f"Tenant '{tenant}' has {limit} streams, which is the limit (EVENKEEL_LIMITS_STREAMS). Delete one that is "
+            "no longer needed: DELETE /v1/streams/{name}.",
+            retry_after_seconds=_RETRY_STREAMS_SECONDS,
         )
 
 
-def require_room_for_rows(session: Session, limits: LimitSettings, tenant: str) -> None:
-    """Raises TooManyPostedBytesError once the tenant's posted rows take as much room as they may. The batch with which
-    they reach the limit is accepted.
+def require_posted_bytes_capacity(session: Session, limits: LimitSettings, tenant: str) -> None:
+    """Raises TooManyPostedBytesError if the tenant's posted rows have reached the limit in bytes.
+
+    The batch that reaches the limit is accepted.
     """
-    most = limits.posted_bytes
-    if most and accounts.posted_bytes(session, tenant) >= most:
+    limit = limits.posted_bytes
+    if limit and accounts.posted_bytes(session, tenant) >= limit:
         raise TooManyPostedBytesError(
-            f"The rows that tenant '{tenant}' has posted take {most} bytes or more, as many as may be "
+            f"The posted rows of tenant '{tenant}' take {limit} bytes or more, which is the limit "
             "(EVENKEEL_LIMITS_POSTED_BYTES). Delete a stream whose rows are no longer needed: "
             "DELETE /v1/streams/{name}.",
-            retry_after_seconds=_LATER_SECONDS,
+            retry_after_seconds=_RETRY_STREAMS_SECONDS,
         )
-
-
-_NO_STREAMS: Mapping[str, Schema] = MappingProxyType({})
-
-_COMPILING = BoundedSemaphore(2)
-"""The compiler is Python, which runs on one thread at a time: further compiling threads gain nothing and slow down
-other requests.
-"""
-
-_WITHOUT_FILES = frozenset({"empty_directory", "path_not_found"})
 
 
 @dataclass(frozen=True)
 class CheckedJob:
-    """The compiled query, how large the files of all its tables are together, and the job with the columns that were
-    inferred, as if they had been declared.
+    """The compiled query, the total bytes of all table files, and the job with inferred columns added as declared
+    schemas.
     """
 
     query: BoundQuery
@@ -112,8 +111,8 @@ class CheckedJob:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A table with its columns, and the bytes of its files."""
+class _ResolvedTable:
+    """A table, its columns, and the total bytes of its files."""
 
     table: Table
     schema: Schema
@@ -126,34 +125,34 @@ def check_job(
     streams: Mapping[str, Schema] = _NO_STREAMS,
     *,
     is_accepted: bool = False,
-    goes_on: bool = False,
+    has_state: bool = False,
 ) -> CheckedJob:
-    """The compiled query and what it reads; `streams` are the columns of the tenant's streams, by name.
+    """Compiles the job's query against the columns of its tables. `streams` maps the tenant's streams to their columns.
 
-    `is_accepted`: the job is stored, and its settings are new; limits that earlier versions did not have do not apply
-    to its query. A job that `goes_on` has copies of the tables that it follows, and needs no files of them.
+    `is_accepted`: the job is stored and only its settings are new. Its query is then exempt from limits that the
+    version that accepted it did not have. A job `has_state` if it resumes from a checkpoint; it then has copies of its
+    followed tables and does not need their files.
 
-    Raises SpecError with every place that is wrong, and StorageUnavailableError where a store of the data roots cannot
-    be used.
+    Raises SpecError with all issues found, and StorageUnavailableError if a store of the data roots cannot be used.
     """
-    found: dict[str, _Found] = {}
+    found: dict[str, _ResolvedTable] = {}
     for name, table in spec.tables.items():
         try:
-            found[name] = _look_at(name, table, roots, streams, grows=name in spec.streams)
+            found[name] = _resolve_table(name, table, roots, streams, may_be_empty=name in spec.streams)
         except SpecError as error:
-            if not goes_on or name not in spec.followed or error.code not in _WITHOUT_FILES:
+            if not has_state or name not in spec.followed or error.code not in _NO_FILES_CODES:
                 raise
-            found[name] = _without_files(name, spec.followed[name], error)
+            found[name] = _resolve_without_files(name, spec.followed[name], error)
         _check_event_time(name, table, found[name].schema)
-    with _COMPILING:
+    with _compile_slots:
         schemas = {name: one.schema for name, one in found.items()}
         query = compile_job(spec, schemas, is_accepted=is_accepted, has_new_settings=is_accepted)
-    known = spec.model_copy(update={"tables": {name: one.table for name, one in found.items()}})
-    return CheckedJob(query, sum(one.bytes for one in found.values()), known)
+    with_schemas = spec.model_copy(update={"tables": {name: one.table for name, one in found.items()}})
+    return CheckedJob(query, sum(one.bytes for one in found.values()), with_schemas)
 
 
 def posted_schemas(database: Database, tenant: str, spec: JobSpec) -> dict[str, Schema]:
-    """The columns of the streams of posted rows that a job names, those that are there."""
+    """Returns the columns of the streams of posted rows that a job names; streams that do not exist are left out."""
     names = {table.stream for table in spec.tables.values() if isinstance(table, StreamTable)}
     if not names:
         return {}
@@ -161,50 +160,52 @@ def posted_schemas(database: Database, tenant: str, spec: JobSpec) -> dict[str, 
         return input_streams.find_schemas(session, tenant, names)
 
 
-def _look_at(name: str, table: Table, roots: Sequence[Root], streams: Mapping[str, Schema], *, grows: bool) -> _Found:
-    """What a table is; one that `grows` may have no file yet."""
+def _resolve_table(
+    name: str, table: Table, roots: Sequence[Root], streams: Mapping[str, Schema], *, may_be_empty: bool
+) -> _ResolvedTable:
+    """Finds a table's files and columns. `may_be_empty`: the table may have no files yet."""
     if isinstance(table, RateTable):
-        return _Found(table, RATE_SCHEMA)
+        return _ResolvedTable(table, RATE_SCHEMA)
     if isinstance(table, StreamTable):
-        return _Found(table, _posted(name, table, streams))
+        return _ResolvedTable(table, _stream_schema(name, table, streams))
     try:
-        files = find_stream_files(name, table, roots) if grows else find_table_files(name, table, roots)
+        files = find_stream_files(name, table, roots) if may_be_empty else find_table_files(name, table, roots)
         if not files.files and table.declared_schema is not None:
-            return _Found(table, parse_schema(table.declared_schema, f"{pointer_of(name)}/schema"))
+            return _ResolvedTable(table, parse_schema(table.declared_schema, f"{pointer_of(name)}/schema"))
         if not files.files:
             raise SpecError.of(
                 "schema_cannot_be_inferred",
-                f"'{table.path}' holds no file yet that would tell the columns. Put a first one there"
-                f"{', or declare its schema' if table.lacks_schema else ''}.",
+                f"'{table.path}' contains no file yet from which to infer the columns. Add a file"
+                f"{', or declare the schema' if table.lacks_schema else ''}.",
                 pointer=f"{pointer_of(name)}/path",
             )
         if table.lacks_schema:
             schema = schema_text(infer_schema(name, table, files))
             table = table.model_copy(update={"declared_schema": schema})
-        return _Found(table, read_schema(name, table, files), files.bytes)
+        return _ResolvedTable(table, read_schema(name, table, files), files.bytes)
     except StoreUnavailableError as error:
         raise StorageUnavailableError(f"{error} Nothing was stored; try again.") from None
 
 
-def _without_files(name: str, table: TableSource, error: SpecError) -> _Found:
-    """A table that is followed and has no file now, by its declared columns. Raises SpecError where it has none."""
+def _resolve_without_files(name: str, table: TableSource, error: SpecError) -> _ResolvedTable:
+    """Returns a followed table that has no files now. Raises SpecError if its schema is not declared."""
     if table.declared_schema is not None:
-        return _Found(table, parse_schema(table.declared_schema, f"{pointer_of(name)}/schema"))
+        return _ResolvedTable(table, parse_schema(table.declared_schema, f"{pointer_of(name)}/schema"))
     raise SpecError.of(
         error.code,
-        f"{error.issues[0].detail} The job goes on with the version of the table that it has, but settings are checked "
-        "against its files, which tell its columns: put them back, then change the settings.",
+        f"{error.issues[0].detail} The job continues with its copy of the table, but a change of settings is checked "
+        "against the columns in the table's files. Restore the files, then change the settings.",
         pointer=error.issues[0].pointer,
     )
 
 
-def _posted(name: str, table: StreamTable, streams: Mapping[str, Schema]) -> Schema:
+def _stream_schema(name: str, table: StreamTable, streams: Mapping[str, Schema]) -> Schema:
     known = streams.get(table.stream)
     if known is None:
         nearest = nearest_names(table.stream, list(streams))
         raise SpecError.of(
             "stream_unknown",
-            f"There is no stream '{table.stream}'.{did_you_mean(nearest)} PUT /v1/streams/{{name}} makes one.",
+            f"There is no stream '{table.stream}'.{did_you_mean(nearest)} Create it with PUT /v1/streams/{{name}}.",
             pointer=f"{pointer_of(name)}/stream",
             suggestions=nearest,
         )

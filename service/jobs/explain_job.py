@@ -1,12 +1,7 @@
-"""Plans a job without running it. A worker plans it, on the way that every job takes, and nothing of it is kept.
+"""Plans a job without running it (`explain_job`), and profiles keys of a table (`profile_table`).
 
-The query whose plan tells of a table's keys: it groups by each of them.
-
-What a worker knows of those keys is what the profile tells.
-
-What is known of a table's keys, and what a shuffle by each would come to.
-
-Profiles keys of a table: a worker plans a query that groups by them, on the way that every explanation takes.
+A worker plans the submitted job like any other; its row is deleted afterwards. A key profile is computed from the
+explanation of a query that groups the table by each of its keys.
 """
 
 from __future__ import annotations
@@ -34,9 +29,14 @@ from service.store import jobs, publication, workers
 from service.store.jobs import EXPLAIN
 from service.store.session import Database
 
+_TABLE = "t"
+_ALIAS_PREFIX = re.compile(r"\bk(\d+)\.")
+_QUERY_POINTER = re.compile(r"^/query(?:/source/queries/(?P<place>\d+))?(?:/group_by/(?P<column>\d+).*|.*)$")
+_THRESHOLDS = SkewSettings()
+
 
 class ExplainFailedError(Exception):
-    """A worker found out that the job cannot be planned."""
+    """A worker could not plan the job."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail)
@@ -51,29 +51,29 @@ async def explain_job(
     submissions: Submissions,
     submission: Submission,
 ) -> PlanReport:
-    """The plan report of a job that is not run.
+    """Returns the plan report of a job without running it.
 
-    Raises SpecError for a job that cannot run, ExplainFailedError where only a worker found that out,
-    TooManyExplanationsError where the tenant waits for as many as it may, and WorkerUnavailableError where none
-    answered in time.
+    Raises SpecError for an invalid job, ExplainFailedError if only the worker found the error, TooManyExplanationsError
+    if the tenant's limit is reached, and WorkerUnavailableError if no worker answered in time.
     """
-    patience = settings.api.explain_timeout_seconds
+    timeout = settings.api.explain_timeout_seconds
     accepted = await submissions.run(submit_job, database, doorbell, settings, submission)
     job_id, tenant = accepted.job.id, submission.tenant
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(timeout):
             return await _wait_for_report(database, watcher, tenant, job_id)
     except TimeoutError:
         raise WorkerUnavailableError(
-            f"No worker has planned the job within {patience:g} s. Is one running (GET /readyz), and is it busy?"
+            f"No worker planned the job within {timeout:g} s. Check whether a worker is running (GET /readyz) and "
+            "whether it is busy."
         ) from None
     finally:
-        # Also for a caller that went away; a worker that still plans it notices that its claim is void.
-        await asyncio.shield(asyncio.to_thread(_forget, database, job_id))
+        # Also if the caller has disconnected. A worker that still plans the job finds that it lost its claim.
+        await asyncio.shield(asyncio.to_thread(_delete_explanation, database, job_id))
 
 
-def forget_abandoned(database: Database) -> None:
-    """Removes explanations that a killed process left behind."""
+def delete_abandoned_explanations(database: Database) -> None:
+    """Deletes explanations whose process was killed."""
     with database.write() as session:
         jobs.delete_forgotten_explains(session, database.now(session))
 
@@ -81,7 +81,7 @@ def forget_abandoned(database: Database) -> None:
 async def _wait_for_report(database: Database, watcher: JobWatcher, tenant: str, job_id: str) -> PlanReport:
     version = 0
     while True:
-        # Every wait ends by itself now and then: a change may be missed while the database does not answer.
+        # Waits end after a few seconds: the watcher may miss a change while the database is unavailable.
         await watcher.wait_for_change(job_id, version, seconds=5)
         version, report = await asyncio.to_thread(_read_report, database, tenant, job_id)
         if report is not None:
@@ -96,7 +96,7 @@ def _read_report(database: Database, tenant: str, job_id: str) -> tuple[int, Pla
         if not jobs.has_finished(row):
             return row.version, None
         if row.status == JobStatus.TIMED_OUT.value:
-            # Its worker counts the same time, and was the first to see it over.
+            # The worker applies the same timeout and may notice it first.
             raise TimeoutError
         if row.status != JobStatus.SUCCEEDED.value:
             raise ExplainFailedError(_problem(row.error, row.status))
@@ -116,18 +116,13 @@ def _problem(error: object, status: str) -> Problem:
     return Problem.model_validate(error)
 
 
-def _forget(database: Database, job_id: str) -> None:
+def _delete_explanation(database: Database, job_id: str) -> None:
     with database.write() as session:
         jobs.delete_job(session, job_id)
 
 
-_TABLE = "t"
-_KEY = re.compile(r"\bk(\d+)\.")
-_IN_QUERY = re.compile(r"^/query(?:/source/queries/(?P<place>\d+))?(?:/group_by/(?P<column>\d+).*|.*)$")
-
-
-def job_of(request: ProfileRequest) -> JobSpec:
-    """The job whose plan tells of the keys: a branch of a UNION ALL for each, under an alias of its own."""
+def build_profile_job(request: ProfileRequest) -> JobSpec:
+    """Returns the job to plan: a UNION ALL with one branch for each key, each under its own table alias."""
     branches = [
         {
             "source": {"kind": "table", "table": _TABLE, "alias": alias(place)},
@@ -147,19 +142,19 @@ def job_of(request: ProfileRequest) -> JobSpec:
     return JobSpec.model_validate({"name": "profile", "tables": {_TABLE: request.table}, "query": query})
 
 
-def as_posted(issue: Issue) -> Issue:
-    """An issue of the query that was made of the request, told of the request."""
+def to_request_issue(issue: Issue) -> Issue:
+    """Converts an issue of the generated query into one that points into the profile request."""
     pointer = issue.pointer or ""
     if not pointer.startswith("/query"):
         return issue.model_copy(update={"pointer": pointer.replace(f"/tables/{_TABLE}", "/table", 1) or None})
-    found = _IN_QUERY.match(pointer)
+    found = _QUERY_POINTER.match(pointer)
     place = found["place"] if found and found["place"] else "0"
     return issue.model_copy(
         update={
             "pointer": f"/keys/{place}" + (f"/{found['column']}" if found and found["column"] else ""),
-            # The names of tables there are the query's own.
-            "detail": _KEY.sub("", issue.detail),
-            "suggestions": tuple(_KEY.sub("", one) for one in issue.suggestions),
+            # Remove the aliases, which are internal to the generated query.
+            "detail": _ALIAS_PREFIX.sub("", issue.detail),
+            "suggestions": tuple(_ALIAS_PREFIX.sub("", one) for one in issue.suggestions),
             "line": None,
             "column": None,
         }
@@ -167,7 +162,7 @@ def as_posted(issue: Issue) -> Issue:
 
 
 def alias(place: int) -> str:
-    """What the table is called where it is grouped by the key at this place."""
+    """Returns the table's alias in the branch that groups by the key at this index."""
     return f"k{place}"
 
 
@@ -175,12 +170,9 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-_THRESHOLDS = SkewSettings()
-
-
-def profile_of(request: ProfileRequest, plan: PlanReport, slots: int) -> ProfileReport:
-    """What the plan of the request's query tells, for `slots` tasks."""
-    # Each alias stands for one key; those of a union's branches stand below a name for where they are.
+def build_profile(request: ProfileRequest, plan: PlanReport, slots: int) -> ProfileReport:
+    """Computes the profile for `slots` concurrent tasks from the plan report of the generated query."""
+    # Each alias belongs to one key. In a union, the alias follows the path of its branch.
     sizes = plan.tables[0]
     table = ProfiledTable(files=sizes.files, bytes=sizes.bytes, rows=sizes.rows, rows_are_exact=sizes.rows_are_exact)
     found = {known.table.rpartition("/")[2]: known for known in plan.keys if known.columns}
@@ -189,15 +181,16 @@ def profile_of(request: ProfileRequest, plan: PlanReport, slots: int) -> Profile
 
 
 def task_rows(rows: int, distinct: int, hot: Sequence[int], slots: int) -> tuple[int, int]:
-    """Rows of the hottest and of the median task of a shuffle by a key to `slots` tasks.
+    """Returns the rows of the largest and of the median task when rows are shuffled by a key to `slots` tasks.
 
-    `hot` are the rows of the hottest keys. A key is whole on one task; hot keys go to the emptiest task, largest first
-    (longest processing time first; Graham, 1969), and all others are spread evenly over as many tasks as there are
-    keys: the best that hashing can come to, so that what is told here is no bad luck.
+    `hot` are the row counts of the hot keys. All rows of a key go to one task. Hot keys are assigned to the least
+    loaded task, largest first (longest processing time first; Graham, 1969). All other rows are spread evenly over as
+    many tasks as there are keys. This is the best that hashing can achieve, so the result does not depend on unlucky
+    hash values.
     """
     tasks = max(1, min(slots, distinct))
     others = max(rows - sum(hot), 0)
-    # So many tasks may be the hot keys' own, where there are no others.
+    # Without other rows, each hot key may have a task of its own.
     loads = [others / tasks] * tasks
     heapq.heapify(loads)
     for count in sorted(hot, reverse=True):
@@ -253,7 +246,7 @@ def _unknown(columns: tuple[str, ...], table: TableStatistics, slots: int) -> Ke
         max_over_median=1.0,
         max_over_even=1.0,
         skewed=False,
-        advice="No row of it could be sampled, so nothing is known of this key.",
+        advice="No rows could be sampled, so no statistics of this key are available.",
     )
 
 
@@ -262,22 +255,22 @@ def _advice(
 ) -> str:
     name = ", ".join(columns)
     hot = known.hot_keys
-    subject = f"{name} is {hot[0].value} in {hot[0].share:.1%} of the rows" if hot else f"No value of {name} stands out"
+    subject = f"{name} is {hot[0].value} in {hot[0].share:.1%} of the rows" if hot else f"{name} has no hot key"
     if known.distinct_keys < slots:
         values = "value" if known.distinct_keys == 1 else "values"
         subject += f" and has about {known.distinct_keys:,} {values} for {slots:,} tasks"
     if over_median >= over_even:
-        told = f"{subject}: the hottest task gets {over_median:.1f} times the rows of others"
+        finding = f"{subject}: the largest task gets {over_median:.1f} times the rows of the median task"
     else:
-        told = f"{subject}: the hottest task gets {over_even:.1f} times what each would if all had a share"
+        finding = f"{subject}: the largest task gets {over_even:.1f} times the rows of an even split over all slots"
     if max(over_median, over_even) <= _THRESHOLDS.factor:
-        return f"{told}, nothing needs to change."
+        return f"{finding}. No change is needed."
     if not skewed:
-        return f"{told}, but too few for that to matter."
+        return f"{finding}, but that task is too small to matter."
     return (
-        f"{told}. Aggregate by it in two phases (agg_phase), count its distinct values in buckets "
-        "(distinct_split.enabled), join by it with the hot keys apart (join.skew ISOLATE); left to auto, these are "
-        "chosen where they pay."
+        f"{finding}. Use a two-phase aggregate (agg_phase), split distinct aggregates into buckets "
+        "(distinct_split.enabled), and isolate hot keys in joins (join.skew ISOLATE). With `auto`, the optimizer "
+        "chooses these if they reduce the cost."
     )
 
 
@@ -291,26 +284,26 @@ async def profile_table(
     tenant: str,
     request_id: str | None,
 ) -> ProfileReport:
-    """What a sample tells of the keys. Nothing of it is kept.
+    """Returns statistics of the keys, estimated from a sample. Nothing is stored.
 
-    Raises SpecError for columns that are not there and tables that cannot be read, TooManyExplanationsError where the
-    tenant waits for as many as it may, and WorkerUnavailableError where no worker answered in time.
+    Raises SpecError for unknown columns and unreadable tables, TooManyExplanationsError if the tenant's limit is
+    reached, and WorkerUnavailableError if no worker answered in time.
     """
     try:
-        submission = Submission(tenant, job_of(request), "", request_id, kind=EXPLAIN)
+        submission = Submission(tenant, build_profile_job(request), "", request_id, kind=EXPLAIN)
         plan = await explain_job(database, watcher, doorbell, settings, submissions, submission)
     except SpecError as error:
-        raise SpecError([as_posted(issue) for issue in error.issues]) from None
+        raise SpecError([to_request_issue(issue) for issue in error.issues]) from None
     except ExplainFailedError as error:
-        errors = tuple(as_posted(issue) for issue in error.problem.errors)
+        errors = tuple(to_request_issue(issue) for issue in error.problem.errors)
         raise ExplainFailedError(error.problem.model_copy(update={"errors": errors})) from None
     if request.slots is not None:
-        return profile_of(request, plan, request.slots)
-    return profile_of(request, plan, await asyncio.to_thread(_largest_worker, database, settings))
+        return build_profile(request, plan, request.slots)
+    return build_profile(request, plan, await asyncio.to_thread(_largest_worker, database, settings))
 
 
 def _largest_worker(database: Database, settings: Settings) -> int:
-    """Slots of the live worker that has most of them; 1 where none tells."""
+    """Returns the largest number of slots of any live worker; 1 if no worker reports its slots."""
     with database.read() as session:
         silent_before = database.now(session) - worker_silence_ms(settings)
         return max((row.slots or 1 for row in workers.list_workers(session, silent_before)), default=1)

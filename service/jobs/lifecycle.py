@@ -1,21 +1,10 @@
-"""What the use cases of streaming jobs have in common: which jobs they concern, and how settings change.
+"""Cancels, stops, resumes and deletes jobs, and changes the settings of stopped streaming jobs.
 
-Asks for a job to be cancelled. A worker that runs it notices within moments; one that no worker has ends at once.
+A worker that runs a job notices a cancel or stop request within seconds; a job without a worker ends at once.
 
-Ends jobs that are CANCELLING and that no worker has any more, while no worker is there to sweep.
-
-What the last worker had is shown as QUEUED once its lease has run out: another worker may take it. Of a job that is
-CANCELLING nothing but its end is left to do, and the API can do that itself. It does not wait for workers that may
-have missed the database, as sweepers do: one that lives after all, and comes too late, is refused by its lease. Files
-of such a job are left to the next purge, which knows whose they are.
-
-Deletes a job at rest with its plan, metrics, events, result files and state.
-
-Asks a streaming job to stop. Its worker ends it after the mini-batch at hand; one without a worker stops at once.
-
-Lets a streaming job that rests go on: from its checkpoint, or from scratch.
-
-Changes settings of a streaming job that rests; they hold from its next run on.
+`CancelledJobs` ends jobs that are CANCELLING and whose worker's lease has expired, so that they end even if no worker
+runs the sweeper. Unlike the sweeper, it does not wait for workers that may have lost the database: a worker that
+returns too late is refused because of its lease. The next purge removes the files of such a job.
 """
 
 from __future__ import annotations
@@ -47,8 +36,8 @@ from service.contract.job import JobSpec
 from service.contract.options import Difference, patched, state_differences
 from service.contract.problems import Issue
 from service.data.roots import roots_of
-from service.jobs.admission import check_job, posted_schemas, require_room_to_wait
-from service.jobs.views import Job, Listening, require_job, state_for_change
+from service.jobs.admission import check_job, posted_schemas, require_queue_capacity
+from service.jobs.views import Job, QueueListeners, require_job, state_for_change
 from service.results.directories import remove_job_directory
 from service.store import jobs, streaming_jobs
 from service.store.jobs import end_abandoned_attempt
@@ -58,34 +47,38 @@ from service.store.streaming_state import find_stream
 from service.store.tables import JobRow
 from service.store.transitions import NO_LEASE, move_locked_job
 
+_log = structlog.get_logger(__name__)
+_CHECK_INTERVAL_SECONDS = 2.0
+
 
 def require_streaming(
     session: Session, tenant: str, job_id: str, *, for_change: bool = False, with_spec: bool = False
 ) -> JobRow:
-    """As `require_job`. Raises NotAStreamError too."""
+    """As `require_job`, for a streaming job. Also raises NotAStreamError."""
     row = require_job(session, tenant, job_id, for_change=for_change, with_spec=with_spec)
     if row.mode == Mode.BATCH.value:
-        raise NotAStreamError("The job reads its tables once: only jobs of the streaming modes stop and go on.")
+        raise NotAStreamError("The job is a batch job: only streaming jobs can be stopped and resumed.")
     return row
 
 
 def require_stopped(row: JobRow, now: int) -> None:
-    """Raises NotStoppedError, with what to do, unless the job rests, and JobStateUnknownError."""
+    """Raises NotStoppedError, with what to do, unless the job is STOPPED. Also raises JobStateUnknownError."""
     status = state_for_change(row, now)
     if status is JobStatus.STOPPED:
         return
     if status is None:
-        advice = "it has ended for good, submit it again."
+        advice = "it has finished. Submit it again."
     elif status in {JobStatus.STOPPING, JobStatus.CANCELLING}:
-        advice = "wait until it has."
+        advice = "wait until it has stopped or ended."
     else:
         advice = "stop it first (POST /v1/jobs/{id}/stop)."
     raise NotStoppedError(f"The job is {status or row.status}: {advice}")
 
 
 def with_settings(spec: JobSpec, patch: Mapping[str, Any], *, has_state: bool) -> JobSpec:
-    """The job with what a `SettingsPatch` changes. Raises StateNotCompatibleError with every setting that the state
-    there is does not allow to change.
+    """Returns the job with the changes of a `SettingsPatch` applied.
+
+    Raises StateNotCompatibleError with every changed setting that the existing state does not allow to change.
     """
     settings = patched(spec.settings, patch)
     differences = state_differences(spec.settings, settings) if has_state else []
@@ -96,7 +89,7 @@ def with_settings(spec: JobSpec, patch: Mapping[str, Any], *, has_state: bool) -
 
 
 def save_spec(session: Session, row: JobRow, spec: JobSpec, now: int) -> None:
-    """Stores a changed job; `row` is locked and not refreshed."""
+    """Stores a changed job. `row` must be locked; it is not refreshed."""
     session.execute(
         update(JobRow)
         .where(JobRow.id == row.id)
@@ -114,11 +107,11 @@ def check_settings(
     *,
     from_scratch: bool,
 ) -> dict[str, Any]:
-    """The stored job with which the changed settings were checked; the caller checks again if the job has changed
-    when it stores them.
+    """Checks a change of settings and returns the stored spec that was checked.
 
-    Raises what `require_streaming`, `require_stopped`, `with_settings` and `check_job` do, and changes nothing. Files
-    are looked at here, and not while the job is locked.
+    The caller must check again if the spec has changed by the time it stores the settings. Raises what
+    `require_streaming`, `require_stopped`, `with_settings` and `check_job` raise, and changes nothing. Files are read
+    here, while the job is not locked.
     """
     with database.read() as session:
         row = require_streaming(session, tenant, job_id, with_spec=True)
@@ -126,12 +119,12 @@ def check_settings(
         has_state = not from_scratch and has_layout(session, job_id)
         spec = with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state)
     streams = posted_schemas(database, tenant, spec)
-    check_job(spec, roots_of(settings), streams, is_accepted=True, goes_on=has_state)
+    check_job(spec, roots_of(settings), streams, is_accepted=True, has_state=has_state)
     return row.spec
 
 
 def has_layout(session: Session, job_id: str) -> bool:
-    """Whether there is state that was laid out by the job's settings."""
+    """Whether the job has state whose layout depends on its settings."""
     stream = find_stream(session, job_id)
     return stream is not None and stream.layout is not None
 
@@ -139,14 +132,14 @@ def has_layout(session: Session, job_id: str) -> bool:
 def _issue(difference: Difference) -> Issue:
     return Issue(
         code=StateNotCompatibleError.code,
-        detail=f"'{difference.setting}' was {json.dumps(difference.old)} when the state was made. Leave it as it was, "
-        'or give it when you resume with {"from": "scratch"}: all input that is still there is then read again.',
+        detail=f"'{difference.setting}' was {json.dumps(difference.old)} when the state was created. Keep that value, "
+        'or change it when you resume with {"from": "scratch"}, which reads all input that still exists again.',
         pointer="/" + difference.setting.replace(".", "/"),
     )
 
 
 def cancel_job(database: Database, settings: Settings, tenant: str, job_id: str) -> Job:
-    """The job, CANCELLED or CANCELLING. Asking again while it is CANCELLING changes nothing.
+    """Cancels a job and returns it, CANCELLED or CANCELLING. A job that is already CANCELLING does not change.
 
     Raises JobNotFoundError, JobStateUnknownError and, for a finished job, JobAlreadyFinishedError.
     """
@@ -155,49 +148,46 @@ def cancel_job(database: Database, settings: Settings, tenant: str, job_id: str)
         row = require_job(session, tenant, job_id, for_change=True, with_spec=True)
         status = state_for_change(row, now)
         if status is None:
-            raise JobAlreadyFinishedError(f"The job is {row.status}: there is nothing left to cancel.")
+            raise JobAlreadyFinishedError(f"The job is {row.status} and cannot be cancelled.")
         if status in {JobStatus.QUEUED, JobStatus.STOPPED}:
-            _end(session, row, now)
+            _cancel_unheld_job(session, row, now)
         elif status is not JobStatus.CANCELLING:
             move_locked_job(session, row, JobStatus.CANCELLING, now, {"cancel_requested_at": now})
         session.refresh(row)
-        return Job.of(row, now, Listening(session, settings, now))
+        return Job.of(row, now, QueueListeners(session, settings, now))
 
 
-def _end(session: Session, row: JobRow, now: int) -> None:
-    """No worker holds the job: there is nobody to wait for. One that lost its lease changes nothing any more."""
+def _cancel_unheld_job(session: Session, row: JobRow, now: int) -> None:
+    """Cancels a job that no worker holds. A worker that lost its lease cannot change the job any more."""
     end_abandoned_attempt(session, row, now)
     error = problems.cancelled().model_dump(mode="json")
     ended = {**NO_LEASE, "cancel_requested_at": now, "finished_at": now, "next_run_at": None, "error": error}
     move_locked_job(session, row, JobStatus.CANCELLED, now, ended)
 
 
-_log = structlog.get_logger(__name__)
-
-_LOOK_SECONDS = 2.0
-
-
 class CancelledJobs:
-    """Looks for such jobs now and then. Start it in the event loop of a process; any number of processes may look."""
+    """Periodically ends CANCELLING jobs without a worker. Start it in a process's event loop; several processes may run
+    it.
+    """
 
-    def __init__(self, database: Database, look_seconds: float = _LOOK_SECONDS) -> None:
+    def __init__(self, database: Database, check_interval_seconds: float = _CHECK_INTERVAL_SECONDS) -> None:
         self._database = database
-        self._look_seconds = look_seconds
+        self._check_interval_seconds = check_interval_seconds
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to look."""
-        self._task = asyncio.create_task(self._look(), name="cancelled-jobs")
+        """Starts the periodic check."""
+        self._task = asyncio.create_task(self._check_periodically(), name="cancelled-jobs")
 
     async def stop(self) -> None:
-        """Ends looking."""
+        """Stops the periodic check."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
 
     def step(self) -> None:
-        """Ends those that are there now. Raises what the database raises."""
+        """Ends the jobs that qualify now. Raises database errors."""
         with self._database.read() as session:
             if not is_any_to_end(session, self._database.now(session)):
                 return
@@ -206,47 +196,48 @@ class CancelledJobs:
         for job_id in ended:
             _log.warning("cancelled_job_ended", job_id=job_id)
 
-    async def _look(self) -> None:
+    async def _check_periodically(self) -> None:
         while True:
-            await asyncio.sleep(self._look_seconds)
+            await asyncio.sleep(self._check_interval_seconds)
             try:
                 await asyncio.to_thread(self.step)
-            except Exception as error:  # noqa: BLE001 - the next look may do
+            except Exception as error:  # noqa: BLE001 - the next check may succeed
                 _log.warning("cancelled_jobs_not_ended", error=type(error).__name__)
 
 
 def delete_job(database: Database, results: Path, streams: Path, tenant: str, job_id: str) -> None:
-    """Removes the job, then every file below `results` and `streams` that its attempts wrote.
+    """Deletes a finished or stopped job, then every file below `results` and `streams` that its attempts wrote.
 
     Raises JobNotFoundError, JobStateUnknownError and, while the job may still change, JobNotFinishedError.
     """
     with database.write() as session:
         row = require_job(session, tenant, job_id, for_change=True)
         if row.status != JobStatus.STOPPED.value and state_for_change(row, database.now(session)) is not None:
-            raise JobNotFinishedError(f"The job is {row.status}: cancel it first, and delete it when it has ended.")
+            raise JobNotFinishedError(f"The job is {row.status}: cancel it first, and delete it after it has ended.")
         jobs.delete_job(session, row.id)
-    # After the commit: files without a job are garbage, a job without its files would be a broken promise.
+    # After the commit: a purge removes files without a job, but a job without its files could not serve its result.
     remove_job_directory(results, job_id)
     remove_job_directory(streams, job_id)
 
 
 def stop_job(database: Database, settings: Settings, tenant: str, job_id: str) -> Job:
-    """The job, STOPPING or STOPPED; CANCELLING where that was asked for. Asking again changes nothing.
+    """Requests a stop and returns the job: STOPPING or STOPPED, or CANCELLING if a cancel was requested.
 
-    Raises JobNotFoundError, NotAStreamError, JobStateUnknownError and, for a finished job, JobAlreadyFinishedError.
+    The worker stops the job after the current mini-batch. A repeated request changes nothing. Raises JobNotFoundError,
+    NotAStreamError, JobStateUnknownError and, for a finished job, JobAlreadyFinishedError.
     """
     with database.write() as session:
         now = database.now(session)
         row = require_streaming(session, tenant, job_id, for_change=True, with_spec=True)
         if state_for_change(row, now) is None:
-            raise JobAlreadyFinishedError(f"The job is {row.status}: there is nothing left to stop.")
+            raise JobAlreadyFinishedError(f"The job is {row.status} and cannot be stopped.")
         streaming_jobs.request_stop(session, row, now)
         session.refresh(row)
-        return Job.of(row, now, Listening(session, settings, now))
+        return Job.of(row, now, QueueListeners(session, settings, now))
 
 
 class ResumeFrom(StrEnum):
-    """Where a job goes on: behind the last mini-batch, with its state; or at the beginning, without any."""
+    """Where a job resumes: after its last mini-batch, with its state; or from scratch, without state."""
 
     CHECKPOINT = "checkpoint"
     SCRATCH = "scratch"
@@ -258,16 +249,16 @@ def resume_job(
     settings: Settings,
     tenant: str,
     job_id: str,
-    begin: ResumeFrom,
+    start_from: ResumeFrom,
     patch: Mapping[str, Any],
 ) -> Job:
-    """The job, QUEUED, with the settings that `patch` changes, and workers rung for it.
+    """Resumes a stopped job: applies `patch` to its settings, queues it, notifies the workers, and returns the job.
 
-    Raises JobNotFoundError, NotAStreamError, NotStoppedError, StateNotCompatibleError where a changed setting does not
-    go with state that is kept, TooManyJobsError where as many jobs of the tenant wait as may (by the same count as for
-    those that it submits, and no more exact), and what `check_job` raises where the query cannot follow one.
+    Raises JobNotFoundError, NotAStreamError, NotStoppedError, StateNotCompatibleError if a changed setting does not fit
+    the state that is kept, TooManyJobsError if the tenant's limit of queued jobs is reached (checked as for
+    submissions, without a lock), and what `check_job` raises if the query does not support a setting.
     """
-    from_scratch = begin is ResumeFrom.SCRATCH
+    from_scratch = start_from is ResumeFrom.SCRATCH
     job = None
     while job is None:
         checked: Mapping[str, Any] = {}
@@ -277,7 +268,7 @@ def resume_job(
             now = database.now(session)
             row = require_streaming(session, tenant, job_id, for_change=True, with_spec=True)
             require_stopped(row, now)
-            require_room_to_wait(session, settings.limits, tenant)
+            require_queue_capacity(session, settings.limits, tenant)
             if patch:
                 if row.spec != checked:
                     continue
@@ -286,16 +277,17 @@ def resume_job(
                 save_spec(session, row, spec, now)
             streaming_jobs.request_resume(session, row, now, from_scratch=from_scratch)
             session.refresh(row)
-            job = Job.of(row, now, Listening(session, settings, now))
+            job = Job.of(row, now, QueueListeners(session, settings, now))
     doorbell.ring(job_id, Queue(row.queue))
     return job
 
 
 def change_settings(database: Database, settings: Settings, tenant: str, job_id: str, patch: Mapping[str, Any]) -> Job:
-    """The job with what a `SettingsPatch` changes.
+    """Changes settings of a stopped streaming job from its next run on, and returns the job. `patch` is a
+    `SettingsPatch`.
 
-    Raises JobNotFoundError, NotAStreamError, NotStoppedError, StateNotCompatibleError, and what `check_job` raises
-    where the query cannot follow a setting.
+    Raises JobNotFoundError, NotAStreamError, NotStoppedError, StateNotCompatibleError, and what `check_job` raises if
+    the query does not support a setting.
     """
     while True:
         checked = check_settings(database, settings, tenant, job_id, patch, from_scratch=False)
@@ -310,4 +302,4 @@ def change_settings(database: Database, settings: Settings, tenant: str, job_id:
             if changed != spec:
                 save_spec(session, row, changed, now)
                 session.refresh(row)
-            return Job.of(row, now, Listening(session, settings, now))
+            return Job.of(row, now, QueueListeners(session, settings, now))

@@ -1,4 +1,4 @@
-"""Reads the result of a job that SUCCEEDED, or of a stream as it is: a page of it, or its files for a download."""
+"""Reads the result of a successful job, or the current result of a streaming job: one page, or files to download."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from service.store.streaming_state import find_stream
 from service.store.tables import JobRow
 
 MANAGED = "managed"
-"""The sink whose rows this service keeps."""
+"""The sink whose rows this service stores and serves."""
 
 MAX_PAGE_SIZE = 10_000
-"""A larger `page_size` is read as this."""
+"""A larger `page_size` is reduced to this."""
 
 Rows = Annotated[
     list[list[Any]],
@@ -32,26 +32,27 @@ Rows = Annotated[
         {
             "type": "array",
             "items": {"type": "array", "items": {}},
-            "description": "One array a row, its values in the order of `columns`. Integers are numbers (BIGINT up to "
-            "64 bits), DECIMAL is a string, NaN and the infinities are the strings `NaN`, `Infinity`, `-Infinity`, "
-            "TIMESTAMP is RFC 3339 in UTC, TIMESTAMP_NTZ the same without zone, DATE `YYYY-MM-DD`, BINARY base64.",
+            "description": "One array for each row, with its values in the order of `columns`. Integers are numbers "
+            "(BIGINT up to 64 bits), DECIMAL is a string, NaN and the infinities are the strings `NaN`, `Infinity`, "
+            "`-Infinity`, TIMESTAMP is RFC 3339 in UTC, TIMESTAMP_NTZ the same without a zone, DATE `YYYY-MM-DD`, "
+            "BINARY base64.",
         }
     ),
 ]
 
 
 class ResultPage(Frozen):
-    """Some rows of a result."""
+    """A page of rows of a result."""
 
     columns: tuple[Column, ...]
     rows: Rows
     total_rows: int
-    next_cursor: str = Field(description="Give it as `cursor` for the next page; empty on the last one.")
+    next_cursor: str = Field(description="Pass it as `cursor` to get the next page; empty on the last page.")
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where results are: those of jobs that ended, and what streaming jobs keep."""
+class ResultDirectories:
+    """The directories of results: `results` for batch jobs, `streams` for streaming jobs."""
 
     results: Path
     streams: Path
@@ -59,17 +60,17 @@ class Places:
 
 @dataclass(frozen=True)
 class FoundResult:
-    """The files of a result. `version` tells it from others of the same job: a stream's changes as it runs."""
+    """The files of a result. `version` identifies a version of a streaming job's result; it is empty for batch jobs."""
 
     files: ResultFiles
     version: str
 
 
 def find_result(
-    database: Database, places: Places, tenant: str, job_id: str, version: tuple[int, int] | None = None
+    database: Database, places: ResultDirectories, tenant: str, job_id: str, version: tuple[int, int] | None = None
 ) -> FoundResult:
-    """The files of the result; of a streaming job those of its newest state, or of `version`: generation and version of
-    the result in it.
+    """Returns the files of the result. For a streaming job, `version` is the generation and the version of the result
+    in it; without it, the newest one is used.
 
     Raises JobNotFoundError, ResultNotReadyError and ResultMissingError.
     """
@@ -78,37 +79,39 @@ def find_result(
         if Mode(row.mode).is_streaming:
             stream = find_stream(session, job_id)
             generation = None if stream is None else stream.generation
-            return _of_stream(places.streams, row, generation, version)
+            return _find_stream_result(places.streams, row, generation, version)
         if has_lost_its_result(row):
             raise ResultMissingError(
-                "The job succeeded, and its result has been removed since: results are kept for a limited time. "
+                "The job succeeded, but its result has been removed because results are kept for a limited time. "
                 "Submit the job again."
             )
         if row.status != JobStatus.SUCCEEDED.value or row.result_path is None:
-            raise ResultNotReadyError(f"The job is {row.status}; only a job that SUCCEEDED has a result.")
+            raise ResultNotReadyError(f"The job is {row.status}; only a job that has SUCCEEDED has a result.")
         directory = places.results / row.result_path
     return FoundResult(open_result(directory), "")
 
 
-def _of_stream(streams: Path, row: JobRow, generation: int | None, version: tuple[int, int] | None) -> FoundResult:
+def _find_stream_result(
+    streams: Path, row: JobRow, generation: int | None, version: tuple[int, int] | None
+) -> FoundResult:
     kind = row.spec.get("sink", {}).get("kind", MANAGED)
     if kind != MANAGED:
-        raise ResultNotReadyError(f"The result of this job goes to its sink, '{kind}': read it there.")
+        raise ResultNotReadyError(f"The job writes its result to its sink '{kind}'. Read it there.")
     if generation is None:
-        raise ResultNotReadyError("The job has not begun: its result comes with the first mini-batch.")
+        raise ResultNotReadyError("The job has not started. It has a result after its first mini-batch.")
     if version is not None and version[0] != generation:
-        raise ResultMissingError("The job was resumed from scratch meanwhile. Start again without a cursor.")
+        raise ResultMissingError("The job has been resumed from scratch. Start again without a cursor.")
     found = open_stream_result(result_directory(streams, row.id, generation), None if version is None else version[1])
     return FoundResult(found.files, f"{generation}.{found.version}")
 
 
 def read_result(
-    database: Database, places: Places, tenant: str, job_id: str, cursor: str, page_size: int
+    database: Database, places: ResultDirectories, tenant: str, job_id: str, cursor: str, page_size: int
 ) -> ResultPage:
-    """At most `page_size` rows from behind `cursor` (empty: from the first on). All pages that follow each other are of
-    one version of the result.
+    """Returns at most `page_size` rows that follow `cursor`; an empty cursor starts at the first row.
 
-    Raises JobNotFoundError, ResultNotReadyError, ResultMissingError and InvalidCursorError.
+    All pages that follow one another are of the same version of the result. Raises JobNotFoundError,
+    ResultNotReadyError, ResultMissingError and InvalidCursorError.
     """
     scope = f"result|{job_id}"
     start, version = _position(cursor, scope)
@@ -125,7 +128,7 @@ def read_result(
 
 
 def _position(cursor: str, scope: str) -> tuple[int, tuple[int, int] | None]:
-    """Where the next page begins, and in which version of a stream's result; a job that ends has one alone."""
+    """Returns the first row of the page, and the version of a streaming job's result (None for a batch job)."""
     if not cursor:
         return 0, None
     start, version = decode_cursor(cursor, scope, (int, str))

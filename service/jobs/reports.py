@@ -1,15 +1,10 @@
-"""A job beside the earlier one that it names: may it name that one, and what has become of both.
+"""Reads a job's plan report and metrics, compares it with an earlier job, and simulates its stages on other slot
+counts.
 
-How long stages would take on a number of slots, as their tasks were and had they been even: numbers in, numbers out.
-
-A stage is over when the last of its tasks is. Tasks given out longest first, each to the slot that is free first (LPT),
-end at most (4/3 - 1/(3 slots)) times as late as in the best order (R. L. Graham, "Bounds on multiprocessing timing
-anomalies", SIAM J. Appl. Math. 17(2), 1969). Tasks do not wait for each other here, so that more slots never make it
-later. Sparklens reckons alike what a Spark application would take on another cluster.
-
-Reads the plan report of a job.
-
-Reads what was measured while a job ran.
+A stage ends when its last task ends. The simulation assigns tasks longest first, each to the slot that is free first
+(LPT), which takes at most 4/3 - 1/(3 slots) times as long as the best order (R. L. Graham, "Bounds on multiprocessing
+timing anomalies", SIAM J. Appl. Math. 17(2), 1969). Tasks do not depend on each other here, so more slots never make a
+stage slower. Sparklens simulates Spark applications on other clusters in the same way.
 """
 
 from __future__ import annotations
@@ -47,10 +42,15 @@ from service.store.session import Database
 from service.store.tables import JobRow, PlanRow
 
 _POINTER = "/compare_with"
+MAX_SCHEDULED_TASKS = 100_000
+"""The most tasks that one request schedules one by one. For further stages, the time is the work divided by the slots
+or the slowest task, whichever is longer: with that many tasks the order hardly matters.
+"""
+_COMPLETE = "COMPLETE"
 
 
 def require_comparable(session: Session, tenant: str, job_id: str | None) -> None:
-    """Raises SpecError `unknown_job` where the tenant has no such job, `job_not_comparable` for one that streams."""
+    """Raises SpecError: `unknown_job` if the tenant has no such job, `job_not_comparable` if it is a streaming job."""
     if job_id is None:
         return
     other = _other(session, tenant, job_id)
@@ -58,14 +58,14 @@ def require_comparable(session: Session, tenant: str, job_id: str | None) -> Non
         detail = "No job has this id; it may have been deleted. Name another job of yours, or remove 'compare_with'."
         raise SpecError.of("unknown_job", detail, pointer=_POINTER)
     if Mode(other.mode).is_streaming:
-        detail = "The job is a streaming one, which has no one time to compare with: name a batch job."
+        detail = "The job is a streaming job, which has no single run time to compare with. Name a batch job."
         raise SpecError.of("job_not_comparable", detail, pointer=_POINTER)
 
 
 def compare(session: Session, row: JobRow, plan: PlanRow) -> Comparison | None:
-    """`row`, read with its spec, and how it ran, beside the job that it names.
+    """Compares the run of `row` (read with its spec) with the job that its `compare_with` names.
 
-    None where it names none, or that is gone.
+    Returns None if it names no job, or that job has been deleted.
     """
     named = row.spec.get("compare_with")
     other = _other(session, row.tenant, named) if isinstance(named, str) else None
@@ -110,22 +110,15 @@ def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 
 def _text(value: object) -> str:
-    """As the table of settings spells it."""
+    """Formats a value as the table of settings does."""
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-MOST_TASKS = 100_000
-"""Tasks that are given out one by one for one answer. Stages beyond take their work over the slots, or their slowest
-task: of so many tasks the order hardly matters."""
-
-_COMPLETE = "COMPLETE"
-
-
 def simulate(stages: Sequence[StageMetrics], slots: int) -> SimulatedSaving:
-    """The completed stages on `slots`, 1 or more, and their sum."""
-    left = MOST_TASKS
+    """Returns the simulated times of the completed stages on `slots` (1 or more), and their sums."""
+    left = MAX_SCHEDULED_TASKS
     found = []
     for stage in stages:
         if stage.duration_ms is None or stage.status != _COMPLETE or stage.tasks < 1:
@@ -151,10 +144,11 @@ def simulate(stages: Sequence[StageMetrics], slots: int) -> SimulatedSaving:
 
 
 def stage_times(times: Quantiles, tasks: int, slots: int, *, one_by_one: bool = True) -> tuple[float, float]:
-    """Milliseconds of a stage of so many tasks on `slots`: as they were, and had they been even.
+    """Returns the milliseconds that a stage of `tasks` tasks takes on `slots`: with its measured tasks, and with even
+    tasks.
 
-    Even are n tasks of W / n each, W being the work of all: ceil(n / slots) of them follow each other, which ends no
-    later than the tasks as they were, or else counts as these.
+    With total work W, n even tasks take W / n each, and ceil(n / slots) of them run one after the other. The result is
+    capped at the time of the measured tasks.
     """
     if one_by_one:
         durations = list(task_times(times, tasks))
@@ -167,7 +161,7 @@ def stage_times(times: Quantiles, tasks: int, slots: int, *, one_by_one: bool = 
 
 
 def makespan(durations: Sequence[float], slots: int) -> float:
-    """When the last task ends, given out longest first, each to the slot that is free first.
+    """Returns the end of the last task when tasks are assigned longest first, each to the slot that is free first.
 
     >>> makespan([3, 3, 2, 2, 2], 2), makespan([5, 1], 9), makespan([], 4)
     (7.0, 5, 0.0)
@@ -181,7 +175,7 @@ def makespan(durations: Sequence[float], slots: int) -> float:
 
 
 def get_plan(database: Database, tenant: str, job_id: str) -> PlanReport:
-    """The plan of the job's newest planned attempt. Raises JobNotFoundError and PlanNotReadyError."""
+    """Returns the plan report of the job's newest planned attempt. Raises JobNotFoundError and PlanNotReadyError."""
     with database.read() as session:
         row = require_job(session, tenant, job_id)
         plan = publication.latest_plan(session, row.id)
@@ -191,22 +185,24 @@ def get_plan(database: Database, tenant: str, job_id: str) -> PlanReport:
 
 
 def get_metrics(database: Database, tenant: str, job_id: str, slots: int | None = None) -> MetricsReport:
-    """Stages, operators, skew and savings of the attempt that ended the job; what even tasks would save at `slots`, by
-    default those that it ran on. Raises JobNotFoundError and MetricsNotReadyError.
+    """Returns stages, operators, skew and savings of the attempt that ended the job.
+
+    `slots` is the number of slots for the simulated saving of even tasks, by default those that the job ran on. Raises
+    JobNotFoundError and MetricsNotReadyError.
     """
     with database.read() as session:
         row = require_job(session, tenant, job_id, with_spec=True)
         plan = publication.latest_plan(session, row.id)
         if plan is None or plan.skew is None or plan.execution_ms is None:
             raise MetricsNotReadyError(_reason(row.status, Mode(row.mode)))
-        # A worker of the version after may tell more.
+        # A worker of a newer version may store more fields.
         stages = tuple(
             StageMetrics.model_validate(stage.metrics, extra="ignore")
             for stage in publication.stage_metrics(session, row.id, plan.fence)
         )
         figures = None if plan.figures is None else RunFigures.model_validate(plan.figures, extra="ignore")
         comparison = compare(session, row, plan)
-        told = _Told(
+        stored_metrics = _StoredMetrics(
             skew=SkewReport.model_validate(plan.skew, extra="ignore"),
             estimates=_estimates(plan.estimates),
             planning_ms=plan.planning_ms,
@@ -214,11 +210,11 @@ def get_metrics(database: Database, tenant: str, job_id: str, slots: int | None 
             result_rows=row.result_rows,
             result_bytes=row.result_bytes,
         )
-    return _report(stages, figures, comparison, told, slots)
+    return _report(stages, figures, comparison, stored_metrics, slots)
 
 
 @dataclass(frozen=True)
-class _Told:
+class _StoredMetrics:
     skew: SkewReport
     estimates: EstimateReport | None
     planning_ms: int
@@ -231,29 +227,29 @@ def _report(
     stages: tuple[StageMetrics, ...],
     figures: RunFigures | None,
     comparison: Comparison | None,
-    told: _Told,
+    stored_metrics: _StoredMetrics,
     slots: int | None,
 ) -> MetricsReport:
-    ran_on = None if figures is None else figures.slots
-    at = ran_on if slots is None else slots
+    run_slots = None if figures is None else figures.slots
+    at = run_slots if slots is None else slots
     run_by = OperatorReport() if figures is None else figures.run_by
     return MetricsReport(
         stages=stages,
         operators=run_by.operators,
         operators_cut=run_by.is_cut,
         nodes=run_by.nodes,
-        skew=told.skew,
-        estimates=told.estimates,
-        slots=ran_on,
+        skew=stored_metrics.skew,
+        estimates=stored_metrics.estimates,
+        slots=run_slots,
         savings=SavingsReport(
             simulated=None if at is None else simulate(stages, at),
             estimated=() if figures is None else figures.estimated,
         ),
         comparison=comparison,
-        planning_ms=told.planning_ms,
-        execution_ms=told.execution_ms,
-        result_rows=told.result_rows,
-        result_bytes=told.result_bytes,
+        planning_ms=stored_metrics.planning_ms,
+        execution_ms=stored_metrics.execution_ms,
+        result_rows=stored_metrics.result_rows,
+        result_bytes=stored_metrics.result_bytes,
     )
 
 
@@ -263,7 +259,7 @@ def _estimates(stored: dict[str, Any] | None) -> EstimateReport | None:
 
 def _reason(status: str, mode: Mode) -> str:
     if mode.is_streaming:
-        return "A streaming job is measured by mini-batch: see /stream and /batches of the job."
+        return "A streaming job has metrics for each mini-batch: see /stream and /batches of the job."
     if status == JobStatus.SUCCEEDED.value:
-        return "The job SUCCEEDED, but Spark did not tell its worker what the stages took."
-    return f"The job is {status} and no attempt of it has run to its end."
+        return "The job SUCCEEDED, but its worker received no stage metrics from Spark."
+    return f"The job is {status} and none of its attempts has completed."

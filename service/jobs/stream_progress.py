@@ -1,8 +1,6 @@
-"""What was measured of a stream, as clients see it: figures and backlog apart, which are stored together.
+"""Reads the progress of a streaming job: its state (`get_job_stream`) and its mini-batches (`list_job_batches`).
 
-Reads how far a streaming job has come.
-
-Lists the mini-batches of a streaming job, newest first, page by page.
+The database stores metrics and backlog of a mini-batch in one JSON column; the API returns them as two fields.
 """
 
 from __future__ import annotations
@@ -16,31 +14,36 @@ from service.contract.enums import Mode
 from service.contract.model import Frozen
 from service.contract.reports import Backlog, BatchMetrics
 from service.jobs.lifecycle import require_streaming
-from service.jobs.views import LooksLike, decode_cursor, encode_cursor, timestamp
+from service.jobs.views import DocumentedAs, decode_cursor, encode_cursor, timestamp
 from service.store.session import Database
 from service.store.streaming_jobs import BACKLOG, FOLLOWED, batches_before
 from service.store.streaming_state import UNMEASURED, StoppedBecause, Stream, find_stream, unmeasured_batches
 from service.store.tables import JobRow, StreamBatchRow
 
+MAX_BATCH_PAGE_SIZE = 200
+"""A larger `page_size` is reduced to this."""
 
-def apart(stored: dict[str, Any] | None) -> dict[str, Any]:
-    """The fields `metrics` and `backlog`; either is None where nothing was measured.
 
-    What an earlier release stored gets the names of today: clients read one shape, however old a mini-batch is.
+def split_metrics(stored: dict[str, Any] | None) -> dict[str, Any]:
+    """Splits the stored JSON into the fields `metrics` and `backlog`; each is None if nothing was measured.
+
+    JSON that an earlier release stored is converted to the current field names, so that clients read one shape.
     """
     figures = {name: value for name, value in (stored or {}).items() if name != BACKLOG}
-    return {"metrics": _of_today(figures) if figures else None, "backlog": (stored or {}).get(BACKLOG)}
+    return {"metrics": _convert_metrics(figures) if figures else None, "backlog": (stored or {}).get(BACKLOG)}
 
 
-def _of_today(figures: dict[str, Any]) -> dict[str, Any]:
-    state = [_state_of_today(one) for one in figures.get("state", ())]
+def _convert_metrics(figures: dict[str, Any]) -> dict[str, Any]:
+    state = [_convert_state(one) for one in figures.get("state", ())]
     return {"busy": None, **figures, "state": state}
 
 
-def _state_of_today(told: dict[str, Any]) -> dict[str, Any]:
-    """What was called `bytes` is what the stores hold in memory; the size of the state was not told."""
-    kept = {name: value for name, value in told.items() if name != "bytes"}
-    memory = {"memory_bytes": told["bytes"]} if "bytes" in told else {}
+def _convert_state(stored: dict[str, Any]) -> dict[str, Any]:
+    """Renames the former field `bytes` (memory of the state stores), and adds `state_bytes`, which was not measured
+    then.
+    """
+    kept = {name: value for name, value in stored.items() if name != "bytes"}
+    memory = {"memory_bytes": stored["bytes"]} if "bytes" in stored else {}
     return {"state_bytes": None, **memory, **kept}
 
 
@@ -51,73 +54,79 @@ BecauseText = Annotated[
             "type": "string",
             "examples": ["caught_up"],
             "x-extensible-enum": [because.value for because in StoppedBecause],
-            "description": "Why it rests: `stopped` by request, `caught_up` with all that was there, `failed` (the "
-            "job's `error` tells), or `restored` from a backup, which holds no state. Null while it does not rest.",
+            "description": "Why the job is STOPPED: `stopped` by request, `caught_up` after processing all available "
+            "input, `failed` (see the job's `error`), or `restored` from a backup, which contains no state. Null while "
+            "it is not STOPPED.",
         }
     ),
 ]
 
 
 class NotTaken(Frozen):
-    """Why the newest state of a table is not used."""
+    """Why the table's current files are not used."""
 
     code: str = Field(examples=["schema_changed"])
     detail: str
 
 
 class FollowedTable(Frozen):
-    """A table with `follow`, as mini-batches are joined with it now."""
+    """A table with `follow`: the version that mini-batches are joined with now."""
 
     table: str
     version: int = Field(description="Counts from 1 in each generation.")
-    since_batch: int | None = Field(description="The first mini-batch that was joined with it; null before that.")
+    since_batch: int | None = Field(
+        description="The first mini-batch joined with this version; null if there is none yet."
+    )
     taken_at: datetime = Field(description="When its files were copied.")
     files: int
     bytes: int
-    not_taken: NotTaken | None = Field(description="Why what its files are now is not taken; null where it is.")
+    not_taken: NotTaken | None = Field(description="Why the table's current files are not used; null if they are.")
 
 
 class JobStream(Frozen):
-    """A streaming job's state and how far it has come."""
+    """State and progress of a streaming job."""
 
     job_id: str
     mode: Mode
-    generation: int = Field(description="Grows with every start from scratch; mini-batches count from 0 in each.")
+    generation: int = Field(
+        description="Incremented by every start from scratch; mini-batches are numbered from 0 in each generation."
+    )
     layout: dict[str, Any] | None = Field(
-        description="How its state is laid out, which settings may not contradict; null before its first mini-batch."
+        description="The layout of its state, with which changed settings must be compatible; null before the first "
+        "mini-batch."
     )
     schemas: dict[str, str] = Field(
-        description="The columns of tables of CSV and JSON files, as DDL: as declared, or as inferred when the job was "
-        "submitted, and then kept for all of its runs, those from scratch included.",
+        description="The columns of CSV and JSON tables as DDL, declared or inferred at submission. Inferred columns "
+        "do not change in later runs, including runs from scratch.",
         examples=[{"orders": "uid BIGINT, category STRING"}],
     )
-    last_batch: int | None = Field(description="The newest mini-batch that its sink has.")
+    last_batch: int | None = Field(description="The newest mini-batch that the sink has committed.")
     rows_in: int = Field(
-        description="Rows read in this generation, of committed mini-batches but those of `unmeasured_batches`."
+        description="Rows read in this generation by committed mini-batches, except those in `unmeasured_batches`."
     )
     unmeasured_batches: int = Field(
-        description="Committed mini-batches of this generation whose rows are not in `rows_in`. The newest may be "
-        "about to be measured. The others never will be: their workers were lost before, or, while the database was "
-        "away, a hundred later ones came. The result is exact all the same."
+        description="Committed mini-batches of this generation whose rows are not included in `rows_in`. The newest "
+        "one may still be measured. The others will not be: their worker was lost first, or the database was "
+        "unavailable for more than a hundred later mini-batches. The result is exact nevertheless."
     )
-    rows_out: int = Field(description="Rows given to the sink in this generation.")
-    sink_version: int | None = Field(description="Version of the result, where its sink counts any.")
+    rows_out: int = Field(description="Rows written to the sink in this generation.")
+    sink_version: int | None = Field(description="Version of the result, if the sink has versions.")
     followed: tuple[FollowedTable, ...] = Field(
-        default=(), description="The versions in use of tables that are followed; of each mini-batch its metrics tell."
+        default=(), description="The versions of followed tables in use; those of each mini-batch are in its metrics."
     )
-    metrics: Annotated[dict[str, Any], LooksLike(BatchMetrics)] | None = Field(
-        description="What its worker measured of its newest mini-batch."
+    metrics: Annotated[dict[str, Any], DocumentedAs(BatchMetrics)] | None = Field(
+        description="Metrics of the newest measured mini-batch."
     )
-    backlog: Annotated[dict[str, Any], LooksLike(Backlog)] | None = Field(
-        description="How far it was behind its streams when its worker last looked; null before it has."
+    backlog: Annotated[dict[str, Any], DocumentedAs(Backlog)] | None = Field(
+        description="Unread input when the worker last checked; null before the first check."
     )
     stopped_because: BecauseText | None
-    next_run_at: datetime | None = Field(description="When an incremental job at rest runs again by itself.")
-    updated_at: datetime | None = Field(description="When any of this changed; null before anything has.")
+    next_run_at: datetime | None = Field(description="When a STOPPED incremental job runs next.")
+    updated_at: datetime | None = Field(description="When any of this last changed; null before the first change.")
 
 
 def get_job_stream(database: Database, tenant: str, job_id: str) -> JobStream:
-    """The stream of a job. Raises JobNotFoundError and NotAStreamError."""
+    """Returns state and progress of a streaming job. Raises JobNotFoundError and NotAStreamError."""
     with database.read() as session:
         row = require_streaming(session, tenant, job_id, with_spec=True)
         stream = find_stream(session, row.id)
@@ -141,7 +150,7 @@ def _stream_view(row: JobRow, stream: Stream | None, unmeasured: int) -> JobStre
         rows_out=0 if stream is None else stream.rows_out,
         sink_version=None if stream is None else stream.sink_version,
         followed=tuple(FollowedTable.model_validate(table) for table in followed),
-        **apart(measured),
+        **split_metrics(measured),
         stopped_because=None if stream is None else stream.stopped_because,
         next_run_at=None if row.next_run_at is None else timestamp(row.next_run_at),
         updated_at=None if stream is None else timestamp(stream.updated_at),
@@ -153,29 +162,25 @@ def _schemas(spec: dict[str, Any]) -> dict[str, str]:
     return {name: schema for name, table in sorted(tables.items()) if (schema := table.get("schema")) is not None}
 
 
-MAX_BATCH_PAGE_SIZE = 200
-"""A larger `page_size` is read as this."""
-
-
 class JobBatch(Frozen):
-    """One mini-batch. What is null is not known before it is committed."""
+    """One mini-batch. Fields are null until they are known; most are known when it is committed."""
 
     generation: int
     batch_id: int = Field(description="Counts from 0 in each generation.")
-    attempt: int = Field(description="The attempt that was at it last.")
+    attempt: int = Field(description="The attempt that last ran it.")
     begun_at: datetime
-    committed_at: datetime | None = Field(description="When the sink had it for certain.")
+    committed_at: datetime | None = Field(description="When the sink had certainly committed it.")
     rows_in: int | None = Field(
-        description="Rows read. Null also until it is measured, a moment after it is committed, and for ever where its "
+        description="Rows read. Null until the mini-batch is measured, shortly after its commit; it stays null if the "
         "worker was lost before that."
     )
     rows_out: int | None
-    elapsed_ms: int | None = Field(description="From its begin until the sink had it.")
+    elapsed_ms: int | None = Field(description="Time from the start of the mini-batch until the sink had committed it.")
     sink_version: int | None
-    metrics: Annotated[dict[str, Any], LooksLike(BatchMetrics)] | None
-    backlog: Annotated[dict[str, Any], LooksLike(Backlog)] | None = Field(
-        description="How far the job was behind its streams, as it was last looked up before this was measured; null "
-        "where several mini-batches were measured together, for all but the newest."
+    metrics: Annotated[dict[str, Any], DocumentedAs(BatchMetrics)] | None
+    backlog: Annotated[dict[str, Any], DocumentedAs(Backlog)] | None = Field(
+        description="Unread input at the last check before this mini-batch was measured. If several mini-batches were "
+        "measured together, it is null for all but the newest."
     )
 
 
@@ -183,11 +188,12 @@ class JobBatchPage(Frozen):
     """One page of the mini-batches of a job."""
 
     batches: tuple[JobBatch, ...]
-    next_cursor: str = Field(description="Give it as `cursor` for the next page; empty on the last one.")
+    next_cursor: str = Field(description="Pass it as `cursor` to get the next page; empty on the last page.")
 
 
 def list_job_batches(database: Database, tenant: str, job_id: str, cursor: str, page_size: int) -> JobBatchPage:
-    """A page of at most `page_size` mini-batches from behind `cursor` (empty: from the newest on).
+    """Returns a page of at most `page_size` mini-batches, newest first, that follow `cursor`; an empty cursor starts at
+    the newest.
 
     Raises JobNotFoundError, NotAStreamError and InvalidCursorError.
     """
@@ -199,7 +205,7 @@ def list_job_batches(database: Database, tenant: str, job_id: str, cursor: str, 
         position = (int(generation), int(batch_id))
     with database.read() as session:
         row = require_streaming(session, tenant, job_id)
-        # One row more than asked for tells whether there is a next page.
+        # One extra row shows whether there is a next page.
         rows = batches_before(session, row.id, position, limit + 1)
     page = rows[:limit]
     more = len(rows) > limit
@@ -220,5 +226,5 @@ def _batch_view(row: StreamBatchRow) -> JobBatch:
         rows_out=row.rows_out,
         elapsed_ms=row.elapsed_ms,
         sink_version=row.sink_version,
-        **apart(row.metrics),
+        **split_metrics(row.metrics),
     )

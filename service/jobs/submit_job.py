@@ -1,7 +1,7 @@
-"""Threads for submissions, which may take a second of processor time each: reads never wait for one of them, and
-neither does the end of the process.
+"""Accepts a job. One transaction stores the job, its first event, its idempotency key and its outbox message.
 
-Accepts a job: one transaction holds job, first event, idempotency key and the message owed to workers.
+`Submissions` runs submissions in threads of their own: each may take a second of CPU time, and must delay neither reads
+nor the end of the process.
 """
 
 from __future__ import annotations
@@ -28,9 +28,15 @@ from service.contract.errors import IdempotencyKeyReusedError
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
 from service.data.roots import issues_of_sink, roots_of
-from service.jobs.admission import CheckedJob, check_job, posted_schemas, require_room_to_explain, require_room_to_wait
+from service.jobs.admission import (
+    CheckedJob,
+    check_job,
+    posted_schemas,
+    require_explanation_capacity,
+    require_queue_capacity,
+)
 from service.jobs.reports import require_comparable
-from service.jobs.views import Job, Listening, require_job
+from service.jobs.views import Job, QueueListeners, require_job
 from service.sql.types.data_types import Schema
 from service.store import accounts, input_streams, jobs
 from service.store.accounts import Counted
@@ -41,11 +47,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _THREADS = 32
-"""Most of the time of a usual submission goes to files and the database; the compiler limits itself."""
+"""A typical submission mostly waits for files and the database; the number of concurrent compilations is limited
+elsewhere.
+"""
 
 
 class Submissions:
-    """Runs submissions on threads of their own."""
+    """Runs submissions in a thread pool."""
 
     def __init__(self) -> None:
         self._pool = DaemonPool(_THREADS, "submission")
@@ -56,13 +64,15 @@ class Submissions:
         return await asyncio.wrap_future(self._pool.submit(call))
 
     def close(self) -> None:
-        """Drops the submissions that have not begun. Waits for none: one may hang, in the listing of a directory."""
+        """Drops submissions that have not started. Does not wait for running ones, which may hang in a directory
+        listing.
+        """
         self._pool.close()
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What a client posted. `idempotency_key` is empty where it gave none."""
+    """A job that a client posted. `idempotency_key` is empty if the client sent none."""
 
     tenant: str
     spec: JobSpec
@@ -73,34 +83,33 @@ class Submission:
 
 @dataclass(frozen=True)
 class Accepted:
-    """The job, and whether it had been submitted before under the same key."""
+    """The job, and whether it had been submitted before with the same idempotency key."""
 
     job: Job
     replayed: bool
 
 
 def submit_job(database: Database, doorbell: Doorbell, settings: Settings, submission: Submission) -> Accepted:
-    """Checks the job against the files of its tables, stores it and has the workers rung for.
+    """Checks the job against the files of its tables, stores it and notifies the workers.
 
-    Raises SpecError for a job that cannot run, IdempotencyKeyReusedError for a key given before with another body,
-    TooManyJobsError where as many jobs of the tenant wait as may, and TooManyExplanationsError where it waits for as
-    many explanations as it may.
+    Raises SpecError for a job that cannot run, IdempotencyKeyReusedError for a key that was used with another body, and
+    TooManyJobsError or TooManyExplanationsError if the tenant's limit is reached.
     """
     payload = _payload_sha256(submission)
-    # First: a repeated submission is answered even when its files have gone since.
-    earlier = _earlier(database, settings, submission, payload)
+    # First: a repeated submission succeeds even if its files have been removed since.
+    earlier = _find_earlier(database, settings, submission, payload)
     if earlier is not None:
         return earlier
-    # Before its tables' files are looked at, which costs much more. So those that come at the same instant may be some
-    # more jobs than the limit; explanations are counted again.
+    # Before the table files are read, which costs much more. Concurrent submissions may therefore exceed the limit of
+    # jobs slightly; explanations are counted again when they are stored.
     with database.look() as session:
-        _require_room(session, settings, submission, lambda: database.now(session))
+        _require_capacity(session, settings, submission, lambda: database.now(session))
         require_comparable(session, submission.tenant, submission.spec.compare_with)
     try:
         job, queue = _check_and_store(database, settings, submission, payload)
     except IntegrityError:
-        # The same key was committed between our look and our insert.
-        earlier = _earlier(database, settings, submission, payload)
+        # Another request committed the same key between our read and our insert.
+        earlier = _find_earlier(database, settings, submission, payload)
         if earlier is None:
             raise
         return earlier
@@ -109,53 +118,55 @@ def submit_job(database: Database, doorbell: Doorbell, settings: Settings, submi
 
 
 def _check_and_store(database: Database, settings: Settings, submission: Submission, payload: str) -> tuple[Job, Queue]:
-    """The stored job and its queue. The job is checked again if a stream that it reads has changed since the check."""
+    """Stores the job and returns it with its queue. Checks it again if a stream that it reads has changed since the
+    check.
+    """
     while True:
         streams = posted_schemas(database, submission.tenant, submission.spec)
         checked = _check(settings, submission, streams)
         queue = _queue(submission, checked.table_bytes, settings.api.long_job_bytes)
-        # With the columns that were inferred: every run of the job reads its files by them.
+        # With the inferred columns: every run of the job uses them.
         job = _store(database, settings, submission, checked.spec.stored(), queue, payload, streams)
         if job is not None:
             return job, queue
 
 
-def _require_room(session: Session, settings: Settings, submission: Submission, now: Callable[[], int]) -> None:
+def _require_capacity(session: Session, settings: Settings, submission: Submission, now: Callable[[], int]) -> None:
     if submission.kind == jobs.RUN:
-        require_room_to_wait(session, settings.limits, submission.tenant)
+        require_queue_capacity(session, settings.limits, submission.tenant)
     elif settings.limits.explanations:
         since = now() - _explain_ms(settings)
-        require_room_to_explain(session, settings.limits, submission.tenant, since)
+        require_explanation_capacity(session, settings.limits, submission.tenant, since)
 
 
 def _explain_ms(settings: Settings) -> int:
-    """How long somebody waits for an explanation."""
+    """Returns the timeout of an explanation in milliseconds."""
     return round(settings.api.explain_timeout_seconds * 1000)
 
 
 def _check(settings: Settings, submission: Submission, streams: Mapping[str, Schema]) -> CheckedJob:
     spec = submission.spec
-    of_sink = issues_of_sink(spec.sink, settings.sink_roots)
+    sink_issues = issues_of_sink(spec.sink, settings.sink_roots)
     try:
         checked = check_job(spec, roots_of(settings), streams)
     except SpecError as error:
-        raise SpecError([*error.issues, *of_sink]) from None
-    if of_sink:
-        raise SpecError(of_sink)
+        raise SpecError([*error.issues, *sink_issues]) from None
+    if sink_issues:
+        raise SpecError(sink_issues)
     return checked
 
 
 def _queue(submission: Submission, table_bytes: int, long_from_bytes: int) -> Queue:
-    # Somebody waits for an explanation, and planning reads no more than a sample.
+    # A client waits for an explanation, and planning reads only a sample.
     if submission.kind == jobs.EXPLAIN:
         return Queue.SHORT
-    # It stays with its worker, and must not keep a slot from jobs that end.
+    # A continuous job occupies its worker permanently, and must not take a slot from batch jobs.
     if submission.spec.mode is Mode.CONTINUOUS:
         return Queue.STREAM
     return submission.spec.queue.resolve(table_bytes, long_from_bytes)
 
 
-def _earlier(database: Database, settings: Settings, submission: Submission, payload: str) -> Accepted | None:
+def _find_earlier(database: Database, settings: Settings, submission: Submission, payload: str) -> Accepted | None:
     if not submission.idempotency_key:
         return None
     with database.look() as session:
@@ -168,10 +179,10 @@ def _replay(session: Session, settings: Settings, submission: Submission, payloa
         return None
     if known.payload_sha256 != payload:
         raise IdempotencyKeyReusedError(
-            "This Idempotency-Key was given with another body within the last 24 hours. Use a new key for a new job."
+            "This Idempotency-Key was used with another body within the last 24 hours. Use a new key for a new job."
         )
     row = require_job(session, submission.tenant, known.job_id, with_spec=True)
-    return Accepted(Job.of(row, now, Listening(session, settings, now)), replayed=True)
+    return Accepted(Job.of(row, now, QueueListeners(session, settings, now)), replayed=True)
 
 
 def _store(
@@ -183,7 +194,7 @@ def _store(
     payload: str,
     streams: Mapping[str, Schema],
 ) -> Job | None:
-    """None, and nothing stored, unless the tenant's streams of these names still have these columns."""
+    """Stores the job. Returns None, and stores nothing, if the columns of the streams that it reads have changed."""
     new = NewJob(
         id=str(uuid.uuid4()),
         tenant=submission.tenant,
@@ -195,16 +206,16 @@ def _store(
         timeout_ms=_timeout_ms(settings, submission),
         queue=queue,
         spec_version=submission.spec.needs_version,
-        # An explanation of a stream ends, and keeps no state.
+        # An explanation of a streaming job ends, and has no state.
         mode=Mode.BATCH if submission.kind == jobs.EXPLAIN else submission.spec.mode,
     )
     with database.write() as session:
         if streams and input_streams.find_schemas(session, new.tenant, streams, lock=True) != streams:
             return None
         if submission.kind == jobs.EXPLAIN and settings.limits.explanations:
-            # These come a few at a time, so that waiting for each other costs them nothing.
+            # Explanations are rare, so counting them one at a time (with a lock) costs nothing.
             accounts.count_alone(session, new.tenant, Counted.EXPLANATIONS)
-            _require_room(session, settings, submission, lambda: database.now(session))
+            _require_capacity(session, settings, submission, lambda: database.now(session))
         now = database.now(session)
         row = jobs.insert_job(session, new, now)
         jobs.owe_message(session, job_id=new.id, tenant=new.tenant, now=now)
@@ -217,19 +228,19 @@ def _store(
                 job_id=new.id,
                 now=now,
             )
-        return Job.of(row, now, Listening(session, settings, now))
+        return Job.of(row, now, QueueListeners(session, settings, now))
 
 
 def _timeout_ms(settings: Settings, submission: Submission) -> int:
     if submission.kind == jobs.EXPLAIN:
-        # Nobody waits for it any longer, also where whoever asked is not there to remove it.
+        # The client waits no longer than this. The timeout also ends it if the API process cannot delete it.
         return _explain_ms(settings)
     return (submission.spec.limits.timeout or timedelta(0)) // timedelta(milliseconds=1)
 
 
 def _payload_sha256(submission: Submission) -> str:
-    # Spaces, the order of keys and the spelling of settings make no other job. What was not posted is left out, so that
-    # a default that comes with an upgrade changes no key's submission.
+    # White space, the order of keys and the spelling of settings do not matter. Fields that were not posted are left
+    # out, so that a default that an upgrade adds does not change the hash.
     posted = submission.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return hashlib.sha256(json.dumps([submission.kind, _without_empty(posted)], sort_keys=True).encode()).hexdigest()
 

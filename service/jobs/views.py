@@ -1,10 +1,7 @@
-"""Opaque cursors: where a page ended, and of which list. A cursor of another list is refused, not misread.
+"""Jobs as the API returns them, lookup of a job for other use cases, and pagination cursors.
 
-Looks a job up for the other use cases.
-
-What a queued job waits for.
-
-Jobs as clients see them.
+A cursor is opaque: it contains the position where a page ended and a hash of its list, so that a cursor of another list
+is refused.
 """
 
 from __future__ import annotations
@@ -39,37 +36,41 @@ from service.store.jobs import effective_status, has_finished
 from service.store.tables import JobRow
 from service.store.workers import queues_listened_to
 
-_MAX_LENGTH = 512
+_MAX_CURSOR_LENGTH = 512
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_CACHED_SPECS = 2048
+_MAX_CACHED_CHARACTERS = 16_384
+"""A process caches the validated specs of this many jobs, except longer ones: about 64 MB at most."""
 
 
 def encode_cursor(position: list[int | str], scope: str) -> str:
-    """A cursor that goes on behind `position` in the list that `scope` (its filters as text) describes."""
+    """Returns a cursor that continues after `position` in the list that `scope` (its filters as text) describes."""
     text = json.dumps([_digest(scope), *position], separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str, scope: str, shape: tuple[type, ...]) -> list[int | str]:
-    """The position in `cursor`, its parts of the types in `shape`.
+    """Returns the position in `cursor`; its parts have the types in `shape`.
 
-    Raises InvalidCursorError when the cursor was made by someone else or for another list.
+    Raises InvalidCursorError if this service did not create the cursor, or created it for another list.
     """
     try:
-        if len(cursor) > _MAX_LENGTH:
+        if len(cursor) > _MAX_CURSOR_LENGTH:
             raise ValueError("too long")
         padded = cursor + "=" * (-len(cursor) % 4)
         parts = json.loads(base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True))
     except (ValueError, binascii.Error, RecursionError) as error:
-        raise InvalidCursorError("The cursor is not one that this service gave. Start without a cursor.") from error
+        raise InvalidCursorError("The cursor is invalid. Start without a cursor.") from error
     if not isinstance(parts, list) or [type(part) for part in parts] != [str, *shape]:
-        raise InvalidCursorError("The cursor is not one that this service gave. Start without a cursor.")
+        raise InvalidCursorError("The cursor is invalid. Start without a cursor.")
     if not all(_MIN_INTEGER <= part <= _MAX_INTEGER for part in parts if isinstance(part, int)):
-        raise InvalidCursorError("The cursor is not one that this service gave. Start without a cursor.")
+        raise InvalidCursorError("The cursor is invalid. Start without a cursor.")
     digest, *position = parts
     if digest != _digest(scope):
         raise InvalidCursorError(
             "The cursor belongs to a list with other filters, or to a result that has been replaced. "
-            "Keep the filters while paging, or start without a cursor."
+            "Use the same filters for all pages, or start without a cursor."
         )
     return position
 
@@ -78,20 +79,17 @@ def _digest(scope: str) -> str:
     return hashlib.sha256(scope.encode()).hexdigest()[:16]
 
 
-_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-
-
 def is_job_id(text: str) -> bool:
-    """Whether a job could have this id."""
+    """Whether the text has the form of a job id."""
     return _ID.fullmatch(text) is not None
 
 
 def require_job(
     session: Session, tenant: str, job_id: str, *, for_change: bool = False, with_spec: bool = False
 ) -> JobRow:
-    """The tenant's job, locked until the transaction ends where it is read `for_change`.
+    """Returns the tenant's job; `for_change` locks it until the transaction ends.
 
-    `spec` can be read only where it is asked for. Raises JobNotFoundError, also for an id that no job can have.
+    `spec` is loaded only if `with_spec`. Raises JobNotFoundError, also for an invalid id.
     """
     row = None
     if is_job_id(job_id):
@@ -102,25 +100,27 @@ def require_job(
 
 
 def state_for_change(row: JobRow, now: int) -> JobStatus | None:
-    """The state of a job for a request that changes it; None where the job has finished.
+    """Returns the job's state for a request that changes it; None if the job has finished.
 
-    Raises JobStateUnknownError for a state that only a newer version knows: what is allowed in it is not known here.
+    Raises JobStateUnknownError for a state of a newer version, because its allowed transitions are unknown here.
     """
     if has_finished(row):
         return None
     status = effective_status(row, now)
     if status is None:
         raise JobStateUnknownError(
-            f"The job is {row.status}, a state that this version of the service does not know: a newer version stored "
-            "it. Send the request again when every process of the service runs that version; GET /v1/jobs/{id} shows "
-            "the job until then."
+            f"The job is {row.status}, a state of a newer version that this version of the service does not support. "
+            "Send the request again when every process of the service runs that version. GET /v1/jobs/{id} returns the "
+            "job until then."
         )
     return status
 
 
 class WaitingFor(StrEnum):
-    """`SLOT`: a worker that listens to its queue is to become free. `WORKER`: none that could run it listens. `TENANT`:
-    a job of the same tenant is to end. `RETRY`: its attempt failed, and the pause before the next one is to pass."""
+    """What a queued job waits for. `SLOT`: a free worker among those that listen to its queue. `WORKER`: a worker that
+    can run jobs and listens to its queue. `TENANT`: the end of another job of its tenant. `RETRY`: the delay before the
+    next attempt, after a failed one.
+    """
 
     SLOT = "slot"
     WORKER = "worker"
@@ -129,42 +129,40 @@ class WaitingFor(StrEnum):
 
 
 class Waiting(Protocol):
-    """Tells what a tenant's job waits for that is queued in `queue`."""
+    """Finds out what a queued job waits for."""
 
-    def waiting_for(self, tenant: str, queue: str) -> WaitingFor: ...
+    def waiting_for(self, tenant: str, queue: str) -> WaitingFor:
+        """Returns what a job of the tenant in the queue waits for."""
+        ...
 
 
-class Listening:
-    """Which queues live workers listen to; looked up once, and only where a job waits."""
+class QueueListeners:
+    """Queries which queues live workers listen to, once, and only if a job is queued."""
 
     def __init__(self, session: Session, settings: Settings, now: int) -> None:
-        """`session` must be open as long as questions come; `now` in milliseconds by the database's clock."""
+        """`session` must stay open while the object is used; `now` is in milliseconds by the database's clock."""
         self._session = session
-        self._heard_since = now - worker_silence_ms(settings)
-        self._most_running = settings.limits.running_jobs
+        self._heartbeat_since = now - worker_silence_ms(settings)
+        self._running_limit = settings.limits.running_jobs
         self._is_full: dict[tuple[str, str], bool] = {}
 
     def waiting_for(self, tenant: str, queue: str) -> WaitingFor:
-        """What a tenant's job waits for that is queued in `queue`."""
+        """Returns what a job of the tenant in the queue waits for."""
         if queue not in self._queues:
             return WaitingFor.WORKER
         return WaitingFor.TENANT if self._is_tenant_full(tenant, queue) else WaitingFor.SLOT
 
     def _is_tenant_full(self, tenant: str, queue: str) -> bool:
-        if not self._most_running:
+        if not self._running_limit:
             return False
         if (tenant, queue) not in self._is_full:
-            self._is_full[tenant, queue] = accounts.is_full(self._session, tenant, queue, self._most_running)
+            self._is_full[tenant, queue] = accounts.is_full(self._session, tenant, queue, self._running_limit)
         return self._is_full[tenant, queue]
 
     @cached_property
     def _queues(self) -> frozenset[str]:
-        return queues_listened_to(self._session, self._heard_since)
+        return queues_listened_to(self._session, self._heartbeat_since)
 
-
-_REMEMBERED = 2048
-_REMEMBERED_CHARACTERS = 16_384
-"""Of how many jobs a process keeps the checked specification, and of none that is longer: 64 MB or so at the most."""
 
 QueueText = Annotated[
     str,
@@ -173,7 +171,7 @@ QueueText = Annotated[
             "type": "string",
             "examples": ["short"],
             "x-extensible-enum": [queue.value for queue in Queue],
-            "description": "Which workers it is offered to: `short`, `long`, or `stream` for continuous jobs.",
+            "description": "The queue in which it waits: `short`, `long`, or `stream` for continuous jobs.",
         }
     ),
 ]
@@ -185,19 +183,18 @@ WaitingText = Annotated[
             "type": "string",
             "examples": ["slot"],
             "x-extensible-enum": [reason.value for reason in WaitingFor],
-            "description": "What a QUEUED job waits for: `slot`: workers listen to its queue, and it has its turn when "
-            "one of them is free; `worker`: none that can run jobs listens, one has to be started or mended "
-            "(`EVENKEEL_WORKER_QUEUES`); `tenant`: workers have as many jobs of its tenant as they may "
-            "(`EVENKEEL_LIMITS_RUNNING_JOBS`), and one of them is to end; `retry`: it failed, and `next_run_at` tells "
-            "when it is tried again (`limits.failure_retries`). "
-            "Null in every other state.",
+            "description": "What a QUEUED job waits for. `slot`: a free worker; workers listen to its queue. "
+            "`worker`: no usable worker listens to its queue; start or repair one (`EVENKEEL_WORKER_QUEUES`). "
+            "`tenant`: the end of another job, because its tenant has reached the limit of running jobs "
+            "(`EVENKEEL_LIMITS_RUNNING_JOBS`). `retry`: it failed and is retried at `next_run_at` "
+            "(`limits.failure_retries`). Null in every other state.",
         }
     ),
 ]
 
 
 def timestamp(milliseconds: int) -> datetime:
-    """Milliseconds since the epoch as a time in UTC."""
+    """Converts milliseconds since the epoch to a time in UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, tz=UTC)
 
 
@@ -206,8 +203,8 @@ def _optional_timestamp(milliseconds: int | None) -> datetime | None:
 
 
 @dataclass(frozen=True)
-class LooksLike:
-    """Documents JSON by the model that it is usually read as."""
+class DocumentedAs:
+    """Documents a JSON field with the schema of a model that it usually conforms to."""
 
     model: type[BaseModel]
 
@@ -216,77 +213,83 @@ class LooksLike:
 
 
 class ResultSummary(Frozen):
-    """How large the result is."""
+    """The size of a result."""
 
     rows: int
-    bytes: int = Field(description="Size of its files.")
+    bytes: int = Field(description="Total size of the files.")
 
 
 class JobSummary(Frozen):
-    """A job as it stands, without what was posted."""
+    """A job's current state, without its spec."""
 
     id: str = Field(examples=["0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a"])
     name: str
     mode: Mode
     status: StatusText
-    finished: bool = Field(description="Whether nothing will change any more.")
-    version: int = Field(description="Grows with every change.")
+    finished: bool = Field(description="True if the job will not change any more.")
+    version: int = Field(description="Increases with every change.")
     queue: QueueText
     waiting_for: WaitingText | None
-    attempts: int = Field(description="How often a worker has started it.")
+    attempts: int = Field(description="Number of times that a worker has started it.")
     submitted_at: datetime
     updated_at: datetime
-    started_at: datetime | None = Field(description="When it was first started; a stream, since it was resumed.")
+    started_at: datetime | None = Field(
+        description="When it first started; for a streaming job, since it was last resumed."
+    )
     finished_at: datetime | None
-    stop_requested: bool = Field(description="Whether a stream was asked to stop, and has not been resumed since.")
+    stop_requested: bool = Field(
+        description="True if a stop of the streaming job was requested and it has not been resumed since."
+    )
     next_run_at: datetime | None = Field(
-        description="When an incremental job at rest runs again by itself, or one that failed is tried again."
+        description="When a STOPPED incremental job runs next, or a failed job is retried."
     )
-    progress: Progress | None = Field(description="How far the running attempt is; null before it runs.")
+    progress: Progress | None = Field(description="Progress of the running attempt; null if none is running yet.")
     error: Problem | None = Field(
-        description="Why it ended otherwise than SUCCEEDED, or why a stream rests that failed."
+        description="Why it ended in another state than SUCCEEDED, or why a failed streaming job is STOPPED."
     )
-    result: ResultSummary | None = Field(description="Null until SUCCEEDED.")
+    result: ResultSummary | None = Field(description="Null unless the job has SUCCEEDED.")
     request_id: str | None = Field(description="`X-Request-Id` of its submission.")
 
     @property
     def is_at_rest(self) -> bool:
-        """True where nothing will change the job unless somebody asks for it, or its next run is due."""
+        """Whether the job changes only after a request, or when its next run is due."""
         return self.finished or self.status == JobStatus.STOPPED
 
     @classmethod
     def of(cls, row: JobRow, now: int, listening: Waiting) -> Self:
-        """The job of `row` as it truly stands at `now` (milliseconds)."""
-        # Workers of a newer version may store more.
+        """Returns the job of `row` in its effective state at `now` (milliseconds)."""
+        # Workers of a newer version may store more fields.
         return cls.model_validate(_fields(row, now, listening), extra="ignore")
 
 
 class Job(JobSummary):
-    """A job as posted and as it stands."""
+    """A job's spec and current state."""
 
-    spec: Annotated[dict[str, Any], LooksLike(JobSpec)] = Field(
-        description="What was posted, every setting under its canonical name, defaults and inferred columns filled in."
+    spec: Annotated[dict[str, Any], DocumentedAs(JobSpec)] = Field(
+        description="The posted job, with canonical setting names, defaults and inferred columns filled in."
     )
 
     @classmethod
     def of(cls, row: JobRow, now: int, listening: Waiting) -> Self:
-        """The job of `row` as it truly stands at `now` (milliseconds)."""
+        """Returns the job of `row` in its effective state at `now` (milliseconds)."""
         return cls.model_validate({**_fields(row, now, listening), "spec": _spec(row.spec)}, extra="ignore")
 
 
 def _spec(stored: dict[str, Any]) -> dict[str, Any]:
-    """In one order on every database; as it was stored where another version stored what this one does not know."""
+    """Returns the spec in the same order on every database; unchanged if it has fields that this version does not
+    support.
+    """
     text = json.dumps(stored)
-    return _shown_again(text) if len(text) <= _REMEMBERED_CHARACTERS else _shown(stored)
+    return _format_cached(text) if len(text) <= _MAX_CACHED_CHARACTERS else _format_spec(stored)
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _shown_again(text: str) -> dict[str, Any]:
-    # Whoever polls a job has it shown over and over; to check it costs as much as to read it.
-    return _shown(json.loads(text))
+@lru_cache(maxsize=_CACHED_SPECS)
+def _format_cached(text: str) -> dict[str, Any]:
+    # Clients poll the same job repeatedly, and validating the spec costs as much as reading it.
+    return _format_spec(json.loads(text))
 
 
-def _shown(stored: dict[str, Any]) -> dict[str, Any]:
+def _format_spec(stored: dict[str, Any]) -> dict[str, Any]:
     try:
         return JobSpec.model_validate(stored).model_dump(mode="json", by_alias=True)
     except ValidationError:
@@ -317,7 +320,7 @@ def _fields(row: JobRow, now: int, listening: Waiting) -> Mapping[str, object]:
         "finished_at": _optional_timestamp(row.finished_at),
         "stop_requested": row.stop_requested_at is not None,
         "next_run_at": _optional_timestamp(row.next_run_at),
-        # That of an attempt whose lease expired tells nothing of the next one.
+        # The progress of an attempt whose lease expired says nothing about the next attempt.
         "progress": None if waits else row.progress,
         "error": None if row.error is None else {**row.error, "request_id": row.request_id},
         "result": {"rows": row.result_rows, "bytes": row.result_bytes or 0} if has_result else None,

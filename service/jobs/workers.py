@@ -1,13 +1,4 @@
-"""Looks a worker up for the other use cases.
-
-Workers as clients and operators see them.
-
-Reads one worker.
-
-Lists the workers heard of lately.
-
-Asks a worker to end once its jobs have.
-"""
+"""Workers as the API returns them: reads one, lists recent ones, and requests a drain."""
 
 from __future__ import annotations
 
@@ -30,22 +21,21 @@ from service.store.tables import WorkerRow
 from service.store.workers import JobAtHand, jobs_at_hand, request_drain, worker_status
 
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
+_STATES = [status.value for status in WorkerStatus]
 
 
 def require_worker(session: Session, worker_id: str, now: int, *, for_change: bool = False) -> WorkerRow:
-    """The worker, if it was heard of lately; locked until the transaction ends where it is read `for_change`.
+    """Returns the worker if it had a heartbeat within the last hour; `for_change` locks it until the transaction ends.
 
-    Raises WorkerNotFoundError, also for an id that no worker can have.
+    Raises WorkerNotFoundError, also for an invalid id.
     """
     row = None
     if _ID.fullmatch(worker_id):
         row = workers.find_worker(session, worker_id, now - workers.KEPT_MS, lock=for_change)
     if row is None:
-        raise WorkerNotFoundError("No worker has this id; it may have ended. GET /v1/workers lists those there are.")
+        raise WorkerNotFoundError("No worker has this id; it may have ended. GET /v1/workers lists the workers.")
     return row
 
-
-_STATES = [status.value for status in WorkerStatus]
 
 WorkerStatusText = Annotated[
     str,
@@ -54,48 +44,54 @@ WorkerStatusText = Annotated[
             "type": "string",
             "examples": ["READY"],
             "x-extensible-enum": _STATES,
-            "description": f"One of {', '.join(_STATES)}; more may come. STARTING: its Spark is not there yet. "
-            "DRAINING: it takes no more jobs and ends after those at hand. UNAVAILABLE: `fault` keeps it from running "
-            "jobs. SILENT: it has given no sign of life for as long as a lease lasts.",
+            "description": f"One of {', '.join(_STATES)}; later versions may add more. STARTING: its Spark is still "
+            "starting. DRAINING: it accepts no more jobs and ends after its current ones. UNAVAILABLE: it cannot run "
+            "jobs because of `fault`. SILENT: it has sent no heartbeat for the duration of a lease.",
         }
     ),
 ]
 
 
 class WorkerJob(Frozen):
-    """A job of yours that a worker is at."""
+    """One of your jobs that a worker is running."""
 
     id: str = Field(examples=["0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a"])
     name: str
     status: StatusText
-    attempt: int = Field(description="Number of the attempt that the worker makes.")
-    started_at: datetime = Field(description="When that attempt began.")
+    attempt: int = Field(description="Number of the attempt.")
+    started_at: datetime = Field(description="When the attempt started.")
 
 
 class Worker(Frozen):
-    """A worker process, as it last described itself; null is what it did not tell."""
+    """A worker process, as its last heartbeat described it. Fields that it did not report are null."""
 
     id: str = Field(examples=["node-1-4711-a1b2c3"])
     host: str | None = Field(examples=["node-1"])
-    version: str = Field(description="Version of Evenkeel that it runs.", examples=["0.1.0"])
+    version: str = Field(description="Its version of Evenkeel.", examples=["0.1.0"])
     started_at: datetime
-    heartbeat_at: datetime = Field(description="Its last sign of life.")
+    heartbeat_at: datetime = Field(description="Time of its last heartbeat.")
     status: WorkerStatusText
     queues: tuple[str, ...] = Field(description="The queues that it listens to.", examples=[["short", "long"]])
-    concurrency: int | None = Field(description="Jobs that it runs at once.")
+    concurrency: int | None = Field(description="Number of jobs that it runs concurrently.")
     cluster: str | None = Field(description="Master URL of its Spark.", examples=["spark://spark-master:7077"])
     app_id: str | None = Field(
-        description="Spark's application id, by which the cluster knows it.", examples=["app-20261121120000-0001"]
+        description="Its application id in the Spark cluster.", examples=["app-20261121120000-0001"]
     )
-    slots: int | None = Field(description="Spark tasks that it runs at once.")
+    slots: int | None = Field(description="Number of Spark tasks that it runs concurrently.")
     memory_bytes: int | None = Field(description="Resident memory of the process and its Spark driver.")
-    fault: str | None = Field(description="What keeps it from running jobs, and what to do; null unless UNAVAILABLE.")
-    jobs: tuple[WorkerJob, ...] = Field(description="Your jobs that it is at, in the order in which it began them.")
-    other_jobs: int = Field(description="How much else it is at: jobs of others, and explanations.")
+    fault: str | None = Field(description="Why it cannot run jobs, and what to do; null unless UNAVAILABLE.")
+    jobs: tuple[WorkerJob, ...] = Field(
+        description="Your jobs that it is running, in the order in which it started them."
+    )
+    other_jobs: int = Field(
+        description="Number of other jobs that it is running: jobs of other tenants, and explanations."
+    )
 
     @classmethod
     def of(cls, row: WorkerRow, at_hand: Iterable[JobAtHand], tenant: str, silent_before: int) -> Self:
-        """The worker of `row` for `tenant`, with what it is at; SILENT if last heard of before `silent_before`."""
+        """Returns the worker of `row` as `tenant` sees it; it is SILENT if its last heartbeat was before
+        `silent_before`.
+        """
         status = worker_status(row, silent_before)
         held = [job for job in at_hand if job.worker == row.id]
         own = [job for job in held if job.tenant == tenant and job.kind == RUN]
@@ -106,7 +102,7 @@ class Worker(Frozen):
             started_at=timestamp(row.started_at),
             heartbeat_at=timestamp(row.heartbeat_at),
             status=status.value,
-            # The version before knew one queue and said nothing of it.
+            # Workers of the previous version had one queue and did not report it.
             queues=(Queue.SHORT.value,) if row.queues is None else tuple(row.queues.split(",")),
             concurrency=row.concurrency,
             cluster=row.cluster,
@@ -120,7 +116,7 @@ class Worker(Frozen):
 
 
 def workers_of(session: Session, rows: Sequence[WorkerRow], tenant: str, now: int, silence_ms: int) -> list[Worker]:
-    """The workers of these rows for `tenant` as they stand at `now` (milliseconds)."""
+    """Returns the workers of these rows as `tenant` sees them at `now` (milliseconds)."""
     at_hand = jobs_at_hand(session, [row.id for row in rows], now)
     return [Worker.of(row, at_hand, tenant, now - silence_ms) for row in rows]
 
@@ -132,7 +128,7 @@ def _job(job: JobAtHand) -> WorkerJob:
 
 
 def get_worker(database: Database, tenant: str, worker_id: str, silence_ms: int) -> Worker:
-    """The worker as it last described itself. Raises WorkerNotFoundError."""
+    """Returns the worker as its last heartbeat described it. Raises WorkerNotFoundError."""
     with database.read() as session:
         now = database.now(session)
         row = require_worker(session, worker_id, now)
@@ -141,13 +137,15 @@ def get_worker(database: Database, tenant: str, worker_id: str, silence_ms: int)
 
 
 class WorkerList(Frozen):
-    """All workers heard of within the last hour."""
+    """All workers with a heartbeat within the last hour."""
 
     workers: tuple[Worker, ...]
 
 
 def list_workers(database: Database, tenant: str, silence_ms: int) -> WorkerList:
-    """Every worker that gave a sign of life within the hour, oldest first; those silent for `silence_ms` as such."""
+    """Returns all workers with a heartbeat within the last hour, oldest first; those without one for `silence_ms` are
+    SILENT.
+    """
     with database.read() as session:
         now = database.now(session)
         rows = workers.list_workers(session, now - workers.KEPT_MS)
@@ -155,17 +153,17 @@ def list_workers(database: Database, tenant: str, silence_ms: int) -> WorkerList
 
 
 def drain_worker(database: Database, tenant: str, worker_id: str, silence_ms: int) -> Worker:
-    """Notes that the worker is to drain, which it learns with its next sign of life. Asking twice changes nothing.
+    """Requests a drain, which the worker reads at its next heartbeat. A repeated request changes nothing.
 
-    Raises WorkerNotFoundError, and WorkerSilentError for one that would not learn of it.
+    Raises WorkerNotFoundError, and WorkerSilentError for a worker that sends no heartbeats.
     """
     with database.write() as session:
         now = database.now(session)
         row = require_worker(session, worker_id, now, for_change=True)
         if worker_status(row, now - silence_ms) is WorkerStatus.SILENT:
             raise WorkerSilentError(
-                f"The worker was last heard of {(now - row.heartbeat_at) // 1000} s ago. If it hangs, end its process; "
-                "its jobs are taken over by themselves."
+                f"The worker's last heartbeat was {(now - row.heartbeat_at) // 1000} s ago. If it hangs, end its "
+                "process; other workers take over its jobs automatically."
             )
         request_drain(session, worker_id, now)
         session.refresh(row)

@@ -1,11 +1,4 @@
-"""API keys as operators see them; the key itself is seen once.
-
-Makes API keys.
-
-Lists API keys, of every tenant or of one, page by page.
-
-Ends API keys.
-"""
+"""Creates, lists and revokes API keys. The full key is returned only when it is created."""
 
 from __future__ import annotations
 
@@ -25,43 +18,48 @@ from service.store.accounts import NewKey, is_live, scopes_of
 from service.store.session import Database
 from service.store.tables import ApiKeyRow
 
+FIRST_NAME = "first"
+"""Name of the key that is created when a service starts for the first time."""
+MAX_PAGE_SIZE = 200
+"""A larger `page_size` is reduced to this."""
+
 
 class ApiKey(Frozen):
     """A key without its secret."""
 
-    id: str = Field(description="Part of the key, and no secret.", examples=["mfrggzdfmztwq2lk"])
-    tenant: str = Field(description="Whose jobs and streams it opens.", examples=["default"])
+    id: str = Field(description="Public part of the key.", examples=["mfrggzdfmztwq2lk"])
+    tenant: str = Field(description="The tenant whose jobs and streams it gives access to.", examples=["default"])
     name: str = Field(examples=["nightly loads"])
-    scopes: tuple[str, ...] = Field(description="What it is for.", examples=[["read", "submit"]])
-    live: bool = Field(description="Whether it opens anything now: neither revoked nor expired.")
+    scopes: tuple[str, ...] = Field(description="What it permits.", examples=[["read", "submit"]])
+    live: bool = Field(description="True if it is valid now: neither revoked nor expired.")
     created_at: datetime
-    created_by: str | None = Field(description="Id of the key it was made with; null for the command line.")
+    created_by: str | None = Field(description="Id of the key that created it; null if created on the command line.")
     expires_at: datetime | None
     revoked_at: datetime | None
-    used_at: datetime | None = Field(description="When it was last shown, to the minute.")
+    used_at: datetime | None = Field(description="When it was last used, to the minute.")
 
     @classmethod
     def of(cls, row: ApiKeyRow, now: int) -> Self:
-        """As the database has it at that time."""
+        """Returns the key as it is stored in the database, at time `now` (milliseconds)."""
         return cls(**_fields(row, now))
 
 
 class IssuedKey(ApiKey):
-    """A key that was just made: the only time that it is shown whole."""
+    """A key that was just created: the only response that contains the full key."""
 
     key: str = Field(
-        description="Keep it: it is not shown again, and cannot be found out from what is stored.",
+        description="Store it safely: it is not returned again, and cannot be recovered from the database.",
         examples=["ek_mfrggzdfmztwq2lk_3q2-7wAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"],
     )
 
     @classmethod
     def made(cls, row: ApiKeyRow, now: int, key: str) -> Self:
-        """With the key as its bearer shows it."""
+        """Returns the key together with its full text."""
         return cls(**_fields(row, now), key=key)
 
 
 def no_such_key(key_id: str) -> KeyNotFoundError:
-    """The refusal for an id that no key has."""
+    """Returns the error for an unknown key id."""
     return KeyNotFoundError(f"No API key has the id '{key_id}'.")
 
 
@@ -84,18 +82,14 @@ def _moment(at: int | None) -> datetime | None:
     return None if at is None else timestamp(at)
 
 
-FIRST_NAME = "first"
-"""Name of the key that a service makes when it starts for the first time."""
-
-
 class KeyRequest(Frozen):
-    """What a key is to be for."""
+    """The properties of a new key."""
 
     name: str = Field(
         min_length=1,
         max_length=200,
         pattern=r"^[^\x00-\x1f\x7f]+$",
-        description="For people: who shows it, or what for.",
+        description="A label for people: who uses the key, or for what.",
         examples=["nightly loads"],
     )
     tenant: TenantName = DEFAULT_TENANT
@@ -103,24 +97,24 @@ class KeyRequest(Frozen):
         default=(KeyScope.READ, KeyScope.SUBMIT),
         min_length=1,
         max_length=len(KeyScope),
-        description="`read`: look at jobs, results and streams. `submit`: submit, change and end them, and post rows. "
-        "`metrics`: scrape /metrics. `admin`: make and end keys of any tenant, and drain workers.",
+        description="`read`: read jobs, results and streams. `submit`: submit, change, cancel and delete them, and "
+        "post rows. `metrics`: scrape /metrics. `admin`: create and revoke keys of any tenant, and drain workers.",
     )
     expires_in: Annotated[Duration, Bounds(timedelta(seconds=1), timedelta(days=36_500))] | None = Field(
-        default=None, description="How long it holds; for good by default.", examples=["90d"]
+        default=None, description="Lifetime; by default the key never expires.", examples=["90d"]
     )
 
 
 def issue_key(database: Database, asked: KeyRequest, made_by: str | None) -> IssuedKey:
-    """A new key. `made_by` is the id of the caller's key; None for the command line."""
+    """Creates a key. `made_by` is the id of the caller's key; None for the command line."""
     with database.write() as session:
         return _issue(session, asked, made_by, database.now(session))
 
 
 def issue_first_key(database: Database) -> IssuedKey | None:
-    """The key with every scope that a new service begins with; None where a key was made before, ever.
+    """Creates the first key of a new service, with every scope; returns None if any key was ever created.
 
-    Of several processes that start at once, one makes it.
+    If several processes start at once, one of them creates it.
     """
     with database.read() as session:
         if accounts.has_any_key(session):
@@ -147,19 +141,16 @@ def _issue(session: Session, asked: KeyRequest, made_by: str | None, now: int) -
     return IssuedKey.made(accounts.insert_key(session, new, now), now, secret.text)
 
 
-MAX_PAGE_SIZE = 200
-"""A larger `page_size` is read as this."""
-
-
 class KeyPage(Frozen):
     """One page of the list of keys."""
 
     keys: tuple[ApiKey, ...]
-    next_cursor: str = Field(description="Give it as `cursor` for the next page; empty on the last one.")
+    next_cursor: str = Field(description="Pass it as `cursor` to get the next page; empty on the last page.")
 
 
 def list_keys(database: Database, tenant: str | None, cursor: str, page_size: int) -> KeyPage:
-    """A page of at most `page_size` keys from behind `cursor` (empty: from the oldest on), live or not.
+    """Returns a page of at most `page_size` keys, oldest first, valid or not, that follow `cursor`; an empty cursor
+    starts at the oldest.
 
     Raises InvalidCursorError.
     """
@@ -168,7 +159,7 @@ def list_keys(database: Database, tenant: str | None, cursor: str, page_size: in
     limit = min(page_size, MAX_PAGE_SIZE)
     with database.read() as session:
         now = database.now(session)
-        # One more than asked for tells whether there is a next page.
+        # One extra row shows whether there is a next page.
         found = accounts.list_keys(session, tenant=tenant, after=after, limit=limit + 1)
         page = found[:limit]
         return KeyPage(
@@ -185,15 +176,15 @@ def _position(cursor: str, scope: str) -> tuple[int, str] | None:
 
 
 def revoke_key(database: Database, key_id: str, *, even_the_last: bool = False) -> ApiKey:
-    """Ends a key for good; one that has ended stays as it is. Processes that have just seen it take it for a few
-    seconds more.
+    """Revokes a key permanently; a key that is already invalid does not change. Processes that have cached it accept it
+    for a few more seconds.
 
-    Raises KeyNotFoundError; and LastAdminKeyError for the last one with which keys can be made, unless
-    `even_the_last`: whoever is at the command line can make another.
+    Raises KeyNotFoundError, and LastAdminKeyError for the last valid key with the scope `admin`, unless
+    `even_the_last`, which the command line uses because it can create another key.
     """
     with database.write() as session:
         now = database.now(session)
-        # Two admins that revoke each other's key at once would leave none.
+        # Two admins who revoke each other's keys concurrently would leave no admin key.
         installation.lock(session)
         row = accounts.find_key(session, key_id)
         if row is None:
@@ -201,8 +192,8 @@ def revoke_key(database: Database, key_id: str, *, even_the_last: bool = False) 
         is_admin = KeyScope.ADMIN in accounts.scopes_of(row) and accounts.is_live(row, now)
         if is_admin and not even_the_last and accounts.count_live_admins(session, now) == 1:
             raise LastAdminKeyError(
-                "Without this key, nobody could make another over HTTP. Make another with the scope 'admin' first, or "
-                "revoke it on the command line: `evenkeel keys revoke`."
+                "This is the last key with the scope 'admin': without it, no key could be created over HTTP. Create "
+                "another one first, or revoke this one on the command line: `evenkeel keys revoke`."
             )
         accounts.revoke_key(session, key_id, now)
         session.refresh(row)

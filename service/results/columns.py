@@ -1,12 +1,8 @@
-"""Columns as Arrow reads them from the Parquet files that Spark writes.
+"""Columns of results: as Arrow types, as Spark SQL types, and their values as JSON.
 
-The columns of a result: Spark's own types where the files tell them, else what Arrow reads.
-
-Columns as JSON values.
-
-Integers are numbers (BIGINT too: read them as 64-bit integers), DECIMAL is a string, NaN and the infinities are the
-strings `NaN`, `Infinity`, `-Infinity`; TIMESTAMP is RFC 3339 in UTC, TIMESTAMP_NTZ the same without zone, DATE
-`YYYY-MM-DD`, BINARY base64; arrays are arrays, structs objects, maps arrays of `[key, value]`.
+In JSON, integers are numbers (including BIGINT: read them as 64-bit integers), DECIMAL is a string, NaN and the
+infinities are the strings `NaN`, `Infinity`, `-Infinity`; TIMESTAMP is RFC 3339 in UTC, TIMESTAMP_NTZ the same without
+a zone, DATE `YYYY-MM-DD`, BINARY base64; arrays are arrays, structs objects, maps arrays of `[key, value]`.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from service.contract.model import Frozen
 from service.sql.types.data_types import DataType, TypeName
 from service.sql.types.data_types import Field as SchemaField
 
-_PLAIN: dict[str, pa.DataType] = {
+_SIMPLE_TYPES: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
     "TINYINT": pa.int8(),
     "BYTE": pa.int8(),
@@ -49,10 +45,12 @@ _PLAIN: dict[str, pa.DataType] = {
 }
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|\w+|[<>(),:])")
 _ATOMIC = frozenset(TypeName) - {TypeName.OTHER, TypeName.NULL, TypeName.DECIMAL}
+_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+_SPARK_NAMES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
 
 
 def arrow_schema(fields: Iterable[SchemaField]) -> pa.Schema:
-    """The columns in Arrow. Raises ValueError, which names the column, for a type that files cannot hold."""
+    """Returns the columns as Arrow fields. Raises ValueError, naming the column, for a type that files cannot hold."""
     found = []
     for field in fields:
         try:
@@ -63,29 +61,31 @@ def arrow_schema(fields: Iterable[SchemaField]) -> pa.Schema:
 
 
 def arrow_type(type_: DataType) -> pa.DataType:
-    """The type in Arrow. Raises ValueError for one that files cannot hold, such as VOID or an interval."""
+    """Returns the Arrow type. Raises ValueError for a type that files cannot contain, such as VOID or an interval."""
     if type_.name is TypeName.DECIMAL:
         return pa.decimal128(type_.precision, type_.scale)
     if type_.name in _ATOMIC:
-        return _PLAIN[type_.name.value]
-    return _Reader(str(type_)).whole()
+        return _SIMPLE_TYPES[type_.name.value]
+    return _TypeParser(str(type_)).parse()
 
 
 def one_row(values: Iterable[bool | int | float | str | None], schema: pa.Schema) -> pa.Table:
-    """A table of one row from JSON values. Raises pa.ArrowInvalid for a value that is none of its column's type."""
+    """Returns a table of one row from JSON values. Raises pa.ArrowInvalid for a value that does not fit its column's
+    type.
+    """
     arrays = [_one(value, field.type) for value, field in zip(values, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _one(value: bool | int | float | str | None, kind: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(kind) and value is not None:
-        # An integer is cast only to a type that takes every one.
+        # Arrow casts integers only to decimal types that can hold every integer.
         return pa.array([Decimal(str(value))], kind)
     return pa.array([value]).cast(kind)
 
 
-class _Reader:
-    """Reads a type as Spark spells it: `ARRAY<STRUCT<a: INT, `b c`: DECIMAL(10,2)>>`."""
+class _TypeParser:
+    """Parses a type in Spark's notation: `ARRAY<STRUCT<a: INT, `b c`: DECIMAL(10,2)>>`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -100,8 +100,8 @@ class _Reader:
             position = match.end()
         self._next = 0
 
-    def whole(self) -> pa.DataType:
-        """The type, and nothing behind it."""
+    def parse(self) -> pa.DataType:
+        """Parses the text as one complete type."""
         found = self._type()
         if self._next != len(self._tokens):
             raise self._error()
@@ -129,9 +129,9 @@ class _Reader:
         if name in {"VARCHAR", "CHAR"}:
             self._numbers()
             return pa.string()
-        if name not in _PLAIN:
+        if name not in _SIMPLE_TYPES:
             raise self._error()
-        return _PLAIN[name]
+        return _SIMPLE_TYPES[name]
 
     def _struct(self) -> pa.DataType:
         self._expect("<")
@@ -175,11 +175,7 @@ class _Reader:
             raise self._error()
 
     def _error(self) -> ValueError:
-        return ValueError(f"the type {self._text} cannot be kept in Parquet files.")
-
-
-_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
-_SPARK_NAMES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
+        return ValueError(f"the type {self._text} cannot be stored in Parquet files.")
 
 
 class Column(Frozen):
@@ -190,15 +186,18 @@ class Column(Frozen):
 
 
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
-    """The columns of a Parquet file read with this Arrow schema, in order."""
-    told = _spark_types(schema)
-    return tuple(Column(name=field.name, type=told.get(field.name, _arrow_type(field.type))) for field in schema)
+    """Returns the columns of a Parquet file that was read with this Arrow schema, in order.
+
+    The types are Spark's if the file has Spark's metadata, otherwise those that correspond to Arrow's.
+    """
+    spark_types = _spark_types(schema)
+    return tuple(Column(name=field.name, type=spark_types.get(field.name, _arrow_type(field.type))) for field in schema)
 
 
 def served_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema in which rows are handed out: Spark's instants as microseconds in UTC, without Spark's metadata.
+    """Returns the schema of the served rows: timestamps in microseconds, instants in UTC, without Spark's metadata.
 
-    Spark may store an instant as INT96, which Arrow reads as a time without zone.
+    Spark may store an instant as INT96, which Arrow reads as a timestamp without a zone.
     """
     types = {column.name: column.type for column in columns_of(schema)}
     return pa.schema([field.with_type(_served_type(field.type, types[field.name])) for field in schema])
@@ -256,16 +255,16 @@ def _arrow_type(arrow: pa.DataType) -> str:
 
 
 def json_rows(table: pa.Table) -> list[list[Any]]:
-    """The rows of a table, each a list in the order of its columns."""
+    """Returns the rows of a table, each as a list in the order of its columns."""
     columns = [json_values(table.column(index)) for index in range(table.num_columns)]
     return [list(row) for row in zip(*columns, strict=True)] if columns else []
 
 
 def json_values(column: pa.ChunkedArray) -> list[Any]:
-    """The values of a column; NULL is None."""
+    """Returns the values of a column; NULL is None."""
     kind = column.type
     if pa.types.is_timestamp(kind):
-        # Through text inside Arrow: Python's own times end in the year 9999.
+        # Converted to text inside Arrow: Python's datetime ends in the year 9999.
         texts: list[Any] = pc.replace_substring(column.cast(pa.string()), " ", "T").to_pylist()
         return texts
     if pa.types.is_date(kind):
@@ -286,7 +285,7 @@ def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 
 def json_value(value: Any) -> Any:
-    """One value of any type, nested ones included."""
+    """Converts one value of any type, including nested ones."""
     if isinstance(value, float):
         return _float(value)
     if isinstance(value, Decimal):

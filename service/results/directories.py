@@ -1,7 +1,7 @@
-"""The directories of results: `<results>/<job id>/attempt-<number>`, or `attempt-<number>-2` where a query
-ran again; and of what streaming jobs keep: `<streams>/<job id>`. What else is in there is none of ours.
+"""The directories of results: `<results>/<job id>/attempt-<number>` (`attempt-<number>-2` if a query ran again) for
+batch jobs, and `<streams>/<job id>` for streaming jobs. Anything else in there is left alone.
 
-Whose a results directory is: a file in it bears the id of the installation that was first to remove files there.
+A file in a results directory contains the id of the installation that owns it: the first one to remove files there.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from typing import NamedTuple
 import structlog
 
 _log = structlog.get_logger(__name__)
-
 _JOB = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ATTEMPT = re.compile(r"attempt-\d+(-\d+)?")
+OWNER = ".evenkeel-installation"
 
 
 class Freed(NamedTuple):
-    """What is gone: how many directories, and how many bytes were in them."""
+    """What was removed: the number of directories, and the bytes of their files."""
 
     directories: int
     bytes: int
 
 
 def remove_job_directory(results: Path, job_id: str) -> bool:
-    """Removes everything that attempts of a job wrote; tells whether it is gone, as it is where they wrote nothing.
+    """Removes everything that attempts of a job wrote. Returns whether the directory is gone, also if it never existed.
 
-    What cannot be removed now is told in the log, and found again as left over.
+    What cannot be removed now is logged, and a later purge finds it as a leftover.
     """
-    # Under the name of a job that never was, first: who is reading a result must find all of its files, or none.
-    away = results / str(uuid.uuid4())
+    # First renamed to the id of a job that does not exist: a reader must find all files of a result, or none.
+    removed = results / str(uuid.uuid4())
     try:
-        (results / job_id).rename(away)
+        (results / job_id).rename(removed)
     except FileNotFoundError:
         return True
     except OSError as error:
-        _tell(results / job_id, error)
+        _log_failure(results / job_id, error)
         return False
-    return _remove(away)
+    return _remove(removed)
 
 
 def jobs_unchanged_since(results: Path, seconds: float, at_once: int) -> Iterator[list[str]]:
-    """Ids of the jobs whose directories have had no new attempt since that time (seconds since the epoch).
+    """Yields ids of jobs whose directories have had no new attempt since `seconds` (since the epoch).
 
     In lists of at most `at_once`, so that any number of directories takes little memory.
     """
@@ -58,7 +58,7 @@ def jobs_unchanged_since(results: Path, seconds: float, at_once: int) -> Iterato
 
 
 def unpublished(results: Path, job_id: str, published: str | None) -> list[Path]:
-    """The directories that attempts of a job left there, but for the published one (relative to `results`)."""
+    """Returns the attempt directories of a job, except the published one (a path relative to `results`)."""
     return [
         path
         for path in (results / job_id).glob("attempt-*")
@@ -67,7 +67,7 @@ def unpublished(results: Path, job_id: str, published: str | None) -> list[Path]
 
 
 def remove_unpublished(results: Path, job_id: str, published: str | None) -> Freed:
-    """Removes those, and the job's directory too when that empties it; what cannot be removed is told in the log."""
+    """Removes the unpublished attempts, and the job's directory if it is then empty; logs what cannot be removed."""
     directories = freed = 0
     for path in unpublished(results, job_id, published):
         before = size_of(path)
@@ -79,22 +79,22 @@ def remove_unpublished(results: Path, job_id: str, published: str | None) -> Fre
 
 
 def remove_whole(parent: Path, job_id: str) -> Freed:
-    """Removes all that is in there of a job; what cannot be removed is told in the log."""
+    """Removes everything of a job below `parent`; logs what cannot be removed."""
     before = size_of(parent / job_id)
     return Freed(1, before) if remove_job_directory(parent, job_id) else Freed(0, 0)
 
 
 def remove_if_empty(directory: Path) -> None:
-    """Removes a directory that nothing is in."""
+    """Removes an empty directory."""
     try:
         directory.rmdir()
     except OSError:
-        # Not empty, or never made: both are fine.
+        # Not empty, or it does not exist: both are fine.
         return
 
 
 def size_of(directory: Path) -> int:
-    """Bytes of the files below `directory`; what vanishes meanwhile counts nothing."""
+    """Returns the bytes of the files below `directory`; files that vanish in the meantime are not counted."""
     size = 0
     for parent, _, names in os.walk(directory):
         for name in names:
@@ -110,18 +110,18 @@ def _remove(path: Path) -> bool:
     if not os.path.lexists(path):
         return True
     try:
-        # Once more, to learn what is in the way.
+        # Try again without ignoring errors, to find the reason.
         shutil.rmtree(path)
     except FileNotFoundError:
-        # Another process is at it too.
+        # Another process is removing it too.
         return not os.path.lexists(path)
     except OSError as error:
-        _tell(path, error)
+        _log_failure(path, error)
         return False
     return True
 
 
-def _tell(path: Path, error: OSError) -> None:
+def _log_failure(path: Path, error: OSError) -> None:
     _log.warning("files_not_removed", path=str(path), errno=error.errno, error=error.strerror)
 
 
@@ -138,30 +138,29 @@ def _is_older(path: Path, seconds: float) -> bool:
     try:
         return path.stat().st_mtime < seconds
     except OSError:
-        # Just removed with its job.
+        # Removed with its job in the meantime.
         return False
 
 
-OWNER = ".evenkeel-installation"
-
-
-def belongs_to(results: Path, installation: str) -> bool:
-    """Whether the directory bears this id; one that bears none is given it. False too where it cannot be read."""
+def claim_directory(results: Path, installation: str) -> bool:
+    """Whether this installation owns the directory. Claims a directory without an owner; returns False if it is
+    unreadable.
+    """
     path = results / OWNER
     try:
         with path.open("x", encoding="ascii") as file:
             file.write(installation)
         return True
     except FileNotFoundError:
-        # Without a directory there is nothing to own.
+        # The directory does not exist, so it has no other owner.
         return True
     except OSError:
-        # There already, or not ours to write.
-        return bears(results, installation)
+        # The file exists, or cannot be written.
+        return is_own_directory(results, installation)
 
 
-def bears(results: Path, installation: str | None) -> bool:
-    """As `belongs_to`, and changes nothing: a directory without an id belongs to whoever asks."""
+def is_own_directory(results: Path, installation: str | None) -> bool:
+    """As `claim_directory`, but changes nothing: a directory without an owner counts as owned by this installation."""
     try:
         return (results / OWNER).read_text(encoding="ascii").strip() == installation
     except FileNotFoundError:

@@ -1,11 +1,8 @@
-"""The files of a published result, read row by row from anywhere.
+"""Reads the files of a published result from any row on, and writes them as CSV, Arrow or Parquet for a download.
 
-Texts that a spreadsheet would take for formulas, and run, are marked as texts by an apostrophe.
-
-Whoever fills a table may not be whoever opens its CSV: see OWASP, "CSV Injection". Numbers with a sign are no formulas,
-and stay as they are.
-
-A whole result as a stream of bytes: CSV, Arrow or Parquet, one batch of rows in memory at a time.
+Downloads hold one batch of rows in memory. In CSV, an apostrophe marks texts that a spreadsheet would run as formulas,
+since the author of the data may not be the person who opens the file (OWASP, "CSV Injection"). Signed numbers are no
+formulas and stay unchanged.
 """
 
 from __future__ import annotations
@@ -28,13 +25,20 @@ from service.contract.errors import ResultMissingError
 from service.results.columns import Column, columns_of, json_value, served_schema
 
 _BATCH_ROWS = 65_536
+_BEGINS_AS_FORMULA = r"\A[=+\-@\t\r\n]"
+_NUMBER = r"\A[+-]?[0-9]+([.,][0-9]+)*([eE][+-]?[0-9]+)?\z"
+CSV = "text/csv"
+ARROW = "application/vnd.apache.arrow.stream"
+PARQUET = "application/vnd.apache.parquet"
+_MAX_PLAIN_SCALE = 6
+"""The largest scale that Arrow never writes in scientific notation."""
 
 
 @dataclass(frozen=True)
 class ResultFiles:
     """Parquet files with one schema, in the order of their rows. `row_counts` is parallel to `paths`.
 
-    `columns` and `schema` are what is read of them: all of their columns, or some.
+    `columns` and `schema` are the columns to read: all of them, or some.
     """
 
     paths: tuple[Path, ...]
@@ -44,13 +48,13 @@ class ResultFiles:
 
     @property
     def rows(self) -> int:
-        """Rows of all files together."""
+        """Total number of rows."""
         return sum(self.row_counts)
 
     def batches(self, start: int = 0, batch_rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-        """All rows from `start` (from 0) on, in batches of at most `batch_rows`, in the served schema.
+        """Yields all rows from `start` (counted from 0), in batches of at most `batch_rows`, in the served schema.
 
-        Raises ResultMissingError where files have been removed or damaged meanwhile.
+        Raises ResultMissingError if files have been removed or damaged.
         """
         for path, count in zip(self.paths, self.row_counts, strict=True):
             if start >= count:
@@ -62,7 +66,7 @@ class ResultFiles:
             start = 0
 
     def page(self, start: int, limit: int) -> pa.Table:
-        """At most `limit` rows from `start` on."""
+        """Returns at most `limit` rows from `start`."""
         batches = []
         missing = limit
         for batch in self.batches(start, min(limit, _BATCH_ROWS)):
@@ -74,9 +78,9 @@ class ResultFiles:
 
 
 def open_result(directory: Path) -> ResultFiles:
-    """The result in `directory`. Raises ResultMissingError where its files have been removed or damaged."""
+    """Opens the result in `directory`. Raises ResultMissingError if its files have been removed or damaged."""
     paths = tuple(sorted(directory.glob("*.parquet")))
-    with _told_when_missing():
+    with _missing_files_as_errors():
         if not paths:
             raise FileNotFoundError(directory)
         schema = pq.read_schema(paths[0])
@@ -85,17 +89,17 @@ def open_result(directory: Path) -> ResultFiles:
 
 
 @contextmanager
-def _told_when_missing() -> Iterator[None]:
+def _missing_files_as_errors() -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:
         raise ResultMissingError(
-            "The job succeeded, but its files in the results directory are gone or damaged. Submit it again."
+            "The job succeeded, but its result files are missing or damaged. Submit the job again."
         ) from error
 
 
 def _next_batch(rows: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-    with _told_when_missing():
+    with _missing_files_as_errors():
         return next(rows, None)
 
 
@@ -111,7 +115,7 @@ def _rows_of(path: Path, start: int, batch_rows: int) -> Iterator[pa.RecordBatch
 
 
 def _groups_from(metadata: pq.FileMetaData, start: int) -> tuple[list[int], int]:
-    """The row groups from the one with row `start` on, and how many of its rows come before."""
+    """Returns the row groups from the one that contains row `start`, and the number of its rows before `start`."""
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows
         if start < rows:
@@ -120,12 +124,8 @@ def _groups_from(metadata: pq.FileMetaData, start: int) -> tuple[list[int], int]
     return [], 0
 
 
-_BEGINS_AS_FORMULA = r"\A[=+\-@\t\r\n]"
-_NUMBER = r"\A[+-]?[0-9]+([.,][0-9]+)*([eE][+-]?[0-9]+)?\z"
-
-
 def without_formulas(column: pa.Array) -> pa.Array:
-    """A column of text, with an apostrophe before what begins as a formula."""
+    """Returns a text column with an apostrophe before values that begin like a formula."""
     begins = pc.match_substring_regex(column, _BEGINS_AS_FORMULA)
     if not pc.any(begins).as_py():
         return column
@@ -135,23 +135,15 @@ def without_formulas(column: pa.Array) -> pa.Array:
 
 
 def name_without_formula(name: str) -> str:
-    """The same for the name of a column."""
+    """Returns the name of a column, with an apostrophe if it begins like a formula."""
     plain: str = without_formulas(pa.array([name], pa.string()))[0].as_py()
     return plain
 
 
-CSV = "text/csv"
-ARROW = "application/vnd.apache.arrow.stream"
-PARQUET = "application/vnd.apache.parquet"
-
-_EXACT_IN_CSV = 6
-"""Arrow writes decimals of a larger scale in scientific notation when they are small."""
-
-
 def as_csv(result: ResultFiles, *, formulas: bool = False) -> Iterator[bytes]:
-    """A header, then a line a row: NULL empty, text in quotes, BINARY as base64, nested values as JSON.
+    """A header, then one line for each row: NULL is empty, text is quoted, BINARY is base64, nested values are JSON.
 
-    With `formulas`, texts stay as they are that a spreadsheet would take for formulas.
+    With `formulas`, texts that a spreadsheet would run as formulas are not marked.
     """
     named = [field.name if formulas else name_without_formula(field.name) for field in result.schema]
     types = [_csv_type(field.type) for field in result.schema]
@@ -178,11 +170,11 @@ WRITERS: dict[str, tuple[str, Callable[[ResultFiles], Iterator[bytes]]]] = {
     ARROW: ("arrow", as_arrow),
     PARQUET: ("parquet", as_parquet),
 }
-"""By media type: the ending of the file's name, and what writes it."""
+"""By media type: the file name extension and the writer."""
 
 
 class _ParquetSink:
-    """Gives Parquet's writer the methods of the other two."""
+    """Adapts the Parquet writer to the interface of the other two."""
 
     def __init__(self, writer: pq.ParquetWriter) -> None:
         self._writer = writer
@@ -194,8 +186,8 @@ class _ParquetSink:
         self._writer.close()
 
 
-class _Drain(io.RawIOBase):
-    """A file that only holds what has not been sent yet."""
+class _SendBuffer(io.RawIOBase):
+    """A file object that buffers only what has not been sent yet."""
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
@@ -213,7 +205,7 @@ class _Drain(io.RawIOBase):
         return self._position
 
     def drain(self) -> bytes:
-        """What was written since the last call."""
+        """Returns what has been written since the last call."""
         data = b"".join(self._held)
         self._held.clear()
         return data
@@ -224,7 +216,7 @@ def _stream(
     open_writer: Callable[[pa.NativeFile], Any],
     prepare: Callable[[pa.RecordBatch], pa.RecordBatch],
 ) -> Iterator[bytes]:
-    drain = _Drain()
+    drain = _SendBuffer()
     with pa.PythonFile(drain, mode="w") as sink:
         writer = open_writer(sink)
         try:
@@ -233,7 +225,7 @@ def _stream(
                 if data := drain.drain():
                     yield data
         finally:
-            # Before its file is, also where a file is damaged or the client has gone.
+            # Before its file is closed, also if a file is damaged or the client has disconnected.
             writer.close()
         sink.flush()
         yield drain.drain()
@@ -241,7 +233,7 @@ def _stream(
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(kind):
-        return kind if kind.scale <= _EXACT_IN_CSV else pa.string()
+        return kind if kind.scale <= _MAX_PLAIN_SCALE else pa.string()
     as_text = pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     return pa.string() if as_text or pa.types.is_null(kind) else kind
 

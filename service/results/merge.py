@@ -1,8 +1,6 @@
-"""Of rows with equal keys, the newest: a base of rows with unequal keys, and a log of newer rows, as one table.
+"""Merges the rows of a managed table: the newest row of each key (`merged`), and final aggregates of groups (`finals`).
 
-Keys are told apart as GROUP BY tells them: NULL is equal to NULL, and NaN to NaN. They may have any type.
-
-Puts groups together from the rows of their parts: the last level of an aggregate.
+Keys are compared as in GROUP BY: NULL equals NULL, and NaN equals NaN. They may have any type.
 """
 
 from __future__ import annotations
@@ -14,12 +12,15 @@ import pyarrow.compute as pc
 
 from service.sql.types.aggregates import FinalColumn, FinalLevel, Merge, MergedColumn
 
+_ROWS_AT_ONCE = 1 << 20
+_AGGREGATES = {Merge.SUM: "sum", Merge.MIN: "min", Merge.MAX: "max"}
+
 
 class KeyCodes:
-    """Numbers for the combinations of values that `columns`, of one table, have."""
+    """Integer codes for the distinct combinations of values in `columns` of one table."""
 
     def __init__(self, columns: Sequence[pa.ChunkedArray]) -> None:
-        """Holds the unequal values of each column, and the unequal combinations of any first columns."""
+        """Stores the distinct values of each column, and the distinct combinations of each prefix of the columns."""
         self._steps: list[tuple[pa.Array, pa.Array | None]] = []
         codes: pa.Array | None = None
         for column in _comparable(columns):
@@ -40,7 +41,9 @@ class KeyCodes:
         """
 
     def of(self, columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-        """The numbers of other rows; NULL for a combination that the table has not. Not where there are no columns."""
+        """Returns the codes of other rows; NULL for combinations that the table does not contain. Requires at least one
+        column.
+        """
         codes: pa.ChunkedArray | None = None
         for column, (values, combinations) in zip(_comparable(columns), self._steps, strict=True):
             own = pc.index_in(column, value_set=values).cast(pa.int64())
@@ -53,17 +56,17 @@ class KeyCodes:
 
 
 def newest_of(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The last row of each combination of `keys`, in the order of these rows. Holds `rows` twice at most."""
+    """Returns the last row of each combination of `keys`, in row order. Holds at most two copies of `rows`."""
     codes = KeyCodes([rows.column(name) for name in keys]).codes
     return rows.slice(max(rows.num_rows - 1, 0)) if codes is None else _newest(rows, codes)[0]
 
 
 def merged(base: Iterable[pa.RecordBatch], log: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of `base`, each replaced by the newest one of `log` with its keys, in their order; then what is left of
-    `log`, whose rows stand from the oldest on.
+    """Yields the rows of `base`, each replaced by the newest row of `log` with the same keys, in the order of `base`;
+    then the remaining rows of `log`, whose rows must be ordered from oldest to newest.
 
-    `base` has one row for each combination of `keys` and may be of any size: it is read a batch at a time. `log` is
-    held, with its keys.
+    `base` has one row for each combination of `keys`; it is read in batches and may be of any size. `log` is held in
+    memory with its keys.
     """
     if not log.num_rows:
         yield from (pa.Table.from_batches([batch]) for batch in base)
@@ -93,13 +96,13 @@ def merged(base: Iterable[pa.RecordBatch], log: pa.Table, keys: Sequence[str]) -
 
 
 def _newest(rows: pa.Table, codes: pa.ChunkedArray) -> tuple[pa.Table, pa.Array]:
-    """The last row of each code, in the order of these rows; and at which position it is there, by code."""
+    """Returns the last row of each code, in row order; and its position in that result, by code."""
     numbered = pa.table({"code": codes, "row": _numbers(rows.num_rows)})
-    # Groups come in the order of their first rows, as codes are given.
+    # Groups are in the order of their first rows, which is the order of codes.
     last = numbered.group_by("code", use_threads=False).aggregate([("row", "max")]).column("row_max").combine_chunks()
     order = pc.sort_indices(last)
     newest = rows if len(last) == rows.num_rows else rows.take(last.take(order))
-    # Sorted, a permutation gives its inverse.
+    # The sort indices of a permutation are its inverse.
     return newest, pc.sort_indices(order)
 
 
@@ -109,15 +112,15 @@ def _numbers(count: int) -> pa.Array:
 
 
 def _replaced(rows: pa.Table, newer: pa.Table, positions: pa.Array) -> pa.Table:
-    """`rows`, with the next one of `newer` in the place of each that has a position."""
+    """Replaces each row that has a position by the next row of `newer`."""
     hit = pc.is_valid(positions)
-    behind = pc.add(pc.cumulative_sum(hit.cast(pa.int64())), rows.num_rows - 1)
-    taken = pc.if_else(hit, behind, _numbers(rows.num_rows))
+    newer_positions = pc.add(pc.cumulative_sum(hit.cast(pa.int64())), rows.num_rows - 1)
+    taken = pc.if_else(hit, newer_positions, _numbers(rows.num_rows))
     return pa.concat_tables([rows, newer]).combine_chunks().take(taken)
 
 
 def _comparable(columns: Iterable[pa.ChunkedArray]) -> Iterator[pa.ChunkedArray]:
-    """Columns of atomic types that are equal in the same rows."""
+    """Yields columns of atomic types that are equal in the same rows."""
     for column in columns:
         kind = column.type
         if pa.types.is_struct(kind):
@@ -128,21 +131,18 @@ def _comparable(columns: Iterable[pa.ChunkedArray]) -> Iterator[pa.ChunkedArray]
                 [[None if value is None else repr(value) for value in column.to_pylist()]], pa.string()
             )
         elif pa.types.is_string(kind) or pa.types.is_binary(kind):
-            # More than 2 GiB of texts in one array take wider offsets.
+            # An array with more than 2 GiB of text requires 64-bit offsets.
             yield column.cast(pa.large_string() if pa.types.is_string(kind) else pa.large_binary())
         else:
             yield column
 
 
-_ROWS_AT_ONCE = 1 << 20
-_AGGREGATES = {Merge.SUM: "sum", Merge.MIN: "min", Merge.MAX: "max"}
-
-
 def finals(parts: Iterable[pa.Table], final: FinalLevel, schema: pa.Schema) -> Iterator[pa.Table]:
-    """One row for each group of `parts`, in the order in which groups first come, in `schema`: that of `final.output`.
+    """Yields one row for each group of `parts`, in the order in which groups first appear, in `schema`: that of
+    `final.output`.
 
-    Holds one row a group, and at most 1 Mi rows of parts or as many as there are groups. Raises pa.ArrowInvalid where
-    a sum does not go into the type of its column.
+    Holds one row for each group, and parts of at most 1 Mi rows or the number of groups, whichever is larger. Raises
+    pa.ArrowInvalid if a sum does not fit the type of its column.
     """
     groups: pa.Table | None = None
     waiting: list[pa.Table] = []
@@ -162,23 +162,23 @@ def finals(parts: Iterable[pa.Table], final: FinalLevel, schema: pa.Schema) -> I
 
 
 def check_mergeable(final: FinalLevel, schema: pa.Schema) -> None:
-    """Raises ValueError, which names the column, where a column of `schema` cannot be merged as `final` says."""
+    """Raises ValueError, naming the column, if a column of `schema` cannot be merged as `final` requires."""
     for column in final.merged:
         kind = schema.field(column.name).type
         numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
         if pa.types.is_nested(kind) or (column.merge is Merge.SUM and not numeric):
-            raise ValueError(f"The column {column.name} of type {kind} has no {column.merge}.")
+            raise ValueError(f"The column {column.name} of type {kind} does not support {column.merge}.")
 
 
 def _summands(table: pa.Table, final: FinalLevel) -> pa.Table:
-    """Keys and merged columns alone; sums in the widest type, in which none overflows."""
+    """Returns keys and merged columns only, with sums in the widest type, in which they do not overflow."""
     arrays = [table.column(name) for name in final.keys]
     arrays += [_widened(table.column(column.name), column) for column in final.merged]
     return pa.table(arrays, names=_names(final))
 
 
 def _names(final: FinalLevel) -> list[str]:
-    """By position: the names of the columns may be those of the calls' own making."""
+    """Returns names by position, since the names of columns are not necessarily distinct."""
     return [f"k{index}" for index in range(len(final.keys))] + [f"m{index}" for index in range(len(final.merged))]
 
 
@@ -205,7 +205,7 @@ def _grouped(tables: Sequence[pa.Table], final: FinalLevel) -> pa.Table | None:
         names=["code", "row", *merged],
     )
     calls = [(name, _AGGREGATES[column.merge]) for name, column in zip(merged, final.merged, strict=True)]
-    # NaN is above all numbers, and Arrow leaves it out.
+    # For Spark, NaN is greater than all numbers; Arrow's max ignores it.
     nans = [name for name, column in zip(merged, final.merged, strict=True) if _hides_nan(rows.column(name), column)]
     for name in nans:
         numbered = numbered.append_column(f"nan_{name}", pc.is_nan(numbered.column(name)))
@@ -232,7 +232,7 @@ def _final(groups: pa.Table, column: FinalColumn, final: FinalLevel, kind: pa.Da
     values = _column_of(groups, column.source, final)
     if column.divisor is not None:
         divisor = _as_double(_column_of(groups, column.divisor, final))
-        # Divided by 0, a double is infinite: NULL here.
+        # Division of a double by 0 is infinite; the result must be NULL.
         values = pc.divide(_as_double(values), pc.if_else(pc.equal(divisor, 0.0), None, divisor))
     if column.zero:
         values = pc.fill_null(values, pa.scalar(0, pa.int64()).cast(values.type))

@@ -1,11 +1,11 @@
-"""Removes what has been kept for long enough: jobs that ended, results, expired keys, and files that no job names.
+"""Removes what has been kept for the retention time: ended jobs, results, expired keys, and files that no job names.
 
-Rows go first, files after the commit. A process that is killed in between leaves files without a job, or without a job
-that names them, and the next purge finds those as left over. The other way round, a job would promise a result that
-is gone.
+Rows are deleted first, files after the commit. If the process is killed in between, files remain without a job or
+without a job that names them, and the next purge removes them as leftovers. In the other order, a job could name a
+result that does not exist.
 
-Files are removed in a results directory of this installation alone: to the copy of a database, which a rehearsal of a
-restore may have on the same share, everything that is newer than the copy looks left over.
+Files are removed only from directories that this installation owns. A restored copy of the database may share the
+results directory, and everything newer than the copy would look like a leftover to it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from service.store.session import Database
 _log = structlog.get_logger(__name__)
 
 _DAY_MS = 24 * 60 * 60 * 1000
-_AT_ONCE = 200
-"""Jobs in one transaction: some milliseconds, so that others write in between."""
+_JOBS_PER_STEP = 200
+"""Jobs in one transaction: it takes a few milliseconds, so that other writers are not delayed."""
 
-_KEYS_AT_ONCE = 5000
+_KEYS_PER_STEP = 5000
 _LEFTOVERS_KEPT_MS = _DAY_MS
-"""An attempt that is being written has a directory that is younger."""
+"""The directory of a running attempt is younger than this."""
 
 _LONGEST_PAUSE_SECONDS = 0.2
 
@@ -45,17 +45,14 @@ _Step = Callable[[Session, int, int, int], Sequence[Removed]]
 
 @dataclass(frozen=True)
 class Limits:
-    """Jobs that ended longer ago than `jobs_ms` go, and results of those that ended longer ago than `results_ms`.
-
-    In milliseconds; None keeps them for ever.
-    """
+    """Retention times in milliseconds: of ended jobs, and of results of ended jobs. None means forever."""
 
     jobs_ms: int | None
     results_ms: int | None
 
     @classmethod
     def of(cls, settings: RetentionSettings) -> Limits:
-        """As configured: 0 days are for ever."""
+        """Returns the configured limits; 0 days means forever."""
         return cls(
             settings.jobs_days * _DAY_MS if settings.jobs_days else None,
             settings.results_days * _DAY_MS if settings.results_days else None,
@@ -64,7 +61,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Purged:
-    """What was removed. `results` and `bytes` include those that went with their jobs; `leftovers` are directories."""
+    """What was removed. `results` and `bytes` include results that were removed with their jobs; `leftovers` are
+    directories.
+    """
 
     jobs: int = 0
     results: int = 0
@@ -73,7 +72,7 @@ class Purged:
     bytes: int = 0
 
     def __add__(self, other: Purged) -> Purged:
-        """Both together."""
+        """Returns the sums."""
         return Purged(
             self.jobs + other.jobs,
             self.results + other.results,
@@ -84,31 +83,31 @@ class Purged:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether there was nothing to remove."""
+        """Whether nothing was removed."""
         return self == Purged()
 
 
 @dataclass(frozen=True)
 class _Due:
-    """What a purge removes: `purge` does so, `would_purge` counts it. Times in milliseconds since the epoch."""
+    """What a purge removes; `would_purge` only counts it. Times are in milliseconds since the epoch."""
 
     now: int
     jobs_before: int | None
     results_before: int | None
     results: Path | None
-    """The directory of results; None where it belongs to another installation."""
+    """The directory of results; None if another installation owns it."""
     streams: Path | None
-    """The directory of streams; None likewise."""
+    """The directory of streams; None if another installation owns it."""
 
     @classmethod
     def of(cls, now: int, limits: Limits, results: Path | None, streams: Path | None) -> _Due:
-        """What is due at `now`."""
+        """Returns what is due at `now`."""
         before = [None if kept is None else now - kept for kept in (limits.jobs_ms, limits.results_ms)]
         return cls(now, before[0], before[1], results, streams)
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The directories of this installation, which hold one directory a job."""
+        """The directories that this installation owns; each contains one directory for each job."""
         return tuple(folder for folder in (self.results, self.streams) if folder is not None)
 
 
@@ -121,16 +120,16 @@ class _Leftover:
 
 
 def purge(database: Database, results: Path, streams: Path, limits: Limits) -> Iterator[Purged]:
-    """Removes step by step, and yields after each step what it removed; a caller that stops iterating stops it.
+    """Removes step by step, and yields what each step removed; a caller that stops iterating stops the purge.
 
-    Between two steps no transaction is open: a caller that pauses there lets others write.
+    No transaction is open between two steps, so that others can write while the caller pauses.
     """
     with database.write() as session:
         now = database.now(session)
         own = installation.ensure_id(session)
-    # After the commit: a directory must not bear an id that no database has.
-    due = _Due.of(now, limits, *_ours(results, streams, lambda folder: directories.belongs_to(folder, own)))
-    # Before the jobs, with which their keys are deleted uncounted.
+    # After the commit: a directory must not be claimed with an id that no database contains.
+    due = _Due.of(now, limits, *_ours(results, streams, lambda folder: directories.claim_directory(folder, own)))
+    # Before the jobs: deleting a job deletes its keys, which are then not counted.
     yield from _expired_keys(database, now)
     if due.jobs_before is not None:
         for gone in _in_batches(database, maintenance.remove_jobs, due.jobs_before):
@@ -146,32 +145,34 @@ def purge(database: Database, results: Path, streams: Path, limits: Limits) -> I
             freed = leftover.remove()
             if freed.directories:
                 yield Purged(leftovers=freed.directories, bytes=freed.bytes)
-        # Also where nothing was left over: the caller may stop here, or pause.
+        # Also if existing was no leftover: the caller may stop or pause here.
         yield Purged()
 
 
 def purge_politely(
     database: Database, results: Path, streams: Path, limits: Limits, goes_on: Callable[[], bool] = lambda: True
 ) -> Purged:
-    """All of it, or until `goes_on` says no, pausing as long as it works: the database has other things to do."""
+    """Purges everything, or until `goes_on` returns False, and pauses after each step for as long as the step took, so
+    that other users of the database are not delayed.
+    """
     removed = Purged()
     started = time.monotonic()
     for step in purge(database, results, streams, limits):
         removed += step
         if not goes_on():
             break
-        # On SQLite, who waits to write looks again after up to a tenth of a second, and must find nobody writing.
+        # In SQLite, a waiting writer retries after up to 0.1 s; no write must be in progress then.
         time.sleep(min(time.monotonic() - started, _LONGEST_PAUSE_SECONDS))
         started = time.monotonic()
     return removed
 
 
 def would_purge(database: Database, results: Path, streams: Path, limits: Limits) -> Purged:
-    """What `purge` would remove now; changes nothing."""
+    """Returns what `purge` would remove now; changes nothing."""
     with database.read() as session:
         now = database.now(session)
         own = installation.find_id(session)
-        due = _Due.of(now, limits, *_ours(results, streams, lambda folder: directories.bears(folder, own)))
+        due = _Due.of(now, limits, *_ours(results, streams, lambda folder: directories.is_own_directory(folder, own)))
         expired = maintenance.count_expired(session, due.jobs_before, due.results_before)
         keys = maintenance.count_expired_keys(session, now)
     found = Purged(jobs=expired.jobs, keys=keys)
@@ -192,16 +193,16 @@ def _in_batches(database: Database, step: _Step, before: int) -> Iterator[Sequen
     since = 0
     while True:
         with database.write() as session:
-            gone = step(session, before, since, _AT_ONCE)
+            gone = step(session, before, since, _JOBS_PER_STEP)
         if not gone:
             return
         yield gone
-        # What is older was looked at: thousands of jobs that lost their results before are not read again and again.
+        # Older jobs have been handled: do not read thousands of jobs again whose results were removed earlier.
         since = max(job.finished_at for job in gone)
 
 
 def _remove_files(due: _Due, gone: Sequence[Removed], counted: Purged) -> Purged:
-    """Adds to `counted` the results whose files are removed."""
+    """Removes files of the jobs, and adds the removed results to `counted`."""
     for job in gone:
         for folder in due.folders:
             is_removed = directories.remove_job_directory(folder, job.job_id)
@@ -213,26 +214,28 @@ def _remove_files(due: _Due, gone: Sequence[Removed], counted: Purged) -> Purged
 def _expired_keys(database: Database, now: int) -> Iterator[Purged]:
     while True:
         with database.write() as session:
-            keys = maintenance.remove_expired_keys(session, now, _KEYS_AT_ONCE)
+            keys = maintenance.remove_expired_keys(session, now, _KEYS_PER_STEP)
         if not keys:
             return
         yield Purged(keys=keys)
 
 
 def _leftovers(database: Database, due: _Due) -> Iterator[list[_Leftover]]:
-    """Directories of some age that no row names, a portion at a time; without those that go with their jobs."""
+    """Yields old directories that no row names, in batches; excludes those that are removed with their jobs."""
     long_ago = (due.now - _LEFTOVERS_KEPT_MS) / 1000
     if due.results is not None:
-        for job_ids in directories.jobs_unchanged_since(due.results, long_ago, _AT_ONCE):
+        for job_ids in directories.jobs_unchanged_since(due.results, long_ago, _JOBS_PER_STEP):
             with database.read() as session:
                 published = published_paths(session, job_ids)
-                going = maintenance.find_expired(session, job_ids, due.jobs_before, due.results_before)
-            yield [_of_results(due.results, job_id, published[job_id]) for job_id in published if job_id not in going]
+                expiring = maintenance.find_expired(session, job_ids, due.jobs_before, due.results_before)
+            yield [
+                _of_results(due.results, job_id, published[job_id]) for job_id in published if job_id not in expiring
+            ]
     if due.streams is not None:
-        for job_ids in directories.jobs_unchanged_since(due.streams, long_ago, _AT_ONCE):
+        for job_ids in directories.jobs_unchanged_since(due.streams, long_ago, _JOBS_PER_STEP):
             with database.read() as session:
-                there = read_versions(session, job_ids)
-            yield [_of_streams(due.streams, job_id) for job_id in job_ids if job_id not in there]
+                existing = read_versions(session, job_ids)
+            yield [_of_streams(due.streams, job_id) for job_id in job_ids if job_id not in existing]
 
 
 def _of_results(results: Path, job_id: str, published: str | None) -> _Leftover:

@@ -1,17 +1,12 @@
-"""What the table of a managed result says of itself, so that whoever has the table can read the result.
+"""Opens the result of a streaming job: one version of its managed Delta table, as files like those of any result.
 
-The table is a log: each mini-batch appends the rows that it changed, in files of a partition of its own, and now and
-then all of it is rewritten as one row for each key. The description stands in the table's configuration.
+The table is a log: each mini-batch appends the rows that it changed, in a partition of its own, and compaction rewrites
+the table as one row for each key. A description in the table's configuration says how to read it.
 
-The Parquet files of a managed table at one of its versions, opened without Spark.
-
-The result of a streaming job, at any moment: its managed table at one version, as files like those of any result.
-
-The newest row of each key is found once for a version, and kept beside the table in one Parquet file (`served`), from
-which all pages and downloads of the version are read. The order is that of the table's base, with newer keys behind,
-so that another process that makes the file again makes the same one. Held meanwhile: the rows of the log (the worker
-rewrites it before it passes 5 million rows and a mini-batch), 1 Mi rows of the base, and where the rows are parts of
-groups, one row a group. A process does that for one version at a time.
+The newest row of each key is computed once for a version and stored next to the table in one Parquet file (`served`),
+from which all pages and downloads are read. Its order is deterministic: that of the base, followed by new keys. The
+computation holds the rows of the log (compaction limits it to 5 million rows plus a mini-batch), 1 Mi rows of the base,
+and for partial aggregates one row for each group. A process does it for one version at a time.
 """
 
 from __future__ import annotations
@@ -41,21 +36,27 @@ from service.sql.types.aggregates import FinalLevel
 from service.sql.types.data_types import Field
 
 DESCRIPTION = "evenkeel.result"
-"""The key of the description in the configuration of the table."""
-
+"""The key of the description in the table's configuration."""
 FORMAT = 1
-"""The newest format of the description that this release writes and reads."""
+"""The newest format of the description that this release reads and writes."""
+SERVED = "served"
+"""Directory next to the table, with a subdirectory for each version that was read recently."""
+_MAX_SERVED_VERSIONS = 4
+_ABANDONED_AFTER_SECONDS = 3600
+_BATCH_ROWS = 1 << 20
+_GROUP_ROWS = 1 << 16
+_merging = threading.Lock()
 
 
 @dataclass(frozen=True)
 class ManagedTable:
-    """How the rows of a managed table become a result.
+    """How to compute the result from the rows of a managed table.
 
-    `app` names the history of mini-batches. `columns` are those of its files, in order; `batch` is the partition
-    column besides, which has the number of the mini-batch. Of rows with equal `keys` (and equal `final.parts`, where
-    `final` is given), NULL being equal to NULL, the newest one counts; `()` is a result of one row, None one in which
-    every row counts. `output` is what readers see. `of_nothing` is the one row of the result as long as there is no
-    other, as JSON values in the order of `output`: what an aggregate without GROUP BY answers of no rows.
+    `app` identifies the sequence of mini-batches. `columns` are the columns of its files, in order; `batch` is the
+    additional partition column with the number of the mini-batch. Of rows with equal `keys` (and equal `final.parts`,
+    if `final` is given; NULL equals NULL), the newest one counts. `()` means a result of one row, None a result in
+    which every row counts. `output` are the columns of the result. `of_nothing` is the row of the result while there is
+    no other, as JSON values in the order of `output`: the result of an aggregate without GROUP BY over no rows.
     """
 
     app: str
@@ -74,24 +75,24 @@ class ManagedTable:
 
     @property
     def compacted(self) -> str:
-        """The name under which the table remembers the last mini-batch that was rewritten with the others."""
+        """The transaction identifier under which the table stores the last compacted mini-batch."""
         return f"{self.app}/compacted"
 
     @property
     def fence(self) -> str:
-        """The name under which the table remembers the newest fencing token."""
+        """The transaction identifier under which the table stores the newest fencing token."""
         return f"{self.app}/fence"
 
     def to_json(self) -> str:
-        """The description as text."""
+        """Returns the description as text."""
         return _adapter().dump_json(self).decode()
 
 
 def described(text: str) -> ManagedTable:
-    """The description in `text`. Raises ValueError where it is none, or one of a newer release."""
+    """Parses a description. Raises ValueError if it is invalid or of a newer release."""
     found = _adapter().validate_json(text)
     if found.format > FORMAT:
-        raise ValueError(f"The table was written by a newer release (format {found.format}, known {FORMAT}).")
+        raise ValueError(f"The table was written by a newer release (format {found.format}; supported: {FORMAT}).")
     return found
 
 
@@ -101,7 +102,7 @@ def _adapter() -> TypeAdapter[ManagedTable]:
 
 
 class ManagedFile(NamedTuple):
-    """A file of the table: its mini-batch, its name below the table, its rows and bytes."""
+    """A file of the table: its mini-batch, its relative path, its rows and bytes."""
 
     batch: int
     name: str
@@ -111,7 +112,7 @@ class ManagedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class ManagedFiles:
-    """A version of the table: rows with unequal keys, and the newer rows of the mini-batches since, oldest first."""
+    """A version of the table: the compacted rows with distinct keys, and the log of newer rows, oldest first."""
 
     path: Path
     version: int
@@ -120,11 +121,11 @@ class ManagedFiles:
     log: tuple[ManagedFile, ...]
 
     def rows_of(self, files: Iterable[ManagedFile]) -> ResultFiles:
-        """Some of the files, with all columns of the table."""
+        """Returns some of the files, with all columns of the table."""
         return self._opened(tuple(files), self.table.columns)
 
     def every_row(self) -> ResultFiles:
-        """All files, the oldest first, with the columns that readers see: the result where no row replaces another."""
+        """Returns all files, oldest first, with the columns of the result: the result if no row replaces another."""
         return self._opened((*self.base, *self.log), self.table.output)
 
     def _opened(self, files: tuple[ManagedFile, ...], fields: tuple[Field, ...]) -> ResultFiles:
@@ -137,12 +138,12 @@ class ManagedFiles:
 
 
 def columns_named(fields: Iterable[Field]) -> tuple[Column, ...]:
-    """The columns as readers are told of them."""
+    """Returns the columns as the API describes them."""
     return tuple(Column(name=field.name, type=str(field.type)) for field in fields)
 
 
 def files_of(table: DeltaTable, path: Path) -> ManagedFiles:
-    """The files of an opened table. Raises ValueError where it is no managed table, or one of a newer release."""
+    """Returns the files of an opened table. Raises ValueError if it is no managed table, or of a newer release."""
     description = described(table.metadata().configuration.get(DESCRIPTION) or "")
     compacted = table.transaction_version(description.compacted)
     actions: dict[str, list[Any]] = pa.table(table.get_add_actions(flatten=True)).to_pydict()
@@ -165,17 +166,6 @@ def files_of(table: DeltaTable, path: Path) -> ManagedFiles:
     )
 
 
-SERVED = "served"
-"""Beside the table: a directory for each version that was read last."""
-
-_KEPT = 4
-_LEFT_AFTER_SECONDS = 3600
-_BATCH_ROWS = 1 << 20
-_GROUP_ROWS = 1 << 16
-
-_merging = threading.Lock()
-
-
 @dataclass(frozen=True)
 class StreamResult:
     """A version of the result."""
@@ -185,14 +175,14 @@ class StreamResult:
 
 
 def result_directory(streams: Path, job_id: str, generation: int) -> Path:
-    """Where the managed table of a job is."""
+    """Returns the directory of a job's managed table."""
     return streams / job_id / f"g{generation}" / "result"
 
 
 def open_stream_result(path: Path, version: int | None = None) -> StreamResult:
-    """The result in the managed table at `path`, in its newest or another version.
+    """Opens the result in the managed table at `path`, in its newest version or `version`.
 
-    Raises ResultNotReadyError while there is no table, and ResultMissingError where the version is no longer there.
+    Raises ResultNotReadyError if there is no table yet, and ResultMissingError if the version no longer exists.
     """
     files = _version(path, version)
     if files.table.identity is None:
@@ -209,9 +199,9 @@ def open_stream_result(path: Path, version: int | None = None) -> StreamResult:
         except FileNotFoundError:
             with _merging:
                 if not file.exists():
-                    _make(files, served, schema)
-    # Removed at once, twice.
-    raise _gone(files.version)
+                    _write_served(files, served, schema)
+    # The file was removed immediately, twice.
+    raise _missing_version(files.version)
 
 
 def _version(path: Path, version: int | None) -> ManagedFiles:
@@ -219,47 +209,47 @@ def _version(path: Path, version: int | None) -> ManagedFiles:
         return files_of(DeltaTable(path, version=version), path)
     except TableNotFoundError:
         raise ResultNotReadyError(
-            "The job has no result yet: it comes with the first mini-batch. Ask again later."
+            "The job has no result yet. It has one after its first mini-batch; try again later."
         ) from None
     except (DeltaError, ValueError, OverflowError) as error:
         if version is not None:
-            raise _gone(version) from error
+            raise _missing_version(version) from error
         raise ResultMissingError(
-            f"The job's result cannot be read: {error} Resume the job from scratch to make it anew."
+            f"The job's result cannot be read: {error} Resume the job from scratch to rebuild it."
         ) from error
 
 
-def _gone(version: int) -> ResultMissingError:
+def _missing_version(version: int) -> ResultMissingError:
     return ResultMissingError(
-        f"Version {version} of the result is no longer there: old ones are kept for ten minutes. "
+        f"Version {version} of the result no longer exists: old versions are kept for ten minutes. "
         "Start again without a cursor."
     )
 
 
 def _served(file: Path, columns: tuple[Column, ...], schema: pa.Schema) -> ResultFiles:
     rows = pq.read_metadata(file).num_rows
-    # What is read stays longer than what is not.
+    # The least recently read versions are removed first.
     os.utime(file.parent)
     return ResultFiles((file,), (rows,), columns, schema)
 
 
-def _make(files: ManagedFiles, served: Path, schema: pa.Schema) -> None:
+def _write_served(files: ManagedFiles, served: Path, schema: pa.Schema) -> None:
     served.parent.mkdir(exist_ok=True)
-    _tidy(served.parent)
-    making = served.parent / f".{uuid.uuid4().hex}"
-    making.mkdir()
+    _remove_old_versions(served.parent)
+    temporary = served.parent / f".{uuid.uuid4().hex}"
+    temporary.mkdir()
     try:
-        with pq.ParquetWriter(making / "rows.parquet", schema) as writer:
+        with pq.ParquetWriter(temporary / "rows.parquet", schema) as writer:
             for table in _rows(files, schema):
                 writer.write_table(table, row_group_size=_GROUP_ROWS)
-        making.rename(served)
+        temporary.rename(served)
     except ResultMissingError:
-        raise _gone(files.version) from None
+        raise _missing_version(files.version) from None
     except OSError:
         if not (served / "rows.parquet").exists():
             raise
     finally:
-        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _rows(files: ManagedFiles, schema: pa.Schema) -> Iterator[pa.Table]:
@@ -283,18 +273,20 @@ def _result(files: ManagedFiles, schema: pa.Schema) -> Iterable[pa.Table]:
     return (table.select(schema.names).cast(schema) for table in rows)
 
 
-def _tidy(directory: Path) -> None:
-    """Removes all versions but the few that were read last, and what processes left that died while they made one."""
+def _remove_old_versions(directory: Path) -> None:
+    """Removes all versions except the most recently read ones, and files of processes that died while creating a
+    version.
+    """
     versions: list[tuple[float, Path]] = []
     for path in directory.iterdir():
         try:
             changed = path.stat().st_mtime
         except OSError:
-            # Another process is at it too.
+            # Removed by another process.
             continue
         if not path.name.startswith("."):
             versions.append((changed, path))
-        elif changed < time.time() - _LEFT_AFTER_SECONDS:
+        elif changed < time.time() - _ABANDONED_AFTER_SECONDS:
             shutil.rmtree(path, ignore_errors=True)
-    for _, path in sorted(versions, reverse=True)[_KEPT - 1 :]:
+    for _, path in sorted(versions, reverse=True)[_MAX_SERVED_VERSIONS - 1 :]:
         shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The SQL compiler: SQL text or a structured query in, a query with resolved names and types out.
-No files, no database and no Spark; plans and optimizer rules are in `workers.engine`.
-Start with `compile.py`: parser, `statements`, `resolve` and `checks` are called from there, in this order.
+"""The SQL compiler: turns SQL text or a structured query into a bound query, with resolved names and types.
+It uses no files, no database and no Spark. Plans and optimizer rules are in `workers.engine`.
+Start with `compile.py`, which calls `parser.py`, `statements`, `resolve` and `checks`, in this order.
 """

@@ -1,9 +1,8 @@
-"""SQL to the structured query, with the places in the text from which each of its parts came.
+"""Compiles a job's query, given as SQL or as a structured query, into its bound form.
 
-Names are qualified here, against the tables' schemas; types and grouping are left to `service.sql.resolve.binder`,
-whose errors `CompiledSql.locate` leads back into the text.
-
-A job's query, given as SQL or as a structure, in its bound form.
+SQL becomes a structured query first, together with the place in the text of each of its parts. Names are qualified
+against the tables' schemas in that step; `service.sql.resolve.binder` checks types and grouping, and
+`CompiledSql.locate` translates the pointers of its errors into places in the text.
 """
 
 from __future__ import annotations
@@ -40,14 +39,15 @@ _STATEMENTS = frozenset(
 )
 
 _POINTER = "/query"
-"""The pointer with which a compiled query is bound."""
+"""The JSON pointer of a compiled query when it is bound."""
 
 
 @dataclass(frozen=True)
 class CompiledSql:
-    """A query, and where each of its parts was written in the SQL `text`.
+    """A structured query, and the place of each of its parts in the SQL `text`.
 
-    `unused` are common table expressions that it does not read, below `/unused/<index>`: to be checked, no more.
+    `unused` are the common table expressions that the query does not read, with pointers below `/unused/<index>`: they
+    are only checked.
     """
 
     query: Query
@@ -57,12 +57,12 @@ class CompiledSql:
     is_accepted: bool = False
 
     def text_of(self, text: str, pointer: str) -> Text:
-        """The `Text` of an expression of `query`, which is not read again, since its tree is known."""
+        """Returns the `Text` of an expression of `query`, with its tree, so that it is not parsed again."""
         tree = self.origins.trees.get(pointer.removeprefix(_POINTER))
         return Text(text, pointer, tree, self.text, self.is_accepted)
 
     def locate(self, issue: Issue) -> Issue:
-        """An issue of `query`, bound with `text_of`, as one of the SQL text."""
+        """Returns an issue of `query`, which was bound with `text_of`, with its place in the SQL text."""
         if issue.line is not None:
             return issue.model_copy(update={"pointer": "/sql"})
         place = self.origins.place_of((issue.pointer or "").removeprefix(_POINTER))
@@ -74,7 +74,7 @@ class CompiledSql:
 
 
 def compile_sql(text: str, schemas: Mapping[str, Schema], *, is_accepted: bool = False) -> CompiledSql:
-    """The structured query that `text` means over the tables of `schemas`; `is_accepted` as for `Text`.
+    """Compiles `text` into a structured query over the tables of `schemas`; `is_accepted` as for `Text`.
 
     Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`, `unsupported_function`, `unknown_table`,
     `unknown_column`, `ambiguous_column`, `duplicate_table`, at `/sql` with line and column.
@@ -84,7 +84,7 @@ def compile_sql(text: str, schemas: Mapping[str, Schema], *, is_accepted: bool =
     compiler = QueryCompiler(source, schemas)
     tree = _query_of(source)
     if not is_accepted:
-        # Earlier versions counted fewer nodes. `compiler` still counts the queries of an accepted text.
+        # Earlier versions counted fewer nodes. `compiler` counts the queries of an accepted text too.
         check_expansion(tree, source)
     query = compiler.query(tree, {})
     unused = compiler.unused()
@@ -107,14 +107,14 @@ def _query_of(source: Text) -> exp.Expr:
 def compile_job(
     spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool = False, has_new_settings: bool = False
 ) -> BoundQuery:
-    """The bound query of `spec`; `schemas` are those of its tables, by name.
+    """Returns the bound query of `spec`; `schemas` are the schemas of its tables, by name.
 
-    `is_accepted`: the job was accepted, maybe by a version that refused less. Limits that earlier versions did not have
-    do not apply to it, and settings that the query cannot follow are left to the rules, which note them in the trace,
-    unless it `has_new_settings`.
+    `is_accepted`: the job was accepted before, possibly by a version that refused less. Limits that earlier versions
+    did not have do not apply to it. Its settings are not checked against the query, unless it `has_new_settings`: the
+    rules record in the trace which settings do not apply.
 
     Raises SpecError with pointers below `/query`, or at `/sql` with line and column in the SQL text, or at another part
-    of the job that the query cannot follow.
+    of the job, such as a setting that does not apply to the query.
     """
     try:
         return _compiled(spec, schemas, is_accepted=is_accepted, checks_settings=has_new_settings or not is_accepted)
@@ -147,7 +147,7 @@ def _compiled(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool
 
 
 def event_times_of(spec: JobSpec) -> EventTimes | None:
-    """The event times of the tables that `spec` reads as streams; None for a batch job."""
+    """Returns the event times of the tables that `spec` reads as streams; None for a batch job."""
     return {name: spec.tables[name].event_time for name in spec.streams} if spec.mode.is_streaming else None
 
 
@@ -158,5 +158,5 @@ def _check(spec: JobSpec, query: BoundQuery) -> None:
 
 
 def _located(compiled: CompiledSql, issue: Issue) -> Issue:
-    """An issue of the compiled query as one of the SQL text; one of another part of the job as it is."""
+    """Returns an issue of the compiled query with its place in the SQL text; any other issue unchanged."""
     return compiled.locate(issue) if (issue.pointer or "/query").startswith("/query") else issue

@@ -1,4 +1,4 @@
-"""How sqlglot's nodes are named here: the tables behind `service.sql.expressions.reader`."""
+"""Tables about sqlglot's nodes: which are supported, how messages name the others, and what to write instead."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ TYPES: dict[exp.DType, TypeName] = {
     exp.DType.TIMESTAMPNTZ: TypeName.TIMESTAMP_NTZ,
 }
 SUFFIXES = {"L": (TypeName.BIGINT, 63), "S": (TypeName.SMALLINT, 15), "Y": (TypeName.TINYINT, 7)}
-"""The type of a number with this suffix, and its bits without the sign."""
+"""By suffix of a number: its type, and its bits without the sign."""
 INTERVAL_UNITS = {"YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND"}
 INTERVAL_HINT = (
-    f"Write it like INTERVAL '1' DAY, one number of a unit of {', '.join(sorted(INTERVAL_UNITS))}; days from a column "
-    "are date_add(d, n)."
+    f"Write one number and one unit ({', '.join(sorted(INTERVAL_UNITS))}), for example INTERVAL '1' DAY. To add the "
+    "days in a column n, write date_add(d, n)."
 )
 EXTRACT_PARTS = {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFWEEK", "DOY", "HOUR", "MINUTE", "SECOND"}
 SUFFIXED = re.compile(r"(\d+)([LSY])", re.ASCII | re.IGNORECASE)
@@ -57,12 +57,13 @@ NUMBER = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,5})?", re.ASCII)
 INTERVAL_VALUE = re.compile(r"[+-]?\d{1,9}(?:\.\d{1,6})?", re.ASCII)
 HEX = re.compile(r"(?:[0-9A-Fa-f]{2})*")
 _SUBQUERY = (
-    "Write IN (SELECT …) as a LEFT SEMI JOIN, NOT IN as a LEFT ANTI JOIN where none is NULL, and a single value as a "
-    "CROSS JOIN with a derived table of one row."
+    "Write a LEFT SEMI JOIN instead of IN (SELECT …), a LEFT ANTI JOIN instead of NOT IN if no value is NULL, and a "
+    "CROSS JOIN with a derived table of one row instead of a scalar subquery."
 )
-NESTED = "Nested values can be read but not computed with: keep their parts in columns of their own."
+NESTED = "Nested values can be selected but not used in expressions. Store their parts in separate columns."
 QUANTIFIED = (
-    "Write = ANY as a LEFT SEMI JOIN; else compare with MIN or MAX of a derived table of one row, by CROSS JOIN."
+    "Write a LEFT SEMI JOIN instead of = ANY. Otherwise CROSS JOIN a derived table of one row and compare with its MIN "
+    "or MAX."
 )
 PARAMETER_SIGNS = frozenset({":", "?", "@", "$", "{"})
 CONSTRUCTS: dict[type[exp.Expr], str] = {
@@ -105,17 +106,18 @@ CONSTRUCTS: dict[type[exp.Expr], str] = {
 HINTS: dict[type[exp.Expr], str] = {
     exp.Subquery: _SUBQUERY,
     exp.Select: _SUBQUERY,
-    exp.Exists: "Write a LEFT SEMI JOIN, or a LEFT ANTI JOIN for NOT EXISTS.",
-    exp.Window: "Aggregate in a derived table and join it back; the first of a group is FIRST_VALUE(x ORDER BY t).",
+    exp.Exists: "Write a LEFT SEMI JOIN, or a LEFT ANTI JOIN instead of NOT EXISTS.",
+    exp.Window: "Aggregate in a derived table and join it by the group keys. For the first value of a group, write "
+    "FIRST_VALUE(x ORDER BY t).",
     exp.Lambda: NESTED,
     exp.JSONExtract: NESTED,
     exp.Bracket: NESTED,
     exp.Dot: NESTED,
-    exp.BitwiseXor: "Write power(x, n) for a power.",
+    exp.BitwiseXor: "For a power, write power(x, n).",
     exp.BitwiseLeftShift: "Write x * power(2, n).",
-    exp.BitwiseRightShift: "Write x DIV 4 for two bits.",
-    exp.Array: "Backquotes enclose names: `a name`.",
-    exp.AtTimeZone: "Times are in the session's zone, UTC.",
+    exp.BitwiseRightShift: "For example, write x DIV 4 instead of x >> 2.",
+    exp.Array: "To quote a name, write it in backquotes: `a name`.",
+    exp.AtTimeZone: "All times are in the session's time zone, UTC. Remove AT TIME ZONE.",
     exp.SimilarTo: "Write RLIKE.",
     exp.Glob: "Write LIKE or RLIKE.",
     exp.Coalesce: "Write coalesce(a, b).",
@@ -125,22 +127,25 @@ HINTS: dict[type[exp.Expr], str] = {
     exp.Parameter: "Write the value.",
     exp.Star: "Name the columns.",
     exp.Tuple: "Compare the columns one by one.",
-    exp.Any: "Write IN with a list of values, or OR of comparisons.",
-    exp.All: "Write AND of comparisons.",
+    exp.Any: "Write IN with a list of values, or join comparisons by OR.",
+    exp.All: "Join comparisons by AND.",
     exp.IgnoreNulls: "Add FILTER (WHERE x IS NOT NULL).",
-    exp.RespectNulls: "Leave it out.",
+    exp.RespectNulls: "Remove it.",
     exp.Collate: "Compare UPPER or LOWER of both sides.",
 }
-"""The form that works in place of some constructs."""
+"""What to write instead of some constructs."""
 LOST: dict[tuple[type[exp.Expr], str], tuple[str, str]] = {
-    (exp.In, "field"): ("IN without a list", "Write IN (1, 2); POSITION(a IN b) is position(a, b)."),
+    (exp.In, "field"): ("IN without a list", "Write IN (1, 2), or position(a, b) instead of POSITION(a IN b)."),
     (exp.In, "unnest"): ("IN with UNNEST", "Write IN (1, 2)."),
     (exp.Limit, "limit_options"): ("LIMIT with PERCENT or TIES", "Write a number of rows."),
-    (exp.Limit, "expressions"): ("LIMIT … BY", "The first of each group is FIRST_VALUE(x ORDER BY t) with GROUP BY."),
+    (exp.Limit, "expressions"): (
+        "LIMIT … BY",
+        "For the first value of each group, write FIRST_VALUE(x ORDER BY t) with GROUP BY.",
+    ),
     (exp.TryCast, "format"): ("CAST with FORMAT", "Write date_format(t, 'yyyy-MM-dd')."),
     (exp.Cast, "format"): ("CAST with FORMAT", "Write date_format(t, 'yyyy-MM-dd')."),
 }
-"""Parts of accepted nodes that would be lost, by sqlglot's name, and the form that works."""
+"""Arguments that are not supported, by node and sqlglot's name: how messages name them, and what to write instead."""
 ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
     kind: frozenset(names.split())
     for kind, names in {
@@ -181,7 +186,7 @@ ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
         **dict.fromkeys(LIKES, "this expression negate"),
     }.items()
 }
-"""What each accepted node may hold; anything more is a clause that would be lost."""
+"""The arguments that are read from each supported node; any other one is refused, since it would be ignored."""
 CLAUSES = {
     "offset": "OFFSET",
     "qualify": "QUALIFY",
@@ -200,25 +205,25 @@ CLAUSES = {
     "by_name": "UNION BY NAME",
     "joins": "A nested join",
     "version": "A version of a table (time travel)",
-    "hints": "WITH behind a table",
+    "hints": "WITH after a table",
 }
-"""Clauses of a query and of a table, by sqlglot's name."""
+"""Names of unsupported clauses of a query or a table, by sqlglot's name."""
 CLAUSE_HINTS = {
-    "offset": "Use ORDER BY and LIMIT, and leave the first rows of the result out.",
-    "windows": "Aggregate in a derived table and join it back.",
-    "laterals": "Write a row for each element into the files.",
+    "offset": "Use ORDER BY and LIMIT, and skip the first rows when you read the result.",
+    "windows": "Aggregate in a derived table and join it by the group keys.",
+    "laterals": "Store one row per element in the files.",
     "pivots": "Write one aggregate with FILTER (WHERE …) for each column.",
     "sample": "Filter by a hash of a key: pmod(xxhash64(k), 100) < 10.",
-    "into": "The result is the job's: see its sink.",
+    "into": "Set the job's 'sink' to choose where the result is written.",
     "sort": "Use ORDER BY.",
     "cluster": "Use ORDER BY.",
-    "distribute": "The engine decides where rows go; see the settings.",
+    "distribute": "Remove it: the engine distributes the rows, see the job's settings.",
     "qualify": "Put the query into a derived table and use WHERE.",
-    "by_name": "Name the columns in one order in both queries.",
+    "by_name": "Select the columns in the same order in both queries.",
     "joins": "Write each join with its own ON, one after the other.",
-    "version": "Tables are read as they are: keep older files under a path of their own.",
-    "locks": "Nothing is written: leave it out.",
-    "connect": "Write as many joins as there are levels.",
-    "hints": "Hints stand behind SELECT: /*+ BROADCAST(t) */.",
+    "version": "A table is read at its current version. Keep older files under a path of their own.",
+    "locks": "Remove it: a query only reads.",
+    "connect": "Write one join per level.",
+    "hints": "Write hints directly after SELECT: /*+ BROADCAST(t) */.",
 }
-"""The form that works in place of some of them."""
+"""What to write instead of some of these clauses."""

@@ -1,4 +1,4 @@
-"""A table's declared schema: `uid BIGINT, name STRING, price DECIMAL(10,2)`."""
+"""Parses a table's declared schema: `uid BIGINT, name STRING, price DECIMAL(10,2)`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NESTED = frozenset({"ARRAY", "MAP", "STRUCT"})
 
 
 def parse_schema(text: str, pointer: str) -> Schema:
-    """The columns that `text` declares, in Spark's DDL with atomic types; `NOT NULL` and `COMMENT '…'` are accepted.
+    """Parses Spark's DDL with atomic types; `NOT NULL` and `COMMENT '…'` are accepted and ignored.
 
     Raises SpecError `invalid_schema`.
     """
@@ -40,11 +40,11 @@ def parse_schema(text: str, pointer: str) -> Schema:
 
 
 def schema_text(schema: Schema) -> str:
-    """The DDL of a schema, in one spelling: `parse_schema` reads it as that schema again."""
-    return ", ".join(f"{_spelled(field.name)} {field.type}" for field in schema.fields)
+    """Returns the canonical DDL of a schema, from which `parse_schema` returns the same schema."""
+    return ", ".join(f"{_column_name(field.name)} {field.type}" for field in schema.fields)
 
 
-def _spelled(name: str) -> str:
+def _column_name(name: str) -> str:
     return name if name.isascii() and name.isidentifier() else quoted(name)
 
 
@@ -56,18 +56,18 @@ class _Reader:
 
     def schema(self) -> Schema:
         if not self._tokens:
-            raise self._error("The schema is empty: declare at least one column.", None)
+            raise self._error("The schema is empty. Declare at least one column.", None)
         fields: list[Field] = []
         seen: set[str] = set()
         while True:
             start = self._peek()
             field = self._field()
             if field.name.casefold() in seen:
-                raise self._error(f"The column {field.name} is declared twice (case does not count).", start)
+                raise self._error(f"The column {field.name} is declared twice (case is ignored).", start)
             seen.add(field.name.casefold())
             fields.append(field)
             if len(fields) > MAX_COLUMNS:
-                raise self._error(f"A schema has at most {MAX_COLUMNS} columns.", start)
+                raise self._error(f"The schema has too many columns. Declare at most {MAX_COLUMNS}.", start)
             if self._peek() is None:
                 return Schema(tuple(fields))
             self._expect(TokenType.COMMA, "a comma")
@@ -80,7 +80,7 @@ class _Reader:
             or not token.text
             or not (quoted or token.text.replace("_", "a").isalnum())
         ):
-            raise self._error(f"'{token.text}' is not a column name; enclose it in back-quotes.", token)
+            raise self._error(f"'{token.text}' is not a column name. Enclose it in backquotes.", token)
         self._skip(TokenType.COLON)
         type_ = self._type()
         if self._skip(TokenType.NOT):
@@ -113,7 +113,11 @@ class _Reader:
             return DataType(name)
         precision, scale = [*parameters, *(10, 0)[len(parameters) :]]
         if not 1 <= precision <= MAX_PRECISION or scale > precision:
-            raise self._error(f"DECIMAL({precision},{scale}) has no such precision: at most {MAX_PRECISION}.", token)
+            raise self._error(
+                f"DECIMAL({precision},{scale}) is not a type. The precision is from 1 to {MAX_PRECISION}, the scale at "
+                "most the precision.",
+                token,
+            )
         return decimal(precision, scale)
 
     def _number(self) -> int:
@@ -135,17 +139,17 @@ class _Reader:
         self._next += matches
         return matches
 
-    def _take(self, wanted: str) -> Token:
+    def _take(self, expected: str) -> Token:
         token = self._peek()
         if token is None:
-            raise self._error(f"The schema ends where {wanted} should stand.", None)
+            raise self._error(f"The schema ends, but {expected} is expected.", None)
         self._next += 1
         return token
 
-    def _expect(self, type_: TokenType, wanted: str) -> Token:
-        token = self._take(wanted)
+    def _expect(self, type_: TokenType, expected: str) -> Token:
+        token = self._take(expected)
         if token.token_type is not type_:
-            raise self._error(f"'{token.text}' stands where {wanted} should.", token)
+            raise self._error(f"Expected {expected}, but found '{token.text}'.", token)
         return token
 
     def _error(self, detail: str, token: Token | None, suggestions: tuple[str, ...] = ()) -> SpecError:

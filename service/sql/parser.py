@@ -1,9 +1,9 @@
-"""What the parser says of a text that it cannot read, in words that tell the reader where to look and what to write.
+"""Parses Spark SQL text into sqlglot trees, within limits, and describes syntax errors with their place and a fix.
 
-Spark SQL text to sqlglot trees, within limits. What of a tree is accepted is decided by its readers.
+Whether a construct is supported is decided later, by the modules that read the tree.
 
-Functions are left as they are written (`exp.Anonymous`): sqlglot's own readings of them lose what Spark would be told.
-String literals are read by Spark's rules here, because sqlglot's differ in detail.
+Function calls stay as they are written (`exp.Anonymous`), because sqlglot's own function nodes lose details that Spark
+needs. String literals are read by Spark's rules, which differ from sqlglot's in detail.
 """
 
 from __future__ import annotations
@@ -39,31 +39,32 @@ _PARTS = {
 }
 _TABLE = re.compile(r"Expected table name but got .*", re.DOTALL)
 _TYPES = ", ".join(name.value for name in TypeName if name not in {TypeName.NULL, TypeName.OTHER})
-_BY_COMMAS = {
+_COMMA_FORMS = {
     "SUBSTRING": "substring(x, 1, 2)",
     "SUBSTR": "substring(x, 1, 2)",
-    "TRIM": "trim(' ' FROM x) as btrim(x, ' '), or ltrim and rtrim",
+    "TRIM": "btrim(x, ' '), ltrim(x, ' ') or rtrim(x, ' ') in place of trim(' ' FROM x)",
     "OVERLAY": "concat(left(x, 2), 'new', substring(x, 5))",
     "CEIL": "ceil(x, 1)",
     "FLOOR": "floor(x, 1)",
     "LISTAGG": "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t)",
 }
-"""Functions whose arguments other dialects part by words, and how they are written here."""
-_FOREIGN = {
+"""Functions whose arguments other dialects separate by words, and the form with commas."""
+_DIALECT_HINTS = {
     "TOP": "Write LIMIT at the end.",
-    "XOR": "Write a <> b of two conditions.",
+    "XOR": "Write (a) <> (b) with two conditions.",
     "&&": "Write AND.",
     "**": "Write power(x, n).",
     "~": "Write x RLIKE 'pattern'.",
-    "WINDOW": "To group by time write GROUP BY TUMBLE(t, INTERVAL '10' MINUTE) over a stream, else GROUP BY "
-    "date_trunc('hour', t).",
-    "TABLE": "A table is its name alone. To group a stream by time write GROUP BY TUMBLE(t, INTERVAL '10' MINUTE).",
-    "#": "A comment begins with --.",
+    "WINDOW": "To group a stream by time, write GROUP BY TUMBLE(t, INTERVAL '10' MINUTE); in a batch job, write "
+    "GROUP BY date_trunc('hour', t).",
+    "TABLE": "Write the name of the table without TABLE. To group a stream by time, write "
+    "GROUP BY TUMBLE(t, INTERVAL '10' MINUTE).",
+    "#": "Begin a comment with --.",
     "AGAINST": "Write x LIKE '%word%'.",
     "PREWHERE": "Write WHERE.",
 }
-"""Words and signs of other dialects in front of what cannot be read, or there."""
-_ENDS = frozenset(
+"""What to write instead of words and signs of other dialects, at or before an unexpected token."""
+_END_TOKENS = frozenset(
     {
         TokenType.R_PAREN,
         TokenType.R_BRACKET,
@@ -76,11 +77,10 @@ _ENDS = frozenset(
         TokenType.UNION,
     }
 )
-_DEMANDING = frozenset({TokenType.COMMA, TokenType.ON, TokenType.ALIAS})
-"""Behind these something has to stand; the parser takes their absence for nothing, or for TRUE."""
+_NEED_OPERAND = frozenset({TokenType.COMMA, TokenType.ON, TokenType.ALIAS})
+"""Tokens that must be followed by something; sqlglot accepts them without, and reads a missing condition as TRUE."""
 
-
-_ORDER = {
+_CLAUSE_ORDER = {
     TokenType.JOIN: 1,
     TokenType.WHERE: 2,
     TokenType.GROUP_BY: 3,
@@ -88,107 +88,10 @@ _ORDER = {
     TokenType.ORDER_BY: 5,
     TokenType.LIMIT: 6,
 }
-_BEGINNINGS = frozenset({TokenType.SELECT, TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT})
-
-
-def dangling(tokens: Sequence[Token]) -> Token | None:
-    """The first comma, ON or AS with nothing behind it."""
-    for index, token in enumerate(tokens):
-        if token.token_type not in _DEMANDING:
-            continue
-        if index + 1 == len(tokens) or tokens[index + 1].token_type in _ENDS:
-            return token
-    return None
-
-
-def misplaced(tokens: Sequence[Token]) -> tuple[Token, str] | None:
-    """The first clause of a SELECT that stands behind one that comes after it, and what to say; the parser takes any
-    order.
-    """
-    latest: list[Token | None] = [None]
-    for index, token in enumerate(tokens):
-        if token.token_type is TokenType.L_PAREN:
-            latest.append(None)
-        elif token.token_type is TokenType.R_PAREN and len(latest) > 1:
-            latest.pop()
-        elif token.token_type in _BEGINNINGS:
-            latest[-1] = None
-        elif token.token_type in _ORDER and not _is_name(tokens, index):
-            before = latest[-1]
-            if before is not None and _ORDER[before.token_type] > _ORDER[token.token_type]:
-                order = ", ".join(type_.name.replace("_", " ") for type_ in _ORDER)
-                return token, f"{token.text.upper()} stands behind {before.text.upper()}; the order is FROM, {order}."
-            latest[-1] = token
-    return None
-
-
-def _is_name(tokens: Sequence[Token], index: int) -> bool:
-    """Whether LIMIT is a name here: as a clause a number follows."""
-    if tokens[index].token_type is not TokenType.LIMIT:
-        return False
-    return index + 1 == len(tokens) or tokens[index + 1].token_type is not TokenType.NUMBER
-
-
-def what_is_wrong(error: ParseError, tokens: Sequence[Token]) -> tuple[str, int | None, int | None]:
-    """What is wrong, with what to write where that is known, and line and column of it."""
-    facts = error.errors[0] if error.errors else {}
-    line, column = facts.get("line"), facts.get("col")
-    highlight = str(facts.get("highlight") or "")
-    what = _in_words(str(facts.get("description") or "").rstrip("."), highlight)
-    if isinstance(column, int):
-        # sqlglot counts to the end of the token.
-        column = max(1, column - len(highlight) + 1)
-    hint = _hint(tokens, line, column)
-    return f"{what}.{f' {hint}' if hint else ''}", line, column
-
-
-def _in_words(what: str, highlight: str) -> str:
-    near = f" near '{highlight[:40]}'" if highlight else ""
-    missing = _MISSING.fullmatch(what)
-    if missing is not None:
-        part = missing.group(2)
-        return f"An operand of {_OPERATORS.get(part) or _PARTS.get(part) or part.upper()} is missing{near}"
-    if _TABLE.fullmatch(what):
-        return f"The name of a table is missing{near}"
-    if what in {"Expected TYPE after CAST", "Expected type"}:
-        return f"'{highlight[:40]}' is no type; there are {_TYPES}"
-    if highlight and what in {"", "Invalid expression / Unexpected token"}:
-        return f"'{highlight[:40]}' is not expected here"
-    return f"{what or 'The text cannot be read'}{near}"
-
-
-def _hint(tokens: Sequence[Token], line: object, column: object) -> str:
-    at = next((index for index, token in enumerate(tokens) if (token.line, _column(token)) == (line, column)), None)
-    if at is None:
-        return ""
-    if [token.text for token in tokens[max(at - 2, 0) : at]] == ["*", "*"]:
-        return _FOREIGN["**"]
-    for token in (tokens[at], *tokens[max(at - 1, 0) : at]):
-        if token.text.upper() in _FOREIGN:
-            return _FOREIGN[token.text.upper()]
-    name = _called(tokens[:at])
-    if name == "WINDOW":
-        return _FOREIGN[name]
-    return f"Write {_BY_COMMAS[name]}." if name in _BY_COMMAS else ""
-
-
-def _column(token: Token) -> int:
-    """The column of the first character of a token, which sqlglot counts to its last."""
-    return token.col - (token.end - token.start)
-
-
-def _called(tokens: Sequence[Token]) -> str:
-    """The word in front of the innermost parenthesis that `tokens` leave open."""
-    depth = 0
-    for index in range(len(tokens) - 1, 0, -1):
-        depth += (tokens[index].token_type is TokenType.R_PAREN) - (tokens[index].token_type is TokenType.L_PAREN)
-        if depth < 0:
-            return tokens[index - 1].text.upper()
-    return ""
-
+_QUERY_STARTS = frozenset({TokenType.SELECT, TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT})
 
 FIRST = "first"
-"""In the `meta` of a node: the offset of the first part of it that knows its own."""
+"""In the `meta` of a node: the smallest offset of its parts that have one."""
 
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
@@ -198,24 +101,118 @@ _CODE_POINT = r"[0-3][0-7]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}"
 _UNREADABLE = re.compile(r"(?:Missing (?P<quote>.+)|(?P<other>.+)) from \d+:(?P<at>\d+)", re.DOTALL)
 _CLOSED = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|(?!/\*)[^'"`]""", re.DOTALL)
 _COMMENTS = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`""", re.DOTALL)
-_NO_SQL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
+_INVALID_CHARACTER = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
 _ESCAPE = re.compile(rf"\\({_CODE_POINT}|.)", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
-
-# It tells clients' texts on its own, before they are refused here.
+# sqlglot would log parts of clients' texts before this module refuses them.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 _PrimaryParser = Callable[[BaseParser, Token], exp.Expr | None]
 
 
+def dangling(tokens: Sequence[Token]) -> Token | None:
+    """Returns the first comma, ON or AS that nothing follows."""
+    for index, token in enumerate(tokens):
+        if token.token_type not in _NEED_OPERAND:
+            continue
+        if index + 1 == len(tokens) or tokens[index + 1].token_type in _END_TOKENS:
+            return token
+    return None
+
+
+def misplaced(tokens: Sequence[Token]) -> tuple[Token, str] | None:
+    """Returns the first clause of a SELECT that is in the wrong order, and the message; sqlglot accepts any order."""
+    latest: list[Token | None] = [None]
+    for index, token in enumerate(tokens):
+        if token.token_type is TokenType.L_PAREN:
+            latest.append(None)
+        elif token.token_type is TokenType.R_PAREN and len(latest) > 1:
+            latest.pop()
+        elif token.token_type in _QUERY_STARTS:
+            latest[-1] = None
+        elif token.token_type in _CLAUSE_ORDER and not _is_name(tokens, index):
+            before = latest[-1]
+            if before is not None and _CLAUSE_ORDER[before.token_type] > _CLAUSE_ORDER[token.token_type]:
+                order = ", ".join(type_.name.replace("_", " ") for type_ in _CLAUSE_ORDER)
+                clause, other = token.text.upper(), before.text.upper()
+                return token, f"{clause} must come before {other}. The order of clauses is FROM, {order}."
+            latest[-1] = token
+    return None
+
+
+def _is_name(tokens: Sequence[Token], index: int) -> bool:
+    """Whether the token is a column called `limit`: the clause is followed by a number."""
+    if tokens[index].token_type is not TokenType.LIMIT:
+        return False
+    return index + 1 == len(tokens) or tokens[index + 1].token_type is not TokenType.NUMBER
+
+
+def describe_parse_error(error: ParseError, tokens: Sequence[Token]) -> tuple[str, int | None, int | None]:
+    """Returns the message for `error`, with a hint where one is known, and its line and column."""
+    facts = error.errors[0] if error.errors else {}
+    line, column = facts.get("line"), facts.get("col")
+    highlight = str(facts.get("highlight") or "")
+    what = _message(str(facts.get("description") or "").rstrip("."), highlight)
+    if isinstance(column, int):
+        # sqlglot reports the last column of the token.
+        column = max(1, column - len(highlight) + 1)
+    hint = _hint(tokens, line, column)
+    return f"{what}.{f' {hint}' if hint else ''}", line, column
+
+
+def _message(what: str, highlight: str) -> str:
+    near = f" near '{highlight[:40]}'" if highlight else ""
+    missing = _MISSING.fullmatch(what)
+    if missing is not None:
+        part = missing.group(2)
+        return f"An operand of {_OPERATORS.get(part) or _PARTS.get(part) or part.upper()} is missing{near}"
+    if _TABLE.fullmatch(what):
+        return f"A table name is missing{near}"
+    if what in {"Expected TYPE after CAST", "Expected type"}:
+        return f"'{highlight[:40]}' is not a type. The types are {_TYPES}"
+    if highlight and what in {"", "Invalid expression / Unexpected token"}:
+        return f"'{highlight[:40]}' is not expected here"
+    return f"{what or 'The text cannot be parsed'}{near}"
+
+
+def _hint(tokens: Sequence[Token], line: object, column: object) -> str:
+    at = next((index for index, token in enumerate(tokens) if (token.line, _column(token)) == (line, column)), None)
+    if at is None:
+        return ""
+    if [token.text for token in tokens[max(at - 2, 0) : at]] == ["*", "*"]:
+        return _DIALECT_HINTS["**"]
+    for token in (tokens[at], *tokens[max(at - 1, 0) : at]):
+        if token.text.upper() in _DIALECT_HINTS:
+            return _DIALECT_HINTS[token.text.upper()]
+    name = _called_function(tokens[:at])
+    if name == "WINDOW":
+        return _DIALECT_HINTS[name]
+    return f"Write {_COMMA_FORMS[name]}." if name in _COMMA_FORMS else ""
+
+
+def _column(token: Token) -> int:
+    """Returns the column of a token's first character; sqlglot stores that of its last."""
+    return token.col - (token.end - token.start)
+
+
+def _called_function(tokens: Sequence[Token]) -> str:
+    """Returns the word before the innermost parenthesis that `tokens` leave open."""
+    depth = 0
+    for index in range(len(tokens) - 1, 0, -1):
+        depth += (tokens[index].token_type is TokenType.R_PAREN) - (tokens[index].token_type is TokenType.L_PAREN)
+        if depth < 0:
+            return tokens[index - 1].text.upper()
+    return ""
+
+
 @dataclass(frozen=True)
 class Text:
-    """A text and the JSON pointer of the field that holds it; makes errors that name the place.
+    """A text and the JSON pointer of the field that holds it; creates errors with their place.
 
-    An expression that was compiled from SQL has the `tree` that it was written from, which is not read again, and the
-    `sql` that the places in `tree` belong to. `is_accepted`: the text belongs to a job that was accepted, maybe by a
-    version with fewer limits.
+    An expression that was compiled from SQL has its `tree`, which is not parsed again, and the `sql` text that the
+    offsets in `tree` refer to. `is_accepted`: the text belongs to a job that was accepted before, possibly by a version
+    with fewer limits.
     """
 
     text: str
@@ -226,11 +223,11 @@ class Text:
 
     @cached_property
     def tokens(self) -> tuple[Token, ...]:
-        """The tokens of the text, as `tokens_of` returns them."""
+        """The tokens of the text, see `tokens_of`."""
         return _tokens(self)
 
     def error(self, code: str, detail: str, *, at: int | None = None, suggestions: Iterable[str] = ()) -> SpecError:
-        """A `SpecError` at offset `at`, where that is known."""
+        """Returns a `SpecError`, with line and column if the offset `at` is known."""
         line = column = None
         if at is not None:
             text = self.text if self.sql is None else self.sql
@@ -241,45 +238,45 @@ class Text:
         )
 
     def beyond(self, limit: Limit, found: int | None = None, *, at: int | None = None) -> SpecError:
-        """The refusal of a text that has `found` of what `limit` counts, or more than it allows."""
+        """Returns the error for a text that exceeds `limit`; `found` is the number in the text, None if unknown."""
         return self.error(CODE, limit.detail(found), at=at)
 
     def unsupported(self, construct: str, *, at: int | None = None, hint: str = "") -> SpecError:
-        """`unsupported_construct`, naming it."""
-        detail = f"{construct} cannot be used here."
+        """Returns an `unsupported_construct` error that names `construct` and ends with `hint`."""
+        detail = f"{construct} is not supported here."
         return self.error("unsupported_construct", detail + (f" {hint}" if hint else ""), at=at)
 
 
 TextOf = Callable[[str, str], Text]
-"""Makes the `Text` of an expression and its JSON pointer."""
+"""Creates the `Text` for an expression and its JSON pointer."""
 
 
 def _with_place(parse: _PrimaryParser) -> _PrimaryParser:
-    def placed(parser: BaseParser, token: Token) -> exp.Expr | None:
+    def with_place(parser: BaseParser, token: Token) -> exp.Expr | None:
         node = parse(parser, token)
         if node is not None:
             node.meta.setdefault("start", token.start)
         return node
 
-    return placed
+    return with_place
 
 
 class _Parser(SparkParser):
-    # sqlglot gives a place to names alone.
+    # sqlglot stores the place of names only.
     PRIMARY_PARSERS: ClassVar = {type_: _with_place(parse) for type_, parse in SparkParser.PRIMARY_PARSERS.items()}
     FUNCTIONS: ClassVar = {}
     FUNCTION_PARSERS: ClassVar = {
         name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in {"CAST", "TRY_CAST", "EXTRACT"}
     }
     NO_PAREN_FUNCTIONS: ClassVar = {}
-    # Session windows are refused by what they are, not for a parenthesis.
+    # So that the error names the session window, not an unexpected parenthesis.
     FUNC_TOKENS: ClassVar = {*SparkParser.FUNC_TOKENS, TokenType.SESSION}
     NO_PAREN_FUNCTION_PARSERS: ClassVar = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
-    # In Spark `||` binds as tightly as `+`.
+    # In Spark `||` has the precedence of `+`.
     TERM: ClassVar = {**SparkParser.TERM, TokenType.DPIPE: exp.DPipe}
 
     def _parse_hint(self) -> exp.Hint | None:
-        """The comment as it is, and where it stands: `service.sql.statements.join_hints` reads it."""
+        """Keeps the comment's text and offset: `service.sql.statements.join_hints` reads it."""
         if not self._match(TokenType.HINT):
             return None
         hint = exp.Hint(expressions=[exp.Var(this=self._prev.text)])
@@ -288,7 +285,7 @@ class _Parser(SparkParser):
 
     EXPRESSION_PARSERS: ClassVar = {
         **SparkParser.EXPRESSION_PARSERS,
-        # sqlglot's own reads none that begins with a parenthesis.
+        # sqlglot's own parser does not accept a query that begins with a parenthesis.
         exp.Select: lambda parser: parser._parse_query_modifiers(
             parser._parse_set_operations(parser._parse_select(nested=True, parse_subquery_alias=False))
         ),
@@ -300,7 +297,7 @@ class _Dialect(Spark):
 
 
 def parse_expression(source: Text) -> exp.Expr:
-    """The tree of a single expression.
+    """Parses a single expression.
 
     Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`.
     """
@@ -308,7 +305,7 @@ def parse_expression(source: Text) -> exp.Expr:
 
 
 def parse_query(source: Text) -> exp.Expr:
-    """The tree of a single SELECT or of what stands in the place of one.
+    """Parses a single query: a SELECT, a set operation or a query in parentheses.
 
     Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`.
     """
@@ -316,7 +313,7 @@ def parse_query(source: Text) -> exp.Expr:
 
 
 def tokens_of(source: Text) -> list[Token]:
-    """The tokens of a text within the limits; string literals have their value as `text`.
+    """Returns the tokens of a text within the limits; the `text` of a string literal is its value.
 
     Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`.
     """
@@ -343,9 +340,9 @@ def _tokens(source: Text) -> tuple[Token, ...]:
 
 
 def place_of(source: Text, keyword: TokenType, within: int | None = None) -> int | None:
-    """Offset of the last `keyword` of the SELECT that the offset `within` stands in, those nested in it left out.
+    """Returns the offset of the last `keyword` of the SELECT around the offset `within`, nested SELECTs excluded.
 
-    Without `within`, or where none begins before it, that of the outermost. Raises SpecError as `tokens_of` does.
+    Without `within`, or if no SELECT begins before it, of the outermost SELECT. Raises SpecError as `tokens_of` does.
     """
     tokens = tokens_of(source)
     starts = [index for index, token in enumerate(tokens) if token.token_type is TokenType.SELECT]
@@ -362,21 +359,21 @@ def place_of(source: Text, keyword: TokenType, within: int | None = None) -> int
 
 
 def _check_hints(source: Text, tokens: Iterable[Token]) -> None:
-    """Refuses hints that no SELECT would see: to the parser they are comments."""
-    seen = {token.start for token in tokens if token.token_type is TokenType.HINT}
+    """Refuses hints that belong to no SELECT: the parser skips them as comments."""
+    read = {token.start for token in tokens if token.token_type is TokenType.HINT}
     for comment in _COMMENTS.finditer(source.text):
-        if comment.group().startswith("/*+") and comment.start() not in seen:
-            hint = "Write all hints of a SELECT in one comment right behind SELECT."
+        if comment.group().startswith("/*+") and comment.start() not in read:
+            hint = "Write all hints of a SELECT in one comment, directly after SELECT."
             raise source.unsupported("A hint", at=comment.start(), hint=hint)
 
 
 def _check_characters(source: Text) -> None:
     if len(source.text) > SQL_CHARACTERS.most:
         raise source.beyond(SQL_CHARACTERS, len(source.text), at=SQL_CHARACTERS.most)
-    wrong = _NO_SQL.search(source.text)
+    wrong = _INVALID_CHARACTER.search(source.text)
     if wrong is not None:
         character = ord(wrong.group())
-        raise source.error("sql_syntax", f"The character U+{character:04X} has no place in SQL.", at=wrong.start())
+        raise source.error("sql_syntax", f"SQL cannot contain the character U+{character:04X}.", at=wrong.start())
 
 
 def _parse(source: Text, into: type[exp.Expr]) -> exp.Expr:
@@ -385,17 +382,17 @@ def _parse(source: Text, into: type[exp.Expr]) -> exp.Expr:
         tokens.pop()
     for token in tokens:
         if token.token_type is TokenType.SEMICOLON:
-            raise source.unsupported("A second statement", at=token.start, hint="Post one job for each.")
+            raise source.unsupported("A second statement", at=token.start, hint="Submit a job for each statement.")
         if token.token_type is TokenType.PIPE_GT:
             raise source.unsupported("The pipe operator |>", at=token.start, hint="Write SELECT … FROM …")
     if not tokens:
         raise source.error("sql_syntax", "The text is empty.")
-    lost = dangling(tokens)
-    if lost is not None:
-        raise source.error("sql_syntax", f"Something is missing behind '{lost.text}'.", at=lost.start)
-    behind = misplaced(tokens)
-    if behind is not None:
-        raise source.error("sql_syntax", behind[1], at=behind[0].start)
+    incomplete = dangling(tokens)
+    if incomplete is not None:
+        raise source.error("sql_syntax", f"Something is missing after '{incomplete.text}'.", at=incomplete.start)
+    wrong_order = misplaced(tokens)
+    if wrong_order is not None:
+        raise source.error("sql_syntax", wrong_order[1], at=wrong_order[0].start)
     if into is exp.Select:
         _check_hints(source, tokens)
     try:
@@ -403,25 +400,26 @@ def _parse(source: Text, into: type[exp.Expr]) -> exp.Expr:
     except ParseError as error:
         raise _syntax_error(source, error, tokens) from None
     except RecursionError:
-        # NOT and minus signs, for example, which are no brackets.
+        # For example a chain of NOT or of minus signs, which the check of brackets does not count.
         raise source.beyond(NESTING) from None
     except (SqlglotError, ValueError) as error:
-        raise source.error("sql_syntax", f"The text cannot be read: {_first_line(str(error))}.") from None
+        raise source.error("sql_syntax", f"The text cannot be parsed: {_first_line(str(error))}.") from None
     tree = trees[0] if len(trees) == 1 else None
     if tree is None:
-        raise source.error("sql_syntax", "The text is not an expression." if into is exp.Condition else "No SELECT.")
+        detail = "The text is not an expression." if into is exp.Condition else "The text has no SELECT."
+        raise source.error("sql_syntax", detail)
     _check_depth(source, tree)
     _note_places(tree)
     return tree
 
 
 def _token_error(source: Text, error: SqlglotError) -> SpecError:
-    told = _UNREADABLE.fullmatch(str(error.__cause__))
-    if told is None:
-        # The text ends where sqlglot did not expect it to.
+    message = _UNREADABLE.fullmatch(str(error.__cause__))
+    if message is None:
+        # The text ends inside a quoted part or a comment.
         return _unclosed(source)
-    detail = f"A {told['quote']} is not closed." if told["quote"] else f"{told['other']}."
-    return source.error("sql_syntax", detail, at=int(told["at"]))
+    detail = f"A {message['quote']} is not closed." if message["quote"] else f"{message['other']}."
+    return source.error("sql_syntax", detail, at=int(message["at"]))
 
 
 def _unclosed(source: Text) -> SpecError:
@@ -431,17 +429,17 @@ def _unclosed(source: Text) -> SpecError:
     if at < len(source.text):
         opening = source.text[at] if source.text[at] != "/" else "comment"
         return source.error("sql_syntax", f"A {opening} is not closed.", at=at)
-    # Each has an end, then: one that holds another needs two.
+    # Every quote is closed, so a comment inside a comment lacks its own end.
     return source.error("sql_syntax", "A comment is not closed.", at=max(source.text.rfind("/*"), 0))
 
 
 def _syntax_error(source: Text, error: ParseError, tokens: Sequence[Token]) -> SpecError:
-    detail, line, column = what_is_wrong(error, tokens)
+    detail, line, column = describe_parse_error(error, tokens)
     return SpecError.of("sql_syntax", detail, pointer=source.pointer, line=line, column=column)
 
 
 def _check_depth(source: Text, tree: exp.Expr) -> None:
-    # Iteratively: a chain of operators makes a deep tree without any nesting in the text.
+    # Iterative, because a chain of operators is a deep tree without any nesting in the text.
     pending: list[tuple[exp.Expr, int]] = [(tree, 1)]
     deepest, place = 0, None
     while pending:
@@ -457,7 +455,7 @@ def _check_depth(source: Text, tree: exp.Expr) -> None:
 
 
 def _note_places(tree: exp.Expr) -> None:
-    """Notes `FIRST` in every node: to look for it below each node again would take depth times as long."""
+    """Stores `FIRST` in every node, in one pass: a search below each node would take time times the depth."""
     nodes = list(tree.walk(bfs=False))
     for node in reversed(nodes):
         first = node.meta.get(FIRST)
@@ -473,7 +471,7 @@ def _with_spark_strings(source: Text, tokens: list[Token]) -> list[Token]:
     result: list[Token] = []
     for token in tokens:
         if _is_suffix(token, result):
-            # `5L` arrives as `5::BIGINT` does, but tells Spark its digits: it stays one token here.
+            # sqlglot tokenizes `5L` as `5::BIGINT`. It becomes one token again, because Spark reads its digits.
             number, cast = result[-2:]
             result[-2:] = [
                 Token(TokenType.NUMBER, number.text + token.text, cast.line, cast.col, token.start, token.end)
@@ -484,7 +482,7 @@ def _with_spark_strings(source: Text, tokens: list[Token]) -> list[Token]:
             _append_string(source, token, result)
     for token in result:
         if token.token_type is TokenType.STRING and any("\ud800" <= character <= "\udfff" for character in token.text):
-            raise source.error("sql_syntax", "A string holds half of a surrogate pair.", at=token.start)
+            raise source.error("sql_syntax", "A string contains half of a surrogate pair.", at=token.start)
     return result
 
 
@@ -494,14 +492,14 @@ def _append_string(source: Text, token: Token, result: list[Token]) -> None:
     value = unescape(raw[1:-1])
     touches = last is not None and last.token_type is TokenType.STRING and last.end + 1 == token.start
     if last is not None and touches and source.text[last.end] == raw[0]:
-        # A doubled quote stands for one quote.
+        # A doubled quote is an escaped quote.
         result[-1] = _string(last, last.text + raw[0] + value, token.end)
     else:
         result.append(_string(token, value, token.end))
 
 
 def _is_suffix(token: Token, before: list[Token]) -> bool:
-    """Whether `token` is the L, S or Y of a number: sqlglot gives number, `::` and type one start then."""
+    """Whether `token` is the suffix L, S or Y of a number: sqlglot gives number, `::` and type the same start then."""
     return (
         token.token_type in _SUFFIXES
         and len(before) > 1
@@ -516,7 +514,7 @@ def _string(token: Token, value: str, end: int) -> Token:
 
 
 def unescape(raw: str) -> str:
-    """The value of what stands between the quotes of a string literal, as Spark reads it."""
+    """Returns the value of a string literal as Spark reads it; `raw` is the text between the quotes."""
     if "\\" not in raw:
         return raw
 
@@ -528,7 +526,7 @@ def unescape(raw: str) -> str:
         return chr(code) if code <= 0x10FFFF else "\ufffd"
 
     value = _ESCAPE.sub(character, raw)
-    # Two escapes may name the halves of one character.
+    # Two escapes may be the halves of one surrogate pair.
     return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 

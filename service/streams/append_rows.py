@@ -1,7 +1,7 @@
-"""Accepts a batch of posted rows: once, whole, and durable before the answer.
+"""Appends a batch of posted rows: exactly once, completely, and durably before the response.
 
-The rows are written to a hidden file; one transaction accepts the batch; a rename shows the file to readers. Whatever
-ends in between, a repeat of the post finishes it, and so does `service.data.posted_rows`.
+The rows are written to a hidden file, one transaction accepts the batch, and a rename publishes the file to readers. If
+the process ends in between, a repeated post completes the batch, and so does `service.data.posted_rows`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from service.contract.model import Frozen
 from service.data.file_io import make_directory
 from service.data.posted_rows import remove_hidden, segment_name, show, stream_directory, write_hidden
 from service.ingest.parsing import rows_of
-from service.jobs.admission import require_room_for_rows
+from service.jobs.admission import require_posted_bytes_capacity
 from service.store import accounts, input_streams
 from service.store.accounts import Counted
 from service.store.input_streams import InputBatch, InputStream, NewBatch
@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class PostedRows:
-    """What a client posted."""
+    """A batch that a client posted."""
 
     tenant: str
     stream: str
@@ -42,7 +42,7 @@ class PostedRows:
 
     @property
     def sha256(self) -> str:
-        """Tells batches apart. Of the media type too, since the same bytes may spell other rows in another."""
+        """Identifies the batch. Includes the media type, because the same bytes may be other rows in another format."""
         return hashlib.sha256(self.media_type.encode() + b"\n" + self.body).hexdigest()
 
 
@@ -51,17 +51,16 @@ class AppendedRows(Frozen):
 
     batch_id: str
     rows: int = Field(description="Rows of the batch.")
-    replayed: bool = Field(description="Whether it had been accepted before: nothing was added this time.")
+    replayed: bool = Field(description="True if it had been accepted before and nothing was added this time.")
 
 
 def append_rows(database: Database, streams_dir: Path, limits: LimitSettings, posted: PostedRows) -> AppendedRows:
-    """Stores the rows of a batch, or finds that they are stored.
+    """Stores the rows of a batch, unless they are already stored.
 
-    Raises StreamNotFoundError, InvalidRowsError, BatchIdReusedError, TooManyPostedBytesError where the tenant's rows
-    take as much room as they may, and StorageUnavailableError where the files cannot be written: a repeat of the post
-    is then all that it takes.
+    Raises StreamNotFoundError, InvalidRowsError, BatchIdReusedError, TooManyPostedBytesError if the tenant's limit is
+    reached, and StorageUnavailableError if the files cannot be written; the client can then simply repeat the post.
     """
-    stream, earlier = _look(database, limits, posted)
+    stream, earlier = _find_batch(database, limits, posted)
     if earlier is not None:
         return _replayed(streams_dir, stream, posted, earlier)
     table = rows_of(posted.body, posted.media_type, stream.schema)
@@ -73,19 +72,19 @@ def append_rows(database: Database, streams_dir: Path, limits: LimitSettings, po
     try:
         with database.write() as session:
             if limits.posted_bytes:
-                # Posts at the same instant have all seen that there is room.
+                # Concurrent posts may all have passed the earlier check.
                 accounts.count_alone(session, posted.tenant, Counted.POSTED_BYTES)
-                require_room_for_rows(session, limits, posted.tenant)
+                require_posted_bytes_capacity(session, limits, posted.tenant)
             batch = input_streams.insert_batch(session, stream, new, database.now(session))
     except (IntegrityError, TooManyPostedBytesError):
-        # Another request may have stored the same batch since `_look`: it may even be what fills the room.
+        # Another request may have stored the same batch in the meantime, and may have reached the limit with it.
         remove_hidden(streams_dir, segment.id)
-        stream, earlier = _look(database, limits, posted)
+        stream, earlier = _find_batch(database, limits, posted)
         if earlier is None:
             raise
         return _replayed(streams_dir, stream, posted, earlier)
     except CommitUnknownError:
-        # The file may be all that there is of an accepted batch.
+        # The batch may have been accepted: keep its file.
         raise
     except BaseException:
         remove_hidden(streams_dir, segment.id)
@@ -93,36 +92,36 @@ def append_rows(database: Database, streams_dir: Path, limits: LimitSettings, po
     if batch is None:
         remove_hidden(streams_dir, segment.id)
         raise no_such_stream(posted.stream)
-    _show(streams_dir, stream, posted, batch)
+    _publish(streams_dir, stream, posted, batch)
     return AppendedRows(batch_id=posted.batch_id, rows=batch.rows, replayed=False)
 
 
-def _look(database: Database, limits: LimitSettings, posted: PostedRows) -> tuple[InputStream, InputBatch | None]:
+def _find_batch(database: Database, limits: LimitSettings, posted: PostedRows) -> tuple[InputStream, InputBatch | None]:
     with database.read() as session:
         stream = require_stream(session, posted.tenant, posted.stream)
         batch = input_streams.find_batch(session, tenant=stream.tenant, stream=stream.name, batch_id=posted.batch_id)
         if batch is None:
-            require_room_for_rows(session, limits, posted.tenant)
+            require_posted_bytes_capacity(session, limits, posted.tenant)
         return stream, batch
 
 
 def _replayed(streams_dir: Path, stream: InputStream, posted: PostedRows, earlier: InputBatch) -> AppendedRows:
     if earlier.sha256 != posted.sha256:
         raise BatchIdReusedError(
-            "This batch id was given before with another body, which was accepted. Use a new id for new rows."
+            "This batch id was used before with another body, which was accepted. Use a new id for new rows."
         )
-    # Before it is said that the rows are there: whoever accepted them may have ended before they were shown.
-    _show(streams_dir, stream, posted, earlier)
+    # Before the response: the process that accepted the batch may have ended before it published the file.
+    _publish(streams_dir, stream, posted, earlier)
     return AppendedRows(batch_id=posted.batch_id, rows=earlier.rows, replayed=True)
 
 
-def _show(streams_dir: Path, stream: InputStream, posted: PostedRows, batch: InputBatch) -> None:
+def _publish(streams_dir: Path, stream: InputStream, posted: PostedRows, batch: InputBatch) -> None:
     directory = stream_directory(streams_dir, stream.tenant, stream.name, stream.id)
     target = directory / segment_name(batch.seq, batch.sha256)
     try:
         if show(streams_dir, batch.file, target):
             return
-        # Somebody has removed the file. What is in it is at hand.
+        # The file has been removed. Its rows are in the request, so write it again.
         _log.warning("posted_rows_written_again", stream=stream.name, batch_id=batch.batch_id)
         make_directory(directory)
         table = rows_of(posted.body, posted.media_type, stream.schema)

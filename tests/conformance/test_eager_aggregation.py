@@ -38,7 +38,7 @@ from workers.engine.plan.joined_aggregate import joined_aggregate
 from workers.engine.plan.nodes import Aggregate, Node, Scan, output_of
 from workers.engine.plan.traversal import transform_up, walk_up
 from workers.engine.plan.validation import check
-from workers.engine.rules.eager.eager_aggregation import WAYS, EagerAggregation
+from workers.engine.rules.eager.eager_aggregation import SIDE_CHOICES, EagerAggregation
 from workers.engine.rules.eager.pushdown import refusal_of
 from workers.engine.rules.rule import Match, RuleContext
 from workers.engine.spark.lowering import lower
@@ -167,7 +167,7 @@ def rewritten(plan: Node, way: str, below: str | None = None, ctx: RuleContext =
 
 def eager(node: Aggregate, way: str, ctx: RuleContext) -> Node | None:
     over = joined_aggregate(node)
-    refused = over is None or refusal_of(over, WAYS[way]) is not None
+    refused = over is None or refusal_of(over, SIDE_CHOICES[way]) is not None
     return None if refused else RULE.rewrite(Match(node, way, ""), ctx)
 
 
@@ -219,7 +219,7 @@ def compare(tables: Tables, batch: Iterable[tuple[Json, tuple[str, str]]]) -> in
     return len(pairs)
 
 
-ways = st.tuples(st.sampled_from(sorted(WAYS)), st.sampled_from(sorted(WAYS)))
+ways = st.tuples(st.sampled_from(sorted(SIDE_CHOICES)), st.sampled_from(sorted(SIDE_CHOICES)))
 # Each kind in every batch: where one draws the kind too, some kinds come up in none.
 batches = st.tuples(*(st.tuples(queries(kind), ways) for kind in KINDS * 3))
 
@@ -241,7 +241,7 @@ def test_sums_of_products_are_those_of_sums(spark: SparkSession, seed: int) -> N
     cases = [
         (fixed(kind, [group], *calls), way)
         for kind, group in (("inner", "l.k"), ("left", "l.k"), ("right", "r.k"))
-        for way in WAYS
+        for way in SIDE_CHOICES
     ]
     assert compare(tables, [(query, (way, way)) for query, way in cases]) == len(cases)
 

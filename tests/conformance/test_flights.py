@@ -95,7 +95,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield found
 
 
-WAYS: dict[str, tuple[Settings, int, Mapping[str, Collection[str]]]] = {
+SIDE_CHOICES: dict[str, tuple[Settings, int, Mapping[str, Collection[str]]]] = {
     "by default": ({}, 1, {}),
     "as if large": ({}, TIMES, BY_COST),
     "all forced": (ALL_FORCED, TIMES, FORCED),
@@ -103,10 +103,10 @@ WAYS: dict[str, tuple[Settings, int, Mapping[str, Collection[str]]]] = {
 """Settings, how many times as large the tables are planned, and the rules that have to fire."""
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", SIDE_CHOICES)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_the_engine_answers_as_duckdb_does(tables: BesideDuckDB, question: str, way: str) -> None:
-    settings, times, by_rule = WAYS[way]
+    settings, times, by_rule = SIDE_CHOICES[way]
     text = QUESTIONS[question]
     answer = tables.ask(text, text.replace("LEFT ANTI JOIN", "ANTI JOIN"), settings, times=times)
     assert answer.rows

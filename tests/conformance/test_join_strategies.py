@@ -19,7 +19,7 @@ from service.sql.expressions.scalar import Scalar, column
 from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, STRING, Field
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import Aggregate, Exchange, Join, JoinStrategy, Named, Phases, Scan
-from workers.engine.rules.joins.strategy_cost import Way, possible_ways
+from workers.engine.rules.joins.strategy_cost import JoinAlgorithm, possible_algorithms
 from workers.engine.spark.lowering import lower
 from workers.engine.statistics.model import Statistics
 from workers.engine.statistics.partitioning import is_partitioned_by
@@ -37,11 +37,11 @@ KEYS = tuple((column(f"l.{name}", type_), column(f"r.{name}", type_)) for name, 
 RESIDUAL = scalar("`l.s` < `r.s`", BOOLEAN)
 KINDS = [kind for kind in JoinKind if kind is not JoinKind.CROSS]
 OPERATORS = {
-    Way.SORT_MERGE: "SortMergeJoin",
-    Way.HASH_LEFT: "ShuffledHashJoin BuildLeft",
-    Way.HASH_RIGHT: "ShuffledHashJoin BuildRight",
-    Way.BROADCAST_LEFT: "BroadcastHashJoin BuildLeft",
-    Way.BROADCAST_RIGHT: "BroadcastHashJoin BuildRight",
+    JoinAlgorithm.SORT_MERGE: "SortMergeJoin",
+    JoinAlgorithm.HASH_LEFT: "ShuffledHashJoin BuildLeft",
+    JoinAlgorithm.HASH_RIGHT: "ShuffledHashJoin BuildRight",
+    JoinAlgorithm.BROADCAST_LEFT: "BroadcastHashJoin BuildLeft",
+    JoinAlgorithm.BROADCAST_RIGHT: "BroadcastHashJoin BuildRight",
 }
 NASTY = (
     (None, None, None, None, 1, 1, 1, 2, 2, 3, -(2**63), 2**63 - 1),
@@ -57,17 +57,19 @@ def frame(spark: SparkSession, alias: str, rows: list[Row]) -> DataFrame:
     return spark.createDataFrame(rows, ddl).repartition(2)
 
 
-def joins(kind: JoinKind, residual: Scalar | None = None) -> dict[Way | None, Join]:
+def joins(kind: JoinKind, residual: Scalar | None = None) -> dict[JoinAlgorithm | None, Join]:
     """The join in every way, and as Spark would run it."""
     plain = Join(LEFT, RIGHT, kind, KEYS, residual)
-    ways = possible_ways(plain, JoinShip.AUTO, JoinLocal.AUTO)
-    told: dict[Way | None, Join] = {
+    ways = possible_algorithms(plain, JoinShip.AUTO, JoinLocal.AUTO)
+    told: dict[JoinAlgorithm | None, Join] = {
         way: Join(LEFT, RIGHT, kind, KEYS, residual, strategy=JoinStrategy(*way.pair)) for way in ways
     }
     return {None: plain, **told}
 
 
-def run(nodes: dict[Way | None, Join], scans: dict[str, DataFrame]) -> tuple[dict[Way | None, Counter[str]], str]:
+def run(
+    nodes: dict[JoinAlgorithm | None, Join], scans: dict[str, DataFrame]
+) -> tuple[dict[JoinAlgorithm | None, Counter[str]], str]:
     """The rows of each, and the physical plan that ran: one action for all."""
     tagged = [lower(node, scans).withColumn("way", F.lit(str(way))) for way, node in nodes.items()]
     union = reduce(DataFrame.union, tagged)

@@ -29,8 +29,8 @@ IS_WIDE = "EVENKEEL_CONFORMANCE" in os.environ
 _DRAWN = 200 if IS_WIDE else 5
 """Ways of telling the joins of a query, one by one, that are drawn of it."""
 
-Way = tuple[str, str, str]
-EVERY_WAY: list[Way] = [
+JoinAlgorithm = tuple[str, str, str]
+EVERY_WAY: list[JoinAlgorithm] = [
     (ship.value, local.value, skew.value) for ship, local, skew in product(JoinShip, JoinLocal, JoinSkew)
 ]
 _JOINS = 2
@@ -156,7 +156,7 @@ def joins_of(query: Any) -> Iterator[dict[str, Any]]:
         yield from joins_of(part)
 
 
-def tell_joins(query: dict[str, Any], ways: Iterator[Way]) -> tuple[str, bool]:
+def tell_joins(query: dict[str, Any], ways: Iterator[JoinAlgorithm]) -> tuple[str, bool]:
     """Tells each join of `query` how to run, in the words that a job takes; gives them back, and whether every join can
     follow what it is told.
     """
@@ -169,7 +169,7 @@ def tell_joins(query: dict[str, Any], ways: Iterator[Way]) -> tuple[str, bool]:
     return "; ".join(told), can_all
 
 
-def drawn_ways(random: Random) -> Iterator[list[Way]]:
+def drawn_ways(random: Random) -> Iterator[list[JoinAlgorithm]]:
     """Ways for the joins of one query after the other: one that each can follow, one that none can, and others."""
     yield from (
         [way] * _JOINS for way in (("REPARTITION", "AUTO", "ISOLATE"), ("BROADCAST_LEFT", "SORT_MERGE", "AUTO"))

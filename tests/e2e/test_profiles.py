@@ -82,7 +82,7 @@ def test_what_a_sample_tells_is_near_what_was_counted(service: Service) -> None:
         hottest = counted.most_common(1)[0][1]
         assert key["rows_on_hottest_task"] == pytest.approx(hottest + (ROWS - hottest) / 100, rel=0.1)
         assert key["skewed"] is False
-        assert "too few for that to matter" in key["advice"]
+        assert "that task is too small to matter" in key["advice"]
     assert found["keys"][2]["null_share"] == pytest.approx(1 / 4, abs=WITHIN)
     assert any(hot["is_null"] for hot in found["keys"][2]["hot_keys"])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -55,7 +57,9 @@ def outcome(case: Case) -> Outcome:
         if case.kind != "refused":
             raise AssertionError(f"It is refused: {_issues(error)}: {error}") from None
         details = "\n".join(issue.detail for issue in error.issues)
-        return _issues(error), tuple(words for words in case.expected if words in details)
+        return _issues(error), tuple(
+            words if words in details else _most_like(words, details) for words in case.expected
+        )
     if case.kind == "refused":
         raise AssertionError("It is not refused.")
     if case.kind == "accepted":
@@ -64,6 +68,12 @@ def outcome(case: Case) -> Outcome:
     if Query.model_validate(as_structure.model_dump(mode="json")) != as_structure:
         raise AssertionError("What the SQL compiles into is another query when it is posted as a structure.")
     return case.argument, tuple(lines_of(query))
+
+
+def _most_like(words: str, details: str) -> str:
+    """The sentence of `details` that is most like `words`, which it does not contain (any more)."""
+    sentences = [one.strip() for one in re.split(r"(?<=[.!?])\s+|\n", details) if one.strip()]
+    return max(sentences, key=lambda one: difflib.SequenceMatcher(None, words, one).ratio())
 
 
 def streaming_faults(case: Case) -> Iterator[str]:

@@ -16,7 +16,7 @@ from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support import lifecycle
 from tests.support.processes import wait_for
-from workers.jobs.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
 from workers.jobs.cancellation import cancel_stopped
 from workers.process.job_runner import JobRunner
 
@@ -42,9 +42,11 @@ class Bench:
         self.settings = settings
         self.database = database
         self.driver = driver
-        self.at_hand = AttemptsAtHand()
+        self.running_attempts = RunningAttempts()
         self.rung: list[str] = []
-        self.runner = JobRunner(settings, database, SharedDriver(driver), self.at_hand, lifecycle.WORKER, self.ring)
+        self.runner = JobRunner(
+            settings, database, SharedDriver(driver), self.running_attempts, lifecycle.WORKER, self.ring
+        )
         self._submitted = 0
 
     def ring(self, job_id: str, _queue: str) -> None:
@@ -80,18 +82,18 @@ class Bench:
         try:
             yield wait_for("tasks of the job", lambda: self._at_its_tasks(job_id), 60)
         finally:
-            for attempt in self.at_hand.all():
+            for attempt in self.running_attempts.all():
                 attempt.stop(StopReason.CANCELLED)
             # Over and over, as the worker's own loop: a cancellation between two of Spark's jobs reaches neither.
             wait_for("the end of the job", lambda: self._has_ended(thread), 60)
 
     def _has_ended(self, thread: threading.Thread) -> bool:
-        cancel_stopped(self.at_hand.all())
+        cancel_stopped(self.running_attempts.all())
         thread.join(0.05)
         return not thread.is_alive()
 
     def _at_its_tasks(self, job_id: str) -> Attempt | None:
-        for attempt in self.at_hand.all():
+        for attempt in self.running_attempts.all():
             if attempt.claim.job_id == job_id and self.job(job_id).status == "RUNNING":
                 with suppress(httpx.TimeoutException):  # of the web server's slow first answer
                     return attempt if self.driver.monitor.progress(attempt.tag).tasks_total else None

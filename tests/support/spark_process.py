@@ -31,7 +31,7 @@ from tests.support.clocks import ManualSeconds
 from tests.support.processes import wait_for
 from workers.driver.driver import Driver
 from workers.driver.session import SparkRuntime
-from workers.jobs.attempt import Attempt, AttemptsAtHand
+from workers.jobs.attempt import Attempt, RunningAttempts
 from workers.process.watchdog import DriverWatch
 
 
@@ -103,21 +103,21 @@ def _files_of_spark() -> set[str]:
 
 def _reasons(runtime: SparkRuntime, lost: Driver, other: Driver) -> list[str | None]:
     """What becomes of an attempt with each driver, where a job had found the loss before the watch did."""
-    at_hand, left, unharmed = AttemptsAtHand(), Attempt(_claim(), 0.0), Attempt(_claim(), 0.0)
+    running_attempts, left, unharmed = RunningAttempts(), Attempt(_claim(), 0.0), Attempt(_claim(), 0.0)
     left.driver, unharmed.driver = lost, other
-    with at_hand.holding(left), at_hand.holding(unharmed):
-        DriverWatch(runtime, at_hand, 10.0).watch()
+    with running_attempts.holding(left), running_attempts.holding(unharmed):
+        DriverWatch(runtime, running_attempts, 10.0).watch()
     return [left.reason, unharmed.reason]
 
 
 def hang(runtime: SparkRuntime) -> dict[str, Any]:
     """A JVM that is stopped (SIGSTOP) is given up after its time, and its attempts with it."""
     driver = runtime.driver()
-    at_hand, clock = AttemptsAtHand(), ManualSeconds()
-    watch = DriverWatch(runtime, at_hand, 10.0, clock)
+    running_attempts, clock = RunningAttempts(), ManualSeconds()
+    watch = DriverWatch(runtime, running_attempts, 10.0, clock)
     attempt = Attempt(_claim(), 0.0)
     attempt.driver = driver
-    with at_hand.holding(attempt):
+    with running_attempts.holding(attempt):
         watch.ping()
         watch.watch()
         os.kill(driver.process.pid, signal.SIGSTOP)
@@ -148,7 +148,7 @@ def starts(runtime: SparkRuntime) -> dict[str, Any]:
         pass
     found["killed"] = len(errors)
     clock = ManualSeconds()
-    watch = DriverWatch(runtime, AttemptsAtHand(), 10.0, clock)
+    watch = DriverWatch(runtime, RunningAttempts(), 10.0, clock)
     with _interrupted_start(runtime, signal.SIGSTOP) as errors:
         watch.watch()
         clock.now += runtime.start_timeout_seconds

@@ -1,6 +1,7 @@
-"""Whether a cluster is there, asked without Spark: within seconds, where Spark itself would try for a minute.
+"""Checks of a Spark cluster: that its master can be reached, and that a new driver has executors and shared results.
 
-What a driver on a cluster must have before it is handed to jobs: executors, and results that it can see.
+The master is checked without Spark, which takes seconds; Spark itself would try for a minute. Jobs get the driver only
+after it has an executor, and after its executors have written to the results directory that the worker reads.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from workers.driver.driver import Driver, missing_rows
 
 _MIB = 1 << 20
 _DEFAULT_MEMORY = "1g"
+_POLL_SECONDS = 0.1
 
 
 class SparkUnavailableError(RuntimeError):
-    """This worker's Spark cannot run jobs now; the message says why and what to do."""
+    """The worker's Spark cannot run jobs now. The message has the cause and the remedy."""
 
     def __init__(self, code: str, message: str, *, is_busy: bool = False) -> None:
-        """`is_busy` where others hold what this worker asks for."""
+        """`is_busy` is True if other applications use the resources that this worker requests."""
         self.code = code
         self.message = message
         self.is_busy = is_busy
@@ -34,9 +36,10 @@ class SparkUnavailableError(RuntimeError):
 
 
 def require_master(settings: SparkSettings) -> None:
-    """Connects to a standalone master; of several, one that answers is enough. Takes `connect_timeout_seconds` each.
+    """Connects to a standalone master, to each for at most `connect_timeout_seconds`. One that answers suffices.
 
-    Raises SparkUnavailableError `cluster_unreachable`. Other clusters are left to Spark, which asks them at once.
+    Raises SparkUnavailableError `cluster_unreachable`. Other kinds of cluster are not checked, since Spark connects to
+    them at once.
     """
     refused = []
     for host, port in settings.masters:
@@ -52,21 +55,21 @@ def require_master(settings: SparkSettings) -> None:
 
 
 def unreachable(settings: SparkSettings, what: str) -> SparkUnavailableError:
-    """The error of a cluster that cannot be reached, or does not take the application."""
+    """Returns the error of a cluster that cannot be reached, or that does not accept the application."""
     variable = f"EVENKEEL_SPARK_MASTER ({settings.master})"
     return SparkUnavailableError(
-        "cluster_unreachable", f"{what}. Start it, or correct {variable}; this worker tries again by itself."
+        "cluster_unreachable", f"{what}. Start it, or correct {variable}; this worker tries again automatically."
     )
 
 
 def no_executors(settings: SparkSettings) -> SparkUnavailableError:
-    """The error of a cluster that gave no executor in time, with the likely reason."""
+    """Returns the error of a cluster that started no executor in time, with the likely cause."""
     workers = _workers_of_master(settings)
     reason, is_busy = _unknown_reason(settings) if workers is None else reason_of(settings, workers)
     return SparkUnavailableError(
         "no_executors",
-        f"The cluster gave this worker no executor within {settings.executor_wait_seconds:g} s: "
-        f"{reason} This worker tries again by itself.",
+        f"The cluster started no executor for this worker within {settings.executor_wait_seconds:g} s: "
+        f"{reason} This worker tries again automatically.",
         is_busy=is_busy,
     )
 
@@ -74,45 +77,45 @@ def no_executors(settings: SparkSettings) -> SparkUnavailableError:
 def _unknown_reason(settings: SparkSettings) -> tuple[str, bool]:
     if settings.is_standalone:
         return (
-            "its cores are taken by other applications (set EVENKEEL_SPARK_CORES_MAX on each worker, so that they "
-            "share), or no Spark worker offers the memory and cores that EVENKEEL_SPARK_EXECUTOR_MEMORY and "
-            "EVENKEEL_SPARK_EXECUTOR_CORES ask for, or executors cannot reach EVENKEEL_SPARK_DRIVER_HOST. Set "
-            "EVENKEEL_SPARK_MASTER_UI_PORT to the master's web port to be told which."
+            "other applications use its cores (set EVENKEEL_SPARK_CORES_MAX on each worker, so that they share), or "
+            "no Spark worker has the memory and cores of EVENKEEL_SPARK_EXECUTOR_MEMORY and "
+            "EVENKEEL_SPARK_EXECUTOR_CORES, or executors cannot reach EVENKEEL_SPARK_DRIVER_HOST. Set "
+            "EVENKEEL_SPARK_MASTER_UI_PORT to the master's web port to get the exact cause."
         ), False
     return (
-        "its queue or quota is taken, or an executor of this size does not fit on any node (see "
+        "its queue or quota is full, or an executor of this size does not fit on any node (see "
         "EVENKEEL_SPARK_EXECUTOR_MEMORY and EVENKEEL_SPARK_EXECUTOR_CORES), or executors cannot reach the driver "
         "(see EVENKEEL_SPARK_DRIVER_HOST)."
     ), False
 
 
 def reason_of(settings: SparkSettings, workers: Iterable[dict[str, Any]]) -> tuple[str, bool]:
-    """Why a standalone cluster with these workers (`workers` of the master's `/json`) gives no executor, and whether
-    that is because others have them."""
+    """Returns why a standalone cluster with these workers (`workers` of the master's `/json`) starts no executor, and
+    whether that is because other applications use them."""
     alive = [worker for worker in workers if worker.get("state") == "ALIVE"]
     if not alive:
-        return "its master has no Spark worker: start some.", False
+        return "its master has no Spark worker. Start at least one.", False
     memory = parse_bytes(settings.executor_memory or _DEFAULT_MEMORY) // _MIB
     cores = settings.executor_cores or 1
     if not any(worker["memory"] >= memory and worker["cores"] >= cores for worker in alive):
         most = f"{max(worker['memory'] for worker in alive)} MiB and {max(worker['cores'] for worker in alive)} cores"
         return (
-            f"an executor asks for {memory} MiB and {cores} cores, and no Spark worker offers more than {most}. Set "
-            "EVENKEEL_SPARK_EXECUTOR_MEMORY or EVENKEEL_SPARK_EXECUTOR_CORES to less."
+            f"an executor needs {memory} MiB and {cores} cores, and no Spark worker has more than {most}. Reduce "
+            "EVENKEEL_SPARK_EXECUTOR_MEMORY or EVENKEEL_SPARK_EXECUTOR_CORES."
         ), False
     if not any(worker["memoryfree"] >= memory and worker["coresfree"] >= cores for worker in alive):
         return (
-            "other applications hold its cores or memory. Where other Evenkeel workers do, set "
-            "EVENKEEL_SPARK_CORES_MAX on each, so that they share; one without it takes every core."
+            "other applications use its cores or memory. If these are Evenkeel workers, set EVENKEEL_SPARK_CORES_MAX "
+            "on each, so that they share; a worker without it takes every core."
         ), True
     return (
-        "there is room for one, so executors cannot reach the driver, or fail as they start: set "
-        "EVENKEEL_SPARK_DRIVER_HOST to an address of this machine that they reach; the logs of Spark workers tell more."
+        "it has free cores and memory, so executors cannot reach the driver, or fail at their start. Set "
+        "EVENKEEL_SPARK_DRIVER_HOST to an address of this machine that they reach; see the logs of the Spark workers."
     ), False
 
 
 def _workers_of_master(settings: SparkSettings) -> list[dict[str, Any]] | None:
-    """What an alive master says of its workers; None where none can be asked."""
+    """Returns the workers that an active master reports; None if no master answers."""
     for host, _ in settings.masters:
         name = f"[{host}]" if ":" in host else host
         url = f"http://{name}:{settings.master_ui_port}/json/"
@@ -124,31 +127,28 @@ def _workers_of_master(settings: SparkSettings) -> list[dict[str, Any]] | None:
 
 
 def _urls(settings: SparkSettings) -> tuple[str, ...]:
-    """Another master may have the web port that is asked."""
+    """Returns the URLs of the masters. The web port may belong to a master that is not one of these."""
     return tuple(f"spark://{f'[{host}]' if ':' in host else host}:{port}" for host, port in settings.masters)
-
-
-_POLL_SECONDS = 0.1
 
 
 def wait_for_executors(
     driver: Driver,
     settings: SparkSettings,
-    going_on: Callable[[], None],
+    on_poll: Callable[[], None],
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Returns once an executor has registered; calls `going_on`, which may raise to end it, with every look.
+    """Waits until an executor has registered. Calls `on_poll` at each poll; it may raise to stop the wait.
 
-    Raises SparkUnavailableError `no_executors` after `executor_wait_seconds`, and `cluster_unreachable` where Spark
-    ends itself meanwhile, as it does when its master does not take the application.
+    Raises SparkUnavailableError `no_executors` after `executor_wait_seconds`, and `cluster_unreachable` if Spark stops
+    meanwhile, as it does if its master does not accept the application.
     """
     until = clock() + settings.executor_wait_seconds
     while True:
-        going_on()
+        on_poll()
         driver.look()
         if driver.stopped:
-            raise unreachable(settings, "The Spark master does not take this worker's application")
+            raise unreachable(settings, "The Spark master does not accept this worker's application")
         if driver.executors is not None and driver.executors.number:
             return
         if clock() > until:
@@ -157,7 +157,7 @@ def wait_for_executors(
 
 
 def require_shared_results(driver: Driver, results: Path) -> None:
-    """Has executors write below the directory of results. Raises SparkUnavailableError `results_not_shared`."""
+    """Makes executors write below the results directory. Raises SparkUnavailableError `results_not_shared`."""
     advice = (
         "Mount one file system at that path on the machines of all executors and Evenkeel processes, writable by the "
         "user that runs them, or set EVENKEEL_DATA_RESULTS to such a path."
@@ -169,11 +169,12 @@ def require_shared_results(driver: Driver, results: Path) -> None:
             raise
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise SparkUnavailableError(
-            "results_not_shared", f"Executors cannot write below {results} as this worker does: {first[:300]} {advice}"
+            "results_not_shared",
+            f"Executors cannot write below {results}, although this worker can: {first[:300]} {advice}",
         ) from error
     if missing:
         raise SparkUnavailableError(
             "results_not_shared",
-            f"Executors write to another {results} than the one that this worker sees: {missing} of their rows are "
-            f"missing there. {advice}",
+            f"Executors and this worker do not share {results}: {missing} rows that executors wrote are missing. "
+            f"{advice}",
         )

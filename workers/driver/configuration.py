@@ -1,4 +1,4 @@
-"""Every Spark property of a worker, put together from its settings; nothing here needs Spark."""
+"""Builds the Spark properties of a worker from its settings. Nothing here needs Spark."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from service.config.spark import SparkSettings
 LOOPBACK = "127.0.0.1"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _POOLS = Path(__file__).with_name("fairscheduler.xml")
-_ELSEWHERE = ("192.0.2.1", 9)
-"""An address of nobody (RFC 5737): the way there is the way out of this machine."""
+_UNASSIGNED = ("192.0.2.1", 9)
+"""An unassigned address (RFC 5737): the route to it leaves this machine."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _EXECUTOR_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
 _STACK = "-Xss32m"
-"""The stack of every thread, which takes no more of it than it needs. Spark turns an AND of 5,000 terms into a tree of
-as many levels, and recurses into it; a task for which the default of 1 MB does not suffice ends its whole JVM.
+"""The limit of each thread's stack; a thread uses only as much as it needs. Spark turns an AND of 5,000 terms into a
+tree of as many levels, and recurses into it. A task that needs more than the default of 1 MB ends its whole JVM.
 """
 
 
 def spark_configuration(
     settings: SparkSettings, scratch: Path, further: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Every property that Evenkeel sets. `scratch` takes all files that Spark makes for itself.
+    """Returns every property that Evenkeel sets. `scratch` is the directory of all temporary files of Spark.
 
-    `further` are the operator's own properties, of which only options of the JVMs are taken up here.
+    `further` are the operator's own properties. Only their JVM options are used here.
     """
     for part in ("local", "warehouse", "tmp"):
         (scratch / part).mkdir(mode=0o700, exist_ok=True)
     further = further or {}
-    return {**_of_every_driver(settings, scratch, further), **_of_cluster(settings, further)}
+    return {**_driver_properties(settings, scratch, further), **_cluster_properties(settings, further)}
 
 
 def write_properties(properties: Mapping[str, str], path: Path) -> None:
-    """Writes properties for `spark-submit --properties-file`, readable by this user alone.
+    """Writes properties for `spark-submit --properties-file`, readable only by this user.
 
-    A command line could be read by everybody on the machine. Spark reads the file as Java properties.
+    Every user of the machine could read a command line. Spark reads the file as Java properties.
     """
     escaped = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
     text = "".join(f"{key}={value.translate(escaped)}\n" for key, value in properties.items())
@@ -51,7 +51,7 @@ def write_properties(properties: Mapping[str, str], path: Path) -> None:
 
 
 def driver_host(settings: SparkSettings) -> str:
-    """Where executors reach the driver: as set, else the address from which this machine reaches the master."""
+    """Returns the address of the driver for executors: the setting, or the local address that reaches the master."""
     if settings.is_local:
         return LOOPBACK
     if settings.driver_host is not None:
@@ -61,7 +61,7 @@ def driver_host(settings: SparkSettings) -> str:
         server = settings.master.removeprefix("k8s://")
         url = urlsplit(server if "://" in server else f"https://{server}")
         targets = ((url.hostname or "", url.port or 443),)
-    for host, port in (*targets, _ELSEWHERE):
+    for host, port in (*targets, _UNASSIGNED):
         with suppress(OSError):
             return _address_towards(host, port)
     return LOOPBACK
@@ -74,7 +74,7 @@ def _address_towards(host: str, port: int) -> str:
         return str(probe.getsockname()[0])
 
 
-def _of_every_driver(settings: SparkSettings, scratch: Path, further: Mapping[str, str]) -> dict[str, str]:
+def _driver_properties(settings: SparkSettings, scratch: Path, further: Mapping[str, str]) -> dict[str, str]:
     host = driver_host(settings)
     return {
         "spark.master": settings.master,
@@ -95,7 +95,7 @@ def _of_every_driver(settings: SparkSettings, scratch: Path, further: Mapping[st
         "spark.ui.port": "0",
         "spark.ui.killEnabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # What an attempt's end needs is stored then; progress is asked for every second, and answers with all of them.
+        # Enough for the metrics at the end of an attempt. Progress is read every second, and covers all of these.
         "spark.ui.retainedJobs": "200",
         "spark.ui.retainedStages": "400",
         "spark.sql.ui.retainedExecutions": "50",
@@ -104,20 +104,20 @@ def _of_every_driver(settings: SparkSettings, scratch: Path, further: Mapping[st
         "spark.sql.ansi.enabled": "true",
         "spark.sql.restrictedMode.enabled": "true",
         "spark.sql.runSQLOnFiles": "false",
-        # Else ${env:NAME} inside a caller's literal becomes the worker's environment.
+        # Otherwise ${env:NAME} in a literal of a job would be replaced by the worker's environment variable.
         "spark.sql.variable.substitute": "false",
-        # A task looks only between two batches whether it was cancelled. With 4096 rows a batch, a broadcast join on a
-        # key of 400,000 rows went on for 16 s after its cancellation, with 256 for 0.3 s; a scan takes no longer.
+        # A task checks only between two batches whether it was cancelled. With 4096 rows per batch, a broadcast join on
+        # a key of 400,000 rows ran for 16 s after its cancellation, with 256 for 0.3 s. A scan takes as long as before.
         "spark.sql.parquet.columnarReaderBatchSize": "256",
     }
 
 
-def _of_cluster(settings: SparkSettings, further: Mapping[str, str]) -> dict[str, str]:
+def _cluster_properties(settings: SparkSettings, further: Mapping[str, str]) -> dict[str, str]:
     if settings.is_local:
         return {}
     wanted = {
         _EXECUTOR_JAVA_OPTIONS: f"{_STACK} {further.get(_EXECUTOR_JAVA_OPTIONS, '')}".rstrip(),
-        # A task that does not listen would hold its slot for good.
+        # A task that ignores its cancellation would occupy its slot for ever.
         "spark.task.reaper.enabled": "true",
         "spark.task.reaper.killTimeout": f"{round(settings.task_kill_seconds * 1000)}ms",
         "spark.task.reaper.threadDump": "false",
@@ -127,18 +127,18 @@ def _of_cluster(settings: SparkSettings, further: Mapping[str, str]) -> dict[str
         "spark.cores.max": settings.cores_max,
         "spark.driver.port": settings.driver_port,
         "spark.blockManager.port": settings.block_manager_port,
-        **(_of_dynamic_allocation(settings) if settings.dynamic_allocation else {}),
+        **(_dynamic_allocation_properties(settings) if settings.dynamic_allocation else {}),
     }
     return {key: str(value) for key, value in wanted.items() if value is not None}
 
 
-def _of_dynamic_allocation(settings: SparkSettings) -> dict[str, str | int | None]:
+def _dynamic_allocation_properties(settings: SparkSettings) -> dict[str, str | int | None]:
     return {
         "spark.dynamicAllocation.enabled": "true",
-        # Shuffle files stay with executors, which no external shuffle service outlives.
+        # Shuffle files are lost with their executor, since there is no external shuffle service.
         "spark.dynamicAllocation.shuffleTracking.enabled": "true",
         "spark.dynamicAllocation.minExecutors": settings.min_executors,
-        # One at least, by which a worker sees at its start that the cluster gives any.
+        # At least one, so that the worker can check at its start that the cluster starts executors.
         "spark.dynamicAllocation.initialExecutors": max(1, settings.min_executors or 0),
         "spark.dynamicAllocation.maxExecutors": settings.max_executors,
     }

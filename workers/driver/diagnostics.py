@@ -1,6 +1,6 @@
-"""`python -P -m workers.driver.diagnostics`: what a worker would find on the configured cluster, as JSON for `doctor`.
+"""`python -P -m workers.driver.diagnostics`: checks the configured cluster as a worker would; JSON output for `doctor`.
 
-Starts a driver of its own, takes executors as a worker does, and gives them back. Prints a list of findings, each with
+Starts its own driver, requests executors as a worker does, and releases them. Prints a list of findings, each with
 `name`, `level` (OK, WARN, FAIL), `detail` and `advice`, as the last line of its output.
 """
 
@@ -26,7 +26,7 @@ _PYTHON = "Python on the cluster"
 
 
 def main() -> None:
-    """Prints the findings; a failing check is one of them, not an exit code."""
+    """Prints the findings. A failed check is a finding and does not change the exit code."""
     die_with_parent()
     settings = Settings()
     with tempfile.TemporaryDirectory(prefix="evenkeel-probe-") as scratch:
@@ -39,16 +39,16 @@ def main() -> None:
             runtime.stop()
     sys.stdout.write("\n" + json.dumps(findings) + "\n")
     sys.stdout.flush()
-    # Threads of a driver that could not be stopped must not keep the process.
+    # Threads of a driver that could not be stopped must not delay the end of the process.
     os._exit(0)
 
 
 def examine_cluster(settings: Settings, start: Callable[[], Driver]) -> Iterator[dict[str, str]]:
-    """Findings about the master and its executors, the data roots and Python; the first alone where it fails."""
+    """Yields findings about the cluster, the data roots and Python; only the first one if no driver starts."""
     try:
         driver = start()
     except SparkUnavailableError as error:
-        # Whoever holds the cores may be the workers of this very installation.
+        # The workers of this installation may be the ones that use the cores.
         yield _finding("cluster", "WARN" if error.is_busy else "FAIL", error.code, error.message)
         return
     executors = driver.executors
@@ -58,13 +58,13 @@ def examine_cluster(settings: Settings, start: Callable[[], Driver]) -> Iterator
         yield _data_root(driver, root)
     fault = fault_of_python(driver.root)
     if fault is None:
-        yield _finding(_PYTHON, "OK", "the same minor version as here")
+        yield _finding(_PYTHON, "OK", "the same minor version as on this machine")
     else:
         yield _finding(
             _PYTHON,
             "WARN",
             fault,
-            "No job runs Python on executors. To have it right all the same, install the Python of the workers there "
+            "No job runs Python on executors. To correct it nevertheless, install the workers' version of Python there "
             "and set EVENKEEL_SPARK_PYTHON to its path.",
         )
 
@@ -72,10 +72,10 @@ def examine_cluster(settings: Settings, start: Callable[[], Driver]) -> Iterator
 def _data_root(driver: Driver, root: Root) -> dict[str, str]:
     try:
         found = _some_file(root)
-    except Exception as error:  # noqa: BLE001 - the check of the root itself tells more
+    except Exception as error:  # noqa: BLE001 - the check of the root itself reports the cause
         return _finding(_DATA, "FAIL", f"{_named(root)} cannot be listed: {type(error).__name__}", "See the data root.")
     if found is None:
-        return _finding(_DATA, "WARN", f"{_named(root)} holds no file to try", "Put a table there and ask again.")
+        return _finding(_DATA, "WARN", f"{_named(root)} has no file to read", "Add a table and run this check again.")
     fault = fault_of_reading(driver.session_for_job(), *found)
     if fault is None:
         return _finding(_DATA, "OK", f"executors read {found[0]}")
@@ -97,7 +97,7 @@ def _directory(root: Path | DirectoryRoot) -> Path:
 
 
 def _some_file(root: Root) -> tuple[str, int] | None:
-    """The URI and the size of a small file not far below the root; None where there is none."""
+    """Returns the URI and the size of a small file not far below the root; None if there is none."""
     if isinstance(root, StoreRoot):
         return _smallest(_in_store(root, root.location.path, 0))
     return _smallest(_in_directory(_directory(root), 0))

@@ -1,15 +1,8 @@
-"""What executors write to show that they share the results directory: `<results>/.probe-<32 hexadecimal digits>`.
+"""A running Spark driver, and the checks of its executors.
 
-The executors of a driver, as the driver itself knows them.
-
-Tasks of work that has ended: Spark asks a cancelled task to end, and one that looks at nothing goes on.
-
-A regular expression that backtracks without end is such a task: it holds its slot until its JVM ends.
-
-Asked is the scheduler itself. Spark's store of stages and executors is up to ten seconds late, and each of them by
-another time: tasks that had just begun would look as if they belonged to nobody.
-
-A running Spark driver, as whoever runs jobs on it sees it.
+`Driver` has the sessions, job tags, cancellation and slots that jobs use. The functions count the executors and the
+leftover tasks, write a probe to the results directory (`<results>/.probe-<32 hexadecimal digits>`), and check whether
+executors can read a file and run Python.
 """
 
 from __future__ import annotations
@@ -33,19 +26,28 @@ from workers.engine.spark.monitor import SparkMonitor
 from workers.engine.spark.result_writer import write_parquet
 
 _NAME = re.compile(r"\.probe-[0-9a-f]{32}")
+_MOST_PROBES = 64
+_LARGE = 16 << 20
+_CAUSE = re.compile(r"(?:^: |Caused by: )([^\n]*)", re.MULTILINE)
+_KNOWN_CAUSE = re.compile(
+    r"\[PYTHON_VERSION_MISMATCH\][^\n]*|Cannot run program[^\n]*|No module named[^\n]*"
+    r"|FileNotFoundException[^\n]*|AccessDenied[^\n]*|Permission denied[^\n]*|does not exist[^\n]*"
+)
+_TAGS = "spark.job.tags"
+_EXIT_SECONDS = 3.0
 
 
 def new_probe(directory: Path) -> Path:
-    """Where to write this time; nothing is there."""
+    """Returns a new path for a probe, which does not exist yet."""
     return directory / f".probe-{uuid4().hex}"
 
 
 def remove_old_probes(directory: Path, before: float) -> int:
-    """Removes what processes left that ended before they could, last changed before that time (seconds since the
-    epoch); gives how many. Without the directory, 0."""
+    """Removes probes of processes that ended before they removed them, if last changed before that time (seconds since
+    the epoch). Returns how many; 0 if the directory does not exist."""
     removed = 0
     for probe in directory.glob(".probe-*"):
-        # One that somebody else removes at this moment is gone as well.
+        # Another process may remove the same one at this moment.
         with suppress(OSError):
             if _NAME.fullmatch(probe.name) and probe.lstat().st_mtime < before:
                 shutil.rmtree(probe)
@@ -53,25 +55,16 @@ def remove_old_probes(directory: Path, before: float) -> int:
     return removed
 
 
-_MOST_PROBES = 64
-_LARGE = 16 << 20
-_CAUSE = re.compile(r"(?:^: |Caused by: )([^\n]*)", re.MULTILINE)
-_TELLING = re.compile(
-    r"\[PYTHON_VERSION_MISMATCH\][^\n]*|Cannot run program[^\n]*|No module named[^\n]*"
-    r"|FileNotFoundException[^\n]*|AccessDenied[^\n]*|Permission denied[^\n]*|does not exist[^\n]*"
-)
-
-
 @dataclass(frozen=True)
 class Executors:
-    """Those that are alive: how many, and their cores together."""
+    """The live executors: their number, and the sum of their cores."""
 
     number: int
     cores: int
 
 
 def executors_of(context: SparkContext) -> Executors:
-    """Asks the driver's JVM, not the cluster. In local mode there are none. Raises what py4j raises."""
+    """Returns the executors that the driver's JVM has; none in local mode. Raises what py4j raises."""
     store: Any = context._jsc.sc().statusStore()
     alive = store.executorList(True)
     found = [alive.apply(index) for index in range(alive.size())]
@@ -80,11 +73,12 @@ def executors_of(context: SparkContext) -> Executors:
 
 
 def missing_rows(session: SparkSession, directory: Path, slots: int) -> int:
-    """Has the executors write below `directory` as they write results, and counts the rows that this process misses.
+    """Makes the executors write below `directory` as they write results. Returns the number of rows that this process
+    does not find.
 
-    0 where everybody sees the same directory. Where executors have one of that name for themselves, what they write is
-    not found when the result is put together. Raises what Spark raises for a directory that they cannot write to, and
-    OSError for files that this process cannot read.
+    It is 0 if all share the directory. If an executor has its own directory of that name, its rows are missing when the
+    result is put together. Raises what Spark raises for a directory that executors cannot write to, and OSError for
+    files that this process cannot read.
     """
     tasks = min(2 * slots, _MOST_PROBES)
     probe = new_probe(directory)
@@ -95,113 +89,118 @@ def missing_rows(session: SparkSession, directory: Path, slots: int) -> int:
 
 
 def fault_of_reading(session: SparkSession, uri: str, size: int) -> str | None:
-    """What keeps executors from reading a file of `size` bytes; None where they can. A large one is only looked at."""
+    """Returns why executors cannot read a file of `size` bytes; None if they can. Of a large file, only the size is
+    read.
+    """
     frame = session.read.format("binaryFile").load(uri)
     try:
         frame.selectExpr("length(content)" if size <= _LARGE else "length").collect()
-    except Exception as error:  # noqa: BLE001 - Spark has many for a file that is not there
-        return _told(error)
+    except Exception as error:  # noqa: BLE001 - Spark raises many for a missing file
+        return _cause_line(error)
     return None
 
 
 def fault_of_python(session: SparkSession) -> str | None:
-    """Why a Python function would not run on the executors; None where it would."""
+    """Returns why a Python function cannot run on the executors; None if it can."""
     try:
-        # Nothing of this package is needed for it there.
+        # `str` needs nothing of this package on the executors.
         session.sparkContext.parallelize([0], 1).map(str).collect()
     except Exception as error:  # noqa: BLE001 - as above
-        return _told(error)
+        return _cause_line(error)
     return None
 
 
-def _told(error: Exception) -> str:
-    """The line of an error that says what is wrong: Spark puts it below others, and a Java stack around it."""
+def _cause_line(error: Exception) -> str:
+    """Returns the line of an error that has the cause. Spark puts other lines and a Java stack around it."""
     text = str(error)
     causes = _CAUSE.findall(text)
-    found = _TELLING.search(text)
+    found = _KNOWN_CAUSE.search(text)
     line = found.group(0) if found else causes[-1] if causes else next(iter(text.strip().splitlines()), "")
     return line.strip()[:300] or type(error).__name__
 
 
-_TAGS = "spark.job.tags"
+def leftover_tasks(context: SparkContext) -> int:
+    """Returns the number of tasks that run in a local driver although their stage has ended. Raises what py4j raises.
+
+    Spark sets a flag for a cancelled task. A task that does not check it continues, such as a regular expression that
+    backtracks without end, and occupies its slot until the JVM ends.
+    """
+    return len(_leftover_task_sets(context))
 
 
-def tasks_left_behind(context: SparkContext) -> int:
-    """Tasks that run in a local driver although their stage has ended. Raises what py4j raises."""
-    return len(_left_behind(context))
-
-
-def tasks_left_behind_by(context: SparkContext, tag: str) -> int:
-    """Those among them of the jobs that carry `tag`."""
-    found = (tasks.taskSet().properties().getProperty(_TAGS) for tasks in _left_behind(context))
+def leftover_tasks_of(context: SparkContext, tag: str) -> int:
+    """Returns the number of those tasks whose job has `tag`."""
+    found = (tasks.taskSet().properties().getProperty(_TAGS) for tasks in _leftover_task_sets(context))
     return sum(tag in (tags or "").split(",") for tags in found)
 
 
-def _left_behind(context: SparkContext) -> Sequence[Any]:
-    """For each of these tasks, the try of a stage that it belongs to."""
+def _leftover_task_sets(context: SparkContext) -> Sequence[Any]:
+    """Returns the task set of each of these tasks.
+
+    The scheduler is read directly. Spark's store of stages and of executors are each up to ten seconds late, by
+    different times, so tasks that have just started would appear to have no stage.
+    """
     scheduler: Any = context._jsc.sc().taskScheduler()
     jvm: Any = context._jvm
-    # A copy, made over there: tasks come and go.
+    # A copy, made in the JVM, since tasks start and end meanwhile.
     running = jvm.java.util.Collections.list(scheduler.taskIdToTaskSetManager().elements())
     ended = [tasks for tasks in running if tasks.isZombie()]
-    # Where a stage is tried again, tasks of an earlier try may still be of use.
+    # If a stage is tried again, Spark may still use the tasks of an earlier try.
     active = set(context.statusTracker().getActiveStageIds()) if ended else set()
     return [tasks for tasks in ended if tasks.taskSet().stageId() not in active]
 
 
-_EXIT_SECONDS = 3.0
-
-
 @dataclass(eq=False)
 class Driver:
-    """A running Spark driver: its JVM, its context, and what was last seen of its cluster."""
+    """A running Spark driver: its JVM, its context, and the last known state of its cluster."""
 
     root: SparkSession
     context: SparkContext
     process: subprocess.Popen[bytes]
     slots: int
-    """Tasks that run at once; follows a cluster's executors as they come and go."""
+    """How many tasks run at once. Changes with the executors of a cluster."""
     shuffle_partitions: int
-    """0 takes twice the slots that there are when a job starts."""
+    """0 means twice the number of slots at the start of a job."""
     monitor: SparkMonitor
-    """Jobs, stages and tasks."""
+    """Reads jobs, stages and tasks."""
     app_id: str = ""
-    """What the cluster knows it as."""
+    """Spark's application id."""
     on_cluster: bool = False
-    seconds_alone: float | None = None
-    """How long it may be without any executor before it counts as lost; None where that is no sign of anything."""
+    seconds_without_executors: float | None = None
+    """How long it may have no executor before it counts as lost; None for no limit."""
     executors: Executors | None = None
-    """As last seen by `look`; None before."""
+    """As of the last call of `look`; None before."""
     stopped: bool = False
-    """Whether Spark had ended itself when last seen by `look`."""
+    """Whether Spark had stopped at the last call of `look`."""
     ended: bool = False
-    """Whether this worker ended it for work that did not end: a loss to others that they had no part in."""
-    sessions_at_rest: list[SparkSession] = field(default_factory=list)
-    """Of streams that have ended."""
+    """Whether this worker killed the driver because of stuck work. Other attempts on it do not count then."""
+    idle_sessions: list[SparkSession] = field(default_factory=list)
+    """Sessions of streams that have ended, for reuse."""
 
     def session_for_job(self) -> SparkSession:
-        """A session of its own for a job: settings and temporary views are not shared, the executors are."""
+        """Returns a new session for a job: it shares executors, but not settings and temporary views."""
         session = self.root.newSession()
         session.conf.set("spark.sql.shuffle.partitions", str(self.shuffle_partitions or 2 * self.slots))
         return session
 
     def session_for_stream(self) -> SparkSession:
-        """As for a job, but used again by one stream after the other: Spark keeps a listener for every session that
-        ever ran one, and would pass its events to more of them with each run of a job that runs every minute.
+        """Returns a session for a stream, one that an earlier stream used if possible. Spark keeps a listener for every
+        session that ever ran a stream, and would notify ever more of them if a job that runs every minute got a new
+        session for each run.
         """
         with suppress(IndexError):
-            return self.sessions_at_rest.pop()
+            return self.idle_sessions.pop()
         return self.session_for_job()
 
-    def give_back(self, session: SparkSession) -> None:
-        """Takes back the session of a stream that has ended."""
-        self.sessions_at_rest.append(session)
+    def return_session(self, session: SparkSession) -> None:
+        """Keeps the session of a stream that has ended, for reuse."""
+        self.idle_sessions.append(session)
 
     @contextmanager
     def labelled(self, tag: str, pool: str, description: str) -> Iterator[None]:
-        """Everything that this thread runs on Spark inside carries `tag`, by which it can be cancelled.
+        """Inside, every Spark job of this thread has `tag`, by which it can be cancelled.
 
-        Labels belong to the thread, and threads are used again: they are cleared at the end.
+        Tags and properties belong to the thread, and threads are reused, so they are cleared at the end.
         """
         context = self.context
         context.addJobTag(tag)
@@ -211,64 +210,64 @@ class Driver:
         try:
             yield
         finally:
-            with suppress(Py4JError, OSError):  # a driver that is gone took its labels along
+            with suppress(Py4JError, OSError):  # a driver that has ended has no labels any more
                 context.clearJobTags()
                 context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
                 context.setInterruptOnCancel(False)
                 context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
 
-    def label_further(self, tag: str) -> None:
-        """Inside `labelled`: everything that this thread runs from now on carries `tag` too."""
+    def add_tag(self, tag: str) -> None:
+        """Adds a second tag to the Spark jobs that this thread starts from now on. To be called inside `labelled`."""
         self.context.addJobTag(tag)
 
     def cancel(self, tag: str) -> None:
-        """Cancels the Spark jobs that carry `tag` now. Those that start later need another call."""
+        """Cancels the running Spark jobs that have `tag`. Those that start later need another call."""
         self.context.cancelJobsWithTag(tag)
 
     def ping(self) -> None:
-        """One round trip to the JVM. Raises when it is gone; does not return while it hangs."""
+        """Makes one round trip to the JVM. Raises if it has ended; does not return while it hangs."""
         jvm = self.context._jvm
         if jvm is None:
             raise ConnectionError("the driver was discarded")
         jvm.java.lang.System.nanoTime()
 
     def look(self) -> None:
-        """Notes what has become of the cluster. As `ping`, raises without a JVM and waits for one that hangs."""
+        """Updates the state of the cluster. Like `ping`, raises if the JVM has ended, and waits while it hangs."""
         self.stopped = bool(self.context._jsc.sc().isStopped())
         if self.on_cluster and not self.stopped:
             self.executors = executors_of(self.context)
-            # One that has just lost them all keeps the number for the jobs that wait for others.
+            # A driver that has just lost all executors keeps the number, for the jobs that wait for new ones.
             self.slots = self.executors.cores or self.slots
 
-    def tasks_left_behind(self) -> int:
-        """Tasks that go on although what they were for has ended; 0 on a cluster, where Spark ends their executors,
-        and where the JVM is gone. Waits for one that hangs.
+    def leftover_tasks(self) -> int:
+        """Returns the number of tasks that run although their stage has ended. It is 0 on a cluster, where Spark ends
+        the executors of such tasks, and if the JVM has ended. Waits while the JVM hangs.
         """
         if not self.on_cluster:
             with suppress(Py4JError, OSError):
-                return tasks_left_behind(self.context)
+                return leftover_tasks(self.context)
         return 0
 
-    def tasks_left_behind_by(self, tag: str) -> int:
-        """Those of the jobs that carry `tag`. As above otherwise."""
+    def leftover_tasks_of(self, tag: str) -> int:
+        """Returns the number of those tasks whose job has `tag`. Otherwise as `leftover_tasks`."""
         if not self.on_cluster:
             with suppress(Py4JError, OSError):
-                return tasks_left_behind_by(self.context, tag)
+                return leftover_tasks_of(self.context, tag)
         return 0
 
     def is_running(self) -> bool:
-        """Whether the JVM process exists; it may hang all the same."""
+        """Whether the JVM process exists, even if it hangs."""
         return self.process.poll() is None
 
     def is_stopped(self) -> bool:
-        """Whether Spark ended itself although its JVM may live: its cluster went away, or it is about to exit."""
+        """Whether Spark has stopped, even if its JVM still runs: the cluster is lost, or the JVM is about to exit."""
         try:
             return bool(self.context._jsc.sc().isStopped())
         except (Py4JError, OSError):
             return True
 
     def has_ended(self, within_seconds: float) -> bool:
-        """Whether the JVM process is gone, or goes in that time: a call fails a moment before its process ends."""
+        """Whether the JVM process has ended, or ends within that time. A call fails shortly before its process ends."""
         try:
             self.process.wait(within_seconds)
         except subprocess.TimeoutExpired:
@@ -276,7 +275,7 @@ class Driver:
         return True
 
     def kill(self) -> None:
-        """Ends the JVM whatever it does. Calls that wait for it then fail."""
+        """Kills the JVM, even if it hangs. Calls that wait for it then fail."""
         with suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
@@ -284,7 +283,7 @@ class Driver:
 
 
 class DriverSource(Protocol):
-    """Whatever hands out a running driver."""
+    """Provides the running driver."""
 
     def driver(self) -> Driver:
-        """The running driver."""
+        """Returns the running driver."""

@@ -1,25 +1,10 @@
-"""The directories in which workers' Spark drivers keep shuffle files and the like. Each is removed with its worker.
+"""The scratch directories of workers, in which their Spark drivers keep shuffle files and other temporary files.
 
     <root>/scratch-<32 hexadecimal digits>/owner.json    of a worker that runs, or ended without removing it
-    <root>/.new-<32 hexadecimal digits>/                 a directory that is being made
+    <root>/.new-<32 hexadecimal digits>/                 a directory that is being created
 
-Host names and process numbers do not identify an owner: containers get new names, share names, and number their
-processes alike, and several hosts may share the volume. Two signs tell that the owner of a directory is alive:
-
-- It holds a lock (`flock`) on `owner.json`. The kernel releases the lock with the process. Processes of one kernel see
-  each other's locks, in whatever container they run; a network file system may keep locks from other hosts.
-- It sets the time of `owner.json` every minute. The age is measured against a file that the sweeper has just set in the
-  same directory, so both times come from the clock of the file system, and clocks of hosts do not matter.
-
-A directory whose lock is free is removed
-
-- at once, where its owner ran in this process namespace of this kernel, and does not run any more;
-- after `QUIET_SECONDS` without a sign of life, where its owner ran on this kernel, such as in a container that was made
-  again. Some file systems keep the locks of one mount from another one, so a free lock alone does not suffice;
-- after `STALE_SECONDS` without one in all other cases: an owner on another host or before a restart of this machine, or
-  a file system without locks.
-
-Directories of versions before this one had neither sign: see `_is_left`.
+A worker removes its directory at its end. `sweep_scratch` removes the directories of workers that were killed; its
+docstring says how the owner of a directory is found to be dead.
 """
 
 from __future__ import annotations
@@ -45,14 +30,14 @@ from workers.periodic import Loop
 
 QUIET_SECONDS = 600.0
 STALE_SECONDS = 24 * 3600.0
-"""Without a sign of life for so long, an owner is gone: the first one where its lock must be visible here."""
+"""After these times without a heartbeat, an owner is dead: after the first one if its lock would be visible here."""
 
 STALE_OF_BEFORE_SECONDS = 7 * 24 * 3600.0
-"""The same for directories of versions before this one, whose owners give no sign but the files that Spark writes."""
+"""The same for directories of earlier versions, whose only sign of life is the files that Spark writes."""
 
 _BEAT_SECONDS = 60.0
 _SWEEP_EVERY = 10
-"""Beats between two sweeps of a worker that runs on."""
+"""How many heartbeats there are between two sweeps of a running worker."""
 
 _OWNER = "owner.json"
 _NAME = re.compile(r"scratch-[0-9a-f]{32}")
@@ -61,7 +46,7 @@ _NAME_OF_BEFORE = re.compile(r"(?P<host>.+)-(?P<pid>\d+)-(?P<started>\d+)")
 
 
 class _Lock(Enum):
-    """What an attempt to lock a file came to."""
+    """The result of an attempt to lock a file."""
 
     TAKEN = "taken"
     HELD_BY_OTHER = "held by another process"
@@ -69,10 +54,10 @@ class _Lock(Enum):
 
 
 class Scratch:
-    """One new directory below `root`, and its signs of life until `remove`. Sweeps what others left, now and every few
-    minutes.
+    """One new directory below `root`, and its heartbeat until `remove`. Removes the directories of dead workers, at
+    once and then every few minutes.
 
-    Raises OSError where the directory cannot be made.
+    Raises OSError if the directory cannot be created.
     """
 
     def __init__(self, root: Path) -> None:
@@ -86,7 +71,7 @@ class Scratch:
         process = psutil.Process()
         owner = {"kernel": _kernel(), "namespace": _namespace(), "pid": process.pid, "started": _started(process)}
         os.write(self._owner, json.dumps({**owner, "locked": is_locked}).encode())
-        # From here on it is known by its name, and locked.
+        # The directory gets its name only after it was locked.
         new.rename(self.path)
         self._beats, self._is_removed = 0, False
         self._lock = threading.Lock()
@@ -95,7 +80,7 @@ class Scratch:
         self._loop.start()
 
     def beat(self) -> None:
-        """Gives a sign of life; sweeps from time to time. Raises OSError."""
+        """Updates the time of `owner.json`; sweeps from time to time. Raises OSError."""
         if self._touch() is None:
             return
         self._beats += 1
@@ -103,11 +88,11 @@ class Scratch:
             self._sweep()
 
     def clear(self) -> None:
-        """Removes what a killed driver left; Spark removes its files only at an orderly end. Raises OSError."""
+        """Removes the files of a killed driver; Spark removes its files only if it is stopped. Raises OSError."""
         _clear(self.path)
 
     def remove(self) -> None:
-        """Ends the signs of life and removes the directory, as far as that is possible. May be called twice."""
+        """Ends the heartbeat and removes the directory as far as possible. May be called twice."""
         self._loop.ask_to_stop()
         with self._lock:
             if not self._is_removed:
@@ -123,7 +108,7 @@ class Scratch:
 
     def _touch(self) -> float | None:
         """Sets the time of `owner.json` and returns it, in seconds since the epoch; None after `remove`."""
-        # A sign of life after `remove` would keep what could not be removed from the sweeps of others.
+        # A heartbeat after `remove` would prevent other workers from removing the rest.
         with self._lock:
             if self._is_removed:
                 return None
@@ -133,11 +118,29 @@ class Scratch:
 
 
 def sweep_scratch(root: Path, now: float) -> None:
-    """Removes the directories below `root` whose owners are certainly gone. `now` is the time by the clock of the file
+    """Removes the directories below `root` whose owners are certainly dead. `now` is the time by the clock of the file
     system, in seconds since the epoch.
+
+    Host names and process numbers do not identify an owner: containers get new names, share names, and use the same
+    process numbers, and several hosts may share the volume. Two signs show that the owner of a directory is alive:
+
+    - It holds a lock (`flock`) on `owner.json`. The kernel releases the lock at the end of the process. All processes
+      of a kernel see each other's locks, in any container; on a network file system, other hosts may not see them.
+    - It sets the time of `owner.json` every minute. Its age is measured against a file that the sweeper has just
+      touched in the same file system, so both times are from the same clock, whatever the clocks of the hosts are.
+
+    A directory whose lock is free is removed
+
+    - at once, if its owner ran in this process namespace of this kernel, and does not run any more;
+    - after `QUIET_SECONDS` without a heartbeat, if its owner ran on this kernel, for example in a container that was
+      replaced. On some file systems the locks of one mount are not visible in another, so a free lock does not suffice;
+    - after `STALE_SECONDS` without a heartbeat in all other cases: an owner on another host or before a restart of this
+      machine, or a file system without locks.
+
+    Directories of earlier versions have neither sign: see `_is_left`.
     """
     for directory in root.iterdir():
-        # Others sweep as well, and a directory may be another user's.
+        # Other workers sweep as well, and a directory may belong to another user.
         with suppress(OSError):
             if _NAME.fullmatch(directory.name):
                 _sweep_owned(directory, now)
@@ -152,7 +155,7 @@ def _sweep_owned(directory: Path, now: float) -> None:
     try:
         owner = os.open(directory / _OWNER, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
-        # The end of a sweep that was cut short.
+        # A sweep of this directory was interrupted.
         if now - directory.stat().st_mtime > STALE_SECONDS:
             _remove(directory)
         return
@@ -168,7 +171,7 @@ def _sweep_owned(directory: Path, now: float) -> None:
 
 
 def _patience(written: bytes) -> float:
-    """For how many seconds an owner that wrote this, and whose lock is free, must have given no sign of life."""
+    """Returns after how many seconds without a heartbeat the owner that wrote this is dead, if its lock is free."""
     try:
         owner = json.loads(written)
         if owner["locked"] is not True or owner["kernel"] is None or owner["kernel"] != _kernel():
@@ -181,8 +184,8 @@ def _patience(written: bytes) -> float:
 
 
 def _remove(directory: Path) -> None:
-    """Removes it, the file of its owner last and only if nothing else is left: by that file, the next sweep knows that
-    the rest may go at once.
+    """Removes a directory. `owner.json` is removed last, and only if nothing else is left, since the next sweep needs
+    it to remove the rest at once.
     """
     _clear(directory)
     if all(path.name == _OWNER for path in directory.iterdir()):
@@ -208,7 +211,7 @@ def _lock(descriptor: int) -> _Lock:
 
 
 def _kernel() -> str | None:
-    """The identity of the running kernel, the same in all its containers and another one after a restart; None where
+    """Returns the id of the running kernel, which is the same in all its containers and changes with a restart; None if
     the system has none.
     """
     try:
@@ -218,7 +221,7 @@ def _kernel() -> str | None:
 
 
 def _namespace() -> str | None:
-    """The identity of this process's namespace of process numbers; None where the system has none."""
+    """Returns the id of this process's PID namespace; None if the system has none."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -226,8 +229,8 @@ def _namespace() -> str | None:
 
 
 def _is_left(directory: Path, match: re.Match[str], now: float) -> bool:
-    """Whether a directory of a version before this one, named by host and process, is left over: its process does not
-    run, where it is of this host; for other hosts, where nothing in it has changed for long.
+    """Whether a directory of an earlier version, which is named after its host and process, is left over. On this host:
+    its process does not run. From another host: nothing in it has changed for a long time.
     """
     if match["host"] == socket.gethostname():
         return not _is_running(int(match["pid"]), int(match["started"]))
@@ -242,7 +245,7 @@ def _times(directory: Path) -> Iterator[float]:
 
 def _is_running(pid: int, started: int) -> bool:
     try:
-        # The start time tells a process from a later one with its number.
+        # The start time distinguishes a process from a later one with the same number.
         return abs(_started(psutil.Process(pid)) - started) < 1000
     except psutil.NoSuchProcess:
         return False
@@ -251,5 +254,5 @@ def _is_running(pid: int, started: int) -> bool:
 
 
 def _started(process: psutil.Process) -> int:
-    """Milliseconds since the epoch."""
+    """Returns the start time in milliseconds since the epoch."""
     return int(process.create_time() * 1000)

@@ -1,11 +1,8 @@
-"""Ends the JVM that PySpark starts, and the scripts that start it, while nobody has its process at hand yet.
+"""Starts, replaces and stops the one Spark driver of a worker process.
 
-What a worker's Spark is like at this moment, in a value that costs nothing to ask for.
-
-The one Spark driver of a worker process: built when first needed, watched, and built anew when it was lost.
-
-PySpark keeps its gateway, context and session in class attributes and never lets go of a JVM that died: every later
-call fails. `SparkRuntime` owns that state, so nothing else in the process may build or stop a session.
+PySpark keeps its gateway, context and session in class attributes, and keeps them after the JVM has ended: every later
+call fails. `SparkRuntime` manages these attributes, so nothing else in the process may start or stop a session.
+`kill_jvms` ends a JVM during its start, when PySpark has not returned its process yet.
 """
 
 from __future__ import annotations
@@ -43,13 +40,25 @@ from workers.driver.scratch import Scratch
 from workers.engine.spark.monitor import SparkMonitor
 
 _END_SECONDS = 10.0
-"""A killed JVM gives its memory back first, which takes its time on a machine that is busy."""
+"""How long to wait for killed processes. A killed JVM frees its memory first, which takes time on a busy machine."""
+
+_STOP_SECONDS = 5.0
+_DISCARD_SECONDS = 1.0
+_KILL_AGAIN_SECONDS = 0.5
+_NOT_STARTED = "spark_not_started"
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 30.0
+
+# PySpark logs the errors of queries with the Java stack. They are the client's errors, and are reported as problems.
+_QUERY_LOGS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+_log = structlog.get_logger(__name__)
 
 
 def kill_jvms(scratch: Path) -> list[psutil.Process]:
     """Kills every JVM of this process, and the scripts that start one: all have the scratch directory as an argument.
 
-    Gives those it killed. PySpark tells its process only once the JVM has answered, and is the one to wait for it.
+    Returns the killed processes. PySpark returns its process only after the JVM has answered, and waits for it until
+    then.
     """
     found = _find(scratch)
     kill_all(found)
@@ -57,23 +66,24 @@ def kill_jvms(scratch: Path) -> list[psutil.Process]:
 
 
 def kill_all(processes: Iterable[psutil.Process]) -> None:
-    """Kills those that are there still."""
+    """Kills the processes that still run."""
     for process in processes:
-        # One that has ended meanwhile, as the launcher does just before its script becomes the JVM, saves no other.
+        # One may have ended meanwhile, as the launcher does before its script becomes the JVM. The others are killed.
         with suppress(psutil.Error):
             process.kill()
 
 
 def await_end(processes: Iterable[psutil.Process]) -> None:
-    """Waits for killed processes, bounded in time, and lets the kernel forget those that are this process's children.
+    """Waits for killed processes for a limited time, and reaps those that are this process's children.
 
-    Only for after PySpark has given up the start: before, it would take the JVM for one that ended well, and wait on.
+    To be called only after PySpark has given up the start. Before that, PySpark would assume that the JVM has ended
+    successfully, and continue to wait.
     """
     psutil.wait_procs(list(processes), timeout=_END_SECONDS)
 
 
 def _find(scratch: Path) -> list[psutil.Process]:
-    """Each script before what it began: once it is gone, it cannot become a JVM."""
+    """Returns each script before its children: once the script is killed, it cannot become a JVM."""
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.Error):
@@ -91,33 +101,22 @@ def _descendants(process: psutil.Process) -> list[psutil.Process]:
 
 @dataclass(frozen=True)
 class SparkCondition:
-    """Whether the worker's Spark could run a job now, and as what the cluster knows it."""
+    """Whether the worker's Spark can run a job now, with its application id and slots. Reading it never waits."""
 
     state: SparkState
     fault: str | None = None
-    """What is wrong and what to do about it, without secrets; None unless UNAVAILABLE."""
+    """The cause and the remedy, without secrets; None unless UNAVAILABLE."""
     app_id: str | None = None
     """Spark's application id; None while there is no driver."""
     slots: int | None = None
-    """Tasks that run at once; None while there is no driver."""
-
-
-_log = structlog.get_logger(__name__)
-
-# PySpark logs errors of queries by itself, with the Java stack: they are the client's and are told as problems.
-_QUERY_LOGS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-_STOP_SECONDS = 5.0
-_DISCARD_SECONDS = 1.0
-_KILL_AGAIN_SECONDS = 0.5
-_NOT_STARTED = "spark_not_started"
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 30.0
+    """How many tasks run at once; None while there is no driver."""
 
 
 class SparkRuntime:
-    """Builds, hands out and replaces the driver of this process. Safe to share between threads.
+    """Starts, returns and replaces the driver of this process. Safe to share between threads.
 
-    On a cluster the driver has executors, and they share the directory `results`, before anybody gets it. `properties`
-    are Spark's own by name, which the operator's file of properties overrides.
+    On a cluster, a driver is returned only after it has executors that share the directory `results`. `properties` are
+    Spark properties by name; the operator's properties file overrides them.
     """
 
     def __init__(
@@ -146,12 +145,12 @@ class SparkRuntime:
 
     @property
     def current(self) -> Driver | None:
-        """The driver, if one was built; never waits."""
+        """The driver, or None if there is none. Never waits."""
         return self._driver
 
     @property
     def starting(self) -> int | None:
-        """Number of the step that a start is at; None while none is under way. Never waits."""
+        """The number of the current step of a start; None while no start is running. Never waits."""
         return self._starts if self._starting else None
 
     @property
@@ -161,7 +160,7 @@ class SparkRuntime:
 
     @property
     def condition(self) -> SparkCondition:
-        """Whether a job could run now; never waits."""
+        """The current condition. Never waits."""
         fault, driver = self._fault, self._driver
         if fault is not None:
             return SparkCondition(SparkState.UNAVAILABLE, fault=str(fault))
@@ -170,27 +169,27 @@ class SparkRuntime:
         return SparkCondition(SparkState.READY, app_id=driver.app_id, slots=driver.slots)
 
     def driver(self) -> Driver:
-        """The running driver, built now if there is none or the last one died. Takes seconds then.
+        """Returns the running driver. Starts one if there is none or the last one has ended, which takes seconds.
 
-        Raises SparkUnavailableError: where the last start failed, at once; `keep_ready` is who tries again.
+        Raises SparkUnavailableError, at once if the last start failed; `keep_ready` tries again.
         """
-        self._tell_fault()
+        self._raise_fault()
         with self._lock:
-            self._tell_fault()
+            self._raise_fault()
             return self._ready()
 
     def keep_ready(self) -> None:
-        """One step of a thread: replaces a driver that was lost, and tries again where a start failed."""
+        """Replaces a lost driver, and tries again after a failed start. One step of a loop."""
         if not self._is_due():
             return
-        with suppress(SparkUnavailableError), self._lock:  # it was logged, and the condition tells
-            # Somebody else may have tried just now.
+        with suppress(SparkUnavailableError), self._lock:  # it was logged, and `condition` reports it
+            # Another thread may just have tried.
             if self._is_due():
                 self._ready()
 
     def discard(self, driver: Driver) -> None:
-        """Lets go of a driver that was lost, so that the next call of `driver` builds another. Bounded in time."""
-        # Whoever has the lock for longer is building another one, after letting go of this one.
+        """Drops a lost driver, so that the next call of `driver` starts another one. Takes a limited time."""
+        # A thread that holds the lock for longer has dropped this driver and is starting another one.
         if self._lock.acquire(timeout=_DISCARD_SECONDS):
             try:
                 if self._driver is driver:
@@ -199,19 +198,19 @@ class SparkRuntime:
                 self._lock.release()
 
     def kill_start(self) -> None:
-        """Ends the JVM that is being started, whatever it does; the call of `driver` that waits for it then raises."""
+        """Kills the JVM that is being started, even if it hangs. The call of `driver` that waits for it then raises."""
         if self._starting and self._scratch is not None:
             self._killed += kill_jvms(self._scratch.path)
 
     def stop(self) -> None:
-        """Ends the driver and removes its files; nothing can be built afterwards. Bounded in time."""
+        """Stops the driver for good and removes its files. Takes a limited time."""
         self._stopped = True
         has_lock = self._take_lock_from_start()
         try:
             if self._driver is not None:
-                _stop_politely(self._driver)
+                _stop_with_timeout(self._driver)
                 self._forget(self._driver)
-            # A start may replace it where it holds the lock.
+            # A start that still holds the lock may replace it.
             scratch = self._scratch
             if scratch is not None:
                 scratch.remove()
@@ -220,7 +219,9 @@ class SparkRuntime:
                 self._lock.release()
 
     def _take_lock_from_start(self) -> bool:
-        """The lock, which a start that nobody needs any more may hold; False where even killing its JVM was no use."""
+        """Acquires the lock, which a start may hold. Kills its JVM; returns False if the start holds the lock even
+        then.
+        """
         deadline = time.monotonic() + _STOP_SECONDS
         while not self._lock.acquire(timeout=_KILL_AGAIN_SECONDS):
             self.kill_start()
@@ -232,13 +233,13 @@ class SparkRuntime:
         wanted = self._driver is None and self._starts > 0 and not self._stopped
         return wanted and self._clock() >= self._retry_at
 
-    def _tell_fault(self) -> None:
+    def _raise_fault(self) -> None:
         fault = self._fault
         if fault is not None:
             raise SparkUnavailableError(fault.code, fault.message)
 
     def _ready(self) -> Driver:
-        self._go_on()
+        self._begin_step()
         if self._driver is not None and (not self._driver.is_running() or self._driver.is_stopped()):
             self._forget(self._driver)
         if self._driver is None:
@@ -247,12 +248,12 @@ class SparkRuntime:
             except Exception as error:
                 fault = _fault_of(error)
                 if not self._stopped:
-                    self._note(fault, error)
+                    self._record_fault(fault, error)
                 raise fault from error
             self._fault, self._pause = None, _FIRST_PAUSE_SECONDS
         return self._driver
 
-    def _note(self, fault: SparkUnavailableError, error: Exception) -> None:
+    def _record_fault(self, fault: SparkUnavailableError, error: Exception) -> None:
         self._fault, self._retry_at = fault, self._clock() + self._pause
         _log.error(
             "spark_unavailable",
@@ -263,8 +264,8 @@ class SparkRuntime:
         )
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
 
-    def _go_on(self) -> None:
-        """Another step of a start, which is not stuck as long as these come."""
+    def _begin_step(self) -> None:
+        """Begins another step of a start. A start counts as stuck if it takes too long for one step."""
         if self._stopped:
             raise SparkUnavailableError("spark_stopped", "This worker's Spark has been stopped.")
         self._starts += 1
@@ -272,11 +273,11 @@ class SparkRuntime:
     def _build(self) -> Driver:
         require_master(self._settings)
         find_java(os.environ)
-        # The operator's own word counts.
+        # The operator's properties override those of the service.
         further = {**self._properties, **read_properties(self._settings.properties_file)}
         self._clear_scratch()
-        # All this may take longer than `stop` waits: nobody would end the JVM then.
-        self._go_on()
+        # The above may take longer than `stop` waits; nothing would stop a JVM that starts after that.
+        self._begin_step()
         if self._scratch is None:
             self._scratch = Scratch(self._scratch_root)
         scratch = self._scratch.path
@@ -289,7 +290,7 @@ class SparkRuntime:
         try:
             return self._start(conf)
         except BaseException:
-            # PySpark keeps the gateway of a JVM that died on the way, and every later start would fail with it.
+            # PySpark keeps the gateway of a JVM that ended during its start; every later start would fail with it.
             self._killed += kill_jvms(scratch)
             _reset_pyspark()
             await_end(self._killed)
@@ -298,8 +299,8 @@ class SparkRuntime:
             self._starting, self._killed = False, []
 
     def _clear_scratch(self) -> None:
-        """Removes the files of the driver before, and the directory itself where it has lost its owner's file: another
-        worker removed it while this host was suspended for longer than a day. The next start makes a new one then.
+        """Removes the files of the previous driver. Drops the directory if it has lost `owner.json`, because another
+        worker removed it while this host was suspended for more than a day. The start then creates a new one.
         """
         if self._scratch is None:
             return
@@ -311,10 +312,10 @@ class SparkRuntime:
             self._scratch = None
 
     def _prepare_environment(self, further: dict[str, str], path: Path) -> None:
-        """What PySpark and Spark look for in the environment alone."""
-        # Spark's web server: nobody but this worker asks it.
+        """Sets what PySpark and Spark read only from the environment."""
+        # The address of Spark's web server, which only this worker uses.
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
-        # With a file named, Spark reads no spark-defaults.conf of its own, in which anything may stand.
+        # With a properties file, Spark ignores spark-defaults.conf, whose content is unknown.
         write_properties(further, path)
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(path))} pyspark-shell"
         if self._settings.python is not None:
@@ -325,20 +326,20 @@ class SparkRuntime:
         try:
             session = SparkSession.builder.config(conf=conf).getOrCreate()
         except Py4JJavaError as error:
-            # Spark gives its master a minute, and then stops what it has begun.
+            # Spark waits a minute for its master, and then stops the context.
             if settings.is_standalone and "stopped SparkContext" in str(error):
-                raise unreachable(settings, "The Spark master takes connections and does not answer") from error
+                raise unreachable(settings, "The Spark master accepts connections but does not answer") from error
             raise
-        self._go_on()
+        self._begin_step()
         driver = _driver(session, settings)
         if driver.on_cluster:
             try:
-                wait_for_executors(driver, settings, self._go_on)
+                wait_for_executors(driver, settings, self._begin_step)
                 if self._results is not None:
                     require_shared_results(driver, self._results)
             except BaseException:
-                # What it holds of the cluster is for others.
-                _stop_politely(driver)
+                # Releases the resources of the cluster for other applications.
+                _stop_with_timeout(driver)
                 raise
         _log.info("spark_started", app_id=driver.app_id, slots=driver.slots, pid=driver.process.pid)
         return driver
@@ -356,7 +357,7 @@ def _fault_of(error: Exception) -> SparkUnavailableError:
         return SparkUnavailableError("java_missing", f"{error.message}. {error.advice}")
     if isinstance(error, SparkPropertiesError):
         return SparkUnavailableError("properties_refused", str(error))
-    return SparkUnavailableError(_NOT_STARTED, "The Spark driver did not start; the worker's log tells why.")
+    return SparkUnavailableError(_NOT_STARTED, "The Spark driver did not start; see the worker's log for the cause.")
 
 
 def _driver(session: SparkSession, settings: SparkSettings) -> Driver:
@@ -371,12 +372,12 @@ def _driver(session: SparkSession, settings: SparkSettings) -> Driver:
         monitor=SparkMonitor(context),
         app_id=context.applicationId,
         on_cluster=not settings.is_local,
-        seconds_alone=settings.executor_wait_seconds if needs_executors else None,
+        seconds_without_executors=settings.executor_wait_seconds if needs_executors else None,
     )
 
 
 def _reset_pyspark() -> None:
-    """Makes PySpark forget a JVM that is gone."""
+    """Resets the class attributes of PySpark after a JVM has ended."""
     gateway = SparkContext._gateway
     if gateway is not None:
         with suppress(Py4JError, OSError):
@@ -396,8 +397,8 @@ def _process() -> subprocess.Popen[bytes]:
     return process
 
 
-def _stop_politely(driver: Driver) -> None:
-    # A JVM that hangs would keep `stop` for ever.
+def _stop_with_timeout(driver: Driver) -> None:
+    # `stop` would never return from a JVM that hangs.
     stopping = threading.Thread(target=_stop_session, args=(driver,), name="spark-stop", daemon=True)
     stopping.start()
     stopping.join(_STOP_SECONDS)

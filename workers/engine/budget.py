@@ -1,4 +1,4 @@
-"""The limits of one planning pass: when it must end, and when optional rewrites end."""
+"""The time limit and the cancellation of one planning pass."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import time
 from collections.abc import Callable
 
 
-def go_on() -> None:
-    """The check of a plan that nothing can stop."""
+def no_check() -> None:
+    """The check of a planning pass that cannot be cancelled."""
 
 
 class PlanningBudget:
-    """How long a planning pass may take.
+    """The time budget of a planning pass.
 
-    `check` raises as soon as the plan is no longer wanted: planning calls it between steps of Python code. After
-    `seconds` the planner skips the rules that it has not applied yet; the plan that it has then is run.
+    Planning calls `check` between steps; it raises an exception if the pass was cancelled. After `seconds` the planner
+    skips the remaining rules, and the plan made so far is run.
     """
 
     def __init__(
         self,
-        check: Callable[[], None] = go_on,
+        check: Callable[[], None] = no_check,
         seconds: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -30,5 +30,5 @@ class PlanningBudget:
         self._ends = clock() + seconds
 
     def is_spent(self) -> bool:
-        """Whether the time for optional rewrites is over."""
+        """Whether the time for rules is over."""
         return self._clock() >= self._ends

@@ -1,7 +1,7 @@
-"""What can go wrong inside the engine that is not the caller's fault.
+"""Errors of the engine that the caller did not cause. They have no HTTP status.
 
-EngineError            an engine bug or an engine limit; knows no HTTP status
-    InvalidPlanError   a plan that breaks an invariant, with the rule that made it
+EngineError            a bug or a limit of the engine
+    InvalidPlanError   a plan that violates an invariant, with the rule that made it
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class EngineError(Exception):
 
 
 class InvalidPlanError(EngineError):
-    """A plan breaks an invariant. `made_by` is the builder or the rule whose plan it is; `violations` says what is
-    wrong, one sentence each.
+    """A plan violates invariants. `made_by` is the builder or the rule that made the plan; `violations` has one
+    sentence for each violation.
     """
 
     code: ClassVar[str] = "invalid_plan"

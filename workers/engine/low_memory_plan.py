@@ -1,5 +1,7 @@
-"""The plan that hashes and broadcasts no side of a join, and has no blocks of bitmaps: for a second run where memory
-ran out in the first, and for an attempt after one that lost its worker or its Spark driver.
+"""Makes a plan that needs little memory: no side of a join is hashed or broadcast, and no bitmaps have blocks.
+
+It is for a second run after the first one ran out of memory, and for an attempt after one that lost its worker or its
+Spark driver.
 """
 
 from __future__ import annotations
@@ -19,24 +21,25 @@ from workers.engine.rules.rule import RuleContext
 from workers.engine.statistics.model import Statistics
 
 FALLBACK = "fallback"
-"""Who tells in the trace that nothing is hashed or broadcast, and why."""
+"""The name in the trace that reports the low-memory plan and its reason."""
 
 _COMPARES_ALL = frozenset({JoinKind.INNER, JoinKind.CROSS})
-"""Kinds that Spark computes without an equality by comparing all pairs, part by part."""
+"""Kinds of joins without an equality that Spark can run without a broadcast, by comparing all pairs of partitions."""
 
 
 def has_joins(plan: Node) -> bool:
-    """Whether there is anything that could be hashed or broadcast."""
+    """Whether the plan has joins, whose sides could be hashed or broadcast."""
     return any(isinstance(node, Join) for node in walk_up(plan))
 
 
-def cautious_plan(
+def low_memory_plan(
     before: Node, statistics: Statistics, settings: JobSettings, why: str, budget: PlanningBudget | None = None
 ) -> Plan:
-    """The plan of `before`, as the builder made it, whose joins with keys are all sorted and merged, whatever query and
-    settings demand; hot keys are salted at most. Spark itself must be kept from broadcasts by its configuration.
+    """Plans `before`, a plan of the builder, so that all joins with keys use sort-merge, even if query or settings
+    force something else; hot keys may be salted, but not isolated. The caller must turn off Spark's automatic
+    broadcasts.
 
-    `why` is a sentence for the trace. Raises as `apply_rules` does.
+    `why` is a sentence for the trace. Raises the errors of `apply_rules`.
     """
     join = settings.join.model_copy(
         update={"ship": JoinShip.REPARTITION, "local": JoinLocal.SORT_MERGE, "skew": _salted(settings.join.skew)}
@@ -47,48 +50,47 @@ def cautious_plan(
         budget=budget or PlanningBudget(),
     )
     before = with_ids(before)
-    made = apply_rules(_unhinted(before), ctx)
-    return Plan(before, made.after, (*_told(before, why), *made.trace), made.changed_by)
+    made = apply_rules(_without_hints(before), ctx)
+    return Plan(before, made.after, (*_traces(before, why), *made.trace), made.changed_by)
 
 
-def after_crashes(crashes: int) -> str:
-    """Why an attempt is planned with caution whose job has crashed so many times."""
+def crash_reason(crashes: int) -> str:
+    """Returns the reason to plan an attempt with low memory after so many crashes of its job."""
     attempts = "An earlier attempt" if crashes == 1 else f"{crashes} earlier attempts"
-    return f"{attempts} lost the worker or its Spark driver, as a lack of memory can make them."
+    return f"{attempts} lost the worker or its Spark driver, which a lack of memory can cause."
 
 
-def after_failure(failure: str, milliseconds: int, *, while_it_ran: bool = False) -> str:
-    """Why an attempt runs its query a second time: so long after its begin, memory ran out, in Spark's words.
+def out_of_memory_reason(failure: str, milliseconds: int, *, while_it_ran: bool = False) -> str:
+    """Returns the reason why an attempt runs its query again: memory ran out after so many milliseconds; `failure` is
+    Spark's message.
 
-    `while_it_ran`: what may have taken the memory is nothing that was planned, but what Spark may have done on its own.
+    `while_it_ran`: the plan did not cause it, but Spark's adaptive execution may have.
     """
-    told = f"Fell back and ran again: after {milliseconds:,} ms memory did not suffice ({failure.rstrip('.')})."
-    by_spark = " No side of a join was to be hashed or broadcast, but adaptive execution may have broadcast one."
-    return told + by_spark if while_it_ran else told
+    reason = f"Fell back and ran again: after {milliseconds:,} ms the query ran out of memory ({failure.rstrip('.')})."
+    by_spark = " The plan hashed and broadcast no side of a join, but adaptive execution may have broadcast one."
+    return reason + by_spark if while_it_ran else reason
 
 
 def _salted(skew: JoinSkew) -> JoinSkew:
-    # Hot keys that are joined apart are broadcast; where none may be, AUTO salts them or leaves them alone.
+    # Isolated hot keys are broadcast. Without broadcasts, AUTO salts hot keys or does nothing.
     return JoinSkew.AUTO if skew is JoinSkew.ISOLATE else skew
 
 
-def _unhinted(node: Node) -> Node:
-    """`node` without what the query itself demands of its joins."""
-    moved = with_inputs(node, tuple(_unhinted(child) for child in inputs_of(node)))
-    return (
-        replace(moved, strategy=JoinStrategy(skew=_salted(moved.strategy.skew))) if isinstance(moved, Join) else moved
-    )
+def _without_hints(node: Node) -> Node:
+    """Returns `node` without the strategies that the query forces for its joins."""
+    made = with_inputs(node, tuple(_without_hints(child) for child in inputs_of(node)))
+    return replace(made, strategy=JoinStrategy(skew=_salted(made.strategy.skew))) if isinstance(made, Join) else made
 
 
-def _told(before: Node, why: str) -> Iterator[RuleTrace]:
-    told = (
-        f"{why} Every join with equal keys is sorted and merged now, Spark broadcasts nothing by itself, "
-        "and values are counted in no blocks of bitmaps."
+def _traces(before: Node, why: str) -> Iterator[RuleTrace]:
+    reason = (
+        f"{why} Every equi-join now uses sort-merge, Spark broadcasts nothing automatically, "
+        "and distinct values are not counted with blocks of bitmaps."
     )
-    yield RuleTrace(rule=FALLBACK, outcome=RuleOutcome.FIRED, node=line_of(before), node_id=before.id, reason=told)
+    yield RuleTrace(rule=FALLBACK, outcome=RuleOutcome.FIRED, node=line_of(before), node_id=before.id, reason=reason)
     for node in walk_up(before):
         if isinstance(node, Join) and not node.keys and node.kind not in _COMPARES_ALL:
-            reason = "It has no equality: Spark knows no other way for this kind of join than to broadcast a side."
+            reason = "The join has no equality: Spark can run this kind of join only by broadcasting a side."
             yield RuleTrace(
                 rule=FALLBACK, outcome=RuleOutcome.SKIPPED, node=line_of(node), node_id=node.id, reason=reason
             )

@@ -1,4 +1,4 @@
-"""Plans a query: builds the plan, applies every rule of the rulebook to it and records what each rule did."""
+"""Plans a query: builds the plan, applies every rule of the rulebook and records what each rule did."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from workers.engine.budget import PlanningBudget
 from workers.engine.plan.aggregates import distinct_sets
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import explain, line_of
-from workers.engine.plan.joined_aggregate import stands_over_a_join
+from workers.engine.plan.joined_aggregate import is_over_join
 from workers.engine.plan.nodes import Aggregate, Filter, Join, Node, Scan, inputs_of, output_of
 from workers.engine.plan.traversal import NodeIds, walk_up, with_inputs
 from workers.engine.plan.validation import check
@@ -42,16 +42,16 @@ from workers.engine.statistics.cardinality import estimate_rows
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 STATISTICS = "statistics"
-"""The name in the trace for what could not be read before the run."""
+"""The name in the trace for statistics that were not read before the run."""
 
 DISTINCT_METHOD = "distinct_method"
-"""The name in the trace where the setting is given and no aggregate of the query has DISTINCT values."""
+"""The name in the trace if the setting is set and no aggregate of the query has DISTINCT values."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A query before and after the rules. `changed_by` names the rule that made or changed a node of `after`, by the
-    node's id.
+    """The plan of a query before and after the rules. `changed_by` has the rule that created or changed a node of
+    `after`, by the node's id.
     """
 
     before: Node
@@ -63,16 +63,16 @@ class Plan:
 def plan_query(
     query: BoundQuery, statistics: Statistics, settings: JobSettings, budget: PlanningBudget | None = None
 ) -> Plan:
-    """The plan of `query`, with every rule of the rulebook applied bottom-up, in order.
+    """Returns the plan of `query`, with every rule of the rulebook applied bottom-up, in order.
 
-    Raises `InvalidPlanError` when the builder or a rule breaks an invariant, and what the check of `budget` raises.
-    Without a budget nothing ends the pass.
+    Raises `InvalidPlanError` if the plan of the builder or of a rule violates an invariant, and the errors of the check
+    of `budget`. Without a budget, the pass has no time limit and cannot be cancelled.
     """
     return apply_rules(build(query), RuleContext(settings, statistics, budget=budget or PlanningBudget()))
 
 
 def apply_rules(before: Node, ctx: RuleContext) -> Plan:
-    """The rulebook applied to a plan that is already built. Raises as `plan_query` does."""
+    """Applies the rulebook to a plan of the builder. Raises the errors of `plan_query`."""
     check(before, "the builder")
     plan = apply_some_rules(before, RULES, ctx)
     return replace(plan, trace=(*plan.trace, *_settings_without_effect(plan.before, ctx.settings)))
@@ -81,8 +81,8 @@ def apply_rules(before: Node, ctx: RuleContext) -> Plan:
 def apply_some_rules(
     before: Node, rules: Sequence[Rule[Any]], ctx: RuleContext, changed_by: Mapping[int, str] = MappingProxyType({})
 ) -> Plan:
-    """The same by `rules` alone, without traces for settings that none of them reads. `changed_by` names what made
-    nodes of `before`, which must have ids then.
+    """Applies only `rules`, without traces for settings without effect. `changed_by` has the rules that created nodes
+    of `before`; if it is given, the nodes must have ids.
     """
     ids = NodeIds.after(before)
     before = ids.number(before)
@@ -97,7 +97,7 @@ def apply_some_rules(
 
 
 def plan_report(plan: Plan, statistics: Statistics, physical_plan: str | None) -> PlanReport:
-    """The report of a plan; `physical_plan` is Spark's text of it, None where Spark was not asked for one."""
+    """Returns the report of a plan; `physical_plan` is Spark's EXPLAIN text, None without Spark."""
 
     def rows_of(node: Node) -> int | None:
         return estimate_rows(node, statistics)
@@ -114,7 +114,7 @@ def plan_report(plan: Plan, statistics: Statistics, physical_plan: str | None) -
 
 
 def _warnings(plan: Node, statistics: Statistics) -> Iterator[RuleTrace]:
-    """A trace for everything that was not read or could not be: the planner uses defaults in its place."""
+    """Yields a trace for all statistics that were not read; the planner uses defaults instead."""
     scans = {node.table: node for node in walk_up(plan) if isinstance(node, Scan)}
     for table, sentence in statistics.warnings:
         reason = sentence if table is None else f"{sentence} The planner uses defaults for what is not known."
@@ -132,34 +132,34 @@ def _above_inputs(node: Node, above: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
 
 
 def _settings_without_effect(plan: Node, settings: JobSettings) -> tuple[RuleTrace, ...]:
-    """A trace for every setting that was given and that no rule can have read."""
+    """Returns a trace for every setting that is set but has no effect on this query."""
     aggregates = [node for node in walk_up(plan) if isinstance(node, Aggregate)]
     has_distinct = any(call.distinct for node in aggregates for call in node.calls)
-    idle = []
+    traces = []
     if settings.mini_batch != MiniBatchSettings():
-        idle.append(("mini_batch", "mini_batch.* concerns the streaming modes: a batch job gathers no mini-batches."))
+        traces.append(("mini_batch", "mini_batch.* applies to the streaming modes: a batch job has no mini-batches."))
     if settings.state != StateSettings():
-        idle.append(("state", "state.* concerns the streaming modes: a batch job keeps no state."))
+        traces.append(("state", "state.* applies to the streaming modes: a batch job keeps no state."))
     if settings.agg_phase is not AggPhase.AUTO and not aggregates:
-        idle.append((TwoPhaseAggregate.name, "agg_phase is given, but the query has no aggregate."))
-    over_joins = any(stands_over_a_join(node) for node in aggregates)
+        traces.append((TwoPhaseAggregate.name, "agg_phase is set, but the query has no aggregate."))
+    over_joins = any(is_over_join(node) for node in aggregates)
     if settings.eager_aggregation is not Toggle.AUTO and not over_joins:
-        idle.append((EagerAggregation.name, "eager_aggregation is given, but no aggregate stands over a join."))
+        traces.append((EagerAggregation.name, "eager_aggregation is set, but no aggregate is above a join."))
     if settings.distinct_split != DistinctSplitSettings() and not has_distinct:
-        idle.append((SplitDistinctAggregate.name, "distinct_split.* is given, but the query has no DISTINCT call."))
+        traces.append((SplitDistinctAggregate.name, "distinct_split.* is set, but the query has no DISTINCT call."))
     if settings.distinct_method is not DistinctMethod.AUTO and not any(distinct_sets(node) for node in aggregates):
-        idle.append((DISTINCT_METHOD, "distinct_method is given, but no aggregate is over DISTINCT values."))
+        traces.append((DISTINCT_METHOD, "distinct_method is set, but no aggregate has DISTINCT values."))
     split, method = settings.distinct_split.enabled, settings.distinct_method
     if contradict(split, method):
-        reason = f"distinct_split.enabled is {split}, which distinct_method {method} contradicts, and that goes first."
-        idle.append((SplitDistinctAggregate.name, reason))
+        reason = f"distinct_split.enabled {split} contradicts distinct_method {method}, which takes precedence."
+        traces.append((SplitDistinctAggregate.name, reason))
     forced = settings.join.ship is not JoinShip.AUTO or settings.join.local is not JoinLocal.AUTO
     if forced and not any(isinstance(node, Join) for node in walk_up(plan)):
-        idle.append((JoinStrategy.name, "join.ship or join.local is given, but the query has no join."))
+        traces.append((JoinStrategy.name, "join.ship or join.local is set, but the query has no join."))
     has_keys = any(isinstance(node, Join) and node.keys for node in walk_up(plan))
     if settings.join.skew is not JoinSkew.AUTO and not has_keys:
-        idle.append((SkewedJoin.name, "join.skew is given, but the query has no join by equal keys."))
-    return tuple(_skipped(rule, plan, reason) for rule, reason in idle)
+        traces.append((SkewedJoin.name, "join.skew is set, but the query has no equi-join."))
+    return tuple(_skipped(rule, plan, reason) for rule, reason in traces)
 
 
 def _table_report(size: TableSize) -> TableStatistics:
@@ -189,64 +189,64 @@ def _key_report(sketch: KeySketch, statistics: Statistics) -> KeyStatistics:
 
 @dataclass
 class _Rewriting:
-    """One run over the rulebook: collects the trace, and the rule that made or changed each node."""
+    """Applies rules to a plan, and collects the trace and the rule that created or changed each node."""
 
     ctx: RuleContext
     ids: NodeIds
     trace: list[RuleTrace] = field(default_factory=list)
     changed_by: dict[int, str] = field(default_factory=dict)
-    left_out: bool = False
-    """Whether the last rule was not applied to a node, for the time was over."""
+    is_incomplete: bool = False
+    """Whether the last rule was not applied to all nodes because the time was over."""
 
     def apply(self, rule: Rule[Any], plan: Node) -> Node:
-        """`rule` applied to every node of `plan`, inputs first, until the time for optional rewrites is over."""
-        self.left_out = False
-        applied = self._below(rule, plan, ())
-        if self.left_out:
+        """Applies `rule` to every node of `plan`, inputs first, until the time for rules is over."""
+        self.is_incomplete = False
+        applied = self._apply_to_tree(rule, plan, ())
+        if self.is_incomplete:
             reason = (
-                f"Not applied to all of the plan: the rewrites took longer than optimizer.timeout "
+                f"Not applied to the whole plan: the rewrites took longer than optimizer.timeout "
                 f"({self.ctx.budget.seconds:g} s)."
             )
             self.trace.append(_skipped(rule.name, plan, reason))
         return applied
 
-    def _below(self, rule: Rule[Any], node: Node, above: tuple[Scalar, ...]) -> Node:
-        """`rule` applied to the tree of `node`; `above` as in `RuleContext`."""
+    def _apply_to_tree(self, rule: Rule[Any], node: Node, above: tuple[Scalar, ...]) -> Node:
+        """Applies `rule` to the tree of `node`; `above` as in `RuleContext`."""
         below = _above_inputs(node, above)
-        moved = with_inputs(node, tuple(self._below(rule, child, below) for child in inputs_of(node)))
-        return self._at(rule, moved, above)
+        made = with_inputs(node, tuple(self._apply_to_tree(rule, child, below) for child in inputs_of(node)))
+        return self._apply_to_node(rule, made, above)
 
-    def _at(self, rule: Rule[Any], moved: Node, above: tuple[Scalar, ...]) -> Node:
-        """`rule` applied to a node to whose inputs it was applied already."""
+    def _apply_to_node(self, rule: Rule[Any], node: Node, above: tuple[Scalar, ...]) -> Node:
+        """Applies `rule` to `node`, after it was applied to the node's inputs."""
         self.ctx.budget.check()
         if self.ctx.budget.is_spent():
-            self.left_out = True
-            return moved
+            self.is_incomplete = True
+            return node
         ctx = replace(self.ctx, above=above)
-        match = rule.match(moved, ctx)
+        match = rule.match(node, ctx)
         if match is None:
-            return moved
+            return node
         outcome = RuleOutcome.SKIPPED if isinstance(match, Skip) else RuleOutcome.FIRED
         self.trace.append(
             RuleTrace(
                 rule=rule.name,
                 outcome=outcome,
-                node=line_of(moved),
-                node_id=moved.id,
+                node=line_of(node),
+                node_id=node.id,
                 reason=match.reason,
                 alternatives=match.alternatives,
             )
         )
         if isinstance(match, Skip):
-            return moved
-        made = self._numbered(rule.name, moved, rule.rewrite(match, ctx))
+            return node
+        made = self._numbered(rule.name, node, rule.rewrite(match, ctx))
         if isinstance(rule, CascadingRule):
-            rewritten = {id(part): self._at(rule, part, ()) for part in rule.parts_of(match, made)}
+            rewritten = {id(part): self._apply_to_node(rule, part, ()) for part in rule.parts_of(match, made)}
             made = _with_parts(made, rewritten)
         return made
 
     def _numbered(self, rule_name: str, before: Node, after: Node) -> Node:
-        """`after` with ids, and `rule_name` noted for the nodes that are new in it."""
+        """Returns `after` with ids, and records `rule_name` for its new nodes."""
         numbered = self.ids.number(after, before)
         for copied, original in self.ids.copies.items():
             if original in self.changed_by:
@@ -256,7 +256,7 @@ class _Rewriting:
 
 
 def _with_parts(node: Node, rewritten: Mapping[int, Node]) -> Node:
-    """`node` with the nodes of these identities replaced."""
+    """Returns `node` with nodes replaced by their identity (`id()`)."""
     if id(node) in rewritten:
         return rewritten[id(node)]
     return with_inputs(node, tuple(_with_parts(child, rewritten) for child in inputs_of(node)))

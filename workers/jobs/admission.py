@@ -1,6 +1,7 @@
-"""Keeps a job's last attempt apart from jobs that may kill the driver that both would run on.
+"""Decides which waiting jobs a worker may claim: crash isolation, and the limit of explanations per tenant.
 
-Keeps explanations of one tenant from taking all slots of a worker.
+`Suspects` prevents that a job's last attempt runs on the same driver as a job that may kill it. `ExplanationSlots`
+prevents that the explanations of one tenant take all slots of a worker.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from sqlalchemy.orm import Session
 from service.contract.enums import Queue
 from service.store.jobs import EXPLAIN, crashed_attempts, is_at_last_chance, is_suspect
 from service.store.leases import Claim
-from workers.jobs.attempt import AbandonedPlannings, AttemptsAtHand
+from workers.jobs.attempt import AbandonedPlannings, RunningAttempts
 
 
 class Suspects:
     """The running jobs that lost an attempt before. Safe to share between threads.
 
     When a job kills the driver, each other job on that driver loses an attempt too, and may run next to that job again.
-    So a job with a single attempt left does not begin while a job runs that lost one, and the other way round.
+    So a job with a single attempt left does not begin while a job runs that has lost one, and vice versa.
 
-    A stream does not end, and other jobs would never begin. So a stream is no suspect any more after its first
-    mini-batch, or after some minutes. A stream that makes progress and kills the driver later, each time, is not found:
+    A stream does not end, so other jobs would never begin. So a stream is not a suspect any more after its first
+    mini-batch, or after some minutes. A stream that makes progress and kills the driver later, each time, is not found;
     the other jobs on the driver lose an attempt each time.
     """
 
-    def __init__(self, at_hand: AttemptsAtHand) -> None:
-        self._at_hand = at_hand
+    def __init__(self, running_attempts: RunningAttempts) -> None:
+        self._running_attempts = running_attempts
         self._held: set[Claim] = set()
         self._left: set[Claim] = set()
-        """The claims that the threads of their runners have left."""
+        """The claims whose thread does not run them any more."""
         self._lock = threading.Lock()
 
     def claim(self, claim: Callable[[], Claim | None]) -> Claim | None:
@@ -60,7 +61,7 @@ class Suspects:
                     self._left.add(claim)
                     self._forget_ended()
 
-    def apart(self, session: Session) -> ColumnElement[bool] | None:
+    def excluded_jobs(self, session: Session) -> ColumnElement[bool] | None:
         """Which jobs must not begin now; None if any may begin. To be called inside `claim`."""
         self._forget_ended()
         self._held -= {held for held in self._held if _is_stream(held) and not crashed_attempts(session, held.job_id)}
@@ -71,8 +72,8 @@ class Suspects:
         return is_at_last_chance()
 
     def _forget_ended(self) -> None:
-        at_work = {attempt.claim for attempt in self._at_hand.all()}
-        at_work |= {planning.attempt.claim for planning in self._at_hand.abandoned.all()}
+        at_work = {attempt.claim for attempt in self._running_attempts.all()}
+        at_work |= {planning.attempt.claim for planning in self._running_attempts.abandoned.all()}
         ended = self._left - at_work
         self._held -= ended
         self._left -= ended

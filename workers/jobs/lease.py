@@ -1,8 +1,6 @@
-"""The database may be away for a moment: what is worth waiting for it is tried again.
+"""Claims jobs and hands them back, with retries while the database is unavailable.
 
-How a worker comes by a job, also where it is not told that it did.
-
-Giving a job up for another attempt, also while the database is away for a moment.
+A claim is found even if the connection broke during its commit.
 """
 
 from __future__ import annotations
@@ -30,17 +28,17 @@ T = TypeVar("T")
 _TRIES = 8
 
 
-def patiently(
+def retry_on_database_fault(
     write: Callable[[int], T],
     *,
     pause: Callable[[float], object] = time.sleep,
     seconds: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """What `write` gives, tried for a minute while the database is away, locked, or has no connection left; then its
-    last error is raised. The last try begins after `seconds` at the latest.
+    """Calls `write` and returns its result. Tries again for a minute while the database is unavailable, locked, or has
+    no free connection; then raises the last error. The last try begins after `seconds` at the latest.
 
-    `write` gets how often it was tried before: a try whose answer was lost may have been the one that did it.
+    `write` gets the number of earlier tries: one of them may have been committed although its answer was lost.
     """
     until = clock() + seconds
     for tried in range(_TRIES - 1):
@@ -56,10 +54,10 @@ def patiently(
     return write(_TRIES - 1)
 
 
-def patiently_aside(attempt: Attempt, write: Callable[[], T], pause: Callable[[float], object]) -> T:
-    """As `patiently`, for an attempt that is told to stop meanwhile, perhaps: it is not deaf for its driver's sake."""
-    with attempt.aside():
-        return patiently(lambda _: write(), pause=pause)
+def retry_attempt_write(attempt: Attempt, write: Callable[[], T], pause: Callable[[float], object]) -> T:
+    """As `patiently`, for a running attempt: while it waits for the database, it does not count as unresponsive."""
+    with attempt.waiting_for_database():
+        return retry_on_database_fault(lambda _: write(), pause=pause)
 
 
 def claim_job(
@@ -70,10 +68,10 @@ def claim_job(
     *,
     pause: Callable[[float], object] = time.sleep,
 ) -> Claim | None:
-    """Claims the job whose id `choose` gives; None where there is nothing to claim.
+    """Claims the job whose id `choose` returns. Returns None if there is nothing to claim.
 
-    Where the connection broke during the commit, looks what became of it. Raises only when the database fails, and
-    CommitUnknownError where nothing was claimed after all.
+    If the connection broke during the commit, reads whether the claim was committed. Raises CommitUnknownError if it
+    was not, and otherwise only errors of the database.
     """
     claim = None
     try:
@@ -82,8 +80,8 @@ def claim_job(
             if job_id is not None:
                 claim = leases.claim(session, job_id, worker, database.now(session), lease_ms)
     except CommitUnknownError:
-        # A claim that was done and that nobody works on would cost the job an attempt, as that of a lost worker.
-        if claim is None or not patiently(lambda _: _holds(database, claim), pause=pause):
+        # A committed claim without a runner would cost the job an attempt, like the loss of a worker.
+        if claim is None or not retry_on_database_fault(lambda _: _holds(database, claim), pause=pause):
             raise
         _log.warning("claim_found_done", job_id=claim.job_id, attempt=claim.fence)
     if claim is None and job_id is not None:
@@ -99,16 +97,16 @@ def _holds(database: Database, claim: Claim) -> bool:
 def hand_back_job(
     database: Database, claim: Claim, given: HandBack, *, seconds: float, pause: Callable[[float], object] = time.sleep
 ) -> JobStatus | None:
-    """What became of the job; None where the lease was lost. Tries for `seconds` while the database is away, and raises
-    its last error then: the lease is left to run out."""
+    """Hands the job back. Returns its new status; None if the lease was lost. Tries for `seconds` while the database is
+    unavailable, then raises the last error, and the lease expires."""
 
     def try_once(tried: int) -> JobStatus | None:
         with database.write() as session:
             now = database.now(session)
             became = leases.hand_back(session, claim, now, status=given.status, error=given.error)
             if became is None and tried > 0:
-                # An earlier try, whose answer was lost, may have done it.
+                # An earlier try may have been committed although its answer was lost.
                 became = leases.handed_back(session, claim, status=given.status, error=given.error)
             return became
 
-    return patiently(try_once, pause=pause, seconds=seconds)
+    return retry_on_database_fault(try_once, pause=pause, seconds=seconds)

@@ -1,6 +1,6 @@
-"""What a failed attempt means for its job.
+"""Turns the error of an attempt into a verdict: what happens to its job.
 
-What clients are told of errors of Spark's that name files of the service itself, which nobody else can see.
+`StreamErrorTexts` removes paths of the service's own files from Spark's messages, since clients cannot see these files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GRACE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class HandBack:
-    """The attempt ends without an end of its job: another attempt may follow."""
+    """The attempt ends and its job does not: another attempt may follow."""
 
     status: AttemptStatus
     error: Problem
@@ -42,40 +42,41 @@ class HandBack:
 
 @dataclass(frozen=True)
 class LeaseLost:
-    """Another attempt has the job, or will: there is nothing to tell."""
+    """Another attempt has the job, or will get it. Nothing is stored."""
 
 
 @dataclass(frozen=True)
-class Rest:
-    """A stream comes to rest, and may go on from there."""
+class StreamStop:
+    """A stream stops, and can be resumed."""
 
     because: StoppedBecause
     error: Problem | None = None
 
 
-Verdict = Ending | HandBack | LeaseLost | Rest
-"""What becomes of an attempt's job."""
+Verdict = Ending | HandBack | LeaseLost | StreamStop
+"""What happens to the job of an attempt."""
 
 
-def verdict_of(error: Exception, attempt: Attempt, told: Callable[[str], str | None] = str) -> Verdict:
-    """The meaning of what an attempt raised. The order to stop comes first: Spark reports its effect as any failure.
-    `told` is as `problem_of_spark_error` takes it: what is not for clients is an `internal_error`.
+def verdict_of(error: Exception, attempt: Attempt, redact: Callable[[str], str | None] = str) -> Verdict:
+    """Returns the verdict for an error of an attempt. The reason to stop takes precedence: a query that was stopped
+    fails like any other. `redact` returns the message for clients, as in `problem_of_spark_error`; if it returns None,
+    the problem is an `internal_error`.
     """
     if attempt.reason is None and attempt.driver is not None and _is_lost(error, attempt.driver):
         attempt.stop(reason_of_loss(attempt.driver))
     if attempt.reason is not None:
         return _verdict_of_reason(attempt.reason, attempt)
     if isinstance(error, SQLAlchemyError) and fault_of(error) is not None:
-        # Whether the job is at fault is not known, and nobody could be told: its lease runs out, another one tries.
+        # The database cannot store any verdict. The lease expires, and another attempt follows.
         _log.warning("database_lost", exc_info=error)
         return LeaseLost()
     if isinstance(error, SpecError):
         return Ending(JobStatus.FAILED, problem_of_spec_error(error))
     if isinstance(error, StoreUnavailableError):
         return Ending(JobStatus.FAILED, problems.storage_unavailable(str(error)))
-    problem = problem_of_spark_error(error, told)
+    problem = problem_of_spark_error(error, redact)
     if problem is not None:
-        # The client gets Spark's message; where that may not explain it, the log keeps the Java stack.
+        # The client gets Spark's message. If that may not suffice, the log has the Java stack.
         is_known = problem.status < 500 and problem.code != "engine_error"
         _log.info("query_failed", code=problem.code, detail=problem.detail, exc_info=None if is_known else error)
         return Ending(JobStatus.FAILED, problem)
@@ -101,40 +102,39 @@ def _verdict_of_reason(reason: StopReason, attempt: Attempt) -> Verdict:
         case StopReason.RESULT_TOO_LARGE:
             return Ending(JobStatus.FAILED, problems.result_too_large())
         case StopReason.STOP_REQUESTED:
-            return Rest(StoppedBecause.STOPPED)
+            return StreamStop(StoppedBecause.STOPPED)
 
 
 def _is_lost(error: Exception, driver: Driver) -> bool:
-    """Whether the driver's end explains the error, not the query."""
+    """Whether the end of the driver caused the error, and not the query."""
     if isinstance(error, SpecError | AttemptStopped):
         return False
     if isinstance(error, Py4JJavaError):
-        # The JVM answered, but Spark inside may be going down with everything that ran on it.
+        # The JVM answered, but Spark in it may be stopping, which ends all queries.
         return not driver.is_running() or driver.is_stopped()
-    # PySpark makes some of them errors of its own: of a schema that was never told, one that it cannot parse.
+    # PySpark wraps some connection errors: a schema that it did not receive becomes a parse error.
     is_connection = any(isinstance(one, Py4JError | OSError) for one in causes_of(error))
     return driver.has_ended(_GRACE_SECONDS if is_connection else 0.0)
 
 
-class StreamTexts:
-    """For one attempt at a stream. `directory` is that of all streams; `of_copies` puts the names of tables' own files
-    in the place of those of their copies, once the tables are known.
+class StreamErrorTexts:
+    """Removes internal paths from the messages of one attempt at a stream. `directory` is that of all streams.
+    `with_own_names` replaces the paths of copies by those of the tables' own files; it is set once the tables are
+    known.
     """
 
     def __init__(self, directory: Path) -> None:
         self._own = path_pattern(directory)
-        self.of_copies: Callable[[str], str] = lambda text: text
+        self.with_own_names: Callable[[str], str] = lambda text: text
 
     def __call__(self, text: str) -> str | None:
-        """The text as clients may see it; None where it is about files that are for the service to mend: its state, its
-        checkpoint, rows that were posted.
-        """
-        told = self.of_copies(text)
+        """Returns the text for clients; None if it names the service's own files: state, checkpoint or posted rows."""
+        told = self.with_own_names(text)
         return None if self._own.search(told) else told
 
 
 def path_pattern(path: Path) -> re.Pattern[str]:
-    """Finds the path in a text of Spark's, as it is or escaped as in a URI, some of it or all; with its scheme."""
+    """Returns a pattern of the path in a message of Spark, with or without a scheme, plain or escaped as in a URI."""
     return re.compile(f"(?:file:(?://)?)?{''.join(map(_spelled, str(path)))}(?![^/\\s'\",;:)\\]])")
 
 

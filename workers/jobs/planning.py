@@ -1,11 +1,7 @@
-"""Runs the planning of an attempt in another thread, which goes on alone when the attempt must stop.
+"""Plans a batch job in another thread, and checks after its run that its files did not change.
 
-Nothing can interrupt a thread that is inside a call into the JVM, a call of the operating system, or a loop. So the
-thread that runs the job waits for the end of its planning or for the order to stop, whichever comes first.
-
-Plans the query of a batch job: finds its files, compiles it, and has the engine plan it.
-
-Checks, after a run, that it read the files that its planning found.
+Nothing can interrupt a thread in a call into the JVM, a system call, or a loop. So the thread that runs the job waits
+until its planning has ended or the attempt must stop, and abandons the planning in the second case.
 """
 
 from __future__ import annotations
@@ -43,7 +39,7 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _GRACE_SECONDS = 0.2
-"""How long a planning that is to stop may take to end by itself."""
+"""How long to wait for a planning that must stop, before it is abandoned."""
 
 _IDLE_SECONDS = 60.0
 """How long a thread waits for the next planning. A new thread has to connect to the JVM first."""
@@ -65,7 +61,7 @@ class PlanningThreads:
     def run(self, attempt: Attempt, plan: Callable[[], T], discard: Callable[[T], object] = lambda _: None) -> T:
         """Returns what `plan` returns, called in another thread, and raises what it raises.
 
-        Raises AttemptStopped within a moment after the attempt is to stop. If `plan` has not returned by then, its
+        Raises AttemptStopped shortly after the attempt must stop. If `plan` has not returned by then, its
         thread is added to the abandoned plannings, and `discard` is called in that thread with the unused result.
         `plan` must call `attempt.check` between its steps, and before it changes anything that outlives the attempt.
         """
@@ -95,7 +91,7 @@ class PlanningThreads:
             self._idle.append(thread)
 
     def _take_out(self, thread: _PlanningThread) -> bool:
-        """Whether the thread was idle, and no planning is about to begin in it."""
+        """Removes the thread if it is idle. Returns False if a planning is about to begin in it."""
         with self._lock:
             if thread not in self._idle:
                 return False
@@ -104,7 +100,7 @@ class PlanningThreads:
 
 
 class _Planning(Generic[T]):
-    """One call of `plan`. `woken` is set when it has ended; others may set it as well."""
+    """One call of `plan`. `woken` is set when it has ended, or when the attempt must stop."""
 
     def __init__(self, plan: Callable[[], T], discard: Callable[[T], object]) -> None:
         self.answer: Future[T] = Future()
@@ -153,7 +149,7 @@ class _PlanningThread(threading.Thread):
         take_out: Callable[[_PlanningThread], bool],
         idle_seconds: float,
     ) -> None:
-        # A daemon: the end of the process does not wait for it.
+        # A daemon thread: the process ends without waiting for it.
         super().__init__(name="planning", daemon=True)
         self._given: queue.SimpleQueue[_Planning[Any]] = queue.SimpleQueue()
         self._put_back = put_back
@@ -187,7 +183,7 @@ def _log_late_end(begun: float, error: str | None) -> None:
 
 
 def is_in_jvm_call(thread: threading.Thread) -> bool:
-    """Whether the thread waits for the answer of the JVM at this moment."""
+    """Whether the thread is waiting for an answer of the JVM."""
     frame = None if thread.ident is None else sys._current_frames().get(thread.ident)
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] == "py4j":
@@ -197,7 +193,7 @@ def is_in_jvm_call(thread: threading.Thread) -> bool:
 
 
 def labelled(attempt: Attempt, driver: Driver) -> AbstractContextManager[None]:
-    """Inside, everything that the calling thread runs on Spark carries the attempt's tag and name."""
+    """Inside, the Spark jobs of the calling thread have the attempt's tag and the job's name."""
     claim = attempt.claim
     label = f"{claim.name} ({claim.job_id}, attempt {claim.fence})"
     return driver.labelled(attempt.tag, claim.tenant, label)
@@ -217,7 +213,7 @@ def plan_batch_job(
 ) -> PlannedJob:
     """Plans the job in the calling thread. It writes nothing, since the caller may have abandoned it.
 
-    Raises AttemptStopped at the next step after the attempt is to stop; otherwise as `compile_job` and `Engine.plan`.
+    Raises AttemptStopped at the next step after the attempt must stop, and what `compile_job` and `Engine.plan` raise.
     """
     query, tables = _compile(attempt, spec, roots)
     attempt.check()
@@ -230,8 +226,8 @@ def plan_batch_job(
 
 
 def _compile(attempt: Attempt, spec: JobSpec, roots: Sequence[Root]) -> tuple[BoundQuery, dict[str, TableInput]]:
-    """Checks again what the submission checked, since files may have changed; except the settings, of which the version
-    that accepted the job may have refused fewer.
+    """Repeats the checks of the submission, since files may have changed. Does not check the settings, since the
+    version that accepted the job may have allowed more.
     """
     tables = {}
     for name, source in spec.file_tables.items():
@@ -245,10 +241,10 @@ def _compile(attempt: Attempt, spec: JobSpec, roots: Sequence[Root]) -> tuple[Bo
 
 @contextmanager
 def same_files(tables: Mapping[str, TableInput], plan: Node, attempt: Attempt) -> Iterator[None]:
-    """Runs the plan inside. Raises SpecError `path_outside_data_roots` where a file has become a link, and
-    `files_changed` where a file that the plan reads was written or removed since it was found: in the place of an error
-    from inside too, since Spark's error may quote the file. Raises StoreUnavailableError where a store does not answer
-    after a run that succeeded.
+    """Runs the plan inside. Raises SpecError `path_outside_data_roots` if a file has become a link, and `files_changed`
+    if a file that the plan reads was written or removed since it was found. Raises them also in place of an error from
+    inside, since Spark's error may quote the file. Raises StoreUnavailableError if a store does not answer after a run
+    that succeeded.
     """
     is_done = False
     try:
@@ -256,7 +252,7 @@ def same_files(tables: Mapping[str, TableInput], plan: Node, attempt: Attempt) -
         is_done = True
     finally:
         problem = next(filter(None, (swapped(table.files) for table in tables.values())), None)
-        # A run that was told to stop ends with that reason; it does not wait for a store.
+        # A run that was stopped ends with that reason; it does not wait for a store.
         if problem is None and (is_done or attempt.reason is None):
             read = sorted({scan.table for scan in scans_of(plan)})
             changes = (_changed_files(tables[name].files, is_done=is_done) for name in read)
@@ -266,7 +262,7 @@ def same_files(tables: Mapping[str, TableInput], plan: Node, attempt: Attempt) -
 
 
 def _changed_files(files: TableFiles, *, is_done: bool) -> SpecError | None:
-    # The error of a run that failed counts, not that of a store that does not answer after it.
+    # The error of a failed run takes precedence over that of a store that does not answer after it.
     with nullcontext() if is_done else suppress(StoreUnavailableError):
         return changed_files(files)
     return None

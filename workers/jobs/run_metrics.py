@@ -1,4 +1,4 @@
-"""What an attempt took, measured after it ran."""
+"""Measures a batch attempt after its run: stages, operators, skew, estimates and savings."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ from workers.engine.statistics.model import Statistics
 _log = structlog.get_logger(__name__)
 
 _MOST_DETAIL = 500
-"""Characters of what Spark prints of an operator."""
-
+"""How many characters of Spark's text of an operator are stored."""
 
 _ADVICE_SECONDS = 1.0
-"""For planning the query again by other settings, all of them together: the job has its result and waits for this."""
+"""The budget to plan the query again with other settings, for all of them together. The end of the job waits for it."""
 
 
 def measure(
@@ -51,22 +50,21 @@ def measure(
     execution_ms: int,
     beside: LateStatistics | None = None,
 ) -> AttemptMetrics:
-    """Stages of the Spark jobs that carry `tag`, what they tell of skew, and how near the estimates were. Hot keys are
-    those of the statistics read `beside` the run, where none were read before. Of a run that came to its end, over
-    `tables`, also what its operators did.
+    """Returns the stages of the Spark jobs that have `tag`, their skew, and the errors of the estimates. For a run over
+    `tables` that ended, also returns the figures of its operators. Hot keys are those of the statistics that were read
+    during the run (`beside`), or else before it.
 
-    Metrics are worth less than the result: where Spark does not give them, or they cannot be computed, they are left
-    out.
+    An error must not lose the result: metrics that Spark does not provide, or that cannot be computed, are omitted.
     """
     try:
         stages, progress = monitor.outcome(tag)
         run_by = _run_by(monitor, tag, planned, tables, stages)
         estimates = estimates_of(planned.report, planned.plan, planned.statistics, stages, run_by)
         skew = _skew(planned, (None if beside is None else beside.known()), stages, run_by, estimates)
-    except Exception:  # noqa: BLE001 - the result is there, and what is reported of the run must not lose it
+    except Exception:  # noqa: BLE001 - an error of the metrics must not lose the result
         _log.warning("metrics_missing", exc_info=True)
         return AttemptMetrics(execution_ms, (), None, None)
-    # Spark drops such branches by itself.
+    # Spark also removes such branches.
     read = without_excluded_branches(planned.made.before)
     saved = estimated_savings(planned.report.rules, read, planned.statistics, estimates.choices)
     shown = tuple(each.model_copy(update={"detail": _shown(each.detail)}) for each in run_by.operators)
@@ -90,7 +88,7 @@ def _skew(
     @cache
     def replan(settings: JobSettings) -> str | None:
         made = apply_rules(planned.made.before, RuleContext(settings, known, budget=budget))
-        # How far a pass got by then says nothing about the setting.
+        # The result of an unfinished pass says nothing about the setting.
         return None if budget.is_spent() else text_of(made.after)
 
     wrong = [
@@ -107,7 +105,9 @@ def _run_by(
     tables: Mapping[str, TableInput],
     stages: Sequence[StageMetrics],
 ) -> OperatorReport:
-    """The operators and the nodes that they ran. Where a stage ran twice, Spark counts both: without figures then."""
+    """Returns the operators with the nodes that they ran; without figures if a stage ran twice, since Spark counts
+    both.
+    """
     try:
         found = monitor.operators(tag, planned.frame)
         if any(stage.stage_attempt for stage in stages):
@@ -115,7 +115,7 @@ def _run_by(
         elif not found.is_cut:
             files = {name: [_path_of(file) for file in table.files.files] for name, table in tables.items()}
             found = figures_of(planned.plan, found.operators, files)
-    except Exception:  # noqa: BLE001 - the shape of Spark's plans is Spark's own, and the result is there
+    except Exception:  # noqa: BLE001 - the form of Spark's plans may change; the result must not be lost
         _log.warning("operators_missing", exc_info=True)
         return OperatorReport()
     return found

@@ -1,4 +1,4 @@
-"""The life of one attempt, from the claim to the publication of its end."""
+"""Runs one attempt, from the claim to the publication of its end."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from workers.engine.spark.result_writer import WrittenResult
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.jobs.admission import ExplanationSlots, Suspects
-from workers.jobs.attempt import Attempt, AttemptsAtHand, StopReason
-from workers.jobs.lease import claim_job, hand_back_job, patiently, patiently_aside
-from workers.jobs.outcome import HandBack, LeaseLost, Rest, Verdict, verdict_of
+from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
+from workers.jobs.lease import claim_job, hand_back_job, retry_attempt_write, retry_on_database_fault
+from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict, verdict_of
 from workers.jobs.planning import PlanningThreads, TooManyPlanningsError, labelled, plan_batch_job, same_files
 from workers.jobs.results import relative_path, remove_attempt, remove_older_attempts
 from workers.jobs.run_metrics import measure
 from workers.metrics import WorkerMetrics
-from workers.streams.attempt import StreamAttempt, resting_verdict
+from workers.streams.attempt import StreamAttempt, stream_verdict
 from workers.streams.runner import HandedOver, StreamRunner
 from workers.streams.supervisor import Place, StreamSupervisor
 
 _log = structlog.get_logger(__name__)
 
-_PASSING = frozenset({"storage_unavailable", "disk_full", "files_changed", "timed_out"})
-"""Problems of one run of an incremental job, the next of which may fare better."""
+_TRANSIENT = frozenset({"storage_unavailable", "disk_full", "files_changed", "timed_out"})
+"""Problems after which the next run of an incremental job may succeed."""
 
 
 @dataclass(frozen=True)
 class _Run:
-    """What is known of an attempt once its query runs; needed for its metrics however it ends."""
+    """The data of a run that its metrics need, whether it succeeds or fails."""
 
     planned: PlannedQuery
     tables: dict[str, TableInput]
@@ -60,14 +60,14 @@ class _Run:
 
 
 class JobRunner:
-    """Runs one job after the other in each of the threads that call it."""
+    """Runs jobs in the threads that call it, one at a time in each thread."""
 
     def __init__(
         self,
         settings: Settings,
         database: Database,
         drivers: DriverSource,
-        at_hand: AttemptsAtHand,
+        running_attempts: RunningAttempts,
         worker: str,
         ring: Callable[[str, str], object],
         clock: Callable[[], float] = time.monotonic,
@@ -77,78 +77,78 @@ class JobRunner:
     ) -> None:
         self._roots = roots_of(settings)
         self._results = settings.results_dir
-        self._most_of_a_tenant = settings.limits.running_jobs
+        self._max_running_jobs_of_tenant = settings.limits.running_jobs
         self._explanations = ExplanationSlots(
-            settings.worker.concurrency, settings.limits.explanations, at_hand.abandoned
+            settings.worker.concurrency, settings.limits.explanations, running_attempts.abandoned
         )
         self._most_result_bytes = settings.limits.result_bytes
         self._lease_ms = round(settings.worker.lease_seconds * 1000)
         self._database = database
         self._drivers = drivers
-        self._at_hand = at_hand
+        self._running_attempts = running_attempts
         self._worker = worker
         self._ring = ring
         self._clock = clock
         self._pause = pause
         self._metrics = metrics or WorkerMetrics()
         self._known_files = StatisticsCache()
-        self._suspects = Suspects(at_hand)
-        self._plannings = PlanningThreads(at_hand.abandoned)
+        self._suspects = Suspects(running_attempts)
+        self._plannings = PlanningThreads(running_attempts.abandoned)
         self._streams = StreamRunner(
             settings, database, self._plannings, self._metrics, self._mark_running, clock, pause, self._known_files
         )
-        self.supervisor = StreamSupervisor(at_hand, self._end_stream, most_streams)
+        self.supervisor = StreamSupervisor(running_attempts, self._end_stream, most_streams)
 
     def run(self, job_id: str) -> bool:
-        """Claims the job and brings it to an end, or leaves it to another attempt.
+        """Claims the job and runs it to its end, or hands it back for another attempt.
 
-        False where there is nothing to claim: messages come twice, or late. Raises SparkUnavailableError and
-        TooManyPlanningsError before it claims anything, and else only when the database fails.
+        Returns False if there is nothing to claim: a message may come twice, or late. Raises SparkUnavailableError and
+        TooManyPlanningsError before it claims anything, and otherwise only errors of the database.
         """
-        return self._run(lambda session, place: self._if_it_may_run(session, job_id, place))
+        return self._run(lambda session, place: self._job_if_eligible(session, job_id, place))
 
     def run_oldest(self, queues: Collection[str]) -> bool:
-        """As `run`, with the job that has waited longest in one of these queues."""
+        """As `run`, for the job that has waited longest in one of these queues."""
         return self._run(lambda session, place: self._oldest(session, queues, place))
 
     def _oldest(self, session: Session, queues: Collection[str], place: Place) -> str | None:
         others = [queue for queue in queues if queue != Queue.STREAM.value]
-        apart = self._suspects.apart(session)
+        apart = self._suspects.excluded_jobs(session)
         wanted = others if self.supervisor.is_full else queues
         quota = self._quota()
         job_id = leases.oldest_waiting(session, wanted, quota, apart)
         if job_id is None:
             return None
         if not self._has_place(session, job_id, place):
-            # Another thread took the last place meanwhile.
+            # Another thread has reserved the last slot for a stream meanwhile.
             job_id = leases.oldest_waiting(session, others, quota, apart)
         return job_id if job_id is not None and accounts.has_room(session, job_id, quota) else None
 
-    def _if_it_may_run(self, session: Session, job_id: str, place: Place) -> str | None:
-        apart = self._suspects.apart(session)
+    def _job_if_eligible(self, session: Session, job_id: str, place: Place) -> str | None:
+        apart = self._suspects.excluded_jobs(session)
         if apart is not None and holds_for(session, job_id, apart):
             return None
-        # The place last: what is taken is not given back before the end of the claim.
-        # Where its tenant has as many with workers as it may, it waits for one of them to end.
+        # If the tenant has reached its limit of running jobs, the job waits until one of them ends. The slot is
+        # reserved last, since it is not released before the end of the claim.
         has_room = accounts.has_room(session, job_id, self._quota())
         return job_id if has_room and self._has_place(session, job_id, place) else None
 
     def _quota(self) -> Quota:
-        return Quota(self._most_of_a_tenant, self._explanations.taken_up())
+        return Quota(self._max_running_jobs_of_tenant, self._explanations.taken_up())
 
     def _has_place(self, session: Session, job_id: str, place: Place) -> bool:
-        """Not where it is a stream, and this worker runs as many as it may: it waits for another worker, or a place,
-        which is taken here.
+        """Reserves a slot if the job is a stream. Returns False if this worker has reached its limit of streams: the
+        job then waits for another worker, or for a free slot.
         """
-        # Whatever its status: one that is handed back only now is claimed all the same.
+        # For any status, since a job that is handed back only now is claimed as well.
         return jobs.queue_of(session, job_id) != Queue.STREAM.value or self.supervisor.take(place)
 
     def _run(self, choose: Callable[[Session, Place], str | None]) -> bool:
-        # Before the claim: a job is not taken, and no attempt of it spent, by a worker that cannot run it.
+        # Before the claim: a worker that cannot run the job must not use up an attempt of it.
         driver = self._drivers.driver()
-        if self._at_hand.closed:
+        if self._running_attempts.closed:
             return False
-        if self._at_hand.abandoned.are_too_many:
+        if self._running_attempts.abandoned.are_too_many:
             raise TooManyPlanningsError
         with self.supervisor.starting() as place:
             claim = self._suspects.claim(
@@ -166,7 +166,7 @@ class JobRunner:
         attempt = Attempt(claim, self._clock() + claim.remaining_ms / 1000, self._clock)
         with (
             structlog.contextvars.bound_contextvars(job_id=claim.job_id, attempt=claim.fence),
-            self._at_hand.holding(attempt),
+            self._running_attempts.holding(attempt),
         ):
             _log.info("attempt_started", tenant=claim.tenant, kind=claim.kind)
             self._metrics.claimed(claim)
@@ -179,8 +179,8 @@ class JobRunner:
     def _end_stream(self, stream: StreamAttempt, verdict: Verdict) -> None:
         try:
             self._end(stream.attempt, verdict)
-        except Exception:  # noqa: BLE001 - the other streams go on
-            # Its lease runs out, and another attempt follows.
+        except Exception:  # noqa: BLE001 - the other streams continue
+            # The lease expires, and another attempt follows.
             _log.exception("stream_end_not_published")
 
     def _work(self, attempt: Attempt, driver: Driver) -> Verdict | HandedOver:
@@ -193,9 +193,9 @@ class JobRunner:
                 return self._streams.work(attempt, driver, spec)
             attempt.driver = driver
             return self._plan_and_run(attempt, driver, spec)
-        except Exception as error:  # noqa: BLE001 - every end of a job is told to the client
+        except Exception as error:  # noqa: BLE001 - every end of a job is reported to the client
             keeps_state = attempt.claim.kind == jobs.RUN and attempt.claim.spec.get("mode", Mode.BATCH) != Mode.BATCH
-            return resting_verdict(error, attempt) if keeps_state else verdict_of(error, attempt)
+            return stream_verdict(error, attempt) if keeps_state else verdict_of(error, attempt)
 
     def _plan_and_run(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> Verdict:
         started = self._clock()
@@ -205,12 +205,12 @@ class JobRunner:
         planning_ms = round((self._clock() - started) * 1000)
         self._metrics.planned(planning_ms)
         attempt.check()
-        if not patiently_aside(attempt, lambda: self._save_plan(attempt, job.planned, planning_ms), self._pause):
+        if not retry_attempt_write(attempt, lambda: self._save_plan(attempt, job.planned, planning_ms), self._pause):
             return LeaseLost()
         if attempt.claim.kind == jobs.EXPLAIN:
             return Ending(JobStatus.SUCCEEDED)
         attempt.check()
-        if not patiently_aside(attempt, lambda: self._mark_running(attempt), self._pause):
+        if not retry_attempt_write(attempt, lambda: self._mark_running(attempt), self._pause):
             return LeaseLost()
         run = _Run(job.planned, job.tables, planning_ms, self._clock())
         with labelled(attempt, driver):
@@ -229,16 +229,16 @@ class JobRunner:
         if standing is None:
             return False
         if standing.status is JobStatus.RUNNING and not standing.cancel_requested:
-            # An earlier try, whose answer was lost, did it.
+            # An earlier try was committed although its answer was lost.
             return True
-        # The lease holds and the job does not start: it has just been asked to end, or to rest.
+        # The lease is held and the job does not start: its cancellation or stop was just requested.
         rests = standing.status is JobStatus.STOPPING and not standing.cancel_requested
         attempt.stop(StopReason.STOP_REQUESTED if rests else StopReason.CANCELLED)
         attempt.check()
         return False
 
     def _execute(self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run) -> Verdict:
-        # The run after a fallback goes on with the statistics thread of the first run.
+        # The run after a fallback continues to use the statistics thread of the first run.
         run = replace(run, beside=run.beside or engine.look_beside(run.planned, run.tables))
         try:
             written = self._written(attempt, engine, run)
@@ -248,16 +248,16 @@ class JobRunner:
             if not isinstance(verdict, Ending):
                 return verdict
             if verdict.status is JobStatus.FAILED and is_lack_of_memory(error):
-                safer = self._safer_plan(attempt, driver, engine, run, error, execution_ms)
+                safer = self._fallback_plan(attempt, driver, engine, run, error, execution_ms)
                 if safer is not None:
                     self._metrics.executed(execution_ms)
                     return self._execute_again(attempt, driver, engine, replace(run, planned=safer))
             return Ending(verdict.status, verdict.error, metrics=self._measure(attempt, driver, run))
         if self._most_result_bytes and written.bytes > self._most_result_bytes:
-            # It was written between two looks at it.
+            # The limit was exceeded between two checks of `ResultLimit`.
             metrics = self._measure(attempt, driver, run)
             return Ending(JobStatus.FAILED, problems.result_too_large(), metrics=metrics)
-        # A result that is complete is published even where the attempt was told to stop meanwhile.
+        # A complete result is published even if the attempt was stopped meanwhile.
         return Ending(
             JobStatus.SUCCEEDED,
             result=PublishedResult(relative_path(attempt.claim, run.number), written.rows, written.bytes),
@@ -265,14 +265,14 @@ class JobRunner:
         )
 
     def _written(self, attempt: Attempt, engine: Engine, run: _Run) -> WrittenResult:
-        """Returns what the run wrote. Raises what Spark raises, and as `same_files`."""
+        """Executes the run and returns what it wrote. Raises what Spark and `same_files` raise."""
         with same_files(run.tables, run.planned.plan, attempt):
             return engine.execute(run.planned, self._results / relative_path(attempt.claim, run.number))
 
-    def _safer_plan(
+    def _fallback_plan(
         self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run, error: Exception, execution_ms: int
     ) -> PlannedQuery | None:
-        """What to run after `error`, as `Engine.fall_back` gives it."""
+        """Returns the plan to run after `error`, from `Engine.fall_back`; None if there is none."""
 
         def plan() -> PlannedQuery | None:
             with labelled(attempt, driver):
@@ -281,14 +281,16 @@ class JobRunner:
         return self._plannings.run(attempt, plan)
 
     def _execute_again(self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run) -> Verdict:
-        """Runs the plan that needs less memory, once: there is none to fall back to from it."""
+        """Runs the plan that needs less memory. There is no further fallback."""
         _log.warning("query_fell_back", to="sort-merge")
-        if not patiently_aside(attempt, lambda: self._save_plan(attempt, run.planned, run.planning_ms), self._pause):
+        if not retry_attempt_write(
+            attempt, lambda: self._save_plan(attempt, run.planned, run.planning_ms), self._pause
+        ):
             return LeaseLost()
         attempt.check()
-        # A tag and a directory of its own: what is left of the run that failed is neither counted nor published.
+        # With its own tag and directory, so that nothing of the failed run is measured or published.
         attempt.run_tag = f"{attempt.tag}-2"
-        driver.label_further(attempt.run_tag)
+        driver.add_tag(attempt.run_tag)
         return self._execute(attempt, driver, engine, replace(run, number=2, started=self._clock()))
 
     def _measure(self, attempt: Attempt, driver: Driver, run: _Run) -> AttemptMetrics:
@@ -306,14 +308,16 @@ class JobRunner:
         elif isinstance(verdict, HandBack):
             remove_attempt(self._results, claim)
             self.hand_back(claim, verdict)
-        elif isinstance(verdict, Rest):
-            self._lay_to_rest(claim, verdict)
+        elif isinstance(verdict, StreamStop):
+            self._stop_stream(claim, verdict)
         else:
             self._publish(claim, verdict)
 
     def hand_back(self, claim: Claim, given: HandBack, seconds: float = math.inf) -> None:
-        """Gives a job up for another attempt, and rings for it at once. Waits for a database that is away, at most
-        about `seconds`; raises its error then."""
+        """Hands a job back for another attempt, and announces it at once.
+
+        Waits for an unavailable database, at most about `seconds`, and then raises its error.
+        """
         target = hand_back_job(self._database, claim, given, seconds=seconds, pause=self._pause)
         _log.warning(
             "attempt_handed_back", reason=given.error.code, job_status=None if target is None else target.value
@@ -327,36 +331,36 @@ class JobRunner:
         else:
             self._metrics.ended(claim, target)
 
-    def _lay_to_rest(self, claim: Claim, given: Rest) -> None:
+    def _stop_stream(self, claim: Claim, given: StreamStop) -> None:
         every = JobSpec.model_validate(claim.spec).schedule
 
         def try_once(tried: int) -> bool:
             with self._database.write() as session:
                 now = self._database.now(session)
-                passes = given.error is not None and given.error.code in _PASSING
+                passes = given.error is not None and given.error.code in _TRANSIENT
                 again = given.because is StoppedBecause.CAUGHT_UP or passes
                 due = now + every.every // timedelta(milliseconds=1) if again and every is not None else None
                 return streaming_jobs.rest(
                     session, claim, now, because=given.because, error=given.error, next_run_at=due
                 ) or (tried > 0 and streaming_jobs.is_at_rest(session, claim))
 
-        if patiently(try_once, pause=self._pause):
+        if retry_on_database_fault(try_once, pause=self._pause):
             self._metrics.ended(claim, JobStatus.STOPPED)
             _log.info("stream_rests", because=given.because.value, code=given.error.code if given.error else None)
             return
-        # Its cancellation was asked for at the same time, or the lease is lost.
+        # Its cancellation was requested at the same time, or the lease is lost.
         _log.info("rest_refused")
         self._publish(claim, Ending(JobStatus.CANCELLED, problems.cancelled()))
 
     def _publish(self, claim: Claim, ending: Ending) -> None:
         try:
-            became = self._publish_patiently(claim, ending)
+            became = self._publish_with_retries(claim, ending)
         except Exception as error:
             if fault_of(error) is not None:
                 raise
             _log.error("publication_impossible", exc_info=error)
             ending = Ending(JobStatus.FAILED, problems.internal_error(claim.job_id, claim.fence))
-            became = self._publish_patiently(claim, ending, last=True)
+            became = self._publish_with_retries(claim, ending, last=True)
         if became is None:
             _log.warning("publication_refused", status=ending.status.value)
         if became is None or ending.result is None:
@@ -373,11 +377,11 @@ class JobRunner:
                 rows=None if ending.result is None else ending.result.rows,
             )
 
-    def _publish_patiently(self, claim: Claim, ending: Ending, *, last: bool = False) -> JobStatus | None:
-        """Tries again while the database is away: a result that took an hour is worth a minute."""
+    def _publish_with_retries(self, claim: Claim, ending: Ending, *, last: bool = False) -> JobStatus | None:
+        """Publishes the end, with retries for a minute while the database is unavailable."""
 
         def publish(tried: int) -> JobStatus | None:
             with self._database.write() as session:
                 return publish_or_retry(session, claim, ending, self._database.now(session), again=tried > 0, last=last)
 
-        return patiently(publish, pause=self._pause)
+        return retry_on_database_fault(publish, pause=self._pause)

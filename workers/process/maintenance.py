@@ -1,6 +1,7 @@
-"""Keeps jobs moving when something was lost: a worker, a message, an asker. One worker at a time does it for all.
+"""The sweeper and retention: each runs on one worker at a time, for all workers.
 
-Removes old jobs and results every hour. One worker at a time does it for all; no job waits for it.
+`Sweeper` recovers from the loss of a worker, a message or a client. `RetentionStep` removes old jobs and results every
+hour; no job waits for it.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ _log = structlog.get_logger(__name__)
 
 _TASK = "sweep"
 _MOST_WAITS = 3
+EVERY_MS = 60 * 60 * 1000
+"""The period of retention."""
 
 
 class Sweeper:
-    """One step looks at every job once, if this worker is the one to do it."""
+    """Checks all jobs in each step, if this worker is the elected one."""
 
     def __init__(
         self,
@@ -43,8 +46,9 @@ class Sweeper:
         connect_seconds: float = 0,
         streams: Path | None = None,
     ) -> None:
-        """`ring` tells whether the broker took the message; `beat` renews this worker's leases; others may need
-        `connect_seconds` to find the database again before they renew theirs; below `streams`, rows were posted."""
+        """`ring` announces a job and returns whether the broker accepted the message. `beat` renews this worker's
+        leases. Other workers may need `connect_seconds` to connect to the database before they renew theirs. `streams`
+        is the directory of posted rows."""
         self._database = database
         self._worker = worker
         self._results = results
@@ -54,7 +58,7 @@ class Sweeper:
         self._concurrency = settings.concurrency
         self._ring_again_ms = round(settings.ring_again_seconds * 1000)
         self._alive_ms = round(settings.heartbeat_seconds * 3000)
-        # Two missed sweeps hand the task to another worker.
+        # After two missed sweeps, another worker is elected.
         self._term_ms = round(settings.sweep_seconds * 2500)
         self._pause_ms = round(settings.sweep_seconds * 2000)
         self._wait_ms = round((settings.heartbeat_seconds + connect_seconds + settings.sweep_seconds) * 1000)
@@ -64,10 +68,10 @@ class Sweeper:
         self._waits_until = 0
 
     def step(self) -> None:
-        """Ends lost attempts, announces jobs again, forgets dead workers, shows rows that a process left hidden; does
-        nothing while another leads."""
+        """Ends lost attempts, announces jobs again, removes dead workers, and publishes posted rows that a process left
+        hidden. Does nothing while another worker is elected."""
         failed, self._failed = self._failed, True
-        # First of all: after the machine slept, this worker's own leases have run out, and it lives.
+        # First of all, since after the machine slept, the leases of this worker have expired although it is alive.
         self._beat()
         with self._database.write() as session:
             now = self._database.now(session)
@@ -92,13 +96,13 @@ class Sweeper:
             show_hidden(self._database, self._streams)
 
     def _is_late(self, now: int, failed: bool) -> bool:
-        """Whether the others must have their chance first: they slept with this machine, or missed the same database;
-        one that has just started cannot know.
+        """Whether the other workers must get time to renew their leases first: they slept with this machine, or their
+        database was unavailable, too. The first step of a worker counts as late, since that is not known.
 
-        Not for ever: where every step is late, somebody must end what is lost all the same.
+        Waits only a few times in a row: even if every step is late, lost attempts must be ended.
         """
         since, self._swept_at = self._swept_at, now
-        # Also where the clock went back: leases of the future are then those of before.
+        # Also if the clock was set back, since the leases are then from before that.
         paused = since is None or not 0 <= now - since <= self._pause_ms
         self._waits_until = min(self._waits_until, now + self._wait_ms)
         if (paused or failed) and self._waits < _MOST_WAITS:
@@ -116,23 +120,20 @@ class Sweeper:
             _log.warning("lost_job_ended", job_id=job_id)
             remove_job_directory(self._results, job_id)
         for job_id, queue in found.ring:
-            # Each try takes seconds while the broker is silent; the jobs are announced again in their time.
+            # Each try takes seconds while the broker does not respond. A later sweep announces the rest.
             if not self._ring(job_id, queue):
                 _log.warning("ringing_put_off", jobs=len(found.ring))
                 break
 
     def resign(self) -> None:
-        """Lets another worker sweep at once."""
+        """Gives up the election, so that another worker can sweep at once."""
         with self._database.write() as session:
             leases.resign(session, _TASK, self._worker)
 
 
-EVERY_MS = 60 * 60 * 1000
-
-
 class RetentionStep:
-    """One step asks whether it is time, and then removes everything that has been kept for long enough, and what
-    workers left that were killed while their executors wrote a probe."""
+    """Removes, once per period, the jobs and results whose retention is over, and the probes of workers that were
+    killed."""
 
     def __init__(
         self,
@@ -144,8 +145,8 @@ class RetentionStep:
         goes_on: Callable[[], bool],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`goes_on` is asked between batches: a worker that stops leaves the rest to the next one. `clock` is that of
-        the files: seconds since the epoch."""
+        """`goes_on` is called between batches; if it returns False, because the worker stops, the rest is left to the
+        next one. `clock` returns seconds since the epoch, as file times have them."""
         self._database = database
         self._worker = worker
         self._settings = settings
@@ -155,7 +156,7 @@ class RetentionStep:
         self._clock = clock
 
     def step(self) -> None:
-        """Does nothing while it is not time; else returns when everything is removed."""
+        """Returns at once if retention is not due, otherwise after everything was removed."""
         with self._database.write() as session:
             now = self._database.now(session)
             if not is_due(session, self._worker, now, EVERY_MS):

@@ -1,10 +1,8 @@
-"""How a worker listens: Celery's settings beside those that it shares with the API.
+"""How a worker consumes messages: Celery's settings, the task, and how to stop and resume the consumption.
 
-The one message that workers listen to: there is a job.
-
-Messages that wait in this process for a free thread, so that they can be passed on when it is to end.
-
-Ends the flow of messages into this worker without ending the worker, which Celery does by remote control alone.
+The one task announces a job. `HeldMessages` has the messages that wait for a free thread, so that they can be announced
+again when the worker stops. `Consumption` stops the flow of messages without stopping the worker; Celery itself does
+that only by remote control.
 """
 
 from __future__ import annotations
@@ -20,23 +18,24 @@ from service.broker.configuration import celery_config, is_embedded, queue_name
 from service.broker.transports import RUN_JOB
 from service.config.settings import Settings
 
+_log = structlog.get_logger(__name__)
+
 
 def worker_config(settings: Settings) -> dict[str, Any]:
-    """All Celery settings of a worker process."""
+    """Returns all Celery settings of a worker process."""
     names = [queue_name(queue) for queue in settings.worker_queues]
     return {
         **celery_config(settings),
         "task_queues": [Queue(name, Exchange(name), routing_key=name) for name in names],
         "broker_connection_retry_on_startup": True,
-        # For ever: the database is there, and so are jobs.
+        # No limit: without the broker, the worker still finds jobs in the database.
         "broker_connection_max_retries": None,
-        # From folders, a worker takes as many messages beside those it runs as it has threads, and they wait here.
-        # Where other workers could have them by now, the sweeper announces their jobs again. From Redis it takes none
-        # to wait.
+        # With the folder broker, a worker prefetches as many messages as it has threads. If other workers could run
+        # their jobs sooner, the sweeper announces the jobs again. With Redis, a worker prefetches none.
         "worker_prefetch_multiplier": 1,
         "worker_disable_prefetch": not is_embedded(settings),
         "worker_enable_prefetch_count_reduction": False,
-        # Touches no task here, since all are acknowledged early, and saves a warning each time the broker was away.
+        # Affects no task, since all are acknowledged early; avoids a warning whenever the broker was unavailable.
         "worker_cancel_long_running_tasks_on_connection_loss": True,
         "worker_concurrency": settings.worker.concurrency,
         "worker_pool": "threads",
@@ -46,33 +45,34 @@ def worker_config(settings: Settings) -> dict[str, Any]:
 
 
 class Runner(Protocol):
-    """Brings jobs to their end."""
+    """Runs jobs."""
 
     def run(self, job_id: str) -> None: ...
 
 
 class RunJob(Task):  # type: ignore[misc]
-    """Brings the job of the given id to an end, unless another worker has it. The message holds nothing else."""
+    """Runs the job of the given id, unless another worker has it. The message has nothing but the id."""
 
     name = RUN_JOB
     ignore_result = True
-    # Acknowledged before it runs: what a killed worker leaves behind is found in the database, not in the broker.
+    # Acknowledged before it runs: the jobs of a killed worker are found in the database, not in the broker.
     acks_late = False
 
     def __init__(self, worker: Runner) -> None:
         self._worker = worker
 
     def run(self, job_id: str, *_: object, **__: object) -> None:
-        """What the next version may add to the message is ignored: a job that this one cannot run, it does not claim.
+        """Runs the job. Ignores arguments that a later version may add: the worker does not claim a job that it cannot
+        run.
 
-        Never raises for what a job does; what the database does is logged by Celery and made good by the sweeper."""
+        Raises only errors of the database: Celery logs them, and the sweeper recovers the job."""
         self._worker.run(job_id)
 
 
 class HeldMessages:
-    """Ids of jobs whose message came and which no thread has begun. Safe to share between threads.
+    """The ids of jobs whose message was received and that no thread has begun. Safe to share between threads.
 
-    Celery acknowledges early and drops what waits in its pool when it stops: these are what would be lost.
+    Celery acknowledges early, and drops the messages that wait in its pool when it stops, so these would be lost.
     """
 
     def __init__(self) -> None:
@@ -80,45 +80,42 @@ class HeldMessages:
         self._lock = threading.Lock()
 
     def received(self, job_id: str) -> None:
-        """A message came; once more for the same job makes no difference."""
+        """Adds a job whose message was received. A second message for the same job changes nothing."""
         with self._lock:
             self._job_ids[job_id] = None
 
     def begun(self, job_id: str) -> None:
-        """A thread has come to the job."""
+        """Removes a job that a thread has begun."""
         with self._lock:
             self._job_ids.pop(job_id, None)
 
     def take_all(self) -> tuple[str, ...]:
-        """Those that wait, oldest first; they are the caller's now."""
+        """Removes and returns all ids, oldest first."""
         with self._lock:
             taken = tuple(self._job_ids)
             self._job_ids.clear()
         return taken
 
 
-_log = structlog.get_logger(__name__)
-
-
 class Consumer(Protocol):
-    """What is used of Celery's consumer."""
+    """The part of Celery's consumer that is used here."""
 
     app: Any
     task_consumer: Any
-    """What listens on the connection of this moment; None before the first and after the last."""
+    """The consumer on the current connection; None before the first connection and after the last."""
 
     def call_soon(self, callback: Any, *arguments: object) -> object:
-        """Calls in the thread that has the connection; in no order, and not at all where the connection breaks."""
+        """Calls `callback` in the thread of the connection, in no fixed order; not at all if the connection breaks."""
 
     def cancel_task_queue(self, queue: str) -> None:
-        """Listens to the queue no more, not after a new connection either."""
+        """Stops consuming from the queue, also after a reconnect."""
 
     def add_task_queue(self, queue: str) -> None:
-        """Listens to the queue."""
+        """Starts consuming from the queue."""
 
 
 class Consumption:
-    """Whether this process listens to its queues: to all of them, or to none. Safe to share between threads."""
+    """Switches between consuming from all queues and from none. Safe to share between threads."""
 
     def __init__(self) -> None:
         self._consumer: Consumer | None = None
@@ -126,15 +123,15 @@ class Consumption:
         self._wanted = True
 
     def begin(self, consumer: Consumer) -> None:
-        """Celery listens, with this consumer."""
+        """Called when Celery has started to consume, with its consumer."""
         self._queues = tuple(consumer.app.amqp.queues.consume_from)
         self._consumer = consumer
         self._align_soon(consumer)
 
     def listen(self, wanted: bool) -> None:
-        """Listens, or does not, from a moment later on; what comes until then, the worker passes on.
+        """Starts or stops consuming, shortly after the call. The worker announces again what it receives until then.
 
-        To be said again every now and then: Celery may lose what it is told while it loses its connection.
+        To be called repeatedly, since Celery may lose the request while it loses its connection.
         """
         self._wanted = wanted
         if self._consumer is not None:
@@ -142,14 +139,16 @@ class Consumption:
 
     def _align_soon(self, consumer: Consumer) -> None:
         if not self._is_aligned(consumer):
-            # One that looks at what is wanted when it is called: an earlier one may be called after it.
+            # `_align` reads `_wanted` when it runs, since the calls may run in another order.
             consumer.call_soon(self._align, consumer)
 
     def _is_aligned(self, consumer: Consumer) -> bool:
         wanted = set(self._queues) if self._wanted else set()
-        # What the next connection will listen to, and what this one does.
+        # The queues of the next connection; those of the current one are compared below.
         chosen = set(consumer.app.amqp.queues.consume_from)
-        return wanted == chosen and (consumer.task_consumer is None or wanted == _heard(consumer, self._queues))
+        return wanted == chosen and (
+            consumer.task_consumer is None or wanted == _consumed_queues(consumer, self._queues)
+        )
 
     def _align(self, consumer: Consumer) -> None:
         if self._is_aligned(consumer):
@@ -160,17 +159,17 @@ class Consumption:
                     _add(consumer, queue)
                 else:
                     _cancel(consumer, queue)
-            except Exception as error:  # noqa: BLE001 - Celery would drop what else waits to be called, or end itself
+            except Exception as error:  # noqa: BLE001 - Celery would drop other calls, or stop
                 _log.warning("listening_put_off", queue=queue, error=type(error).__name__)
 
 
-def _heard(consumer: Consumer, queues: tuple[str, ...]) -> set[str]:
+def _consumed_queues(consumer: Consumer, queues: tuple[str, ...]) -> set[str]:
     return {queue for queue in queues if consumer.task_consumer.consuming_from(queue)}
 
 
 def _add(consumer: Consumer, queue: str) -> None:
     queues = consumer.app.amqp.queues
-    # First, and whatever becomes of this connection.
+    # First, so that it also holds for the next connection.
     queues.select_add(queues[queue])
     if consumer.task_consumer is not None and not consumer.task_consumer.consuming_from(queue):
         consumer.add_task_queue(queue)

@@ -1,4 +1,4 @@
-"""Ends a worker on a request through the database, or on an order by a signal."""
+"""Shuts a worker down: gracefully after a request in the database, or within a limited time after a signal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.contract import problems
 from service.contract.enums import AttemptStatus
 from service.store.leases import Claim
-from workers.jobs.attempt import AttemptsAtHand, StopReason
+from workers.jobs.attempt import RunningAttempts, StopReason
 from workers.jobs.cancellation import cancel_stopped
 from workers.jobs.outcome import HandBack
 
@@ -27,6 +27,7 @@ _EXIT_SECONDS = 15.0
 _LAST_SECONDS = 5.0
 """How long the process may take to end once everything is closed."""
 _LOOK_SECONDS = 0.5
+"""The time between two checks for an order while jobs end."""
 
 
 def end_this_process() -> None:
@@ -35,8 +36,8 @@ def end_this_process() -> None:
 
 
 def force_exit(worker: str) -> None:
-    """Ends this process with exit code 0 some seconds from now, unless it has ended by itself: the interpreter waits
-    for each thread that is no daemon, also for one that hangs. To be called in the process of a closed worker.
+    """Ends this process with exit code 0 after some seconds, unless it has ended before. The interpreter waits for each
+    thread that is not a daemon, even if it hangs. To be called after the worker was closed.
     """
 
     def end() -> None:
@@ -47,18 +48,18 @@ def force_exit(worker: str) -> None:
     threading.Thread(target=end, name="force-exit", daemon=True).start()
 
 
-class Departure:
-    """A thread that waits for the request or the order to leave, and then ends the worker.
+class Shutdown:
+    """Waits in a thread for the request or the order to shut down, and then ends the worker.
 
-    After a request (`ask`), the worker takes no further job, and its running jobs have all the time they need; then its
-    process ends. After an order (`order`, at any time), they have `drain_seconds`. A job that has not ended by then is
-    handed back to the queue, and the attempt does not count.
+    After a request (`request`), the worker takes no further job, and its process ends when its running jobs have ended.
+    After an order (`order`, at any time), they have `drain_seconds`. A job that has not ended by then is handed back to
+    the queue, and the attempt does not count.
     """
 
     def __init__(
         self,
         worker: str,
-        at_hand: AttemptsAtHand,
+        running_attempts: RunningAttempts,
         drain_seconds: float,
         *,
         hand_back: Callable[[Claim, HandBack, float], None],
@@ -67,17 +68,17 @@ class Departure:
         end_process: Callable[[], None] = end_this_process,
     ) -> None:
         """`hand_back` is called with the number of seconds that it may wait for an unavailable database; then it raises
-        the error of the database. `stop_taking` ends the flow of messages, passes on those that wait here, and may
-        fail.
+        the error of the database. `stop_taking` stops the consumption, announces the jobs of waiting messages
+        again, and may raise.
         """
         self._worker = worker
-        self._at_hand = at_hand
+        self._running_attempts = running_attempts
         self._drain_seconds = drain_seconds
         self._hand_back = hand_back
         self._kill_driver = kill_driver
         self._stop_taking = stop_taking
         self._end_process = end_process
-        self._told = threading.Event()
+        self._requested = threading.Event()
         self._ordered = threading.Event()
         self._closed = threading.Event()
 
@@ -86,36 +87,36 @@ class Departure:
         threading.Thread(target=self._leave, name="drain", daemon=True).start()
 
     @property
-    def told(self) -> bool:
-        """Whether the worker was asked or ordered to leave."""
-        return self._told.is_set()
+    def is_requested(self) -> bool:
+        """Whether a shutdown was requested or ordered."""
+        return self._requested.is_set()
 
-    def ask(self) -> None:
-        """Asks the worker to leave when its jobs have ended. Returns at once. A second call changes nothing."""
-        self._told.set()
+    def request(self) -> None:
+        """Requests a shutdown when the jobs have ended. Returns at once. A second call changes nothing."""
+        self._requested.set()
 
     def order(self) -> None:
-        """Orders the worker to leave. Returns at once; safe in a signal handler."""
+        """Orders a shutdown within `drain_seconds`. Returns at once; safe in a signal handler."""
         self._ordered.set()
-        self._told.set()
+        self._requested.set()
 
     def wait_for_order(self, timeout: float) -> bool:
-        """Whether the worker was ordered to leave, now or within `timeout` seconds."""
+        """Waits at most `timeout` seconds. Returns whether a shutdown was ordered."""
         return self._ordered.wait(timeout)
 
     def finish(self) -> None:
-        """Notes that everything is closed: the process ends by itself now, or `force_exit` ends it."""
+        """Called when everything is closed: the process then ends normally, or `force_exit` ends it."""
         self._closed.set()
 
     def _leave(self) -> None:
-        self._told.wait()
-        self._at_hand.refuse()
-        # In another thread: an unavailable database or broker must not take the jobs' time.
+        self._requested.wait()
+        self._running_attempts.refuse()
+        # In another thread, so that an unavailable database or broker does not use up the drain time.
         threading.Thread(target=self._pass_on, name="pass-on", daemon=True).start()
         if not self._ordered.is_set():
             self._let_jobs_end()
-        if not self._at_hand.wait_until_empty(self._drain_seconds):
-            self._give_back()
+        if not self._running_attempts.wait_until_empty(self._drain_seconds):
+            self._hand_back_all()
         self._exit_at_last()
 
     def _pass_on(self) -> None:
@@ -125,27 +126,29 @@ class Departure:
             _log.warning("messages_not_passed_on", exc_info=True)
 
     def _let_jobs_end(self) -> None:
-        _log.info("worker_draining", worker=self._worker, jobs=len(self._at_hand.all()))
-        while not self._at_hand.wait_until_empty(_LOOK_SECONDS):
+        _log.info("worker_draining", worker=self._worker, jobs=len(self._running_attempts.all()))
+        while not self._running_attempts.wait_until_empty(_LOOK_SECONDS):
             if self._ordered.is_set():
                 return
         if not self._ordered.is_set():
             _log.info("worker_drained", worker=self._worker)
             self._end_process()
 
-    def _give_back(self) -> None:
-        self._at_hand.close()
-        for attempt in self._at_hand.all():
+    def _hand_back_all(self) -> None:
+        self._running_attempts.close()
+        for attempt in self._running_attempts.all():
             attempt.stop(StopReason.WORKER_STOPPING)
         # In another thread: a JVM that hangs must not delay the jobs that do not wait for it.
-        threading.Thread(target=cancel_stopped, args=(self._at_hand.all(),), name="cancel", daemon=True).start()
-        if not self._at_hand.wait_until_empty(_HAND_BACK_SECONDS):
-            self._give_back_what_is_left()
+        threading.Thread(
+            target=cancel_stopped, args=(self._running_attempts.all(),), name="cancel", daemon=True
+        ).start()
+        if not self._running_attempts.wait_until_empty(_HAND_BACK_SECONDS):
+            self._hand_back_remaining()
 
-    def _give_back_what_is_left(self) -> None:
-        """Hands back the jobs of runners that do not end, because they wait for a driver or a disk that hangs."""
+    def _hand_back_remaining(self) -> None:
+        """Hands back the jobs of threads that do not end, because they wait for a driver or a disk that hangs."""
         until = time.monotonic() + _AWAY_SECONDS
-        for attempt in self._at_hand.all():
+        for attempt in self._running_attempts.all():
             if attempt.reason is StopReason.WORKER_STOPPING:
                 given = HandBack(AttemptStatus.CANCELLED, problems.handed_back(self._worker))
                 try:

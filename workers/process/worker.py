@@ -1,4 +1,4 @@
-"""A worker process: its parts, its threads, and how it stops."""
+"""A worker process: creates its parts, starts its threads, runs jobs, and stops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.store import jobs
 from service.store.session import Database
 from workers.driver.cluster import SparkUnavailableError
 from workers.driver.session import SparkRuntime
-from workers.jobs.attempt import AttemptsAtHand
+from workers.jobs.attempt import RunningAttempts
 from workers.jobs.cancellation import CancellationWatch
 from workers.jobs.planning import TooManyPlanningsError
 from workers.jobs.results import ResultLimit
@@ -29,24 +29,24 @@ from workers.process.heartbeat import Facts, Heartbeat, ProgressReporter
 from workers.process.job_runner import JobRunner
 from workers.process.maintenance import RetentionStep, Sweeper
 from workers.process.queue_consumer import HeldMessages
-from workers.process.shutdown import Departure
+from workers.process.shutdown import Shutdown
 from workers.process.watchdog import DriverWatch, StuckWork
 
 _log = structlog.get_logger(__name__)
 
 _WATCH_DRIVER_SECONDS = 1.0
 _LOOP_SECONDS = 0.5
-_THREADS_BESIDE = 10
+_BACKGROUND_THREADS = 10
 _RETENTION_SECONDS = 60.0
 _STREAMS_SECONDS = 0.5
 
 
 class Worker:
-    """Runs jobs that it is rung for, in as many threads as call `run`.
+    """Runs the jobs that are announced to it, in the threads that call `run`.
 
-    Stopping has two parts, as Celery's has: `drain` when the order comes, `close` once no task runs any more; see
-    `workers.process.shutdown`. Whoever receives messages tells `held` of each, and sets `listen` to what lets them flow
-    or ends their flow; it is told every second.
+    Like Celery, it stops in two parts: `drain` when the order comes, `close` once no task runs any more; see
+    `workers.process.shutdown`. The consumer of messages adds each job to `held`, and sets `listen` to the function that
+    starts or stops the consumption. The worker calls `listen` every second.
     """
 
     def __init__(self, settings: Settings, ring: Callable[[str, str], bool]) -> None:
@@ -58,14 +58,15 @@ class Worker:
         self._ring = ring
         self._queues = settings.worker_queues
         self._warms_up = settings.spark.warm_up
-        # One for each runner and each of the threads beside them that use it.
+        # One connection for each thread that runs a job, each stream, and each background thread that uses the
+        # database.
         self._database = Database(
             settings.database_url,
-            # A stream's mini-batches note themselves on a thread of Spark's.
-            connections=own.concurrency + own.streams + _THREADS_BESIDE,
+            # A stream records its mini-batches in a thread of Spark.
+            connections=own.concurrency + own.streams + _BACKGROUND_THREADS,
             settings=settings.database,
         )
-        self._at_hand = AttemptsAtHand(most_abandoned=own.concurrency)
+        self._running_attempts = RunningAttempts(most_abandoned=own.concurrency)
         self._runtime = SparkRuntime(
             settings.spark,
             settings.state_dir / "spark",
@@ -73,21 +74,21 @@ class Worker:
             properties=s3a_properties(settings.data),
         )
         self._metrics = WorkerMetrics()
-        self._metrics.watch(lambda: len(self._at_hand.all()), self._memory)
+        self._metrics.watch(lambda: len(self._running_attempts.all()), self._memory)
         self._metrics_address = (own.metrics_host, own.metrics_port)
         self._runner = JobRunner(
             settings,
             self._database,
             self._runtime,
-            self._at_hand,
+            self._running_attempts,
             self.id,
             ring,
             metrics=self._metrics,
             most_streams=own.streams,
         )
-        self._departure = Departure(
+        self._shutdown = Shutdown(
             self.id,
-            self._at_hand,
+            self._running_attempts,
             own.drain_seconds,
             hand_back=self._runner.hand_back,
             kill_driver=self._kill_driver,
@@ -96,10 +97,10 @@ class Worker:
         self._heartbeat = Heartbeat(
             self._database,
             self.id,
-            self._at_hand,
+            self._running_attempts,
             round(own.lease_seconds * 1000),
             facts=Facts(settings, lambda: self._runtime.condition, self._memory),
-            drain=self._departure.ask,
+            drain=self._shutdown.request,
         )
         self._sweeper = Sweeper(
             self._database,
@@ -111,21 +112,23 @@ class Worker:
             connect_seconds=settings.database.connect_timeout_seconds,
             streams=settings.streams_dir,
         )
-        progress = ProgressReporter(self._database, self._at_hand)
-        watch = CancellationWatch(self._database, self._at_hand)
-        driver = DriverWatch(self._runtime, self._at_hand, settings.spark.gateway_timeout_seconds)
-        stuck = StuckWork(self._runtime, self._at_hand, settings.spark.task_kill_seconds, leave=self._departure.ask)
-        result_limit = ResultLimit(self._at_hand, settings.results_dir, settings.limits.result_bytes)
+        progress = ProgressReporter(self._database, self._running_attempts)
+        watch = CancellationWatch(self._database, self._running_attempts)
+        driver = DriverWatch(self._runtime, self._running_attempts, settings.spark.gateway_timeout_seconds)
+        stuck = StuckWork(
+            self._runtime, self._running_attempts, settings.spark.task_kill_seconds, leave=self._shutdown.request
+        )
+        result_limit = ResultLimit(self._running_attempts, settings.results_dir, settings.limits.result_bytes)
         retention = RetentionStep(
             self._database,
             self.id,
             settings.retention,
             settings.results_dir,
             settings.streams_dir,
-            lambda: not self._departure.told,
+            lambda: not self._shutdown.is_requested,
         )
         self._loops = (
-            # These two must not be late when the database is back: leases run out meanwhile, clients wait.
+            # These two must not be late when the database is available again: leases expire, and clients wait.
             Loop("heartbeat", own.heartbeat_seconds, self._heartbeat.step, longest=own.heartbeat_seconds),
             Loop("cancellation", own.watch_seconds, watch.step, longest=1.0),
             Loop("time-limits", own.watch_seconds, watch.mark_overdue),
@@ -136,7 +139,7 @@ class Worker:
             Loop("driver-ping", _WATCH_DRIVER_SECONDS, driver.ping),
             Loop("driver-watch", _WATCH_DRIVER_SECONDS, driver.watch),
             Loop("stuck-work", _WATCH_DRIVER_SECONDS, stuck.step),
-            Loop("stuck-plannings", _WATCH_DRIVER_SECONDS, stuck.look_at_plannings),
+            Loop("stuck-plannings", _WATCH_DRIVER_SECONDS, stuck.check_plannings),
             Loop("spark", _WATCH_DRIVER_SECONDS, self._runtime.keep_ready),
             Loop("messages", _WATCH_DRIVER_SECONDS, self._watch_messages),
             Loop("driver-count", _WATCH_DRIVER_SECONDS, DriverCount(self._runtime, self._metrics).step),
@@ -145,8 +148,8 @@ class Worker:
         )
 
     def start(self) -> None:
-        """Starts the threads beside the runners."""
-        self._departure.start()
+        """Starts the background threads."""
+        self._shutdown.start()
         if self._warms_up:
             threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
         for loop in self._loops:
@@ -157,67 +160,67 @@ class Worker:
         _log.info("worker_started", worker=self.id)
 
     def run(self, job_id: str) -> None:
-        """Runs a job to its end, in the calling thread; returns at once where there is nothing to do.
+        """Runs a job to its end in the calling thread, and then the jobs that wait. Returns at once if there are none.
 
-        A worker that takes no more jobs passes the message on.
+        A worker that takes no more jobs announces the job again, for other workers.
         """
         self.held.begun(job_id)
-        with self._at_hand.taking():
-            if not self._at_hand.closed:
+        with self._running_attempts.taking():
+            if not self._running_attempts.closed:
                 try:
                     self._runner.run(job_id)
-                    # What waits is in the database, whatever became of its messages: one that comes wakes a thread,
-                    # which then goes on for as long as there is something to do.
+                    # Waiting jobs are in the database, even if their messages were lost. A message wakes a thread,
+                    # which then continues as long as jobs wait.
                     while self._runner.run_oldest(self._queues):
                         pass
                 except (SparkUnavailableError, TooManyPlanningsError):
                     self._pass_on([job_id])
-                    # Until this worker listens no more, the message could come back at once, over and over.
-                    self._at_hand.wait_until_closed(_WATCH_DRIVER_SECONDS)
-        if self._at_hand.closed:
+                    # Until this worker stops consuming, the message could come back at once, again and again.
+                    self._running_attempts.wait_until_closed(_WATCH_DRIVER_SECONDS)
+        if self._running_attempts.closed:
             self._pass_on([job_id])
-            # As above, where it was asked to leave; told to, Celery listens no more.
-            self._departure.wait_for_order(_WATCH_DRIVER_SECONDS)
+            # As above, after a request. After an order, Celery has stopped consuming.
+            self._shutdown.wait_for_order(_WATCH_DRIVER_SECONDS)
 
     def drain(self) -> None:
-        """Takes no further job, and gives those at hand their time. Returns at once; safe in a signal handler."""
-        self._departure.order()
+        """Takes no further job; the running ones have `drain_seconds`. Returns at once; safe in a signal handler."""
+        self._shutdown.order()
 
     def close(self) -> None:
-        """Stops threads and Spark and leaves the list of workers. To be called when no job runs any more."""
-        self._departure.order()
+        """Stops the threads and Spark, and removes the worker from the list. To be called when no job runs any more."""
+        self._shutdown.order()
         for loop in self._loops:
             loop.ask_to_stop()
         for loop in self._loops:
             loop.join(_LOOP_SECONDS)
         try:
-            # Celery has dropped what still waited for a thread.
+            # Celery has dropped the messages that waited for a thread.
             self._pass_on(self.held.take_all())
             self._sweeper.resign()
             self._heartbeat.leave()
         except SQLAlchemyError:
-            # Both lapse by themselves.
+            # The election and the heartbeat both expire.
             _log.warning("worker_left_unnoticed", exc_info=True)
         self._runner.supervisor.close()
         self._runtime.stop()
         self._database.close()
         _log.info("worker_stopped", worker=self.id)
-        self._departure.finish()
+        self._shutdown.finish()
 
     def _warm_up(self) -> None:
-        """Starts Spark before a job asks for it."""
-        with suppress(SparkUnavailableError):  # it was logged, and is tried again
+        """Starts Spark before the first job needs it."""
+        with suppress(SparkUnavailableError):  # it was logged, and `keep_ready` tries again
             self._runtime.driver()
 
     def _watch_messages(self) -> None:
-        """A worker listens to nothing while its Spark is not available, or too many plannings that it has abandoned go
-        on: others take what it cannot run.
+        """Stops consuming while Spark is unavailable or too many abandoned plannings run, so that other workers get the
+        jobs; resumes afterwards.
         """
         state = self._runtime.condition.state
         if state is not SparkState.STARTING:
             self._can_run = state is SparkState.READY
-        can_run = self._can_run and not self._at_hand.abandoned.are_too_many
-        self.listen(can_run and not self._at_hand.closed)
+        can_run = self._can_run and not self._running_attempts.abandoned.are_too_many
+        self.listen(can_run and not self._running_attempts.closed)
         if not can_run:
             self._pass_on(self.held.take_all())
 
@@ -226,13 +229,13 @@ class Worker:
         self._pass_on(self.held.take_all())
 
     def _pass_on(self, job_ids: Collection[str]) -> None:
-        """Rings again for those of these jobs that still wait: the messages that this worker took are gone."""
+        """Announces those of these jobs that still wait again, since this worker has acknowledged their messages."""
         if not job_ids:
             return
         with self._database.read() as session:
             waiting = jobs.queues_of_waiting(session, job_ids)
         for job_id, queue in waiting:
-            # Where the broker is away, the sweeper announces all of them again.
+            # If the broker is unavailable, the sweeper announces all of them later.
             if not self._ring(job_id, queue):
                 return
 
@@ -241,7 +244,7 @@ class Worker:
         if driver is not None:
             driver.kill()
         else:
-            # A thread may wait for it, and nobody needs it any more.
+            # A thread may wait for the start, which is not needed any more.
             self._runtime.kill_start()
 
     def _memory(self) -> Resident:

@@ -1,4 +1,8 @@
-"""A stream that this worker runs: looked at every now and then, until there is a verdict on its attempt."""
+"""A running stream of this worker.
+
+`StreamAttempt.step` is called repeatedly. It stores metrics, follows lookup tables, starts the stream again where that
+helps, and returns the verdict once the stream has ended.
+"""
 
 from __future__ import annotations
 
@@ -25,42 +29,43 @@ from workers.engine.streaming.sinks.base import FenceLostError, Sink, SinkError
 from workers.engine.streaming.sources import SourceRead
 from workers.engine.streaming.stream_plan import StreamPlanError
 from workers.jobs.attempt import Attempt
-from workers.jobs.outcome import HandBack, LeaseLost, Rest, Verdict, verdict_of
-from workers.streams.batch_metrics import StreamMeasuring, tell
-from workers.streams.lookup_table_polling import HeldBack
-from workers.streams.lookup_tables import Dimensions, OtherVersionsError, Versions
+from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict, verdict_of
+from workers.streams.batch_metrics import StreamMeasuring, report_metrics
+from workers.streams.lookup_table_polling import NotTaken
+from workers.streams.lookup_tables import LookupTables, OtherVersionsError, Versions
 
 _log = structlog.get_logger(__name__)
 
 STOP_SECONDS = 10.0
-"""How long a mini-batch that is under way is waited for. One that is cut short comes again."""
+"""How long to wait for the running mini-batch before it is interrupted. An interrupted one runs again."""
 
 _CONCURRENT = "Multiple streaming jobs detected"
-"""Of CONCURRENT_STREAM_LOG_UPDATE, and of what the log of a directory's files says without a condition."""
+"""In the message of CONCURRENT_STREAM_LOG_UPDATE, and of the same error of a directory's log, which has no condition.
+"""
 
 _OF_FILES = frozenset({CODE, StoreUnavailableError.code, "path_outside_data_roots"})
-"""Codes of errors that a check of the files of static tables raises: after one of them, no other check is needed."""
+"""Codes of the errors that a check of static tables' files raises. After one of them, no further check is needed."""
 
 _CHANGE_SECONDS = 0.5
-"""How long a look waits for the mini-batch that is under way, before other versions are used; the next look goes on."""
+"""How long a step waits for the running mini-batch before a change of versions; the next step continues to wait."""
 
 _RESTARTS = 5
 _STEADY_SECONDS = 300.0
-"""An attempt that ran for so long is not one that its job brings down."""
+"""An attempt that ran for this long is considered stable: its job does not crash the driver at once."""
 
 
 @dataclass(frozen=True)
 class Following:
-    """The tables that a stream follows, and `planned`: the versions of them that it was planned with last."""
+    """The lookup tables that a stream follows. `planned` returns the versions of its current plan."""
 
-    dimensions: Dimensions
+    lookup_tables: LookupTables
     planned: Callable[[], Versions]
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What a stream needs to be started, and started again: then with the newest versions of the tables that it
-    follows. `reads` gives the sources of the plan at hand (`reads_of`).
+    """Everything that is needed to start a stream, and to start it again with the newest versions of its lookup tables.
+    `reads` returns the sources of the current plan (`reads_of`).
     """
 
     sink: Sink
@@ -68,20 +73,21 @@ class Opened:
     reads: Callable[[], Sequence[SourceRead]]
     start: Callable[[], RunningStream]
     ends: bool = True
-    """Whether it ends by itself, once nothing is new. If not, it takes up tables that it follows as they change."""
+    """Whether the stream ends once it has read all input. If not, it uses new versions of lookup tables as they appear.
+    """
     following: Following | None = None
-    let_go: Callable[[], None] = lambda: None
-    """Lets go of what the stream alone had, once it has ended."""
+    release_session: Callable[[], None] = lambda: None
+    """Returns the session of the stream for reuse, once the stream has ended."""
     measuring: StreamMeasuring | None = None
-    """Tells more of its mini-batches than Spark, and how far it is behind."""
-    told: Callable[[str], str | None] = str
-    """What clients are told of a text of Spark's."""
+    """Adds state changes and the backlog to the metrics that Spark reports."""
+    redact: Callable[[str], str | None] = str
+    """Returns the part of a message of Spark that clients may see; None if it is internal."""
     check_at_end: Callable[[], None] = lambda: None
     """Checks files that are not checked after each mini-batch. Raises SpecError and StoreUnavailableError."""
 
 
 class StreamAttempt:
-    """One attempt at a stream, which starts with it. One thread at a time calls it."""
+    """One attempt at a stream. The constructor starts the stream. Only one thread at a time may call the methods."""
 
     def __init__(
         self, attempt: Attempt, opened: Opened, database: Database, clock: Callable[[], float] = time.monotonic
@@ -94,35 +100,36 @@ class StreamAttempt:
         self._restarts = 0
         self._begun = clock()
         self._is_steady = False
-        self._changes_over = False
-        self._tells_versions = opened.following is not None
-        self._told: list[dict[str, Any]] = []
+        self._is_changing_versions = False
+        self._versions_changed = opened.following is not None
+        self._reported: list[dict[str, Any]] = []
         self._running = opened.start()
 
     def step(self) -> Verdict | None:
-        """Notes how the stream gets on. What is to become of the job, once the stream has ended; else None.
+        """Stores the stream's metrics, or stops it if the attempt must stop. Returns the verdict on the job once the
+        stream has ended, otherwise None.
 
-        Raises what the database raises while it is away: nothing is lost by that, and the next step goes on.
+        Raises the errors of an unavailable database. Nothing is lost then; the next step continues.
         """
         reason = self.attempt.reason
-        if reason is None and self._changes_over:
-            return self._change_over()
+        if reason is None and self._is_changing_versions:
+            return self._change_versions()
         if reason is None and self._running.is_active:
             if self._measure():
                 self._tidy()
-            self._note_steadiness()
-            self._look_at_tables()
+            self._mark_steady()
+            self._update_tables()
             return None
         if reason is not None:
             self._stop()
         return self._with_check(self._verdict())
 
     def close(self) -> None:
-        """After the verdict: notes what the last mini-batches were, and lets go of the sink.
+        """Called after the verdict: stores the metrics of the last mini-batches, and closes the sink.
 
-        Raises what the database raises while it is away.
+        Raises the errors of an unavailable database.
         """
-        self._end_looks()
+        self._end_checks()
         if not self._is_without_driver:
             try:
                 self._measure(at_end=True)
@@ -132,32 +139,32 @@ class StreamAttempt:
                 _log.warning("stream_not_measured", exc_info=True)
         if self.attempt.reason is None:
             self._tidy()
-            self._tell_versions()
-        self._let_go()
+            self._store_versions()
+        self._release()
 
     def abandon(self) -> None:
-        """Ends the stream where nobody can look at it any more; another attempt goes on from its last mini-batch."""
+        """Stops the stream after an error of its supervision. Another attempt continues after its last mini-batch."""
         self._running.stop()
-        self._end_looks()
-        self._let_go()
+        self._end_checks()
+        self._release()
 
-    def _end_looks(self) -> None:
+    def _end_checks(self) -> None:
         if self._opened.following is not None:
-            self._opened.following.dimensions.end()
+            self._opened.following.lookup_tables.end()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._opened.sink.close()
         if self._running.has_ended:
-            self._opened.let_go()
+            self._opened.release_session()
 
     def wait(self, seconds: float) -> bool:
-        """Whether the stream has ended, now or within `seconds`."""
+        """Waits for the end of the stream, at most `seconds`. Returns whether it has ended."""
         return self._running.wait(seconds)
 
     def _stop(self) -> None:
         if self.attempt.is_without_driver:
             return
-        if self.attempt.ends_gently:
+        if self.attempt.ends_gracefully:
             self._running.stop_between_batches(STOP_SECONDS, self._clock)
         else:
             self._running.stop()
@@ -168,22 +175,22 @@ class StreamAttempt:
         if isinstance(error, FenceLostError):
             return LeaseLost()
         if attempt.reason is not None:
-            return _resting(verdict_of(error or RuntimeError(attempt.reason.value), attempt))
+            return _stop_instead_of_failure(verdict_of(error or RuntimeError(attempt.reason.value), attempt))
         if isinstance(error, OtherVersionsError):
-            self._changes_over = True
+            self._is_changing_versions = True
             return None
         if error is None and self._opened.ends:
-            return Rest(StoppedBecause.CAUGHT_UP)
+            return StreamStop(StoppedBecause.CAUGHT_UP)
         if error is None:
             claim = attempt.claim
             return HandBack(AttemptStatus.CRASHED, problems.internal_error(claim.job_id, claim.fence))
         if self._starts_again(error):
             return None
-        return resting_verdict(error, attempt, self._opened.told)
+        return stream_verdict(error, attempt, self._opened.redact)
 
     def _with_check(self, verdict: Verdict | None) -> Verdict | None:
-        """The verdict, or a failure where a stream comes to rest and files of its static tables have changed."""
-        if not isinstance(verdict, Rest):
+        """Returns the verdict, or a failure if the stream stops and files of its static tables have changed."""
+        if not isinstance(verdict, StreamStop):
             return verdict
         code = None if verdict.error is None else verdict.error.code
         if code in _OF_FILES:
@@ -191,94 +198,98 @@ class StreamAttempt:
         try:
             self._opened.check_at_end()
         except SpecError as error:
-            return Rest(StoppedBecause.FAILED, problem_of_spec_error(error))
+            return StreamStop(StoppedBecause.FAILED, problem_of_spec_error(error))
         except StoreUnavailableError as error:
-            # The error of a stream that failed counts.
+            # The error of a stream that failed takes precedence.
             return (
-                verdict if code is not None else Rest(StoppedBecause.FAILED, problems.storage_unavailable(str(error)))
+                verdict
+                if code is not None
+                else StreamStop(StoppedBecause.FAILED, problems.storage_unavailable(str(error)))
             )
         return verdict
 
     @property
     def _is_without_driver(self) -> bool:
-        """Whether there is nobody to ask about the stream: its driver is lost, or ended after another order to stop."""
+        """Whether the stream cannot be queried: its driver is lost, or has ended after another request to stop."""
         attempt = self.attempt
         if attempt.reason is None:
-            # Nothing is decided before the driver is given up.
+            # `DriverWatch` decides first whether the driver is lost.
             return False
         return attempt.is_without_driver or attempt.driver is None or not attempt.driver.is_running()
 
     def _starts_again(self, error: Exception) -> bool:
-        """Where an attempt that has lost its lease wrote the plan of the next mini-batch: it is this one's now."""
+        """Starts the stream again if an attempt without a lease wrote the offsets of the next mini-batch, which this
+        attempt then runs. Returns whether it did.
+        """
         if _CONCURRENT not in str(error) or self._restarts >= _RESTARTS:
             return False
-        # What is told of mini-batches goes with the query that ran them.
+        # The reports of mini-batches are lost with the query that ran them.
         self._measure()
         self._restarts += 1
         _log.warning("stream_started_again", restarts=self._restarts)
         self._running = self._opened.start()
         return True
 
-    def _look_at_tables(self) -> None:
+    def _update_tables(self) -> None:
         following = self._opened.following
         if following is None:
             return
         if not self._opened.ends:
-            found = following.dimensions.step()
+            found = following.lookup_tables.step()
             if found is not None:
-                self._changes_over, self._tells_versions = found, True
-        self._tell_versions()
+                self._is_changing_versions, self._versions_changed = found, True
+        self._store_versions()
 
-    def _change_over(self) -> Verdict | None:
-        """Starts the stream anew, with the versions that its next mini-batch runs with, once none is under way."""
+    def _change_versions(self) -> Verdict | None:
+        """Restarts the stream with the versions of its next mini-batch, once no mini-batch is running."""
         if not self._running.ends_between_batches(_CHANGE_SECONDS, self._clock):
-            # No other one begins after it.
+            # No further mini-batch begins after the running one.
             return None
         error = self._running.error()
         if error is not None and not isinstance(error, OtherVersionsError | StreamOverError):
-            self._changes_over = False
+            self._is_changing_versions = False
             return self._verdict()
         self._measure()
         try:
-            self._running = self._started_anew()
-        except Exception as failure:  # noqa: BLE001 - every end of a job is told to the client
-            return resting_verdict(failure, self.attempt, self._opened.told)
-        self._changes_over, self._tells_versions = False, True
+            self._running = self._restart()
+        except Exception as failure:  # noqa: BLE001 - every end of a job is reported to the client
+            return stream_verdict(failure, self.attempt, self._opened.redact)
+        self._is_changing_versions, self._versions_changed = False, True
         self._tidy()
         return None
 
-    def _started_anew(self) -> RunningStream:
-        """With the newest versions, or as it was before where no stream can be planned with them."""
+    def _restart(self) -> RunningStream:
+        """Starts the stream with the newest versions, or with the previous ones if the newest cannot be planned."""
         try:
             return self._opened.start()
         except (SpecError, StreamPlanError) as refused:
             following = self._opened.following
-            reason = HeldBack(refused.code, str(refused))
-            if following is None or not following.dimensions.go_back(following.planned(), reason):
+            reason = NotTaken(refused.code, str(refused))
+            if following is None or not following.lookup_tables.revert(following.planned(), reason):
                 raise
             return self._opened.start()
 
-    def _tell_versions(self) -> None:
+    def _store_versions(self) -> None:
         following = self._opened.following
-        if following is None or not self._tells_versions:
+        if following is None or not self._versions_changed:
             return
         try:
-            told = following.dimensions.told(following.planned())
+            report = following.lookup_tables.report(following.planned())
         except (SpecError, OSError):
-            # A version is gone, or its disk: what needs it fails, and says so.
+            # A version or its disk is missing. The mini-batch that needs it fails with an error.
             _log.warning("versions_not_told", exc_info=True)
-            told = self._told
-        if told != self._told:
-            with self.attempt.aside(), self._database.write() as session:
+            report = self._reported
+        if report != self._reported:
+            with self.attempt.waiting_for_database(), self._database.write() as session:
                 now = self._database.now(session)
-                streaming_jobs.note_followed(session, self.attempt.claim, self._opened.generation, told, now)
-            self._told = told
-        self._tells_versions = False
+                streaming_jobs.note_followed(session, self.attempt.claim, self._opened.generation, report, now)
+            self._reported = report
+        self._versions_changed = False
 
-    def _note_steadiness(self) -> None:
+    def _mark_steady(self) -> None:
         if self._is_steady or self._clock() - self._begun < _STEADY_SECONDS:
             return
-        with self.attempt.aside(), self._database.write() as session:
+        with self.attempt.waiting_for_database(), self._database.write() as session:
             self._is_steady = streaming_jobs.mark_steady(session, self.attempt.claim, self._database.now(session))
 
     def _tidy(self) -> None:
@@ -286,49 +297,49 @@ class StreamAttempt:
             self._opened.sink.tidy()
             following = self._opened.following
             if following is not None:
-                following.dimensions.tidy(following.planned())
-        except Exception:  # noqa: BLE001 - the result is sound without, and mini-batches tell what is wrong
+                following.lookup_tables.tidy(following.planned())
+        except Exception:  # noqa: BLE001 - the result is correct without it, and mini-batches report the error
             _log.warning("sink_not_tidied", exc_info=True)
 
     def _measure(self, *, at_end: bool = False) -> bool:
-        """Stores what there is to tell since the last time; whether that was of a mini-batch."""
+        """Stores the metrics since the last call. Returns whether a mini-batch was among them."""
         found = self._running.progress(self._measured)
         opened, claim = self._opened, self.attempt.claim
-        told = tell(opened.measuring, found, opened.reads(), at_end=at_end)
-        if not told:
+        report = report_metrics(opened.measuring, found, opened.reads(), at_end=at_end)
+        if not report:
             return False
-        told = replace(told, measures=tuple(map(self._with_versions, told.measures)))
-        with self.attempt.aside(), self._database.write() as session:
-            told.store(session, claim, opened.generation, self._database.now(session))
+        report = replace(report, measures=tuple(map(self._with_versions, report.measures)))
+        with self.attempt.waiting_for_database(), self._database.write() as session:
+            report.store(session, claim, opened.generation, self._database.now(session))
         if opened.measuring is not None:
-            opened.measuring.stored(told)
+            opened.measuring.stored(report)
         if not found:
             return False
         self._measured = found[-1].batch_id
-        self._tells_versions = True
+        self._versions_changed = True
         return True
 
     def _with_versions(self, measures: BatchMeasures) -> BatchMeasures:
         following = self._opened.following
         if following is None:
             return measures
-        versions = following.dimensions.told_of_batch(measures.batch_id)
+        versions = following.lookup_tables.reported_versions(measures.batch_id)
         return replace(measures, metrics={**measures.metrics, "versions": versions})
 
 
-def resting_verdict(error: Exception, attempt: Attempt, told: Callable[[str], str | None] = str) -> Verdict:
-    """The meaning of what ended a stream, or kept it from starting. `told` is as `verdict_of` takes it."""
+def stream_verdict(error: Exception, attempt: Attempt, redact: Callable[[str], str | None] = str) -> Verdict:
+    """Returns the verdict for an error that ended a stream or prevented its start. `redact` is as in `verdict_of`."""
     if isinstance(error, FenceLostError):
         return LeaseLost()
     if isinstance(error, SinkError | StreamPlanError) and attempt.reason is None:
-        return Rest(StoppedBecause.FAILED, _problem(error))
-    return _resting(verdict_of(error, attempt, told))
+        return StreamStop(StoppedBecause.FAILED, _problem(error))
+    return _stop_instead_of_failure(verdict_of(error, attempt, redact))
 
 
-def _resting(verdict: Verdict) -> Verdict:
-    """A stream that fails keeps its state, and may go on once the cause is gone."""
+def _stop_instead_of_failure(verdict: Verdict) -> Verdict:
+    """Turns a failure into a stop: a stream that fails keeps its state, and can be resumed once the cause is fixed."""
     if isinstance(verdict, Ending) and verdict.status in {JobStatus.FAILED, JobStatus.TIMED_OUT}:
-        return Rest(StoppedBecause.FAILED, verdict.error)
+        return StreamStop(StoppedBecause.FAILED, verdict.error)
     return verdict
 
 

@@ -1,9 +1,8 @@
-"""A set of names that only grows, in eight bytes each: a stream takes millions of files in its life.
+"""The backlog of a stream: the files and rows of its sources that no mini-batch has read yet.
 
-How far a stream is behind: what its sources have, without what its mini-batches took when they began.
-
-What was taken is in the checkpoint, what is there in directories and in the database. To list a directory of a hundred
-thousand files takes a good part of a second: looks are so far apart that they take a fiftieth of the time at most.
+The checkpoint has the files that mini-batches have read; directories and the database have those that exist. To list a
+directory of a hundred thousand files takes a large part of a second, so measurements take at most a fiftieth of the
+time.
 """
 
 from __future__ import annotations
@@ -33,18 +32,36 @@ from workers.streams.inputs import Inputs
 
 _FEW = 1024
 _PART = 8
-"""New ones are put to the sorted ones once they are a part of them as large as that."""
+"""New hashes are merged into the sorted ones once there are more than this part of them."""
+
+_SHARE = 50
+"""After a measurement, the pause is at least this many times as long as the measurement took."""
+
+_SECONDS = 5.0
+"""The least time between measurements while no mini-batch ends."""
+
+_QUICK_SECONDS = 1.0
+"""If the last measurement took longer, an attempt does not measure at its end."""
+
+_MOST_APART = 1000
+"""How many numbers of posted batches are kept that were read before older ones."""
+
+_NO_ANSWER = (OSError, ValueError, KeyError, SpecError, StoreUnavailableError)
+"""The errors after which the backlog is unknown."""
 
 
 class TakenNames:
-    """Keeps hashes, by which one in billions is taken for another: enough for what is only told."""
+    """A set of file names that only grows, in eight bytes per name, since a stream reads millions of files.
+
+    It stores 64-bit hashes: one name in billions is mistaken for another one, which is acceptable for a metric.
+    """
 
     def __init__(self) -> None:
         self._sorted: array[int] = array("q")
         self._new: set[int] = set()
 
     def add(self, name: str) -> None:
-        """Once is as good as twice."""
+        """Adds a name. To add it again changes nothing."""
         if name in self:
             return
         self._new.add(hash(name))
@@ -63,23 +80,8 @@ class TakenNames:
         return len(self._sorted) + len(self._new)
 
 
-_SHARE = 50
-"""A look that took so long is followed by none for so many times as long."""
-
-_SECONDS = 5.0
-"""Between looks while no mini-batch ends."""
-
-_QUICK_SECONDS = 1.0
-"""A look that takes longer is not worth making an attempt wait at its end."""
-
-_MOST_APART = 1000
-"""So many numbers are kept of posted batches that were taken before older ones."""
-
-_NO_ANSWER = (OSError, ValueError, KeyError, SpecError, StoreUnavailableError)
-
-
 class Occasion(Enum):
-    """Why one looks: a mini-batch has ended, none has, or the attempt has, after which nobody looks again."""
+    """Why the backlog is measured: a mini-batch has ended, none has, or the attempt has ended."""
 
     BATCH = "batch"
     IDLE = "idle"
@@ -87,22 +89,22 @@ class Occasion(Enum):
 
 
 class Watched(Protocol):
-    """A stream that can be behind. `directory` is how the files of it begin that Spark takes."""
+    """A source with a backlog. `directory` is the prefix of the URIs of its files in Spark's log."""
 
     table: str
     directory: str
 
     def take(self, name: str) -> None:
-        """Notes that a mini-batch took the file of this name, relative to the directory. May be told again."""
+        """Records that a mini-batch has read the file of this name, relative to the directory. May be repeated."""
 
     def waiting(self, database: Database, now: int) -> TableBacklog:
-        """What is there and was not taken, at `now` (milliseconds). Raises one of what tells that nobody knows."""
+        """Returns what exists and was not read at `now` (milliseconds). Raises one of `_NO_ANSWER` if unknown."""
 
 
 @dataclass
 class WatchedDirectory:
-    """Files of a directory. Knows all that were ever taken, as Spark does: it takes none of them again, and one that
-    was removed and is back does not wait.
+    """The files of a directory. Remembers all files that were ever read, as Spark does: Spark reads none of them again,
+    so a file that was removed and restored is not in the backlog.
     """
 
     table: str
@@ -130,39 +132,41 @@ class WatchedDirectory:
 
 @dataclass
 class WatchedPosts:
-    """Batches of posted rows, whose files are named by their numbers: all up to `_to` were taken, and `_too`."""
+    """The batches of an input stream, whose files are named by number: all up to `_read_up_to`, and those in
+    `_read_later`, were read.
+    """
 
     table: str
     directory: str
     tenant: str
     stream: str
-    _to: int = 0
-    _too: set[int] = field(default_factory=set)
+    _read_up_to: int = 0
+    _read_later: set[int] = field(default_factory=set)
 
     def take(self, name: str) -> None:
         """See `Watched`."""
         number = int(name.partition("-")[0])
-        if number <= self._to:
+        if number <= self._read_up_to:
             return
-        self._too.add(number)
-        if len(self._too) > _MOST_APART:
-            # Whatever is older counts as taken: files appear out of order rarely, and not by so far.
-            self._to = min(self._too) - 1
-        while self._to + 1 in self._too:
-            self._to += 1
-            self._too.remove(self._to)
+        self._read_later.add(number)
+        if len(self._read_later) > _MOST_APART:
+            # All older ones count as read: files rarely appear out of order, and never by so many.
+            self._read_up_to = min(self._read_later) - 1
+        while self._read_up_to + 1 in self._read_later:
+            self._read_up_to += 1
+            self._read_later.remove(self._read_up_to)
 
     def waiting(self, database: Database, now: int) -> TableBacklog:
         """See `Watched`."""
         with database.read() as session:
-            found = waiting_batches(session, self.tenant, self.stream, self._to, self._too)
+            found = waiting_batches(session, self.tenant, self.stream, self._read_up_to, self._read_later)
         return TableBacklog(
             files=found.batches, rows=found.rows, bytes=found.bytes, oldest_seconds=_age(found.oldest_at, now)
         )
 
 
 def watched(spec: JobSpec, inputs: Inputs, roots: Sequence[Root], tenant: str) -> tuple[Watched, ...]:
-    """Those of the job's streams that can be behind."""
+    """Returns the sources of the job that can have a backlog."""
     found: list[Watched] = []
     for name, table in inputs.tables.items():
         if not isinstance(table, StreamInput):
@@ -185,8 +189,8 @@ def _listing(table: str, source: TableSource, directory: str, roots: Sequence[Ro
 
 
 class BacklogWatch:
-    """Looks at the streams of one attempt; one thread at a time. `sources` are the tables of the plan's sources in
-    Spark's order, by which Spark numbers their logs.
+    """Measures the backlog of one attempt. Only one thread at a time may call it. `sources` are the tables of the
+    plan's sources in the order in which Spark numbers their logs.
     """
 
     def __init__(
@@ -198,8 +202,8 @@ class BacklogWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._streams = streams
-        # A table has a source for each of its aliases, all of which take the same files sooner or later: the first one
-        # counts.
+        # A table has a source for each of its aliases. All of them read the same files sooner or later, so the first
+        # one counts.
         self._by_source = {sources.index(stream.table): stream for stream in streams if stream.table in sources}
         self._checkpoint = checkpoint
         self._database = database
@@ -211,22 +215,22 @@ class BacklogWatch:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of all streams together, as last looked up."""
+        """The bytes in the backlogs of all sources, as last measured."""
         return sum(table.bytes for table in self._tables)
 
     @property
     def oldest_waiting_seconds(self) -> float:
-        """Of the stream whose oldest has waited the longest; 0 where nothing waits."""
+        """The age of the oldest file or row in any backlog, as last measured; 0 if there is no backlog."""
         return max((table.oldest_seconds or 0.0 for table in self._tables), default=0.0)
 
     def forget(self) -> None:
-        """Nothing waits for this attempt any more; the next one counts it, if there is one."""
+        """Sets the backlog to nothing at the end of the attempt; the next attempt, if any, reports it."""
         self._tables = ()
 
     def look(self, occasion: Occasion) -> dict[str, Any] | None:
-        """A `Backlog` as JSON, found out now where it is time to, else as it was; None where nobody knows.
+        """Returns a `Backlog` as JSON: measured now if that is due, otherwise the last one; None if it is unknown.
 
-        Raises what the database raises while it is away.
+        Raises the errors of an unavailable database.
         """
         now = self._clock()
         if not self._streams or now - self._looked < self._pause(occasion):
@@ -247,11 +251,11 @@ class BacklogWatch:
         try:
             self._follow()
         except _NO_ANSWER:
-            # What was taken is not known: Spark may be about to write it. The next look reads it again.
+            # The log cannot be read, perhaps because Spark is writing it. The next measurement reads it again.
             return self._known
         with self._database.read() as session:
             at = self._database.now(session)
-        # Outside of any transaction: a listing takes its time.
+        # Outside of any transaction, since to list a directory may take long.
         tables = {stream.table: self._waiting(stream, at) for stream in self._streams}
         self._tables = tuple(table for table in tables.values() if table is not None)
         return Backlog(at=datetime.fromtimestamp(at / 1000, tz=UTC), tables=tables).model_dump(mode="json")
@@ -260,7 +264,7 @@ class BacklogWatch:
         try:
             return stream.waiting(self._database, now)
         except _NO_ANSWER:
-            # The stream itself fails where it cannot read its directory, and tells why.
+            # If the directory cannot be read, the stream itself fails and reports the error.
             return None
 
     def _follow(self) -> None:

@@ -1,6 +1,6 @@
-"""The metrics of a mini-batch, from Spark's progress report and the files of the checkpoint.
+"""The metrics of a running stream: those of each mini-batch, and from time to time its backlog.
 
-What is told of a stream while it runs: of each mini-batch once, and now and then how far it is behind.
+They come from Spark's progress reports, the files of the checkpoint, and `BacklogWatch`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from workers.streams.backlog import BacklogWatch, Occasion
 
 _MILLISECOND = timedelta(milliseconds=1)
 
+_NEWEST = 10
+"""Of how many mini-batches of one step the checkpoint files are read. If more end between two steps, they are small."""
+
 
 def measures_of(
     progress: BatchProgress,
@@ -34,10 +37,12 @@ def measures_of(
     changes: Sequence[StateChanges | None] = (),
     sizes_from_changelog: Sequence[int | None] = (),
 ) -> BatchMeasures:
-    """`reads` are the sources of the plan, in the order in which Spark reports them. `allow_latency` is what the job
-    asks for, None where its mini-batches do not wait. `changes` are those of the state by operator in the order of
-    their numbers, None where they are not known; `sizes_from_changelog` has in the same order the size of a new state
-    whose store reports none yet.
+    """Returns the metrics of one mini-batch.
+
+    `reads` are the sources of the plan, in the order in which Spark reports them. `allow_latency` is the job's setting,
+    None if its mini-batches do not wait. `changes` are the changes of the state of each operator, in the order of their
+    numbers, None where unknown. `sizes_from_changelog` has, in the same order, the size of a new state whose store does
+    not report one yet.
     """
     rows = _rows(progress.sources, reads)
     operations = sum(map(_operations, progress.state))
@@ -60,17 +65,17 @@ def measures_of(
     return BatchMeasures(progress.batch_id, rows, metrics.model_dump(mode="json"))
 
 
-def _state(told: StateProgress, changes: StateChanges | None, size_from_changelog: int | None) -> StateMetrics:
+def _state(report: StateProgress, changes: StateChanges | None, size_from_changelog: int | None) -> StateMetrics:
     return StateMetrics(
-        operator=told.operator,
-        rows=told.rows,
-        updated=told.updated,
-        removed=told.removed,
-        late_rows=told.late_rows,
-        memory_bytes=told.memory_bytes,
-        state_bytes=size_from_changelog if told.state_bytes is None else told.state_bytes,
-        partitions=told.partitions,
-        commit_ms=told.commit_ms,
+        operator=report.operator,
+        rows=report.rows,
+        updated=report.updated,
+        removed=report.removed,
+        late_rows=report.late_rows,
+        memory_bytes=report.memory_bytes,
+        state_bytes=size_from_changelog if report.state_bytes is None else report.state_bytes,
+        partitions=report.partitions,
+        commit_ms=report.commit_ms,
         changed_bytes=None if changes is None else sum(changes.bytes),
         largest_changed_bytes=None if changes is None else max(changes.bytes),
         skew=None if changes is None or changes.skew is None else round(changes.skew, 2),
@@ -78,19 +83,19 @@ def _state(told: StateProgress, changes: StateChanges | None, size_from_changelo
 
 
 def _changes_of(changes: Sequence[StateChanges | None], place: int, operator: str) -> StateChanges | None:
-    """Spark reports operators in the order of their numbers."""
+    """Returns the changes of the operator at `place`: Spark reports operators in the order of their numbers."""
     found = changes[place] if place < len(changes) else None
     return found if found is not None and found.operator == operator else None
 
 
 def _operations(state: StateProgress) -> int:
-    """Looks and writes; of a store that does not count its looks, a write stands for both."""
+    """Returns the number of reads and writes. If the store does not count reads, there is one read for each write."""
     return state.updated + (state.reads if state.reads is not None else state.updated)
 
 
 def _rows(sources: Sequence[SourceProgress], reads: Sequence[SourceRead]) -> int:
-    """The rows of all tables. Spark counts a row each time that the plan reads it, and a table may have several
-    sources, one for each of its aliases. Where the report is of another plan, all rows as Spark counts them.
+    """Returns the number of input rows of all tables. Spark counts a row each time that the plan reads it, and a table
+    has a source for each of its aliases. If the report is from another plan, returns the number that Spark counts.
     """
     if len(sources) != len(reads):
         return sum(source.rows for source in sources)
@@ -103,13 +108,9 @@ def _rows(sources: Sequence[SourceProgress], reads: Sequence[SourceRead]) -> int
     return sum(rows // times[table] for table, rows in counted.items())
 
 
-_NEWEST = 10
-"""Mini-batches of one look whose files are looked at; a stream that ends so many between two looks has small ones."""
-
-
 @dataclass(frozen=True)
-class Told:
-    """What is to be stored; false where that is nothing. The newest of `measures` has the backlog with it."""
+class StreamReport:
+    """The metrics to store; false if there are none. The newest of `measures` includes the backlog."""
 
     measures: tuple[BatchMeasures, ...] = ()
     backlog: dict[str, Any] | None = None
@@ -118,7 +119,7 @@ class Told:
         return bool(self.measures) or self.backlog is not None
 
     def store(self, session: Session, held: Claim, generation: int, now: int) -> None:
-        """Stores it, unless the lease is lost."""
+        """Stores the metrics, unless the lease is lost."""
         if self.measures:
             streaming_jobs.measure_batches(session, held, generation, self.measures, now)
         elif self.backlog is not None:
@@ -126,7 +127,7 @@ class Told:
 
 
 class StreamMeasuring:
-    """For one attempt; one thread at a time. `allow_latency` is None where mini-batches do not wait for it."""
+    """Measures the stream of one attempt, one thread at a time. `allow_latency` is None if mini-batches do not wait."""
 
     def __init__(
         self, checkpoint: Path, backlog: BacklogWatch, allow_latency: timedelta | None, metrics: WorkerMetrics
@@ -140,17 +141,18 @@ class StreamMeasuring:
         self._metrics = metrics
         metrics.watch_stream(backlog)
 
-    def tell(self, found: Sequence[BatchProgress], reads: Sequence[SourceRead], *, at_end: bool) -> Told:
-        """Of the mini-batches `found` since the last time, oldest first. Told again until `stored` says that it is.
+    def measure(self, found: Sequence[BatchProgress], reads: Sequence[SourceRead], *, at_end: bool) -> StreamReport:
+        """Returns the metrics of the mini-batches `found` since the last call, oldest first. A backlog is returned
+        again until `stored` is called with it.
 
-        Raises what the database raises.
+        Raises the errors of an unavailable database.
         """
         behind = self._backlog.look(Occasion.END if at_end else Occasion.BATCH if found else Occasion.IDLE)
         if at_end:
             self._backlog.forget()
         if not found:
             is_new = behind is not None and behind.get("tables") != (self._noted or {}).get("tables")
-            return Told(backlog=behind) if is_new else Told()
+            return StreamReport(backlog=behind) if is_new else StreamReport()
         self._count(found)
         newest = len(found) - _NEWEST
         measures = [
@@ -160,22 +162,22 @@ class StreamMeasuring:
         if behind is not None:
             last = measures[-1]
             measures[-1] = BatchMeasures(last.batch_id, last.rows_in, {**last.metrics, BACKLOG: behind})
-        return Told(tuple(measures), behind)
+        return StreamReport(tuple(measures), behind)
 
-    def stored(self, told: Told) -> None:
-        """Notes that what was told is in the database."""
-        if told.backlog is not None:
-            self._noted = told.backlog
+    def stored(self, report: StreamReport) -> None:
+        """Records that these metrics are in the database."""
+        if report.backlog is not None:
+            self._noted = report.backlog
 
     def _count(self, found: Sequence[BatchProgress]) -> None:
-        """Each once, though what was told of it may have to be told again."""
+        """Counts each mini-batch once in the worker's metrics, even if it is reported again."""
         for one in found:
             if one.batch_id > self._counted:
                 self._metrics.mini_batch(one.duration_ms)
                 self._counted = one.batch_id
 
     def _of_files(self, one: BatchProgress) -> tuple[tuple[StateChanges | None, ...], tuple[int | None, ...]]:
-        """The changes of the state by operator, and its size where the store does not report one."""
+        """Returns the changes of the state by operator, and its sizes where the store does not report them."""
         if not one.state:
             return (), ()
         try:
@@ -183,14 +185,14 @@ class StreamMeasuring:
             is_young = any(state.state_bytes is None for state in one.state)
             return changes, bytes_of_changes(self._checkpoint, one.batch_id) if is_young else ()
         except (OSError, ValueError, KeyError, IndexError):
-            # The files of an old mini-batch may be gone: it is reported without them.
+            # Spark may have removed the files of an old mini-batch, which is then reported without them.
             return (), ()
 
 
-def tell(
+def report_metrics(
     measuring: StreamMeasuring | None, found: Sequence[BatchProgress], reads: Sequence[SourceRead], *, at_end: bool
-) -> Told:
-    """As `StreamMeasuring.tell`; what Spark alone tells where nothing more is measured."""
+) -> StreamReport:
+    """Calls `StreamMeasuring.measure`; without a `measuring`, returns the metrics that Spark alone reports."""
     if measuring is not None:
-        return measuring.tell(found, reads, at_end=at_end)
-    return Told(tuple(measures_of(one, reads) for one in found))
+        return measuring.measure(found, reads, at_end=at_end)
+    return StreamReport(tuple(measures_of(one, reads) for one in found))

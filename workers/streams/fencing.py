@@ -1,4 +1,4 @@
-"""What the database says of a stream's mini-batches: whether the attempt may go on, and that one is done."""
+"""Fences a stream: before and after each mini-batch, the database confirms that the attempt has its lease."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from service.store.streaming_jobs import BatchFacts
 from workers.engine.streaming.micro_batch import BatchDone
 from workers.engine.streaming.sinks.base import FenceLostError
 from workers.jobs.attempt import Attempt
-from workers.jobs.lease import patiently_aside
+from workers.jobs.lease import retry_attempt_write
 
 
 class StreamGuard:
-    """For one attempt; called on the stream's own thread. Waits for a database that is away."""
+    """The `BatchGuard` of one attempt, called on the stream's own thread. Waits for an unavailable database."""
 
     def __init__(
         self, database: Database, attempt: Attempt, generation: int, pause: Callable[[float], object] = time.sleep
@@ -35,7 +35,7 @@ class StreamGuard:
         )
 
     def finish(self, done: BatchDone) -> None:
-        """See `BatchGuard`. What Spark alone knows of it is measured later."""
+        """See `BatchGuard`. The figures that only Spark has are stored later."""
         facts = BatchFacts(0, done.rows or 0, done.elapsed_ms, done.sink_version, {})
         self._require(
             lambda session, now: streaming_jobs.finish_batch(
@@ -48,8 +48,8 @@ class StreamGuard:
             with self._database.write() as session:
                 return write(session, self._database.now(session))
 
-        # Whoever stops the stream waits for this thread.
-        if not patiently_aside(self._attempt, try_once, self._pause):
+        # A thread that stops the stream waits for this thread, so the attempt must not count as unresponsive.
+        if not retry_attempt_write(self._attempt, try_once, self._pause):
             raise FenceLostError(
-                f"Attempt {self._claim.fence} of job {self._claim.job_id} has lost its lease: another one goes on."
+                f"Attempt {self._claim.fence} of job {self._claim.job_id} has lost its lease; another one continues."
             )

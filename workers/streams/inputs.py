@@ -1,20 +1,8 @@
-"""The tables of a streaming job as the engine takes them: directories that grow, and tables as they are.
+"""The input tables of a streaming job, and the checks of their files before and after each mini-batch.
 
-Keeps mini-batches from reading, through links, what lies outside of the data roots, and files in two states.
-
-What is in the directory of a stream when it starts is looked at like any table's. What comes later Spark lists itself,
-and follows links. It notes the files of a mini-batch before it begins; none is opened before the mini-batch is run.
-They are looked at in between: a link that leads out fails the stream before a row of it is read. And they are looked at
-again before the sink is given anything, since a file may be swapped for a link while it is read: what was read then is
-in a state that Spark has not noted, and which it writes again. A link that is there no longer than Spark takes to open
-a file is not found out so, here as for a batch job.
-
-Files that are written while they are read are found by their versions (`service.data.file_changes`). Files of static
-tables must be as they were when the attempt found them, since earlier mini-batches read them so. Tables of a few local
-files are checked after each mini-batch, before the sink is given anything. Tables in stores, whose directories must be
-listed, and tables of many files are checked at most once a minute, and when the stream ends (`check_at_end`). Files of
-streams must be as they were when the mini-batch began; one that was removed after it was read is no harm, and those in
-stores are not looked at.
+`find_inputs` finds the files and columns of each table for the engine. `ConfinedReading` wraps each mini-batch. It
+stops the stream if a mini-batch would read files outside of the data roots through links, or files that change while
+they are read; see the class.
 """
 
 from __future__ import annotations
@@ -43,10 +31,32 @@ from workers.engine.streaming.sources import Input, RateInput, StreamInput
 
 _NONE: Mapping[str, TableInput] = MappingProxyType({})
 
+_LOCAL = "file://"
+
+_CHECK_SECONDS = 60.0
+"""The least time between two checks of a table in a store, or of many files."""
+
+_FEW_FILES = 1000
+"""A table of at most so many local files is checked after each mini-batch, which takes some milliseconds."""
+
+_NOT_KEPT = (
+    "The mini-batch could mix old and new rows, so nothing of it is kept. Resume the job to join the table as it is "
+    'now, or submit a job that follows the table ("follow": true).'
+)
+
+_MAY_BE_KEPT = (
+    "The table is checked at most once a minute. Mini-batches since the previous check may have mixed old and new "
+    'rows, and are kept. Resume the job with {"from": "scratch"} to join all rows with the table as it is now, resume '
+    'it without to join only further rows, or submit a job that follows the table ("follow": true).'
+)
+
+_Version = tuple[int, ...] | None
+"""The version of a local file, as returned by `version_of`; None for a file that cannot be examined."""
+
 
 @dataclass(frozen=True)
 class Posted:
-    """A stream of posted rows: the directory of its Parquet files, and their columns."""
+    """An input stream: the directory of its Parquet files, and their columns."""
 
     directory: Path
     schema: Schema
@@ -54,7 +64,7 @@ class Posted:
 
 @dataclass
 class Inputs:
-    """By table name."""
+    """The input tables of a job, by table name."""
 
     tables: dict[str, Input] = field(default_factory=dict)
 
@@ -64,15 +74,15 @@ class Inputs:
         return {name: table.schema for name, table in self.tables.items()}
 
     def with_tables(self, others: Mapping[str, TableInput]) -> Inputs:
-        """The same with other versions of some tables."""
+        """Returns these inputs with other versions of some tables."""
         return Inputs({**self.tables, **others})
 
 
 def find_inputs(
     spec: JobSpec, roots: Sequence[Root], posted: Mapping[str, Posted], followed: Mapping[str, TableInput] = _NONE
 ) -> Inputs:
-    """What the tables of a job are now; `posted` are the streams of its tenant that it names, `followed` the tables of
-    which a version is chosen. Raises SpecError and StoreUnavailableError."""
+    """Finds the tables of a job. `posted` are the input streams that it names; `followed` are the lookup tables whose
+    version is already chosen. Raises SpecError and StoreUnavailableError."""
     inputs = Inputs()
     for name, table in spec.tables.items():
         if name in followed:
@@ -94,11 +104,11 @@ def _add_posted(inputs: Inputs, name: str, table: StreamTable, posted: Mapping[s
     if known is None:
         raise SpecError.of(
             "stream_unknown",
-            f"The stream '{table.stream}' is gone. PUT /v1/streams/{table.stream} makes it anew.",
+            f"The stream '{table.stream}' no longer exists. Create it with PUT /v1/streams/{table.stream}.",
             pointer=f"{pointer_of(name)}/stream",
         )
     source = TableSource(format=TableFormat.PARQUET, path=str(known.directory))
-    # The directory may be told by way of links; its files are opened without following any.
+    # The configured path may contain links; files are opened without following links.
     files = tuple(sorted(real(known.directory).glob("[0-9]*.parquet")))
     inputs.tables[name] = StreamInput(source, _uri(name, str(known.directory)), known.schema, files)
 
@@ -111,50 +121,27 @@ def _add_directory(inputs: Inputs, name: str, table: TableSource, found: TableFi
     else:
         raise SpecError.of(
             "schema_cannot_be_inferred",
-            f"'{table.path}' holds no file any more that would tell the columns. Put one there, and resume the job.",
+            f"'{table.path}' no longer has a file from which to infer the columns. Add one, and resume the job.",
             pointer=f"{pointer_of(name)}/path",
         )
     inputs.tables[name] = StreamInput(table, _uri(name, str(found.directory_or_file)), schema, found.files)
 
 
 def _uri(table: str, place: str) -> str:
-    """A directory as Spark takes it literally."""
+    """Returns the URI of a directory, escaped so that Spark does not read it as a glob pattern."""
     scheme, separator, path = place.rpartition("://")
     if ":" in path:
         raise SpecError.of(
             "unreadable_file",
-            f"Spark cannot read '{place}' of table '{table}': rename it so that its path has no colon.",
+            f"Spark cannot read '{place}' of table '{table}': a path must not contain a colon. Rename it.",
             pointer=f"{pointer_of(table)}/path",
         )
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", f"{scheme}{separator}{path}" if separator else f"file://{path}")
 
 
-_LOCAL = "file://"
-
-_CHECK_SECONDS = 60.0
-"""The least time between two checks of a table in a store, or of many files."""
-
-_FEW_FILES = 1000
-"""A table of so many local files is checked after each mini-batch: that takes some milliseconds."""
-
-_NOT_KEPT = (
-    "The mini-batch could mix old and new rows, so nothing of it is kept. Resume the job to join the table as it is "
-    'now, or submit a job that follows the table ("follow": true).'
-)
-
-_MAY_BE_KEPT = (
-    "The table is checked at most once a minute. Mini-batches since the previous check may have mixed old and new "
-    'rows, and are kept. Resume the job with {"from": "scratch"} to join all rows with the table as it is now, resume '
-    'it without to join further rows alone, or submit a job that follows the table ("follow": true).'
-)
-
-_Version = tuple[int, ...] | None
-"""Of a file on this machine, as returned by `version_of`; None for one that cannot be looked at."""
-
-
 @dataclass(frozen=True)
 class _Place:
-    """Where a table is on this machine, and what its job calls that."""
+    """The local path of a table, and the path that its job gives (`given`)."""
 
     table: str
     given: str
@@ -164,8 +151,8 @@ class _Place:
 def confined_reading(
     spec: JobSpec, roots: Sequence[Root], checkpoint: Path, inputs: Callable[[], Inputs]
 ) -> ConfinedReading:
-    """For a job whose plan at hand reads `inputs`: files below the data roots, and rows that were posted to its
-    streams.
+    """Returns the checks for a job whose current plan reads `inputs`: it may read files below the data roots and the
+    files of its input streams.
     """
     posted = (
         Path(table.source.path)
@@ -176,8 +163,23 @@ def confined_reading(
 
 
 class ConfinedReading:
-    """For one attempt; its stream calls it, one mini-batch after the other. `inputs` gives those of the plan at hand;
-    the tables `copied` are read from copies of the service's own.
+    """Checks the files of one attempt before and after each of its mini-batches.
+
+    Links: the files in the directory of a stream at its start are checked like those of any table. Later files are
+    listed by Spark, which follows links. Spark records the files of a mini-batch before it begins, and opens none
+    before the mini-batch runs. They are checked in between: a link to a path outside of the data roots stops the stream
+    before Spark reads a row of it. They are checked again before the sink gets any rows, since a file may be replaced
+    by a link while Spark reads it. What Spark read then is in a state that it has not committed, and that it writes
+    again. A link that exists only while Spark opens a file is not found; this is the same for a batch job.
+
+    Changes: files that are written while Spark reads them are found by their versions (`service.data.file_changes`).
+    Files of static tables must not change after the attempt found them, since earlier mini-batches read them. Tables of
+    a few local files are checked after each mini-batch, before the sink gets any rows. Tables in stores, whose
+    directories must be listed, and tables of many files are checked at most once a minute, and when the stream ends
+    (`check_at_end`). Files of streams must not change after the mini-batch began. A file that was removed after Spark
+    read it is no error, and files in stores are not checked.
+
+    `inputs` returns the tables of the current plan. The tables `copied` are read from the service's own copies.
     """
 
     def __init__(
@@ -195,16 +197,16 @@ class ConfinedReading:
         self._clock = clock
         self._checked_at = -math.inf
         self._is_checked = True
-        """Whether no mini-batch was run since the last check of the tables that are checked once a minute."""
+        """Whether no mini-batch has run since the last check of the tables that are checked once a minute."""
         self._logs: tuple[TakenFiles, ...] = ()
         self._batch_id: int | None = None
         self._taken: list[str] = []
-        """Files of that mini-batch, which may come again."""
+        """The local files of that mini-batch, which may run again."""
 
     @contextmanager
     def __call__(self, batch_id: int) -> Iterator[None]:
         """Runs a mini-batch inside. Raises SpecError `path_outside_data_roots` and `files_changed`, also in place of an
-        error from inside: Spark's errors may contain file contents. Raises OSError and ValueError where the checkpoint
+        error from inside: Spark's errors may contain file contents. Raises OSError and ValueError if the checkpoint
         cannot be read, and StoreUnavailableError.
         """
         self._take(batch_id)
@@ -233,7 +235,7 @@ class ConfinedReading:
         if batch_id != self._batch_id:
             self._batch_id, self._taken = batch_id, []
         if not self._logs:
-            # All are there once there is a mini-batch.
+            # All logs exist once there is a mini-batch.
             before = taken_before(self._checkpoint, batch_id)
             self._logs = tuple(TakenFiles(log, entry) for log, entry in before.items())
         for log in self._logs:
@@ -247,7 +249,7 @@ class ConfinedReading:
 
     def _check_changes(self, before: Mapping[str, _Version], *, is_done: bool) -> None:
         for files in self._static_tables():
-            # A mini-batch that was stopped or has failed does not wait for a store, and its own error counts.
+            # A mini-batch that was stopped or has failed does not wait for a store, and its own error is reported.
             is_cheap = _is_cheap(files)
             if is_cheap or (not is_done and _is_local(files)):
                 with nullcontext() if is_done else suppress(StoreUnavailableError):
@@ -283,20 +285,20 @@ class ConfinedReading:
         return SpecError.of(
             CODE,
             f"The file '{name}' of a stream was written while a mini-batch read it, so nothing of the mini-batch is "
-            "kept. Write files aside and rename them into the directory. Resume the job to read the file again.",
+            "kept. Write files elsewhere and rename them into the directory. Resume the job to read the file again.",
             pointer=None if place is None else f"{pointer_of(place.table)}/path",
         )
 
     def _refused(self, path: str) -> SpecError:
         place = self._place_of(path)
         if place is None:
-            return SpecError.of("path_outside_data_roots", "A file of the stream lies outside of the data roots.")
-        # Any bytes may be a name; and no more than the link's own is told.
+            return SpecError.of("path_outside_data_roots", "A file of the stream is outside of the data roots.")
+        # A file name may be any bytes. Only the link's own name is reported.
         link = self._confines.link_of(path, place.path).encode(errors="replace").decode()
-        found = f"'{place.given}' holds the link '{link}'" if link else f"'{place.given}' has become a link"
+        found = f"'{place.given}' contains the link '{link}'" if link else f"'{place.given}' is now a link"
         return SpecError.of(
             "path_outside_data_roots",
-            f"{found} that leads out of the data roots. Remove it, and resume.",
+            f"{found} to a path outside of the data roots. Remove it, and resume the job.",
             pointer=f"{pointer_of(place.table)}/path",
         )
 

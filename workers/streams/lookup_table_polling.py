@@ -1,13 +1,11 @@
-"""The looks of one attempt at the tables that it follows, one after the other, each on a thread of its own: a table may
-be large and its store slow, and whoever looks at the stream is not to wait for that.
+"""Checks the lookup tables of a stream for changes, and copies a changed table as a new version.
 
-Copies take one of a few places, and nothing else does: stores that hang keep nobody from seeing what others have.
+`FollowedTable` checks one table. A table that is being written is not copied: two checks in a row must find the same
+change, and the files must still be the same after they were copied. A table that has no file or other columns is never
+copied; the stream continues with its version, and the job reports why. (A table without rows is a file without rows.)
 
-One table that a stream follows: looked at now and then, and copied as a new version once it has changed and settled.
-
-What is caught in the midst of being written is not taken: a change has to look the same twice in a row, and once more
-when its files are copied. A table without a file is never taken for one without rows, nor one whose columns are others:
-the stream goes on with the version that it has, and says so. (A table without rows is a file without rows.)
+`TableChecks` runs the checks of an attempt in threads, since a table may be large or its store slow. Only copies are
+limited in number, so a store that does not respond does not delay the checks of other tables.
 """
 
 from __future__ import annotations
@@ -33,18 +31,40 @@ from service.sql.types.data_types import Schema
 from workers.engine.spark.sources import TableInput
 from workers.jobs.attempt import AttemptStopped
 from workers.jobs.outcome import path_pattern
-from workers.streams.lookup_table_versions import DimensionVersions, Draft, Version, fingerprint_of
+from workers.streams.lookup_table_versions import Draft, TableVersions, Version, fingerprint_of
 
 AT_ONCE = 4
-"""Looks of a worker that copy at the same time: they contend for its disk and its network."""
+"""How many checks of a worker may copy at the same time: they share its disk and its network."""
 
 _PLACE_SECONDS = 0.2
 _END_SECONDS = 2.0
 
+SETTLE_SECONDS = 2.0
+"""A change that is the same after this time is complete."""
 
-class TableLooks:
-    """`check` raises AttemptStopped once the attempt is to end; `places` are those of all attempts of a worker. One
-    thread at a time calls it; `check` is for the looks themselves.
+_FRESH_SECONDS = 60.0
+"""Stores report modification times in seconds: a file that was written twice within one second, with the same size,
+appears unchanged. A file with an older time was not just written, even if the clocks of the store and of this machine
+differ.
+"""
+
+_LOOKS = 5
+"""How many times a table that keeps changing is checked before the stream starts without its newest version."""
+
+_PUT_OFF_SECONDS = 300.0
+"""How long to wait before copying again after the disk refused a copy."""
+
+_COPY = r"/v(?P<version>\d{1,9})/(?P<copy>\d+(?:\.[A-Za-z0-9_-]{1,16}){0,2})"
+"""The path of a copied file, relative to the directory of the table's versions."""
+
+_log = structlog.get_logger(__name__)
+
+
+class TableChecks:
+    """Runs the checks of one attempt, one after the other, each in its own thread.
+
+    `check` raises AttemptStopped once the attempt must stop. All attempts of a worker share `places`, the semaphore of
+    copies. Only one thread at a time may call the methods, except `check` and `place`, which the checks call.
     """
 
     def __init__(self, check: Callable[[], object], places: threading.Semaphore) -> None:
@@ -54,14 +74,14 @@ class TableLooks:
         self._answer: Future[bool] | None = None
 
     def check(self) -> None:
-        """Called while files are copied. Raises AttemptStopped once the attempt is to end, or has ended."""
+        """Called while files are copied. Raises AttemptStopped once the attempt must stop or has ended."""
         if self._ended.is_set():
             raise AttemptStopped("the attempt has ended")
         self._check()
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Holds the place of a copy, once one is free. Raises as `check`."""
+        """Waits until a further copy may begin, and counts it while inside. Raises what `check` raises."""
         while not self._places.acquire(timeout=_PLACE_SECONDS):
             self.check()
         try:
@@ -71,13 +91,13 @@ class TableLooks:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether there is a look that was begun and has not ended."""
+        """Whether a check is running."""
         return self._answer is not None and not self._answer.done()
 
     def begin(self, look: Callable[[], bool]) -> None:
-        """Begins a look, of which `found` has not to be told any more. Returns at once."""
+        """Starts a check. Returns at once. The result of the previous check must have been fetched with `found`."""
         answer: Future[bool] = Future()
-        # A daemon, and no pool, whose threads would keep a process from ending.
+        # A daemon thread and not a pool: the threads of a pool would delay the end of the process.
         thread = threading.Thread(
             target=copy_context().run, args=(self._look, look, answer), name="follow", daemon=True
         )
@@ -85,7 +105,7 @@ class TableLooks:
         self._answer = answer
 
     def found(self) -> bool | None:
-        """What the last look came to, told once, or what it raised; None where there is nothing to tell."""
+        """Returns or raises what the last check returned or raised, once; None if no check has ended since then."""
         answer = self._answer
         if answer is None or not answer.done():
             return None
@@ -93,7 +113,7 @@ class TableLooks:
         return answer.result()
 
     def end(self) -> None:
-        """With the attempt: a look that is under way ends within a few megabytes, for which is waited a moment."""
+        """Called at the end of the attempt. A running check stops within a few megabytes; waits two seconds for it."""
         self._ended.set()
         if self._answer is not None:
             wait([self._answer], _END_SECONDS)
@@ -103,48 +123,27 @@ class TableLooks:
             found = look()
         except AttemptStopped:
             answer.set_result(False)
-        except BaseException as error:  # noqa: BLE001 - told to the one who asks
+        except BaseException as error:  # noqa: BLE001 - `found` raises it
             answer.set_exception(error)
         else:
             answer.set_result(found)
 
 
-_log = structlog.get_logger(__name__)
-
-SETTLE_SECONDS = 2.0
-"""A change that looks the same after so long is a change that is complete."""
-
-_FRESH_SECONDS = 60.0
-"""Stores tell times of change by the second: a file that was written twice within one, with as many bytes, looks the
-same. One with an older time was not written just now, whatever the clocks of the store and of this machine differ by.
-"""
-
-_LOOKS = 5
-"""How often a table that keeps changing is looked at before the stream starts without its newest version."""
-
-_PUT_OFF_SECONDS = 300.0
-"""How long a copy that the disk did not take is not tried again."""
-
-
-_COPY = r"/v(?P<version>\d{1,9})/(?P<copy>\d+(?:\.[A-Za-z0-9_-]{1,16}){0,2})"
-"""A copy's path below that of all of a table's copies."""
-
-
 @dataclass(frozen=True)
-class HeldBack:
-    """Why the table as it is now is not taken."""
+class NotTaken:
+    """Why the table as it is now is not used."""
 
     code: str
     detail: str
 
 
 Place = Callable[[], AbstractContextManager[object]]
-"""What a copy is made within."""
+"""Returns the context in which a copy is made."""
 
 
 class FollowedTable:
-    """One table of one attempt. `check` is called while files are copied, and ends that by what it raises. One thread
-    at a time looks; others may do all the rest meanwhile.
+    """One lookup table of one attempt. `check` is called while files are copied, and may raise to stop that. Only one
+    thread at a time may call `look`; other threads may call everything else at the same time.
     """
 
     def __init__(
@@ -152,12 +151,12 @@ class FollowedTable:
         name: str,
         source: TableSource,
         roots: Sequence[Root],
-        versions: DimensionVersions,
+        versions: TableVersions,
         check: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.held_back: HeldBack | None = None
+        self.not_taken: NotTaken | None = None
         self._source = source
         self._roots = roots
         self._versions = versions
@@ -165,31 +164,32 @@ class FollowedTable:
         self._clock = clock
         self._newest: Version | None = None
         self._changes = threading.Lock()
-        """Of two that change what is newest: a look and who goes back. Held for no copy."""
+        """Held while the newest version changes: by a check or by `revert`. Not held during a copy."""
         self._schema: Schema | None = None
         self._copies = re.compile(f"{path_pattern(versions.directory).pattern}{_COPY}")
         self._changing: str | None = None
         self._changing_since = 0.0
-        self._refused: dict[str, HeldBack] = {}
+        self._refused: dict[str, NotTaken] = {}
         self._put_off: dict[str, float] = {}
-        """Until when, by the fingerprint of what could not be copied."""
+        """When copying may be tried again, by the fingerprint of the files that could not be copied."""
 
     @property
     def newest(self) -> Version:
-        """The newest version that was taken; `open` comes first."""
+        """The newest version. Raises RuntimeError before `open`."""
         if self._newest is None:
             raise RuntimeError(f"the table '{self.name}' was not opened")
         return self._newest
 
     @property
     def is_changing(self) -> bool:
-        """Whether the last look found a change that may not be complete."""
+        """Whether the last check found a change that may not be complete."""
         return self._changing is not None
 
     def open(self, pause: Callable[[float], object]) -> None:
-        """Takes the first version, or a newer one than there is; waits a few seconds for a change to be complete.
+        """Makes the first version, or a newer one if the table has changed. Waits some seconds until a change is
+        complete.
 
-        Raises SpecError and StoreUnavailableError where there is no version yet and none can be taken.
+        Raises SpecError and StoreUnavailableError if there is no version yet and none can be made.
         """
         self._versions.drop_drafts()
         self._newest = self._versions.newest()
@@ -204,14 +204,14 @@ class FollowedTable:
             pause(SETTLE_SECONDS)
 
     def look(self, place: Place = nullcontext) -> bool:
-        """Whether there is a newer version now. A change is seen by one look, and taken by the next."""
+        """Checks the table; returns whether there is a new version. One check finds a change, the next copies it."""
         try:
             found, fingerprint = self._listed()
             if fingerprint == self.newest.fingerprint:
-                self._changing = self.held_back = None
+                self._changing = self.not_taken = None
             elif fingerprint in self._refused:
                 self._changing = None
-                self._hold_back(self._refused[fingerprint])
+                self._set_not_taken(self._refused[fingerprint])
             elif self._clock() < self._put_off.get(fingerprint, float("-inf")):
                 self._changing = None
             elif fingerprint != self._changing:
@@ -220,15 +220,15 @@ class FollowedTable:
                 return self._take(found, fingerprint, place)
         except SpecError as error:
             self._changing = None
-            self._hold_back(HeldBack(error.code, error.issues[0].detail))
+            self._set_not_taken(NotTaken(error.code, error.issues[0].detail))
         except StoreUnavailableError as error:
             self._changing = None
-            self._hold_back(HeldBack(error.code, str(error)))
+            self._set_not_taken(NotTaken(error.code, str(error)))
         return False
 
     def version(self, number: int) -> Version:
-        """One of the versions. Raises SpecError `dimension_missing`."""
-        # Looked up once: a look may be under way.
+        """Returns the version of this number. Raises SpecError `dimension_missing`."""
+        # Read once: a check may replace it at the same time.
         newest = self.newest
         if number == newest.number:
             return newest
@@ -236,21 +236,21 @@ class FollowedTable:
         if found is None:
             raise SpecError.of(
                 "dimension_missing",
-                f"Version {number} of the table '{self.name}' is gone, with which a mini-batch was begun that is not "
-                'done. Put it back into EVENKEEL_DATA_STREAMS, or resume with {"from": "scratch"}.',
+                f"Version {number} of the table '{self.name}' is missing; a mini-batch that is not complete uses it. "
+                'Restore it in EVENKEEL_DATA_STREAMS, or resume with {"from": "scratch"}.',
                 pointer=pointer_of(self.name),
             )
         return found
 
     def input(self, number: int) -> TableInput:
-        """A version as the engine reads it. Raises SpecError `dimension_missing`."""
+        """Returns the input of this version for the engine. Raises SpecError `dimension_missing`."""
         if self._schema is None:
             raise RuntimeError(f"the table '{self.name}' was not opened")
         return TableInput(self._source, self.version(number).files, self._schema)
 
-    def of_own_files(self, text: str) -> str:
-        """A text of Spark's with the table's own files in the place of their copies, which nobody is to mend."""
-        advice = f" (of the table '{self.name}', which is followed: mend the file in its place, and resume)"
+    def with_own_names(self, text: str) -> str:
+        """Replaces the paths of copies in a message of Spark by those of the table's own files."""
+        advice = f" (of the lookup table '{self.name}': replace the file, and resume)"
         place = self._source.path.rstrip("/")
 
         def own(copy: re.Match[str]) -> str:
@@ -262,19 +262,20 @@ class FollowedTable:
         return self._copies.sub(own, text)
 
     def keep_only(self, numbers: Collection[int]) -> None:
-        """Removes versions below the newest that nothing can need: all but these."""
+        """Removes the versions older than the newest one, except these."""
         self._versions.keep_only({*numbers, self.newest.number})
 
-    def go_back(self, refused: int, number: int, reason: HeldBack) -> None:
-        """Goes back to an older version, since a newer one, which no mini-batch has begun with, cannot be planned with.
-        It is not taken again as it is. One that was taken since then stays. Raises SpecError `dimension_missing`.
+    def revert(self, refused: int, number: int, reason: NotTaken) -> None:
+        """Returns to the older version `number`, since no plan can be made with the version `refused`, which no
+        mini-batch has used. The same files are not copied again. A version that was made since then is kept. Raises
+        SpecError `dimension_missing`.
         """
         with self._changes:
             version, older = self.version(refused), self.version(number)
             self._refused[version.fingerprint] = reason
             if self.newest.number == refused:
                 self._newest = older
-                self._hold_back(reason)
+                self._set_not_taken(reason)
             self._versions.remove(refused)
 
     def _take_first(self, pause: Callable[[float], object]) -> None:
@@ -290,15 +291,15 @@ class FollowedTable:
                 if self._take(found, fingerprint):
                     return
             except SpecError as error:
-                # A file may be gone between its listing and a look at it; what was copied stays as it is.
+                # A file may be removed after it was listed and before it is read. A copy does not change.
                 if error.code != "unreadable_file" or self._refused:
                     raise
                 unreadable = error
             pause(SETTLE_SECONDS)
         raise unreadable or SpecError.of(
             "table_keeps_changing",
-            f"'{self._source.path}' changes while it is copied, each time. Resume once it is left alone, and replace "
-            "its files by renaming whole ones.",
+            f"'{self._source.path}' changed during each attempt to copy it. Resume when nothing writes to it, and "
+            "replace files by renaming complete ones.",
             pointer=f"{pointer_of(self.name)}/path",
         )
 
@@ -308,21 +309,21 @@ class FollowedTable:
         if fingerprint is None:
             raise SpecError.of(
                 "table_not_followable",
-                f"The store of '{self._source.path}' does not tell when files change: remove 'follow'.",
+                f"The store of '{self._source.path}' does not report when files change: remove 'follow'.",
                 pointer=f"{pointer_of(self.name)}/follow",
             )
         return found, fingerprint
 
     def _take(self, found: TableFiles, fingerprint: str, place: Place = nullcontext) -> bool:
-        """Copies the files, unless they change meanwhile. Raises SpecError and StoreUnavailableError."""
+        """Copies the files; returns False if they changed meanwhile. Raises SpecError and StoreUnavailableError."""
         try:
             with place():
                 draft = self._versions.copy(found, fingerprint, self._check)
             if self._listed()[1] != fingerprint:
                 return False
-            # Nobody may be there any more whom the version would be for.
+            # The attempt may have ended during the copy.
             self._check()
-            taken = self._accepted(draft, found)
+            taken = self._publish_draft(draft, found)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -336,47 +337,48 @@ class FollowedTable:
             self._versions.drop_drafts()
         with self._changes:
             self._newest = taken
-            self._changing = self.held_back = None
+            self._changing = self.not_taken = None
             self._refused.clear()
         self._put_off.clear()
         _log.info("dimension_taken", table=self.name, version=taken.number, bytes=taken.files.bytes)
         return True
 
-    def _accepted(self, draft: Draft, found: TableFiles) -> Version:
-        """The draft of what was found as a version, unless its columns are others. Raises SpecError."""
+    def _publish_draft(self, draft: Draft, found: TableFiles) -> Version:
+        """Makes the draft a version. Raises SpecError if the table cannot be read or its columns have changed."""
         try:
             schema = read_schema(self.name, self._source, draft.files)
             if self._schema is not None and schema != self._schema:
                 raise SpecError.of(
                     "schema_changed",
-                    f"'{self._source.path}' had the columns {_told(self._schema)}, and has {_told(schema)} now. Give "
-                    'it those of before, or resume with {"from": "scratch"}.',
+                    f"'{self._source.path}' had the columns {_columns_text(self._schema)}, and now has "
+                    f"{_columns_text(schema)}. "
+                    'Restore the previous columns, or resume with {"from": "scratch"}.',
                     pointer=f"{pointer_of(self.name)}/path",
                 )
         except SpecError as error:
-            told = _of_own_files(error, draft.files, found)
-            # It will not be another one by copying it again.
-            self._refused[draft.fingerprint] = HeldBack(told.code, told.issues[0].detail)
+            told = _with_own_names(error, draft.files, found)
+            # Copying the same files again would fail in the same way.
+            self._refused[draft.fingerprint] = NotTaken(told.code, told.issues[0].detail)
             raise told from None
         self._schema = schema
         return self._versions.keep(draft)
 
-    def _hold_back(self, held_back: HeldBack) -> None:
-        if held_back != self.held_back:
-            self.held_back = held_back
-            _log.warning("dimension_not_taken", table=self.name, code=held_back.code, detail=held_back.detail)
+    def _set_not_taken(self, not_taken: NotTaken) -> None:
+        if not_taken != self.not_taken:
+            self.not_taken = not_taken
+            _log.warning("dimension_not_taken", table=self.name, code=not_taken.code, detail=not_taken.detail)
 
 
 def _is_fresh(found: TableFiles) -> bool:
-    """Whether a file of a store may have been written so lately that another change of it would not be seen. Files of
-    this machine have finer times, and numbers.
+    """Whether a file of a store may have been written so recently that a further change would not be found. Local files
+    have finer times, and inode numbers.
     """
     since = time.time_ns() - _FRESH_SECONDS * 1e9
     return any(isinstance(file, UriFile) and (file.modified or 0) > since for file in found.files)
 
 
-def _of_own_files(error: SpecError, copies: TableFiles, found: TableFiles) -> SpecError:
-    """The error with the names of the table's own files: nobody knows those of the copies."""
+def _with_own_names(error: SpecError, copies: TableFiles, found: TableFiles) -> SpecError:
+    """Replaces the names of copies in the error by those of the table's own files, which the user knows."""
     own = {f"'{copy.name}'": f"'{file.name}'" for copy, file in zip(copies.files, found.files, strict=True)}
     copied = re.compile("|".join(map(re.escape, own)) or "$^")
     return SpecError(
@@ -387,5 +389,5 @@ def _of_own_files(error: SpecError, copies: TableFiles, found: TableFiles) -> Sp
     )
 
 
-def _told(schema: Schema) -> str:
+def _columns_text(schema: Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema.fields)

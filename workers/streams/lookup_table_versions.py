@@ -1,23 +1,11 @@
-"""The versions of a table that a stream follows: copies of its files, of which Spark reads nothing else.
+"""The versions of lookup tables on disk, and the record of which versions each mini-batch uses.
 
     <streams>/<job>/g<generation>/dimensions/<table>/v<number>/manifest.json
-    <streams>/<job>/g<generation>/dimensions/<table>/v<number>/<place><suffixes>    a file as it was
-
-The manifest tells sizes, and the names of the table's own files, which earlier versions of the service left out.
-
-Copies and not links: a file that is written again in its place would change under a link. A version is made aside and
-shown by one rename, with its manifest in it, so that one is there wholly or not at all; it never changes.
-
-Which versions of the followed tables each mini-batch runs with: decided before it begins.
-
+    <streams>/<job>/g<generation>/dimensions/<table>/v<number>/<place><suffixes>    a copied file
     <streams>/<job>/g<generation>/versions/<number of the mini-batch>-<fence>.json
-    <streams>/<job>/g<generation>/versions/fence-<fence>     of the last attempt
+    <streams>/<job>/g<generation>/versions/fence-<fence>                            of the last attempt
 
-A mini-batch that was cut short comes again, perhaps after its sink took it. Run with another version, it would bring
-rows into the state that the sink never saw, and both would differ for ever. So each attempt that begins one writes down
-what it runs it with, and an attempt whose sink has the mini-batch follows the decision of the newest before it: older
-ones were shut out of the sink before that decided. Where the sink does not have it, the state does not either, and the
-next attempt decides anew.
+Spark reads only the copies. See `TableVersions` for the copies, `BatchVersions` for the record.
 """
 
 from __future__ import annotations
@@ -41,13 +29,19 @@ _CHUNK = 4 << 20
 _SHOWN = re.compile(r"v([1-9][0-9]*)")
 _SUFFIXES = re.compile(r"(?:\.[A-Za-z0-9_-]{1,16}){0,2}$")
 _MARGIN = 2
-"""A copy is begun where so many times its bytes are free: checkpoints are on the same disk, and need room, too."""
+"""A copy begins only if this many times its bytes are free: checkpoints are on the same disk, and need space, too."""
+
+KEPT = 100
+"""For how many mini-batches the decision is kept: as many as Spark reports. Only the last one can run again."""
+
+_FENCE = "fence-"
+_DECISION = re.compile(r"([0-9]+)-([0-9]+)\.json")
 
 
 @dataclass(frozen=True)
 class Version:
-    """One version. `fingerprint` tells what the table's own files were like; `taken_at` in milliseconds since the
-    epoch.
+    """One version of a table. `fingerprint` identifies the state of the table's own files; `taken_at` is in
+    milliseconds since the epoch.
     """
 
     number: int
@@ -58,17 +52,17 @@ class Version:
 
 @dataclass(frozen=True)
 class Draft:
-    """A copy that is no version yet."""
+    """A copy that is not a version yet."""
 
     fingerprint: str
     files: TableFiles
     own: tuple[str, ...]
-    """Names of the table's own files, in the same order, below the table's path; empty for one that is that path."""
+    """The paths of the table's own files relative to the table, in the same order; empty for a table of one file."""
 
 
 def fingerprint_of(found: TableFiles) -> str | None:
-    """What is other once somebody has added, removed or written a file of those that were listed; None where a store
-    does not tell.
+    """Returns a value that changes if a listed file is added, removed or written; None if the store does not report
+    versions.
     """
     if None in found.versions:
         return None
@@ -77,39 +71,45 @@ def fingerprint_of(found: TableFiles) -> str | None:
 
 
 def suffixes_of(name: str) -> str:
-    """The last two suffixes of a file's name: Spark tells by them how it is compressed. Nothing else of the name is
-    kept, since Spark cannot read each.
+    """Returns the last two suffixes of a file's name, from which Spark infers the compression. Spark cannot read every
+    name, so a copy keeps nothing else of it.
     """
     found = _SUFFIXES.search(name)
     return found[0] if found is not None else ""
 
 
 def directory_name(table: str) -> str:
-    """What the directory of a table's versions is called, whatever characters its name has."""
+    """Returns a valid directory name for a table's versions, for any table name."""
     plain = re.sub(r"[^A-Za-z0-9_]", "-", table)[:40]
     return f"{plain}-{hashlib.sha256(table.encode()).hexdigest()[:8]}"
 
 
-class DimensionVersions:
-    """Those of one table, in a directory of their own. `fence` keeps apart what attempts leave half done."""
+class TableVersions:
+    """The versions of one table, in their own directory. `fence` separates the drafts of different attempts.
+
+    A version has copies and not links, since a file that is overwritten would change under a link. A version is copied
+    to a draft directory and published by one rename, together with its manifest. So it exists completely or not at all,
+    and never changes. The manifest has the sizes, and the names of the table's own files, which earlier versions of the
+    service omitted.
+    """
 
     def __init__(self, directory: Path, table: str, fence: int) -> None:
-        # It may be told by way of links; its files are opened without following any.
+        # The configured path may contain links; files are opened without following links.
         self._directory = real(directory)
         self._table = table
         self._draft = directory / f".draft-{fence}"
 
     @property
     def directory(self) -> Path:
-        """Below which all of its copies are."""
+        """The directory of all copies of the table."""
         return self._directory
 
     def newest(self) -> Version | None:
-        """The one with the highest number. Raises OSError."""
+        """Returns the version with the highest number; None if there is none. Raises OSError."""
         return self.find(max(self._numbers(), default=0))
 
     def find(self, number: int) -> Version | None:
-        """The version of that number, with all its files; None where it is not there, or not whole. Raises OSError."""
+        """Returns the version of that number; None if it is missing or not complete. Raises OSError."""
         directory = self._directory / f"v{number}"
         try:
             told = json.loads((directory / _MANIFEST).read_text(encoding="utf-8"))
@@ -123,21 +123,21 @@ class DimensionVersions:
         return Version(number, told["fingerprint"], told["taken_at"], found)
 
     def own_name(self, number: int, copy: str) -> str | None:
-        """The name of the table's own file, below the table's path, of which a version has that copy; None where nobody
-        knows. Raises nothing.
+        """Returns the path, relative to the table, of the file from which a version has that copy; None if unknown.
+        Raises nothing.
         """
         try:
             told = json.loads((self._directory / f"v{number}" / _MANIFEST).read_text(encoding="utf-8"))
             own = dict(zip((name for name, _ in told["files"]), told["own"], strict=True))[copy]
         except (OSError, ValueError, KeyError):
             return None
-        # Any bytes may be a name.
+        # A file name may be any bytes.
         return str(own).encode(errors="replace").decode()
 
     def copy(self, found: TableFiles, fingerprint: str, check: Callable[[], object]) -> Draft:
-        """Copies the table's files. `check` is called every few megabytes, and may end it by what it raises.
+        """Copies the table's files. `check` is called every few megabytes, and may raise to stop the copy.
 
-        Raises OSError, FileNotFoundError among them for a file that is gone, and StoreUnavailableError.
+        Raises OSError (FileNotFoundError for a file that no longer exists), and StoreUnavailableError.
         """
         shutil.rmtree(self._draft, ignore_errors=True)
         make_directory(self._draft)
@@ -167,17 +167,17 @@ class DimensionVersions:
         sync_directory(self._directory)
         version = self.find(number)
         if version is None:
-            raise FileNotFoundError(f"version {number} is gone")
+            raise FileNotFoundError(f"version {number} is missing")
         return version
 
     def _show(self) -> int:
-        """Gives the draft the next number that is free."""
+        """Renames the draft to the next free number, and returns the number."""
         number = max(self._numbers(), default=0) + 1
         while True:
             try:
                 self._draft.rename(self._directory / f"v{number}")
             except OSError as error:
-                # Onto a directory with files in it, another attempt's, no rename leads.
+                # Another attempt has made this version: a rename does not replace a directory with files.
                 if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
                     raise
                 number += 1
@@ -185,14 +185,14 @@ class DimensionVersions:
                 return number
 
     def drop_drafts(self) -> None:
-        """Removes what this attempt and those before it left half done."""
+        """Removes the drafts of this attempt and of earlier ones."""
         own = _fence_of(self._draft)
         for path in self._directory.glob(".draft-*"):
             if _fence_of(path) <= own:
                 shutil.rmtree(path, ignore_errors=True)
 
     def keep_only(self, numbers: Collection[int]) -> None:
-        """Removes the other versions below the newest of these; what is above it, another attempt has made since."""
+        """Removes the other versions older than the newest of these. A newer attempt may have made the later ones."""
         newest = max(numbers, default=0)
         for number in self._numbers():
             if number < newest and number not in numbers:
@@ -231,13 +231,6 @@ def _fence_of(draft: Path) -> int:
     return int(told) if told.isdecimal() else 0
 
 
-_FENCE = "fence-"
-_DECISION = re.compile(r"([0-9]+)-([0-9]+)\.json")
-
-KEPT = 100
-"""Mini-batches of which it is known, as many as Spark tells of; the last one alone can come again."""
-
-
 @dataclass(frozen=True)
 class Use:
     """A version in use, and the first mini-batch in a row that ran with it."""
@@ -247,14 +240,21 @@ class Use:
 
 
 class BatchVersions:
-    """Those of one checkpoint, in a directory of their own, for the attempt that has the token `fence`."""
+    """The record of which versions each mini-batch of a checkpoint uses, for the attempt with the token `fence`.
+
+    A mini-batch that was interrupted runs again, perhaps after its sink committed it. With another version, it would
+    put rows into the state that the sink never received, and both would differ from then on. So each attempt records
+    the versions of a mini-batch before it begins. An attempt whose sink has the mini-batch uses the newest decision
+    before its own: older attempts were fenced off from the sink before that decision. If the sink does not have the
+    mini-batch, the state does not have it either, and the next attempt decides again.
+    """
 
     def __init__(self, directory: Path, fence: int) -> None:
         self._directory = directory
         self._fence = fence
 
     def announce(self) -> None:
-        """Tells attempts with older tokens that they are not the last one any more. Raises OSError."""
+        """Records this attempt as the last one; attempts with older tokens find that out. Raises OSError."""
         make_directory(self._directory)
         (self._directory / f"{_FENCE}{self._fence}").touch()
         for fence in self._announced():
@@ -262,8 +262,8 @@ class BatchVersions:
                 (self._directory / f"{_FENCE}{fence}").unlink(missing_ok=True)
 
     @property
-    def is_overtaken(self) -> bool:
-        """Whether an attempt with a newer token was announced. Raises OSError."""
+    def is_superseded(self) -> bool:
+        """Whether an attempt with a newer token has started. Raises OSError."""
         return max(self._announced(), default=0) > self._fence
 
     def _announced(self) -> list[int]:
@@ -271,12 +271,12 @@ class BatchVersions:
         return [int(fence) for fence in told if fence.isdecimal()]
 
     def newest(self) -> int | None:
-        """The last mini-batch that was begun with a decision. Raises OSError."""
+        """Returns the last mini-batch that has a decision; None if there is none. Raises OSError."""
         return max((batch_id for batch_id, _ in self._decided()), default=None)
 
     def of(self, batch_id: int, *, by_earlier: bool = True) -> dict[str, Use] | None:
-        """What the last attempt that decided of a mini-batch decided, by table; None where none did, or it is
-        forgotten. Without those `by_earlier` attempts, of this one and newer ones alone. Raises OSError.
+        """Returns the newest decision for a mini-batch, by table; None if there is none, or it was removed. With
+        `by_earlier` False, only decisions of this attempt and newer ones count. Raises OSError.
         """
         fences = [fence for decided, fence in self._decided() if decided == batch_id]
         newest = max(fences, default=None)
@@ -289,10 +289,8 @@ class BatchVersions:
         return {table: Use(use["version"], use["since"]) for table, use in told.items()}
 
     def decide(self, batch_id: int, versions: Mapping[str, int]) -> dict[str, Use]:
-        """What the mini-batch runs with: `versions`, unless this attempt has decided already, or a newer one. Durable
-        when it returns.
-
-        Raises OSError.
+        """Decides that the mini-batch runs with `versions`, unless this attempt or a newer one has decided already.
+        Returns the decision, which is durable by then. Raises OSError.
         """
         before = self.of(batch_id - 1) or {}
         uses = {}

@@ -1,6 +1,6 @@
-"""The tables that a stream follows: which versions of them its mini-batches run with, and when others are to be used.
+"""The lookup tables that a stream follows: which versions its mini-batches use, and when to change them.
 
-Rows that were joined before a change keep the values of before: nothing is corrected.
+Rows that were joined before a change keep the old values; they are not corrected.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any
 from workers.engine.spark.sources import TableInput
 from workers.engine.streaming.micro_batch import BatchDone, BatchGuard
 from workers.jobs.attempt import AttemptStopped
-from workers.streams.lookup_table_polling import SETTLE_SECONDS, FollowedTable, HeldBack, TableLooks
+from workers.streams.lookup_table_polling import SETTLE_SECONDS, FollowedTable, NotTaken, TableChecks
 from workers.streams.lookup_table_versions import BatchVersions, Use
 
 _FIRST_RETRY_SECONDS = 1.0
 """The delay after a check that failed; it doubles with each further failure, up to the period of checks."""
 
 Versions = Mapping[str, int]
-"""By table."""
+"""The number of a version, by table name."""
 
 
 class OtherVersionsError(Exception):
-    """The mini-batch that begins is to run with other versions than those that the stream was planned with."""
+    """The mini-batch must run with other versions than those of the stream's plan."""
 
 
-class Dimensions:
-    """Those of one attempt. One thread at a time looks; the stream's own thread begins mini-batches meanwhile, and
-    another one tells and tidies.
+class LookupTables:
+    """The followed tables of one attempt. Only one thread at a time checks them. At the same time the stream's own
+    thread begins mini-batches, and another thread reports and removes versions.
 
     `every` is the period, in seconds, in which a running stream checks its tables; `looks` runs the checks in a thread
     of their own. A check that fails is repeated sooner, with exponential backoff. `jitter` gives numbers from 0 to 1.
@@ -43,7 +43,7 @@ class Dimensions:
         decided: BatchVersions,
         checkpoint: Path,
         every: float,
-        looks: TableLooks,
+        looks: TableChecks,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -59,44 +59,48 @@ class Dimensions:
         """Checks in a row that failed."""
         self._in_sink: int | None = None
         self._newest: Versions = {}
-        """What mini-batches run with. Looks take others meanwhile: whoever takes them up does so between two steps."""
+        """The versions for the next mini-batches. Checks make newer ones at the same time; `adopt_newest` adopts them.
+        """
 
     def open(self, pause: Callable[[float], object]) -> None:
-        """Takes the newest versions. Raises as `FollowedTable.open`, AttemptStopped, and OSError."""
+        """Makes and adopts the newest versions. Raises what `FollowedTable.open` raises, AttemptStopped, OSError."""
         self._decided.announce()
         for table in self._tables.values():
             table.open(pause)
-        # The attempt may have ended while a directory was listed: what follows removes files.
+        # The attempt may have ended while a directory was listed; it must not remove files after that.
         self._looks.check()
-        self.take_up()
+        self.adopt_newest()
         self._due = self._clock() + self._every
         self.tidy(self.newest)
 
-    def agree_with(self, in_sink: int | None) -> None:
-        """What the sink has, as its `committed` says once it has shut out older attempts. What they decided of a
-        mini-batch holds if it is there.
+    def set_committed(self, in_sink: int | None) -> None:
+        """Sets the last mini-batch in the sink: its `committed` after older attempts were fenced off. The decision of
+        an older attempt is binding only for a mini-batch that is in the sink.
         """
         self._in_sink = in_sink
 
     @property
     def newest(self) -> Versions:
-        """What mini-batches run with of which nothing is decided yet."""
+        """The versions for mini-batches without a decision."""
         return self._newest
 
     def of_next_batch(self) -> Versions:
-        """What the mini-batch that comes next runs with: what it began with, where it was cut short and the sink has
-        it. Raises OSError.
+        """Returns the versions of the next mini-batch. One that was interrupted and that is in the sink keeps the
+        versions that it began with. Raises OSError.
         """
         pending = self._pending()
         return self.newest if pending is None else {**self.newest, **self._holding(pending)}
 
     def of_batch(self, batch_id: int) -> Versions:
-        """What was decided of a mini-batch; nothing where that is forgotten. Raises OSError."""
+        """Returns the versions that were decided for a mini-batch; empty if they are not stored any more. Raises
+        OSError.
+        """
         return self._versions(self._decided.of(batch_id))
 
     def _holding(self, batch_id: int) -> Versions:
-        """What was decided of a mini-batch and holds for this attempt; nothing where it is to decide. The version of
-        an earlier attempt may be one that cannot be read: kept, the mini-batch would never be done.
+        """Returns the versions of a mini-batch that this attempt must use; empty if it may decide. The decision of an
+        earlier attempt binds only if the sink has the mini-batch: with a version that cannot be read, the mini-batch
+        would never complete.
         """
         by_earlier = self._in_sink is not None and self._in_sink >= batch_id
         return self._versions(self._decided.of(batch_id, by_earlier=by_earlier))
@@ -104,53 +108,54 @@ class Dimensions:
     def _versions(self, uses: Mapping[str, Use] | None) -> Versions:
         return {name: use.version for name, use in (uses or {}).items() if name in self._tables}
 
-    def go_back(self, planned: Versions, reason: HeldBack) -> bool:
-        """Whether mini-batches can run with the versions of the plan at hand after all, where newer ones cannot be
-        planned with: these are held back from now on. Raises SpecError `dimension_missing` and OSError.
+    def revert(self, planned: Versions, reason: NotTaken) -> bool:
+        """Returns to the versions of the current plan if no plan can be made with newer ones. The newer ones are not
+        used from then on. Returns False if the next mini-batch needs them. Raises SpecError `dimension_missing` and
+        OSError.
         """
         refused = self.newest
-        if self.of_next_batch() != refused or planned == refused or self._decided.is_overtaken:
+        if self.of_next_batch() != refused or planned == refused or self._decided.is_superseded:
             return False
         for name, table in self._tables.items():
             if refused[name] != planned[name]:
-                table.go_back(refused[name], planned[name], reason)
+                table.revert(refused[name], planned[name], reason)
         self._newest = {name: planned[name] for name in self._tables}
         return True
 
     def inputs(self, versions: Versions) -> dict[str, TableInput]:
-        """The tables as the engine reads them. Raises SpecError `dimension_missing`."""
+        """Returns the inputs of these versions for the engine. Raises SpecError `dimension_missing`."""
         return {name: table.input(versions[name]) for name, table in self._tables.items()}
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look."""
+        """Whether the next check is due."""
         return self._clock() >= self._due
 
     def step(self) -> bool | None:
-        """Whether there are newer versions now; None where there are none and no look has ended meanwhile. Those of one
-        table are taken up though another one is still copied. Begins a look where it is time to, and waits for none.
-        Raises what the look raised.
+        """Adopts newer versions, and starts a check if one is due. Waits for no check. Returns True if there were newer
+        versions, False if a check has ended without one, None otherwise. The new version of one table is adopted even
+        while another table is still copied. Raises what the check raised.
         """
         found = self._looks.found()
-        if self.take_up():
+        if self.adopt_newest():
             return True
         if found is None and self.is_due and not self._looks.is_under_way:
             self._looks.begin(self.look)
         return None if found is None else False
 
-    def take_up(self) -> bool:
-        """Has mini-batches run with what looks have taken so far; whether that is anything new."""
+    def adopt_newest(self) -> bool:
+        """Makes the next mini-batches use the newest versions. Returns whether any of them is new."""
         taken = {name: table.newest.number for name, table in self._tables.items()}
         is_new, self._newest = taken != self._newest, taken
         return is_new
 
     def end(self) -> None:
-        """With the attempt, and any number of times: nothing is copied any more."""
+        """Stops the checks at the end of the attempt. May be called several times."""
         self._looks.end()
 
     def look(self) -> bool:
-        """Checks every table, and returns whether one has a newer version. Copies what has changed, however long that
-        takes. Raises the first error of a table after it has checked all of them.
+        """Checks every table, and returns whether one has a newer version. Copies the changed tables, which may take
+        long. Raises the first error of a table after it has checked all of them.
         """
         found, errors = [], []
         for table in self._tables.values():
@@ -178,23 +183,23 @@ class Dimensions:
         return min(self._every, backoff) * (0.5 + 0.5 * self._jitter())
 
     def begin(self, batch_id: int, planned: Versions) -> None:
-        """Before a mini-batch of a stream that was planned with these versions: decides that it runs with them.
+        """Called before a mini-batch of a stream whose plan has these versions: records that it runs with them.
 
-        Raises OtherVersionsError where it is to run with others, and OSError.
+        Raises OtherVersionsError if it must run with other versions, and OSError.
         """
         holding = self._holding(batch_id)
         if not holding and planned == self.newest:
             self._decided.decide(batch_id, planned)
             holding = self._holding(batch_id)
         if holding != planned:
-            raise OtherVersionsError(f"mini-batch {batch_id} runs with other versions of tables that are followed")
+            raise OtherVersionsError(f"mini-batch {batch_id} needs other versions of lookup tables")
 
     def tidy(self, planned: Versions) -> None:
-        """Removes versions that nothing can need any more: those but the newest, taken up or not, those of the plan at
-        hand and those of a mini-batch that may come again. Raises OSError.
+        """Removes the versions that are not needed any more. Keeps the newest ones, adopted or not, those of the
+        current plan, and those of a mini-batch that may run again. Raises OSError.
         """
-        if self._decided.is_overtaken:
-            # What another attempt needs is for it to say.
+        if self._decided.is_superseded:
+            # A newer attempt decides what it needs.
             return
         pending = self._pending()
         of_pending = {} if pending is None else self.of_batch(pending)
@@ -202,33 +207,33 @@ class Dimensions:
             table.keep_only({versions[name] for versions in (of_pending, planned, self.newest) if name in versions})
 
     def _pending(self) -> int | None:
-        """The mini-batch that was begun and that Spark has not noted: it comes again."""
+        """Returns the mini-batch that began and that Spark has not committed; None if there is none. It runs again."""
         last = self._decided.newest()
         return None if last is None or (self._commits / str(last)).exists() else last
 
-    def of_own_files(self, text: str) -> str:
-        """A text of Spark's with the tables' own files in the place of their copies."""
+    def with_own_names(self, text: str) -> str:
+        """Replaces the paths of copies in a message of Spark by those of the tables' own files."""
         for table in self._tables.values():
-            text = table.of_own_files(text)
+            text = table.with_own_names(text)
         return text
 
-    def told_of_batch(self, batch_id: int) -> dict[str, int] | None:
-        """For clients: the version of each table that a mini-batch ran with; None where it is forgotten. Raises
-        OSError.
+    def reported_versions(self, batch_id: int) -> dict[str, int] | None:
+        """Returns, for clients, the version of each table that a mini-batch used; None if it is not stored any more.
+        Raises OSError.
         """
         return dict(self.of_batch(batch_id)) or None
 
-    def told(self, planned: Versions) -> list[dict[str, Any]]:
-        """For clients, as JSON values: of each table the version that is in use, and why a newer one is not."""
+    def report(self, planned: Versions) -> list[dict[str, Any]]:
+        """Returns, for clients, the version in use of each table as JSON, and why a newer one is not used."""
         last = self._decided.newest()
         uses = (None if last is None else self._decided.of(last)) or {}
-        told = []
+        report = []
         for name, table in self._tables.items():
             version = table.version(planned[name])
             use = uses.get(name)
-            # Looked up once: a look may be under way.
-            held_back = table.held_back
-            told.append(
+            # Read once: a check may replace it at the same time.
+            not_taken = table.not_taken
+            report.append(
                 {
                     "table": name,
                     "version": version.number,
@@ -236,24 +241,24 @@ class Dimensions:
                     "taken_at": datetime.fromtimestamp(version.taken_at / 1000, UTC).isoformat(),
                     "files": len(version.files.files),
                     "bytes": version.files.bytes,
-                    "not_taken": None if held_back is None else {"code": held_back.code, "detail": held_back.detail},
+                    "not_taken": None if not_taken is None else {"code": not_taken.code, "detail": not_taken.detail},
                 }
             )
-        return told
+        return report
 
 
 class VersionGuard:
-    """A `BatchGuard` for a stream that was planned with these versions: it begins no mini-batch that needs others."""
+    """A `BatchGuard` for a stream whose plan has these versions. Begins no mini-batch that needs others."""
 
-    def __init__(self, inner: BatchGuard, dimensions: Dimensions, planned: Versions) -> None:
+    def __init__(self, inner: BatchGuard, lookup_tables: LookupTables, planned: Versions) -> None:
         self._inner = inner
-        self._dimensions = dimensions
+        self._lookup_tables = lookup_tables
         self._planned = planned
 
     def begin(self, batch_id: int) -> None:
         """See `BatchGuard`. Raises OtherVersionsError."""
         self._inner.begin(batch_id)
-        self._dimensions.begin(batch_id, self._planned)
+        self._lookup_tables.begin(batch_id, self._planned)
 
     def finish(self, done: BatchDone) -> None:
         """See `BatchGuard`."""

@@ -1,4 +1,4 @@
-"""Plans one attempt's stream, and again whenever a table that it follows has changed."""
+"""Plans the stream of an attempt, and plans it again whenever a lookup table has changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from service.contract.job import JobSpec
 from service.contract.problems import SpecError
 from service.sql.compile import compile_job
 from service.store.streaming_state import Stream
-from workers.engine.budget import go_on
+from workers.engine.budget import no_check
 from workers.engine.spark.sources import TableInput
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
 from workers.engine.streaming.sources import BatchBound, StreamInput, bound_of
@@ -18,7 +18,7 @@ from workers.streams.inputs import Inputs
 
 
 class StreamPlans:
-    """The plans of one job, all of which keep the same state."""
+    """The successive plans of one job. All of them use the same state."""
 
     def __init__(self, spec: JobSpec, engine: StreamEngine, inputs: Inputs, state: StateOptions) -> None:
         self._spec = spec
@@ -28,18 +28,18 @@ class StreamPlans:
 
     @property
     def inputs(self) -> Inputs:
-        """What the newest plan reads."""
+        """The tables that the newest plan reads."""
         return self._inputs
 
     def plan(
         self,
         layout: Mapping[str, Any] | None,
         changed: Mapping[str, TableInput] | None = None,
-        check: Callable[[], None] = go_on,
+        check: Callable[[], None] = no_check,
     ) -> PlannedStream:
-        """For the state that is laid out so, with other versions of the tables that have `changed`. Streams stay as
-        they were found. `check` is as in `StreamEngine.plan`. Raises SpecError, StreamPlanError, and what Spark raises
-        when it analyses a plan.
+        """Returns a plan for a state of this `layout` (None if there is no state yet), with other versions of the
+        tables that have `changed`. The inputs of streams do not change. `check` is as in `StreamEngine.plan`. Raises
+        SpecError, StreamPlanError, and what Spark raises when it analyses a plan.
         """
         if changed is not None:
             self._inputs = self._inputs.with_tables(changed)
@@ -58,21 +58,21 @@ class StreamPlans:
 
 
 def state_of(spec: JobSpec, stream: Stream | None, slots: int) -> StateOptions:
-    """By default as many partitions as tasks run at once, and those of the state that is there."""
+    """Returns the state's options. By default it keeps its number of partitions, or gets one for each slot."""
     kept = (stream.layout or {}).get("partitions") if stream is not None else None
     return StateOptions(spec.settings.state.provider, spec.settings.state.partitions or kept or slots)
 
 
 def check_layout(before: Mapping[str, Any] | None, planned: PlannedStream) -> None:
-    """Raises SpecError where a state is there that the plan does not agree with."""
+    """Raises SpecError `state_not_compatible` if the plan cannot use the existing state of layout `before`."""
     if before is None:
         return
     found = differences(dict(before), planned.layout)
     if found:
         raise SpecError.of(
             "state_not_compatible",
-            f'{"; ".join(map(str, found))}. Resume with it as it was, or with {{"from": "scratch"}}: all input '
-            "that is still there is read again, into a new generation of the result.",
+            f"{'; '.join(map(str, found))}. Restore the previous value and resume, or resume with "
+            '{"from": "scratch"}: all input that still exists is read again, into a new generation of the result.',
         )
 
 

@@ -1,6 +1,7 @@
-"""Which sink a job's result goes to.
+"""Starts streams: plans a stream, opens its state and its sink, and hands it over to the supervisor.
 
-Starts streams: plans them, opens their state and their sink, and hands them over to the supervisor.
+`StreamRunner.work` runs an incremental job until it stops. A continuous job continues without the calling thread.
+`make_sink` chooses the sink for a job's result.
 """
 
 from __future__ import annotations
@@ -39,21 +40,24 @@ from workers.engine.streaming.sinks.delta import DeltaSink
 from workers.engine.streaming.sinks.managed import ManagedSink
 from workers.engine.streaming.sinks.postgres import PostgresSink
 from workers.jobs.attempt import Attempt
-from workers.jobs.lease import patiently, patiently_aside
-from workers.jobs.outcome import LeaseLost, StreamTexts, Verdict, verdict_of
+from workers.jobs.lease import retry_attempt_write, retry_on_database_fault
+from workers.jobs.outcome import LeaseLost, StreamErrorTexts, Verdict, verdict_of
 from workers.jobs.planning import PlanningThreads, labelled
 from workers.metrics import WorkerMetrics
-from workers.streams.attempt import Following, Opened, StreamAttempt, resting_verdict
+from workers.streams.attempt import Following, Opened, StreamAttempt, stream_verdict
 from workers.streams.backlog import BacklogWatch, watched
 from workers.streams.batch_metrics import StreamMeasuring
 from workers.streams.fencing import StreamGuard
 from workers.streams.inputs import Posted, confined_reading, find_inputs
-from workers.streams.lookup_table_polling import AT_ONCE, FollowedTable, TableLooks
-from workers.streams.lookup_table_versions import BatchVersions, DimensionVersions, directory_name
-from workers.streams.lookup_tables import Dimensions, VersionGuard, Versions
+from workers.streams.lookup_table_polling import AT_ONCE, FollowedTable, TableChecks
+from workers.streams.lookup_table_versions import BatchVersions, TableVersions, directory_name
+from workers.streams.lookup_tables import LookupTables, VersionGuard, Versions
 from workers.streams.planning import StreamPlans, check_layout, state_of
 
 _URL = "EVENKEEL_SINK_{}_URL"
+
+_LOOK_SECONDS = 0.2
+"""The time between two checks of an incremental stream."""
 
 
 def make_sink(
@@ -64,10 +68,10 @@ def make_sink(
     of_nothing: OfNothing | None,
     environment: Mapping[str, str] = os.environ,
 ) -> Sink:
-    """The sink that `spec` names; `result` is where a managed one is kept, `roots` are where others may write. Nothing
-    is written yet.
+    """Returns the sink that `spec` names. `result` is the directory of a managed result; `roots` are the directories
+    below which file sinks may write. Writes nothing.
 
-    Raises SinkError for a connection that is not set up, and a path outside the roots.
+    Raises SinkError for a connection that is not configured, and for a path outside the roots.
     """
     sink = spec.sink
     if isinstance(sink, ManagedSpec):
@@ -76,28 +80,25 @@ def make_sink(
         name = _URL.format(sink.connection.upper())
         url = environment.get(name)
         if not url:
-            raise SinkError(f"The connection '{sink.connection}' is not set up: its worker has no {name}.")
+            raise SinkError(f"The connection '{sink.connection}' is not configured: {name} is not set on the worker.")
         return PostgresSink(url.replace("+psycopg://", "://", 1), sink.table, target, of_nothing)
     if not roots:
-        raise SinkError("No directory is set up that sinks may write to: EVENKEEL_DATA_SINK_ROOTS.")
+        raise SinkError("No directory is configured for sinks. Set EVENKEEL_DATA_SINK_ROOTS.")
     path = find_sink_directory(sink.path, roots)
     if path is None:
         raise SinkError(outside(sink.path))
     return DeltaSink(path, target, of_nothing) if isinstance(sink, DeltaSpec) else AppendingSink(path, target)
 
 
-_LOOK_SECONDS = 0.2
-
-
 @dataclass(frozen=True)
 class HandedOver:
-    """The stream goes on without its task."""
+    """The stream has started and continues without the thread that started it."""
 
     stream: StreamAttempt
 
 
 class StreamRunner:
-    """For the threads of a worker's runners."""
+    """Plans and starts streams. The threads of a worker that run jobs share it."""
 
     def __init__(
         self,
@@ -119,81 +120,83 @@ class StreamRunner:
         self._mark_running = mark_running
         self._clock = clock
         self._pause = pause
-        self._look_places = threading.BoundedSemaphore(AT_ONCE)
+        self._copy_slots = threading.BoundedSemaphore(AT_ONCE)
 
     def work(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> Verdict | HandedOver:
-        """Runs an incremental job until it rests, and starts a continuous one."""
+        """Runs an incremental job until it stops; starts a continuous one. Returns every error as a verdict."""
         attempt.streams = True
-        texts = StreamTexts(self._settings.streams_dir)
+        texts = StreamErrorTexts(self._settings.streams_dir)
         try:
             attempt.driver = driver
             started = self._started(attempt, driver, spec, texts)
             if not isinstance(started, StreamAttempt):
                 return started
             return HandedOver(started) if spec.mode is Mode.CONTINUOUS else self._to_its_end(started)
-        except Exception as error:  # noqa: BLE001 - every end of a job is told to the client
+        except Exception as error:  # noqa: BLE001 - every end of a job is reported to the client
             explained = attempt.claim.kind == jobs.EXPLAIN
-            return verdict_of(error, attempt, texts) if explained else resting_verdict(error, attempt, texts)
+            return verdict_of(error, attempt, texts) if explained else stream_verdict(error, attempt, texts)
 
     def _to_its_end(self, stream: StreamAttempt) -> Verdict:
         def pause(seconds: float) -> None:
-            with stream.attempt.aside():
+            with stream.attempt.waiting_for_database():
                 self._pause(seconds)
 
         try:
             while True:
-                verdict = patiently(lambda _: stream.step(), pause=pause)
+                verdict = retry_on_database_fault(lambda _: stream.step(), pause=pause)
                 if verdict is not None:
-                    patiently(lambda _: stream.close(), pause=pause)
+                    retry_on_database_fault(lambda _: stream.close(), pause=pause)
                     return verdict
                 stream.wait(_LOOK_SECONDS)
         except BaseException:
             stream.abandon()
             raise
 
-    def _started(self, attempt: Attempt, driver: Driver, spec: JobSpec, texts: StreamTexts) -> StreamAttempt | Verdict:
+    def _started(
+        self, attempt: Attempt, driver: Driver, spec: JobSpec, texts: StreamErrorTexts
+    ) -> StreamAttempt | Verdict:
         begun = self._clock()
         attempt.check()
         explained = attempt.claim.kind == jobs.EXPLAIN
-        stream = None if explained else patiently_aside(attempt, lambda: self._open(attempt), self._pause)
+        stream = None if explained else retry_attempt_write(attempt, lambda: self._open(attempt), self._pause)
         posted = self._posted(attempt.claim.tenant, spec)
-        at_hand = self._plannings.run(
+        current = self._plannings.run(
             attempt,
             lambda: self._planned(attempt, driver, spec, stream, posted, texts),
-            discard=lambda unused: unused.let_go(),
+            discard=lambda unused: unused.release_session(),
         )
         planning_ms = round((self._clock() - begun) * 1000)
         self._metrics.planned(planning_ms)
         with ExitStack() as unless_opened:
-            unless_opened.callback(at_hand.let_go)
-            if not self._keep_plan(attempt, stream, at_hand.planned, planning_ms):
+            unless_opened.callback(current.release_session)
+            if not self._keep_plan(attempt, stream, current.planned, planning_ms):
                 return LeaseLost()
             if stream is None:
                 return Ending(JobStatus.SUCCEEDED)
-            # From here on `_opened` gives the session back where it fails.
+            # From here on `_opened` returns the session if it fails.
             unless_opened.pop_all()
         opened = self._plannings.run(
-            attempt, lambda: self._opened(attempt, driver, spec, stream, at_hand), discard=_discard
+            attempt, lambda: self._opened(attempt, driver, spec, stream, current), discard=_discard
         )
         with ExitStack() as unless_started:
             unless_started.callback(_discard, opened)
-            if not patiently_aside(attempt, lambda: self._mark_running(attempt), self._pause):
+            if not retry_attempt_write(attempt, lambda: self._mark_running(attempt), self._pause):
                 return LeaseLost()
-            started = StreamAttempt(attempt, replace(opened, told=texts), self._database, self._clock)
+            started = StreamAttempt(attempt, replace(opened, redact=texts), self._database, self._clock)
             unless_started.pop_all()
         return started
 
     def _keep_plan(self, attempt: Attempt, stream: Stream | None, planned: PlannedStream, planning_ms: int) -> bool:
-        """Stores the plan, and the layout of the stream's state; whether the attempt still has its lease."""
+        """Stores the plan and the layout of the stream's state. Returns False if the attempt has lost its lease."""
         attempt.check()
-        if not patiently_aside(attempt, lambda: self._save_plan(attempt, planned, planning_ms), self._pause):
+        if not retry_attempt_write(attempt, lambda: self._save_plan(attempt, planned, planning_ms), self._pause):
             return False
         if stream is None:
             return True
         check_layout(stream.layout, planned)
         attempt.check()
         # Before the sink is opened: the next attempt must use the layout that the sink was opened for.
-        return patiently_aside(attempt, lambda: self._keep_layout(attempt, planned), self._pause)
+        return retry_attempt_write(attempt, lambda: self._keep_layout(attempt, planned), self._pause)
 
     def _planned(
         self,
@@ -202,14 +205,14 @@ class StreamRunner:
         spec: JobSpec,
         stream: Stream | None,
         posted: Mapping[str, Posted],
-        texts: StreamTexts,
+        texts: StreamErrorTexts,
     ) -> _Planned:
-        """Finds the tables of the job and plans it; called in a thread that may be abandoned."""
-        dimensions = None if stream is None else self._dimensions(attempt, spec, stream)
-        if dimensions is not None:
-            texts.of_copies = dimensions.of_own_files
-        versions = {} if dimensions is None else dimensions.of_next_batch()
-        followed = {} if dimensions is None else dimensions.inputs(versions)
+        """Finds the tables of the job and plans it. Called in a thread that may be abandoned."""
+        lookup_tables = None if stream is None else self._lookup_tables(attempt, spec, stream)
+        if lookup_tables is not None:
+            texts.with_own_names = lookup_tables.with_own_names
+        versions = {} if lookup_tables is None else lookup_tables.of_next_batch()
+        followed = {} if lookup_tables is None else lookup_tables.inputs(versions)
         attempt.check()
         inputs = find_inputs(spec, self._roots, posted, followed)
         attempt.check()
@@ -217,36 +220,36 @@ class StreamRunner:
             attempt.check()
             session = driver.session_for_job() if stream is None else driver.session_for_stream()
             if stream is not None:
-                unless_planned.callback(driver.give_back, session)
+                unless_planned.callback(driver.return_session, session)
             engine = StreamEngine(session, driver.slots, self._known_files)
             plans = StreamPlans(spec, engine, inputs, state_of(spec, stream, driver.slots))
             planned = plans.plan(None if stream is None else stream.layout, check=attempt.check)
-            # The caller gives the session back.
-            let_go = unless_planned.pop_all().close
-        return _Planned(plans, planned, versions, dimensions, let_go)
+            # From here on the caller returns the session.
+            release_session = unless_planned.pop_all().close
+        return _Planned(plans, planned, versions, lookup_tables, release_session)
 
-    def _dimensions(self, attempt: Attempt, spec: JobSpec, stream: Stream) -> Dimensions | None:
-        """The tables that the job follows, with their newest versions."""
+    def _lookup_tables(self, attempt: Attempt, spec: JobSpec, stream: Stream) -> LookupTables | None:
+        """Returns the lookup tables that the job follows, with their newest versions; None if it follows none."""
         if not spec.followed:
             return None
         directory = self._directory(stream)
         tables = []
-        looks = TableLooks(attempt.check, self._look_places)
+        looks = TableChecks(attempt.check, self._copy_slots)
         for name, source in spec.followed.items():
-            versions = DimensionVersions(directory / "dimensions" / directory_name(name), name, attempt.claim.fence)
+            versions = TableVersions(directory / "dimensions" / directory_name(name), name, attempt.claim.fence)
             tables.append(FollowedTable(name, source, self._roots, versions, looks.check, self._clock))
         decided = BatchVersions(directory / "versions", attempt.claim.fence)
         every = self._settings.worker.follow_seconds
-        dimensions = Dimensions(tables, decided, directory / "checkpoint", every, looks, self._clock)
-        dimensions.open(self._pause)
-        return dimensions
+        lookup_tables = LookupTables(tables, decided, directory / "checkpoint", every, looks, self._clock)
+        lookup_tables.open(self._pause)
+        return lookup_tables
 
     def _directory(self, stream: Stream) -> Path:
-        """Where a job keeps all of one generation."""
+        """Returns the directory of one generation of a job."""
         return self._settings.streams_dir / stream.job_id / f"g{stream.generation}"
 
     def _posted(self, tenant: str, spec: JobSpec) -> dict[str, Posted]:
-        """The streams of posted rows that the job names, those that are there."""
+        """Returns the input streams that the job names and that exist, by name."""
         names = [table.stream for table in spec.tables.values() if isinstance(table, StreamTable)]
         if not names:
             return {}
@@ -279,16 +282,16 @@ class StreamRunner:
         driver: Driver,
         spec: JobSpec,
         stream: Stream,
-        at_hand: _Planned,
+        current: _Planned,
     ) -> Opened:
-        """Opens the sink and the directories of the job; called in a thread that may be abandoned. What it changes then
-        is the same as what an attempt changes that has lost its lease: the fencing token of the next attempt makes up
-        for it.
+        """Opens the sink and the directories of the job. Called in a thread that may be abandoned. What an abandoned
+        thread changes does no more harm than an attempt without a lease: the fencing token of the next attempt
+        excludes both.
         """
-        claim, planned = attempt.claim, at_hand.planned
+        claim, planned = attempt.claim, current.planned
         plan = planned.plan
         with ExitStack() as unless_opened:
-            unless_opened.callback(at_hand.let_go)
+            unless_opened.callback(current.release_session)
             attempt.check()
             directory = self._directory(stream)
             directory.mkdir(parents=True, exist_ok=True)
@@ -304,48 +307,48 @@ class StreamRunner:
             unless_opened.callback(sink.close)
             sink.prepare()
             attempt.check()
-            opened = self._with_sink(attempt, driver, spec, stream, at_hand, sink)
+            opened = self._with_sink(attempt, driver, spec, stream, current, sink)
             unless_opened.pop_all()
         return opened
 
     def _with_sink(
-        self, attempt: Attempt, driver: Driver, spec: JobSpec, stream: Stream, at_hand: _Planned, sink: Sink
+        self, attempt: Attempt, driver: Driver, spec: JobSpec, stream: Stream, current: _Planned, sink: Sink
     ) -> Opened:
-        claim, dimensions, directory = attempt.claim, at_hand.dimensions, self._directory(stream)
-        if dimensions is not None:
-            dimensions.agree_with(sink.committed())
+        claim, lookup_tables, directory = attempt.claim, current.lookup_tables, self._directory(stream)
+        if lookup_tables is not None:
+            lookup_tables.set_committed(sink.committed())
         _check_together(stream, sink.committed(), directory / "checkpoint")
         _remove_older(directory)
         stage = Stage(directory / "stage", claim.fence)
         stage.clear_older()
         guard = StreamGuard(self._database, attempt, stream.generation, self._pause)
         trigger = _trigger(spec)
-        reading = confined_reading(spec, self._roots, directory / "checkpoint", lambda: at_hand.plans.inputs)
+        reading = confined_reading(spec, self._roots, directory / "checkpoint", lambda: current.plans.inputs)
 
         def start() -> RunningStream:
-            # What the thread carries that starts a stream, the stream carries all its life.
+            # A stream keeps the job tags and local properties of the thread that started it.
             with labelled(attempt, driver):
-                if dimensions is not None:
-                    at_hand.follow(dimensions)
-                guarded = guard if dimensions is None else VersionGuard(guard, dimensions, at_hand.versions)
+                if lookup_tables is not None:
+                    current.follow(lookup_tables)
+                guarded = guard if lookup_tables is None else VersionGuard(guard, lookup_tables, current.versions)
                 batch = BatchFunction(stage, sink, guarded, reading=reading)
-                frame, output = at_hand.planned.frame, at_hand.planned.output
+                frame, output = current.planned.frame, current.planned.output
                 return RunningStream.start(frame, output, directory / "checkpoint", trigger, batch)
 
-        following = None if dimensions is None else Following(dimensions, lambda: at_hand.versions)
-        tables = watched(spec, at_hand.plans.inputs, self._roots, claim.tenant)
-        sources = [read.table for read in at_hand.planned.reads]
+        following = None if lookup_tables is None else Following(lookup_tables, lambda: current.versions)
+        tables = watched(spec, current.plans.inputs, self._roots, claim.tenant)
+        sources = [read.table for read in current.planned.reads]
         backlog = BacklogWatch(tables, directory / "checkpoint", self._database, sources)
         measuring = StreamMeasuring(directory / "checkpoint", backlog, trigger.every, self._metrics)
         ends = spec.mode is Mode.INCREMENTAL
         return Opened(
             sink,
             stream.generation,
-            lambda: at_hand.planned.reads,
+            lambda: current.planned.reads,
             start,
             ends,
             following,
-            at_hand.let_go,
+            current.release_session,
             measuring,
             check_at_end=reading.check_at_end,
         )
@@ -353,59 +356,59 @@ class StreamRunner:
 
 @dataclass
 class _Planned:
-    """The plan at hand, and the versions of followed tables that it reads. `let_go` gives the session of a stream back;
-    that of an explanation is not used again.
+    """The current plan of a stream, and the versions of the followed tables that it reads. `release_session` returns
+    the session of a stream for reuse. The session of an explanation is not reused.
     """
 
     plans: StreamPlans
     planned: PlannedStream
     versions: Versions
-    dimensions: Dimensions | None
-    let_go: Callable[[], None]
+    lookup_tables: LookupTables | None
+    release_session: Callable[[], None]
 
-    def follow(self, dimensions: Dimensions) -> None:
-        """Plans anew where the next mini-batch runs with other versions. Raises as `StreamPlans.plan`, and SpecError
-        where the new plan cannot go on from the state of the one before.
+    def follow(self, lookup_tables: LookupTables) -> None:
+        """Plans the stream again if the next mini-batch runs with other versions. Raises what `StreamPlans.plan`
+        raises, and SpecError if the new plan cannot continue with the state of the previous plan.
         """
-        versions = dimensions.of_next_batch()
+        versions = lookup_tables.of_next_batch()
         if versions == self.versions:
             return
         layout = self.planned.layout
-        planned = self.plans.plan(layout, dimensions.inputs(versions))
+        planned = self.plans.plan(layout, lookup_tables.inputs(versions))
         check_layout(layout, planned)
         self.planned, self.versions = planned, versions
 
 
 def _discard(opened: Opened) -> None:
-    """Closes the sink of a stream that was not started, and gives its session back."""
+    """Closes the sink of a stream that was not started, and returns its session."""
     try:
         opened.sink.close()
     finally:
-        opened.let_go()
+        opened.release_session()
 
 
 def _check_together(stream: Stream, committed: int | None, checkpoint: Path) -> None:
-    """Raises SpecError where the checkpoint or the sink's rows are gone: a stream that went on all the same would leave
-    out what is in the other one alone.
+    """Raises SpecError if the checkpoint or the sink's rows are missing. If only one of them exists, a stream that
+    continues would lose rows.
     """
     begun = any((checkpoint / "offsets").glob("[0-9]*"))
     newest = stream.last_batch if committed is None else committed
     if not begun and newest is not None:
         raise SpecError.of(
             "checkpoint_missing",
-            f"The checkpoint of the job is gone, which had come to mini-batch {newest}. Do all workers share "
-            'EVENKEEL_DATA_STREAMS? Put it back, or resume with {"from": "scratch"}.',
+            f"The checkpoint of the job is missing; its last mini-batch was {newest}. Check that all workers share "
+            'EVENKEEL_DATA_STREAMS. Restore the checkpoint, or resume with {"from": "scratch"}.',
         )
     if committed is None and stream.rows_out > 0:
         raise SpecError.of(
             "result_missing",
-            f"The sink has lost the {stream.rows_out} rows that it was given. Put them back, or resume with "
-            '{"from": "scratch"}, which makes them anew.',
+            f"The {stream.rows_out} rows that the job wrote are missing from the sink. Restore them, or resume with "
+            '{"from": "scratch"} to write them again.',
         )
 
 
 def _remove_older(directory: Path) -> None:
-    """Removes what is left of the states that were thrown away."""
+    """Removes the directories of older generations."""
     own = int(directory.name.removeprefix("g"))
     for path in directory.parent.glob("g[0-9]*"):
         if path.name.removeprefix("g").isdecimal() and int(path.name.removeprefix("g")) < own:

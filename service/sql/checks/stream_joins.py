@@ -1,13 +1,10 @@
-"""Two streams that are joined and aggregated by the join's key: which such queries can be kept in one state.
+"""Decides which joins of two streams are supported, and creates the issues for the others.
 
-Rows of both are aggregated by the key side by side, and put together group by group: no row of either is kept for the
-other. So whatever the query asks of the joined rows must follow from what each side counts, sums and compares by
-itself (the planner's part of it is `workers/engine/streaming/stream_joins.py`).
+A join that is aggregated by its key needs no state of rows: both sides are aggregated separately and combined group by
+group (`workers/engine/streaming/stream_joins.py`). So every aggregate must be computable from aggregates of each side.
 
-Two streams whose joined rows are asked for: which such joins forget the rows that find no partner any more.
-
-Spark keeps the rows of both sides, and drops those that the watermarks have passed. So both streams need event time,
-and the condition of the join has to bound the time between the rows of a pair (`service/sql/resolve/event_time.py`).
+Any other join keeps the rows of both sides until the watermarks have passed them. So both streams need an event time,
+and ON must bound the time between the rows of a pair (`service/sql/resolve/event_time.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ from service.sql.statements.join_hints import CONDITION_MOVES, NULL_EXTENDED, ON
 from service.sql.types.aggregates import product_has_parts, refusal_of_parts
 from service.sql.types.data_types import DataType, TypeName
 
-_PARTED = frozenset(
+_COMPUTABLE_PER_SIDE = frozenset(
     {
         AggregateFunction.COUNT,
         AggregateFunction.SUM,
@@ -53,16 +50,17 @@ _PARTED = frozenset(
         AggregateFunction.LAST_VALUE,
     }
 )
-"""Calls over joined rows that follow from calls over a side."""
+"""Functions over joined rows that can be computed from aggregates of one side."""
 
 _WAY_OUT = "Give one of the two tables the role 'static', or"
 
 
 @dataclass(frozen=True)
 class JoinedRows:
-    """The rows that a query groups, which come out of a join with nothing but filters and expressions between: the last
-    join of `query`, whose pointer is `at`. `columns` are what the grouping query's names stand for, over the join's
-    columns; `conditions` stand above the join, None for one that cannot be read.
+    """The rows that a query groups, if they are those of the last join of `query` after filters and projections.
+
+    `at` is the pointer of `query`. `columns` maps the names of the grouping query to expressions over the join's
+    columns; `conditions` are the filters above the join, None for one that cannot be read.
     """
 
     query: BoundQuery
@@ -77,11 +75,11 @@ class JoinedRows:
 
     @property
     def pointer(self) -> str:
-        """Where the join stands."""
+        """The pointer of the join."""
         return f"{self.at}/joins/{self.join.index}"
 
     def side_of(self, *trees: Expression) -> Side | None:
-        """The side whose columns the trees are over; None for both sides' and for none's."""
+        """Returns the side whose columns the trees read; None if they read both sides or none."""
         names = {name for tree in trees for name in columns_of(tree)}
         right = {field.name for field, _ in self.join.right.columns}
         if names and names <= right:
@@ -89,12 +87,12 @@ class JoinedRows:
         return Side.LEFT if names and not names & right else None
 
     def null_extended(self, side: Side) -> bool:
-        """Whether the join makes rows in which the side's columns are all NULL."""
+        """Whether the join emits rows in which the side's columns are all NULL."""
         return side in NULL_EXTENDED.get(self.join.kind, frozenset())
 
 
 def joined_rows(query: BoundQuery, at: str) -> JoinedRows | None:
-    """What `query`, whose pointer is `at`, groups, where that comes out of a join."""
+    """Returns the rows that `query`, whose pointer is `at`, groups, if they come from a join; else None."""
     around: list[tuple[BoundDerived, BoundQuery]] = []
     inner = query
     while not inner.joins:
@@ -118,29 +116,29 @@ def joined_rows(query: BoundQuery, at: str) -> JoinedRows | None:
 
 
 def is_ordered(query: BoundQuery) -> bool:
-    """Whether the query has an ORDER BY that orders, or a LIMIT."""
+    """Whether the query has an ORDER BY with a column, or a LIMIT."""
     return query.limit is not None or any(key.expression.columns for key in query.order_by)
 
 
 def call_text(call: BoundCall) -> str:
-    """A call as SQL."""
+    """Returns a call as SQL."""
     arguments = ", ".join(map(str, call.arguments)) or "*"
     condition = "" if call.filter is None else f" FILTER (WHERE {call.filter})"
     return f"{call.function.value}({'DISTINCT ' if call.distinct else ''}{arguments}){condition}"
 
 
 def is_distinct(call: BoundCall) -> bool:
-    """Whether DISTINCT matters to the call."""
+    """Whether DISTINCT changes the result of the call."""
     return call.distinct and call.function not in {AggregateFunction.MIN, AggregateFunction.MAX}
 
 
 def is_known(type_: DataType | None) -> bool:
-    """Whether a state can have a column of the type, NULLs of it included."""
+    """Whether a state can have a column of the type."""
     return type_ is not None and (type_.name is not TypeName.OTHER or bool(type_.parts))
 
 
 def issues_of_joined_streams(query: BoundQuery, at: str, rows: JoinedRows) -> Iterator[Issue]:
-    """Why `query`, which groups the rows of two streams that are joined, cannot be kept in one state."""
+    """Yields why `query`, which groups the rows of a join of two streams, cannot be computed in one state."""
     join = _join_issue(rows) or _group_issue(query, at, rows)
     if join is not None:
         yield join
@@ -149,8 +147,8 @@ def issues_of_joined_streams(query: BoundQuery, at: str, rows: JoinedRows) -> It
         why = _call_refusal(call, rows)
         if why is not None:
             detail = (
-                f"Two streams are joined, and {call_text(call)} {why}: each of them is aggregated by itself. "
-                f"{_WAY_OUT} ask for what follows from one side, or from counts and sums of both."
+                f"Each side of a join of two streams is aggregated separately, but {call_text(call)} {why}. "
+                f"{_WAY_OUT} use aggregates over the columns of one side, or SUM of a product of both sides."
             )
             yield Issue(code="stream_join_needs_rows", detail=detail, pointer=f"{at}/aggregates/{index}")
 
@@ -165,27 +163,27 @@ def _terms(tree: Expression | None) -> tuple[Expression | None, ...]:
 
 
 def issue_of_kind(join: BoundJoin, pointer: str) -> Issue | None:
-    """Why no rows of two streams can be joined so, whatever is asked of them."""
+    """Returns the issue of a join of two streams that is never supported, whatever the query selects; else None."""
     alias = join.right.alias
     if join.kind is JoinKind.FULL:
         return Issue(
             code="full_outer_stream_join",
-            detail=f"A FULL JOIN of two streams, as with {alias}, has rows and groups that change as partners come. "
-            "Use INNER, LEFT or RIGHT.",
+            detail=f"The FULL JOIN of two streams with {alias} is not supported, because its rows change as matches "
+            "arrive. Use an INNER, LEFT or RIGHT JOIN.",
             pointer=pointer,
         )
     if join.kind is JoinKind.LEFT_ANTI:
         return Issue(
             code="stream_anti_join",
-            detail=f"An anti join of two streams, as with {alias}, would take rows back when a partner comes. Give the "
-            f"table of {alias} the role 'static', or use a LEFT JOIN, count a column of {alias}, and look for 0 when "
-            "reading.",
+            detail=f"The anti join of two streams with {alias} is not supported, because it would have to retract rows "
+            f"when a match arrives. Give the table of {alias} the role 'static', or use a LEFT JOIN, count a column of "
+            f"{alias}, and select the groups with 0 when you read the result.",
             pointer=pointer,
         )
     if not join.keys:
         return Issue(
             code="stream_join_no_equality",
-            detail=f"Two streams are joined without an equality, as with {alias}. {_WAY_OUT} join them by a key.",
+            detail=f"The join of two streams with {alias} has no equality. {_WAY_OUT} join them by a key.",
             pointer=pointer,
         )
     return None
@@ -200,23 +198,24 @@ def _join_issue(rows: JoinedRows) -> Issue | None:
     if left_over is not None:
         return Issue(
             code="join_residual_two_sided",
-            detail=f"{left_over} of the join of two streams with {rows.join.right.alias} is over both of them, or over "
-            f"the one whose rows may be missing: it cannot be checked before they meet. {_WAY_OUT} leave it out.",
+            detail=f"{left_over} of the join of two streams with {rows.join.right.alias} uses columns of both streams, "
+            "or of the side that may have no match, so it cannot be checked on one side before the join. "
+            f"{_WAY_OUT} remove the condition.",
             pointer=rows.pointer,
         )
     odd = next((key for key in join.keys if key[0].type != key[1].type or not is_known(key[0].type)), None)
     if odd is not None:
         return Issue(
             code="join_key_types",
-            detail=f"Two streams are joined by {odd[0]} = {odd[1]}, whose types are not known to be the same: "
-            "cast both to one type.",
+            detail=f"Two streams are joined by {odd[0]} = {odd[1]}, whose types are not known to be equal. "
+            "CAST both sides to the same type.",
             pointer=rows.pointer,
         )
     return None
 
 
 def _left_over(rows: JoinedRows) -> Iterator[str]:
-    """The conditions that no side can check by itself."""
+    """Yields the conditions that cannot be checked on one side of the join."""
     fields = tuple(field for source in sources_of(rows.query) for field, _ in source.columns)
     residual = rows.join.residual
     within = () if residual is None else _terms(tree_of(residual, columns_by_name(fields)))
@@ -224,34 +223,32 @@ def _left_over(rows: JoinedRows) -> Iterator[str]:
         for tree in terms:
             side = None if tree is None else rows.side_of(tree)
             if side is None or side not in moves.get(rows.join.kind, frozenset()):
-                told = None if tree is None else scalar_from(tree)
-                yield "A condition" if told is None else f"The condition {told}"
+                condition = None if tree is None else scalar_from(tree)
+                yield "A condition" if condition is None else f"The condition {condition}"
 
 
 def _group_issue(query: BoundQuery, at: str, rows: JoinedRows) -> Issue | None:
     names = _columns_of_keys(rows)
     trees = [tree_of(key.expression, rows.columns) for key in query.keys]
     groups = [tree.name if isinstance(tree, Column) else None for tree in trees]
-    way_out = f"Group by the join key, the whole of it. {_WAY_OUT} join them and aggregate in another job."
+    way_out = f"Group by the complete join key. {_WAY_OUT} join them in one job and aggregate in another one."
     if query.grouping_sets:
-        detail = (
-            f"Two streams are joined and grouped by several grouping sets, of which not all are the join key. {way_out}"
-        )
+        detail = f"Two streams are joined and grouped by several grouping sets, instead of by the join key. {way_out}"
         return Issue(code="join_group_not_key", detail=detail, pointer=f"{at}/group_by")
     for index, group in enumerate(groups):
         if not any(group in one_of for one_of in names):
-            told = query.keys[index].expression
-            detail = f"Two streams are joined and grouped by {told}, which is not the join key. {way_out}"
+            key = query.keys[index].expression
+            detail = f"Two streams are joined and grouped by {key}, which is not the join key. {way_out}"
             return Issue(code="join_group_not_key", detail=detail, pointer=f"{at}/group_by/{index}")
     if any(not one_of & set(groups) for one_of in names):
         equalities = " AND ".join(f"{left} = {right}" for left, right in rows.join.keys)
-        detail = f"Two streams are joined by {equalities}, and not grouped by the whole of it. {way_out}"
+        detail = f"Two streams are joined by {equalities}, but not grouped by the complete join key. {way_out}"
         return Issue(code="join_group_not_key", detail=detail, pointer=at)
     return None
 
 
 def _columns_of_keys(rows: JoinedRows) -> list[set[str | None]]:
-    """By equality, the columns that are the group's key: of a side whose rows may be missing, none."""
+    """Returns, by equality, the columns that are the group's key, without those of a side that may have no match."""
     kind = rows.join.kind
     sides = {
         JoinKind.LEFT: (True, False),
@@ -264,18 +261,18 @@ def _columns_of_keys(rows: JoinedRows) -> list[set[str | None]]:
 
 
 def _call_refusal(call: BoundCall, rows: JoinedRows) -> str | None:
-    """Why the call does not follow from what each side has, as the end of a sentence."""
+    """Returns why the call cannot be computed from each side separately, as the end of a sentence."""
     used = (*call.arguments, *(() if call.order_by is None else (call.order_by,)))
     trees = [tree_of(scalar, rows.columns) for scalar in used]
     condition = None if call.filter is None else tree_of(call.filter, rows.columns)
     read = [tree for tree in trees if tree is not None]
     if len(read) < len(trees) or (call.filter is not None and condition is None):
-        return "cannot be read as one over the rows of the join"
+        return "cannot be traced back to the columns of the join"
     if not all(is_known(scalar.type) for scalar in used):
-        return "is over a type that Spark alone knows"
+        return "has an argument whose type is not known before the query runs"
     if is_distinct(call):
         return _distinct_refusal(read, condition, rows)
-    if call.function not in _PARTED:
+    if call.function not in _COMPUTABLE_PER_SIDE:
         return "needs the joined rows"
     return _plain_refusal(call, read, condition, rows)
 
@@ -284,10 +281,10 @@ def _distinct_refusal(trees: list[Expression], condition: Expression | None, row
     every = trees if condition is None else [*trees, condition]
     side = rows.side_of(*every)
     if side is None:
-        return "is over both"
+        return "uses columns of both sides"
     if rows.null_extended(side) and not any(map(null_of_nulls, trees)):
-        return "may count rows that found no partner"
-    return None if all(map(cannot_fail, every)) else "may fail on rows that find no partner"
+        return "may count rows without a match"
+    return None if all(map(cannot_fail, every)) else "may fail on rows without a match"
 
 
 def _plain_refusal(
@@ -295,19 +292,19 @@ def _plain_refusal(
 ) -> str | None:
     side = rows.side_of(*trees)
     if side is not None and not all(_computable(tree, side, rows) for tree in trees):
-        return "may fail on rows that find no partner, or be something there"
+        return "may fail on rows without a match, or may not be NULL there"
     is_product = side is None and _is_product(call, trees, rows)
     if side is None and not is_product and any(map(columns_of, trees)):
-        return "is over both"
+        return "uses columns of both sides"
     if side is None and call.order_by is not None:
         return "needs the joined rows"
     if condition is not None and columns_of(condition):
         checked = rows.side_of(condition)
         if checked is None:
-            return "has a FILTER over both"
+            return "has a FILTER over columns of both sides"
         holds_alone = not rows.null_extended(checked) or never_true_of_nulls(condition)
         if not holds_alone or not cannot_fail(condition) or not (side or is_product or all(map(cannot_fail, trees))):
-            return "has a FILTER that may fail on rows that find no partner, or hold there"
+            return "has a FILTER that may fail on rows without a match, or may be true there"
     if is_product or call.function not in {AggregateFunction.SUM, AggregateFunction.AVG}:
         return None
     weighed = any(one is not side for one in Side if one is Side.LEFT or rows.join.kind not in ONE_SIDED)
@@ -320,7 +317,7 @@ def _computable(tree: Expression, side: Side, rows: JoinedRows) -> bool:
 
 
 def _is_product(call: BoundCall, trees: list[Expression], rows: JoinedRows) -> bool:
-    """Whether it is the SUM of a product of one side's value and the other's."""
+    """Whether the call is the SUM of a product of a value of one side and a value of the other."""
     if call.function is not AggregateFunction.SUM or call.distinct:
         return False
     tree = trees[0]
@@ -339,7 +336,7 @@ def _is_product(call: BoundCall, trees: list[Expression], rows: JoinedRows) -> b
 
 @dataclass(frozen=True)
 class JoinOfStreams:
-    """The join number `place` of `query`, of streams on both its sides; `pointer` tells where it stands."""
+    """The join number `place` of `query`, with streams on both sides; `pointer` is its JSON pointer."""
 
     query: BoundQuery
     place: int
@@ -352,51 +349,50 @@ class JoinOfStreams:
 
     @property
     def alias(self) -> str:
-        """What its right side is called."""
+        """The alias of its right side."""
         return self.join.right.alias
 
     @property
     def sides(self) -> tuple[BoundSource, ...]:
-        """Everything that it joins."""
+        """All sources that it joins."""
         return (*sources_of(self.query)[: self.place + 1], self.join.right)
 
 
 def issues_of_unbounded_join(of: JoinOfStreams, event_times: EventTimes) -> Iterator[Issue]:
-    """Why rows of a join cannot be had that does not bound the time between them."""
+    """Yields why a join of two streams that does not bound the time between its rows is not supported."""
     of_kind = issue_of_kind(of.join, of.pointer)
     if of_kind is not None:
         yield of_kind
         return
     without = tables_without_event_time(of.sides, event_times)
     example = example_of_bounds(of.sides, event_times)
-    beside = "Or aggregate, with the join key in GROUP BY, or give one of the two tables the role 'static'."
+    others = "Or aggregate with the join key in GROUP BY, or give one of the two tables the role 'static'."
     if without:
         detail = (
-            f"Two streams are joined, as with {of.alias}, and their rows are asked for: without watermarks every row "
-            f"would be kept for ever. Declare 'event_time' on {' and '.join(without)}, and bound the time between the "
-            f"rows of a pair in ON, as with {example}. {beside}"
+            f"The query selects rows of the join of two streams with {of.alias}, and without watermarks every row "
+            f"would be kept for ever. Declare 'event_time' on {' and '.join(without)}, and bound the time between "
+            f"joined rows in ON, for example with {example}. {others}"
         )
         yield Issue(code="stream_join_needs_watermark", detail=detail, pointer=of.pointer)
         return
     detail = (
-        f"Two streams are joined, as with {of.alias}, and their rows are asked for, but nothing tells how far apart in "
-        "time the rows of a pair are: every row would be kept for ever. Bound it from both ends in ON, by the event "
-        f"times (of type TIMESTAMP) and intervals of days or shorter units, as with {example}. {beside}"
+        f"The query selects rows of the join of two streams with {of.alias}, but does not bound the time between "
+        "joined rows, so every row would be kept for ever. Add a lower and an upper bound to ON, using the event times "
+        f"(of type TIMESTAMP) and intervals of days or shorter units, for example {example}. {others}"
     )
     yield Issue(code="stream_join_not_bounded", detail=detail, pointer=of.pointer)
 
 
 def issues_of_empty_bound(of: JoinOfStreams) -> Iterator[Issue]:
-    """Why no rows can be a pair for a join, where the bounds of the time between them contradict each other."""
+    """Yields the issue of a join whose time bounds contradict each other, so that no rows match."""
     within = of.join.within
     if within is None or within.at_least_us <= within.at_most_us:
         return
     left, right = (time.column or time.sql for time in (within.left, within.right))
     least, most = (_shifted_by(right, microseconds) for microseconds in (within.at_least_us, within.at_most_us))
     detail = (
-        f"No rows can be a pair for the join with {of.alias}: {left} would have to be at least {least}, and at most "
-        f"{most}, which is earlier. Exchange the two bounds: the earlier one comes first, as in {left} BETWEEN {most} "
-        f"AND {least}."
+        f"No rows can match in the join with {of.alias}: {left} would have to be at least {least} and at most {most}, "
+        f"which is earlier. Swap the two bounds, with the earlier one first: {left} BETWEEN {most} AND {least}."
     )
     yield Issue(code="stream_join_always_empty", detail=detail, pointer=of.pointer)
 
@@ -409,20 +405,21 @@ def _shifted_by(name: str, microseconds: int) -> str:
 
 
 def issues_of_bounded_join(of: JoinOfStreams, event_times: EventTimes, *, updates: bool) -> Iterator[Issue]:
-    """Why rows of a join cannot be had that bounds the time between them. `updates`: they are aggregated, and groups
-    come out as they change.
+    """Yields why a join of two streams with time bounds is not supported.
+
+    `updates`: its rows are aggregated, and groups are emitted as they change.
     """
     if any(has_state(side, event_times) for side in of.sides):
         detail = (
-            f"Two streams are joined, as with {of.alias}, one of which is grouped or made DISTINCT before: a join "
-            "of streams takes their rows as they come. Aggregate behind the join, or in a job of its own."
+            f"The join of two streams with {of.alias} reads a stream that is grouped or made DISTINCT before the join, "
+            "which is not supported. Aggregate after the join, or in a separate job."
         )
         yield Issue(code="stream_join_not_first", detail=detail, pointer=of.pointer)
     if updates and of.join.kind is not JoinKind.INNER:
         kind = of.join.kind.value.upper().replace("_", " ")
         detail = (
-            f"The {kind} JOIN of two streams with {of.alias} waits for watermarks, which Spark does below an output of "
-            "'append' alone. Use an INNER JOIN, or group by a window (TUMBLE, HOP) with the output 'append', or by the "
-            "join key alone without a bound of time."
+            f"The {kind} JOIN of two streams with {of.alias} emits unmatched rows when the watermark has passed, which "
+            "Spark only supports with the output 'append'. Use an INNER JOIN; or group by a window (TUMBLE, HOP) with "
+            "the output 'append'; or group by the join key only, without time bounds in ON."
         )
         yield Issue(code="outer_stream_join_updated", detail=detail, pointer=of.pointer)

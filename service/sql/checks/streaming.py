@@ -1,7 +1,7 @@
-"""What a streaming job cannot compute, told when it is submitted: with the reason, and a way out.
+"""Refuses queries that a streaming job cannot compute, at submission, with the reason and an alternative.
 
-A stream has no end, and what was emitted of it is not taken back. So a query over streams aggregates once, sorts
-nothing, and lets groups through that stay.
+A stream has no end, and emitted rows are not retracted. So a query over streams may aggregate once, may not sort, and
+its HAVING may only keep groups that stay in the result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from service.sql.resolve.event_time import EventTimes
 from service.sql.types.data_types import UNKNOWN, DataType, Field
 
 _GROWING_VALUES = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
-"""Calls whose state is all values of a group."""
+"""Functions whose state contains all values of a group."""
 
 _KEEPS = {
     JoinKind.LEFT: (True, False),
@@ -51,20 +51,21 @@ _KEEPS = {
     JoinKind.RIGHT: (False, True),
     JoinKind.FULL: (True, True),
 }
-"""By kind, whether it emits or leaves out rows of its left and its right side for want of a partner: then that one is a
-stream, since no row of a static table would ever know."""
+"""By kind, whether the result depends on which rows of the left and of the right side have no match. That side must be
+the stream: for a row of a static table a match may always arrive later."""
 
 
 def refuse_streaming(spec: JobSpec, query: BoundQuery) -> None:
-    """Raises SpecError with every place of a streaming job that no stream can run; pointers are into the job, those of
-    the query below `/query`.
+    """Raises SpecError with an issue for every part of a streaming job that streams do not support.
+
+    Pointers refer to the job; those of the query are below `/query`.
 
     Codes: `no_stream`, `aggregate_of_aggregate`, `having_may_turn_false`, `unbounded_order`, `unbounded_value`,
     `union_with_static`, `outer_side_static`, `distinct_with_grouping_sets`, `stream_value_type`; of joins of streams
     `stream_join_needs_watermark`, `stream_join_not_bounded`, `stream_join_always_empty`, `stream_join_not_first`,
     `outer_stream_join_updated`, `too_many_streams_joined`, `stream_join_not_last`, `full_outer_stream_join`,
     `stream_anti_join`, `stream_join_no_equality`, `join_residual_two_sided`, `join_key_types`, `join_group_not_key`,
-    `stream_join_needs_rows`; of what is to become of the result `watermark_required`, `mode_sink_mismatch`,
+    `stream_join_needs_rows`; of the output mode and the sink `watermark_required`, `mode_sink_mismatch`,
     `sink_keys_missing`.
     """
     event_times = {name: spec.tables[name].event_time for name in spec.streams}
@@ -75,15 +76,15 @@ def refuse_streaming(spec: JobSpec, query: BoundQuery) -> None:
 
 
 def groups_rows(query: BoundQuery) -> bool:
-    """Whether the query aggregates; one that groups without a call makes its rows distinct, and no more."""
+    """Whether the query aggregates; one with group keys and no call only removes duplicate rows."""
     return query.is_aggregate and (
         bool(query.calls) or not query.keys or bool(query.grouping_sets) or query.window is not None
     )
 
 
 class _Refusals:
-    """What is wrong with queries over the streams of `event_times`. `closes_windows`: a window comes out once nothing
-    changes it any more, and is a row as any.
+    """Finds the issues of queries over the streams of `event_times`. `closes_windows`: a window is emitted once, after
+    its last change, so its rows can be used like any other.
     """
 
     def __init__(self, event_times: EventTimes, *, closes_windows: bool) -> None:
@@ -92,10 +93,10 @@ class _Refusals:
         self._closes_windows = closes_windows
 
     def of(self, query: BoundQuery) -> Iterator[Issue]:
-        """Every issue of the whole query."""
+        """Yields every issue of the whole query."""
         at = "/query"
         if not self._query_streams(query):
-            detail = "The query reads no table with the role 'stream': name one in FROM, or use the mode 'batch'."
+            detail = "The query reads no table with the role 'stream'. Name one in FROM, or use the mode 'batch'."
             yield Issue(code="no_stream", detail=detail, pointer=at)
             return
         yield from _order_issues(query, at)
@@ -107,7 +108,7 @@ class _Refusals:
         elif query.is_aggregate:
             yield from _distinct_row_issues(query, at)
 
-    # What stands in FROM
+    # FROM
 
     def _below(self, query: BoundQuery, at: str) -> Iterator[Issue]:
         flags = [self._streams_in(source) for source in sources_of(query)]
@@ -130,8 +131,8 @@ class _Refusals:
                 yield from self._inner(branch, f"{at}/queries/{index}")
             else:
                 detail = (
-                    "UNION of a stream and a static table: nothing would tell when the table's rows come. "
-                    "Give that table the role 'stream', so that its rows are read once."
+                    "UNION ALL of a stream and a static table is not supported. Give the static table the role "
+                    "'stream', so that its rows are read once."
                 )
                 yield Issue(code="union_with_static", detail=detail, pointer=f"{at}/queries/{index}")
 
@@ -141,9 +142,9 @@ class _Refusals:
             yield from _aggregate_issues(query, at, is_closed=True)
         elif groups_rows(query):
             detail = (
-                "A stream cannot use the result of an aggregate as rows: they change, and would have to be taken back. "
-                "Write it as one query, with HAVING in the place of WHERE, or run this query in mode 'batch' over the "
-                "result of a job that does the inner one."
+                "A streaming query cannot read the result of an aggregate, because its rows change and would have to "
+                "be retracted. Write one query, with HAVING instead of the outer WHERE; or run the inner query as a "
+                "separate job, and this query in mode 'batch' over its result."
             )
             yield Issue(code="aggregate_of_aggregate", detail=detail, pointer=at)
         elif query.is_aggregate:
@@ -154,8 +155,8 @@ class _Refusals:
         inner = (inner for inner in queries_of(query) if inner is not query)
         if self._closes_windows and any(each.window is not None for each in inner):
             detail = (
-                "A stream cannot aggregate what comes out of windows without keeping it for ever. Group by longer "
-                "windows, or aggregate when reading the result."
+                "A streaming query cannot aggregate the rows of windows, because it would have to keep them for ever. "
+                "Group by longer windows, or aggregate when you read the result."
             )
             yield Issue(code="aggregate_of_aggregate", detail=detail, pointer=at)
 
@@ -171,8 +172,8 @@ class _Refusals:
         first = joins[0]
         if len(joins) > 1:
             detail = (
-                f"More than two streams are joined, as with {first.alias}: one state can hold two of them. "
-                "Give all tables but two the role 'static', or aggregate two of them in a job of their own."
+                f"More than two streams are joined, among them {first.alias}, but only two are supported. Give all "
+                "tables but two the role 'static', or aggregate two of them in a separate job."
             )
             yield Issue(code="too_many_streams_joined", detail=detail, pointer=first.pointer)
             return
@@ -191,7 +192,7 @@ class _Refusals:
             yield from in_one_state
 
     def _joins_of_streams(self, query: BoundQuery, at: str) -> Iterator[JoinOfStreams]:
-        """Every join with a stream on both sides, outermost queries first."""
+        """Yields every join with a stream on both sides, outermost queries first."""
         sources = sources_of(query)
         flags = [self._streams_in(source) for source in sources]
         for place, join in enumerate(query.joins):
@@ -207,7 +208,7 @@ class _Refusals:
             for index, branch in enumerate(source.query.queries):
                 yield from self._joins_of_streams(branch, f"{pointer}/queries/{index}")
 
-    # What is a stream
+    # Streams
 
     def _streams_in(self, source: BoundSource) -> bool:
         if isinstance(source, BoundTable):
@@ -220,14 +221,14 @@ class _Refusals:
 
 
 def _issues_in_one_state(query: BoundQuery, at: str, join: JoinOfStreams) -> Iterator[Issue]:
-    """Why `query`, an aggregate somewhere above the join, cannot be kept in one state without it."""
+    """Yields why `query`, an aggregate above the join, cannot be computed in one state without the join's rows."""
     rows = joined_rows(query, at)
     if rows is not None and rows.pointer == join.pointer:
         yield from issues_of_joined_streams(query, at, rows)
         return
     detail = (
-        f"Two streams are joined, as with {join.alias}, below another join, UNION or DISTINCT. The join of the two "
-        "must be the last before GROUP BY: join static tables to one of them before, in a query in FROM."
+        f"The join of two streams with {join.alias} is below another join, UNION or DISTINCT, but it must be the last "
+        "one before GROUP BY. Join static tables to one of the streams first, in a derived table."
     )
     yield Issue(code="stream_join_not_last", detail=detail, pointer=join.pointer)
 
@@ -235,11 +236,9 @@ def _issues_in_one_state(query: BoundQuery, at: str, join: JoinOfStreams) -> Ite
 def _order_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
     if is_ordered(query):
         word, part, instead = (
-            ("LIMIT", "limit", "Take as many rows as you want")
-            if query.limit is not None
-            else ("ORDER BY", "order_by/0", "Sort")
+            ("LIMIT", "limit", "Limit the rows") if query.limit is not None else ("ORDER BY", "order_by/0", "Sort")
         )
-        detail = f"{word} needs the whole result, and a stream has none. {instead} when reading the result."
+        detail = f"{word} needs the complete result, and a stream has no end. {instead} when you read the result."
         yield Issue(code="unbounded_order", detail=detail, pointer=f"{at}/{part}")
 
 
@@ -250,8 +249,8 @@ def _static_side_issues(join: BoundJoin, at: str, *, left: bool) -> Iterator[Iss
     side = "right" if left else "left"
     detail = (
         f"The {join.kind.value.upper().replace('_', ' ')} JOIN with {join.right.alias} depends on which rows of its "
-        f"{side} side, a static table, find no partner, and a stream may always bring one. Keep the rows of the stream "
-        "instead, or use an INNER JOIN."
+        f"{side} side, a static table, have no match, but the stream may still deliver one. Keep the unmatched rows of "
+        "the stream instead, or use an INNER JOIN."
     )
     yield Issue(code="outer_side_static", detail=detail, pointer=at)
 
@@ -264,15 +263,15 @@ def _aggregate_issues(query: BoundQuery, at: str, *, is_closed: bool) -> Iterato
         part = turning_part(query.having, keys, query.calls)
         if part is not None:
             detail = (
-                f"HAVING {part} may become false again, and what a stream has emitted stays. Only conditions that stay "
-                "true may stand here: COUNT, MAX, or the SUM of what is plainly not negative, above a bound, MIN below "
-                "one, and group keys. Filter when reading the result."
+                f"HAVING {part} may become false again, but emitted rows are not retracted. Use only conditions that "
+                "stay true: COUNT, MAX, or SUM of values that cannot be negative, greater than a constant; MIN less "
+                "than a constant; and conditions on group keys. Or filter when you read the result."
             )
             yield Issue(code="having_may_turn_false", detail=detail, pointer=f"{at}/having")
     for index, call in enumerate(query.calls):
         if call.function in _GROWING_VALUES and query.window is None:
             detail = (
-                f"{call_text(call)} keeps every value of its group, for ever. Use COUNT, MIN, MAX, AVG or "
+                f"{call_text(call)} keeps every value of its group for ever. Use COUNT, MIN, MAX, AVG or "
                 "APPROX_COUNT_DISTINCT, group by a window (TUMBLE, HOP), or run the query in mode 'batch'."
             )
             yield Issue(code="unbounded_value", detail=detail, pointer=f"{at}/aggregates/{index}")
@@ -281,8 +280,8 @@ def _aggregate_issues(query: BoundQuery, at: str, *, is_closed: bool) -> Iterato
         return
     if query.grouping_sets:
         detail = (
-            "DISTINCT together with ROLLUP, CUBE or GROUPING SETS is not supported on a stream: "
-            "use a job for each of the grouping sets."
+            "DISTINCT with ROLLUP, CUBE or GROUPING SETS is not supported on a stream. "
+            "Submit a job for each of the grouping sets."
         )
         pointer = f"{at}/aggregates/{distinct[0]}"
         yield Issue(code="distinct_with_grouping_sets", detail=detail, pointer=pointer)
@@ -292,13 +291,13 @@ def _aggregate_issues(query: BoundQuery, at: str, *, is_closed: bool) -> Iterato
 
 
 def _value_issues(call: BoundCall, at: str) -> Iterator[Issue]:
-    """What a state of distinct values, and of plain calls beside them, cannot hold."""
+    """Yields the issue of a call whose values cannot be stored in a state of distinct values."""
     used = (*call.arguments, *(() if call.order_by is None else (call.order_by,)))
     odd = next((scalar for scalar in used if not is_known(scalar.type)), None)
     if odd is not None:
         detail = (
-            f"{call_text(call)} is over {odd}, whose type Spark alone knows: beside DISTINCT a stream cannot keep it. "
-            "Ask for it in a job of its own."
+            f"{call_text(call)} uses {odd}, whose type is not known before the query runs, so a stream cannot store it "
+            "together with DISTINCT. CAST it to a type, or compute it in a separate job."
         )
         yield Issue(code="stream_value_type", detail=detail, pointer=at)
     elif is_distinct(call) and any(_nests(scalar.type) for scalar in call.arguments):
@@ -310,7 +309,7 @@ def _distinct_row_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
 
 
 def _key_issues(keys: tuple[BoundName, ...], at: str) -> Iterator[Issue]:
-    """Of keys whose values are told apart beside others."""
+    """Yields the issues of keys that a state of distinct values cannot contain."""
     for index, key in enumerate(keys):
         if _nests(key.expression.type):
             yield _nested(f"DISTINCT with {key.expression}", f"{at}/group_by/{index}")
@@ -322,26 +321,26 @@ def _nests(type_: DataType | None) -> bool:
 
 def _nested(what: str, at: str) -> Issue:
     detail = (
-        f"{what} tells apart values with FLOAT or DOUBLE inside, of which a stream would take 0.0 and -0.0 for "
-        "different ones. Use their parts, or cast them."
+        f"{what} compares arrays or structures that contain FLOAT or DOUBLE, in which a stream would treat 0.0 and "
+        "-0.0 as different. Store their parts in separate columns, and use these."
     )
     return Issue(code="stream_value_type", detail=detail, pointer=at)
 
 
 def _issues_of_result(spec: JobSpec, query: BoundQuery) -> Iterator[Issue]:
-    """What does not go with the output mode, and with the sink."""
+    """Yields the issues of the output mode and of the sink."""
     if not groups_rows(query) or (query.window is not None and spec.output is not OutputMode.UPDATE):
         return
     if spec.output is OutputMode.APPEND:
         detail = (
-            "Output 'append' emits what nothing will change, and any row may change a group. Group by a window "
-            "(TUMBLE, HOP) of the table's 'event_time', or use 'update', which emits every group that changed."
+            "Output 'append' emits rows that no longer change, but a new row may change any group. Group by a window "
+            "(TUMBLE, HOP) over the table's 'event_time', or use 'update', which emits every changed group."
         )
         yield Issue(code="watermark_required", detail=detail, pointer="/output")
     elif isinstance(spec.sink, ParquetSink):
         detail = (
-            "The sink 'parquet' only adds rows, and groups change as rows come. Use the sink 'managed', 'delta' or "
-            "'postgres', or group by a window with the output 'append'."
+            "The sink 'parquet' only appends rows, but groups change as rows arrive. Use the sink 'managed', 'delta' "
+            "or 'postgres', or group by a window with the output 'append'."
         )
         yield Issue(code="mode_sink_mismatch", detail=detail, pointer="/sink")
     if isinstance(spec.sink, PostgresSink | DeltaSink):
@@ -355,13 +354,10 @@ def _sink_key_issues(kind: str, query: BoundQuery) -> Iterator[Issue]:
     if window is not None and not {window.start.name, window.end.name} & shown:
         missing.insert(0, "the start or the end of the window")
     if query.grouping_sets:
-        why = "grouping sets make rows that have their keys in common"
+        why = "rows of different grouping sets may have the same keys. Group by one set of keys"
     elif missing:
-        why = f"SELECT lacks {', '.join(missing)}"
+        why = f"SELECT lacks {', '.join(missing)}. Select every key of GROUP BY unchanged"
     else:
         return
-    detail = (
-        f"The sink '{kind}' replaces the row of a group by its keys, and {why}. Select every key of GROUP BY as it is, "
-        "or use the sink 'managed'."
-    )
+    detail = f"The sink '{kind}' replaces the row of a group by its keys, but {why}, or use the sink 'managed'."
     yield Issue(code="sink_keys_missing", detail=detail, pointer="/sink")

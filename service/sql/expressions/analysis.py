@@ -1,18 +1,11 @@
-"""The trees of scalars over the columns of other rows, for rewrites that must know what is in an expression.
+"""Analyses expressions for rewrites: substitutes columns, and decides whether an expression can fail or turn false.
 
-What a rule composed itself may have functions that no query may call; such a tree is not given here.
+With ANSI mode on, Spark raises an error for an overflow, a division by zero or an invalid number. A rewrite that
+evaluates an expression on additional rows must be sure that it does not fail there (`cannot_fail`).
 
-What evaluating an expression on other rows could do: fail where it did not, or make something out of NULLs.
-
-With ANSI mode on, Spark raises an error for an integer that overflows, a division by zero, a text that is no number. A
-rewrite that evaluates an expression on rows that the query leaves out must know that it raises none there. Both lists
-are of what is known to be safe; everything else is taken to be unsafe.
-
-Whether a condition on a group, once it holds, holds whatever more rows the group gets.
-
-A stream emits the groups that a mini-batch changed, and takes nothing back: a group that HAVING let through and then
-does not would stay in the result. Rows are only added, so COUNT and MAX of a group only grow, MIN only falls, and its
-keys never change. What follows from these is known; of everything else it is taken that it may turn.
+A stream does not retract emitted groups, so a condition of HAVING must stay true once it is true (`turning_part`). Rows
+are only added: COUNT and MAX of a group only grow, MIN only falls, keys are fixed. All analyses list what is known to
+be safe, and treat everything else as unsafe.
 """
 
 from __future__ import annotations
@@ -58,17 +51,17 @@ from service.sql.parser import Text
 from service.sql.types.data_types import MAX_PRECISION, TEMPORAL, DataType, Field, TypeName, as_decimal, known
 
 Columns = Mapping[str, Expression]
-"""What each column is replaced by."""
+"""The expression that replaces each column."""
 
 
 def columns_by_name(fields: tuple[Field, ...]) -> dict[str, Expression]:
-    """Each field under its own name."""
+    """Returns each field as a column, by its name."""
     return {field.name: Column(field.name, known(field.type)) for field in fields}
 
 
 def tree_of(scalar: Scalar, columns: Columns) -> Expression | None:
-    """The tree of `scalar` with every column replaced by what `columns` has for it; None where a column is missing, or
-    the tree has what no query may have.
+    """Returns the tree of `scalar` with its columns replaced by `columns`; None if a column is missing, or if the tree
+    has functions or operators that only rules may use.
     """
     if any(name not in columns for name in scalar.columns) or not is_standard(scalar.tree):
         return None
@@ -76,7 +69,7 @@ def tree_of(scalar: Scalar, columns: Columns) -> Expression | None:
 
 
 def is_standard(tree: Expression) -> bool:
-    """Whether a query may have everything that is in `tree`. Rules also write other functions and operators."""
+    """Whether a query could contain `tree`. Rules also write other functions and operators."""
     for node in walk(tree):
         match node:
             case Call(name) if name not in FUNCTIONS:
@@ -87,7 +80,7 @@ def is_standard(tree: Expression) -> bool:
 
 
 def scalar_from(tree: Expression) -> Scalar | None:
-    """The scalar of a resolved tree; None where it is refused."""
+    """Returns the scalar of a resolved tree; None if it is refused."""
     try:
         return scalar_of(tree, Text("", "", is_accepted=True))
     except SpecError:
@@ -95,7 +88,7 @@ def scalar_from(tree: Expression) -> Scalar | None:
 
 
 def type_in(tree: Expression) -> DataType | None:
-    """The type of a resolved tree; None where only Spark knows it."""
+    """Returns the type of a resolved tree; None if it is not known before the query runs."""
     try:
         return Typing(Text("", "")).type_of(tree)
     except SpecError:
@@ -103,7 +96,7 @@ def type_in(tree: Expression) -> DataType | None:
 
 
 def conjuncts_of(condition: Scalar, columns: Columns) -> tuple[Scalar, ...]:
-    """The terms of an AND, with `columns` put in; the whole condition alone where it is none or cannot be read.
+    """Returns the terms of an AND, with their columns replaced by `columns`; else only the whole condition.
 
     >>> from service.sql.types.data_types import INT
     >>> from service.sql.expressions.nodes import Comparison, Number, Test
@@ -131,26 +124,26 @@ _CONDITIONAL_CALLS = frozenset({"coalesce", "nvl", "ifnull", "nullif", "if"})
 _DAY = re.compile(
     "[1-9][0-9]{3}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13578]|1[02])-(29|30|31)|(0[469]|11)-(29|30))"
 )
-"""A day that there is in every year."""
+"""A day that exists in every year."""
 _INTEGRAL_WIDTH = {TypeName.TINYINT: 1, TypeName.SMALLINT: 2, TypeName.INT: 4, TypeName.BIGINT: 8}
 
 
 def cannot_fail(node: Expression) -> bool:
-    """Whether a resolved tree has a value, or NULL, for every row there can be."""
+    """Whether a resolved tree returns a value or NULL for every possible row, without an error."""
     if isinstance(node, Cast) and isinstance(node.operand, String):
         return node.tries or _reads_as(node.operand.value, node.type)
     return all(cannot_fail(child) for child in children(node)) and _step_cannot_fail(node)
 
 
 def null_of_nulls(node: Expression) -> bool:
-    """Whether a resolved tree is NULL where all its columns are; False for one without columns."""
+    """Whether a resolved tree is NULL if all its columns are NULL; False for one without columns."""
     match node:
         case Column():
             return True
         case Arithmetic() | Negation() | Not() | Cast() | Extract() | Like():
             return any(null_of_nulls(child) for child in children(node))
         case Between(operand, low, high):
-            # Of two comparisons with an AND between them, one that is false decides.
+            # BETWEEN is two comparisons joined by AND, which is false if one of them is.
             return null_of_nulls(operand) or (null_of_nulls(low) and null_of_nulls(high))
         case Comparison(operator):
             return operator != "<=>" and any(null_of_nulls(child) for child in children(node))
@@ -163,15 +156,15 @@ def null_of_nulls(node: Expression) -> bool:
 
 
 def never_true_of_nulls(node: Expression) -> bool:
-    """Whether a condition is false or NULL where all its columns are NULL."""
+    """Whether a condition is false or NULL if all its columns are NULL."""
     if isinstance(node, Connective):
-        told = [never_true_of_nulls(term) for term in node.terms]
-        return any(told) if node.operator == "AND" else all(told)
+        found = [never_true_of_nulls(term) for term in node.terms]
+        return any(found) if node.operator == "AND" else all(found)
     return null_of_nulls(node)
 
 
 def _step_cannot_fail(node: Expression) -> bool:
-    """Whether the outermost operation of `node` cannot fail over operands that do not."""
+    """Whether the outermost operation of `node` cannot fail if its operands do not."""
     match node:
         case Column() | Null() | Boolean() | Number() | String() | Test():
             return True
@@ -225,7 +218,7 @@ def _arithmetic_cannot_fail(operator: str, left: Expression, right: Expression) 
 
 
 def _compare_as_they_are(left: Expression, right: Expression) -> bool:
-    """Whether comparing the two converts nothing that may not be convertible."""
+    """Whether a comparison of the two needs no conversion that can fail."""
     one, other = type_in(left), type_in(right)
     if one is None or other is None:
         return False
@@ -241,7 +234,7 @@ def _compare_as_they_are(left: Expression, right: Expression) -> bool:
 
 
 def _reads_as(text: str, type_: DataType) -> bool:
-    """Whether a text is plainly a value of `type_`: a day written `2026-01-31`."""
+    """Whether a text is certainly a valid value of `type_`, such as the date `2026-01-31`."""
     return type_.name in TEMPORAL and _DAY.fullmatch(text) is not None
 
 
@@ -278,7 +271,7 @@ def _call_cannot_fail(name: str, arguments: tuple[Expression, ...]) -> bool:
 
 
 def _alike(*values: Expression) -> bool:
-    """Whether all have one type, NULL aside, so that none is converted."""
+    """Whether all have the same type or are NULL, so that none is converted."""
     types = {type_in(value) for value in values}
     return None not in types and len({type_ for type_ in types if type_ and type_.name is not TypeName.NULL}) <= 1
 
@@ -289,14 +282,14 @@ def _is(node: Expression, *names: TypeName) -> bool:
 
 
 _GROWING = frozenset({AggregateFunction.COUNT, AggregateFunction.MAX})
-_TELLING_SETS = frozenset({AggregateFunction.GROUPING, AggregateFunction.GROUPING_ID})
+_GROUPING_FUNCTIONS = frozenset({AggregateFunction.GROUPING, AggregateFunction.GROUPING_ID})
 _CHOICE_FUNCTIONS = frozenset({"coalesce", "nvl", "ifnull", "if"})
 _LENGTHS = frozenset({"abs", "length", "char_length", "character_length"})
 _CLOCKS = frozenset({"current_date", "current_timestamp", "now"})
 
 
 class Trend(Enum):
-    """How a value goes as rows come, from the first on that it is not NULL. A condition that is `UP` stays true."""
+    """How a value changes as rows are added, once it is not NULL. A condition that is `UP` stays true."""
 
     DOWN = -1
     FIXED = 0
@@ -304,23 +297,23 @@ class Trend(Enum):
 
 
 class GroupCall(Protocol):
-    """An aggregate call, as queries and plans have them."""
+    """An aggregate call of a query or a plan."""
 
     @property
     def function(self) -> object:
-        """Which one; those of plans alone have no known trend."""
+        """The function; those that only plans have have no known trend."""
 
     @property
     def arguments(self) -> tuple[Scalar, ...]:
-        """What it is over."""
+        """The arguments."""
 
     @property
     def output(self) -> Field:
-        """What HAVING knows it by."""
+        """The column by which HAVING refers to it."""
 
 
 def turning_part(having: Scalar, keys: Sequence[Field], calls: Sequence[GroupCall]) -> Scalar | None:
-    """The first part of `having`, a condition over group keys and calls, that may turn false; None where none may."""
+    """Returns the first part of `having`, over group keys and calls, that may turn false; None if no part may."""
     fields = (*keys, *(call.output for call in calls))
     columns = {field.name: Column(field.name, known(field.type)) for field in fields}
     trends: dict[str, Trend | None] = {key.name: Trend.FIXED for key in keys}
@@ -334,7 +327,7 @@ def turning_part(having: Scalar, keys: Sequence[Field], calls: Sequence[GroupCal
 
 
 def cannot_be_negative(tree: Expression) -> bool:
-    """Whether a tree is plainly 0, more, or NULL, for every row."""
+    """Whether a tree is certainly at least 0, or NULL, for every row."""
     match tree:
         case Number() | Null():
             return True
@@ -360,7 +353,7 @@ def _trend_of_call(call: GroupCall) -> Trend | None:
         return Trend.UP
     if call.function is AggregateFunction.MIN:
         return Trend.DOWN
-    if call.function in _TELLING_SETS:
+    if call.function in _GROUPING_FUNCTIONS:
         return Trend.FIXED
     if call.function is AggregateFunction.SUM:
         of = call.arguments[0]
@@ -371,7 +364,7 @@ def _trend_of_call(call: GroupCall) -> Trend | None:
 
 @dataclass(frozen=True)
 class _Group:
-    """The trends of a group's columns; None of one that may go either way."""
+    """The trends of a group's columns; None for one that may grow and fall."""
 
     trends: Mapping[str, Trend | None]
 
@@ -395,7 +388,7 @@ class _Group:
                 ends = (Comparison(">=", operand, low), Comparison("<=", operand, high))
                 return _together([self.trend(end) for end in ends])
             case Test(Column(), "NULL"):
-                # Once there is a value there always is one.
+                # Once the value is not NULL it stays so.
                 return None if below[0] is None else Trend.DOWN
             case Negation(operand):
                 return _flipped(below[0]) if _adds_exactly(operand) else None
@@ -427,13 +420,13 @@ def _computed(operator: str, operands: tuple[Expression, Expression], trends: Se
 
 
 def _adds_exactly(operand: Expression) -> bool:
-    """Whether sums of it are never NaN: infinity less infinity would be one, and the greatest number of all."""
+    """Whether sums of it are never NaN, which is infinity minus infinity and compares as the greatest number."""
     of = type_in(operand)
     return of is not None and of.is_numeric and not of.is_fractional
 
 
 def _compares_in_order(left: Expression, one: Trend | None, right: Expression, other: Trend | None) -> bool:
-    """Whether what is compared has the order of what goes up or down: a text turned into a number has another one."""
+    """Whether the comparison uses the order of the operands' trends: a text converted to a number has another one."""
     of, to = type_in(left), type_in(right)
     if of is None or to is None:
         return False
@@ -443,7 +436,7 @@ def _compares_in_order(left: Expression, one: Trend | None, right: Expression, o
 
 
 def _together(trends: Sequence[Trend | None]) -> Trend | None:
-    """The trend of what grows with each of its parts."""
+    """Returns the trend of a value that grows with each of its parts."""
     moving = {trend for trend in trends if trend is not Trend.FIXED}
     return next(iter(moving), Trend.FIXED) if len(moving) <= 1 else None
 

@@ -1,8 +1,7 @@
-"""Group windows as SQL calls them, as Flink does: TUMBLE and HOP in GROUP BY, their start and end in SELECT.
+"""Reads function calls: group windows (TUMBLE and HOP, as in Flink) and aggregates, and describes unknown functions.
 
-Aggregate calls as they are written: DISTINCT, an order inside or behind (WITHIN GROUP), and other names for them.
-
-What is told of a function that is not taken: what to write instead where there is something, else the nearest.
+An aggregate call may have DISTINCT and an order, inside its parentheses or after them (WITHIN GROUP). The message for
+an unknown function says what to write instead, or suggests the nearest names.
 """
 
 from __future__ import annotations
@@ -22,36 +21,37 @@ from service.sql.expressions.nodes import Aggregate, Call, Expression, Interval,
 from service.sql.parser import Text
 
 MAX_WINDOWS_PER_ROW = 144
-"""Sliding windows that a row may be in. It is written out once for each, by an expression for each in the plan, which
-is made anew for every mini-batch: with 288 that took twenty seconds on two busy cores."""
+"""The number of sliding windows that may contain a row. A row is copied into each of them, by one expression each in
+the plan, which Spark compiles again for every mini-batch: with 288 that took twenty seconds on two busy cores."""
 
 SESSIONS = frozenset({"session", "session_start", "session_end", "session_window"})
-"""Windows that are refused, by Flink's names and by Spark's."""
+"""Functions of session windows, which are not supported, in Flink and in Spark."""
 
 
 class Part(StrEnum):
-    """What of its window a query may ask for."""
+    """The bounds of a window that a query may select."""
 
     START = "start"
     END = "end"
 
 
 WINDOWS = {"tumble": 1, "hop": 2}
-"""What GROUP BY may hold, in lower case, and how many intervals it takes."""
+"""Window functions of GROUP BY, in lower case, and the number of their intervals."""
 
 PARTS = {f"{window}_{part}": (window, part) for window in WINDOWS for part in Part}
-"""What SELECT, HAVING and ORDER BY may hold then."""
+"""Functions of SELECT, HAVING and ORDER BY that return a bound of the window."""
 
+_MAX_LENGTH = timedelta(days=3650)
 _UNITS = {"WEEK": 604_800_000, "DAY": 86_400_000, "HOUR": 3_600_000, "MINUTE": 60_000, "SECOND": 1000}
 _FORMS = {
     "tumble": "TUMBLE(ts, INTERVAL '10' MINUTE)",
-    "hop": "HOP(ts, INTERVAL '1' MINUTE, INTERVAL '10' MINUTE), of which the first interval is the slide",
+    "hop": "HOP(ts, INTERVAL '1' MINUTE, INTERVAL '10' MINUTE), with the slide first and the size second",
 }
 
 
 @dataclass(frozen=True)
 class GroupWindow:
-    """Windows over an event-time column, as the query names it: of `size` each, one beginning every `slide`."""
+    """Windows over an event-time column: each has the length `size`, and one begins every `slide`."""
 
     column: Name
     size: timedelta
@@ -59,81 +59,80 @@ class GroupWindow:
 
 
 def is_window(tree: Expression) -> bool:
-    """Whether `tree` is a window, as GROUP BY holds it."""
+    """Whether `tree` is a call of a window function of GROUP BY."""
     return isinstance(tree, Call) and tree.name in WINDOWS
 
 
 def part_of(tree: Expression) -> Part | None:
-    """What of a window `tree` is; None where it is no such thing."""
+    """Returns the bound of a window that `tree` is a call of; None if it is another expression."""
     return PARTS[tree.name][1] if isinstance(tree, Call) and tree.name in PARTS else None
 
 
 def column_of(part: Part) -> str:
-    """The column of a window's start or end, where the query gives it no name."""
+    """Returns the default name of the column with a window's start or end."""
     return f"window_{part}"
 
 
 def parts_in(tree: Expression) -> bool:
-    """Whether `tree` asks for the start or the end of a window."""
+    """Whether `tree` contains the start or the end of a window."""
     return any(part_of(node) is not None for node in walk(tree))
 
 
 def window_of(call: Call, source: Text) -> GroupWindow:
-    """The window that a call of WINDOWS or PARTS is, or is a part of. Raises SpecError `unsupported_construct`."""
+    """Returns the window of a call of WINDOWS or PARTS. Raises SpecError `unsupported_construct`."""
     kind = call.name if call.name in WINDOWS else PARTS[call.name][0]
-    told = call.name.upper()
-    hint = f"Write {_FORMS[kind].replace(kind.upper(), told, 1)}."
-    if len(call.arguments) != 1 + WINDOWS[kind]:
-        raise source.unsupported(f"{told} with {len(call.arguments)} arguments", at=call.at, hint=hint)
+    name = call.name.upper()
+    hint = f"Write {_FORMS[kind].replace(kind.upper(), name, 1)}."
+    count = len(call.arguments)
+    if count != 1 + WINDOWS[kind]:
+        plural = "" if count == 1 else "s"
+        raise source.unsupported(f"{name} with {count} argument{plural}", at=call.at, hint=hint)
     column, *intervals = call.arguments
     if not isinstance(column, Name):
-        hint = "Name the column that is the event time of its stream."
-        raise source.unsupported(f"{told} over anything but a column", at=call.at, hint=hint)
-    lengths = [_length(interval, told, hint, call.at, source) for interval in intervals]
+        hint = "Name the column that is declared as the 'event_time' of its table."
+        raise source.unsupported(f"{name} over an expression", at=call.at, hint=hint)
+    lengths = [_length(interval, name, hint, call.at, source) for interval in intervals]
     return GroupWindow(column, size=lengths[-1], slide=lengths[0])
 
 
 def milliseconds_of(interval: Interval) -> Decimal | None:
-    """How long an interval is; None for months and years, of which not all are as long."""
+    """Returns the length of an interval; None for months and years, whose length varies."""
     length = _UNITS.get(interval.unit)
     return None if length is None else Decimal(interval.value) * length
 
 
 def misplaced(name: str, at: int | None, source: Text) -> SpecError:
-    """The error where a window, or a part of one, stands where it cannot."""
+    """Returns the error for a window, or a bound of one, in a clause that does not allow it."""
     if source.pointer != "/sql":
-        hint = "A group window is the query's `window`, whose `start` and `end` are columns of `select`."
+        hint = "Declare a group window as the query's `window`, and select its `start` and `end` by their names."
     elif name in WINDOWS:
-        hint = f"It stands alone in GROUP BY; SELECT has {name.upper()}_START and {name.upper()}_END."
+        hint = f"Use it alone as a key of GROUP BY, and select {name.upper()}_START and {name.upper()}_END."
     else:
         window = PARTS[name][0].upper()
-        hint = f"It stands in SELECT, HAVING and ORDER BY, outside of aggregates; GROUP BY has {window}."
+        hint = f"Use it in SELECT, HAVING or ORDER BY, outside of aggregates, and {window} in GROUP BY."
     return source.unsupported(name.upper(), at=at, hint=hint)
 
 
 def session_refused(name: str, at: int | None, source: Text) -> SpecError:
-    """The error for a session window."""
+    """Returns the error for a session window."""
     detail = (
-        f"{name.upper()}: a session window grows and joins others as rows come, so that what was emitted would have to "
-        "be taken back, which Spark cannot. Use TUMBLE or HOP."
+        f"{name.upper()} is not supported: session windows grow and merge as rows arrive, so emitted rows would have "
+        "to be retracted, which Spark does not support. Use TUMBLE or HOP."
     )
     return source.error("session_window", detail, at=at)
 
 
-def _length(tree: Expression, told: str, hint: str, at: int | None, source: Text) -> timedelta:
+def _length(tree: Expression, name: str, hint: str, at: int | None, source: Text) -> timedelta:
     if not isinstance(tree, Interval):
-        raise source.unsupported(f"{told} with anything but an interval behind its column", at=at, hint=hint)
+        raise source.unsupported(f"{name} with an argument after its column that is not an interval", at=at, hint=hint)
     milliseconds = milliseconds_of(tree)
     if milliseconds is None:
-        detail = f"{told} with an interval of {tree.unit}"
-        raise source.unsupported(detail, at=at, hint="Not all of them are as long: use DAY, or shorter units.")
-    if milliseconds != int(milliseconds) or not 1 <= milliseconds <= _LONGEST // timedelta(milliseconds=1):
-        hint = "A window, and a slide, are whole milliseconds, and at most 3650 days."
-        raise source.unsupported(f"{told} with the interval '{tree.value}' {tree.unit}", at=at, hint=hint)
+        detail = f"{name} with an interval of {tree.unit}"
+        raise source.unsupported(detail, at=at, hint="Months and years vary in length: use DAY or a shorter unit.")
+    if milliseconds != int(milliseconds) or not 1 <= milliseconds <= _MAX_LENGTH // timedelta(milliseconds=1):
+        hint = f"Use whole milliseconds, and at most {_MAX_LENGTH.days} days."
+        raise source.unsupported(f"{name} with the interval '{tree.value}' {tree.unit}", at=at, hint=hint)
     return timedelta(milliseconds=int(milliseconds))
-
-
-_LONGEST = timedelta(days=3650)
 
 
 SYNONYMS = {
@@ -145,22 +144,24 @@ SYNONYMS = {
     "PERCENTILE_CONT": AggregateFunction.PERCENTILE,
     "MEDIAN": AggregateFunction.PERCENTILE,
 }
-"""Other names of the aggregate functions; the last two are written differently too."""
+"""Other names of the aggregate functions; the last two take other arguments too."""
 
 WITHIN_GROUP = frozenset({"LISTAGG", "STRING_AGG", "PERCENTILE_CONT"})
-"""Functions whose order stands behind them."""
+"""Functions whose order is written after the call, in WITHIN GROUP."""
 
 
 def function_named(name: str) -> AggregateFunction | None:
-    """The aggregate function that is called `name` or has it as another name; case does not count."""
+    """Returns the aggregate function with the name or synonym `name`, whose case is ignored; None if there is none."""
     upper = name.upper()
     return AggregateFunction[upper] if upper in AggregateFunction.__members__ else SYNONYMS.get(upper)
 
 
 @dataclass(frozen=True)
 class AggregateReader:
-    """Reads aggregate calls of one text. `read` and `check` are those of the expressions inside them, `refuse` makes
-    the error for a node, a construct and a hint.
+    """Reads the aggregate calls of one text.
+
+    `read` reads an expression inside a call, `check` refuses unsupported clauses of a node, and `refuse` creates the
+    error for a node, a construct and a hint.
     """
 
     source: Text
@@ -169,7 +170,7 @@ class AggregateReader:
     refuse: Callable[[exp.Expr, str, str], SpecError]
 
     def call(self, function: AggregateFunction, node: exp.Anonymous, at: int | None) -> Aggregate:
-        """The call without what stands behind it. Raises SpecError."""
+        """Reads a call without the clauses after its parentheses. Raises SpecError."""
         if node.name.upper() == "PERCENTILE_CONT" and not isinstance(node.parent, exp.WithinGroup):
             hint = "Write PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY x), or PERCENTILE(x, 0.5)."
             raise self.refuse(node, "PERCENTILE_CONT without WITHIN GROUP", hint)
@@ -198,41 +199,44 @@ class AggregateReader:
         return call if order is None else self._ordered(call, order)
 
     def within_group(self, call: Aggregate, node: exp.WithinGroup) -> Aggregate:
-        """`call` with the order that stands behind it. Raises SpecError."""
+        """Returns `call` with the order of WITHIN GROUP. Raises SpecError."""
         name = node.this.name.upper()
         order = node.expression
         if name not in WITHIN_GROUP or not isinstance(order, exp.Order) or call.order_by is not None:
-            raise self.refuse(node, f"WITHIN GROUP behind {name}", f"It belongs to {', '.join(sorted(WITHIN_GROUP))}.")
+            hint = f"Use it with {', '.join(sorted(WITHIN_GROUP))}."
+            raise self.refuse(node, f"WITHIN GROUP after {name}", hint)
         ordered = self._ordered(call, order)
         if name != "PERCENTILE_CONT":
             return ordered
         if ordered.descending or ordered.order_by is None:
-            raise self.refuse(node, "A descending order in PERCENTILE_CONT", "Use 1 - p with an ascending one.")
+            raise self.refuse(
+                node, "A descending order in PERCENTILE_CONT", "Order ascending, and write the value of 1 - p."
+            )
         return replace(call, arguments=(ordered.order_by, *call.arguments))
 
     def _ordered(self, call: Aggregate, order: exp.Order) -> Aggregate:
         self.check(order)
         keys, function = order.expressions, call.function
         if len(keys) != 1 or not isinstance(keys[0], exp.Ordered):
-            raise self.refuse(order, f"More than one order in {function}", "")
+            raise self.refuse(order, f"More than one order in {function}", "Order by a single expression.")
         descending = bool(keys[0].args.get("desc"))
         if descending and function in {AggregateFunction.FIRST_VALUE, AggregateFunction.LAST_VALUE}:
             other = "LAST_VALUE" if function is AggregateFunction.FIRST_VALUE else "FIRST_VALUE"
-            raise self.refuse(order, f"A descending order in {function}", f"Use {other} with an ascending one.")
+            raise self.refuse(order, f"A descending order in {function}", f"Use {other} with an ascending order.")
         self.check(keys[0])
         if bool(keys[0].args.get("nulls_first")) is descending:
             place = "FIRST" if descending else "LAST"
-            hint = "Rows whose order is NULL never count."
+            hint = f"Remove it: {function} ignores rows whose order is NULL."
             if function is AggregateFunction.LISTAGG:
-                hint = "NULLs come first ascending and last descending; order by COALESCE to place them."
+                hint = "Ascending, NULLs come first, descending last. To place them elsewhere, order by COALESCE(x, …)."
             raise self.refuse(order, f"NULLS {place} in {function}", hint)
         return replace(call, order_by=self.read(keys[0].this), descending=descending)
 
 
-_BOOLEAN = "{} of CASE WHEN condition THEN 1 ELSE 0 END, and compare it with 1."
-_ORDERED = "Without an order its result would be arbitrary."
-_LIST = "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t), which makes a string."
-_SECONDS = "(unix_timestamp(b) - unix_timestamp(a)) DIV 3600 for hours, and so on, or datediff(b, a) for days."
+_BOOLEAN = "{}(CASE WHEN condition THEN 1 ELSE 0 END) = 1."
+_ORDERED = "Without an order the result would be arbitrary."
+_LIST = "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t), which returns a string."
+_SECONDS = "datediff(b, a) for days, or (unix_timestamp(b) - unix_timestamp(a)) DIV 3600 for hours."
 _AGGREGATES = {
     "first": f"FIRST_VALUE(x ORDER BY t). {_ORDERED}",
     "last": f"LAST_VALUE(x ORDER BY t). {_ORDERED}",
@@ -243,13 +247,13 @@ _AGGREGATES = {
     "countif": "COUNT(*) FILTER (WHERE condition).",
     "approx_percentile": "PERCENTILE(x, p), which is exact.",
     "percentile_approx": "PERCENTILE(x, p), which is exact.",
-    "percentile_disc": "PERCENTILE(x, p), which interpolates.",
+    "percentile_disc": "PERCENTILE(x, p), which interpolates between values.",
     "quantile": "PERCENTILE(x, p).",
     "array_agg": _LIST,
     "collect_list": _LIST,
     "group_concat": _LIST,
     "wm_concat": _LIST,
-    "collect_set": "LISTAGG(DISTINCT x, ',') WITHIN GROUP (ORDER BY x), which makes a string.",
+    "collect_set": "LISTAGG(DISTINCT x, ',') WITHIN GROUP (ORDER BY x), which returns a string.",
     "count_distinct": "COUNT(DISTINCT x).",
     "approx_distinct": "APPROX_COUNT_DISTINCT(x).",
     **dict.fromkeys(("any", "some", "bool_or"), _BOOLEAN.format("MAX")),
@@ -258,7 +262,7 @@ _AGGREGATES = {
         ("bit_and", "bit_or", "bit_xor", "corr", "covar_pop", "covar_samp", "kurtosis", "mode", "skewness"), ""
     ),
 }
-"""Aggregate functions that are not taken, and what to write in place of them."""
+"""Aggregate functions that are not supported, and what to write instead."""
 
 _SCALARS = {
     "iif": "if(condition, x, y).",
@@ -296,28 +300,28 @@ _SCALARS = {
     "timestamp": "CAST(x AS TIMESTAMP).",
     **dict.fromkeys(
         ("window", "window_time", "cumulate"),
-        "TUMBLE(t, INTERVAL '10' MINUTE) in GROUP BY over a stream, else GROUP BY date_trunc('hour', t).",
+        "GROUP BY TUMBLE(t, INTERVAL '10' MINUTE) over a stream, or GROUP BY date_trunc('hour', t) in a batch job.",
     ),
     **dict.fromkeys(
         (f"{window}_{time}" for window in ("tumble", "hop") for time in ("rowtime", "proctime")),
         "TUMBLE_END or HOP_END.",
     ),
 }
-"""Scalar functions of Spark and others that are not taken, and what to write in place of them."""
+"""Scalar functions of Spark and other dialects that are not supported, and what to write instead."""
 
 _KINDS = (
     (
-        "is a window function, and there is no OVER here. Aggregate in a derived table and join it back; the first of "
-        "a group is FIRST_VALUE(x ORDER BY t).",
+        "is a window function, and OVER is not supported. Aggregate in a derived table and join it by the group keys. "
+        "For the first value of a group, write FIRST_VALUE(x ORDER BY t).",
         "row_number rank dense_rank percent_rank cume_dist ntile lag lead nth_value",
     ),
     (
-        "makes several rows of one, which no expression does here. Write a row for each element into the files.",
+        "returns several rows, which is not supported. Store one row per element in the files.",
         "explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple flatten unnest",
     ),
     (
-        "is about nested values or documents, which can be read but not computed with. Keep their parts in columns of "
-        "their own.",
+        "works on nested values or documents, which can be selected but not used in expressions. Store their parts in "
+        "separate columns.",
         "array map struct named_struct array_append array_compact array_contains array_distinct array_except "
         "array_insert array_intersect array_join array_max array_min array_position array_prepend array_remove "
         "array_repeat array_size array_sort array_union arrays_overlap arrays_zip size cardinality element_at get "
@@ -328,8 +332,8 @@ _KINDS = (
         "schema_of_csv from_xml to_xml xpath xpath_string",
     ),
     (
-        "gives another value each time that a task runs, and one may run twice. Compute it from a key, for example by "
-        "xxhash64(k).",
+        "returns another value each time a task runs, and Spark may run a task twice. Compute the value from a key, "
+        "for example with xxhash64(k).",
         "rand random randn uuid shuffle monotonically_increasing_id spark_partition_id input_file_name "
         "input_file_block_start input_file_block_length newid gen_random_uuid",
     ),
@@ -338,23 +342,24 @@ _KIND_OF = {name: kind for kind, names in _KINDS for name in names.split()}
 
 
 def unknown_function(name: str) -> tuple[str, tuple[str, ...]]:
-    """What is told of the function `name`, in lower case, and the nearest names that there are."""
+    """Returns the message for the unknown function `name`, in lower case, and the nearest supported names."""
     if name in _AGGREGATES:
         detail = f"The aggregate function {name} is not supported"
         instead = _AGGREGATES[name]
-        return f"{detail}. Write {instead}" if instead else f"{detail}; there are {', '.join(AggregateFunction)}.", ()
+        hint = f"Write {instead}" if instead else f"The aggregate functions are {', '.join(AggregateFunction)}."
+        return f"{detail}. {hint}", ()
     if name in _SCALARS:
-        return f"There is no function {name} here. Write {_SCALARS[name]}", ()
+        return f"The function {name} is not supported. Write {_SCALARS[name]}", ()
     if name in _KIND_OF:
         return f"The function {name} {_KIND_OF[name]}", ()
     aggregates = {item.lower() for item in (*AggregateFunction, *SYNONYMS)}
-    suggestions = nearest_names(name, sorted({*FUNCTIONS, *aggregates}), alike=0.65)
-    return f"There is no function {name[:60]} here.{did_you_mean(suggestions)}", suggestions
+    suggestions = nearest_names(name, sorted({*FUNCTIONS, *aggregates}), min_similarity=0.65)
+    return f"There is no function {name[:60]}.{did_you_mean(suggestions)}", suggestions
 
 
-_ARITY = {
-    "datediff": f"For other units write {_SECONDS}",
-    "date_diff": f"For other units write {_SECONDS}",
+_ARITY_HINTS = {
+    "datediff": f"Write {_SECONDS}",
+    "date_diff": f"Write {_SECONDS}",
     "dateadd": "Write date_add(d, n), add_months(d, n) or t + INTERVAL '1' HOUR.",
     "date_add": "Write date_add(d, n), add_months(d, n) or t + INTERVAL '1' HOUR.",
     "isnull": "Write coalesce(x, 0).",
@@ -362,7 +367,7 @@ _ARITY = {
 
 
 def wrong_arity(name: str, count: int) -> str:
-    """What is told of a call of the function `name` with `count` arguments, which it does not take."""
+    """Returns the message for a call of the function `name` with `count` arguments, which it does not accept."""
     arity = FUNCTIONS[name].arity
-    told = f"{name} takes {arity} argument{'' if arity.removeprefix('at least ') == '1' else 's'}, not {count}."
-    return f"{told} {_ARITY[name]}" if name in _ARITY else told
+    detail = f"{name} takes {arity} argument{'' if arity.removeprefix('at least ') == '1' else 's'}, not {count}."
+    return f"{detail} {_ARITY_HINTS[name]}" if name in _ARITY_HINTS else detail

@@ -1,7 +1,4 @@
-"""Which columns a name may mean, and finding the one it does mean.
-
-A scalar expression's text, checked against the allow-list, resolved and typed: the way to a `Scalar`.
-"""
+"""Resolves names in expressions to columns (`TableScope`), and compiles the text of an expression into a `Scalar`."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from service.contract.problems import SpecError, did_you_mean, nearest_names
+from service.sql.constructs import NESTED
 from service.sql.expressions.functions import conditions_in, expanded, longest
 from service.sql.expressions.inference import Typing
 from service.sql.expressions.nodes import Call, Column, Expression, Name, map_children
@@ -21,22 +19,22 @@ from service.sql.types.data_types import Field, Schema, TypeName, known
 _WITHOUT_PARENTHESES = frozenset({"current_date", "current_timestamp"})
 
 _LISTED = 12
-"""So many columns of a table are told where none is spelled alike."""
+"""A message lists a table's columns if there are at most this many and no similar name."""
 
 
 def full_name(alias: str, column: str) -> str:
-    """The name under which a scan emits a column."""
+    """Returns the name of a column in the output of a scan."""
     return f"{alias}.{column}"
 
 
 @dataclass(frozen=True)
 class TableScope:
-    """The columns of the tables in sight, each emitted as `alias.column`; names match without regard to case.
+    """The columns of the visible tables, each called `alias.column`; the case of names is ignored.
 
-    `hidden` are tables that a semi or anti join has consumed: told apart from unknown ones in messages. `plan_names`
-    are the aliases under which the plan knows tables, where they differ from the caller's; `longest` bounds the bytes
-    of computed columns, and `sizes` are the nodes of their expressions, by full name; `unnamed` are queries in FROM to
-    which the caller gave no name, so that no name can be qualified by theirs.
+    `hidden` are the right tables of semi and anti joins, which messages distinguish from unknown ones. `plan_names` are
+    the aliases of tables in the plan, if they differ from the query's. By full name of a computed column, `longest` is
+    an upper bound of its bytes and `sizes` the number of nodes of its expression. `unnamed` are queries in FROM without
+    an alias, by which no name can be qualified.
     """
 
     tables: Mapping[str, Schema]
@@ -47,7 +45,7 @@ class TableScope:
     unnamed: frozenset[str] = frozenset()
 
     def with_tables(self, other: TableScope) -> TableScope:
-        """This scope and the tables of another."""
+        """Returns this scope with the tables of another."""
         return TableScope(
             {**self.tables, **other.tables},
             self.hidden | other.hidden,
@@ -58,22 +56,22 @@ class TableScope:
         )
 
     def without(self, alias: str) -> TableScope:
-        """This scope after a semi or anti join with the table `alias`."""
+        """Returns this scope after a semi or anti join with the table `alias`."""
         left = {name: schema for name, schema in self.tables.items() if name != alias}
         return replace(self, tables=left, hidden=self.hidden | {alias})
 
     def full_name(self, alias: str, column: str) -> str:
-        """The name under which the plan knows a column of the table `alias`."""
+        """Returns the name in the plan of a column of the table `alias`."""
         return full_name(self.plan_names.get(alias, alias), column)
 
     def find(self, name: Name, source: Text) -> Column:
-        """The column that `name` means. Raises SpecError as `locate` does."""
+        """Returns the column that `name` refers to. Raises SpecError as `locate` does."""
         alias, found = self.locate(name, source)
         full = self.full_name(alias, found.name)
         return Column(full, known(found.type), name.at, self.longest.get(full), self.sizes.get(full, 1))
 
     def locate(self, name: Name, source: Text) -> tuple[str, Field]:
-        """The alias and the field that `name` means.
+        """Returns the alias and the field that `name` refers to.
 
         Raises SpecError `unknown_table`, `unknown_column`, `ambiguous_column`, `unsupported_construct`.
         """
@@ -88,11 +86,11 @@ class TableScope:
         return alias, found
 
     def has_column(self, name: str) -> bool:
-        """Whether a table has a column that is called `name`, in whatever case."""
+        """Whether a table has a column called `name`; case is ignored."""
         return any(schema.alike(name) for schema in self.tables.values())
 
     def call_by_name(self, name: Name, source: Text) -> Call | None:
-        """The call of a function that needs no parentheses, where `name` is that of one and of no column.
+        """Returns the call of a function without parentheses, if `name` is one and no column has that name.
 
         Raises SpecError `ambiguous_column`.
         """
@@ -112,10 +110,11 @@ class TableScope:
             choices = [full_name(alias, column.name) for alias, column in found if alias not in self.unnamed]
             ways = [f"write {' or '.join(choices)}"] if choices else []
             if len(choices) < len(found):
-                ways.append("give the query in FROM a name with AS")
+                ways.append("give the query in FROM an alias")
+            way_out = ", or ".join(ways)
             raise source.error(
                 "ambiguous_column",
-                f"{name.name} is a column of several tables: {', or '.join(ways)}.",
+                f"{name.name} is a column of several tables. {way_out[0].upper()}{way_out[1:]}.",
                 at=name.at,
                 suggestions=choices,
             )
@@ -129,35 +128,35 @@ class TableScope:
         if matching(qualifier, self.hidden) is not None:
             return source.error(
                 "unknown_table",
-                f"{qualifier} cannot be seen here: a semi or anti join keeps no column of it.",
+                f"The columns of {qualifier} are not available here, because a semi or anti join only returns those of "
+                "its left side. Use them in ON.",
                 at=name.at,
             )
         nested = Name(None, qualifier)
         for schema in self.tables.values():
             outer = schema.find(nested.name)
             if outer is not None and outer.type.name is TypeName.OTHER:
-                hint = "Nested values can be read but not computed with: keep their parts in columns of their own."
-                return source.unsupported(f"Access to a field of {outer.name}", at=name.at, hint=hint)
+                return source.unsupported(f"Access to a field of {outer.name}", at=name.at, hint=NESTED)
         named = [alias for alias in self.tables if alias not in self.unnamed]
         suggestions = nearest_names(qualifier, named)
-        others = f", only {', '.join(named[:8])}" if named and not suggestions else ""
+        others = f" The tables are {', '.join(named[:8])}." if named and not suggestions else ""
         return source.error(
             "unknown_table",
-            f"There is no table or alias {qualifier} here{others}.{did_you_mean(suggestions)}",
+            f"There is no table or alias {qualifier} in FROM.{others}{did_you_mean(suggestions)}",
             at=name.at,
             suggestions=suggestions,
         )
 
 
 def resolve(node: Expression, scope: TableScope, source: Text) -> Expression:
-    """`node` with every name replaced by what it means. Raises SpecError as `TableScope.find` does."""
+    """Returns `node` with every name replaced by its column. Raises SpecError as `TableScope.find` does."""
     if isinstance(node, Name):
         return scope.call_by_name(node, source) or scope.find(node, source)
     return map_children(node, lambda child: resolve(child, scope, source))
 
 
 def matching(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate called `name`: the exact spelling first, else one that differs in case alone."""
+    """Returns the candidate called `name`: the exact spelling if there is one, else one that only differs in case."""
     candidates = list(candidates)
     if name in candidates:
         return name
@@ -171,7 +170,7 @@ def _field(schema: Schema, name: Name, source: Text) -> Field | None:
         if alike:
             raise source.error(
                 "ambiguous_column",
-                f"{name.name} could be any of {', '.join(alike)}, which differ in case alone.",
+                f"{name.name} could be any of {', '.join(alike)}, which only differ in case. Write one of these.",
                 at=name.at,
                 suggestions=alike,
             )
@@ -179,25 +178,25 @@ def _field(schema: Schema, name: Name, source: Text) -> Field | None:
 
 
 def _unknown_column(
-    told: str, name: Name, candidates: list[str] | tuple[str, ...], source: Text, table: str | None
+    text: str, name: Name, candidates: list[str] | tuple[str, ...], source: Text, table: str | None
 ) -> SpecError:
     suggestions = nearest_names(name.name, candidates)
     if table is not None:
         suggestions = tuple(f"{name.qualifier}.{suggestion}" for suggestion in suggestions)
     hint = did_you_mean(suggestions)
     if not suggestions and 0 < len(candidates) <= _LISTED:
-        # As where a CSV file was read without its header.
-        hint = f" There are {', '.join(candidates)}."
+        # For example if a CSV file was read without its header.
+        hint = f" The columns are {', '.join(candidates)}."
     return source.error(
         "unknown_column",
-        f"There is no column {told}.{hint}",
+        f"There is no column {text}.{hint}",
         at=name.at,
         suggestions=suggestions,
     )
 
 
 def compile_expression(text: str, scope: TableScope, pointer: str) -> Scalar:
-    """The scalar that `text` means over the columns of `scope`.
+    """Compiles `text` over the columns of `scope`.
 
     `pointer` is the JSON pointer of the text, for errors. Raises SpecError `sql_syntax`, `query_too_deep`,
     `unsupported_construct`, `unsupported_function`, `unknown_table`, `unknown_column`, `ambiguous_column`,
@@ -209,10 +208,10 @@ def compile_expression(text: str, scope: TableScope, pointer: str) -> Scalar:
 
 
 def scalar_of(tree: Expression, source: Text) -> Scalar:
-    """A resolved tree as a value for the engine.
+    """Returns the scalar of a resolved tree, after checking its type and size.
 
-    Raises SpecError `type_mismatch`, and `unsupported_construct` for values that could grow too long and for patterns
-    that could take too long, and `query_too_deep` for what grows too large once derived tables are merged.
+    Raises SpecError `type_mismatch`; `unsupported_construct` for values that could become too long and patterns that
+    could take too long; `query_too_deep` for expressions that become too large once derived tables are merged.
     """
     type_ = Typing(source).type_of(tree)
     scalar = Scalar(tree, type_, longest(tree, source), expanded(tree, source))

@@ -1,13 +1,11 @@
-"""The scalar functions that a query may call, as a table: how many arguments, of which kinds, and what comes out.
+"""The table of scalar functions that a query may call (arguments and result types), and limits of expressions.
 
 Result types are those of Spark 4.3 with ANSI mode on, checked against it by
-`tests/service/sql/expressions/test_functions.py`. Left out on purpose: whatever differs from call to call (rand, uuid),
-reaches outside the query (java_method, reflect, input_file_name) or grows its input without bound (repeat, space).
+`tests/service/sql/expressions/test_functions.py`. Not included are functions that differ from call to call (rand,
+uuid), reach outside the query (java_method, input_file_name) or grow their input without bound (repeat, space).
 
-How long a value can become: Spark computes constants while it plans, in the process that all jobs share.
-
-The bound counts bytes (UTF-8). For constants it is one; a column's values are taken as short texts, so that for them
-it limits how many times longer a value can get.
+`longest` limits the bytes (UTF-8) of values, because Spark computes constants while it plans, in the process that all
+jobs share. A column's values are assumed to be short, so for them it limits how much longer they can become.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ Result = Callable[[Types, Arguments], DataType | None]
 
 
 class Kind(Enum):
-    """Which types an argument may have; a string converts to any of them at run time, as Spark has it."""
+    """The types that an argument may have; as in Spark, a string is converted to any of them at run time."""
 
     ANY = None
     NUMBER = NUMERIC | {TypeName.STRING, TypeName.NULL}
@@ -76,13 +74,13 @@ class Kind(Enum):
     BYTES = frozenset({TypeName.BINARY, TypeName.STRING, TypeName.NULL})
 
     def admits(self, type_: DataType) -> bool:
-        """Whether Spark takes an argument of this type, as it is or converted."""
+        """Whether Spark accepts an argument of this type, as it is or converted."""
         return self.value is None or type_.name in self.value
 
 
 @dataclass(frozen=True)
 class Function:
-    """`kinds` are those of the arguments; the last one repeats. `most` is None where there is no upper bound."""
+    """`kinds` are those of the arguments; the last one repeats. `most` is None if there is no upper bound."""
 
     name: str
     least: int
@@ -91,12 +89,12 @@ class Function:
     result: Result
 
     def accepts(self, arguments: int) -> bool:
-        """Whether a call may have so many arguments."""
+        """Whether a call may have this number of arguments."""
         return self.least <= arguments and (self.most is None or arguments <= self.most)
 
     @property
     def arity(self) -> str:
-        """How many arguments, for messages: `2`, `1 to 3`, `at least 1`."""
+        """The number of arguments, for messages: `2`, `1 to 3`, `at least 1`."""
         if self.most is None:
             return f"at least {self.least}"
         return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
@@ -270,7 +268,7 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def digits_are_bounded(name: str, arguments: Arguments) -> bool:
-    """False for a rounding to digits that are no literal of bearable size: Spark would write all of them out."""
+    """Whether the digits of a rounding, if any, are a small literal: Spark would write out all of them."""
     if name not in _ROUNDING or len(arguments) < 2 or isinstance(arguments[1], Null):
         return True
     digits = literal_integer(arguments[1])
@@ -278,7 +276,7 @@ def digits_are_bounded(name: str, arguments: Arguments) -> bool:
 
 
 def padding_is_bounded(name: str, arguments: Arguments) -> bool:
-    """False for an `lpad` or `rpad` whose length is not a literal of bearable size: it could fill the memory."""
+    """Whether the length of `lpad` or `rpad` is a limited literal: otherwise a value could fill the memory."""
     if name not in {"lpad", "rpad"}:
         return True
     length = literal_integer(arguments[1])
@@ -290,7 +288,7 @@ COLUMN_BYTES = 256
 # The longest decimal, time or hash that is written out; sha2 gives 128 digits.
 _SHORT = 128
 _CHARACTER_BYTES = 4
-# A letter of a date format stands for the name of a time zone at most.
+# The longest output of one letter of a date format is the name of a time zone.
 _DATE_PART_BYTES = 32
 _TEXTS = {TypeName.STRING, TypeName.BINARY}
 
@@ -298,27 +296,27 @@ _Rule = Callable[[Call, list[int]], int]
 
 
 def longest(node: Expression, source: Text) -> int:
-    """Bytes that a value of the resolved tree `node` has at most.
+    """Returns the maximum bytes of a value of the resolved tree `node`.
 
-    Raises SpecError `unsupported_construct` where that is more than MAX_VALUE_BYTES.
+    Raises SpecError `unsupported_construct` if it is more than MAX_VALUE_BYTES.
     """
     bytes_ = _bytes_of(node, [longest(child, source) for child in children(node)])
     if bytes_ > MAX_VALUE_BYTES:
         what = node.name if isinstance(node, Call) else "||"
         raise source.error(
             "unsupported_construct",
-            f"{what} could make a value of more than {MAX_VALUE_BYTES >> 20} MB here, a column's values counted with "
-            f"{COLUMN_BYTES} bytes: shorten its constants, or nest fewer calls.",
+            f"{what} could return a value of more than {MAX_VALUE_BYTES >> 20} MB, if the values of a column have "
+            f"{COLUMN_BYTES} bytes. Shorten its constants, or nest fewer calls.",
             at=position_of(node),
         )
     return bytes_
 
 
 def expanded(tree: Expression, source: Text) -> int:
-    """Nodes of the resolved `tree`, each column of a derived table counted as what it stands for: Spark writes these
-    out to push a filter down.
+    """Returns the number of nodes of the resolved `tree`, with columns of derived tables counted as their expressions:
+    Spark expands them to push a filter down.
 
-    Raises SpecError `query_too_deep` where there are more than EXPANDED_NODES.
+    Raises SpecError `query_too_deep` if there are more than EXPANDED_NODES.
     """
     nodes = sum(part.size if isinstance(part, Column) else 1 for part in walk(tree))
     if nodes > EXPANDED_NODES.most:
@@ -327,8 +325,8 @@ def expanded(tree: Expression, source: Text) -> int:
 
 
 def check_replaced(tree: Expression, source: Text) -> None:
-    """As `expanded`, for a tree in which names were replaced by trees that it then shares: without walking through
-    each of these as often as it is used.
+    """Checks the same limit as `expanded`, for a tree in which names were replaced by shared trees; it visits each
+    shared tree once.
     """
     nodes = NodeCounter().count(tree)
     if nodes > EXPANDED_NODES.most:
@@ -336,10 +334,10 @@ def check_replaced(tree: Expression, source: Text) -> None:
 
 
 def conditions_in(tree: Expression, source: Text) -> int:
-    """How many conditions AND joins at the top of `tree`; NOT turns the OR below it into AND, as Spark does.
+    """Returns the number of conditions joined by AND at the top of `tree`; as in Spark, NOT turns an OR below into AND.
 
-    Raises SpecError `query_too_deep` where there, or anywhere inside, AND joins more than CONDITIONS, unless `source`
-    is accepted: earlier versions did not have this limit.
+    Raises SpecError `query_too_deep` if there, or anywhere inside, AND joins more than CONDITIONS, unless `source` is
+    accepted: earlier versions did not have this limit.
     """
     counts: list[int] = []
     pending = [(tree, False)]
@@ -361,7 +359,7 @@ def conditions_in(tree: Expression, source: Text) -> int:
 
 
 def of_column(type_: DataType | None) -> int:
-    """The bytes that a column's values are taken to have."""
+    """Returns the assumed bytes of a column's values."""
     return COLUMN_BYTES if type_ is None or type_.name in _TEXTS else _SHORT
 
 

@@ -1,6 +1,7 @@
-"""The type of every expression over resolved columns, as Spark 4.3 gives it with ANSI mode on.
+"""Infers the type of every expression over resolved columns, as in Spark 4.3 with ANSI mode on.
 
-None where only Spark knows. `type_mismatch` is raised for what Spark is certain to refuse, and for nothing else.
+The type is None if it is not known before the query runs. `type_mismatch` is only raised for expressions that Spark is
+certain to refuse.
 """
 
 from __future__ import annotations
@@ -66,13 +67,13 @@ _SUFFIX_TYPES = {
 
 
 class Typing:
-    """Types the expressions of one text."""
+    """Infers the types of the expressions of one text."""
 
     def __init__(self, source: Text) -> None:
         self._source = source
 
     def type_of(self, node: Expression) -> DataType | None:
-        """The type of `node`. Raises SpecError `type_mismatch`."""
+        """Returns the type of `node`. Raises SpecError `type_mismatch`."""
         match node:
             case Column(type=type_):
                 return type_
@@ -109,32 +110,36 @@ class Typing:
                 return BOOLEAN
 
     def computable(self, node: Expression) -> DataType | None:
-        """The type of an operand. Raises SpecError `type_mismatch` for a nested or engine-only one."""
+        """Returns the type of an operand. Raises SpecError `type_mismatch` for a nested or Spark-only one."""
         type_ = self.type_of(node)
         if type_ is not None and type_.name is TypeName.OTHER:
-            raise self.mismatch(f"{_told(node)} has the type {type_}, which can be read but not computed with.", node)
+            detail = (
+                f"{_told(node)} has the type {type_}, which can be selected but not used in expressions. Store its "
+                "parts in separate columns."
+            )
+            raise self.mismatch(detail, node)
         return type_
 
     def groupable(self, node: Expression) -> DataType | None:
-        """The type of what is grouped or sorted by. Raises SpecError `type_mismatch` for one without an equality."""
+        """Returns the type of a key to group or sort by. Raises SpecError `type_mismatch` if it has no equality."""
         type_ = self.type_of(node)
         if type_ is not None and not type_.is_groupable:
             raise self.mismatch(
-                f"{_told(node)} has the type {type_}, whose values cannot be compared: only atomic ones, and arrays "
-                "and structures of such, can. Keep what is needed of it in a column of its own.",
+                f"{_told(node)} has the type {type_}, whose values cannot be compared. Use atomic values, or arrays or "
+                "structures of them; store the needed parts in separate columns.",
                 node,
             )
         return type_
 
     def require_condition(self, node: Expression, what: str) -> None:
-        """Raises SpecError `type_mismatch` unless `node` may stand as the condition `what`."""
+        """Raises SpecError `type_mismatch` unless `node` can be the condition of the clause `what`."""
         type_ = self.computable(node)
         # Unlike an operand of AND, a string is not converted here.
         if type_ is not None and type_.name not in {TypeName.BOOLEAN, TypeName.NULL}:
             raise self.mismatch(f"{what} needs a condition, but {_told(node)} is {type_}.", node)
 
     def mismatch(self, detail: str, node: Expression) -> SpecError:
-        """A `type_mismatch` at `node`."""
+        """Returns a `type_mismatch` error at `node`."""
         return self._source.error("type_mismatch", detail, at=position_of(node))
 
     def _require(self, type_: DataType | None, names: frozenset[TypeName], node: Expression, what: str) -> None:
@@ -144,7 +149,7 @@ class Typing:
     def _cast(self, node: Cast) -> DataType:
         source, target = self.computable(node.operand), node.type
         if source is not None and not castable(source.name, target.name):
-            raise self.mismatch(f"{_told(node.operand)} is {source}, which cannot be cast to {target}.", node)
+            raise self.mismatch(f"{_told(node.operand)} is {source}, which cannot be CAST to {target}.", node)
         return target
 
     def _negation(self, node: Negation) -> DataType | None:
@@ -167,7 +172,11 @@ class Typing:
         try:
             return data_types.arithmetic(node.operator, left, right)
         except Incompatible:
-            detail = f"{_told(node.left)} {node.operator} {_told(node.right)}: {left} and {right} do not go together."
+            left_text, right_text = _told(node.left), _told(node.right)
+            detail = (
+                f"{node.operator} cannot be applied to {left_text}, which is {left}, and {right_text}, which is "
+                f"{right}. CAST one of them."
+            )
             raise self.mismatch(detail, node) from None
 
     def _with_interval(self, node: Arithmetic) -> DataType | None:
@@ -191,7 +200,7 @@ class Typing:
             return BOOLEAN
         if all(type_ == STRING for type_ in types):
             raise self.mismatch(f"{node.operator} needs conditions, but {_told(node.terms[0])} is STRING.", node)
-        # A string beside a condition is converted; how Spark pairs more terms is its own matter.
+        # Spark converts a string next to a condition; with more terms the result depends on how it pairs them.
         return BOOLEAN if len(types) == 2 and BOOLEAN in types else None
 
     def _condition(self, node: Comparison | Not | Test | InList | Between | Like) -> None:
@@ -219,7 +228,8 @@ class Typing:
             other = self.computable(right)
             if one is not None and other is not None and not data_types.comparable(one, other):
                 detail = (
-                    f"{operator} cannot compare {_told(left)}, which is {one}, with {_told(right)}, which is {other}."
+                    f"{operator} cannot compare {_told(left)}, which is {one}, with {_told(right)}, which is {other}. "
+                    "CAST one of them."
                 )
                 raise self.mismatch(detail, left)
 
@@ -235,8 +245,9 @@ class Typing:
         try:
             return data_types.widest(types, strings_convert=True)
         except Incompatible:
-            told = ", ".join(dict.fromkeys(str(type_) for type_ in types))
-            raise self.mismatch(f"The results of CASE have types that do not go together: {told}.", node) from None
+            found = ", ".join(dict.fromkeys(str(type_) for type_ in types))
+            detail = f"The results of CASE have no common type: {found}. CAST them to one type."
+            raise self.mismatch(detail, node) from None
 
     def _call(self, node: Call) -> DataType | None:
         function = FUNCTIONS[node.name]
@@ -246,9 +257,10 @@ class Typing:
             if type_ is not None and not function.kind(index).admits(type_):
                 raise self.mismatch(f"{node.name} does not take {_told(argument)}, which is {type_}.", node)
         if not padding_is_bounded(node.name, node.arguments):
-            raise self.mismatch(f"{node.name} needs a number up to {MAX_PADDED_LENGTH} as its length.", node)
+            detail = f"The length of {node.name} must be an integer literal of at most {MAX_PADDED_LENGTH}."
+            raise self.mismatch(detail, node)
         if not digits_are_bounded(node.name, node.arguments):
-            raise self.mismatch(f"{node.name} needs a number from -38 to 38 as its digits.", node)
+            raise self.mismatch(f"The digits of {node.name} must be an integer literal from -38 to 38.", node)
         if node.name == "if":
             self.require_condition(node.arguments[0], "IF")
         if node.name == "nullif":
@@ -256,12 +268,13 @@ class Typing:
         try:
             return function.result(types, node.arguments)
         except Incompatible:
-            told = ", ".join(str(type_) for type_ in types)
-            raise self.mismatch(f"{node.name} takes no arguments of the types {told} together.", node) from None
+            found = ", ".join(str(type_) for type_ in types)
+            detail = f"The arguments of {node.name} have no common type: {found}. CAST them to one type."
+            raise self.mismatch(detail, node) from None
 
 
 def number_type(node: Number) -> DataType:
-    """The type of an unsigned number: INT, BIGINT or DECIMAL by its size, DECIMAL with a point, DOUBLE with an e."""
+    """Returns the type of an unsigned number: INT, BIGINT or DECIMAL by size; DECIMAL with a point; DOUBLE with e."""
     if node.suffix in _SUFFIX_TYPES:
         return DataType(_SUFFIX_TYPES[node.suffix])
     if "e" in node.text.lower():
@@ -274,7 +287,7 @@ def number_type(node: Number) -> DataType:
 
 
 def castable(source: TypeName, target: TypeName) -> bool:
-    """Whether Spark accepts the cast at all; whether a value survives it shows at run time."""
+    """Whether Spark accepts a cast between these types; it may still fail for single values at run time."""
     if source is target or source is TypeName.NULL or source is TypeName.STRING or target is TypeName.STRING:
         return True
     if source is TypeName.BOOLEAN:
@@ -295,7 +308,7 @@ def _integer_type(value: int, text: str) -> DataType:
 
 
 def _narrow(node: Expression, type_: DataType) -> DataType:
-    # Beside a decimal, an integer literal counts with its own digits, not with those of its type.
+    # With a decimal as other operand, an integer literal has its own number of digits, not that of its type.
     if isinstance(node, Negation) and isinstance(node.operand, Number):
         node = node.operand
     if isinstance(node, Number) and node.is_integer:

@@ -1,7 +1,7 @@
-"""Scalar expressions as values: what `service.sql.expressions.reader` accepts, and nothing else.
+"""The nodes of scalar expressions: exactly what `service.sql.expressions.reader` accepts, and what rules add.
 
-A tree that was read has `Name` leaves; resolving it (`service.sql.expressions.compile_expression`) puts a `Column` in
-the place of each. Nodes compare by value, without regard to where they stood in the text.
+A tree that has been read has `Name` leaves; `service.sql.expressions.compile_expression` resolves each to a `Column`.
+Nodes compare by value; their offset in the text is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _position() -> int | None:
 
 @dataclass(frozen=True)
 class Name:
-    """A column as the caller wrote it: `qualifier.name` or `name`; `at` is its offset in the text."""
+    """A column as written in the query: `qualifier.name` or `name`; `at` is its offset in the text."""
 
     qualifier: str | None
     name: str
@@ -28,10 +28,10 @@ class Name:
 
 @dataclass(frozen=True)
 class Column:
-    """A resolved column under its full output name. `type` is None where only Spark knows it.
+    """A resolved column under its full output name. `type` is None if it is not known before the query runs.
 
-    `longest` bounds its values in bytes where it is computed; None for a table's. `size` is how many nodes the
-    expression has that it stands for.
+    `longest` is an upper bound of the bytes of a computed column; None for a table's column. `size` is the number of
+    nodes of the expression that computes it.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Number:
 
     @property
     def is_integer(self) -> bool:
-        """Digits alone."""
+        """Whether it consists of digits only."""
         return self.text.isascii() and self.text.isdigit()
 
 
@@ -84,7 +84,7 @@ class Binary:
 
 @dataclass(frozen=True)
 class Interval:
-    """`INTERVAL '<value>' <unit>`; stands beside `+` and `-` only."""
+    """`INTERVAL '<value>' <unit>`; only allowed as an operand of `+` and `-`."""
 
     value: str
     unit: str
@@ -249,7 +249,7 @@ Expression = (
 
 
 def map_children(node: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """`node` with `change` applied to each of its direct parts, in order of appearance."""
+    """Returns `node` with `change` applied to each of its direct parts, in order of appearance."""
     match node:
         case Negation() | Not() | Test() | Cast() | GetField() | Extract():
             return replace(node, operand=change(node.operand))
@@ -283,7 +283,7 @@ def map_children(node: Expression, change: Callable[[Expression], Expression]) -
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
-    """The direct parts of `node`, in the order in which `map_children` takes them."""
+    """Returns the direct parts of `node`, in the same order as `map_children`."""
     match node:
         case Negation() | Not() | Test() | Cast() | GetField() | Extract():
             return (node.operand,)
@@ -307,14 +307,14 @@ def children(node: Expression) -> tuple[Expression, ...]:
 
 
 def walk(node: Expression) -> Iterator[Expression]:
-    """`node` and everything below it, parents first, left to right."""
+    """Yields `node` and all nodes below it, parents first, left to right."""
     yield node
     for child in children(node):
         yield from walk(child)
 
 
 def conjuncts(condition: Expression) -> Iterator[Expression]:
-    """The terms of an AND, also of those inside it; the whole condition where it is none."""
+    """Yields the terms of an AND, including nested ones; the whole condition if it is not an AND."""
     if isinstance(condition, Connective) and condition.operator == "AND":
         for term in condition.terms:
             yield from conjuncts(term)
@@ -323,24 +323,24 @@ def conjuncts(condition: Expression) -> Iterator[Expression]:
 
 
 class NodeCounter:
-    """Counts the nodes of trees that share parts, as they are once written out; it visits each shared part once."""
+    """Counts the nodes of trees with shared parts, as if they were expanded; it visits each shared part once."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, tuple[Expression, int]] = {}
 
     def count(self, tree: Expression) -> int:
-        """The nodes of `tree`."""
+        """Returns the number of nodes of `tree`."""
         known = self._sizes.get(id(tree))
         if known is not None:
             return known[1]
         size = 1 + sum(map(self.count, children(tree)))
-        # With the tree, so that no other one gets its id.
+        # The reference to the tree prevents the reuse of its id.
         self._sizes[id(tree)] = (tree, size)
         return size
 
 
 def position_of(node: Expression) -> int | None:
-    """Where in the text the first name or call of `node` stood."""
+    """Returns the offset in the text of the first name or call of `node`; None if there is none."""
     for part in walk(node):
         if isinstance(part, Name | Column | Call | Aggregate) and part.at is not None:
             return part.at
@@ -348,5 +348,5 @@ def position_of(node: Expression) -> int | None:
 
 
 def columns_of(node: Expression) -> tuple[str, ...]:
-    """Names of the resolved columns in order of first appearance."""
+    """Returns the names of the resolved columns in order of first appearance."""
     return tuple(dict.fromkeys(part.name for part in walk(node) if isinstance(part, Column)))

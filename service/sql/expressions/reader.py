@@ -1,4 +1,4 @@
-"""sqlglot trees to expression trees: the allow-list of scalar expressions. What is not named here is refused."""
+"""Turns sqlglot trees into expression trees: the allow-list of scalar expressions. Anything not listed is refused."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _SPARK_NUMBER = re.compile(r"(?<![\w`.])(\d+(?:\.\d+)?(?:E[+-]?\d+)?)(BD|D)\b")
 
 
 def read_expression(source: Text) -> Expression:
-    """The tree of a scalar expression's text: the one that the text was written from, where there is one.
+    """Returns the tree of a scalar expression; parses its text, unless `source` has the tree already.
 
     Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`, `unsupported_function`.
     """
@@ -86,9 +86,9 @@ def read_expression(source: Text) -> Expression:
 
 
 def read_template(text: str) -> Expression:
-    """The tree of an expression that a rule wrote: it may call any function, and use `&`, `|`, `a.field`, D and BD.
+    """Parses an expression that a rule wrote: it may call any function, and use `&`, `|`, `a.field`, D and BD.
 
-    Raises SpecError where it is no expression; that is a mistake in the rule.
+    Raises SpecError if the text is not an expression, which is a mistake in the rule.
     """
     numbers: dict[str, Number] = {}
 
@@ -102,7 +102,7 @@ def read_template(text: str) -> Expression:
 
 
 def position(node: exp.Expr) -> int | None:
-    """Offset in the text of the first part of `node` that knows its own."""
+    """Returns the smallest offset in the text of the parts of `node`; None if no part has one."""
     if FIRST in node.meta:
         return int(node.meta[FIRST])
     starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
@@ -110,8 +110,9 @@ def position(node: exp.Expr) -> int | None:
 
 
 class ExpressionReader:
-    """Turns sqlglot nodes of one text into expression trees; aggregate calls only where `aggregates`, and of group
-    windows and their parts those that `windows` names.
+    """Turns sqlglot nodes of one text into expression trees.
+
+    Aggregate calls are allowed if `aggregates`; `windows` names the functions of group windows that are allowed.
     """
 
     def __init__(self, source: Text, *, aggregates: bool, windows: Collection[str] = ()) -> None:
@@ -120,7 +121,7 @@ class ExpressionReader:
         self._windows = windows
 
     def read(self, node: exp.Expr | None) -> Expression:
-        """The tree of `node`. Raises SpecError naming what is not supported, and where."""
+        """Returns the tree of `node`. Raises SpecError with the construct that is not supported, and its place."""
         if node is None:
             raise self._source.error("sql_syntax", "An operand is missing.")
         self.check_clauses(node)
@@ -151,7 +152,7 @@ class ExpressionReader:
             case exp.HexString() if HEX.fullmatch(str(node.this)):
                 return Binary(str(node.this).upper())
             case exp.Concat() if all(isinstance(part, exp.Literal) and part.is_string for part in node.expressions):
-                # Literals that stand side by side.
+                # Adjacent string literals.
                 return String("".join(part.this for part in node.expressions))
             case exp.Neg():
                 return self._negation(node)
@@ -162,7 +163,7 @@ class ExpressionReader:
             case exp.Is():
                 return self._test(node)
             case exp.In(expressions=[]):
-                raise self._source.error("sql_syntax", "IN lists no value.", at=position(node))
+                raise self._source.error("sql_syntax", "IN needs at least one value.", at=position(node))
             case exp.In():
                 return InList(self._operand(node.this), tuple(self.read(item) for item in node.expressions))
             case exp.Between():
@@ -184,7 +185,7 @@ class ExpressionReader:
             case exp.Extract():
                 part = str(node.this.name).upper()
                 if part not in EXTRACT_PARTS:
-                    hint = f"Write {', '.join(sorted(EXTRACT_PARTS))}, or unix_timestamp(t) for seconds since 1970."
+                    hint = f"Use {', '.join(sorted(EXTRACT_PARTS))}, or unix_timestamp(t) for the seconds since 1970."
                     raise self._unsupported(node, f"EXTRACT({part} …)", hint)
                 return Extract(part, self.read(node.expression))
             case exp.Filter():
@@ -214,7 +215,7 @@ class ExpressionReader:
         return self._source.unsupported(construct, at=position(node), hint=hint)
 
     def check_clauses(self, node: exp.Expr) -> None:
-        """Raises SpecError `unsupported_construct` where `node` holds more than is looked at."""
+        """Raises SpecError `unsupported_construct` if `node` has arguments that this module does not read."""
         allowed = ARGUMENTS.get(type(node))
         for key, value in node.args.items() if allowed is not None else ():
             if key not in (allowed or ()) and value not in (None, False, []):
@@ -225,13 +226,13 @@ class ExpressionReader:
 
     def _operand(self, node: exp.Expr) -> Expression:
         if isinstance(node, PREDICATES):
-            hint = "Join two with AND, or put the inner one in parentheses."
-            raise self._unsupported(node, "A comparison of a comparison", hint)
+            hint = "Join the two comparisons by AND, or enclose the inner one in parentheses."
+            raise self._unsupported(node, "A comparison as an operand of a comparison", hint)
         return self.read(node)
 
     def _name(self, node: exp.Column) -> Name:
         if not isinstance(node.this, exp.Identifier):
-            raise self._unsupported(node, "*", "Name the columns; COUNT(*) counts rows.")
+            raise self._unsupported(node, "*", "Name the columns. To count rows, write COUNT(*).")
         if node.args.get("db"):
             raise self._unsupported(node, "A name of more than two parts", "Write alias.column. " + NESTED)
         return Name(node.table or None, node.name, position(node))
@@ -245,7 +246,7 @@ class ExpressionReader:
             return self._number(text, at)
         number, suffix = self._number(suffixed.group(1), at), suffixed.group(2).upper()
         type_, bits = SUFFIXES[suffix]
-        # The least value of each integer type exists with its sign alone.
+        # The smallest value of an integer type only fits with its sign.
         fits = int(number.text) < (1 << bits) + negative
         return Number(number.text, suffix) if fits else Cast(number, DataType(type_), tries=False)
 
@@ -256,7 +257,8 @@ class ExpressionReader:
             if float(text) == float("inf"):
                 raise self._source.error("sql_syntax", f"The number {text[:40]} is too large.", at=at)
         elif len(text.replace(".", "").lstrip("0")) > MAX_PRECISION or len(text.partition(".")[2]) > MAX_PRECISION:
-            raise self._source.error("sql_syntax", f"A number has at most {MAX_PRECISION} digits.", at=at)
+            detail = f"The number has more than {MAX_PRECISION} digits. Write it with an exponent, such as 1.5e40."
+            raise self._source.error("sql_syntax", detail, at=at)
         return Number(text)
 
     def _negation(self, node: exp.Neg) -> Expression:
@@ -266,7 +268,8 @@ class ExpressionReader:
     def _test(self, node: exp.Is) -> Expression:
         what = {exp.Null: "NULL", exp.Boolean: str(node.expression.this).upper()}.get(type(node.expression))
         if what is None:
-            raise self._unsupported(node, "IS with anything but NULL, TRUE and FALSE")
+            hint = "Write IS NULL, IS TRUE or IS FALSE, or compare with = or <=>."
+            raise self._unsupported(node, "IS with an operand other than NULL, TRUE and FALSE", hint)
         return Test(self._operand(node.this), what)
 
     def _escape(self, node: exp.Escape) -> Expression:
@@ -274,7 +277,8 @@ class ExpressionReader:
         like = inner.operand if isinstance(inner, Not) else inner
         escape = node.expression
         if not isinstance(like, Like) or not escape.is_string or len(escape.name) != 1:
-            raise self._unsupported(node, "ESCAPE with anything but one character")
+            hint = "Write a string literal of one character, such as ESCAPE '!'."
+            raise self._unsupported(node, "ESCAPE with an operand that is not a single character", hint)
         escaped = Like(like.operator, like.operand, like.pattern, escape.name)
         return Not(escaped) if isinstance(inner, Not) else escaped
 
@@ -291,15 +295,16 @@ class ExpressionReader:
         return Cast(self.read(node.this), self._type(node.to, position(node)), tries)
 
     def _type(self, node: exp.DataType, at: int | None) -> DataType:
-        told = f"The type {node.sql()[:60]}"
+        construct = f"The type {node.sql()[:60]}"
         name = TYPES.get(node.this) if isinstance(node.this, exp.DType) else None
         parameters = [str(part.this.name) for part in node.expressions if isinstance(part, exp.DataTypeParam)]
         if name is None or node.args.get("nested") or (node.expressions and name is not TypeName.DECIMAL):
-            raise self._source.unsupported(told, at=at, hint="Use an atomic type.")
+            hint = "Use an atomic type, such as BIGINT, DECIMAL(10,2), STRING, DATE or TIMESTAMP."
+            raise self._source.unsupported(construct, at=at, hint=hint)
         if name is not TypeName.DECIMAL:
             return DataType(name)
         if len(parameters) > 2 or not all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parameters):
-            raise self._source.unsupported(told, at=at)
+            raise self._source.unsupported(construct, at=at, hint="Write DECIMAL(precision, scale).")
         precision, scale = [*map(int, parameters), *(10, 0)[len(parameters) :]]
         if not 1 <= precision <= MAX_PRECISION or scale > precision:
             hint = f"The precision is from 1 to {MAX_PRECISION}, the scale at most the precision."
@@ -326,7 +331,7 @@ class ExpressionReader:
     def _call(self, node: exp.Anonymous) -> Expression:
         at = position(node)
         if not isinstance(node.this, str):
-            raise self._unsupported(node, f"The quoted function name {node.name}")
+            raise self._unsupported(node, f"The quoted function name {node.name}", "Remove the quotes.")
         name = node.this.lower()
         aggregate = function_named(name)
         if aggregate is not None:
@@ -351,10 +356,10 @@ class ExpressionReader:
 
     def _aggregate(self, function: AggregateFunction, node: exp.Anonymous, at: int | None) -> Aggregate:
         if not self._aggregates:
-            where = "SELECT, HAVING and ORDER BY"
+            where = "in SELECT, HAVING and ORDER BY"
             if self._source.pointer != "/sql":
-                where = "the query's `aggregates`, whose names `select`, `having` and `order_by` use"
-            hint = f"Aggregates stand in {where}, and not inside each other."
+                where = "in the query's `aggregates`, whose names `select`, `having` and `order_by` use"
+            hint = f"Use aggregates {where}, and not inside another aggregate."
             raise self._source.unsupported(f"The aggregate {function}", at=at, hint=hint)
         return self._aggregate_reader().call(function, node, at)
 
@@ -368,7 +373,7 @@ class ExpressionReader:
 
 
 def _terms(node: exp.And | exp.Or) -> list[exp.Expr]:
-    # Iteratively: chains of thousands of terms are one level.
+    # Iterative, because a chain may have thousands of terms.
     terms: list[exp.Expr] = []
     pending: list[exp.Expr] = [node]
     while pending:
@@ -381,7 +386,7 @@ def _terms(node: exp.And | exp.Or) -> list[exp.Expr]:
 
 
 class _TemplateReader(ExpressionReader):
-    """Reads what rules write; `numbers` are those with a suffix, by the names that the text has in their place."""
+    """Reads expressions that rules write; `numbers` maps placeholder names in the text to numbers with a suffix."""
 
     def __init__(self, source: Text, numbers: Mapping[str, Number]) -> None:
         super().__init__(source, aggregates=False)

@@ -1,12 +1,10 @@
-"""How much work a regular expression of Java can be: a match that has begun cannot be stopped.
+"""Limits the work of regular expressions and LIKE patterns, because Spark cannot stop a match that has begun.
 
-Java tries the ways in which a text can match one after the other, and calls itself once more for each turn of a group
-whose turns differ. So `(a+)+` takes time without end over a text that nearly matches, and `(a|b)*` exhausts the stack
-of a task over a long one, with which the Spark driver ends and all that it runs. What is left here are patterns without
-groups of that kind, of few repetitions one behind the other. It is still possible to write one that takes long over
-long texts: what bounds that is the job's time limit.
-
-Patterns that texts are matched with: written out in the query, so that they can be looked at before it runs.
+Java's engine backtracks, and recurses for each turn of a group whose turns differ in length. So `(a+)+` does not end on
+a text that nearly matches, and `(a|b)*` overflows the stack of a task on a long text, which stops the Spark driver and
+all its jobs. Only patterns without such groups and with few repetitions in sequence are accepted. They can still be
+slow on long texts, within the job's time limit. A pattern must be a literal, so that it can be checked before the job
+runs.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _GROUP = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|[A-TV-Za-wyz
 # Neither x, which allows comments, nor U, by which classes such as \w hold more.
 _FLAGS = re.compile(r"\(\?[A-TV-Za-wyz-]+\)")
 _COUNT = re.compile(r"\{([0-9]{1,9})(,([0-9]{1,9})?)?\}")
-# Not an empty one: Java drops it, so that what follows repeats what stands before.
+# Not an empty one: Java drops it, so a following repetition applies to the preceding part.
 _LITERAL = re.compile(r"\\Q(?!\\E|$).+?(?:\\E|$)", re.DOTALL)
 _REFERENCE = re.compile(r"\\(?:[1-9]|k<[^>]*>)")
 _LOOKS = ("(?=", "(?!", "(?<=", "(?<!")
@@ -46,26 +44,27 @@ _ESCAPED = (
 _ESCAPE = re.compile(_ESCAPED, re.DOTALL)
 # Not the set operations that Java knows inside of one, nor a bracket that it takes for a member.
 _CLASS = re.compile(rf"\[(?!\^\])\^?(?:{_ESCAPED}|[^\\\[\]&]|&(?!&))+\]", re.DOTALL)
-# What may stand for a character beyond the first 65,536, which is two to Java, and for others, which are one.
+# Classes and escapes that may match both characters of one and of two UTF-16 code units.
 _UNEVEN = re.compile(r"\\[DSWHVpPN]|\\x\{0*[0-9A-Fa-f]{5,}\}|[^\x00-\uffff]")
 
 
 class PatternError(ValueError):
-    """A pattern that is not taken; the message says why, and what to write instead."""
+    """A pattern that is not supported; the message says why, and what to write instead."""
 
 
 _UNEVENLY_REPEATED = (
-    "repeats something that is of different lengths over some texts, such as (.)* or .{0,5000} where a character takes "
-    "two places: over long ones that exhausts the stack. Write .*, repeat it possessively, (.)*+, or at most "
-    f"{_MAX_UNEVEN_TURNS:,} times"
+    "repeats a part that matches texts of different lengths, such as (.)* or .{0,5000} (some characters have two code "
+    "units), which overflows the stack on long texts. Write .*, or a possessive repetition such as (.)*+, or repeat at "
+    f"most {_MAX_UNEVEN_TURNS:,} times"
 )
 
 
 @dataclass(frozen=True)
 class _Work:
-    """In how many ways a part can match: `loops` repetitions without end, one behind the other, times `ways`; whether
-    it can match the `empty` text, and how many `turns` it may take at one place of the text. `uneven`: what it matches
-    in one way may be of different lengths to Java; `plain`: it is one character, which Java repeats by counting.
+    """The number of ways in which a part can match: `loops` unbounded repetitions in sequence, times `ways`.
+
+    `empty`: it can match the empty text; `turns`: the repetitions that it may take at one place of the text. `uneven`:
+    its matches may have different lengths in UTF-16; `plain`: it is one character, repeated without recursion.
     """
 
     loops: int = 0
@@ -90,9 +89,9 @@ class _Work:
         if most is None:
             if varies:
                 raise PatternError(
-                    "repeats a group in which something may be repeated or chosen, such as (a+)+ or (a|b)*: over some "
-                    "texts that takes without end. Write a class of characters, [ab]*, repeat the group possessively, "
-                    "(…)*+, or bound how often, (…){0,5}"
+                    "repeats a group that contains a repetition or an alternative, such as (a+)+ or (a|b)*, which does "
+                    "not end on some texts. Write a character class such as [ab]*, a possessive repetition (…)*+, or a "
+                    "bounded one (…){0,5}"
                 )
             if self.uneven and not self.plain:
                 raise PatternError(_UNEVENLY_REPEATED)
@@ -119,23 +118,24 @@ class _Work:
 
 
 def check_regular_expression(pattern: str) -> None:
-    """Raises PatternError for a pattern that is too long, or could be too much work, or that is none."""
+    """Raises PatternError for a pattern that is too long, could need too much work, or is invalid."""
     if len(pattern) > MAX_LENGTH:
-        raise PatternError(f"has {len(pattern)} characters; at most {MAX_LENGTH}")
+        raise PatternError(f"has {len(pattern)} characters, but may have at most {MAX_LENGTH}")
     work = _Reader(pattern).whole()
     if work.turns > _MAX_TURNS:
         raise PatternError(
-            f"repeats what may be empty more than {_MAX_TURNS} times, counts within counts multiplied: lower the counts"
+            f"repeats a part that may be empty more than {_MAX_TURNS} times (nested counts are multiplied). Lower the "
+            "counts"
         )
     if work.loops > _MAX_LOOPS or work.ways > _MAX_WAYS:
         raise PatternError(
-            f"may match a text in too many ways: repeat at most {_MAX_LOOPS} parts without end, and bound the others "
-            "more tightly"
+            f"may match a text in too many ways. Use at most {_MAX_LOOPS} unbounded repetitions, and lower the bounds "
+            "of the others"
         )
 
 
 class _Reader:
-    """Reads a pattern as java.util.regex does; what is rare and could be misread is refused."""
+    """Reads a pattern as java.util.regex does, and refuses rare constructs that it could misread."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -144,12 +144,12 @@ class _Reader:
     def whole(self) -> _Work:
         work = self._choice(0)
         if self._at < len(self._pattern):
-            raise PatternError("closes a parenthesis that is not open")
+            raise PatternError(r"closes a parenthesis that is not open. Write a literal parenthesis as \)")
         return work
 
     def _choice(self, depth: int) -> _Work:
         if depth > _MAX_NESTING:
-            raise PatternError(f"is nested more than {_MAX_NESTING} groups deep")
+            raise PatternError(f"nests groups more than {_MAX_NESTING} deep. Remove some of them")
         work = self._sequence(depth)
         while self._take("|"):
             work = work.either(self._sequence(depth))
@@ -175,34 +175,36 @@ class _Reader:
             return self._character(start) if escape not in _BOUNDARIES else _Work(empty=True)
         if self._pattern[self._at] == "\\":
             raise PatternError(
-                f"holds {self._pattern[self._at : self._at + 2]}, which is not known: write a character by its code, "
-                r"\x{1b}, and one that means itself without a backslash"
+                f"contains the unsupported escape {self._pattern[self._at : self._at + 2]}. Write a character by its "
+                r"code, such as \x{1b}, or without a backslash if it has no special meaning"
             )
         if self._pattern[self._at] == "[":
             if not self._match(_CLASS):
                 raise PatternError(
-                    "holds a class of characters that is not closed, or that has others in it: write it plainly, and "
-                    "brackets in it with a backslash"
+                    "contains a character class that is not closed or is nested. Write a single class, and brackets in "
+                    "it with a backslash"
                 )
             return self._character(start)
         if self._pattern[self._at] == "{":
             raise PatternError(
-                r"has a count of repetitions that is not one, or is not known: write {2,5}, and a brace as \{"
+                r"has an invalid count of repetitions. Write a count such as {2,5}, and a literal brace as \{"
             )
         if self._pattern[self._at] != "(":
             self._at += 1
             return _Work(empty=True) if self._pattern[start] in "^$" else self._character(start)
         opened = self._at
         if not self._match(_GROUP) or self._pattern[self._at : self._at + 1] == "?":
-            raise PatternError("begins a group in a way that is not known, or that allows comments")
+            raise PatternError(
+                "contains an unsupported kind of group. Write (…), (?:…), (?=…), (?!…), (?<=…) or (?<!…)"
+            )
         work = self._choice(depth + 1)
         if not self._take(")"):
-            raise PatternError("has a parenthesis that is not closed")
+            raise PatternError(r"has a parenthesis that is not closed. Write a literal parenthesis as \(")
         looks = self._pattern.startswith(_LOOKS, opened)
         return replace(work, empty=work.empty or looks)
 
     def _character(self, start: int) -> _Work:
-        """One character, of those that the text from `start` on stands for."""
+        """The work of a single character, whose pattern begins at `start`."""
         text = self._pattern[start : self._at]
         # A character by itself is as long each time.
         uneven = text == "." or text.startswith("[^") or (len(text) > 1 and _UNEVEN.search(text) is not None)
@@ -230,7 +232,9 @@ class _Reader:
         least = int(found[1])
         most = int(found[3]) if found[3] else None if found[2] else least
         if most is not None and most < least:
-            raise PatternError("repeats something at most less often than at least")
+            raise PatternError(
+                "has a count of repetitions whose maximum is less than its minimum. Swap the two numbers"
+            )
         return least, most
 
     def _take(self, sign: str) -> bool:
@@ -251,10 +255,10 @@ _MAX_WILDCARDS = 12
 
 
 def check_patterns(tree: Expression, source: Text) -> None:
-    """Looks at every pattern in the resolved `tree`.
+    """Checks every pattern in the resolved `tree`.
 
-    Raises SpecError `unsupported_construct` for a regular expression that is no string literal, and for a pattern that
-    could take too long over some texts. A LIKE may have its pattern from a column.
+    Raises SpecError `unsupported_construct` for a regular expression that is not a string literal, and for a pattern
+    that could take too long on some texts. The pattern of a LIKE may be a column.
     """
     for node in walk(tree):
         if isinstance(node, Like) and node.operator != "RLIKE":
@@ -269,8 +273,8 @@ def _check_regular_expression(pattern: Expression, what: str, at: int | None, so
     if isinstance(pattern, Null):
         return
     if not isinstance(pattern, String):
-        hint = "Write the pattern as a string literal: it is looked at before the job runs."
-        raise source.unsupported(f"{what} with a pattern that is computed", at=at, hint=hint)
+        hint = "Write the pattern as a string literal, so that it can be checked before the job runs."
+        raise source.unsupported(f"{what} with a computed pattern", at=at, hint=hint)
     try:
         check_regular_expression(pattern.value)
     except PatternError as error:
@@ -282,5 +286,7 @@ def _check_like(node: Like, source: Text) -> None:
         return
     pattern = node.pattern.value
     if len(pattern) > MAX_LENGTH or pattern.count("%") > _MAX_WILDCARDS:
-        detail = f"A pattern of {node.operator} has at most {MAX_LENGTH} characters and {_MAX_WILDCARDS} signs %."
+        detail = (
+            f"The pattern of {node.operator} is too long. Use at most {MAX_LENGTH} characters and {_MAX_WILDCARDS} %."
+        )
         raise source.error("unsupported_construct", detail, at=position_of(node))

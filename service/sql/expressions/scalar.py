@@ -1,6 +1,6 @@
-"""Expression trees as canonical Spark SQL. Every character of the text comes from here: no caller's text passes.
+"""Renders expression trees as canonical Spark SQL, and defines `Scalar`, a checked expression with its type.
 
-A checked scalar expression, as a value.
+The text is generated from the tree alone, so no text of a client reaches Spark.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from service.sql.expressions.nodes import (
 )
 from service.sql.types.data_types import DataType
 
-# How tightly an operator binds; an operand that binds less tightly than its place demands gets parentheses.
+# Operator precedence, lowest first. An operand with a lower precedence than its place requires gets parentheses.
 _OR, _AND, _NOT, _PREDICATE, _BIT_OR, _BIT_AND, _SUM, _PRODUCT, _UNARY, _ATOM = range(10)
 _ARITHMETIC = {
     "|": _BIT_OR,
@@ -48,17 +48,17 @@ _ARITHMETIC = {
     **dict.fromkeys(("*", "/", "%", "DIV"), _PRODUCT),
 }
 
-# `$` because Spark replaces `${env:…}` by the worker's environment wherever it stands, in strings too.
+# `$` is escaped because Spark replaces `${env:…}` by the worker's environment everywhere, also in strings.
 _ESCAPES = {"$": "\\u0024", "\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\x1a": "\\Z"}
 
 
 def quoted(name: str) -> str:
-    """`name` as a Spark identifier."""
+    """Returns `name` as a quoted Spark identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def string_literal(value: str) -> str:
-    """`value` as a Spark string literal that reads back as exactly `value`.
+    """Returns a Spark string literal whose value is exactly `value`.
 
     Control characters are written as `\\uXXXX`; a backslash before `%` or `_` is doubled like any other.
     """
@@ -74,7 +74,7 @@ def string_literal(value: str) -> str:
 
 
 def render(node: Expression) -> str:
-    """The canonical text of a tree, resolved or not."""
+    """Returns the canonical text of a tree, resolved or not."""
     writer = _Writer()
     writer.write(node, _OR)
     return "".join(writer.parts)
@@ -147,7 +147,7 @@ class _Writer:
     ) -> None:
         match node:
             case Negation(operand):
-                # An atom alone: `--` would begin a comment.
+                # Any other operand needs parentheses: `--` would begin a comment.
                 self.add("-")
                 self.write(operand, _ATOM)
             case Not(operand):
@@ -206,9 +206,9 @@ class _Writer:
             self._list(node.arguments)
         elif node.function is AggregateFunction.COUNT:
             self.add("*")
-        behind = node.function is AggregateFunction.LISTAGG
+        within_group = node.function is AggregateFunction.LISTAGG
         if node.order_by is not None:
-            self.add(") WITHIN GROUP (ORDER BY " if behind else " ORDER BY ")
+            self.add(") WITHIN GROUP (ORDER BY " if within_group else " ORDER BY ")
             self.write(node.order_by, _OR)
             self.add(" DESC" if node.descending else "")
         self.add(")")
@@ -238,10 +238,9 @@ def _binding(node: Expression) -> int:
 class Scalar:
     """An expression with every column resolved, and its type. Scalars are equal if their text and type are.
 
-    A client's expression has passed the allow-list (`service.sql.expressions.compile_expression`); rules compose others
-    of it. `type` is None where only Spark knows it. `longest` bounds the bytes of a value (see
-    `service.sql.expressions.functions`), `size` is how many nodes the expression has, columns of derived tables written
-    out.
+    A client's expression has passed the allow-list (`service.sql.expressions.compile_expression`); rules build others
+    from it. `type` is None if it is not known before the query runs. `longest` is an upper bound of the bytes of a
+    value (see `service.sql.expressions.functions`), `size` the number of nodes with columns of derived tables expanded.
     """
 
     tree: Expression
@@ -256,7 +255,7 @@ class Scalar:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns in it, in order of first appearance."""
+        """The names of its columns, in order of first appearance."""
         return columns_of(self.tree)
 
     def __eq__(self, other: object) -> bool:
@@ -272,10 +271,10 @@ class Scalar:
 
     @property
     def column(self) -> str | None:
-        """The name of the column where the expression is nothing but one."""
+        """The name of the column if the expression is a single column; else None."""
         return self.tree.name if isinstance(self.tree, Column) else None
 
 
 def column(name: str, type_: DataType | None) -> Scalar:
-    """A reference to the output column `name`."""
+    """Returns a reference to the output column `name`."""
     return Scalar(Column(name, type_), type_)

@@ -1,4 +1,4 @@
-"""Name resolution: a structured query and the schemas of its tables in, a bound query out.
-What the settings or the mode of a job forbid is checked in `service.sql.checks`.
-Start with `bound.py` for the result and `binder.py` for the way to it.
+"""Name resolution: turns a structured query and the schemas of its tables into a bound query.
+Whether the job's settings and mode allow the query is checked in `service.sql.checks`.
+Start with `bound.py` for the result, then `binder.py`.
 """

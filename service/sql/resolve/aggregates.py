@@ -1,6 +1,6 @@
-"""Aggregate calls of a structured query, bound: their shape, their arguments and their types.
+"""Binds aggregate calls (shape, arguments, types), and resolves names in the clauses after GROUP BY.
 
-What can be seen after GROUP BY: the keys, the aggregates, and expressions that are group keys.
+After GROUP BY, an expression may use the group keys, the aggregates, and expressions that equal a group key.
 """
 
 from __future__ import annotations
@@ -87,13 +87,14 @@ def _check_type(call: AggregateCall, text: str, tree: Expression, source: Text) 
     if call.function is not AggregateFunction.LISTAGG or type_ is None:
         return
     if type_.name is TypeName.BINARY and len(call.arguments) > 1:
-        raise Typing(source).mismatch("LISTAGG puts no delimiter between BINARY values: cast them.", tree)
+        detail = "LISTAGG does not support a delimiter between BINARY values. CAST them to STRING."
+        raise Typing(source).mismatch(detail, tree)
     if call.distinct and type_.name in _NOT_ONE_TEXT:
-        raise Typing(source).mismatch(f"LISTAGG(DISTINCT x) does not take a {type_}: cast it to STRING.", tree)
+        raise Typing(source).mismatch(f"LISTAGG(DISTINCT x) does not support {type_}. CAST x to STRING.", tree)
 
 
 _NOT_ONE_TEXT = frozenset({TypeName.FLOAT, TypeName.DOUBLE, TypeName.TIMESTAMP})
-"""Types of which equal values may be written differently, or the reverse."""
+"""Types whose equal values may have different texts, or different values the same text."""
 
 _PARAMETERS = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
 """Functions whose second argument is the same for all rows."""
@@ -101,11 +102,11 @@ _PARAMETERS = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE
 
 def _check_parameter(function: AggregateFunction, tree: Expression, source: Text) -> None:
     if function is AggregateFunction.LISTAGG and not isinstance(tree, String):
-        raise source.unsupported("A delimiter that is no string literal", hint="Write it like LISTAGG(x, ', ').")
+        hint = "Write for example LISTAGG(x, ', ') WITHIN GROUP (ORDER BY t)."
+        raise source.unsupported("A delimiter that is not a string literal", hint=hint)
     if function is AggregateFunction.PERCENTILE and not (isinstance(tree, Number) and 0 <= float(tree.text) <= 1):
-        raise source.unsupported(
-            "A percentage that is no number literal from 0 to 1", hint="Write it like PERCENTILE(x, 0.9)."
-        )
+        hint = "Write for example PERCENTILE(x, 0.9)."
+        raise source.unsupported("A percentage that is not a number literal from 0 to 1", hint=hint)
 
 
 _ARITY = {
@@ -117,20 +118,22 @@ _NEEDED = {1: "one argument", 2: "two arguments: the values and the percentage"}
 
 
 def _refusal(call: AggregateCall) -> str | None:
-    """What is wrong with the shape of the call, as a sentence."""
+    """Returns what is wrong with the shape of the call, as a sentence; None if nothing is."""
     function, count = call.function, len(call.arguments)
     order = _refused_order(call)
     if order is not None:
         return order
     if function in OF_GROUPING_SETS and (call.distinct or call.filter is not None):
-        return f"{function} has neither DISTINCT nor FILTER."
+        return f"{function} does not support DISTINCT and FILTER. Remove them."
     if function is AggregateFunction.COUNT:
         if call.distinct and not count:
-            return "COUNT(DISTINCT *) is not supported: name the columns."
-        return "COUNT takes several arguments with DISTINCT alone." if count > 1 and not call.distinct else None
+            return "COUNT(DISTINCT *) is not supported. Name the columns."
+        if count > 1 and not call.distinct:
+            return "COUNT takes several arguments only with DISTINCT. Add DISTINCT, or count one column."
+        return None
     least, most = _ARITY.get(function, (1, 1))
     if function is AggregateFunction.LISTAGG and count > most:
-        return "LISTAGG takes the values and a delimiter."
+        return f"LISTAGG takes the values and a delimiter, not {count} arguments."
     return None if least <= count <= most else f"{function} takes {_NEEDED[least]}, not {count}."
 
 
@@ -139,22 +142,22 @@ def _refused_order(call: AggregateCall) -> str | None:
     if function is AggregateFunction.LISTAGG:
         if call.order_by is None:
             return (
-                "LISTAGG needs an order, for example LISTAGG(x, ',') WITHIN GROUP (ORDER BY t): "
-                "without one its result would be arbitrary."
+                "LISTAGG needs an order, because its result would be arbitrary without one. Write for example "
+                "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t)."
             )
         if call.distinct and call.arguments[:1] != (call.order_by,):
-            return "LISTAGG(DISTINCT x) can be ordered by x alone."
+            return "LISTAGG(DISTINCT x) can only be ordered by x."
         return None
     if call.descending:
-        return f"The order of {function} is an ascending one."
+        return f"{function} does not support a descending order. Order ascending."
     if function in ORDERED:
         if call.order_by is None:
             return (
-                f"{function} needs an order, for example {function}(x ORDER BY t): "
-                "without one its result would be arbitrary."
+                f"{function} needs an order, because its result would be arbitrary without one. Write for example "
+                f"{function}(x ORDER BY t)."
             )
-        return f"{function} has no DISTINCT." if call.distinct else None
-    return f"{function} does not depend on an order: remove it." if call.order_by is not None else None
+        return f"{function} does not support DISTINCT. Remove it." if call.distinct else None
+    return f"{function} does not depend on an order. Remove it." if call.order_by is not None else None
 
 
 @dataclass(frozen=True)
@@ -174,9 +177,9 @@ class Grouped:
     calls: tuple[BoundCall, ...]
     tables: TableScope
     has_sets: bool = False
-    """Whether there are grouping sets: a key is NULL outside of its own then, a constant too."""
+    """Whether there are grouping sets: then a key, even a constant, is NULL in rows of sets without it."""
     window: tuple[Field, ...] = ()
-    """The columns that have the start and the end of a window, where there is one."""
+    """The columns with the start and the end of a window, if there is one."""
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -247,7 +250,7 @@ class Grouped:
         return None if key is None or (is_constant and not self.has_sets) else _column(key)
 
     def _not_grouped(self, name: Name, source: Text) -> SpecError:
-        told = f"{name.qualifier}.{name.name}" if name.qualifier is not None else name.name
+        text = f"{name.qualifier}.{name.name}" if name.qualifier is not None else name.name
         try:
             self.tables.find(name, source)
         except SpecError as error:
@@ -258,39 +261,39 @@ class Grouped:
             )
             return source.error(
                 "unknown_column",
-                f"There is no column {told} here.{did_you_mean(suggestions)}",
+                f"There is no column {text}.{did_you_mean(suggestions)}",
                 at=name.at,
                 suggestions=suggestions,
             )
         return source.error(
             "not_grouped",
-            f"{told} is neither a group key nor an aggregate: add it to GROUP BY or put it into an aggregate.",
+            f"{text} is neither a group key nor an aggregate. Add it to GROUP BY, or use it in an aggregate.",
             at=name.at,
         )
 
 
 def over_keys(call: BoundCall, keys: Sequence[Key], has_sets: bool, pointer: str) -> BoundCall:
-    """GROUPING of a group key, or GROUPING_ID of all of them, which needs no arguments then.
+    """Returns GROUPING of a group key, or GROUPING_ID of all group keys, without its arguments.
 
     Raises SpecError `unsupported_construct`.
     """
     if not has_sets:
-        detail = f"{call.function} needs ROLLUP, CUBE or GROUPING SETS."
+        detail = f"{call.function} needs ROLLUP, CUBE or GROUPING SETS in GROUP BY."
         raise SpecError.of("unsupported_construct", detail, pointer=pointer)
     wanted = [key.scalar for key in keys]
     if call.function is AggregateFunction.GROUPING:
         if call.arguments[0] not in wanted:
-            detail = "GROUPING takes one of the group keys."
+            detail = "The argument of GROUPING must be one of the group keys."
             raise SpecError.of("unsupported_construct", detail, pointer=pointer)
         return call
     if call.arguments and list(call.arguments) != wanted:
-        detail = "GROUPING_ID takes all group keys in the order of GROUP BY, or no argument, which is the same."
+        detail = "GROUPING_ID takes all group keys in the order of GROUP BY. Write GROUPING_ID(), which is the same."
         raise SpecError.of("unsupported_construct", detail, pointer=pointer)
     return replace(call, arguments=())
 
 
 def check_keys(keys: Sequence[Key], pointer: str) -> None:
-    """Raises SpecError `unsupported_construct` where a key of grouping sets stands twice, under two names.
+    """Raises SpecError `unsupported_construct` if grouping sets have the same key twice, under two names.
 
     It would be NULL in the sets of one name and not in those of the other, but both are one expression to GROUPING and
     to SELECT.
@@ -298,21 +301,24 @@ def check_keys(keys: Sequence[Key], pointer: str) -> None:
     for index, key in enumerate(keys):
         first = next(other for other in keys if other.tree == key.tree)
         if first is not key:
-            detail = f"{key.name} is the same key as {first.name}: grouping sets have each once, SELECT may repeat it."
+            detail = (
+                f"{key.name} is the same key as {first.name}. Use each key of grouping sets under one name; SELECT may "
+                "repeat it."
+            )
             raise SpecError.of("unsupported_construct", detail, pointer=f"{pointer}/group_by/{index}/expression")
 
 
 def positions_of(
     sets: Sequence[Sequence[str]], keys: Sequence[NamedExpression], pointer: str
 ) -> tuple[tuple[int, ...], ...]:
-    """Grouping sets, given as names of keys, as positions in `keys`. Raises SpecError `unknown_column`."""
+    """Returns grouping sets of names as positions in `keys`. Raises SpecError `unknown_column`."""
     names = [key.name.casefold() for key in keys]
     found = []
     for index, one in enumerate(sets):
         for name in one:
             if name.casefold() not in names:
                 suggestions = nearest_names(name, [key.name for key in keys])
-                detail = f"{name} is no name of group_by.{did_you_mean(suggestions)}"
+                detail = f"group_by has no key called {name}.{did_you_mean(suggestions)}"
                 at = f"{pointer}/grouping_sets/{index}"
                 raise SpecError.of("unknown_column", detail, pointer=at, suggestions=suggestions)
         found.append(tuple(dict.fromkeys(names.index(name.casefold()) for name in one)))

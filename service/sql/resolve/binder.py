@@ -1,9 +1,8 @@
-"""The names under which a plan knows its tables: each once, however many queries a name is used in.
+"""Binds a structured query to the schemas of its tables: resolves every name, and checks and types every expression.
 
-A structured query over tables of known schemas: every name resolved, every expression checked and typed.
-
-A table keeps the columns that the query uses, in file order; one of which it uses none (`COUNT(*)`) keeps its first
-column, so that its rows can still be counted.
+Every table gets an alias that is unique in the plan (`Aliases`), however many queries use the same name. A table keeps
+the columns that the query uses, in file order; if it uses none (`COUNT(*)`), the first column, so that rows can be
+counted.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, F
 
 
 class Aliases:
-    """Gives aliases out, the caller's own where no other table has it yet; shared by a query and all in it.
+    """Assigns aliases, the query's own if no other table has it; shared by a query and all queries inside it.
 
     >>> aliases = Aliases()
     >>> aliases.claim("o", ""), aliases.claim("o", "x"), aliases.claim("O", "x"), aliases.claim("u", "x")
@@ -72,10 +71,10 @@ class Aliases:
         self._taken: set[str] = set()
 
     def claim(self, wanted: str, within: str) -> str:
-        """A name for the table that its query calls `wanted`; `within` is that of the derived table around it.
+        """Returns a unique alias for the table called `wanted`; `within` is that of the derived table around it.
 
-        Names that differ in case alone are the same. None has a dot: columns are `alias.column`, and `a.b` with `c`
-        would be `a` with `b.c`.
+        Case is ignored. No alias has a dot, because columns are `alias.column`, and `a.b` with `c` would equal `a` with
+        `b.c`.
         """
         wanted = wanted.replace(".", "_")
         stem = wanted if wanted.casefold() not in self._taken or not within else f"{within}/{wanted}"
@@ -98,13 +97,15 @@ def bind(
     event_times: EventTimes | None = None,
     text_of: TextOf = Text,
 ) -> BoundQuery:
-    """The bound form of `query`; `schemas` are those of the job's tables, by name, and `event_times` those of its
-    streams, None for a batch job, which has none. `text_of` makes the `Text` of an expression and its pointer.
+    """Returns the bound form of `query`.
+
+    `schemas` are those of the job's tables by name, `event_times` those of its streams, None for a batch job. `text_of`
+    creates the `Text` for an expression and its pointer.
 
     Raises SpecError `unknown_table`, `unknown_column`, `ambiguous_column`, `duplicate_column`, `duplicate_table`,
     `not_grouped`, `type_mismatch`, `unsupported_construct`, `unsupported_function`, `sql_syntax`, `query_too_deep`,
-    `window_without_stream`, `watermark_required`, `session_window`, with a pointer below `pointer` and, where an
-    expression is at fault, line and column in its text.
+    `window_without_stream`, `watermark_required`, `session_window`, with a pointer below `pointer` and, for an
+    expression, line and column in its text.
     """
     check_size(query, pointer)
     binder = _Binder(query, schemas, pointer, Aliases(), "", event_times, text_of)
@@ -117,7 +118,7 @@ def bind(
 
 
 def _check_columns(query: BoundQuery, pointer: str) -> None:
-    """Raises SpecError where a column that is read has a name that Spark would read more into."""
+    """Raises SpecError if a column that is read has a name in which Spark would replace variables."""
     for inner in queries_of(query):
         for index, source in enumerate(sources_of(inner)):
             at = "" if inner is not query else "/joins" if index else "/source"
@@ -126,7 +127,7 @@ def _check_columns(query: BoundQuery, pointer: str) -> None:
 
 
 class _Binder:
-    """Binds one query. `within` is the plan's alias of the derived table that it is, empty for the outermost."""
+    """Binds one query. `within` is the alias in the plan of the derived table that it is, empty for the outermost."""
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class _Binder:
         self._sources: dict[str, BoundSource] = {}
 
     def bind(self) -> BoundQuery:
-        """The query with every column of its tables; `pruned` leaves out those that nothing reads."""
+        """Returns the query with all columns of its tables; `pruned` removes the unused ones."""
         query = self._query
         self._claim_aliases()
         scope = self._scope(query.source, "/source")
@@ -172,7 +173,7 @@ class _Binder:
         if query.group_by or query.aggregates:
             return self._finish(scope, joins, where, self._grouped(scope, None))
         if query.having is not None:
-            raise self._error("unsupported_construct", "HAVING needs GROUP BY or an aggregate.", "/having")
+            raise self._error("unsupported_construct", "HAVING needs GROUP BY or an aggregate. Use WHERE.", "/having")
         if not query.select:
             raise self._error(
                 "unsupported_construct", "A query without group_by and aggregates needs 'select'.", "/select"
@@ -181,7 +182,7 @@ class _Binder:
 
     @property
     def conditions(self) -> int:
-        """How many conditions Spark may join by AND once it pushes those of this query into one below."""
+        """The number of conditions that Spark may join by AND when it pushes those of this query into an inner one."""
         return self._own_conditions + self._conditions_below
 
     def _error(self, code: str, detail: str, at: str, suggestions: tuple[str, ...] = ()) -> SpecError:
@@ -193,17 +194,18 @@ class _Binder:
     # FROM
 
     def _claim_aliases(self) -> None:
-        # Before any inner query: those of the outer one keep the names that the caller gave them.
+        # Before the inner queries, so that the tables of the outer one keep the names in the query.
         sources = [(self._query.source, "/source")]
         sources += [(join.right, f"/joins/{index}/right") for index, join in enumerate(self._query.joins)]
         for source, at in sources:
             if source.name.casefold() in {name.casefold() for name in self._plan_names}:
-                raise self._error("duplicate_table", f"Two tables are called {source.name}: give one an alias.", at)
+                detail = f"Two tables are called {source.name}. Give one of them an alias."
+                raise self._error("duplicate_table", detail, at)
             check_name(source.name, self._pointer + at)
             self._plan_names[source.name] = self._aliases.claim(source.name, self._within)
 
     def _scope(self, source: Source, at: str) -> TableScope:
-        """The scope of `source` alone, whose bound form it notes."""
+        """Returns the scope of `source` alone, and stores its bound form."""
         alias = self._plan_names[source.name]
         if isinstance(source, TableRef):
             schema = self._table(source, at)
@@ -240,7 +242,7 @@ class _Binder:
     def _join(self, index: int, left: TableScope, right: TableScope, both: TableScope) -> Step:
         join, at = self._query.joins[index], f"/joins/{index}"
         if join.kind is JoinKind.CROSS and (join.on or join.residual is not None):
-            raise self._error("unsupported_construct", "A cross join has no condition: use an inner join.", at)
+            raise self._error("unsupported_construct", "A cross join has no condition. Use an inner join.", at)
         if join.kind is not JoinKind.CROSS and not join.on:
             raise self._error(
                 "unsupported_construct",
@@ -265,7 +267,7 @@ class _Binder:
         return Step(index, join, join.right.name, columns, tuple(keys), residual)
 
     def _where(self, scope: TableScope, steps: list[Step]) -> Scalar | None:
-        """WHERE without the equalities that it gives to `steps` as keys."""
+        """Returns WHERE without the equalities that become join keys of `steps`."""
         source = self._text(self._query.where or "", "/where")
         tree = resolve(read_expression(source), scope, source)
         Typing(source).require_condition(tree, "WHERE")
@@ -286,7 +288,8 @@ class _Binder:
         for field, end in zip(ends, ("start", "end"), strict=False):
             self._claim(field.name, taken, f"/window/{end}")
         if window is not None and self._query.grouping_sets:
-            raise self._error("unsupported_construct", "A window cannot stand beside grouping sets.", "/grouping_sets")
+            detail = "A window with grouping sets is not supported. Remove one of them."
+            raise self._error("unsupported_construct", detail, "/grouping_sets")
         keys = []
         for index, item in enumerate(self._query.group_by):
             at = f"/group_by/{index}"
@@ -310,7 +313,8 @@ class _Binder:
     def _claim(self, name: str, taken: set[str], at: str) -> None:
         check_name(name, self._pointer + at)
         if name.casefold() in taken:
-            raise self._error("duplicate_column", f"Two columns would be called {name} (case does not count).", at)
+            detail = f"Two columns are called {name} (case is ignored). Rename one of them."
+            raise self._error("duplicate_column", detail, at)
         taken.add(name.casefold())
 
     # SELECT, HAVING, ORDER BY
@@ -355,9 +359,9 @@ class _Binder:
         return joins if self._event_times is None else with_time_bounds(source, joins, where, self._event_times)
 
     def _bound_join(self, step: Step) -> BoundJoin:
-        told = step.join
+        join = step.join
         right = self._sources[step.alias]
-        return BoundJoin(step.kind, right, step.keys, step.residual, told.ship, told.local, told.skew, step.index)
+        return BoundJoin(step.kind, right, step.keys, step.residual, join.ship, join.local, join.skew, step.index)
 
     def _selected(self, scope: TableScope, grouped: Grouped | None) -> list[tuple[str, Expression, Scalar]]:
         items = self._query.select
@@ -391,14 +395,14 @@ class _Binder:
 
 
 def _replaced(source: Text, selected: Mapping[str, Expression], names: frozenset[str]) -> Expression:
-    """The expression of `source` as `_replace` returns it. Raises SpecError, also for one that becomes too large."""
+    """Returns the expression of `source` as `_replace` does. Raises SpecError, also if it becomes too large."""
     tree = _replace(read_expression(source), selected, names)
     check_replaced(tree, source)
     return tree
 
 
 def _replace(tree: Expression, selected: Mapping[str, Expression], names: frozenset[str]) -> Expression:
-    """`tree` with the aliases of SELECT put in place, except where `names` takes precedence."""
+    """Returns `tree` with aliases of SELECT replaced by their expressions, except for those in `names`."""
     if isinstance(tree, Name):
         folded = tree.name.casefold()
         replaces = tree.qualifier is None and folded in selected and folded not in names
@@ -407,14 +411,14 @@ def _replace(tree: Expression, selected: Mapping[str, Expression], names: frozen
 
 
 def _join_key(left: Expression, left_text: Text, right: Expression, right_text: Text) -> tuple[Scalar, Scalar]:
-    """Both sides of an equality, cast to one type where they differ: both sides must hash alike."""
+    """Returns both sides of an equality, cast to one type if theirs differ, since both sides must hash equally."""
     one, other = Typing(left_text).computable(left), Typing(right_text).computable(right)
     if one is None or other is None or one == other:
         return scalar_of(left, left_text), scalar_of(right, right_text)
     names = {one.name, other.name}
     if not (names <= NUMERIC or names <= TEMPORAL):
         raise Typing(right_text).mismatch(
-            f"The join key {left_text.text} is {one} and {right_text.text} is {other}: cast one of them.", right
+            f"The join key {left_text.text} is {one}, but {right_text.text} is {other}. CAST one of them.", right
         )
     common = data_types.common_type(one, other, strings_convert=False)
     return (

@@ -1,11 +1,10 @@
-"""A query with every name resolved and every expression checked: what the engine plans from.
+"""The bound query: every name resolved and every expression checked. The engine plans from it.
 
-Names: a table's columns are `alias.column`, and no two tables of a query, however deep, have one alias; group keys and
+Names: a table's columns are `alias.column`, and aliases are unique in a query and all queries inside it; group keys and
 aggregates are columns under their own names from `having` on; the output has the names of `select`.
 
-Leaving out of a bound query what nothing reads: columns of tables and of inner queries, and aggregates of those.
-
-What Spark would prune by itself is pruned here, so that plans, statistics and files read are as small as they can be.
+`pruned` removes unused columns of tables and of inner queries, and unused aggregates. Spark would prune them too, but
+plans, statistics and reads become smaller if that is done here.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class BoundTable:
 
 @dataclass(frozen=True)
 class BoundDerived:
-    """A query in the place of a table, and the columns of it that the query around it uses, in its own order.
+    """A derived table, and its columns that the outer query uses, in the order of the inner query.
 
     Each is the field that it becomes (`alias.column`) and the name of the column in the inner query's output.
     """
@@ -57,7 +56,7 @@ class BoundUnion:
 
 @dataclass(frozen=True)
 class BoundWatermark:
-    """How late rows of the table `alias` may come, by their `column` (`alias.column`)."""
+    """The maximum delay of the rows of the table `alias`, by the event time `column` (`alias.column`)."""
 
     alias: str
     column: str
@@ -66,10 +65,10 @@ class BoundWatermark:
 
 @dataclass(frozen=True)
 class BoundTimes:
-    """How far apart rows of two streams are that a join puts together: `left` less `right`, TIMESTAMP columns of its
-    sides, is from `at_least_us` to `at_most_us` microseconds, both included.
+    """The bounds of the time between joined rows of two streams: `left` minus `right`, TIMESTAMP columns of the sides,
+    is from `at_least_us` to `at_most_us` microseconds, both included.
 
-    Each is a copy of the event times of its side, whose `watermarks` are those of both.
+    Each column is a copy of the event time of its side; `watermarks` are those of both sides.
     """
 
     left: Scalar
@@ -121,7 +120,7 @@ class BoundCall:
 
 @dataclass(frozen=True)
 class BoundWindow:
-    """Windows of event time to group by, beside `keys`: the columns `start` and `end` are theirs.
+    """Windows of event time to group by, in addition to `keys`; `start` and `end` are the columns of their bounds.
 
     `column` is a copy of the columns of `watermarks`, one for each stream that its rows come from. Tumbling windows
     have a slide of their size.
@@ -168,11 +167,11 @@ class BoundQuery:
 
 
 BoundSource = BoundTable | BoundDerived
-"""What stands in FROM."""
+"""A source in FROM: a table or a derived table."""
 
 
 def queries_of(query: BoundQuery | BoundUnion) -> Iterator[BoundQuery]:
-    """`query` and all that are nested in it, inner ones first."""
+    """Yields `query` and all queries inside it, inner ones first."""
     if isinstance(query, BoundUnion):
         for branch in query.queries:
             yield from queries_of(branch)
@@ -184,20 +183,20 @@ def queries_of(query: BoundQuery | BoundUnion) -> Iterator[BoundQuery]:
 
 
 def sources_of(query: BoundQuery) -> tuple[BoundSource, ...]:
-    """What stands in FROM, in order."""
+    """Returns the sources in FROM, in order."""
     return (query.source, *(join.right for join in query.joins))
 
 
 def tables_of(query: BoundQuery) -> tuple[BoundTable, ...]:
-    """Every table that `query` reads, at any depth."""
+    """Returns every table that `query` reads, at any depth."""
     found = (source for inner in queries_of(query) for source in sources_of(inner))
     return tuple(source for source in found if isinstance(source, BoundTable))
 
 
 def pruned(query: BoundQuery) -> BoundQuery:
-    """`query` with the same output, in which every table and inner query has the columns that are read, in order.
+    """Returns `query` with the same output and without unused columns of tables and inner queries.
 
-    One of which nothing is read (`COUNT(*)`) keeps its first column, so that its rows can still be counted.
+    A source without used columns (`COUNT(*)`) keeps its first column, so that its rows can be counted.
     """
     used = frozenset(name for scalar in _table_scalars(query) for name in scalar.columns)
     return replace(
@@ -219,7 +218,7 @@ def _source(source: BoundSource, used: frozenset[str]) -> BoundSource:
 
 
 def _only(query: BoundQuery, names: frozenset[str]) -> BoundQuery:
-    """An inner query with the output columns `names` alone."""
+    """Returns an inner query with only the output columns `names`."""
     select = tuple(item for item in query.select if item.name in names)
     output = Schema(tuple(field for field in query.output.fields if field.name in names))
     calls = _read_calls(query, select)
@@ -235,7 +234,7 @@ def _read_calls(query: BoundQuery, select: tuple[BoundName, ...]) -> tuple[Bound
 
 
 def _table_scalars(query: BoundQuery) -> Iterator[Scalar]:
-    """Every expression that is evaluated over what stands in FROM."""
+    """Yields every expression that is evaluated over the sources in FROM."""
     for join in query.joins:
         yield from (side for key in join.keys for side in key)
         if join.residual is not None:

@@ -1,10 +1,8 @@
-"""Group windows over tables of known schemas: over which streams' event time, and how late rows of those may come.
+"""Binds event time: the watermarks of group windows, and the bounds of the time between the rows of a stream join.
 
-How far apart in time rows of two streams are that a join puts together, read from its condition.
-
-A stream has no end, so that a row may wait for partners for ever. Where both streams have event time, and the condition
-tells how far apart the two times of a pair are, at the least and at the most, a row can be forgotten once both streams
-are beyond the last moment of a partner.
+A stream has no end, so a row could wait for a match for ever. If both streams have event time, and the join's condition
+has a lower and an upper bound for the difference of the two times, Spark can drop a row once both watermarks have
+passed the last time of a possible match.
 """
 
 from __future__ import annotations
@@ -41,14 +39,14 @@ from service.sql.statements.join_hints import NULL_EXTENDED, Side
 from service.sql.types.data_types import TIMESTAMP, TIMESTAMP_NTZ, Field
 
 EventTimes = Mapping[str, EventTime | None]
-"""Of the tables that a job reads as streams, by name, the event time that is declared; the other tables are static."""
+"""The declared event time of each table that a job reads as a stream, by name; all other tables are static."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A column of a table that another column is a copy of; `column` is its name in the files."""
+    """The column of a table that another column is a copy of; `column` is its name in the files."""
 
     table: str
     alias: str
@@ -57,11 +55,11 @@ class Origin:
 
 
 class NotAColumnError(Exception):
-    """A column that is no copy of a table's; `told` is what it is."""
+    """A column that is not a copy of a table's column; `origin` describes what it is."""
 
-    def __init__(self, told: str) -> None:
-        super().__init__(told)
-        self.told = told
+    def __init__(self, origin: str) -> None:
+        super().__init__(origin)
+        self.origin = origin
 
 
 def bind_window(
@@ -73,42 +71,46 @@ def bind_window(
     pointer: str,
     source: Text,
 ) -> BoundWindow:
-    """The bound form of `window`, whose pointer is `pointer`, over `sources`, which `joins` put together; `event_times`
-    is None for a batch job. `source` is the text of the window's column.
+    """Returns the bound form of `window`, whose pointer is `pointer`, over `sources` and their `joins`.
 
-    Raises SpecError `window_without_stream` for a batch job, `watermark_required` where the column is no declared event
+    `event_times` is None for a batch job. `source` is the text of the window's column.
+
+    Raises SpecError `window_without_stream` for a batch job, `watermark_required` if the column is not a declared event
     time, `window_over_joined_streams`, `unsupported_construct`, `type_mismatch`, `unknown_column`, `ambiguous_column`.
     """
     if event_times is None:
         detail = (
-            "A group window is closed by the rows that come later, which a batch job has none of: set 'mode' to "
-            "'incremental' or 'continuous', or group by date_trunc('hour', t)."
+            "A group window needs a stream, but the job is a batch job. Set 'mode' to 'incremental' or 'continuous', "
+            "or group by date_trunc('hour', t)."
         )
         raise SpecError.of("window_without_stream", detail, pointer=pointer)
     _check_joins(sources.values(), joins, event_times, pointer)
     slide = window.slide if isinstance(window, HoppingWindow) else window.size
     _check_lengths(window.size, slide, pointer)
-    told = window.column.replace("`", "")
+    name = window.column.replace("`", "")
     column = resolve(read_expression(source), scope, source)
     if not isinstance(column, Column):
-        hint = "Name the column that is the event time of its stream."
-        raise source.unsupported("A window over anything but a column", hint=hint)
+        hint = "Name the column that is declared as the 'event_time' of its table."
+        raise source.unsupported("A window over an expression", hint=hint)
     if column.type not in (TIMESTAMP, TIMESTAMP_NTZ):
-        detail = f"A window is over a TIMESTAMP, and {told} is {column.type or 'of an unknown type'}."
+        detail = (
+            f"A window needs a TIMESTAMP, but {name} is {column.type or 'of an unknown type'}. Name a TIMESTAMP column "
+            "that is declared as the 'event_time' of its table."
+        )
         raise source.error("type_mismatch", detail, at=column.at)
     try:
         origins = tuple(dict.fromkeys(origins_of(column.name, sources.values())))
     except NotAColumnError as error:
         detail = (
-            f"A window is over the event time of a stream, and {told} is {error.told}: name "
-            "a column that is declared as 'event_time' of its table."
+            f"A window needs the event time of a stream, but {name} is {error.origin}. Name a column that is declared "
+            "as the 'event_time' of its table."
         )
         raise source.error("watermark_required", detail, at=column.at) from None
     marks = tuple(_watermark(origin, event_times, source, column.at) for origin in origins)
     if column.type == TIMESTAMP_NTZ and [mark.column for mark in marks] != [column.name]:
         detail = (
-            f"{told} is a TIMESTAMP_NTZ, over which a window stands in the query that reads the table: write GROUP BY "
-            "there, without a derived table in between."
+            f"{name} is a TIMESTAMP_NTZ, and Spark only supports a window over it in the query that reads the table. "
+            "Write GROUP BY there, without a derived table in between."
         )
         raise source.error("type_mismatch", detail, at=column.at)
     return BoundWindow(
@@ -138,22 +140,25 @@ def _check_joins(
         streams = [source.alias for source in level if is_streaming(source, event_times)]
         if len(streams) > 1 + sum(join.within is not None for join in between):
             detail = (
-                f"Two streams are joined below the window, {streams[0]} and {streams[1]}: a row of one may come long "
-                "after the window of its partner was closed. Declare 'event_time' on both tables, and bound the time "
-                "between their rows in ON, as with a.ts BETWEEN b.ts - INTERVAL '1' HOUR AND b.ts + INTERVAL '1' HOUR; "
-                "or give one of them the role 'static'."
+                f"The streams {streams[0]} and {streams[1]} are joined below the window without time bounds, so a row "
+                "of one may arrive long after the window of its match was closed. Declare 'event_time' on both tables, "
+                "and bound the time between joined rows in ON, for example with a.ts BETWEEN b.ts - INTERVAL '1' HOUR "
+                "AND b.ts + INTERVAL '1' HOUR; or give one of the tables the role 'static'."
             )
             raise SpecError.of("window_over_joined_streams", detail, pointer=pointer)
 
 
 def _check_lengths(size: timedelta, slide: timedelta, pointer: str) -> None:
     if slide > size:
-        detail = "The slide is longer than the window, which leaves rows between two windows out: use WHERE for that."
+        detail = (
+            "The slide is longer than the window, so the rows between two windows would be lost. Use a slide of at "
+            "most the window's size; to drop rows, use WHERE."
+        )
         raise SpecError.of("unsupported_construct", detail, pointer=pointer)
     if -(-size // slide) > MAX_WINDOWS_PER_ROW:
         detail = (
-            f"Each row would be in {-(-size // slide)} windows, and is written out for each; at most "
-            f"{MAX_WINDOWS_PER_ROW}: slide by more, or aggregate TUMBLE windows when reading."
+            f"Each row would be copied into {-(-size // slide)} windows, but at most {MAX_WINDOWS_PER_ROW} are "
+            "supported. Use a longer slide, or use TUMBLE and aggregate its windows when you read the result."
         )
         raise SpecError.of("unsupported_construct", detail, pointer=pointer)
 
@@ -162,28 +167,27 @@ def _watermark(origin: Origin, event_times: EventTimes, source: Text, at: int | 
     table, column = origin.table, origin.column
     if table not in event_times:
         detail = (
-            f"Table '{table}' is static, so that nothing tells when a window over its {column} is complete: window "
-            "over the event time of a stream."
+            f"Table '{table}' is static, so a window over its {column} would never be complete. Use the event time of "
+            "a stream."
         )
         raise source.error("watermark_required", detail, at=at)
     declared = event_times[table]
     example = f'"event_time": {{"column": "{column}", "delay": "10m"}}'
     if declared is None:
         detail = (
-            f"A window needs to know how late rows of table '{table}' may come: declare {example} on the table, with "
-            "the delay that they have at most."
+            f"A window needs the maximum delay of the rows of table '{table}'. Declare it on the table, for example "
+            f"{example}."
         )
         raise source.error("watermark_required", detail, at=at)
     if declared.column != column and declared.column.casefold() != column.casefold():
-        detail = (
-            f"The event time of table '{table}' is {declared.column}: window over that column, or declare {example}."
-        )
+        name = declared.column
+        detail = f"The event time of table '{table}' is {name}. Use that column in the window, or declare {example}."
         raise source.error("watermark_required", detail, at=at)
     return BoundWatermark(origin.alias, origin.emitted, declared.delay // _MILLISECOND)
 
 
 def origins_of(name: str, sources: Iterable[BoundSource]) -> Iterator[Origin]:
-    """The columns of tables that the column `name` of `sources` is a copy of: several where queries are united.
+    """Yields the columns of tables that the column `name` of `sources` is a copy of: several for a UNION.
 
     Raises NotAColumnError.
     """
@@ -205,7 +209,7 @@ def _of_derived(source: BoundDerived, name: str) -> Iterator[Origin]:
 
 
 def _passed_on(query: BoundQuery, name: str) -> str:
-    """The column of the tables of `query` that its output `name` is. Raises NotAColumnError."""
+    """Returns the column of the sources of `query` that its output `name` copies. Raises NotAColumnError."""
     read = next(item.expression for item in query.select if item.name == name)
     if read.column is None:
         raise NotAColumnError(f"computed by {read}")
@@ -220,7 +224,7 @@ def _passed_on(query: BoundQuery, name: str) -> str:
 
 
 BOUNDED_KINDS = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT, JoinKind.LEFT_SEMI})
-"""Joins of two streams whose rows can be had, where the time between their rows has bounds."""
+"""Kinds of joins of two streams whose rows can be selected if the time between them has bounds."""
 
 _MAKES_LEFT = frozenset(kind for kind, sides in NULL_EXTENDED.items() if Side.LEFT in sides)
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
@@ -229,8 +233,8 @@ _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 def with_time_bounds(
     source: BoundSource, joins: Sequence[BoundJoin], where: Scalar | None, event_times: EventTimes
 ) -> tuple[BoundJoin, ...]:
-    """`joins` of a query that begins with `source`, those of two streams with the time between their rows, where it has
-    bounds: in ON, or, for an inner join, in `where`.
+    """Returns `joins` of a query whose first source is `source`, with the time bounds of joins of two streams, if any:
+    from ON, or, for an inner join, also from `where`.
     """
     sources, found = [source], list[BoundJoin]()
     for place, join in enumerate(joins):
@@ -246,13 +250,13 @@ def with_time_bounds(
 
 
 def tables_without_event_time(sides: Sequence[BoundSource], event_times: EventTimes) -> tuple[str, ...]:
-    """The tables that `sides` read as streams and whose rows are of no known time."""
+    """Returns the tables that `sides` read as streams and that declare no event time."""
     names = (name for side in sides for name in _tables(side) if name in event_times and event_times[name] is None)
     return tuple(dict.fromkeys(names))
 
 
 def example_of_bounds(sides: Sequence[BoundSource], event_times: EventTimes) -> str:
-    """What could stand in ON of a join of `sides`, the last of which is its right one, and a stream."""
+    """Returns an example of time bounds for ON of a join of `sides`, the last of which is the right one, a stream."""
     first = next(side for side in sides if is_streaming(side, event_times))
     left, right = (_time_of(side, event_times) for side in (first, sides[-1]))
     return f"{left} BETWEEN {right} - INTERVAL '1' HOUR AND {right} + INTERVAL '1' HOUR"
@@ -271,13 +275,13 @@ def _tables(source: BoundSource) -> tuple[str, ...]:
 
 
 def _conditions(before: Sequence[BoundSource], joins: Sequence[BoundJoin], where: Scalar | None) -> list[Expression]:
-    """What holds for every pair of the first of `joins`; the others come behind it."""
+    """Returns the conditions that hold for every row of the first of `joins`; the others follow it."""
     join, later = joins[0], joins[1:]
     fields = (field for source in (*before, *(each.right for each in joins)) for field, _ in source.columns)
     columns: Columns = columns_by_name(tuple(fields))
     conditions = [] if join.residual is None else [join.residual]
     if where is not None and join.kind is JoinKind.INNER and all(each.kind not in _MAKES_LEFT for each in later):
-        # A join that makes rows without its left side has WHERE behind them.
+        # Not if a later join emits rows without its left side: WHERE is checked after it.
         conditions.append(where)
     found = [tree for each in conditions if (tree := tree_of(each, columns)) is not None]
     for one, other in join.keys:
@@ -305,7 +309,7 @@ class _Sides:
     event_times: EventTimes
 
     def bound(self, terms: Sequence[Expression]) -> BoundTimes | None:
-        """The time between the rows of a pair for which all of `terms` hold; None where it has no bounds."""
+        """Returns the bounds of the time between joined rows that follow from `terms`; None if there are none."""
         least: dict[tuple[str, str], int] = {}
         most: dict[tuple[str, str], int] = {}
         for term in terms:
@@ -325,7 +329,7 @@ class _Sides:
         return None
 
     def _distance(self, term: Expression) -> tuple[tuple[str, str], str, int] | None:
-        """A column of the left side, one of the right side, and how the first less the second compares to what."""
+        """Reads a term as (left column, right column), an operator and microseconds: left - right OPERATOR value."""
         if not isinstance(term, Comparison) or term.operator not in _TURNED:
             return None
         one, other = _shifted(term.left), _shifted(term.right)
@@ -341,7 +345,7 @@ class _Sides:
         return None
 
     def _watermarks(self, name: str, sources: Sequence[BoundSource]) -> tuple[BoundWatermark, ...]:
-        """Those of the streams whose event time the column is a copy of; empty where it is not."""
+        """Returns the watermarks of the streams whose event time the column copies; empty if it is not a copy."""
         try:
             origins = tuple(dict.fromkeys(origins_of(name, sources)))
         except NotAColumnError:
@@ -356,7 +360,7 @@ class _Sides:
 
 
 def _shifted(tree: Expression) -> tuple[str, int] | None:
-    """A TIMESTAMP column and the microseconds that are added to it; None for anything else."""
+    """Reads a TIMESTAMP column plus or minus intervals, as its name and microseconds; None for other expressions."""
     if isinstance(tree, Column):
         return (tree.name, 0) if tree.type == TIMESTAMP else None
     if not isinstance(tree, Arithmetic) or tree.operator not in {"+", "-"}:
@@ -371,7 +375,7 @@ def _shifted(tree: Expression) -> tuple[str, int] | None:
 
 
 def has_state(source: BoundSource, event_times: EventTimes) -> bool:
-    """Whether a stream's rows are kept below `source`: grouped, or made distinct."""
+    """Whether `source` groups a stream, or makes it distinct, so that it needs state."""
     if not isinstance(source, BoundDerived) or not is_streaming(source, event_times):
         return False
     branches = source.query.queries if isinstance(source.query, BoundUnion) else (source.query,)

@@ -1,10 +1,7 @@
-"""A query in the place of a table: what the query around it sees of it.
+"""Binds FROM: the columns of derived tables and of UNION ALL, and equalities of WHERE as join keys.
 
-The branches of a UNION ALL under one set of columns: names of the first, types that hold those of all.
-
-Equalities of WHERE as join keys: `FROM a, b WHERE a.k = b.k` is an equi-join, as it is to Spark's optimizer.
-
-Only equalities of two columns move: evaluating them earlier can fail for no row.
+A UNION ALL has the names of its first query and the common types of all. `FROM a, b WHERE a.k = b.k` is an equi-join,
+as in Spark's optimizer. Only equalities of two columns become keys, because their earlier evaluation cannot fail.
 """
 
 from __future__ import annotations
@@ -61,14 +58,14 @@ def derived_table(query: BoundQuery | BoundUnion, alias: str, columns: Sequence[
     """
     inner = query.output
     if columns and len(columns) != len(inner.fields):
-        detail = f"The query has {len(inner.fields)} columns, and {len(columns)} names are given for them."
+        detail = f"The query has {len(inner.fields)} columns, but {len(columns)} names. Name every column once."
         raise SpecError.of("unsupported_construct", detail, pointer=pointer)
     names = tuple(columns) or inner.names
     times = Counter(name.casefold() for name in names)
     for name in names:
         check_name(name, pointer)
         if times[name.casefold()] > 1:
-            detail = f"Two columns would be called {name} (case does not count)."
+            detail = f"Two columns are called {name} (case is ignored). Rename one of them."
             raise SpecError.of("duplicate_column", detail, pointer=pointer)
     schema = Schema(tuple(Field(name, field.type) for name, field in zip(names, inner.fields, strict=True)))
     pairs = tuple(
@@ -89,15 +86,15 @@ def _longest(scalar: Scalar) -> int:
 
 
 def check_name(name: str, pointer: str) -> None:
-    """Raises SpecError `unsupported_construct` for a name that Spark would read more into."""
-    # Spark replaces `${env:…}` by the worker's environment wherever it stands, and names cannot escape it.
+    """Raises SpecError `unsupported_construct` for a name in which Spark would replace variables."""
+    # Spark replaces `${env:…}` by the worker's environment everywhere, and names cannot escape it.
     if "${" in name:
-        detail = f"The name {name} holds '${{', which no name may."
+        detail = f"The name {name} contains '${{', which is not allowed. Rename it."
         raise SpecError.of("unsupported_construct", detail, pointer=pointer)
 
 
 def check_size(query: Query, pointer: str) -> None:
-    """Raises SpecError `query_too_deep` where too many queries stand in `query`, too deep, or with too much in them."""
+    """Raises SpecError `query_too_deep` if the queries inside `query` are too many, too deep or too long."""
     queries = list(queries_in(query))
     _require(QUERY_DEPTH, max(depth for _, depth in queries), pointer)
     _require(QUERIES, len(queries), pointer)
@@ -105,9 +102,10 @@ def check_size(query: Query, pointer: str) -> None:
 
 
 def check_work(query: Query, schemas: Mapping[str, Schema], pointer: str, *, is_read: bool) -> None:
-    """Raises SpecError `query_too_deep` where binding or planning `query` over `schemas` could take too long;
-    `is_read`: or reading it could, since its expressions are not compiled from SQL. For new jobs: earlier versions
-    accepted more.
+    """Raises SpecError `query_too_deep` if binding or planning `query` over `schemas` could take too long.
+
+    `is_read`: its expressions are texts that have to be parsed, which is limited too. Only for new jobs, because
+    earlier versions accepted more.
     """
     queries = [each for each, _ in queries_in(query)]
     sources = (source for each in queries for source in sources_in(each))
@@ -147,8 +145,8 @@ def united(branches: Sequence[BoundQuery], pointer: str) -> BoundUnion:
         if len(branch.select) != len(first.select):
             raise SpecError.of(
                 "unsupported_construct",
-                f"The queries of UNION have {len(first.select)} and {len(branch.select)} columns: "
-                "they need equally many.",
+                f"The queries of UNION have {len(first.select)} and {len(branch.select)} columns. "
+                "Select the same number of columns in each.",
                 pointer=f"{pointer}/{index}",
             )
     columns = zip(*(branch.select for branch in branches), strict=True)
@@ -164,10 +162,10 @@ def _common(items: Sequence[BoundName], pointer: str) -> DataType | None:
             found = widest((found, other), strings_convert=True)
         except Incompatible:
             is_nested = any(one is not None and one.parts for one in (found, other))
-            way_out = "give it one type in the files" if is_nested else "cast one of them"
+            way_out = "Store it with the same type in the files" if is_nested else "CAST one of them"
             raise SpecError.of(
                 "type_mismatch",
-                f"The column {items[0].name} of UNION is {found} in one query and {other} in another: {way_out}.",
+                f"The column {items[0].name} of UNION is {found} in one query and {other} in another. {way_out}.",
                 pointer=f"{pointer}/{index}",
             ) from None
     return found
@@ -223,8 +221,8 @@ class Step:
         return frozenset(name for scalar in scalars for name in scalar.columns)
 
     @property
-    def is_told(self) -> bool:
-        """Whether the caller told how this join is to run."""
+    def has_strategy(self) -> bool:
+        """Whether the query sets a strategy for this join."""
         return any(way is not None for way in (self.join.ship, self.join.local, self.join.skew))
 
 
@@ -301,7 +299,7 @@ class _Pairs:
 def _ordered(steps: Sequence[Step], tables: _Tables, pairs: _Pairs) -> list[Step]:
     run = next((index for index, step in enumerate(steps) if step.join.kind not in _INNER), len(steps))
     pending, rest = list(steps[:run]), list(steps[run:])
-    if any(step.is_told for step in pending):
+    if any(step.has_strategy for step in pending):
         return list(steps)
     reads = {step.index: tables.read_by(step) for step in pending}
     placed, ordered = {_FIRST}, list[Step]()
@@ -332,7 +330,7 @@ def _terms(tree: Expression) -> tuple[Expression, ...]:
 
 
 def _implied(terms: Sequence[Expression]) -> list[Expression]:
-    """What all branches of an OR demand alike: `(a AND x) OR (a AND y)` demands a, and stays as it is beside it."""
+    """Returns the conditions that all branches of an OR share: `(a AND x) OR (a AND y)` implies a. The OR stays."""
     found: list[Expression] = []
     for term in terms:
         if isinstance(term, Connective) and term.operator == "OR":

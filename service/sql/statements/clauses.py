@@ -1,10 +1,7 @@
-"""The list of SELECT: which columns come out, and under which names.
+"""Reads clauses of one SELECT: the list of columns, GROUP BY with grouping sets and group windows, ORDER BY, LIMIT.
 
-GROUP BY as keys and grouping sets: ROLLUP, CUBE and GROUPING SETS written out, multiplied where several stand.
-
-The group window of one SELECT: TUMBLE or HOP in GROUP BY, and the columns that its start and end become.
-
-ORDER BY around DISTINCT, and LIMIT.
+ROLLUP, CUBE and GROUPING SETS are expanded into their grouping sets; several of them are multiplied. A group window is
+TUMBLE or HOP in GROUP BY, whose start and end become columns.
 """
 
 from __future__ import annotations
@@ -26,12 +23,12 @@ from service.sql.expressions.scalar import render
 from service.sql.parser import Text, place_of
 from service.sql.statements.from_clause import Sources, checked_name, name_of
 
-LONGEST_TOLD = 100
+MAX_GENERATED_NAME = 100
 
 
 @dataclass(frozen=True)
 class Item:
-    """An output column: its expression over the tables, aggregates included, its name and its offset in the text."""
+    """An output column: its expression over the tables, with aggregates, its name and its offset in the text."""
 
     tree: Expression
     name: str
@@ -39,13 +36,12 @@ class Item:
 
 
 def read_items(select: exp.Select, sources: Sources, source: Text, *, repeats_names: bool = False) -> list[Item]:
-    """The output columns of `select`, stars written out; those whose name is taken get one of their own where
-    `repeats_names`.
+    """Returns the output columns of `select`, with stars expanded. Duplicate names get a number if `repeats_names`.
 
     Raises SpecError `duplicate_column`, `name_too_long`, `query_too_deep` and what expressions and names raise.
     """
     if not select.expressions:
-        raise source.error("sql_syntax", "SELECT names no column.", at=place_of(source, TokenType.SELECT))
+        raise source.error("sql_syntax", "SELECT needs at least one column.", at=place_of(source, TokenType.SELECT))
     items: list[Item] = []
     for number, node in enumerate(select.expressions, start=1):
         if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
@@ -53,7 +49,7 @@ def read_items(select: exp.Select, sources: Sources, source: Text, *, repeats_na
         else:
             items.append(_item(node, sources, source, items))
         if len(items) > COLUMNS.most:
-            # Every further node is a column at least.
+            # Each remaining node is at least one column.
             found = len(items) + len(select.expressions) - number
             raise source.beyond(COLUMNS, found, at=items[COLUMNS.most].at)
     taken: set[str] = set()
@@ -62,22 +58,22 @@ def read_items(select: exp.Select, sources: Sources, source: Text, *, repeats_na
         if item.name.casefold() in taken and repeats_names:
             items[index] = item = replace(item, name=free.like(item.name))
         elif item.name.casefold() in taken:
-            detail = f"Two columns would be called {item.name} (case does not count): name the columns with AS."
+            detail = f"Two columns are called {item.name} (case is ignored). Rename one of them with AS."
             raise source.error("duplicate_column", detail, at=item.at)
         taken.add(item.name.casefold())
     return items
 
 
 class _FreeNames:
-    """Names that no column has, made of one that repeats: each is tried once, however often the name does."""
+    """Generates unused names from duplicate ones, by appending a number; it tries each number once per name."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
         self._numbers: dict[str, int] = {}
 
     def like(self, name: str) -> str:
-        """`name` in lower case, shortened, with the first number behind it that makes it a name of its own."""
-        stem = name.casefold()[:LONGEST_TOLD]
+        """Returns `name` in lower case, shortened, with the first number after it that makes it unique."""
+        stem = name.casefold()[:MAX_GENERATED_NAME]
         number = self._numbers.get(stem, 2)
         while (found := f"{stem}_{number}") in self._taken:
             number += 1
@@ -86,31 +82,31 @@ class _FreeNames:
         return found
 
 
-def told(tree: Expression, otherwise: str) -> str:
-    """The text of `tree` as a name, or `otherwise` where that is too long."""
+def text_as_name(tree: Expression, otherwise: str) -> str:
+    """Returns the text of `tree` as a name, or `otherwise` if the text is too long."""
     text = render(tree).replace("`", "")
-    return text if len(text) <= LONGEST_TOLD else otherwise
+    return text if len(text) <= MAX_GENERATED_NAME else otherwise
 
 
 def _star(node: exp.Star | exp.Column, sources: Sources, source: Text) -> list[Item]:
     at = position(node)
     star = node if isinstance(node, exp.Star) else node.this
     if any(star.args.values()):
-        raise source.unsupported("* with EXCEPT or the like", at=at, hint="Name the columns.")
+        raise source.unsupported("* with EXCEPT, REPLACE or RENAME", at=at, hint="Name the columns.")
     columns = sources.visible.output
     if isinstance(node, exp.Column):
         alias = matching(node.table, sources.scope.tables)
         if alias is None:
-            # Raises with the nearest names.
+            # Raises an error with the nearest names.
             sources.scope.locate(Name(node.table, "*", at), source)
         columns = sources.visible.of(alias or "")
     return [Item(_placed(column.tree, at), checked_name(column.name, source, at), at) for column in columns]
 
 
 def qualified(tree: Expression, sources: Sources, source: Text, items: Iterable[Item], clause: str) -> Expression:
-    """`tree`, of a clause that sees no aliases of SELECT, with every name written as `alias.column`.
+    """Qualifies every name in `tree`, which is in a clause that cannot use aliases of SELECT, as `alias.column`.
 
-    Raises SpecError as `Sources.qualify` does; where the name is that of one of `items`, it says so.
+    Raises SpecError as `Sources.qualify` does; if the unknown name is that of one of `items`, the message says so.
     """
     try:
         return sources.qualify(tree, source)
@@ -123,8 +119,8 @@ def qualified(tree: Expression, sources: Sources, source: Text, items: Iterable[
         if name is None:
             raise
         detail = (
-            f"{name.name} is an alias of SELECT, which {clause} does not see: repeat its expression, or put the query "
-            "into FROM and write this around it."
+            f"{name.name} is an alias of SELECT, which cannot be used in {clause}. Repeat its expression, or define "
+            "the alias in a derived table."
         )
         raise source.error("unknown_column", detail, at=name.at) from None
 
@@ -139,16 +135,16 @@ def _item(node: exp.Expr, sources: Sources, source: Text, before: Sequence[Item]
     reader = ExpressionReader(source, aggregates=True, windows=PARTS)
     read = reader.read(node.this if isinstance(node, exp.Alias) else node)
     tree = qualified(read, sources, source, before, "SELECT itself")
-    # `current_date` reads as a name, and is a call where no column has the name.
+    # `current_date` is parsed as a name; it is a call unless a column has that name.
     shown = tree if isinstance(tree, Call) and not tree.arguments else read
     part = part_of(shown)
-    otherwise = told(shown, f"column_{len(before) + 1}") if part is None else column_of(part)
+    otherwise = text_as_name(shown, f"column_{len(before) + 1}") if part is None else column_of(part)
     name = shown.name if isinstance(shown, Name) else otherwise
     return Item(tree, alias or checked_name(name, source, at), at)
 
 
 def _placed(tree: Expression, at: int | None) -> Expression:
-    """`tree` with all its names at the offset `at`."""
+    """Returns `tree` with the offset `at` for all its names."""
     if isinstance(tree, Name):
         return Name(tree.qualifier, tree.name, at)
     return map_children(tree, lambda child: _placed(child, at))
@@ -160,7 +156,7 @@ _SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
 @dataclass(frozen=True)
 class Grouping:
-    """The keys, each once, in order of appearance; `sets` are empty for a grouping by all of them."""
+    """The keys, each once, in order of appearance; `sets` is empty if the query groups by all keys."""
 
     keys: tuple[Expression, ...]
     sets: tuple[Set, ...] = ()
@@ -169,7 +165,7 @@ class Grouping:
 def read_grouping(
     clause: exp.Group, source: Text, read_key: Callable[[exp.Expr], Expression], within: int | None
 ) -> Grouping:
-    """What `clause` groups by; `read_key` reads one key, `within` is an offset in its SELECT.
+    """Reads the keys and grouping sets of `clause`; `read_key` reads one key, `within` is an offset in its SELECT.
 
     Raises SpecError `unsupported_construct`, `query_too_deep`, and what `read_key` raises.
     """
@@ -186,20 +182,20 @@ class _Reader:
         return place_of(self._source, TokenType.GROUP_BY, self._within)
 
     def grouping(self, clause: exp.Group) -> Grouping:
-        """Keys and sets of the whole clause."""
+        """Reads the keys and sets of the whole clause."""
         for key, value in clause.args.items():
             if value and key not in {"expressions", "rollup", "cube", "grouping_sets"}:
                 construct = f"GROUP BY {'' if key == 'all' else 'with '}{key.upper()}"
                 raise self._source.unsupported(construct, at=self._place(), hint="Name the keys.")
         plain = all(not isinstance(node, _SETS) for node in clause.expressions)
-        behind = [kind for kind in ("rollup", "cube", "grouping_sets") if clause.args.get(kind)]
-        if plain and not behind and not clause.expressions:
-            raise self._source.error("sql_syntax", "GROUP BY names no key.", at=self._place())
-        if plain and not behind:
+        suffixes = [kind for kind in ("rollup", "cube", "grouping_sets") if clause.args.get(kind)]
+        if plain and not suffixes and not clause.expressions:
+            raise self._source.error("sql_syntax", "GROUP BY needs at least one key.", at=self._place())
+        if plain and not suffixes:
             return Grouping(_once(self._read_key(node) for node in clause.expressions))
-        if behind:
+        if suffixes:
             named = tuple(self._read_key(node) for node in clause.expressions)
-            sets = self._sets_behind(clause, behind[0], named)
+            sets = self._sets_of_suffix(clause, suffixes[0], named)
             keys = _once([*named, *(key for one in sets for key in one)])
         else:
             parts = [self._sets(node) for node in clause.expressions]
@@ -207,10 +203,10 @@ class _Reader:
             sets = [_once(key for part in chosen for key in part) for chosen in product(*parts)]
             keys = _once(key for part in parts for one in part for key in one)
         if not keys:
-            raise self._source.unsupported("GROUP BY without a key", at=self._place(), hint="Leave GROUP BY out.")
+            raise self._source.unsupported("GROUP BY without a key", at=self._place(), hint="Remove GROUP BY.")
         return Grouping(keys, tuple(sets))
 
-    def _sets_behind(self, clause: exp.Group, kind: str, keys: Set) -> list[Set]:
+    def _sets_of_suffix(self, clause: exp.Group, kind: str, keys: Set) -> list[Set]:
         if kind == "grouping_sets":
             (sets,) = clause.args[kind]
             return self._sets(sets)
@@ -218,7 +214,7 @@ class _Reader:
         return _rolled_up(units) if kind == "rollup" else self._cubed(units)
 
     def _sets(self, node: exp.Expr) -> list[Set]:
-        """The grouping sets that one element of GROUP BY stands for."""
+        """Returns the grouping sets of one element of GROUP BY."""
         if isinstance(node, exp.Rollup):
             return _rolled_up([self._set(each) for each in node.expressions])
         if isinstance(node, exp.Cube):
@@ -255,7 +251,7 @@ def _once(keys: Iterable[Expression]) -> Set:
 
 
 class WindowReader:
-    """Finds the window of a SELECT, and puts columns in the place of its start and end."""
+    """Finds the window of a SELECT, and replaces its start and end by columns."""
 
     def __init__(self, source: Text) -> None:
         self._source = source
@@ -263,14 +259,14 @@ class WindowReader:
         self._columns: dict[Part, str] = {}
 
     def read_key(self, node: exp.Expr) -> Expression | None:
-        """The window that `node`, a key of GROUP BY, is, where it is nothing but one. Raises SpecError."""
+        """Reads `node`, a key of GROUP BY, if it is a window; else returns None. Raises SpecError."""
         bare = node.unnest()
         if not isinstance(bare, exp.Anonymous) or str(bare.this).lower() not in WINDOWS:
             return None
         return ExpressionReader(self._source, aggregates=False, windows=WINDOWS).read(bare)
 
-    def keys_beside(self, keys: Iterable[Expression], *, has_sets: bool) -> list[Expression]:
-        """The keys of GROUP BY but the window, which is noted. Raises SpecError `unsupported_construct`."""
+    def keys_without_window(self, keys: Iterable[Expression], *, has_sets: bool) -> list[Expression]:
+        """Stores the window among `keys` and returns the other keys. Raises SpecError `unsupported_construct`."""
         windows: list[Call] = []
         others: list[Expression] = []
         for key in keys:
@@ -279,19 +275,20 @@ class WindowReader:
             else:
                 others.append(key)
         if len(windows) > 1:
-            raise self._source.unsupported("A second window in GROUP BY", at=position_of(windows[1]))
+            hint = "Group by one window, and write another job for the other one."
+            raise self._source.unsupported("A second window in GROUP BY", at=position_of(windows[1]), hint=hint)
         if windows and has_sets:
-            hint = "Group by the window and all keys."
+            hint = "Group by the window and all keys, without ROLLUP, CUBE and GROUPING SETS."
             raise self._source.unsupported("A window in grouping sets", at=position_of(windows[0]), hint=hint)
         self._window = window_of(windows[0], self._source) if windows else None
         return others
 
     def is_hidden(self, trees: Sequence[Expression]) -> bool:
-        """Whether none of `trees` tells the query's windows apart: either end does."""
+        """Whether none of `trees` is the start or the end of the query's window, so that rows may be duplicates."""
         return self._window is not None and all(part_of(tree) is None for tree in trees)
 
     def name_columns(self, items: Sequence[Item], fresh: Callable[[str], str]) -> None:
-        """Gives start and end the names that SELECT has for them, else some that `fresh` makes."""
+        """Names the start and end columns as SELECT does, or with names that `fresh` returns."""
         for item in items:
             part = part_of(item.tree)
             if part is not None:
@@ -301,18 +298,20 @@ class WindowReader:
                 self._columns[part] = fresh(column_of(part))
 
     def column(self, tree: Expression) -> Name | None:
-        """The column that `tree` is, where it is the start or the end of a window. Raises SpecError `not_grouped`."""
+        """Returns the column for the start or end of a window, None if `tree` is neither. Raises SpecError
+        `not_grouped`.
+        """
         part = part_of(tree)
         if part is None or not isinstance(tree, Call):
             return None
         if self._window is None or window_of(tree, self._source) != self._window:
             window = PARTS[tree.name][0].upper()
-            detail = f"{tree.name.upper()} needs GROUP BY {window}(…) over the same column with the same intervals."
+            detail = f"{tree.name.upper()} needs GROUP BY {window}(…) with the same column and the same intervals."
             raise self._source.error("not_grouped", detail, at=tree.at)
         return Name(None, self._columns[part], tree.at)
 
     def query_window(self, text: Callable[[Expression, str, int | None], str]) -> TumblingWindow | HoppingWindow | None:
-        """The window for the structured query; `text` renders an expression at a pointer."""
+        """Returns the window for the structured query; `text` renders an expression at a pointer."""
         window = self._window
         if window is None:
             return None
@@ -324,13 +323,13 @@ class WindowReader:
 
 
 Order = list[tuple[Expression, SortKey]]
-"""What to sort by, and how."""
+"""The expressions of ORDER BY, each with its direction."""
 
 
 def over_columns(order: Order, items: Sequence[Item], alias: str, source: Text) -> Order:
-    """ORDER BY over the output columns `items` of the derived table `alias`, for DISTINCT around it.
+    """Returns ORDER BY over the output columns `items` of the derived table `alias`, for DISTINCT around it.
 
-    Raises SpecError `unsupported_construct` for what is none of its columns.
+    Raises SpecError `unsupported_construct` for an expression that is not one of its columns.
     """
     columns = {item.tree: Name(alias, item.name, item.at) for item in reversed(items)}
 
@@ -339,7 +338,9 @@ def over_columns(order: Order, items: Sequence[Item], alias: str, source: Text) 
             return columns[tree]
         if isinstance(tree, Name | Aggregate):
             raise source.unsupported(
-                "ORDER BY of SELECT DISTINCT by what is not selected", at=tree.at, hint="Add it to SELECT."
+                "ORDER BY of SELECT DISTINCT by an expression that is not selected",
+                at=tree.at,
+                hint="Add it to SELECT.",
             )
         return map_children(tree, replaced)
 
@@ -347,25 +348,25 @@ def over_columns(order: Order, items: Sequence[Item], alias: str, source: Text) 
 
 
 def read_limit(select: exp.Expr, source: Text) -> int | None:
-    """The number of LIMIT. Raises SpecError `unsupported_construct`, `limit_out_of_range`."""
+    """Returns the number of LIMIT. Raises SpecError `unsupported_construct`, `limit_out_of_range`."""
     clause = select.args.get("limit")
     if clause is None:
         return None
     if isinstance(clause, exp.Fetch):
-        raise source.unsupported("FETCH", at=position(clause), hint="Write LIMIT.")
+        raise source.unsupported("FETCH", at=position(clause), hint="Write LIMIT and a number.")
     ExpressionReader(source, aggregates=False).check_clauses(clause)
     value = clause.expression
     if isinstance(value, exp.Var) and value.name.upper() == "ALL":
         return None
     if is_whole(value) and len(value.name) <= 20 and int(value.name) <= MAX_LIMIT:
         return int(value.name)
-    # It takes all tokens of the text, which a query that is right need not pay for.
+    # Only for errors, since it scans all tokens of the text.
     at = place_of(source, TokenType.LIMIT, position(select))
     if not is_whole(value):
-        raise source.unsupported("LIMIT with anything but a whole number", at=at)
-    raise source.error("limit_out_of_range", f"LIMIT is at most {MAX_LIMIT}.", at=at)
+        raise source.unsupported("LIMIT with an expression", at=at, hint="Write a whole number.")
+    raise source.error("limit_out_of_range", f"LIMIT must be at most {MAX_LIMIT}.", at=at)
 
 
 def is_whole(node: exp.Expr) -> bool:
-    """Whether `node` is a number without sign and point."""
+    """Whether `node` is a number without a sign or a decimal point."""
     return isinstance(node, exp.Literal) and not node.is_string and node.name.isascii() and node.name.isdigit()

@@ -1,6 +1,6 @@
-"""What `*` and `table.*` stand for, in the order that Spark gives: the columns of USING come first.
+"""Reads FROM and its joins: the visible tables, the equalities that join them, and the columns of `*` and `table.*`.
 
-FROM and its joins: which tables are in sight, and on which equalities they are joined.
+Stars have Spark's order of columns: the columns of USING come first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from service.sql.types.data_types import Schema
 
 @dataclass(frozen=True)
 class VisibleColumn:
-    """A column by its table (None for one that a full join made of two), its name and its expression."""
+    """A column: its table (None for the column of USING of a full join), its name and its expression."""
 
     alias: str | None
     name: str
@@ -34,22 +34,22 @@ class VisibleColumn:
 
 @dataclass(frozen=True)
 class Visible:
-    """`output` is what `*` stands for; `hidden` are the other sides of USING, which `table.*` alone shows, first."""
+    """`output` are the columns of `*`; `hidden` are the other sides of USING, which only `table.*` includes, first."""
 
     output: tuple[VisibleColumn, ...]
     hidden: tuple[VisibleColumn, ...] = ()
 
     @classmethod
     def of_table(cls, alias: str, schema: Schema) -> Visible:
-        """The columns of one table in its own order."""
+        """Returns the columns of one table in its own order."""
         return cls(tuple(VisibleColumn(alias, name, Name(alias, name)) for name in schema.names))
 
     def of(self, alias: str) -> tuple[VisibleColumn, ...]:
-        """What `alias.*` stands for."""
+        """Returns the columns of `alias.*`."""
         return tuple(column for column in (*self.hidden, *self.output) if column.alias == alias)
 
     def joined(self, right: Visible, kind: JoinKind, using: Sequence[tuple[Expression, Expression]]) -> Visible:
-        """These columns joined with those of a further table; `using` are both sides of each column of USING."""
+        """Returns these columns joined with those of another table; `using` has both sides of each column of USING."""
         one_sided = kind in {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
         left_keys = [_column(self, left) for left, _ in using]
         right_keys = [_column(right, other) for _, other in using]
@@ -83,7 +83,7 @@ def _merged(left: VisibleColumn, right: VisibleColumn) -> VisibleColumn:
 
 
 def coalesced(left: Expression, right: Expression, at: int | None = None) -> Call:
-    """The column of USING of a full join. A chain of full joins makes one call, whose depth does not grow."""
+    """Returns the column of USING of a full join. A chain of full joins becomes a single call, so its depth is one."""
     known = left.arguments if isinstance(left, Call) and left.name == "coalesce" else (left,)
     return Call("coalesce", (*known, right), at)
 
@@ -108,7 +108,7 @@ _ONE_SIDED = {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
 
 @dataclass(frozen=True)
 class JoinedTable:
-    """One join: equalities of an expression over the tables before with one over `table`, and the rest of ON."""
+    """One join: equalities between an expression over the preceding tables and one over `table`, and the rest of ON."""
 
     kind: JoinKind
     table: Relation
@@ -119,9 +119,9 @@ class JoinedTable:
 
 @dataclass(frozen=True)
 class Sources:
-    """The tables of a FROM clause; `show` finds what `*` stands for over them.
+    """The tables of a FROM clause; `show` returns the columns of `*`.
 
-    `merged` are the columns of USING, by folded name: one column for both sides.
+    `merged` are the columns of USING, by case-folded name: one column for both sides.
     """
 
     first: Relation
@@ -132,11 +132,11 @@ class Sources:
 
     @cached_property
     def visible(self) -> Visible:
-        """What `*` stands for. Few queries ask for it, and it lists all columns of all tables."""
+        """The columns of `*`, found on first use: few queries need them, and they are all columns of all tables."""
         return self.show()
 
     def qualify(self, tree: Expression, source: Text) -> Expression:
-        """`tree` with every name written as `alias.column`. Raises SpecError as `TableScope.locate` does."""
+        """Returns `tree` with every name as `alias.column`. Raises SpecError as `TableScope.locate` does."""
         if isinstance(tree, Name):
             folded = tree.name.casefold()
             if tree.qualifier is None and folded in self.merged:
@@ -150,13 +150,13 @@ class Sources:
 
 
 Derived = Callable[[exp.Expr, str], tuple[QueryRef | UnionRef, Schema] | None]
-"""Gives the query that a node of FROM stands for, and its columns; None for a table. Takes its JSON pointer too."""
+"""Compiles a node of FROM, with its JSON pointer, into a query and its columns; returns None for a table."""
 
 
 def read_from(
     select: exp.Select, source: Text, schemas: Mapping[str, Schema], derived: Derived, at: str = ""
 ) -> Sources:
-    """The tables of `select`; `derived` compiles the queries among them, `at` is the pointer of the query.
+    """Reads the tables of `select`; `derived` compiles the queries among them, `at` is the pointer of the query.
 
     Raises SpecError `unknown_table`, `duplicate_table`, `unsupported_construct`, `name_too_long`, `query_too_deep` and
     what expressions raise.
@@ -164,13 +164,13 @@ def read_from(
     clause = select.args.get("from_")
     if clause is None:
         place = place_of(source, TokenType.SELECT, position(select))
-        raise source.unsupported("A SELECT without FROM", at=place, hint="FROM names one of the job's tables.")
+        raise source.unsupported("A SELECT without FROM", at=place, hint="Name one of the job's tables in FROM.")
     reader = _FromReader(source, schemas, derived, at)
     first, schema = reader.table(clause.this, f"{at}/source")
     sources = Sources(first, (), _scope(clause.this, first, schema), partial(Visible.of_table, first.name, schema))
     joins = select.args.get("joins") or []
     if len(joins) > JOINS.most:
-        # Before any is read: USING builds an expression that grows with each.
+        # Checked before any join is read: USING builds an expression that grows with each join.
         raise source.beyond(JOINS, len(joins), at=position(joins[JOINS.most].this))
     for join in joins:
         sources = reader.joined(sources, join)
@@ -186,21 +186,23 @@ class _FromReader:
         self._reader = ExpressionReader(source, aggregates=False)
 
     def table(self, node: exp.Expr, pointer: str) -> tuple[Relation, Schema]:
-        """The table or query that `node` names or holds, and its columns."""
+        """Reads the table or query that is `node`, and its columns."""
         at = position(node)
         derived = self._derived(node, pointer)
         if derived is not None:
             return derived
         if isinstance(node, exp.Subquery):
             raise self._source.unsupported(
-                "A join in parentheses", at=at, hint="Write the joins in order, or as SELECT * FROM … in parentheses."
+                "A join in parentheses",
+                at=at,
+                hint="Remove the parentheses, or write (SELECT * FROM …) around the join.",
             )
         if isinstance(node, exp.Lateral | exp.Unnest):
             raise self._source.unsupported("LATERAL", at=at, hint="Join a derived table on a key.")
         if isinstance(node, exp.Values):
-            raise self._source.unsupported("VALUES", at=at, hint="Put the rows into a file and name it in tables.")
+            raise self._source.unsupported("VALUES", at=at, hint="Put the rows into a file and name it in 'tables'.")
         if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
-            raise self._source.unsupported("A table function", at=at, hint="FROM names the job's own tables.")
+            raise self._source.unsupported("A table function", at=at, hint="Name one of the job's tables in FROM.")
         alias = node.args.get("alias")
         self._check_table(node, alias, at)
         name = matching(node.name, self._schemas)
@@ -212,16 +214,18 @@ class _FromReader:
     def _check_table(self, node: exp.Table, alias: exp.Expr | None, at: int | None) -> None:
         if node.args.get("db") or node.args.get("catalog"):
             raise self._source.unsupported(
-                "A table name of several parts", at=at, hint="FROM names the job's own tables."
+                "A table name of several parts", at=at, hint="Name one of the job's tables in FROM."
             )
         for key, value in node.args.items():
             if value and key not in {"this", "alias"}:
                 construct = CLAUSES.get(key, f"A table with {key.upper()}")
                 if key == "pivots" and value[0].args.get("unpivot"):
-                    raise self._source.unsupported("UNPIVOT", at=at, hint="Write one SELECT a column, with UNION ALL.")
+                    hint = "Write one SELECT per column, and join them by UNION ALL."
+                    raise self._source.unsupported("UNPIVOT", at=at, hint=hint)
                 raise self._source.unsupported(construct, at=at, hint=CLAUSE_HINTS.get(key, ""))
         if alias is not None and alias.args.get("columns"):
-            raise self._source.unsupported("A list of column aliases", at=at, hint="Rename in a derived table.")
+            hint = "Rename the columns in a derived table."
+            raise self._source.unsupported("A list of column aliases", at=at, hint=hint)
 
     def _unknown(self, name: str, at: int | None) -> SpecError:
         suggestions = nearest_names(name, list(self._schemas))
@@ -233,13 +237,13 @@ class _FromReader:
         )
 
     def joined(self, before: Sources, join: exp.Join) -> Sources:
-        """`before` and one more join."""
+        """Returns `before` with one more join."""
         at = position(join.this)
         kind = self._kind(join, at)
         table, schema = self.table(join.this, f"{self._at}/joins/{len(before.joins)}/right")
         if matching(table.name, [*before.scope.tables, *before.scope.hidden]) is not None:
             raise self._source.error(
-                "duplicate_table", f"Two tables are called {table.name}: give one an alias.", at=at
+                "duplicate_table", f"Two tables are called {table.name}. Give one of them an alias.", at=at
             )
         both = Sources(
             before.first, (), before.scope.with_tables(_scope(join.this, table, schema)), before.show, before.merged
@@ -247,7 +251,7 @@ class _FromReader:
         merged = dict(before.merged)
         columns = join.args.get("using") or []
         if "using" in join.args and not columns:
-            raise self._source.error("sql_syntax", "USING names no column.", at=at)
+            raise self._source.error("sql_syntax", "USING needs at least one column.", at=at)
         keys = [self._using(column, before, table, schema, kind, merged) for column in columns]
         show = partial(_visible, before, table.name, schema, kind, tuple(keys))
         rest: list[Expression] = []
@@ -259,7 +263,9 @@ class _FromReader:
         if kind is JoinKind.CROSS and (keys or rest):
             kind = JoinKind.INNER
         if kind is not JoinKind.CROSS and not keys:
-            hint = "Write CROSS JOIN, and the condition in WHERE." if kind is JoinKind.INNER else "Add one to ON."
+            hint = "Write CROSS JOIN, and move the condition to WHERE."
+            if kind is not JoinKind.INNER:
+                hint = "Add an equality between both sides to ON."
             raise self._source.unsupported(
                 f"A join with {table.name} without an equality between both sides", at=at, hint=hint
             )
@@ -276,7 +282,7 @@ class _FromReader:
                 raise self._source.unsupported(named, at=at, hint=hint)
         kind = _KINDS.get((join.side.upper(), join.kind.upper()))
         if kind is None:
-            hint = "Let both sides change places, and write LEFT." if join.side.upper() == "RIGHT" else ""
+            hint = "Swap both sides, and write LEFT." if join.side.upper() == "RIGHT" else ""
             raise self._source.unsupported(f"{join.side} {join.kind} JOIN".strip(), at=at, hint=hint)
         return kind
 
@@ -305,7 +311,7 @@ class _FromReader:
     def _split(
         self, condition: Expression, both: Sources, alias: str
     ) -> tuple[list[tuple[Expression, Expression]], list[Expression]]:
-        """The equalities of a conjunction that pair the tables before with the table `alias`, and the rest."""
+        """Splits a condition into the equalities between the preceding tables and the table `alias`, and the rest."""
         terms = condition.terms if isinstance(condition, Connective) and condition.operator == "AND" else (condition,)
         keys: list[tuple[Expression, Expression]] = []
         rest: list[Expression] = []
@@ -328,24 +334,24 @@ def _visible(
 
 
 def _scope(node: exp.Expr, table: Relation, schema: Schema) -> TableScope:
-    """The scope of `table` alone, for which `node` stands in FROM."""
+    """Returns the scope of `table` alone; `node` is the node of FROM."""
     is_unnamed = isinstance(node, exp.Subquery) and node.args.get("alias") is None
     return TableScope({table.name: schema}, unnamed=frozenset({table.name} if is_unnamed else ()))
 
 
 def name_of(alias: exp.Expr | None, source: Text, at: int | None) -> str:
-    """The name that stands after AS. Raises SpecError `unsupported_construct`, `sql_syntax`, `name_too_long`."""
+    """Returns the name after AS. Raises SpecError `unsupported_construct`, `sql_syntax`, `name_too_long`."""
     if not isinstance(alias, exp.Identifier):
-        raise source.unsupported("A parameter in place of a name", at=at)
+        raise source.unsupported("A parameter in place of a name", at=at, hint="Write the name.")
     return checked_name(alias.name, source, at)
 
 
 def checked_name(name: str, source: Text, at: int | None) -> str:
-    """`name`, if a column or a table may be called so. Raises SpecError `sql_syntax`, `name_too_long`."""
+    """Returns `name` if it is valid for a column or a table. Raises SpecError `sql_syntax`, `name_too_long`."""
     if not name:
         raise source.error("sql_syntax", "A name is empty.", at=at)
     if len(name) > MAX_NAME_LENGTH:
-        detail = f"The name {name[:20]}… has {len(name)} characters; at most {MAX_NAME_LENGTH}."
+        detail = f"The name {name[:20]}… has {len(name)} characters. Use at most {MAX_NAME_LENGTH}."
         raise source.error("name_too_long", detail, at=at)
     return name
 

@@ -1,19 +1,12 @@
-"""Which ways of running a join Spark 4.3 has: five of the nine pairs of ship and local strategy, not each for every
-kind.
+"""Join strategies of Spark 4.3 by kind of join, and join hints: `SELECT /*+ BROADCAST(u), SHUFFLE_HASH(p) */ …`.
 
-A broadcast side is the hashed one, and no outer join broadcasts the side whose unmatched rows it keeps: each task would
-emit them. Once both sides are parted by the key a hash table of either side does, but a semi or anti join hashes the
-right one alone (`JoinSelectionHelper.canBuildBroadcastLeft` and its three siblings, found again in physical plans).
+Spark supports five of the nine pairs of ship and local strategy. It hashes the side that it broadcasts, and an outer
+join cannot broadcast the side whose unmatched rows it keeps. Of two repartitioned sides either may be hashed, but a
+semi or anti join only hashes the right one (`JoinSelectionHelper.canBuildBroadcastLeft` and the three related methods).
 
-What a join does with its sides: where it makes rows of NULLs, and where a condition on one side may be checked.
-
-Join hints: `SELECT /*+ BROADCAST(u), SHUFFLE_HASH(p) */ …` as ship and local strategy of the joins they are about.
-
-A hint names tables of its own SELECT by the names under which FROM knows them, and concerns the join that each stands
-in: the joined table is that join's right side, the first table of FROM the left side of the first join. The named side
-is the one that is broadcast, or hashed. Where one hint names both sides of a join, the first that the kind of join
-allows is taken, as Flink does. Spark's names and Flink's are read; with other hints, unknown tables, or two that
-contradict each other the query is refused: a hint is never ignored in silence.
+A hint names tables of its SELECT by their names in FROM. A joined table is the right side of its join; the first table
+of FROM is the left side of the first join. The named side is broadcast or hashed; if a hint names both sides, the first
+one that the kind of join allows is used, as in Flink. A hint that cannot be followed is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -34,7 +27,7 @@ from service.sql.expressions.compile_expression import matching
 from service.sql.parser import Text, tokens_of
 
 ONE_SIDED = frozenset({JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI})
-"""Kinds that emit the left side's columns alone."""
+"""Kinds that only emit the left side's columns."""
 
 BROADCASTS_LEFT = frozenset({JoinKind.INNER, JoinKind.CROSS, JoinKind.RIGHT})
 """Kinds that may broadcast their left side."""
@@ -43,43 +36,7 @@ BROADCASTS_RIGHT = frozenset({JoinKind.INNER, JoinKind.CROSS, JoinKind.LEFT}) | 
 """Kinds that may broadcast their right side."""
 
 HASHED_SIDE = {JoinShip.BROADCAST_LEFT: JoinLocal.HASH_LEFT, JoinShip.BROADCAST_RIGHT: JoinLocal.HASH_RIGHT}
-"""The only local strategy beside a broadcast, where the join has keys."""
-
-
-def refusal_of_ship(kind: JoinKind, ship: JoinShip, has_keys: bool) -> str | None:
-    """Why a join of this kind cannot ship its rows so; None where it can. `has_keys`: it has an equality."""
-    if ship is JoinShip.REPARTITION and not has_keys:
-        return "a join without an equality has no key to part its rows by"
-    if ship is JoinShip.BROADCAST_LEFT and kind not in BROADCASTS_LEFT:
-        return f"a {kind} join cannot broadcast its left side" + _because_of(kind, "left")
-    if ship is JoinShip.BROADCAST_RIGHT and kind not in BROADCASTS_RIGHT:
-        return f"a {kind} join cannot broadcast its right side" + _because_of(kind, "right")
-    return None
-
-
-def refusal_of_local(kind: JoinKind, local: JoinLocal, has_keys: bool) -> str | None:
-    """Why a task cannot join its rows so in a join of this kind; None where it can."""
-    if local is JoinLocal.AUTO:
-        return None
-    if not has_keys:
-        return "a join without an equality compares every pair of rows: there is nothing to hash or to merge by"
-    if local is JoinLocal.HASH_LEFT and kind in ONE_SIDED:
-        return f"a {kind} join keeps left rows once each, so that its hash table is of the right side"
-    return None
-
-
-def refusal_of_pair(ship: JoinShip, local: JoinLocal) -> str | None:
-    """Why Spark has not this pair; None where it has."""
-    hashed = HASHED_SIDE.get(ship)
-    if hashed is None or local in {JoinLocal.AUTO, hashed}:
-        return None
-    return f"Spark builds the hash table of the side that it broadcasts: {ship} goes with {hashed} alone"
-
-
-def _because_of(kind: JoinKind, side: str) -> str:
-    if kind in ONE_SIDED:
-        return ": it keeps left rows once each"
-    return f": every task would emit the unmatched rows of the {side} side"
+"""The only local strategy of a broadcast join with keys."""
 
 
 class Side(StrEnum):
@@ -94,7 +51,7 @@ NULL_EXTENDED = {
     JoinKind.RIGHT: frozenset({Side.LEFT}),
     JoinKind.FULL: frozenset(Side),
 }
-"""Sides of which a row may be all NULLs, for want of a partner."""
+"""Sides whose columns are all NULL in rows without a match."""
 
 CONDITION_MOVES = {
     JoinKind.INNER: frozenset(Side),
@@ -104,8 +61,8 @@ CONDITION_MOVES = {
     JoinKind.LEFT_SEMI: frozenset({Side.LEFT}),
     JoinKind.LEFT_ANTI: frozenset({Side.LEFT}),
 }
-"""Sides below which a condition on them alone, above the join, may as well be checked; Spark moves them there too, with
-or without this, those that may fail included, and before the conditions in the join."""
+"""Sides below which a condition above the join may be moved if it only reads that side. Spark moves such conditions
+there anyway, including those that may fail, and before the conditions of the join."""
 
 RESIDUAL_MOVES = {
     JoinKind.INNER: frozenset(Side),
@@ -114,8 +71,7 @@ RESIDUAL_MOVES = {
     JoinKind.LEFT_SEMI: frozenset(Side),
     JoinKind.LEFT_ANTI: frozenset({Side.RIGHT}),
 }
-"""The same of a condition in the join."""
-
+"""The same for a condition of the join."""
 
 _LEFT_AND_RIGHT = {
     "BROADCAST": (
@@ -131,7 +87,7 @@ _LEFT_AND_RIGHT = {
         (JoinShip.REPARTITION, JoinLocal.SORT_MERGE),
     ),
 }
-"""What a hint means where it names a join's left side, and its right side."""
+"""The strategy of a hint that names a join's left side, and its right side."""
 
 _SYNONYMS = {
     "BROADCASTJOIN": "BROADCAST",
@@ -143,9 +99,45 @@ _NAMES = (*_LEFT_AND_RIGHT, *_SYNONYMS)
 _VISIBLE = re.compile(r"[^\n]")
 
 
+def refusal_of_ship(kind: JoinKind, ship: JoinShip, has_keys: bool) -> str | None:
+    """Returns why a join of this kind cannot use the ship strategy; None if it can. `has_keys`: it has an equality."""
+    if ship is JoinShip.REPARTITION and not has_keys:
+        return "a join without an equality has no key to partition its rows by"
+    if ship is JoinShip.BROADCAST_LEFT and kind not in BROADCASTS_LEFT:
+        return f"a {kind} join cannot broadcast its left side" + _reason(kind, "left")
+    if ship is JoinShip.BROADCAST_RIGHT and kind not in BROADCASTS_RIGHT:
+        return f"a {kind} join cannot broadcast its right side" + _reason(kind, "right")
+    return None
+
+
+def refusal_of_local(kind: JoinKind, local: JoinLocal, has_keys: bool) -> str | None:
+    """Returns why a join of this kind cannot use the local strategy; None if it can."""
+    if local is JoinLocal.AUTO:
+        return None
+    if not has_keys:
+        return "a join without an equality compares every pair of rows, so there is no key to hash or merge by"
+    if local is JoinLocal.HASH_LEFT and kind in ONE_SIDED:
+        return f"a {kind} join emits each left row at most once, so Spark only hashes the right side"
+    return None
+
+
+def refusal_of_pair(ship: JoinShip, local: JoinLocal) -> str | None:
+    """Returns why Spark does not support the pair of strategies; None if it does."""
+    hashed = HASHED_SIDE.get(ship)
+    if hashed is None or local in {JoinLocal.AUTO, hashed}:
+        return None
+    return f"Spark hashes the side that it broadcasts, so {ship} requires {hashed}"
+
+
+def _reason(kind: JoinKind, side: str) -> str:
+    if kind in ONE_SIDED:
+        return ": it emits each left row at most once"
+    return f": every task would emit the unmatched rows of the {side} side"
+
+
 @dataclass(frozen=True)
 class HintedJoin:
-    """How a hint wants a join to run; `at` is the offset of the table's name in the hint, `hint` the hint's name."""
+    """The strategy that a hint sets; `at` is the offset of the table's name in the hint, `hint` the hint's name."""
 
     ship: JoinShip
     local: JoinLocal
@@ -163,7 +155,7 @@ class _Hint:
 def read_hints(
     select: exp.Select, first: str, joins: Sequence[tuple[JoinKind, str]], source: Text
 ) -> Mapping[int, HintedJoin]:
-    """The joins, by index, that the hints of `select` are about; `first` and `joins` name the tables of FROM.
+    """Returns the hinted joins of `select` by index; `first` and `joins` name the tables of FROM.
 
     Raises SpecError `sql_syntax`, `unsupported_hint`, `unknown_table`, `conflicting_hints`, with line and column.
     """
@@ -175,7 +167,7 @@ def read_hints(
         for index, hinted in _joins_of(hint, first, joins, source).items():
             other = found.setdefault(index, hinted)
             if (other.ship, other.local) != (hinted.ship, hinted.local):
-                detail = f"{other.hint} and {hint.name} say different things of the join with {joins[index][1]}."
+                detail = f"{other.hint} and {hint.name} set different strategies for the join with {joins[index][1]}."
                 raise source.error("conflicting_hints", f"{detail} Keep one of them.", at=hinted.at)
     return found
 
@@ -188,10 +180,10 @@ def _joins_of(hint: _Hint, first: str, joins: Sequence[tuple[JoinKind, str]], so
         table = matching(name, names)
         if table is None:
             suggestions = nearest_names(name, names)
-            detail = f"{hint.name} names {name}, which is no table of its FROM.{did_you_mean(suggestions)}"
+            detail = f"{hint.name} names {name}, which is not a table in FROM.{did_you_mean(suggestions)}"
             raise source.error("unknown_table", detail, at=at, suggestions=suggestions)
         if not joins:
-            detail = f"{hint.name}({name}) has no effect: {table} is joined with nothing here."
+            detail = f"{hint.name}({name}) has no effect, because {table} is not joined. Remove the hint."
             raise source.error("unsupported_hint", detail, at=at)
         place = names.index(table)
         index = max(place - 1, 0)
@@ -207,11 +199,11 @@ def _is_allowed(kind: JoinKind, hinted: HintedJoin) -> bool:
 
 
 class _Reader:
-    """Reads `NAME(table, …)` one after the other, with or without commas between; `start` is the offset of `/*+`."""
+    """Reads a list of `NAME(table, …)`, with or without commas between them; `start` is the offset of `/*+`."""
 
     def __init__(self, source: Text, comment: str, start: int) -> None:
         self._source = source
-        # Blanks for what stands before: every token then knows its place in the whole text.
+        # Preceded by blanks, so that the offset of a token is that in the whole text.
         blanks = _VISIBLE.sub(" ", source.text[: start + len("/*+")])
         self._tokens = tokens_of(Text(blanks + comment[len("/*+") : -len("*/")], source.pointer))
         self._at = 0
@@ -230,27 +222,27 @@ class _Reader:
         if name not in _NAMES:
             raise self._unsupported(token)
         if not self._skip(TokenType.L_PAREN):
-            self._fail(f"{name} needs the names of tables: {name}(t).", token)
+            self._fail(f"{name} needs the names of tables, for example {name}(t).", token)
         tables = [self._table()]
         while self._skip(TokenType.COMMA):
             tables.append(self._table())
         if not self._skip(TokenType.R_PAREN):
-            self._fail(f"{name} takes names of tables, parted by commas, in parentheses.", self._peek())
+            self._fail(f"Write the tables of {name} in parentheses, separated by commas: {name}(t, u).", self._peek())
         return _Hint(name, token.start, tuple(tables))
 
     def _table(self) -> tuple[str, int]:
         token = self._next("the name of a table")
         is_name = token.token_type is TokenType.IDENTIFIER or token.text.replace("_", "a").isalnum()
         if not is_name or token.token_type in {TokenType.STRING, TokenType.NUMBER}:
-            self._fail("A hint takes names of tables.", token)
+            self._fail("An argument of a hint must be the name of a table.", token)
         return token.text, token.start
 
     def _unsupported(self, token: Token) -> SpecError:
         if token.token_type is TokenType.STRING or not token.text.isidentifier():
-            self._fail("A hint is NAME(table, …).", token)
+            self._fail("Write a hint as NAME(table, …).", token)
         suggestions = nearest_names(token.text, _NAMES)
         known = ", ".join(_LEFT_AND_RIGHT)
-        detail = f"There is no hint {token.text.upper()} here: {known} and their synonyms are read."
+        detail = f"The hint {token.text.upper()} is not supported. The hints are {known} and their synonyms."
         return self._source.error("unsupported_hint", detail, at=token.start, suggestions=suggestions)
 
     def _peek(self) -> Token | None:
@@ -259,7 +251,7 @@ class _Reader:
     def _next(self, what: str) -> Token:
         token = self._peek()
         if token is None:
-            self._fail(f"The hint ends where {what} should stand.", None)
+            self._fail(f"The hint ends, but {what} is expected.", None)
         self._at += 1
         return token
 

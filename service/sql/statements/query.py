@@ -1,7 +1,7 @@
-"""Queries inside queries: derived tables, common table expressions, UNION, and DISTINCT over aggregates.
+"""Compiles nested queries: derived tables, common table expressions, UNION, and DISTINCT over aggregates.
 
-Each becomes a source of the structured query; a common table expression is compiled anew wherever it is named, and once
-where it is not, for the sake of its errors.
+Each becomes a source of the structured query. A common table expression is compiled again for every use; an unused one
+is compiled once, to report its errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from service.sql.statements.select import Origins, SelectCompiler, WrittenNodes
 from service.sql.types.data_types import NULL, Field, Schema
 
 _KEYWORDS = {"locks": TokenType.FOR, "kind": TokenType.SELECT, "windows": TokenType.WINDOW}
-"""Where the clauses stand whose parts know no place."""
+"""The keywords that locate clauses whose nodes have no offset."""
 _SELECT = frozenset(
     {"expressions", "from_", "joins", "where", "group", "having", "order", "limit", "distinct", "with_", "hint"}
 )
@@ -34,16 +34,16 @@ _UNION = frozenset({"this", "expression", "distinct", "order", "limit", "with_"}
 _SUBQUERY = frozenset({"this", "alias", "order", "limit", "with_"})
 _MODIFIERS = ("order", "limit", "with_")
 _INSTEAD = {
-    exp.Except: "Write SELECT DISTINCT with a LEFT ANTI JOIN; NULLs, which no key matches, need COALESCE first.",
-    exp.Intersect: "Write SELECT DISTINCT with a LEFT SEMI JOIN; NULLs, which no key matches, need COALESCE first.",
+    exp.Except: "Write SELECT DISTINCT with a LEFT ANTI JOIN. NULL matches no key: replace it by COALESCE.",
+    exp.Intersect: "Write SELECT DISTINCT with a LEFT SEMI JOIN. NULL matches no key: replace it by COALESCE.",
 }
-_LONGEST_RUN = 64
-"""Underscores in a text behind a name that we make up, beyond which it is made up differently: names have a length."""
+_MAX_UNDERSCORES = 64
+"""If a text has more underscores after the word `derived`, generated names get a number instead, to stay short."""
 
 
 @dataclass(frozen=True)
 class Cte:
-    """A common table expression, and those that it may name: the ones before it."""
+    """A common table expression, and those defined before it, which it may use."""
 
     name: str
     tree: exp.Expr
@@ -52,7 +52,7 @@ class Cte:
 
 
 class QueryCompiler:
-    """Compiles the queries of one text; `origins` fills while it does."""
+    """Compiles the queries of one text, and records the places of their parts in `origins`."""
 
     def __init__(self, source: Text, schemas: Mapping[str, Schema]) -> None:
         self.origins = Origins()
@@ -68,14 +68,16 @@ class QueryCompiler:
     def query(
         self, tree: exp.Expr, ctes: Mapping[str, Cte], at: str = "", depth: int = 1, *, later: bool = False
     ) -> Query:
-        """The structured query that `tree` means, with `ctes` in sight; `at` is its JSON pointer. Raises SpecError.
+        """Compiles `tree`, which may use `ctes`, into a structured query; `at` is its JSON pointer. Raises SpecError.
 
-        `later`: it is not the first of a UNION, so that nothing asks for the names of its columns.
+        `later`: the query is not the first of a UNION, so its column names are not used.
         """
         tree = _bare(tree)
         if not isinstance(tree, exp.Query):
             raise self._source.unsupported(
-                "A table in parentheses", at=position(tree), hint="Remove the parentheses, or write SELECT * FROM it."
+                "A table in parentheses",
+                at=position(tree),
+                hint="Remove the parentheses, or write (SELECT * FROM the table).",
             )
         self._enter(tree, at, depth)
         ctes = self._with(tree, ctes)
@@ -92,10 +94,10 @@ class QueryCompiler:
         return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written).query()
 
     def unused(self) -> tuple[Query, ...]:
-        """The common table expressions that no query has named so far; their pointers are `/unused/<index>`."""
+        """Compiles the common table expressions that no query has used; their pointers are `/unused/<index>`."""
         found: list[Query] = []
         while left := [cte for cte in self._ctes if id(cte.tree) not in self._used]:
-            # From the last on: each may name those before it.
+            # The last one first: each may use those before it.
             cte = left[-1]
             self._used.add(id(cte.tree))
             query = self.query(cte.tree, cte.before, f"/unused/{len(found)}", 2)
@@ -119,7 +121,7 @@ class QueryCompiler:
             return ctes
         if clause.args.get("recursive"):
             raise self._source.unsupported(
-                "WITH RECURSIVE", at=position(clause), hint="Write as many levels as there are, one after the other."
+                "WITH RECURSIVE", at=position(clause), hint="Write one common table expression per level."
             )
         if len(clause.expressions) > QUERIES.most:
             raise self._source.beyond(QUERIES, len(clause.expressions), at=position(clause))
@@ -128,7 +130,7 @@ class QueryCompiler:
             at = position(cte.args["alias"])
             name = name_of(cte.args["alias"].this, self._source, at)
             if name.casefold() in here:
-                detail = f"Two common table expressions are called {name}."
+                detail = f"Two common table expressions are called {name}. Rename one of them."
                 raise self._source.error("duplicate_table", detail, at=at)
             here.add(name.casefold())
             columns = self._columns(cte.args["alias"], at)
@@ -145,13 +147,13 @@ class QueryCompiler:
     def _select(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int, later: bool) -> Query:
         self._check(select, _SELECT)
         compiler = self._compiler(select, ctes, at, depth, later)
-        # A star is one node of the text.
+        # Stars are counted as their columns here; in the text each is one node.
         self._columns_written += len(compiler.items)
         if self._columns_written > NODES.most:
             raise self._source.beyond(NODES, at=position(select))
         if not compiler.repeats_aggregates():
             return compiler.query()
-        # DISTINCT stands around the query, and so do ORDER BY and LIMIT.
+        # DISTINCT, ORDER BY and LIMIT move into a query around this one.
         inner_at = f"{at}/source/query"
         self.origins.move(at, inner_at)
         parts = {key: value for key, value in select.args.items() if key not in {"distinct", *_MODIFIERS}}
@@ -178,7 +180,7 @@ class QueryCompiler:
             return (ref, columns_of(ref)) if ref is not None else None
 
         sources = read_from(select, self._source, self._schemas, derived, at)
-        # ORDER BY and HAVING may ask for a column by its name.
+        # ORDER BY and HAVING may use the name of a column.
         repeats = later and not (select.args.get("order") or select.args.get("having"))
         return SelectCompiler(self._source, select, sources, at, self.origins, self._written, repeats_names=repeats)
 
@@ -196,7 +198,7 @@ class QueryCompiler:
     # Queries in FROM
 
     def _derived(self, node: exp.Expr, ctes: Mapping[str, Cte], at: str, depth: int) -> QueryRef | UnionRef | None:
-        """The derived table or common table expression that `node` is in FROM; None where it is neither."""
+        """Compiles `node` of FROM if it is a derived table or a common table expression; else returns None."""
         place = position(node)
         alias = node.args.get("alias")
         columns = self._columns(alias, place)
@@ -229,7 +231,7 @@ class QueryCompiler:
     def _united(
         self, tree: exp.SetOperation, alias: str, columns: tuple[str, ...], ctes: Mapping[str, Cte], at: str, depth: int
     ) -> UnionRef:
-        """The branches of a UNION, whatever stands around them: DISTINCT, ORDER BY and LIMIT are the caller's."""
+        """Compiles the branches of a UNION; the caller applies DISTINCT, ORDER BY and LIMIT."""
         branches = self._branches(tree)
         queries = tuple(
             self.query(branch, ctes, f"{at}/queries/{index}", depth + 1, later=index > 0)
@@ -240,11 +242,14 @@ class QueryCompiler:
 
     def _check_columns(self, query: Query, alias: str, columns: tuple[str, ...], tree: exp.Expr) -> None:
         if columns and len(columns) != len(query.select):
-            detail = f"{alias} has {len(query.select)} columns, and {len(columns)} names are given for them."
+            detail = (
+                f"{alias} has {len(query.select)} columns, but the list after its name has {len(columns)}. Name every "
+                "column once."
+            )
             raise self._source.error("unsupported_construct", detail, at=position(tree))
 
     def _branches(self, tree: exp.SetOperation) -> list[exp.Expr]:
-        """The queries that a UNION unites, left to right; duplicates of any are removed where `tree` is DISTINCT."""
+        """Returns the queries of a UNION, left to right; if `tree` is DISTINCT, UNION ALL below it is included too."""
         found: list[exp.Expr] = []
         current: exp.Expr = tree
         while isinstance(current, exp.SetOperation):
@@ -265,41 +270,41 @@ class QueryCompiler:
         return branches
 
     def _check_branch(self, branch: exp.Expr) -> None:
-        """Raises SpecError where ORDER BY or LIMIT of one of several queries stands without parentheses around it."""
+        """Raises SpecError if a branch of a UNION has ORDER BY or LIMIT without parentheses around the branch."""
         clause = branch.args.get("order") or branch.args.get("limit")
         if isinstance(branch, exp.Select) and clause is not None:
-            told = "ORDER BY" if isinstance(clause, exp.Order) else "LIMIT"
+            keyword = "ORDER BY" if isinstance(clause, exp.Order) else "LIMIT"
             raise self._source.unsupported(
-                f"{told} in front of UNION",
+                f"{keyword} before UNION",
                 at=position(clause),
-                hint="Put the query into parentheses, or write it at the end for the rows of all.",
+                hint=f"Enclose the query in parentheses, or write {keyword} at the end, for the rows of all queries.",
             )
 
 
 def _absent_from(text: str) -> str:
-    """The beginning of names for queries without one: no name of the folded `text` begins so, or asks for one of them.
+    """Returns a prefix for generated names of queries that does not occur in the case-folded `text` as one.
 
     >>> _absent_from("select 1 from (select 2 from t)"), _absent_from("select k from derived_1")
     ('derived', 'derived__')
     """
-    # One look at the text, however often it has the word: "derivederived" has it twice.
+    # A look-ahead, because occurrences may overlap: "derivederived" has two.
     runs = [len(run) for run in re.findall("(?=derived(_*))", text)]
     longest = max(runs, default=-1)
-    if longest < _LONGEST_RUN:
+    if longest < _MAX_UNDERSCORES:
         return "derived" + "_" * (longest + 1)
     numbers = frozenset(re.findall("derived_([0-9]+)_", text))
     return next(f"derived_{number}_" for number in count(1) if str(number) not in numbers)
 
 
 def _bare(tree: exp.Expr) -> exp.Expr:
-    """`tree` without parentheses that hold nothing but a query."""
+    """Returns `tree` without parentheses that only contain a query."""
     while isinstance(tree, exp.Subquery) and not any(tree.args.get(key) for key in _MODIFIERS):
         tree = tree.this
     return tree
 
 
 def columns_of(ref: QueryRef | UnionRef) -> Schema:
-    """The columns of a compiled source by name; their types are found when the query is bound."""
+    """Returns the columns of a compiled source; their types are not known before the query is bound."""
     first = ref.query if isinstance(ref, QueryRef) else ref.queries[0]
     names = ref.columns or tuple(item.name for item in first.select)
     return Schema(tuple(Field(name, NULL) for name in names))

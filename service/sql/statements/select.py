@@ -1,8 +1,7 @@
-"""Where the parts of a structured query were written in the SQL text that it was compiled from.
+"""Compiles one SELECT into a structured query: every distinct aggregate in its expressions becomes a named call.
 
-How large a query becomes where parts of it are used several times, found without writing any of them out.
-
-One SELECT as a structured query: aggregates are taken out of expressions and get names, each of them once.
+Also here: the places of a query's parts in the SQL text (`Origins`), and the size of a query once aliases and common
+table expressions are replaced, which is calculated without expanding them.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.expressions.scalar import render
 from service.sql.parser import Text, place_of
 from service.sql.statements.clauses import (
-    LONGEST_TOLD,
+    MAX_GENERATED_NAME,
     Item,
     Order,
     WindowReader,
@@ -56,7 +55,7 @@ from service.sql.statements.clauses import (
     read_grouping,
     read_items,
     read_limit,
-    told,
+    text_as_name,
 )
 from service.sql.statements.from_clause import Sources
 from service.sql.statements.join_hints import read_hints
@@ -72,19 +71,19 @@ class Origins:
     trees: dict[str, Expression] = field(default_factory=dict)
 
     def add(self, pointer: str, tree: Expression, place: int | None) -> None:
-        """Notes an expression; `place` is its offset where no part of it knows its own."""
+        """Records an expression; `place` is its offset if none of its parts has one."""
         self.trees[pointer] = tree
         at = position_of(tree)
         if at is not None or place is not None:
             self.places[pointer] = at if at is not None else place or 0
 
     def move(self, pointer: str, to: str) -> None:
-        """Gives all parts below `pointer` pointers below `to`."""
+        """Moves all parts below `pointer` to pointers below `to`."""
         _move(self.places, pointer, to)
         _move(self.trees, pointer, to)
 
     def place_of(self, part: str) -> int | None:
-        """The offset of a part, of the first part inside it, or of the nearest part around it; None without any."""
+        """Returns the offset of a part, of the first part inside it, or of the nearest part around it; else None."""
         inside = [place for pointer, place in self.places.items() if pointer.startswith(f"{part}/")]
         if part not in self.places and inside:
             return min(inside)
@@ -100,7 +99,7 @@ def _move(found: dict[str, T], pointer: str, to: str) -> None:
 
 @dataclass(frozen=True)
 class _Size:
-    """SELECTs, and nodes of the syntax tree."""
+    """Numbers of SELECTs and of nodes of the syntax tree."""
 
     queries: int = 0
     nodes: int = 0
@@ -110,8 +109,9 @@ class _Size:
 
 
 def check_expansion(tree: exp.Expr, source: Text) -> None:
-    """Raises SpecError `query_too_deep` where the query `tree` has too many queries or nodes once every use of a common
-    table expression is replaced by it: each that uses the one before it twice doubles them.
+    """Raises SpecError `query_too_deep` if the query `tree` is too large once common table expressions are expanded.
+
+    Each one that uses the preceding one twice doubles the number of queries and nodes.
     """
     size = _size(tree, {})
     if size.queries > QUERIES.most:
@@ -121,7 +121,7 @@ def check_expansion(tree: exp.Expr, source: Text) -> None:
 
 
 def _size(query: exp.Expr, known: Mapping[str, _Size]) -> _Size:
-    """The size of `query`; `known` are the common table expressions that it may name, by folded name."""
+    """Returns the size of `query`; `known` are the common table expressions that it may use, by case-folded name."""
     clause = query.args.get("with_")
     if clause is not None:
         known = dict(known)
@@ -143,8 +143,9 @@ def _size(query: exp.Expr, known: Mapping[str, _Size]) -> _Size:
 
 
 class WrittenNodes:
-    """Counts the nodes of the expressions of one text, aliases of SELECT replaced by their expressions wherever they
-    are used. It has no limit for an accepted text: earlier versions did not have this limit.
+    """Counts the nodes of the expressions of one text, with aliases of SELECT replaced by their expressions.
+
+    An accepted text has no limit, because earlier versions did not have this limit.
     """
 
     def __init__(self, source: Text) -> None:
@@ -153,7 +154,7 @@ class WrittenNodes:
         self._counter = NodeCounter()
 
     def count(self, *trees: Expression) -> None:
-        """Raises SpecError `query_too_deep` where there are too many with those of `trees`."""
+        """Adds the nodes of `trees`. Raises SpecError `query_too_deep` if the total is too large."""
         if self._source.is_accepted:
             return
         for tree in trees:
@@ -168,14 +169,14 @@ _CLAUSES = {
     "having": TokenType.HAVING,
     "order_by": TokenType.ORDER_BY,
 }
-"""The keywords with which parts of a structured query begin in SQL, SELECT aside."""
+"""The keywords of the parts of a structured query in SQL, except for SELECT."""
 
 
 class SelectCompiler:
-    """Compiles one SELECT; fills `origins` while it does, by pointers below `at`, that of the query.
+    """Compiles one SELECT and records the places of its parts in `origins`, below the query's pointer `at`.
 
-    `written` counts the nodes of its expressions. `order` stands for an ORDER BY that was read before; `repeats_names`:
-    its columns may be called alike.
+    `written` counts the nodes of its expressions. `order` is an ORDER BY that has been read already; `repeats_names`:
+    its columns may have the same names.
     """
 
     def __init__(
@@ -213,12 +214,12 @@ class SelectCompiler:
         return items
 
     def repeats_aggregates(self) -> bool:
-        """Whether a DISTINCT here removes rows that GROUP BY has told apart. Raises SpecError."""
+        """Whether DISTINCT may remove rows of different groups. Raises SpecError."""
         if self._select.args.get("distinct") is None:
             return False
         trees = [item.tree for item in self.items]
         keys = self._group_by(self.items) or []
-        # Rows of two grouping sets may be alike, all keys selected or not; windows are told apart by either end.
+        # Rows of two grouping sets may be equal even if all keys are selected; one bound identifies a window.
         return bool(self._sets) or self._window.is_hidden(trees) or any(key not in trees for key in keys)
 
     def query(self) -> Query:
@@ -236,7 +237,7 @@ class SelectCompiler:
         aggregates = _aggregates_in(trees if having is None else [having, *trees])
         if distinct is not None:
             if keys is None and not aggregates:
-                # Raises for what is not selected.
+                # Raises an error for expressions that are not selected.
                 over_columns(order, items, "", self._source)
             keys = self._distinct(distinct, items, keys, aggregates)
         is_aggregate = aggregates or keys is not None
@@ -270,7 +271,7 @@ class SelectCompiler:
                     )
                     for index, (tree, key) in enumerate(order)
                 ),
-                # Last: the expressions above have found every call by now.
+                # Last, because the expressions above add calls.
                 aggregates=self._aggregates(),
                 limit=read_limit(self._select, self._source),
             )
@@ -278,7 +279,7 @@ class SelectCompiler:
             raise self._beyond(error) from None
 
     def _beyond(self, error: ValidationError) -> SpecError:
-        """The refusal of a query whose structure has more of something than it may have."""
+        """Returns the error for a structured query that exceeds a limit of its model."""
         first = error.errors()[0]
         clause = _CLAUSES.get(str(first["loc"][0]), TokenType.SELECT)
         at = place_of(self._source, clause, position(self._select))
@@ -305,15 +306,16 @@ class SelectCompiler:
             tree = self._group_key(node, items)
             self._written.count(tree)
             if _aggregates_in([tree]):
-                raise self._source.unsupported("An aggregate in GROUP BY", at=position_of(tree))
+                hint = "Compute the aggregate in a derived table, and group by its column."
+                raise self._source.unsupported("An aggregate in GROUP BY", at=position_of(tree), hint=hint)
             if parts_in(tree):
-                hint = "Group by the window itself: TUMBLE(…) or HOP(…)."
+                hint = "Group by the window: TUMBLE(…) or HOP(…)."
                 raise self._source.unsupported("The start or end of a window in GROUP BY", at=position(node), hint=hint)
             return tree
 
         grouping = read_grouping(clause, self._source, read_key, position(self._select))
         self._sets = grouping.sets
-        return self._window.keys_beside(grouping.keys, has_sets=bool(self._sets))
+        return self._window.keys_without_window(grouping.keys, has_sets=bool(self._sets))
 
     def _group_key(self, node: exp.Expr, items: list[Item]) -> Expression:
         ordinal = self._ordinal(node, items)
@@ -339,13 +341,13 @@ class SelectCompiler:
             return None
         number = int(node.name) if len(node.name) < 6 else 0
         if not 1 <= number <= len(items):
-            detail = f"There is no column number {node.name[:20]} in SELECT."
+            detail = f"SELECT has no column number {node.name[:20]}. It has {len(items)} in total."
             raise self._source.error("unknown_column", detail, at=position(node))
         return items[number - 1].tree
 
     @cached_property
     def _aliases(self) -> dict[str, Expression]:
-        """The expressions of the output columns by folded name, the first of each."""
+        """The expressions of the output columns by case-folded name, the first one of each name."""
         return {item.name.casefold(): item.tree for item in reversed(self.items)}
 
     def _alias(self, tree: Expression) -> Expression | None:
@@ -357,19 +359,19 @@ class SelectCompiler:
         self, node: exp.Expr, items: list[Item], keys: list[Expression] | None, aggregates: bool
     ) -> list[Expression] | None:
         if node.args.get("on"):
-            hint = "Write GROUP BY, with FIRST_VALUE(x ORDER BY t) of the others."
+            hint = "Write GROUP BY, and FIRST_VALUE(x ORDER BY t) for the other columns."
             raise self._source.unsupported("DISTINCT ON", at=position(node), hint=hint)
         trees = [item.tree for item in items]
         if keys is None and not aggregates:
             return list(dict.fromkeys(trees))
-        # Rows that hold all their group keys differ already; others: see `repeats_aggregates`.
+        # Rows with all their group keys are distinct; see `repeats_aggregates` for the others.
         return keys
 
     def _named_keys(self, keys: list[Expression], items: list[Item]) -> tuple[NamedExpression, ...]:
         named = []
         for index, key in enumerate(keys):
             selected = next((item.name for item in items if item.tree == key), None)
-            name = selected or self._fresh(key.name if isinstance(key, Name) else told(key, f"key_{index + 1}"))
+            name = selected or self._fresh(key.name if isinstance(key, Name) else text_as_name(key, f"key_{index + 1}"))
             text = self._text(key, f"/group_by/{index}/expression", position_of(key))
             named.append(NamedExpression(expression=text, name=name))
         return tuple(named)
@@ -386,11 +388,11 @@ class SelectCompiler:
         tree = self._reader.read(clause.this)
         if keys is None and not _aggregates_in([tree, *(item.tree for item in items)]):
             at = place_of(self._source, TokenType.HAVING, position(clause))
-            raise self._source.unsupported("HAVING without GROUP BY", at=at, hint="Use WHERE.")
+            raise self._source.unsupported("HAVING without GROUP BY or an aggregate", at=at, hint="Use WHERE.")
         return self._over_output(tree, keys or [])
 
     def order(self) -> Order:
-        """ORDER BY: what to sort by, and how. Raises SpecError."""
+        """Reads ORDER BY. Raises SpecError."""
         if self._read_order is not None:
             return self._read_order
         clause, items = self._select.args.get("order"), self.items
@@ -398,7 +400,7 @@ class SelectCompiler:
         for node in clause.expressions if clause is not None else []:
             self._reader.check_clauses(node)
             if isinstance(node.this, exp.Var):
-                raise self._source.unsupported("ORDER BY ALL", at=position(node))
+                raise self._source.unsupported("ORDER BY ALL", at=position(node), hint="Name the columns.")
             tree = self._ordinal(node.this, items)
             if tree is None:
                 tree = self._over_output(self._reader.read(node.this), [])
@@ -409,11 +411,11 @@ class SelectCompiler:
         return order
 
     def _over_output(self, tree: Expression, keys: list[Expression]) -> Expression:
-        """`tree` with aliases of SELECT replaced; what equals one of `keys`, the group keys for HAVING, comes first."""
+        """Returns `tree` with aliases of SELECT replaced, except in parts that equal one of `keys`, the group keys."""
         return self._with_aliases(tree, self._where_known(tree) if keys else tree, keys)
 
     def _with_aliases(self, tree: Expression, qualified: Expression, keys: list[Expression]) -> Expression:
-        """As `_over_output`; `qualified` is the same tree with the names of tables' columns qualified."""
+        """Does the same as `_over_output`; `qualified` is `tree` with the names of the tables' columns qualified."""
         if isinstance(tree, Aggregate):
             return self.sources.qualify(tree, self._source)
         if qualified in keys:
@@ -427,7 +429,7 @@ class SelectCompiler:
         return map_children(tree, lambda child: self._with_aliases(child, next(parts), keys))
 
     def _where_known(self, tree: Expression) -> Expression:
-        """`tree` qualified; a name that is no column of a table stays: it equals no part of a group key."""
+        """Returns `tree` qualified; names that are not columns of a table stay, and do not equal parts of keys."""
         if isinstance(tree, Name):
             try:
                 return self.sources.qualify(tree, self._source)
@@ -438,7 +440,7 @@ class SelectCompiler:
     # Joins and aggregates
 
     def _joined(self) -> Iterator[Expression]:
-        """What stands in ON and USING."""
+        """The expressions of ON and USING."""
         for join in self.sources.joins:
             yield from (side for key in join.keys for side in key)
             if join.residual is not None:
@@ -476,14 +478,14 @@ class SelectCompiler:
                 self._calls.setdefault(item.tree, item.name)
 
     def _extracted(self, tree: Expression) -> Expression:
-        """`tree` with every aggregate, and every part of a window, replaced by the name of its column."""
+        """Returns `tree` with every aggregate and every bound of a window replaced by the name of its column."""
         column = self._window.column(tree)
         if column is not None:
             return column
         if isinstance(tree, Aggregate):
             name = self._calls.get(tree)
             if name is None:
-                name = self._calls[tree] = self._fresh(told(tree, f"aggregate_{len(self._calls) + 1}"))
+                name = self._calls[tree] = self._fresh(text_as_name(tree, f"aggregate_{len(self._calls) + 1}"))
             return Name(None, name, tree.at)
         return map_children(tree, self._extracted)
 
@@ -512,8 +514,8 @@ class SelectCompiler:
         return tuple(calls)
 
     def _fresh(self, wanted: str) -> str:
-        # Short enough for a number behind it.
-        wanted = wanted[:LONGEST_TOLD]
+        # Short enough to append a number.
+        wanted = wanted[:MAX_GENERATED_NAME]
         name, number = wanted, 1
         while name.casefold() in self._names:
             number += 1

@@ -1,12 +1,10 @@
-"""What the aggregate functions demand and give, as Spark 4.3 has it.
+"""Argument and result types of the aggregate functions of Spark 4.3, and how results are merged from partial ones.
 
-Which sums can be put together from sums of parts with the same digits, by the type of what is added up.
+By the type of a SUM's argument, `refusal_of_parts` decides whether sums of parts add up to exactly the same sum.
 
-The last level of an aggregate whose streaming state is finer than its groups.
-
-A streaming query cannot aggregate what it has aggregated: there are no retractions. So where the state of a group is
-kept in parts, each of which may change by itself, mini-batches emit changed parts, and whoever keeps the result, or
-reads it, puts a group together from the newest rows of its parts.
+A streaming query cannot aggregate an aggregate, since there are no retractions. If the state of a group is stored in
+parts, a mini-batch emits the changed parts, and the sink or the reader of the result merges the newest row of every
+part (`FinalLevel`).
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ def takes(function: AggregateFunction, type_: DataType) -> bool:
 
 
 def result_type(function: AggregateFunction, argument: DataType | None) -> DataType | None:
-    """The type of the result over a first argument that `takes` accepts; None where only Spark knows.
+    """Returns the result type for a first argument that `takes` accepts; None if it is not known before the query runs.
 
     SUM of integers is a BIGINT, of DECIMAL(p,s) a DECIMAL(p+10,s), else a DOUBLE; AVG of DECIMAL(p,s) is a
     DECIMAL(p+4,s+4), else a DOUBLE; counts are BIGINT, variances and percentiles DOUBLE; LISTAGG gives a STRING, or
@@ -96,7 +94,7 @@ MAX_PRODUCT_PRECISION = 20
 """Most digits of a DECIMAL whose SUM is multiplied by a count: 38 digits then hold 10^18 rows."""
 
 MAX_PRODUCT_SCALE = 6
-"""Most digits behind the point of a product that Spark is sure to keep (`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
+"""Maximum digits after the decimal point of a product that Spark keeps (`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
 
 MAX_AVERAGE_PRECISION = 12
 """Most digits of a DECIMAL whose AVG is taken apart: exact for up to 10^12 joined rows (see `plan/aggregates.py`)."""
@@ -106,12 +104,12 @@ MAX_FACTOR_DIGITS = 24
 ten million rows of one key on either side. The query's own sum has eleven digits more than a product."""
 
 MAX_FACTOR_SCALE = 6
-"""Most digits behind the point of both together that Spark is sure to keep in a product of sums
+"""Maximum digits after the decimal point, of both factors together, that Spark always keeps in a product of sums
 (`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
 
 
 def refusal_of_parts(of: DataType | None, *, is_average: bool, weighed: bool) -> str | None:
-    """Why a SUM of values of type `of`, or their AVG, cannot be had from sums of parts, as the end of a sentence.
+    """Returns why a SUM or AVG of values of type `of` cannot be computed from sums of parts, as the end of a sentence.
 
     `weighed`: sums are multiplied by numbers of rows.
 
@@ -121,7 +119,8 @@ def refusal_of_parts(of: DataType | None, *, is_average: bool, weighed: bool) ->
     'is over DECIMAL(30,2): parts of the sum could need more than 38 digits where the sum does not'
     """
     if of is None or not of.is_numeric:
-        return f"is over {of}, whose sums have no parts" if of else "is over a type that Spark alone knows"
+        reason = "has an argument whose type is not known before the query runs"
+        return f"is over {of}, which cannot be summed in parts" if of else reason
     if of.name is not TypeName.DECIMAL:
         return None
     precision, scale = of.precision or 0, of.scale or 0
@@ -130,7 +129,7 @@ def refusal_of_parts(of: DataType | None, *, is_average: bool, weighed: bool) ->
     if precision > (MAX_PRODUCT_PRECISION if weighed else MAX_SUM_PRECISION):
         return f"is over {of}: parts of the sum could need more than 38 digits where the sum does not"
     if weighed and scale > MAX_PRODUCT_SCALE:
-        return f"is over {of}: its product with a count would lose digits behind the point"
+        return f"is over {of}: its product with a count would lose digits after the decimal point"
     return None
 
 
@@ -176,7 +175,7 @@ class FinalColumn:
 
 @dataclass(frozen=True)
 class FinalLevel:
-    """Rows of one group have equal `keys`; the rows of one part of it are told apart by the columns `parts` besides."""
+    """Rows of one group have equal `keys`; the columns `parts` identify a part within the group."""
 
     keys: tuple[str, ...]
     parts: tuple[str, ...]

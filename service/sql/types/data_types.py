@@ -1,8 +1,6 @@
-"""Column types: the atomic types of Spark SQL, as values, with their DDL spelling, and what is known of nested ones.
+"""Column types of Spark SQL, schemas, and the result types of operations in Spark 4.3 with ANSI mode on.
 
-Which type Spark 4.3 gives to operations over columns of known types, with ANSI mode on.
-
-The tables were read off Spark; `tests/service/sql/expressions/test_inference.py` compares every pair of types with it.
+`tests/service/sql/expressions/test_inference.py` compares the result of every pair of types with Spark.
 """
 
 from __future__ import annotations
@@ -14,8 +12,8 @@ from functools import cached_property
 
 
 class TypeName(StrEnum):
-    """The types that a column may have. `OTHER` stands for nested and engine-only ones: readable, not computable, and
-    grouped by at most.
+    """The types of columns. `OTHER` is a nested or Spark-only type: it can be selected and, if nested, grouped by, but
+    not used in expressions.
     """
 
     BOOLEAN = "BOOLEAN"
@@ -45,8 +43,8 @@ MAX_PRECISION = 38
 
 @dataclass(frozen=True)
 class DataType:
-    """A column type. `precision` and `scale` are set for DECIMAL alone; `text` names an OTHER type, in Spark's words
-    where it is a nested one; `parts` are the types inside an array or a structure.
+    """A column type. `precision` and `scale` are only set for DECIMAL; `text` is the name of an OTHER type, in Spark's
+    DDL if it is nested; `parts` are the types inside an array or a structure.
     """
 
     name: TypeName
@@ -77,13 +75,13 @@ class DataType:
 
     @property
     def nests_fractions(self) -> bool:
-        """An array or a structure with FLOAT or DOUBLE somewhere inside."""
+        """Whether it is an array or a structure that contains FLOAT or DOUBLE at any depth."""
         return any(part.is_fractional or part.nests_fractions for part in self.parts)
 
     @property
     def is_groupable(self) -> bool:
-        """Whether values are told apart by GROUP BY and DISTINCT: atomic ones are, arrays and structures of such, and
-        neither maps nor what Spark alone knows.
+        """Whether GROUP BY and DISTINCT support the type: atomic types and arrays and structures of them, but not maps
+        and Spark-only types.
         """
         if self.name is not TypeName.OTHER:
             return True
@@ -123,17 +121,17 @@ def array(element: DataType) -> DataType:
 
 
 def struct(fields: Sequence[Field]) -> DataType:
-    """A structure of `fields`; what is no plain name is quoted, since the text may become part of a CAST."""
-    inner = ", ".join(f"{_spelled(field.name)}: {field.type}" for field in fields)
+    """A structure of `fields`; special names are quoted, since the text may become part of a CAST."""
+    inner = ", ".join(f"{_quoted_if_needed(field.name)}: {field.type}" for field in fields)
     return DataType(TypeName.OTHER, text=f"STRUCT<{inner}>", parts=tuple(field.type for field in fields))
 
 
 def mapping(key: DataType, value: DataType) -> DataType:
-    """A map, which is read and passed on alone."""
+    """A map, which can only be selected."""
     return DataType(TypeName.OTHER, text=f"MAP<{key}, {value}>")
 
 
-def _spelled(name: str) -> str:
+def _quoted_if_needed(name: str) -> str:
     return name if name.isascii() and name.isidentifier() else "`" + name.replace("`", "``") + "`"
 
 
@@ -149,13 +147,13 @@ class Schema:
         return tuple(field.name for field in self.fields)
 
     def find(self, name: str) -> Field | None:
-        """The column called `name`: the exact spelling first, else the only one that differs in case alone."""
+        """Returns the column called `name`: the exact spelling first, else the only one that differs in case."""
         alike = self.alike(name)
         exact = next((field for field in alike if field.name == name), None)
         return exact or (alike[0] if len(alike) == 1 else None)
 
     def alike(self, name: str) -> Sequence[Field]:
-        """The columns whose names equal `name` without regard to case, in order."""
+        """Returns the columns whose names equal `name`, ignoring case, in order."""
         return self._by_folded_name.get(name.casefold(), ())
 
     @cached_property
@@ -167,38 +165,38 @@ class Schema:
 
 
 UNKNOWN = DataType(TypeName.OTHER, text="UNKNOWN")
-"""The type of a column of which only Spark knows what it will be."""
+"""The type of a column whose type is not known before the query runs."""
 
 
 def known(type_: DataType) -> DataType | None:
-    """`type_`, or None for UNKNOWN: an expression's type from a field's."""
+    """Returns `type_`, or None for UNKNOWN: the type of an expression from that of a field."""
     return None if type_ == UNKNOWN else type_
 
 
 _INTEGRAL_ORDER = (TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeName.BIGINT)
 _AS_DECIMAL = {TypeName.TINYINT: 3, TypeName.SMALLINT: 5, TypeName.INT: 10, TypeName.BIGINT: 20}
-# The least scale that Spark keeps when a result has more than 38 digits.
+# The minimum scale that Spark keeps if a result has more than 38 digits.
 _MINIMUM_SCALE = 6
 
 
-class Incompatible(Exception):  # noqa: N818 - told in terms of types, turned into a SpecError with its place
+class Incompatible(Exception):  # noqa: N818 - describes types; callers turn it into a SpecError with a place
     """An operation that Spark refuses for operands of these types."""
 
 
 def is_null(type_: DataType) -> bool:
-    """The type of a bare NULL, which takes any other."""
+    """Whether it is the type of a literal NULL, which is compatible with any other type."""
     return type_.name is TypeName.NULL
 
 
 def as_decimal(type_: DataType) -> tuple[int, int]:
-    """Precision and scale of a decimal, or of the one that holds every value of an integer type."""
+    """Returns precision and scale of a decimal, or of the decimal that contains every value of an integer type."""
     if type_.name is TypeName.DECIMAL:
         return type_.precision or 10, type_.scale or 0
     return _AS_DECIMAL[type_.name], 0
 
 
 def arithmetic(operator: str, left: DataType, right: DataType) -> DataType | None:
-    """The type of `left operator right`; None where Spark decides. Raises Incompatible where it refuses."""
+    """Returns the type of `left operator right`; None if it is not known. Raises Incompatible if Spark refuses it."""
     if operator == "||":
         both_bytes = left.name is TypeName.BINARY and right.name is TypeName.BINARY
         return left if both_bytes else DataType(TypeName.STRING)
@@ -244,7 +242,7 @@ def decimal_arithmetic(operator: str, left: tuple[int, int], right: tuple[int, i
 
 
 def _adjusted(precision: int, scale: int) -> DataType:
-    # Digits before the point are worth more than those behind it.
+    # Digits before the decimal point take precedence over those after it.
     if precision <= MAX_PRECISION:
         return decimal(precision, scale)
     whole = precision - scale
@@ -274,7 +272,7 @@ def _with_time(operator: str, left: DataType, right: DataType) -> DataType | Non
 
 
 def wider_number(left: DataType, right: DataType) -> DataType:
-    """The type that two numbers are converted to before they are compared or united."""
+    """Returns the type to which two numbers are converted before a comparison or a UNION."""
     if left.is_fractional or right.is_fractional:
         return left if left == right else DOUBLE
     if TypeName.DECIMAL in {left.name, right.name}:
@@ -288,21 +286,21 @@ def wider_number(left: DataType, right: DataType) -> DataType:
 
 
 def comparable(left: DataType, right: DataType) -> bool:
-    """Whether Spark compares the two; a string is converted to the other side's type."""
+    """Whether Spark can compare the two; a string is converted to the other side's type."""
     if is_null(left) or is_null(right) or TypeName.STRING in {left.name, right.name}:
         return True
     return left.name == right.name or {left.name, right.name} <= NUMERIC or {left.name, right.name} <= TEMPORAL
 
 
 def common_type(left: DataType, right: DataType, *, strings_convert: bool) -> DataType | None:
-    """The type that holds both; None where Spark decides. Raises Incompatible where there is none."""
+    """Returns the common type of both; None if it is not known. Raises Incompatible if there is none."""
     if left == right or is_null(right):
         return left
     if is_null(left):
         return right
     names = {left.name, right.name}
     if TypeName.STRING in names:
-        # Spark writes no nested value as a string by itself.
+        # Spark does not convert a nested value to a string implicitly.
         if not strings_convert or TypeName.OTHER in names:
             raise Incompatible
         other = right if left.name is TypeName.STRING else left
@@ -318,9 +316,9 @@ def common_type(left: DataType, right: DataType, *, strings_convert: bool) -> Da
 
 
 def widest(types: Sequence[DataType | None], *, strings_convert: bool) -> DataType | None:
-    """The common type of all, None where one is unknown or Spark's order of finding it could matter.
+    """Returns the common type of all; None if one is unknown or the result could depend on Spark's order of conversion.
 
-    Raises Incompatible where two of them have none.
+    Raises Incompatible if two of them have no common type.
     """
     known = [type_ for type_ in types if type_ is not None]
     if len({type_.name for type_ in known} - {TypeName.NULL}) > 2 and any(

@@ -154,7 +154,7 @@ def test_strangers_are_not_told_why_it_is_not_ready(api: Api, bearer: Bearer, su
             told, known = (api.client.get("/readyz", headers=shown) for shown in (headers, bearer(KeyScope.READ)))
             assert (told.status_code, known.status_code) == (503, 503)
             assert [issue["code"] for issue in told.json()["errors"]] == ["cluster"]
-            assert "Show an API key" in told.json()["detail"]
+            assert "Send an API key" in told.json()["detail"]
             for name in ("host-17-worker", "10.0.0.7"):
                 assert name in known.text
                 assert name not in told.text
@@ -303,7 +303,7 @@ def test_a_worker_s_jobs_are_told_to_their_tenant(api: Api, bearer: Bearer) -> N
 def test_an_open_stream_of_events_ends_with_its_key(api: Api, bearer: Bearer, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = lifecycle.insert(api.database)
     monkeypatch.setattr("service.api.results._HEARTBEAT_SECONDS", 0.05)
-    monkeypatch.setattr("service.keys.verification.REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr("service.keys.verification.CACHE_SECONDS", 0.0)
     headers = bearer()
     key_id = api.client.get("/v1/me", headers=headers).json()["key_id"]
     holds = KeyRing.holds
@@ -321,7 +321,7 @@ def test_whoever_waited_is_told_nothing_once_the_key_is_revoked(
     api: Api, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = lifecycle.insert(api.database)
-    monkeypatch.setattr("service.keys.verification.REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr("service.keys.verification.CACHE_SECONDS", 0.0)
     headers = bearer()
     key_id = api.client.get("/v1/me", headers=headers).json()["key_id"]
     read_jobs = service.jobs.read_jobs.read_jobs

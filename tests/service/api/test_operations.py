@@ -54,7 +54,7 @@ class TestReadiness:
                 assert answer.status_code == 200
                 (warning,) = answer.json()["warnings"]
                 assert warning["code"] == "queue"
-                assert f"listens to the queue {unheard}:" in warning["detail"]
+                assert f"listens to the queue {unheard}," in warning["detail"]
                 say(api, "w2", WorkerFacts(queues="short,long", spark_state="ready"))
                 assert api.client.get("/readyz").json()["warnings"] == []
 
@@ -66,7 +66,7 @@ class TestReadiness:
             session.execute(update(JobRow).values(updated_at=1))
         (warning,) = api.client.get("/readyz").json()["warnings"]
         assert warning["code"] == "worker"
-        assert "Worker w1 lives and takes nothing" in warning["detail"]
+        assert "Worker w1 is alive but receives no jobs" in warning["detail"]
         lifecycle.claim(api.database, job_id)
         assert api.client.get("/readyz").json()["warnings"] == []
 

@@ -122,8 +122,8 @@ class TestMetrics:
 
     def test_say_why_there_are_none(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[tuple[JobStatus, str]] = [
-            (JobStatus.SUCCEEDED, "SUCCEEDED, but Spark did not tell"),
-            (JobStatus.FAILED, "FAILED and no attempt of it"),
+            (JobStatus.SUCCEEDED, "SUCCEEDED, but its worker received no stage metrics"),
+            (JobStatus.FAILED, "FAILED and none of its attempts"),
         ]
         for status, words in cases:
             with subtests.test(status=status, words=words):

@@ -218,7 +218,7 @@ def test_a_result_that_was_kept_for_long_enough_is_gone(api: Api) -> None:
     for accept in ("application/json", "text/csv"):
         answer = api.client.get(path, headers={"Accept": accept})
         refused(answer, 410, "result_missing")
-        assert "removed since" in answer.json()["detail"]
+        assert "has been removed because" in answer.json()["detail"]
     job = api.client.get(path.removesuffix("/result")).json()
     assert (job["status"], job["result"]["rows"]) == ("SUCCEEDED", 20), "the job still tells of it"
 

@@ -210,7 +210,7 @@ class TestResuming:
             session.execute(update(JobRow).where(JobRow.id == job_id).values(lease_expires_at=0))
         assert post(api, job_id, "resume").status_code == 202
         post(api, job_id, "cancel")
-        assert "for good" in refused(post(api, job_id, "resume"), 409, "not_stopped")["detail"]
+        assert "it has finished" in refused(post(api, job_id, "resume"), 409, "not_stopped")["detail"]
         refused(post(api, api.submit().json()["id"], "resume"), 409, "not_a_stream")
 
     @pytest.mark.parametrize("tenant_limits", [{"QUEUED_JOBS": "1"}])
@@ -307,7 +307,7 @@ class TestChangingSettings:
             return
         problem = refused(answer, 422, "empty_directory")
         assert problem["detail"].startswith(
-            "The directory 'users' holds no data file. The job goes on with the version"
+            "The directory 'users' contains no data file. The job continues with its copy"
         )
         assert problem["errors"][0]["pointer"] == "/tables/users/path"
         pq.write_table(pa.table({"uid": [1]}), path)

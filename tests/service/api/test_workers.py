@@ -142,7 +142,7 @@ class TestDraining:
     def test_a_silent_one_would_not_learn_of_it(self, api: Api) -> None:
         beat(api, ago_ms=2 * MINUTE_MS)
         detail = refused(api.client.post(f"/v1/workers/{lifecycle.WORKER}/drain"), 409, "worker_silent")["detail"]
-        assert "last heard of 12" in detail
+        assert "last heartbeat was 12" in detail
         with api.database.read() as session:
             assert session.scalars(select(WorkerRow.drain_requested_at)).one() is None
 

@@ -47,7 +47,7 @@ def test_a_program_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("script", ["exit 1", "echo something else"])
 def test_a_program_that_is_another_one(tmp_path: Path, script: str) -> None:
     program(tmp_path, DUMP, script)
-    with pytest.raises(BackupError, match="does not say its version"):
+    with pytest.raises(BackupError, match="does not print its version"):
         tool(tmp_path)
 
 

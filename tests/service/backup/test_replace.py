@@ -121,7 +121,7 @@ def test_all_or_nothing_where_something_is_in_the_way(
         return
     lifecycle.insert(here.database)
     execute(here, "CREATE VIEW mine AS SELECT status, count(*) AS jobs FROM jobs GROUP BY status")
-    with pytest.raises(BackupError, match=r"does not take the backup.*other objects depend"):
+    with pytest.raises(BackupError, match=r"does not accept the backup.*other objects depend"):
         restored(copy, here, replace=True)
     assert number(here, "SELECT sum(jobs) FROM mine") == 6
     execute(here, "DROP VIEW mine")

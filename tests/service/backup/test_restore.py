@@ -13,7 +13,7 @@ from sqlalchemy import select, text, update
 from service.backup.backup import check_backup, make_backup, restore_backup
 from service.backup.manifest import MANIFEST, SUMS, BackupError, DamagedBackupError, Manifest, sum_of
 from service.contract.enums import Queue
-from service.jobs.read_result import Places, read_result
+from service.jobs.read_result import ResultDirectories, read_result
 from service.store import streaming_jobs, streaming_state
 from service.store.installation import count_rows
 from service.store.maintenance import sweep
@@ -49,7 +49,9 @@ def everything(own: Installation) -> dict[str, list[Any]]:
                 found[name] = [tuple(row) for row in session.execute(select(table).order_by(*table.primary_key))]
         done = session.scalars(select(JobRow.id).where(JobRow.status == "SUCCEEDED").order_by(JobRow.id)).all()
     found["results"] = [
-        read_result(own.database, Places(own.results, own.results), lifecycle.TENANT, job_id, "", 100).model_dump()
+        read_result(
+            own.database, ResultDirectories(own.results, own.results), lifecycle.TENANT, job_id, "", 100
+        ).model_dump()
         for job_id in done
     ]
     return found
@@ -137,10 +139,10 @@ def test_in_place_of_what_came_later(here: Installation, tmp_path: Path) -> None
     stray = here.results / str(path) / "part-99999.parquet"
     stray.write_bytes(b"of another time")
     for replace in (False, True):
-        with pytest.raises(BackupError, match="workers are at work"):
+        with pytest.raises(BackupError, match="workers are using"):
             restored(tmp_path / "copy", here, replace=replace)
     silence_workers(here)
-    with pytest.raises(BackupError, match="holds 6 jobs"):
+    with pytest.raises(BackupError, match="contains 6 jobs"):
         restored(tmp_path / "copy", here)
     with here.database.read() as session:
         assert session.get(JobRow, later) is not None
@@ -202,7 +204,7 @@ class TestDamage:
 
     def test_a_backup_that_was_interrupted(self, copy: Path, elsewhere: Installation) -> None:
         (copy / MANIFEST).unlink()
-        self.refused(copy, elsewhere, "no finished backup")
+        self.refused(copy, elsewhere, "no complete backup")
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 1}', '{"format": "1"}', "\0"])
     def test_a_manifest_that_says_nothing(self, copy: Path, elsewhere: Installation, text: str) -> None:
@@ -228,7 +230,7 @@ class TestDamage:
         line = f"{'0' * 64}  results/../../elsewhere.parquet\n"
         (copy / SUMS).write_text((copy / SUMS).read_text() + line)
         told(copy, sums_sha256=sum_of(copy / SUMS))
-        self.refused(copy, elsewhere, "names what no backup holds")
+        self.refused(copy, elsewhere, "contains an invalid line")
 
     @pytest.mark.parametrize("changes", [{"format": 2}, {"format": 2, "else": 1}])
     def test_a_newer_format(self, copy: Path, elsewhere: Installation, changes: dict[str, object]) -> None:
@@ -241,7 +243,7 @@ class TestDamage:
 
     def test_another_kind_of_database(self, copy: Path, elsewhere: Installation) -> None:
         told(copy, database="postgresql")
-        with pytest.raises(DamagedBackupError, match="names no database"):
+        with pytest.raises(DamagedBackupError, match="does not list the database"):
             restored(copy, elsewhere)
 
 
@@ -250,7 +252,7 @@ def test_a_backup_goes_back_to_its_kind_alone(here: Installation, tmp_path: Path
     backed_up(here, copy)
     is_sqlite = here.tools is None
     other = Database(postgres.create_database("other_kind") if is_sqlite else f"sqlite:///{tmp_path / 'other.db'}")
-    with pytest.raises(BackupError, match="names one of"):
+    with pytest.raises(BackupError, match="names a"):
         restore_backup(copy, other, tmp_path / "none", here.tools, silence_ms=1, replace=True)
     other.close()
     if is_sqlite:

@@ -37,7 +37,7 @@ def test_there_and_back(environment: Mapping[str, str], tmp_path: Path) -> None:
     assert made.output.startswith("Copied 1 job and 1 result (")
     assert f"at revision {head_revision()} (sqlite 3." in made.output
     checked = run(other, "restore", "--check", copy)
-    assert (checked.exit_code, checked.output[:20]) == (0, "The backup is whole:")
+    assert (checked.exit_code, checked.output[:23]) == (0, "The backup is complete:")
     assert not (tmp_path / "other").exists()
     back = run(other, "restore", copy)
     assert back.exit_code == 0, back.output
@@ -57,7 +57,7 @@ def test_what_streams_keep_is_left_out_and_that_is_told(
     kept.mkdir(parents=True)
     (kept / "part.parquet").write_text("state")
     made = run(environment, "backup", tmp_path / "copy")
-    assert "State and results of 1 streaming job were left out" in made.output
+    assert "State and results of 1 streaming job were not copied" in made.output
     assert not list((tmp_path / "copy").rglob("part.parquet"))
 
 
@@ -74,7 +74,7 @@ def test_refusals_say_what_to_do(environment: Mapping[str, str], tmp_path: Path)
     assert (damaged.exit_code, "database.sqlite has changed" in damaged.output) == (1, True)
     assert run(environment, "restore", "--check", copy).exit_code == 1
     nothing = run(environment, "restore", tmp_path / "nowhere")
-    assert (nothing.exit_code, "no finished backup" in nothing.output) == (1, True)
+    assert (nothing.exit_code, "no complete backup" in nothing.output) == (1, True)
 
 
 def test_results_that_are_not_there_are_no_success(environment: Mapping[str, str], tmp_path: Path) -> None:

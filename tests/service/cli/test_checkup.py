@@ -71,7 +71,7 @@ def test_what_is_wrong_is_told_with_what_to_do(findings: Examine, subtests: pyte
             {"DATA_ROOTS": "s3a://data", "DATA_S3_ENDPOINT": "http://127.0.0.1:1", "DATA_STORE_ATTEMPTS": "1"},
             "data root",
             Level.FAIL,
-            "s3a://data: The store behind a data root does not answer",
+            "s3a://data: The store of a data root does not answer",
         ),
         ({"DATA_RESULTS": "/proc/results"}, "results", Level.FAIL, "/proc cannot be written to"),
         ({"BROKER_URL": "redis://127.0.0.1:1/0"}, "broker", Level.FAIL, "Redis does not answer"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.main import HERE, OVER_API
+from service.cli.main import LOCAL, OVER_API
 from service.cli.readme_tables import (
     README,
     commands_table,
@@ -48,7 +48,7 @@ def test_commands_and_exit_codes_are_in_tables() -> None:
     commands, codes = commands_table(), exit_codes_table()
     for usage in ("submit FILE", "profile TABLE KEY[,KEY2]...", "events ID", r"keys create\|list\|revoke", "up"):
         assert f"| `evenkeel {usage}` |" in commands
-    assert commands.count("| `evenkeel ") == len((*OVER_API, *HERE)) + 1
+    assert commands.count("| `evenkeel ") == len((*OVER_API, *LOCAL)) + 1
     assert all(f"| {int(code)} | {code.meaning} |" in codes for code in ExitCode)
 
 

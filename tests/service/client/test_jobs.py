@@ -132,7 +132,7 @@ def test_workers(served: Served, evenkeel: Evenkeel) -> None:
 def test_nobody_in_particular(served: Served, evenkeel: Evenkeel) -> None:
     told = evenkeel("whoami").stdout
     assert served.url in told
-    assert "none is asked for" in told
+    assert "none required" in told
 
 
 @pytest.mark.parametrize("authentication", ["on"])

@@ -228,5 +228,5 @@ def test_an_event_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch, chunk
         while True:
             yield chunk
 
-    with pytest.raises(CliError, match="without end"):
+    with pytest.raises(CliError, match="too long"):
         list(event_data(endless()))

@@ -78,7 +78,7 @@ def test_hot_keys_with_what_to_think_of_them(asked: list[tuple[str, str, Any]], 
         "One task of 200 would have 40% of the rows.",
         "",
         "origin, dest: 224 values",
-        "  No value of it is frequent.",
+        "  No value is frequent.",
     ]
 
 

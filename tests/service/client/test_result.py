@@ -174,10 +174,10 @@ def test_before_there_is_one(served: Served, evenkeel: Evenkeel, tmp_path: Path)
 
 def test_mistakes(evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
     cases: list[tuple[tuple[str, ...], str]] = [
-        (("--format", "xlsx"), "there is no format 'xlsx'"),
-        (("--format", "csv", "--json"), "two answers"),
-        (("-o", "rows"), "a file takes"),
-        (("-o", "rows.csv", "--format", "table"), "a file takes"),
+        (("--format", "xlsx"), "unknown format 'xlsx'"),
+        (("--format", "csv", "--json"), "conflicts with"),
+        (("-o", "rows"), "the format of a file"),
+        (("-o", "rows.csv", "--format", "table"), "the format of a file"),
     ]
     for options, told in cases:
         with subtests.test(options=options, told=told):

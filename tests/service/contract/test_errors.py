@@ -19,7 +19,7 @@ def test_nearest_names_ignore_case_and_keep_spelling() -> None:
     assert nearest_names("CATEGRY", ["Category", "uid", "amount"]) == ("Category",)
     assert nearest_names("xyz", ["Category", "uid"]) == ()
     assert nearest_names("rank", ["tan"]) == ("tan",)
-    assert nearest_names("rank", ["tan"], alike=0.65) == ()
+    assert nearest_names("rank", ["tan"], min_similarity=0.65) == ()
     assert len(nearest_names("col", [f"col{number}" for number in range(9)])) == 3
 
 

@@ -34,14 +34,14 @@ def refusal(part: dict[str, Any], schemas: dict[str, Any] | None = None) -> Spec
     return caught.value
 
 
-def test_each_limit_has_a_name_and_a_way_out() -> None:
+def test_each_limit_has_a_name_and_a_remedy() -> None:
     assert len({limit.name for limit in LIMITS}) == len(LIMITS)
     for limit in LIMITS:
         assert re.fullmatch("[a-z_]+", limit.name)
-        assert limit.way_out.endswith(".")
+        assert limit.remedy.endswith(".")
 
 
-def test_a_refusal_has_the_number_the_limit_and_the_way_out() -> None:
+def test_a_refusal_has_the_number_the_limit_and_the_remedy() -> None:
     assert JOINS.detail(200).startswith("The query has 200 joins in one FROM; at most 100 (limit `joins`). Split")
     assert JOINS.detail().startswith("The query has more than 100 joins in one FROM; at most 100 (limit `joins`).")
 
@@ -123,7 +123,7 @@ def test_tables_with_many_columns_are_read_a_few_times_only() -> None:
     wide = {TABLE: parse_schema(f"a BIGINT, {listed('c# INT', 3_000)}", "/x")}
     error = refusal(sql(joins(99)), wide)
     assert error.code == CODE
-    assert f"300100 {TABLE_COLUMNS.counts}; at most {TABLE_COLUMNS.most}" in str(error)
+    assert f"300100 {TABLE_COLUMNS.counted}; at most {TABLE_COLUMNS.most}" in str(error)
 
 
 @pytest.mark.not_quick

@@ -78,7 +78,7 @@ def test_a_file_that_was_written(root: Path, change: Callable[[Path], None]) -> 
     assert changed_files(found) is None
     _tick(root)
     change(root / "t" / "deep" / "b.csv")
-    assert told(found).startswith("The file 'deep/b.csv' of the table 't' has changed since it was planned")
+    assert told(found).startswith("The file 'deep/b.csv' of the table 't' has changed since the job was planned")
 
 
 @pytest.mark.parametrize("change", [other_permissions, other_link], ids=lambda change: change.__name__)

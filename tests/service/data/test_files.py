@@ -105,7 +105,7 @@ def test_nothing_outside_is_reached_nor_told_apart(root: Path, tmp_path: Path) -
     ):
         error = refusal(path, root)
         assert error.code == "path_outside_data_roots"
-        detail = f"'{path}' does not lie inside a data root. Paths are relative to the configured data roots."
+        detail = f"'{path}' is not inside a data root. Paths are relative to the configured data roots."
         assert str(error) == detail
 
 

@@ -129,8 +129,8 @@ _MANY = [{"a": number} for number in range(HEAD_BYTES // 6)]
     ("format_", "text", "what"),
     [
         ("csv", "1," * HEAD_BYTES, "begins with a line"),
-        ("json", json.dumps(_MANY), "is one document, or one array,"),
-        ("json", json.dumps(_MANY, indent=1), "is one document, or one array,"),
+        ("json", json.dumps(_MANY), "is one JSON document or array"),
+        ("json", json.dumps(_MANY, indent=1), "is one JSON document or array"),
     ],
     ids=["line", "document in a line", "document in lines"],
 )

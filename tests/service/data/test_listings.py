@@ -33,7 +33,7 @@ def ended_again(listings: Listings, path: str) -> bool:
 
 
 def test_what_a_listing_gives_and_raises() -> None:
-    listings = Listings(at_once=1)
+    listings = Listings(parallel=1)
     assert listings.within(LONG, "in", lambda: ["a"]) == ["a"]
     for error in (PermissionError("no"), TimeoutError("its own")):
 
@@ -73,7 +73,7 @@ def test_nothing_is_listed_when_the_time_is_over() -> None:
 
 
 def test_no_more_than_so_many_at_once() -> None:
-    listings = Listings(at_once=1)
+    listings = Listings(parallel=1)
     with held() as event:
         with pytest.raises(OverdueError):
             listings.within(SHORT, "in", lambda: event.wait(LONG))

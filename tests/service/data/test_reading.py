@@ -9,7 +9,7 @@ import pytest
 
 from service.config.data import DataSettings, parse_root
 from service.data.file_io import (
-    AT_ONCE,
+    PARALLEL_READS,
     DataFile,
     UriFile,
     for_each,
@@ -72,10 +72,10 @@ def test_a_version_in_a_store_is_what_its_listing_told() -> None:
 
 
 def test_files_of_a_store_are_read_at_once_and_told_in_order() -> None:
-    together = threading.Barrier(AT_ONCE, timeout=30)
+    together = threading.Barrier(PARALLEL_READS, timeout=30)
 
     def read(file: DataFile) -> int:
-        if size_of(file) < AT_ONCE:
+        if size_of(file) < PARALLEL_READS:
             together.wait()
         return size_of(file)
 

@@ -165,9 +165,9 @@ def test_files_that_differ_are_told_apart(tmp_path: Path, write: Callable[..., P
     assert (error.code, error.issues[0].pointer) == ("schema_mismatch", "/tables/t/path")
     assert str(error) == "The column x is BIGINT in 'a.parquet' and DOUBLE in 'b.parquet'."
     pq.write_table(pa.table({"x": [1]}), other)
-    assert str(refusal(tmp_path)) == "'b.parquet' has no column y, which 'a.parquet' has."
+    assert str(refusal(tmp_path)) == "The column y exists in 'a.parquet' but not in 'b.parquet'."
     pq.write_table(pa.table({"x": [1], "y": ["x"], "z": [1]}), other)
-    assert str(refusal(tmp_path)) == "'b.parquet' has the column z, which 'a.parquet' has not."
+    assert str(refusal(tmp_path)) == "The column z exists in 'b.parquet' but not in 'a.parquet'."
     pq.write_table(pa.table({"y": ["x"], "x": [1]}), other)
     assert read(tmp_path).names == ("x", "y")
 

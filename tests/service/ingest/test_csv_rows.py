@@ -17,7 +17,7 @@ from tests.support.posted_rows import SCHEMA, refusal, value
 def test_a_first_line_that_is_no_header_is_told_of_it(body: str) -> None:
     issue = refusal(body, CSV)
     assert issue.code == "unknown_column"
-    assert "The first line names the columns, parted by commas." in issue.detail
+    assert "The first line must name the columns, separated by commas." in issue.detail
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from service.contract.reports import BatchMetrics
-from service.jobs.stream_progress import apart
+from service.jobs.stream_progress import split_metrics
 
 OF_THE_FIRST_RELEASE: dict[str, Any] = {
     "duration_ms": 500,
@@ -30,7 +30,7 @@ OF_THE_FIRST_RELEASE: dict[str, Any] = {
 
 
 def test_what_an_earlier_release_stored_has_the_shape_that_is_promised() -> None:
-    told = apart(OF_THE_FIRST_RELEASE)
+    told = split_metrics(OF_THE_FIRST_RELEASE)
     assert told["backlog"] is None
     metrics = BatchMetrics.model_validate(told["metrics"])
     assert (metrics.busy, metrics.rows_per_second) == (None, 240.0)
@@ -41,8 +41,8 @@ def test_what_an_earlier_release_stored_has_the_shape_that_is_promised() -> None
 def test_what_is_stored_now_is_told_as_it_is() -> None:
     state = {"operator": "dedupe", "memory_bytes": 5, "state_bytes": 7}
     stored = {"busy": 0.5, "state": [state], "versions": {"t": 1}, "backlog": {"tables": {}}}
-    assert apart(stored) == {
+    assert split_metrics(stored) == {
         "metrics": {"busy": 0.5, "state": [state], "versions": {"t": 1}},
         "backlog": {"tables": {}},
     }
-    assert apart(None) == apart({"backlog": None}) == {"metrics": None, "backlog": None}
+    assert split_metrics(None) == split_metrics({"backlog": None}) == {"metrics": None, "backlog": None}

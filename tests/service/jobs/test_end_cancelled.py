@@ -95,7 +95,7 @@ def test_a_look_that_fails_is_not_the_last(
     claim = with_lease(database)
     cancel_job(database, settings, lifecycle.TENANT, claim.job_id)
     lapse(database, claim)
-    looking = CancelledJobs(database, look_seconds=0.01)
+    looking = CancelledJobs(database, check_interval_seconds=0.01)
     step, failures = looking.step, iter([OperationalError("SELECT", {}, Exception("gone"))])
 
     def failing_once() -> None:

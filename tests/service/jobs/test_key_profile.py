@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from service.contract.profiles import KeyProfile, ProfileRequest
 from service.contract.reports import HotKey, KeyStatistics, PlanReport, PlanTree, TableStatistics
-from service.jobs.explain_job import profile_of, task_rows
+from service.jobs.explain_job import build_profile, task_rows
 
 TABLE = {"format": "parquet", "path": "flights/"}
 ROWS = 10_000_000
@@ -42,7 +42,7 @@ def profile(
     tree = PlanTree(nodes=(), text="")
     table = TableStatistics(table="k0", files=3, bytes=bytes_, rows=ROWS, rows_are_exact=True)
     plan = PlanReport(before=tree, after=tree, rules=(), tables=(table,), keys=statistics, statistics_ms=5)
-    return list(profile_of(asked, plan, slots).keys)
+    return list(build_profile(asked, plan, slots).keys)
 
 
 def test_keys_are_told_in_the_order_in_which_they_were_asked_for() -> None:
@@ -64,20 +64,20 @@ def test_a_hot_key_is_skewed() -> None:
 def test_a_hot_key_of_a_small_table_does_not_matter() -> None:
     (found,) = profile(request(("a",)), known("k0", "a", hot=(0.5,)), bytes_=1_000_000)
     assert not found.skewed
-    assert "too few for that to matter" in found.advice
+    assert "that task is too small to matter" in found.advice
 
 
 def test_a_key_that_stands_for_few_rows_is_not_skewed() -> None:
     (found,) = profile(request(("a",)), known("k0", "a", hot=(0.002, 0.001)))
     assert not found.skewed
-    assert "nothing needs to change" in found.advice
+    assert "No change is needed" in found.advice
 
 
 def test_fewer_keys_than_tasks_leave_tasks_without_rows() -> None:
     (found,) = profile(request(("a",)), known("k0", "a", distinct=3, hot=(0.4, 0.3, 0.3)))
     assert (found.busy_tasks, found.rows_on_hottest_task, found.skewed) == (3, 4_000_000, True)
     assert "about 3 values for 100 tasks" in found.advice
-    assert "the hottest task gets 40.0 times what each would if all had a share" in found.advice
+    assert "the largest task gets 40.0 times the rows of an even split over all slots" in found.advice
 
 
 def test_two_even_keys_are_not_told_as_uneven() -> None:
@@ -89,7 +89,7 @@ def test_two_even_keys_are_not_told_as_uneven() -> None:
 def test_a_key_of_which_nothing_is_known_says_so() -> None:
     (found,) = profile(request(("a",)))
     assert (found.sampled_rows, found.hot_keys, found.skewed) == (0, (), False)
-    assert "nothing is known" in found.advice
+    assert "no statistics of this key are available" in found.advice
 
 
 @given(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.contract.reports import StageMetrics, task_times
-from service.jobs.reports import MOST_TASKS, makespan, simulate, stage_times
+from service.jobs.reports import MAX_SCHEDULED_TASKS, makespan, simulate, stage_times
 from tests.support.lifecycle import STAGE
 from tests.support.stages import quantiles
 
@@ -77,7 +77,7 @@ def test_the_sum_is_of_completed_stages() -> None:
 
 
 def test_more_tasks_than_are_given_out_one_by_one() -> None:
-    told = simulate([stage([10, 20, 30, 40, 50_000], 3 * MOST_TASKS)], 100)
-    exact = stage_times(quantiles(10, 20, 30, 40, 50_000), 3 * MOST_TASKS, 100)
+    told = simulate([stage([10, 20, 30, 40, 50_000], 3 * MAX_SCHEDULED_TASKS)], 100)
+    exact = stage_times(quantiles(10, 20, 30, 40, 50_000), 3 * MAX_SCHEDULED_TASKS, 100)
     assert told.as_is_ms == pytest.approx(exact[0], rel=0.01)
     assert told.even_ms == pytest.approx(exact[1], rel=0.01)

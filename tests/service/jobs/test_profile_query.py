@@ -6,7 +6,7 @@ import pytest
 
 from service.contract.problems import Issue
 from service.contract.profiles import ProfileRequest
-from service.jobs.explain_job import as_posted, job_of
+from service.jobs.explain_job import build_profile_job, to_request_issue
 
 TABLE = {"format": "parquet", "path": "flights/"}
 
@@ -16,7 +16,7 @@ def request(*keys: tuple[str, ...]) -> ProfileRequest:
 
 
 def test_each_key_is_a_branch_with_a_name_of_its_own() -> None:
-    spec = job_of(request(("tailnum",), ("origin", "a `b`")))
+    spec = build_profile_job(request(("tailnum",), ("origin", "a `b`")))
     assert spec.query is not None
     queries = spec.query.source.queries  # type: ignore[union-attr]
     groups = [[key.expression for key in query.group_by] for query in queries]
@@ -40,7 +40,7 @@ def test_an_issue_is_told_of_what_was_posted(pointer: str | None, posted: str | 
         pointer=pointer,
         suggestions=("k3.`y`",),
     )
-    assert as_posted(issue).pointer == posted
+    assert to_request_issue(issue).pointer == posted
     if posted and posted.startswith("/keys"):
-        assert as_posted(issue).detail == "There is no column `x`; did you mean `y`?"
-        assert as_posted(issue).suggestions == ("`y`",)
+        assert to_request_issue(issue).detail == "There is no column `x`; did you mean `y`?"
+        assert to_request_issue(issue).suggestions == ("`y`",)

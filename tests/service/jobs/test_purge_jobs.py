@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from service.config.settings import RetentionSettings, Settings
 from service.contract.enums import JobStatus
 from service.contract.errors import JobNotFoundError, ResultMissingError
-from service.jobs.read_result import Places, find_result
+from service.jobs.read_result import ResultDirectories, find_result
 from service.results import directories
 from service.results import purge as purge_jobs
 from service.results.directories import OWNER
@@ -50,7 +50,7 @@ def left(settings: Settings) -> set[str]:
 
 def result_of(database: Database, settings: Settings, job_id: str) -> int:
     return find_result(
-        database, Places(settings.results_dir, settings.streams_dir), lifecycle.TENANT, job_id
+        database, ResultDirectories(settings.results_dir, settings.streams_dir), lifecycle.TENANT, job_id
     ).files.rows
 
 
@@ -70,7 +70,7 @@ def test_old_results_go_and_then_the_jobs(database: Database, settings: Settings
     assert purge_politely(database, settings.results_dir, settings.streams_dir, limits).is_nothing
     assert left(settings) == {young}
     assert result_of(database, settings, young) == 3
-    with pytest.raises(ResultMissingError, match="removed since"):
+    with pytest.raises(ResultMissingError, match="has been removed because"):
         result_of(database, settings, older)
     with pytest.raises(JobNotFoundError):
         result_of(database, settings, old)
@@ -251,7 +251,7 @@ def test_what_could_not_be_removed_is_not_counted(
 def test_sound_directories_are_passed_in_portions_too(
     database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purge_jobs, "_AT_ONCE", 1)
+    monkeypatch.setattr(purge_jobs, "_JOBS_PER_STEP", 1)
     for _ in range(3):
         age(settings.results_dir / finished(database, settings, 1), days=2)
     assert list(purge(database, settings.results_dir, settings.streams_dir, Limits(None, None))) == [Purged()] * 3

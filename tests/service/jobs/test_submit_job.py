@@ -143,7 +143,7 @@ def test_a_sink_outside_its_roots_is_refused(
     # Workers may have roots that the API does not know of.
     submit("../out", settings)
     monkeypatch.setenv("EVENKEEL_DATA_SINK_ROOTS", str(tmp_path / "sinks"))
-    with pytest.raises(SpecError, match="does not lie inside"):
+    with pytest.raises(SpecError, match="is not inside"):
         submit("../out", Settings())
     with pytest.raises(SpecError) as caught:
         submit("../out", Settings(), sql="SELECT nope FROM orders")

@@ -14,7 +14,7 @@ from service.contract.enums import KeyScope
 from service.contract.errors import InvalidCursorError, KeyNotFoundError, LastAdminKeyError
 from service.keys import verification
 from service.keys.administration import IssuedKey, KeyRequest, issue_first_key, issue_key, list_keys, revoke_key
-from service.keys.verification import ANYBODY, REMEMBERED_SECONDS, KeyRing, Principal, Secret, make_secret, read_secret
+from service.keys.verification import ANYBODY, CACHE_SECONDS, KeyRing, Principal, Secret, make_secret, read_secret
 from service.store import accounts
 from service.store.session import Database
 from service.store.tables import ApiKeyRow
@@ -222,10 +222,10 @@ def shown(issued: IssuedKey) -> Secret:
 
 def test_a_key_tells_whose_it_is(ring: KeyRing, issued: IssuedKey) -> None:
     secret = shown(issued)
-    assert ring.recall(secret) == (False, None)
+    assert ring.find_cached(secret) == (False, None)
     principal = Principal("sales", frozenset({KeyScope.READ}), issued.id)
     assert ring.look_up(secret) == principal
-    assert ring.recall(secret) == (True, principal)
+    assert ring.find_cached(secret) == (True, principal)
 
 
 def test_a_remembered_key_asks_the_database_nothing(
@@ -235,8 +235,8 @@ def test_a_remembered_key_asks_the_database_nothing(
     ring.look_up(secret)
     asked: list[str] = []
     event.listen(database.engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
-    seconds.now = REMEMBERED_SECONDS
-    assert ring.recall(secret)[0]
+    seconds.now = CACHE_SECONDS
+    assert ring.find_cached(secret)[0]
     assert ring.holds(Principal("sales", frozenset({KeyScope.READ}), issued.id))
     assert not asked
 
@@ -244,10 +244,10 @@ def test_a_remembered_key_asks_the_database_nothing(
 def test_the_secret_counts_also_for_a_key_that_is_remembered(ring: KeyRing, issued: IssuedKey) -> None:
     ring.look_up(shown(issued))
     guess = Secret(issued.id, make_secret().secret)
-    assert ring.recall(guess) == (True, None)
+    assert ring.find_cached(guess) == (True, None)
     assert ring.look_up(guess) is None
     # And who tries does not lock its owner out.
-    assert ring.recall(shown(issued))[1] is not None
+    assert ring.find_cached(shown(issued))[1] is not None
 
 
 def test_a_revoked_key_is_forgotten_within_seconds(
@@ -257,8 +257,8 @@ def test_a_revoked_key_is_forgotten_within_seconds(
     principal = ring.look_up(secret)
     assert principal is not None
     revoke_key(database, issued.id)
-    seconds.now = REMEMBERED_SECONDS + 0.1
-    assert ring.recall(secret) == (False, None)
+    seconds.now = CACHE_SECONDS + 0.1
+    assert ring.find_cached(secret) == (False, None)
     assert not ring.holds(principal)
     assert ring.look_up(secret) is None
 
@@ -270,28 +270,28 @@ def test_an_expired_key_opens_nothing(ring: KeyRing, database: Database, clock: 
 
 
 def test_a_key_that_does_not_exist_is_remembered_within_bounds(ring: KeyRing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr(verification, "_MAX_CACHED", 3)
     tried = [make_secret() for _ in range(5)]
     for secret in tried:
         assert ring.look_up(secret) is None
-    assert [ring.recall(secret)[0] for secret in tried] == [False, False, True, True, True]
+    assert [ring.find_cached(secret)[0] for secret in tried] == [False, False, True, True, True]
 
 
 def test_keys_that_do_not_exist_have_no_other_forgotten(
     ring: KeyRing, issued: IssuedKey, monkeypatch: pytest.MonkeyPatch, seconds: ManualSeconds, database: Database
 ) -> None:
-    monkeypatch.setattr(verification, "_MOST_REMEMBERED", 3)
-    assert not ring.has_held(shown(issued))
+    monkeypatch.setattr(verification, "_MAX_CACHED", 3)
+    assert not ring.was_valid(shown(issued))
     ring.look_up(shown(issued))
     for _ in range(5):
         ring.look_up(make_secret())
-    assert ring.recall(shown(issued))[1] is not None
-    seconds.now = 10 * REMEMBERED_SECONDS
-    assert ring.has_held(shown(issued))
-    assert not ring.has_held(Secret(issued.id, make_secret().secret))
+    assert ring.find_cached(shown(issued))[1] is not None
+    seconds.now = 10 * CACHE_SECONDS
+    assert ring.was_valid(shown(issued))
+    assert not ring.was_valid(Secret(issued.id, make_secret().secret))
     revoke_key(database, issued.id)
     ring.look_up(shown(issued))
-    assert not ring.has_held(shown(issued))
+    assert not ring.was_valid(shown(issued))
 
 
 def test_use_is_noted_to_the_minute(

@@ -67,7 +67,7 @@ def test_nested_types() -> None:
     ids=str,
 )
 def test_what_files_cannot_hold(type_: DataType) -> None:
-    with pytest.raises(ValueError, match=r"The column c: the type .* cannot be kept"):
+    with pytest.raises(ValueError, match=r"The column c: the type .* cannot be stored"):
         arrow_schema([Field("c", type_)])
 
 

@@ -74,5 +74,5 @@ def test_a_quotient_is_null_where_it_is_divided_by_nothing() -> None:
 )
 def test_what_cannot_be_merged_is_named(merge: Merge, kind: pa.DataType) -> None:
     final = FinalLevel(("k",), ("p",), (MergedColumn("v", merge),), ())
-    with pytest.raises(ValueError, match=f"The column v of type .* has no {merge}"):
+    with pytest.raises(ValueError, match=f"The column v of type .* does not support {merge}"):
         check_mergeable(final, pa.schema([("v", kind)]))

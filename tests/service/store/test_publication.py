@@ -50,7 +50,7 @@ ESTIMATES = EstimateReport(
     measured_rows_on_hottest_task=None,
     estimated_result_rows=None,
     all_estimated=True,
-    summary="Nothing was decided by cost; 0 rows were shuffled.",
+    summary="No rule compared costs; 0 rows were shuffled.",
 )
 FIGURES = RunFigures(slots=4)
 SUCCESS = Ending(

@@ -37,7 +37,7 @@ def test_a_master_that_is_not_there_is_told_at_once_with_what_to_do() -> None:
     assert str(caught.value) == (
         f"cluster_unreachable: No Spark master answers at 127.0.0.1:{one[1]} (Connection refused), "
         f"127.0.0.1:{two[1]} (Connection refused). Start it, or correct EVENKEEL_SPARK_MASTER ({settings.master}); "
-        "this worker tries again by itself."
+        "this worker tries again automatically."
     )
 
 
@@ -57,12 +57,12 @@ def worker(**given: Any) -> dict[str, Any]:
         ([worker(state="DEAD")], "has no Spark worker", False),
         (
             [worker(cores=1)],
-            "asks for 1024 MiB and 2 cores, and no Spark worker offers more than 1024 MiB and 1",
+            "needs 1024 MiB and 2 cores, and no Spark worker has more than 1024 MiB and 1",
             False,
         ),
-        ([worker(memory=512)], "Set EVENKEEL_SPARK_EXECUTOR_MEMORY or EVENKEEL_SPARK_EXECUTOR_CORES to less", False),
+        ([worker(memory=512)], "Reduce EVENKEEL_SPARK_EXECUTOR_MEMORY or EVENKEEL_SPARK_EXECUTOR_CORES", False),
         ([worker(coresfree=0), worker(memoryfree=0)], "set EVENKEEL_SPARK_CORES_MAX on each", True),
-        ([worker()], "set EVENKEEL_SPARK_DRIVER_HOST", False),
+        ([worker()], "Set EVENKEEL_SPARK_DRIVER_HOST", False),
     ],
 )
 def test_why_no_executor_comes(workers: list[dict[str, Any]], told: str, is_busy: bool) -> None:

@@ -70,5 +70,5 @@ def test_executors_with_another_directory_of_results(environment: None, monkeypa
     monkeypatch.setenv("EVENKEEL_DATA_RESULTS", "/proc/self/cwd/results")
     (found,) = findings().values()
     assert (found.level, found.detail) == (Level.FAIL, "results_not_shared")
-    assert "Executors write to another /proc/self/cwd/results" in found.advice
+    assert "Executors and this worker do not share /proc/self/cwd/results" in found.advice
     assert "Mount one file system at that path" in found.advice

@@ -12,7 +12,7 @@ from service.contract.reports import HotKey
 from service.sql.expressions.scalar import column
 from service.sql.types.data_types import BIGINT, Field
 from tests.support.scalars import scalar
-from workers.engine.low_memory_plan import FALLBACK, after_crashes, after_failure, cautious_plan, has_joins
+from workers.engine.low_memory_plan import FALLBACK, crash_reason, has_joins, low_memory_plan, out_of_memory_reason
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.nodes import Join, JoinStrategy, Limit, Node, Scan
 from workers.engine.planner import apply_rules
@@ -32,7 +32,7 @@ def join(left: Node, right: Scan, strategy: JoinStrategy, kind: JoinKind = JoinK
 
 def cautious(node: Node, statistics: Statistics = NOTHING_KNOWN, **settings: Any) -> tuple[str, list[str]]:
     """The plan, and what the trace tells of it."""
-    plan = cautious_plan(node, statistics, JobSettings.model_validate(settings), "Memory ran out.")
+    plan = low_memory_plan(node, statistics, JobSettings.model_validate(settings), "Memory ran out.")
     assert plan.before == node
     return text_of(plan.after), [trace.reason for trace in plan.trace if trace.rule == FALLBACK]
 
@@ -50,8 +50,8 @@ def test_every_join_is_sorted_and_merged_whatever_was_demanded() -> None:
     text, told = cautious(top, join={"ship": "BROADCAST_LEFT"})
     assert text.splitlines() == expected
     assert told == [
-        "Memory ran out. Every join with equal keys is sorted and merged now, Spark broadcasts nothing by itself, and "
-        "values are counted in no blocks of bitmaps."
+        "Memory ran out. Every equi-join now uses sort-merge, Spark broadcasts nothing automatically, and "
+        "distinct values are not counted with blocks of bitmaps."
     ]
 
 
@@ -61,7 +61,7 @@ def test_joins_without_keys_are_left_to_spark_and_told_where_it_must_broadcast()
     assert len(told) == 1
     text, told = cautious(join(A, B, JoinStrategy(JoinShip.BROADCAST_RIGHT), JoinKind.LEFT, keyed=False))
     assert text.startswith("Join LEFT\n")
-    assert told[1:] == ["It has no equality: Spark knows no other way for this kind of join than to broadcast a side."]
+    assert told[1:] == ["The join has no equality: Spark can run this kind of join only by broadcasting a side."]
 
 
 def test_hot_keys_are_not_broadcast_behind_the_exchange_that_spread_them() -> None:
@@ -81,15 +81,15 @@ def test_hot_keys_are_not_broadcast_behind_the_exchange_that_spread_them() -> No
 
 
 def test_what_is_told() -> None:
-    assert after_failure("The table is too large.", 4_321) == (
-        "Fell back and ran again: after 4,321 ms memory did not suffice (The table is too large)."
+    assert out_of_memory_reason("The table is too large.", 4_321) == (
+        "Fell back and ran again: after 4,321 ms the query ran out of memory (The table is too large)."
     )
-    by_itself = after_failure("Java heap space", 7, while_it_ran=True)
+    by_itself = out_of_memory_reason("Java heap space", 7, while_it_ran=True)
     assert by_itself.startswith(
-        "Fell back and ran again: after 7 ms memory did not suffice (Java heap space). No side of"
+        "Fell back and ran again: after 7 ms the query ran out of memory (Java heap space). The plan"
     )
     assert by_itself.endswith("adaptive execution may have broadcast one.")
-    assert after_crashes(1).startswith("An earlier attempt lost the worker")
-    assert after_crashes(2).startswith("2 earlier attempts lost the worker")
+    assert crash_reason(1).startswith("An earlier attempt lost the worker")
+    assert crash_reason(2).startswith("2 earlier attempts lost the worker")
     assert has_joins(Limit(join(A, B, JoinStrategy()), 1))
     assert not has_joins(Limit(A, 1))

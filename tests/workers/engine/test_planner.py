@@ -113,14 +113,14 @@ def test_a_forced_phase_is_the_last_rules() -> None:
         (query(aggregate=False), {"join": {"local": "SORT_MERGE"}}, "join_strategy", "no join"),
         (query(aggregate=False), {"agg_phase": "TWO_PHASE"}, "two_phase_aggregate", "no aggregate"),
         (query(distinct=False), {"distinct_split": {"enabled": True}}, "split_distinct_aggregate", "no DISTINCT"),
-        (query(), {"join": {"skew": "SALT"}}, "skewed_join", "no join by equal keys"),
+        (query(), {"join": {"skew": "SALT"}}, "skewed_join", "no equi-join"),
         (query(aggregate=False), {"distinct_split": {"bucket_num": 5}}, "split_distinct_aggregate", "no DISTINCT"),
-        (query(distinct=False), {"distinct_method": "bitmap"}, "distinct_method", "no aggregate is over DISTINCT"),
+        (query(distinct=False), {"distinct_method": "bitmap"}, "distinct_method", "no aggregate has DISTINCT"),
         (
             query(),
             {"distinct_split": {"enabled": False}, "distinct_method": "split"},
             "split_distinct_aggregate",
-            "is false, which distinct_method split contradicts",
+            "false contradicts distinct_method split",
         ),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_setting_that_does_not_apply_is_told(
 @pytest.mark.parametrize(
     ("sql", "settings", "rule", "words"),
     [
-        ("SELECT COUNT(*) AS n FROM t", {"eager_aggregation": True}, "eager_aggregation", "over a join"),
+        ("SELECT COUNT(*) AS n FROM t", {"eager_aggregation": True}, "eager_aggregation", "above a join"),
         ("SELECT MAX(k) AS n FROM t", {"distinct_method": "split"}, "distinct_method", "DISTINCT values"),
         ("SELECT MIN(DISTINCT k) AS n FROM t", {"distinct_method": "bitmap"}, "distinct_method", "DISTINCT"),
         ("SELECT COUNT(DISTINCT s) AS n FROM t", {"distinct_method": "bitmap"}, "bitmap_distinct", "bit"),
@@ -162,13 +162,13 @@ def test_a_setting_that_does_not_apply_is_told(
             "SELECT COUNT(*) AS n FROM t CROSS JOIN u",
             {"eager_aggregation": True},
             "eager_aggregation",
-            "Below a cross join",
+            "below a cross join",
         ),
         ("SELECT k FROM t", {"agg_phase": "TWO_PHASE"}, "two_phase_aggregate", "no aggregate"),
         ("SELECT COUNT(*) FROM t", {"agg_phase": "ONE_PHASE"}, "two_phase_aggregate", "no group keys"),
         ("SELECT k FROM t", {"distinct_split": {"enabled": True}}, "split_distinct_aggregate", "no DISTINCT call"),
         ("SELECT t.k FROM t CROSS JOIN u", {"join": {"ship": "repartition"}}, "join_strategy", "equality"),
-        ("SELECT t.k FROM t CROSS JOIN u", {"join": {"skew": "salt"}}, "skewed_join", "no join by equal keys"),
+        ("SELECT t.k FROM t CROSS JOIN u", {"join": {"skew": "salt"}}, "skewed_join", "no equi-join"),
         (
             "SELECT t.k FROM t FULL JOIN u ON t.k = u.k",
             {"join": {"ship": "broadcast_left"}},
@@ -180,7 +180,7 @@ def test_a_setting_that_does_not_apply_is_told(
             "SELECT t.k FROM t JOIN u ON t.k = u.k",
             {"join": {"ship": "broadcast_left", "local": "hash_right"}},
             "join_strategy",
-            "goes with HASH_LEFT alone",
+            "requires HASH_LEFT",
         ),
         (
             "SELECT t.k FROM t JOIN u ON t.k = u.k",
@@ -353,7 +353,7 @@ def test_rules_are_skipped_once_the_time_for_rewrites_is_over(monkeypatch: pytes
     assert [len(rule.looked) for rule in (first, second)] == [2, 0]
     assert [(trace.rule, trace.outcome) for trace in plan.trace] == [("looks", RuleOutcome.SKIPPED)] * 2
     assert {trace.reason for trace in plan.trace} == {
-        "Not applied to all of the plan: the rewrites took longer than optimizer.timeout (6 s)."
+        "Not applied to the whole plan: the rewrites took longer than optimizer.timeout (6 s)."
     }
 
 

@@ -23,7 +23,7 @@ from workers.engine.spark import engine
 from workers.jobs.cancellation import CancellationWatch
 from workers.jobs.planning import TooManyPlanningsError
 from workers.periodic import Loop
-from workers.process.shutdown import Departure
+from workers.process.shutdown import Shutdown
 
 pytestmark = pytest.mark.spark
 
@@ -42,13 +42,13 @@ def hang(request: pytest.FixtureRequest, bench: Bench, monkeypatch: pytest.Monke
     monkeypatch.setattr(engine, "plan_query", hangs_once)
     yield own
     own.release()
-    wait_for("the planning to end", lambda: not bench.at_hand.abandoned.all())
+    wait_for("the planning to end", lambda: not bench.running_attempts.abandoned.all())
 
 
 @contextmanager
 def planning(bench: Bench, hang: Hang, job_id: str) -> Iterator[threading.Thread]:
     """A runner's thread that plans the job, which hangs; with the threads of a worker that look for what is to stop."""
-    watch = CancellationWatch(bench.database, bench.at_hand)
+    watch = CancellationWatch(bench.database, bench.running_attempts)
     loops = [Loop("cancellation", 0.2, watch.step), Loop("time-limits", 0.2, watch.mark_overdue)]
     loops.append(Loop("spark-cancellation", 0.2, watch.cancel_spark_jobs))
     runner = threading.Thread(target=bench.runner.run, args=(job_id,), daemon=True)
@@ -69,7 +69,7 @@ def assert_ended(bench: Bench, runner: threading.Thread, job_id: str, status: st
     wait_for(f"{status} of the job", lambda: bench.job(job_id).status == status, 15)
     runner.join(15)
     assert not runner.is_alive()
-    assert bench.at_hand.all() == ()
+    assert bench.running_attempts.all() == ()
     with bench.database.read() as session:
         (attempt,) = attempts_of(session, job_id)
     assert (attempt.error or {})["code"] == code
@@ -81,9 +81,9 @@ def assert_is_left_alone(bench: Bench, hang: Hang, job_id: str) -> None:
     other = bench.submit(COUNT)
     bench.runner.run(other)
     assert bench.job(other).status == "SUCCEEDED"
-    assert len(bench.at_hand.abandoned.all()) == (0 if isinstance(hang, LoopWithChecks) else 1)
+    assert len(bench.running_attempts.abandoned.all()) == (0 if isinstance(hang, LoopWithChecks) else 1)
     hang.release()
-    wait_for("the planning to end", lambda: not bench.at_hand.abandoned.all())
+    wait_for("the planning to end", lambda: not bench.running_attempts.abandoned.all())
     assert bench.job(job_id).version == version
     with bench.database.read() as session:
         assert [row.job_id for row in session.scalars(select(PlanRow))] == [other]
@@ -135,9 +135,9 @@ def test_an_explanation_whose_caller_has_gone_is_left(bench: Bench, hang: Hang) 
 def test_a_worker_that_leaves_hands_back_the_job_that_it_plans(bench: Bench, hang: Hang, kind: str) -> None:
     job_id = bench.submit(COUNT, kind=kind)
     killed: list[str] = []
-    departure = Departure(
+    departure = Shutdown(
         "w1",
-        bench.at_hand,
+        bench.running_attempts,
         drain_seconds=0.0,
         hand_back=bench.runner.hand_back,
         kill_driver=lambda: killed.append("driver"),
@@ -174,7 +174,7 @@ def hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[WaitIn
     yield own
     for hang in own:
         hang.release()
-    wait_for("the plannings to end", lambda: not bench.at_hand.abandoned.all())
+    wait_for("the plannings to end", lambda: not bench.running_attempts.abandoned.all())
 
 
 def abandon(bench: Bench, hang: Hang, kind: str) -> None:
@@ -196,7 +196,7 @@ def test_a_worker_with_too_many_abandoned_plannings_claims_nothing(bench: Bench,
             claim()
     assert (bench.job(job_id).status, bench.job(job_id).fence) == ("QUEUED", 0)
     hangs[0].release()
-    wait_for("its end", lambda: len(bench.at_hand.abandoned.all()) == 3)
+    wait_for("its end", lambda: len(bench.running_attempts.abandoned.all()) == 3)
     assert bench.runner.run(job_id)
     assert bench.job(job_id).status == "SUCCEEDED"
 
@@ -213,7 +213,7 @@ def test_abandoned_explanations_take_their_slots_until_their_threads_end(
     assert bench.runner.run_oldest(["short"])
     assert (bench.job(waiting).status, bench.job(other).status) == ("QUEUED", "SUCCEEDED")
     hangs[0].release()
-    wait_for("its end", lambda: len(bench.at_hand.abandoned.all()) == 1)
+    wait_for("its end", lambda: len(bench.running_attempts.abandoned.all()) == 1)
     hangs[3].release()
     assert bench.runner.run(waiting)
     assert bench.job(waiting).status == "SUCCEEDED"

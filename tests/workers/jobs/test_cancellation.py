@@ -14,7 +14,7 @@ from service.store.tables import JobRow
 from tests.support import lifecycle
 from tests.support.drivers import Cancelled, Hung
 from tests.support.processes import wait_for
-from workers.jobs.attempt import Attempt, AttemptsAtHand, AttemptStopped, StopReason
+from workers.jobs.attempt import Attempt, AttemptStopped, RunningAttempts, StopReason
 from workers.jobs.cancellation import CancellationWatch, cancel_stopped
 from workers.jobs.planning import PlanningThreads
 
@@ -38,11 +38,11 @@ def attempt(database: Database, driver: Cancelled) -> Attempt:
 
 def looked(database: Database, attempt: Attempt, **values: object) -> StopReason | None:
     """What the watch makes of a job with these columns."""
-    at_hand = AttemptsAtHand()
-    with at_hand.holding(attempt):
+    running_attempts = RunningAttempts()
+    with running_attempts.holding(attempt):
         with database.write() as session:
             session.execute(update(JobRow).values(**values))
-        watch = CancellationWatch(database, at_hand)
+        watch = CancellationWatch(database, running_attempts)
         watch.step()
         watch.cancel_spark_jobs()
     return attempt.reason
@@ -82,9 +82,9 @@ def test_what_leaves_with_its_worker_ends_gently_if_it_streams(attempt: Attempt,
 
 @pytest.mark.one_database
 def test_the_time_limit_of_a_run_is_kept(database: Database, attempt: Attempt, driver: Cancelled) -> None:
-    at_hand, now = AttemptsAtHand(), 99.0
-    watch = CancellationWatch(database, at_hand, lambda: now)
-    with at_hand.holding(attempt):
+    running_attempts, now = RunningAttempts(), 99.0
+    watch = CancellationWatch(database, running_attempts, lambda: now)
+    with running_attempts.holding(attempt):
         watch.mark_overdue()
         assert attempt.reason is None
         now = 100.0
@@ -96,13 +96,13 @@ def test_the_time_limit_of_a_run_is_kept(database: Database, attempt: Attempt, d
 
 @pytest.mark.one_database
 def test_a_driver_that_hangs_keeps_no_other_attempt_from_being_stopped(database: Database, attempt: Attempt) -> None:
-    driver, at_hand = Hung(), AttemptsAtHand()
+    driver, running_attempts = Hung(), RunningAttempts()
     other = Attempt(replace(attempt.claim, job_id="job-2"), 0.0)
     for one in (attempt, other):
         one.driver = driver  # type: ignore[assignment]
     attempt.stop(StopReason.CANCELLED)
-    watch = CancellationWatch(database, at_hand, lambda: 1.0)
-    with at_hand.holding(attempt), at_hand.holding(other):
+    watch = CancellationWatch(database, running_attempts, lambda: 1.0)
+    with running_attempts.holding(attempt), running_attempts.holding(other):
         threading.Thread(target=watch.cancel_spark_jobs, daemon=True).start()
         wait_for("the thread to hang", lambda: driver.tags)
         for step in (watch.mark_overdue, watch.step):
@@ -117,14 +117,14 @@ def test_a_driver_that_hangs_keeps_no_other_attempt_from_being_stopped(database:
 def test_spark_jobs_of_an_abandoned_planning_are_cancelled(
     database: Database, attempt: Attempt, driver: Cancelled
 ) -> None:
-    at_hand, release = AttemptsAtHand(), threading.Event()
+    running_attempts, release = RunningAttempts(), threading.Event()
     attempt.stop(StopReason.STOP_REQUESTED)
     with pytest.raises(AttemptStopped):
-        PlanningThreads(at_hand.abandoned).run(attempt, release.wait)
-    watch = CancellationWatch(database, at_hand)
+        PlanningThreads(running_attempts.abandoned).run(attempt, release.wait)
+    watch = CancellationWatch(database, running_attempts)
     watch.cancel_spark_jobs()
     assert driver.tags == [attempt.tag], "it is at no mini-batch that could end by itself"
     release.set()
-    wait_for("its end", lambda: not at_hand.abandoned.all())
+    wait_for("its end", lambda: not running_attempts.abandoned.all())
     watch.cancel_spark_jobs()
     assert driver.tags == [attempt.tag]

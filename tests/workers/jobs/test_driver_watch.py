@@ -12,7 +12,7 @@ import pytest
 from service.store.leases import Claim
 from tests.support.clocks import ManualSeconds
 from workers.driver.driver import Driver, Executors
-from workers.jobs.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
 from workers.process.watchdog import DriverWatch
 
 TIMEOUT = 10.0
@@ -60,9 +60,9 @@ class Bench:
 
     def __init__(self) -> None:
         self.clock = ManualSeconds()
-        self.at_hand = AttemptsAtHand()
+        self.running_attempts = RunningAttempts()
         self.runtime = Runtime()
-        self.watch = DriverWatch(self.runtime, self.at_hand, TIMEOUT, self.clock)  # type: ignore[arg-type]
+        self.watch = DriverWatch(self.runtime, self.running_attempts, TIMEOUT, self.clock)  # type: ignore[arg-type]
         self.drivers: list[Processes] = []
 
     def start(self) -> Processes:
@@ -79,8 +79,8 @@ class Bench:
         claim = Claim(f"job-{id(driver)}", "default", "run", "a job", {}, 1, "w1", 0, 0, 60_000)
         attempt = Attempt(claim, float("inf"), self.clock)
         attempt.driver = driver
-        with self.at_hand.holding(attempt):
-            self.at_hand.keep(attempt)
+        with self.running_attempts.holding(attempt):
+            self.running_attempts.keep(attempt)
         return attempt
 
     def look_at(self, seconds: float) -> bool:
@@ -178,7 +178,7 @@ def test_an_attempt_on_a_driver_that_was_replaced_stops_once_that_is_gone(bench:
 
 def test_a_driver_without_executors_is_given_up_after_its_time(bench: Bench) -> None:
     driver = bench.start()
-    driver.seconds_alone, driver.executors = ALONE, NONE_LEFT
+    driver.seconds_without_executors, driver.executors = ALONE, NONE_LEFT
 
     def look_at(seconds: float) -> bool:
         bench.clock.now = seconds
@@ -191,17 +191,19 @@ def test_a_driver_without_executors_is_given_up_after_its_time(bench: Bench) -> 
     driver.executors = NONE_LEFT
     assert [look_at(at) for at in (121, 121 + ALONE)] == [True, True]
     after = bench.start()
-    after.seconds_alone, after.executors = ALONE, NONE_LEFT
+    after.seconds_without_executors, after.executors = ALONE, NONE_LEFT
     assert [look_at(at) for at in (130, 130 + ALONE, 130.5 + ALONE)] == [True, True, False]
     assert bench.runtime.discarded == [after]
 
 
-@pytest.mark.parametrize(("seconds_alone", "executors"), [(None, NONE_LEFT), (ALONE, None), (ALONE, SOME_LEFT)])
+@pytest.mark.parametrize(
+    ("seconds_without_executors", "executors"), [(None, NONE_LEFT), (ALONE, None), (ALONE, SOME_LEFT)]
+)
 def test_nothing_follows_from_executors_that_are_there_or_not_known(
-    bench: Bench, seconds_alone: float | None, executors: Executors | None
+    bench: Bench, seconds_without_executors: float | None, executors: Executors | None
 ) -> None:
     driver = bench.start()
-    driver.seconds_alone, driver.executors = seconds_alone, executors
+    driver.seconds_without_executors, driver.executors = seconds_without_executors, executors
     for at in (1, 9, 17):
         assert bench.look_at(at)
         bench.watch.ping()

@@ -23,7 +23,7 @@ from service.store.tables import JobRow
 from tests.support import lifecycle
 from tests.support.databases import PostgresDatabases, lose_answer_of_commit
 from tests.support.servers import running_postgres
-from workers.jobs.attempt import AttemptsAtHand
+from workers.jobs.attempt import RunningAttempts
 from workers.jobs.lease import hand_back_job
 from workers.jobs.outcome import HandBack
 from workers.process.job_runner import JobRunner
@@ -84,7 +84,7 @@ def test_what_was_done_without_an_answer_counts_as_done_and_is_rung_for(
         settings,
         postgres_database,
         NoDriver(),
-        AttemptsAtHand(),
+        RunningAttempts(),
         "w1",
         ring=lambda job_id, queue: rung.append((job_id, queue)),
         pause=lambda _: None,

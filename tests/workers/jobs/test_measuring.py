@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 JOB = {"tables": {"orders": parquet("orders")}, "sql": "SELECT o.uid, COUNT(*) AS n FROM orders o GROUP BY o.uid"}
 
 
-@pytest.mark.parametrize("error", [MonitorError("Spark does not tell"), KeyError("nodes"), RecursionError()])
+@pytest.mark.parametrize("error", [MonitorError("Cannot read the status store"), KeyError("nodes"), RecursionError()])
 def test_operators_that_cannot_be_told_cost_nothing_but_themselves(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -120,7 +120,7 @@ def test_the_report_of_a_self_join_is_about_the_plan_that_ran(bench: Bench, monk
     join = next(node for node in plan.after.nodes if node.operator == "Join")
     assert {each.id: each.rows for each in figures.run_by.nodes}[join.id] == 20_000 + 20 * 20
     assert (skew.skewed, skew.setting, skew.stages) == (False, None, ())
-    assert "eager_aggregation aggregates its rows before the join, nothing needs to change" in skew.advice
+    assert "aggregated before the join, by eager_aggregation. Nothing needs to change" in skew.advice
     assert {(key.role, key.hot_keys[0].value, key.rows_on_one_task) for key in skew.keys} == {("join key", "7", None)}
     # Two thirds of the groups were taken to have the hot key.
     (wrong,) = [one for one in estimates.wrong if one.rule is not None]

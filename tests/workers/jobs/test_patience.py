@@ -9,7 +9,7 @@ from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy.exc import DataError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from workers.jobs.lease import patiently
+from workers.jobs.lease import retry_on_database_fault
 
 
 def failing(*errors: Exception) -> Callable[[int], int]:
@@ -36,14 +36,14 @@ def test_everything_that_means_away_is_waited_for() -> None:
         PoolTimeoutError("all connections are taken"),
         InternalError("UPDATE", None, ReadOnlySqlTransaction("a standby")),
     )
-    assert patiently(failing(*errors), pause=pauses.append) == 4
+    assert retry_on_database_fault(failing(*errors), pause=pauses.append) == 4
     assert pauses == [0.5, 1, 2, 4]
 
 
 def test_patience_ends_with_the_last_error_after_a_minute() -> None:
     pauses: list[float] = []
     with pytest.raises(OperationalError):
-        patiently(failing(*[LOCKED] * 8), pause=pauses.append)
+        retry_on_database_fault(failing(*[LOCKED] * 8), pause=pauses.append)
     assert sum(pauses) == 63.5
 
 
@@ -54,13 +54,13 @@ def test_patience_ends_when_it_is_told_to() -> None:
         now[0] += seconds
 
     with pytest.raises(OperationalError):
-        patiently(failing(*[LOCKED] * 8), pause=pause, seconds=5, clock=lambda: now[0])
+        retry_on_database_fault(failing(*[LOCKED] * 8), pause=pause, seconds=5, clock=lambda: now[0])
     assert now == [5.0]
-    assert patiently(failing(*[LOCKED] * 4), pause=pause, seconds=5, clock=lambda: now[0]) == 4
+    assert retry_on_database_fault(failing(*[LOCKED] * 4), pause=pause, seconds=5, clock=lambda: now[0]) == 4
 
 
 def test_other_errors_are_raised_at_once() -> None:
     pauses: list[float] = []
     with pytest.raises(DataError):
-        patiently(failing(DataError("INSERT", None, CAUSE)), pause=pauses.append)
+        retry_on_database_fault(failing(DataError("INSERT", None, CAUSE)), pause=pauses.append)
     assert pauses == []

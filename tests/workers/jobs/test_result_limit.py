@@ -15,7 +15,7 @@ from tests.support.bench import Bench, SharedDriver
 from tests.support.drivers import Cancelled
 from tests.support.processes import wait_for
 from tests.support.tables import ENDLESS
-from workers.jobs.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
 from workers.jobs.outcome import verdict_of
 from workers.jobs.results import ResultLimit, relative_path
 from workers.process.job_runner import JobRunner
@@ -30,9 +30,9 @@ def attempt() -> Attempt:
 
 
 def looked(attempt: Attempt, results: Path, most_bytes: int) -> StopReason | None:
-    at_hand = AttemptsAtHand()
-    with at_hand.holding(attempt):
-        ResultLimit(at_hand, results, most_bytes).step()
+    running_attempts = RunningAttempts()
+    with running_attempts.holding(attempt):
+        ResultLimit(running_attempts, results, most_bytes).step()
     return attempt.reason
 
 
@@ -94,7 +94,7 @@ def test_a_result_that_is_too_large_ends_its_job(bench: Bench) -> None:
     # One part is written soon, the other never: Spark holds rows of a file back until there are many.
     endless = "SELECT v, k AS w FROM a UNION ALL SELECT a.v AS v, b.v AS w FROM a JOIN b ON a.k = b.k"
     job_id = bench.submit({**ENDLESS, "sql": endless})
-    limit = ResultLimit(bench.at_hand, bench.settings.results_dir, 1_000)
+    limit = ResultLimit(bench.running_attempts, bench.settings.results_dir, 1_000)
     with bench.running(job_id) as attempt:
         # From then on its files may go at any time.
         wait_for("a result beyond the limit", lambda: looked_at(limit, attempt), 60)
@@ -109,7 +109,7 @@ def test_a_result_that_is_too_large_ends_its_job(bench: Bench) -> None:
 def test_one_that_is_found_too_large_at_its_end_is_not_kept(bench: Bench) -> None:
     settings = bench.settings
     settings.limits = LimitSettings(result_bytes=ByteSize(1))
-    runner = JobRunner(settings, bench.database, SharedDriver(bench.driver), bench.at_hand, "w1", bench.ring)
+    runner = JobRunner(settings, bench.database, SharedDriver(bench.driver), bench.running_attempts, "w1", bench.ring)
     job_id = bench.submit({**ENDLESS, "sql": "SELECT a.v AS v FROM a LIMIT 1"})
     runner.run(job_id)
     job = bench.job(job_id)

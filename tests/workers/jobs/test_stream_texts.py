@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.jobs.outcome import StreamTexts
+from workers.jobs.outcome import StreamErrorTexts
 
 OURS = Path("/var/my streams%é[1]")
 
@@ -24,11 +24,11 @@ OURS = Path("/var/my streams%é[1]")
     ],
 )
 def test_what_the_services_own_files_are_about_is_not_for_clients(text: str, is_told: bool) -> None:
-    assert StreamTexts(OURS)(text) == (text if is_told else None)
+    assert StreamErrorTexts(OURS)(text) == (text if is_told else None)
 
 
 def test_what_is_told_of_copies_is_for_clients() -> None:
-    texts = StreamTexts(OURS)
-    texts.of_copies = lambda text: text.replace(f"{OURS}/job/g1/dimensions/u/v1/00000.csv", "names/0.csv")
+    texts = StreamErrorTexts(OURS)
+    texts.with_own_names = lambda text: text.replace(f"{OURS}/job/g1/dimensions/u/v1/00000.csv", "names/0.csv")
     assert texts(f"{OURS}/job/g1/dimensions/u/v1/00000.csv is broken") == "names/0.csv is broken"
     assert texts(f"{OURS}/job/g1/dimensions/u/v1/00000.csv is broken, {OURS}/job too") is None

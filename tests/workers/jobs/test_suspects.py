@@ -16,7 +16,7 @@ from service.store.session import Database
 from tests.support import lifecycle
 from tests.support.processes import wait_for
 from workers.jobs.admission import Suspects
-from workers.jobs.attempt import Attempt, AttemptsAtHand, AttemptStopped, StopReason
+from workers.jobs.attempt import Attempt, AttemptStopped, RunningAttempts, StopReason
 from workers.jobs.planning import PlanningThreads
 
 pytestmark = pytest.mark.one_database
@@ -39,7 +39,7 @@ def claimed(database: Database, job_id: str, crashes: int, queue: Queue = Queue.
 def asked(suspects: Suspects, database: Database) -> str | None:
     """What is kept apart, in words of SQL."""
     with database.read() as session:
-        apart = suspects.apart(session)
+        apart = suspects.excluded_jobs(session)
     return None if apart is None else str(apart)
 
 
@@ -59,7 +59,7 @@ def test_what_is_at_hand_keeps_others_away_until_it_has_ended(
     database: Database, crashes: int, queue: Queue, apart: str | None
 ) -> None:
     claim = claimed(database, "a", crashes, queue)
-    suspects = Suspects(AttemptsAtHand())
+    suspects = Suspects(RunningAttempts())
     assert suspects.claim(lambda: claim) is claim
     # As soon as it is claimed, and until its thread has left it.
     assert asked(suspects, database) == apart
@@ -71,51 +71,51 @@ def test_what_is_at_hand_keeps_others_away_until_it_has_ended(
 @pytest.mark.parametrize("gets_on", [True, False])
 def test_a_stream_keeps_others_away_until_it_gets_on_or_has_ended(database: Database, *, gets_on: bool) -> None:
     claim = claimed(database, "s", 1, Queue.STREAM)
-    at_hand = AttemptsAtHand()
-    suspects = Suspects(at_hand)
+    running_attempts = RunningAttempts()
+    suspects = Suspects(running_attempts)
     suspects.claim(lambda: claim)
     attempt = Attempt(claim, float("inf"))
-    with suspects.running(claim), at_hand.holding(attempt):
-        at_hand.keep(attempt)
+    with suspects.running(claim), running_attempts.holding(attempt):
+        running_attempts.keep(attempt)
     assert asked(suspects, database) == LAST_CHANCES
     if gets_on:
         with database.write() as session:
             assert streaming_jobs.mark_steady(session, claim, database.now(session))
     else:
-        at_hand.release(attempt)
+        running_attempts.release(attempt)
     assert asked(suspects, database) is None
 
 
 def test_a_planning_that_was_abandoned_keeps_others_away_until_it_ends(database: Database) -> None:
     claim = claimed(database, "a", 2)
-    at_hand, release = AttemptsAtHand(), threading.Event()
-    suspects = Suspects(at_hand)
+    running_attempts, release = RunningAttempts(), threading.Event()
+    suspects = Suspects(running_attempts)
     suspects.claim(lambda: claim)
     attempt = Attempt(claim, float("inf"))
-    with suspects.running(claim), at_hand.holding(attempt):
+    with suspects.running(claim), running_attempts.holding(attempt):
         attempt.stop(StopReason.CANCELLED)
         with pytest.raises(AttemptStopped):
-            PlanningThreads(at_hand.abandoned).run(attempt, release.wait)
+            PlanningThreads(running_attempts.abandoned).run(attempt, release.wait)
     assert asked(suspects, database) == ALL
     release.set()
-    wait_for("the planning to end", lambda: not at_hand.abandoned.all())
+    wait_for("the planning to end", lambda: not running_attempts.abandoned.all())
     assert asked(suspects, database) is None
 
 
 def test_without_a_claim_any_job_may_begin(database: Database) -> None:
-    suspects = Suspects(AttemptsAtHand())
+    suspects = Suspects(RunningAttempts())
     assert suspects.claim(lambda: None) is None
     assert asked(suspects, database) is None
 
 
 def test_of_threads_that_claim_at_once_each_sees_what_the_others_took(database: Database) -> None:
-    suspects = Suspects(AttemptsAtHand())
+    suspects = Suspects(RunningAttempts())
     last = [claimed(database, f"last-{number}", 2) for number in range(8)]
 
     def take(claim: Claim) -> Claim | None:
         def choose() -> Claim | None:
             with database.read() as session:
-                return claim if suspects.apart(session) is None else None
+                return claim if suspects.excluded_jobs(session) is None else None
 
         return suspects.claim(choose)
 

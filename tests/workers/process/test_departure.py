@@ -10,22 +10,22 @@ import pytest
 from service.store.leases import Claim
 from tests.support.drivers import Hung
 from tests.support.processes import start_python, wait_for
-from workers.jobs.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
 from workers.jobs.outcome import HandBack
-from workers.process.shutdown import Departure
+from workers.process.shutdown import Shutdown
 
 
 class Bench:
     """What a departure works on, and what it did."""
 
     def __init__(self, drain_seconds: float) -> None:
-        self.at_hand = AttemptsAtHand()
+        self.running_attempts = RunningAttempts()
         self.done: list[str] = []
         self.handed_back: list[HandBack] = []
         self.fails = False
-        self.departure = Departure(
+        self.departure = Shutdown(
             "w1",
-            self.at_hand,
+            self.running_attempts,
             drain_seconds,
             hand_back=self._hand_back,
             kill_driver=lambda: self.done.append("driver killed"),
@@ -66,12 +66,12 @@ def attempt() -> Attempt:
 
 
 def test_asked_it_ends_when_its_jobs_have(bench: Bench) -> None:
-    with bench.at_hand.holding(job := attempt()):
-        bench.departure.ask()
-        bench.departure.ask()
+    with bench.running_attempts.holding(job := attempt()):
+        bench.departure.request()
+        bench.departure.request()
         wait_for("the messages to stop", bench.has("no more messages"))
-        assert bench.at_hand.closed
-        assert bench.departure.told
+        assert bench.running_attempts.closed
+        assert bench.departure.is_requested
         assert job.reason is None
         assert "ended" not in bench.done
     wait_for("the end", bench.has("ended"))
@@ -80,18 +80,18 @@ def test_asked_it_ends_when_its_jobs_have(bench: Bench) -> None:
 
 
 def test_a_job_that_is_just_being_claimed_goes_on(bench: Bench) -> None:
-    with bench.at_hand.taking():
-        bench.departure.ask()
+    with bench.running_attempts.taking():
+        bench.departure.request()
         wait_for("the messages to stop", bench.has("no more messages"))
-        with bench.at_hand.holding(late := attempt()):
+        with bench.running_attempts.holding(late := attempt()):
             assert late.reason is None
         assert "ended" not in bench.done
     wait_for("the end", bench.has("ended"))
 
 
 def test_an_order_after_a_request_makes_it_hand_back(bench: Bench) -> None:
-    with bench.at_hand.holding(job := attempt()):
-        bench.departure.ask()
+    with bench.running_attempts.holding(job := attempt()):
+        bench.departure.request()
         wait_for("the messages to stop", bench.has("no more messages"))
         bench.departure.order()
         wait_for("the order to stop", lambda: job.reason)
@@ -102,7 +102,7 @@ def test_an_order_after_a_request_makes_it_hand_back(bench: Bench) -> None:
 
 @pytest.mark.not_quick
 def test_a_runner_that_does_not_end_is_not_waited_for(bench: Bench) -> None:
-    with bench.at_hand.holding(attempt()):
+    with bench.running_attempts.holding(attempt()):
         bench.departure.order()
         wait_for("the driver's end", bench.has("driver killed"), 20)
         assert [given.error.code for given in bench.handed_back] == ["handed_back"]
@@ -111,7 +111,7 @@ def test_a_runner_that_does_not_end_is_not_waited_for(bench: Bench) -> None:
 
 @pytest.mark.not_quick
 def test_a_driver_that_hangs_keeps_no_job_from_being_handed_back(bench: Bench) -> None:
-    with bench.at_hand.holding(job := attempt()):
+    with bench.running_attempts.holding(job := attempt()):
         job.driver = Hung()  # type: ignore[assignment]
         bench.departure.order()
         wait_for("the driver's end", bench.has("driver killed"), 20)
@@ -142,5 +142,5 @@ def test_a_process_ends_although_a_thread_of_it_does_not(tmp_path: Path) -> None
 
 def test_a_broker_that_is_away_holds_nothing_up(bench: Bench) -> None:
     bench.fails = True
-    bench.departure.ask()
+    bench.departure.request()
     wait_for("the end", bench.has("ended"))

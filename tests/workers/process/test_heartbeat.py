@@ -17,7 +17,7 @@ from service.store.workers import WorkerFacts
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from workers.engine.spark.status_store import MonitorError
-from workers.jobs.attempt import Attempt, AttemptsAtHand, StopReason
+from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
 from workers.process.heartbeat import Heartbeat, ProgressReporter
 
 LEASE_MS = 30_000
@@ -40,9 +40,9 @@ def lease_left(database: Database, clock: ManualClock) -> int:
 
 
 def test_a_lease_is_renewed_while_the_attempt_goes_on(database: Database, clock: ManualClock, attempt: Attempt) -> None:
-    at_hand = AttemptsAtHand()
-    heartbeat = Heartbeat(database, "w1", at_hand, LEASE_MS)
-    with at_hand.holding(attempt):
+    running_attempts = RunningAttempts()
+    heartbeat = Heartbeat(database, "w1", running_attempts, LEASE_MS)
+    with running_attempts.holding(attempt):
         for _ in range(30):
             clock.ms += 20_000
             heartbeat.step()
@@ -53,9 +53,9 @@ def test_a_lease_is_renewed_while_the_attempt_goes_on(database: Database, clock:
 def test_the_lease_of_a_runner_that_does_not_stop_runs_out(
     database: Database, clock: ManualClock, attempt: Attempt
 ) -> None:
-    at_hand = AttemptsAtHand()
-    heartbeat = Heartbeat(database, "w1", at_hand, LEASE_MS)
-    with at_hand.holding(attempt):
+    running_attempts = RunningAttempts()
+    heartbeat = Heartbeat(database, "w1", running_attempts, LEASE_MS)
+    with running_attempts.holding(attempt):
         clock.ms += 20_000
         attempt.stop(StopReason.TIMED_OUT)
         for _ in range(3):
@@ -69,7 +69,7 @@ def test_the_lease_of_a_runner_that_does_not_stop_runs_out(
 
 
 def test_a_late_step_does_not_bring_back_a_worker_that_left(database: Database, clock: ManualClock) -> None:
-    heartbeat = Heartbeat(database, "w1", AttemptsAtHand(), LEASE_MS)
+    heartbeat = Heartbeat(database, "w1", RunningAttempts(), LEASE_MS)
     beating, left = threading.Event(), threading.Event()
 
     def facts() -> WorkerFacts:
@@ -77,7 +77,7 @@ def test_a_late_step_does_not_bring_back_a_worker_that_left(database: Database, 
         assert left.wait(30)
         return WorkerFacts()
 
-    late = Heartbeat(database, "w2", AttemptsAtHand(), LEASE_MS, facts)
+    late = Heartbeat(database, "w2", RunningAttempts(), LEASE_MS, facts)
     thread = threading.Thread(target=late.step)
     thread.start()
     assert beating.wait(30)
@@ -100,9 +100,9 @@ def test_an_attempt_whose_lease_is_lost_is_stopped_and_no_other(
     lost = Attempt(lifecycle.claim(database, "job-2"), 60.0)
     with database.write() as session:
         session.execute(update(JobRow).where(JobRow.id == "job-2").values(lease_owner="w2"))
-    at_hand, drained = AttemptsAtHand(), []
-    heartbeat = Heartbeat(database, "w1", at_hand, LEASE_MS, drain=lambda: drained.append(clock.ms))
-    with at_hand.holding(attempt), at_hand.holding(lost):
+    running_attempts, drained = RunningAttempts(), []
+    heartbeat = Heartbeat(database, "w1", running_attempts, LEASE_MS, drain=lambda: drained.append(clock.ms))
+    with running_attempts.holding(attempt), running_attempts.holding(lost):
         heartbeat.step()
     assert (attempt.reason, lost.reason) == (None, StopReason.LEASE_LOST)
     assert drained == []
@@ -110,7 +110,7 @@ def test_an_attempt_whose_lease_is_lost_is_stopped_and_no_other(
 
 def test_a_worker_that_was_asked_to_drain_learns_of_it_with_every_beat(database: Database, clock: ManualClock) -> None:
     drained: list[int] = []
-    heartbeat = Heartbeat(database, "w1", AttemptsAtHand(), LEASE_MS, drain=lambda: drained.append(clock.ms))
+    heartbeat = Heartbeat(database, "w1", RunningAttempts(), LEASE_MS, drain=lambda: drained.append(clock.ms))
     heartbeat.step()
     with database.write() as session:
         workers.request_drain(session, "w1", clock.ms)
@@ -141,7 +141,7 @@ class Monitored:
 
 
 def test_progress_is_stored_of_attempts_that_moved(database: Database) -> None:
-    at_hand = AttemptsAtHand()
+    running_attempts = RunningAttempts()
     driver: Any = Monitored({})
     attempts: dict[str, Attempt] = {}
     for job_id in ("waits", "stops", "streams", "fails", "moves"):
@@ -151,10 +151,10 @@ def test_progress_is_stored_of_attempts_that_moved(database: Database) -> None:
         attempt.streams = job_id == "streams"
         if job_id != "fails":
             driver.told[attempt.run_tag] = 0
-        with at_hand.holding(attempt):
-            at_hand.keep(attempt)
+        with running_attempts.holding(attempt):
+            running_attempts.keep(attempt)
     attempts["stops"].stop(StopReason.CANCELLED)
-    reporter = ProgressReporter(database, at_hand)
+    reporter = ProgressReporter(database, running_attempts)
     found = []
     for done in (0, 1, 1, 2):
         driver.told[attempts["moves"].run_tag] = done

@@ -112,7 +112,7 @@ def test_success(bench: Bench) -> None:
         ("attempt", "SUCCEEDED"),
         ("status", "SUCCEEDED"),
     ]
-    assert bench.at_hand.all() == ()
+    assert bench.running_attempts.all() == ()
 
 
 class Flaky(Database):
@@ -147,7 +147,9 @@ def run_flaky(bench: Bench, job_id: str, lost: Mapping[int, Exception]) -> list[
     database = Flaky(bench.settings.database_url, lost)
     settings, drivers = bench.settings, SharedDriver(bench.driver)
     try:
-        JobRunner(settings, database, drivers, bench.at_hand, "w1", bench.ring, pause=pauses.append).run(job_id)
+        JobRunner(settings, database, drivers, bench.running_attempts, "w1", bench.ring, pause=pauses.append).run(
+            job_id
+        )
     finally:
         database.close()
     return pauses
@@ -187,7 +189,7 @@ def test_a_database_away_for_good_is_no_end_of_the_job(bench: Bench, gone_from: 
         bench.settings,
         database,
         SharedDriver(bench.driver),
-        bench.at_hand,
+        bench.running_attempts,
         "w1",
         bench.ring,
         pause=lambda _: None,
@@ -201,7 +203,7 @@ def test_a_database_away_for_good_is_no_end_of_the_job(bench: Bench, gone_from: 
     database.close()
     job = bench.job(job_id)
     assert (job.status, job.error, job.lease_owner) == (status, None, "w1")
-    assert bench.at_hand.all() == ()
+    assert bench.running_attempts.all() == ()
 
 
 class NoDriver:
@@ -214,7 +216,7 @@ class NoDriver:
 
 def test_a_worker_without_spark_takes_no_job_and_spends_no_attempt(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
-    runner = JobRunner(bench.settings, bench.database, NoDriver(), bench.at_hand, "w1", bench.ring)
+    runner = JobRunner(bench.settings, bench.database, NoDriver(), bench.running_attempts, "w1", bench.ring)
     with pytest.raises(SparkUnavailableError, match="cluster_unreachable: No Spark master answers"):
         runner.run(job_id)
     job = bench.job(job_id)
@@ -226,17 +228,19 @@ class ClosingDriver(SharedDriver):
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench.driver)
-        self._at_hand = bench.at_hand
+        self._running_attempts = bench.running_attempts
 
     def driver(self) -> Driver:
         """After the order to stop."""
-        self._at_hand.close()
+        self._running_attempts.close()
         return super().driver()
 
 
 def test_a_worker_told_to_stop_while_it_waits_for_spark_claims_nothing(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
-    JobRunner(bench.settings, bench.database, ClosingDriver(bench), bench.at_hand, "w1", bench.ring).run(job_id)
+    JobRunner(bench.settings, bench.database, ClosingDriver(bench), bench.running_attempts, "w1", bench.ring).run(
+        job_id
+    )
     assert (bench.job(job_id).status, bench.job(job_id).fence) == ("QUEUED", 0)
 
 
@@ -424,7 +428,7 @@ def test_a_defect_is_told_without_its_stack(bench: Bench, caplog: pytest.LogCapt
 
 def test_cancel_ends_the_job_and_its_tasks(bench: Bench) -> None:
     job_id = bench.submit(ENDLESS)
-    watch = CancellationWatch(bench.database, bench.at_hand)
+    watch = CancellationWatch(bench.database, bench.running_attempts)
     with bench.running(job_id) as attempt:
         watch.step()
         assert attempt.reason is None
@@ -445,7 +449,7 @@ def test_cancel_ends_the_job_and_its_tasks(bench: Bench) -> None:
 def test_the_time_limit_ends_the_job(bench: Bench) -> None:
     job_id = bench.submit(ENDLESS, timeout_ms=600_000)
     with bench.running(job_id) as attempt:
-        CancellationWatch(bench.database, bench.at_hand, clock=lambda: attempt.deadline).mark_overdue()
+        CancellationWatch(bench.database, bench.running_attempts, clock=lambda: attempt.deadline).mark_overdue()
         assert attempt.reason is StopReason.TIMED_OUT
     job = bench.job(job_id)
     assert job.error is not None
@@ -463,7 +467,7 @@ def test_an_attempt_begun_after_the_time_limit_ends_at_once(bench: Bench) -> Non
 
 def test_an_attempt_that_lost_its_lease_publishes_nothing(bench: Bench) -> None:
     job_id = bench.submit(ENDLESS)
-    heartbeat = Heartbeat(bench.database, "w1", bench.at_hand, 30_000)
+    heartbeat = Heartbeat(bench.database, "w1", bench.running_attempts, 30_000)
     with bench.running(job_id) as attempt:
         heartbeat.step()
         assert attempt.reason is None
@@ -480,7 +484,7 @@ def test_an_attempt_that_lost_its_lease_publishes_nothing(bench: Bench) -> None:
 def test_a_stopping_worker_hands_the_job_back(bench: Bench) -> None:
     job_id = bench.submit(ENDLESS)
     with bench.running(job_id) as attempt:
-        bench.at_hand.close()
+        bench.running_attempts.close()
         attempt.stop(StopReason.WORKER_STOPPING)
     job = bench.job(job_id)
     assert (job.status, job.lease_owner, bench.rung) == ("QUEUED", None, [job_id])
@@ -491,7 +495,7 @@ def test_a_stopping_worker_hands_the_job_back(bench: Bench) -> None:
 
 def test_progress_is_stored_when_it_changed(bench: Bench) -> None:
     job_id = bench.submit(ENDLESS)
-    reporter = ProgressReporter(bench.database, bench.at_hand)
+    reporter = ProgressReporter(bench.database, bench.running_attempts)
 
     def is_stored_once() -> bool:
         reporter.step()

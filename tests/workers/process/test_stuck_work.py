@@ -24,7 +24,7 @@ from tests.support import lifecycle
 from tests.support.hanging import silent_gateway
 from tests.support.processes import wait_for
 from workers.driver.driver import Driver
-from workers.jobs.attempt import Attempt, AttemptsAtHand, AttemptStopped, StopReason
+from workers.jobs.attempt import Attempt, AttemptStopped, RunningAttempts, StopReason
 from workers.jobs.lease import hand_back_job
 from workers.jobs.outcome import HandBack, Verdict, verdict_of
 from workers.jobs.planning import PlanningThreads, is_in_jvm_call
@@ -40,11 +40,11 @@ class Processes(Driver):
     left = 0
     of_tags: tuple[str, ...] = ()
 
-    def tasks_left_behind(self) -> int:
+    def leftover_tasks(self) -> int:
         """See `Driver`."""
         return self.left
 
-    def tasks_left_behind_by(self, tag: str) -> int:
+    def leftover_tasks_of(self, tag: str) -> int:
         """See `Driver`."""
         return self.left if tag in self.of_tags else 0
 
@@ -65,11 +65,11 @@ class Bench:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.at_hand = AttemptsAtHand()
+        self.running_attempts = RunningAttempts()
         self.runtime = Runtime(None)
         self.left = 0
-        self.stuck = StuckWork(self.runtime, self.at_hand, PATIENCE, self.clock, self._leave)  # type: ignore[arg-type]
-        self.watch = DriverWatch(self.runtime, self.at_hand, 10, self.clock)  # type: ignore[arg-type]
+        self.stuck = StuckWork(self.runtime, self.running_attempts, PATIENCE, self.clock, self._leave)  # type: ignore[arg-type]
+        self.watch = DriverWatch(self.runtime, self.running_attempts, 10, self.clock)  # type: ignore[arg-type]
         self.driver = self.next_driver()
 
     def clock(self) -> float:
@@ -92,8 +92,8 @@ class Bench:
     def at_work(self, claim: Claim) -> Attempt:
         """An attempt that is not at its driver yet."""
         attempt = Attempt(claim, float("inf"), self.clock)
-        with self.at_hand.holding(attempt):
-            self.at_hand.keep(attempt)
+        with self.running_attempts.holding(attempt):
+            self.running_attempts.keep(attempt)
         return attempt
 
     def on_driver(self, claim: Claim) -> Attempt:
@@ -125,7 +125,7 @@ def claimed(database: Database, job_id: str) -> Claim:
 
 def ended(database: Database, bench: Bench, attempt: Attempt, verdict: Verdict) -> JobStatus:
     """What the runner makes of an attempt's end."""
-    bench.at_hand.release(attempt)
+    bench.running_attempts.release(attempt)
     if isinstance(verdict, HandBack):
         hand_back_job(database, attempt.claim, verdict, seconds=0)
     else:
@@ -142,7 +142,7 @@ def told(database: Database, job_id: str) -> list[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize(
-    ("stuck_seconds", "are_others_at_work", "ends"),
+    ("stuck_seconds", "others_make_progress", "ends"),
     [
         (0, False, False),
         (30, False, False),
@@ -152,8 +152,8 @@ def told(database: Database, job_id: str) -> list[tuple[str, str | None]]:
         (301, True, True),
     ],
 )
-def test_others_are_given_time(stuck_seconds: float, are_others_at_work: bool, ends: bool) -> None:
-    told = is_to_end(stuck_seconds=stuck_seconds, patience_seconds=30, are_others_at_work=are_others_at_work)
+def test_others_are_given_time(stuck_seconds: float, others_make_progress: bool, ends: bool) -> None:
+    told = is_to_end(stuck_seconds=stuck_seconds, patience_seconds=30, others_make_progress=others_make_progress)
     assert told is ends
 
 
@@ -241,11 +241,11 @@ def test_who_waits_for_the_database_is_not_deaf(bench: Bench, database: Database
     attempt = bench.on_driver(claimed(database, "a"))
     attempt.stop(StopReason.CANCELLED)
     bench.now += 5
-    with attempt.aside():
+    with attempt.waiting_for_database():
         assert bench.later(60)
     # Back at its driver, which has done nothing yet.
     assert bench.later(PATIENCE)
-    with attempt.aside():
+    with attempt.waiting_for_database():
         assert bench.later(60)
     assert not bench.later(PATIENCE + 1)
 
@@ -270,9 +270,9 @@ def abandoned(bench: Bench, database: Database, plan: Callable[[], object], numb
     attempt = bench.on_driver(claimed(database, f"planned-{number}"))
     attempt.stop(StopReason.CANCELLED)
     with pytest.raises(AttemptStopped):
-        PlanningThreads(bench.at_hand.abandoned).run(attempt, plan)
+        PlanningThreads(bench.running_attempts.abandoned).run(attempt, plan)
     attempt.settle()
-    bench.at_hand.release(attempt)
+    bench.running_attempts.release(attempt)
     yield
 
 
@@ -285,7 +285,7 @@ def test_a_driver_that_does_not_answer_an_abandoned_planning_is_ended(bench: Ben
         # The one after it has nothing to do with that call.
         bench.next_driver()
         assert bench.later(10 * PATIENCE)
-    wait_for("the end of the planning", lambda: not bench.at_hand.abandoned.all())
+    wait_for("the end of the planning", lambda: not bench.running_attempts.abandoned.all())
 
 
 @pytest.mark.one_database
@@ -312,7 +312,7 @@ def test_an_abandoned_planning_that_waits_for_something_else_costs_no_driver(ben
 def looked(bench: Bench, seconds: float) -> int:
     """How many times the worker was asked to leave, after another look at the plannings so many seconds later."""
     bench.now += seconds
-    bench.stuck.look_at_plannings()
+    bench.stuck.check_plannings()
     return bench.left
 
 
@@ -328,7 +328,7 @@ def test_a_worker_that_abandoned_plannings_block_leaves(bench: Bench, database: 
         assert looked(bench, 2 * PATIENCE) == 0
         assert looked(bench, 1) == 1
     release.set()
-    wait_for("the end of the plannings", lambda: not bench.at_hand.abandoned.all())
+    wait_for("the end of the plannings", lambda: not bench.running_attempts.abandoned.all())
     assert looked(bench, 100 * PATIENCE) == 1
 
 
@@ -344,7 +344,7 @@ def test_a_worker_does_not_leave_while_the_end_of_the_driver_would_end_the_plann
         assert looked(bench, 0) == 0
         assert looked(bench, 11 * PATIENCE) == 0
         assert looked(bench, 1) == 1
-    wait_for("the end of the plannings", lambda: not bench.at_hand.abandoned.all())
+    wait_for("the end of the plannings", lambda: not bench.running_attempts.abandoned.all())
 
 
 @pytest.mark.not_quick
@@ -370,7 +370,7 @@ def test_the_time_of_a_planning_in_the_jvm_does_not_count(bench: Bench, database
         assert looked(bench, 2 * PATIENCE) == 0
         assert looked(bench, 1) == 1
     release.set()
-    wait_for("the end of the plannings", lambda: not bench.at_hand.abandoned.all())
+    wait_for("the end of the plannings", lambda: not bench.running_attempts.abandoned.all())
 
 
 @pytest.mark.one_database
@@ -385,7 +385,7 @@ def test_a_worker_leaves_for_one_planning_that_hangs_for_long(bench: Bench, data
         assert looked(bench, 10 * PATIENCE) == 1
         assert looked(bench, 1) == 2
     release.set()
-    wait_for("the end of the planning", lambda: not bench.at_hand.abandoned.all())
+    wait_for("the end of the planning", lambda: not bench.running_attempts.abandoned.all())
 
 
 @pytest.mark.not_quick
@@ -397,7 +397,7 @@ def test_plannings_that_end_in_time_do_not_make_a_worker_leave(bench: Bench, dat
             assert looked(bench, 0) == 0
             assert looked(bench, 10 * PATIENCE) == 0
             release.set()
-            wait_for("the end of the planning", lambda: not bench.at_hand.abandoned.all())
+            wait_for("the end of the planning", lambda: not bench.running_attempts.abandoned.all())
     assert looked(bench, 10 * PATIENCE) == 0
 
 
@@ -410,11 +410,11 @@ def test_a_worker_leaves_for_one_planning_that_is_in_the_jvm_now_and_then(bench:
         gateway.jvm.java.lang.System.nanoTime()
 
     with silent_gateway() as gateway, abandoned(bench, database, waits_and_calls):
-        (planning,) = bench.at_hand.abandoned.all()
+        (planning,) = bench.running_attempts.abandoned.all()
         assert looked(bench, 0) == 0
         assert looked(bench, 10 * PATIENCE) == 0
         release.set()
         wait_for("the call into the JVM", lambda: is_in_jvm_call(planning.thread))
         assert looked(bench, PATIENCE) == 0
         assert looked(bench, 1) == 1
-    wait_for("the end of the planning", lambda: not bench.at_hand.abandoned.all())
+    wait_for("the end of the planning", lambda: not bench.running_attempts.abandoned.all())

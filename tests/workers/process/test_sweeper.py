@@ -23,7 +23,7 @@ from service.store.tables import JobRow
 from service.streams.manage_streams import declare_stream
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
-from workers.jobs.attempt import Attempt, AttemptsAtHand
+from workers.jobs.attempt import Attempt, RunningAttempts
 from workers.process.heartbeat import Heartbeat
 from workers.process.maintenance import Sweeper
 
@@ -117,7 +117,7 @@ def test_rows_that_a_process_left_hidden_are_shown(database: Database, clock: Ma
         ingest.insert_batch(session, stream, new, database.now(session))
 
     def sweeper_of(worker: str) -> Sweeper:
-        beat = Heartbeat(database, worker, AttemptsAtHand(), 30_000).step
+        beat = Heartbeat(database, worker, RunningAttempts(), 30_000).step
         return Sweeper(database, worker, SETTINGS, tmp_path, Bell(), beat, streams=tmp_path)
 
     sweeper(database, tmp_path, Bell(), "leader").step()
@@ -298,9 +298,9 @@ def test_its_own_leases_are_renewed_before_the_sweep(database: Database, clock: 
     with database.write() as session:
         claim = leases.claim(session, "job-1", "w1", clock.ms, 30_000)
     assert claim is not None
-    at_hand = AttemptsAtHand()
-    heartbeat = Heartbeat(database, "w1", at_hand, 8_000)
-    with at_hand.holding(Attempt(claim, 0.0)):
+    running_attempts = RunningAttempts()
+    heartbeat = Heartbeat(database, "w1", running_attempts, 8_000)
+    with running_attempts.holding(Attempt(claim, 0.0)):
         own = started(Sweeper(database, "w1", SETTINGS, tmp_path, Bell(), heartbeat.step), clock)
         # Its leases have run out each time, and no step is so late that it waits for others.
         for _ in range(5):
@@ -361,8 +361,8 @@ def test_what_a_newer_version_stored_is_announced_only_while_one_may_understand_
     add(database)
     with database.write() as session:
         session.execute(update(JobRow).values(spec_version=SPEC_VERSION + 1))
-    bell, at_hand = Bell(), AttemptsAtHand()
-    own = Sweeper(database, "w1", SETTINGS, tmp_path, bell, Heartbeat(database, "w1", at_hand, 30_000).step)
+    bell, running_attempts = Bell(), RunningAttempts()
+    own = Sweeper(database, "w1", SETTINGS, tmp_path, bell, Heartbeat(database, "w1", running_attempts, 30_000).step)
     for _ in range(30):
         clock.ms += 5_000
         own.step()

@@ -84,8 +84,8 @@ def test_one_that_is_to_leave_takes_none_and_passes_its_message_on(
     bell = Bell()
     worker = Worker(worker_settings, bell)
     waits: list[float] = []
-    monkeypatch.setattr(worker._departure, "wait_for_order", waits.append)
-    worker._at_hand.refuse()
+    monkeypatch.setattr(worker._shutdown, "wait_for_order", waits.append)
+    worker._running_attempts.refuse()
     worker.run(jobs[0])
     assert bell.rung == [(jobs[0], "short")]
     assert counts(sqlite_database) == {("short", "QUEUED"): 2}
@@ -105,7 +105,7 @@ def test_it_listens_while_spark_is_there_and_it_is_not_to_leave(
         monkeypatch.setattr(SparkRuntime, "condition", SparkCondition(spark))
         worker._watch_messages()
     assert (said, bell.rung) == ([True, False, False, True], [(jobs[0], "short")])
-    worker._at_hand.refuse()
+    worker._running_attempts.refuse()
     worker._watch_messages()
     assert said[4:] == [False], "also where the order to leave was lost"
 
@@ -125,7 +125,7 @@ def test_it_takes_nothing_while_too_many_abandoned_plannings_go_on(
         attempt = Attempt(Claim(f"job-{number}", "default", RUN, "n", {}, 1, worker.id, 0, 0, 0), 0.0)
         attempt.stop(StopReason.CANCELLED)
         with pytest.raises(AttemptStopped):
-            PlanningThreads(worker._at_hand.abandoned).run(attempt, release.wait)
+            PlanningThreads(worker._running_attempts.abandoned).run(attempt, release.wait)
     worker.run(jobs[0])
     assert bell.rung == [(jobs[0], "short")]
     worker.held.received(jobs[1])
@@ -133,7 +133,7 @@ def test_it_takes_nothing_while_too_many_abandoned_plannings_go_on(
     assert (said, bell.rung) == ([False], [(job_id, "short") for job_id in jobs])
     assert counts(sqlite_database) == {("short", "QUEUED"): 2}
     release.set()
-    wait_for("the plannings to end", lambda: not worker._at_hand.abandoned.all())
+    wait_for("the plannings to end", lambda: not worker._running_attempts.abandoned.all())
     worker._watch_messages()
     assert said == [False, True]
     worker.run(jobs[0])

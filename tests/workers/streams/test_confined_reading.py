@@ -137,9 +137,10 @@ def test_a_link_out_of_the_roots_stops_a_running_stream(
     secret = secret_in(tmp_path / "elsewhere", f"{HUSH}.parquet")
     link = orders / ("way" if is_directory else "out [é]+%20.parquet")
     link.symlink_to(secret.parent if is_directory else secret, target_is_directory=is_directory)
-    supervised(bench, lambda: not bench.at_hand.all())
+    supervised(bench, lambda: not bench.running_attempts.all())
     job = bench.job(job_id)
-    assert refused(job)["detail"].startswith(f"'orders/' holds the link '{link.name}' that leads out of the data roots")
+    expected = f"'orders/' contains the link '{link.name}' to a path outside of the data roots"
+    assert refused(job)["detail"].startswith(expected)
     assert stream(bench, job_id).stopped_because == StoppedBecause.FAILED
     assert written[-1] == stream(bench, job_id).last_batch
     known = [[0, 100, 7], [1, 101, 8], [2, 100, 7]]
@@ -147,7 +148,7 @@ def test_a_link_out_of_the_roots_stops_a_running_stream(
 
     # Whoever resumes it with the link in place is told the same.
     resume(bench, job_id)
-    assert "that leads out of the data roots" in refused(run(bench, job_id))["detail"]
+    assert f"the link '{link.name}'" in refused(run(bench, job_id))["detail"]
     link.unlink()
     add_orders(bench, "part-9.parquet", [2], "new")
     resume(bench, job_id)
@@ -198,7 +199,7 @@ def test_what_was_read_through_a_link_is_not_kept(
         patched.setattr(Stage, "write", after_a_swap)
         error = refused(run(bench, job_id))
     table, link = ("u", "users.csv") if swapped == "static" else ("orders", "part-9.parquet")
-    assert f"holds the link '{link}'" in error["detail"]
+    assert f"contains the link '{link}'" in error["detail"]
     assert error["errors"][0]["pointer"] == f"/tables/{table}/path"
     assert rows(bench, job_id) == FIRST
     generation = bench.settings.streams_dir / job_id / "g1"
@@ -385,9 +386,9 @@ def test_a_static_table_of_many_files_is_checked_when_the_stream_stops(
     (users / "more.csv").write_text("uid,name\n10,ten\n")
     add_orders(bench, "part-9.parquet", [1], "new")
     supervised(bench, lambda: stream(bench, job_id).rows_in == 10_001)
-    (attempt,) = bench.at_hand.all()
+    (attempt,) = bench.running_attempts.all()
     attempt.stop(StopReason.STOP_REQUESTED)
-    supervised(bench, lambda: not bench.at_hand.all())
+    supervised(bench, lambda: not bench.running_attempts.all())
     job = bench.job(job_id)
     assert job.error is not None
     assert (job.status, job.error["code"]) == (JobStatus.STOPPED, "files_changed")

@@ -13,7 +13,7 @@ from service.contract.job import TableSource
 from service.data.file_io import opened
 from service.data.files import TableFiles, find_table_files
 from workers.streams.lookup_table_versions import (
-    DimensionVersions,
+    TableVersions,
     Version,
     directory_name,
     fingerprint_of,
@@ -36,7 +36,7 @@ def listed(table: Path) -> TableFiles:
     return find_table_files("t", SOURCE, [table.parent])
 
 
-def take(versions: DimensionVersions, table: Path, check: Callable[[], object] = lambda: None) -> Version:
+def take(versions: TableVersions, table: Path, check: Callable[[], object] = lambda: None) -> Version:
     found = listed(table)
     return versions.keep(versions.copy(found, fingerprint_of(found) or "", check))
 
@@ -47,14 +47,14 @@ def texts(version: Version | None) -> list[str]:
 
 
 def test_a_version_stays_as_it_was_whatever_becomes_of_the_table(table: Path, tmp_path: Path) -> None:
-    versions = DimensionVersions(tmp_path / "kept", "t", 1)
+    versions = TableVersions(tmp_path / "kept", "t", 1)
     assert versions.newest() is None
     first = take(versions, table)
     with (table / "a.csv").open("r+") as file:
         file.write("A")
     (table / "b.csv").unlink()
     second = take(versions, table)
-    again = DimensionVersions(tmp_path / "kept", "t", 2)
+    again = TableVersions(tmp_path / "kept", "t", 2)
     assert texts(again.find(1)) == ["a.csv\n", "b.csv\n"]
     assert texts(again.newest()) == ["A.csv\n"]
     assert (first.number, second.number, again.find(1), again.newest()) == (1, 2, first, second)
@@ -88,7 +88,7 @@ def test_every_change_of_the_files_has_another_fingerprint(table: Path, change: 
 
 
 def test_a_copy_that_was_cut_short_is_no_version(table: Path, tmp_path: Path) -> None:
-    versions = DimensionVersions(tmp_path / "kept", "t", 1)
+    versions = TableVersions(tmp_path / "kept", "t", 1)
     found = listed(table)
     versions.copy(found, "seen", lambda: None)
 
@@ -96,8 +96,8 @@ def test_a_copy_that_was_cut_short_is_no_version(table: Path, tmp_path: Path) ->
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        take(DimensionVersions(tmp_path / "kept", "t", 2), table, killed)
-    later = DimensionVersions(tmp_path / "kept", "t", 3)
+        take(TableVersions(tmp_path / "kept", "t", 2), table, killed)
+    later = TableVersions(tmp_path / "kept", "t", 3)
     assert later.newest() is None
     later.drop_drafts()
     assert list((tmp_path / "kept").iterdir()) == []
@@ -105,7 +105,7 @@ def test_a_copy_that_was_cut_short_is_no_version(table: Path, tmp_path: Path) ->
 
 
 def test_two_attempts_make_two_versions(table: Path, tmp_path: Path) -> None:
-    late, newer = (DimensionVersions(tmp_path / "kept", "t", fence) for fence in (1, 2))
+    late, newer = (TableVersions(tmp_path / "kept", "t", fence) for fence in (1, 2))
     draft = late.copy(listed(table), "seen", lambda: None)
     assert take(newer, table).number == 1
     assert late.keep(draft).number == 2
@@ -114,15 +114,15 @@ def test_two_attempts_make_two_versions(table: Path, tmp_path: Path) -> None:
 def test_a_number_that_another_attempt_takes_meanwhile_is_left_to_it(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take(DimensionVersions(tmp_path / "kept", "t", 2), table)
-    late = DimensionVersions(tmp_path / "kept", "t", 1)
+    take(TableVersions(tmp_path / "kept", "t", 2), table)
+    late = TableVersions(tmp_path / "kept", "t", 1)
     # What it saw before the other one was there.
     monkeypatch.setattr(late, "_numbers", list)
     assert take(late, table).number == 2
 
 
 def test_a_copy_leaves_room_for_the_checkpoint(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    versions, size = DimensionVersions(tmp_path / "kept", "t", 1), listed(table).bytes
+    versions, size = TableVersions(tmp_path / "kept", "t", 1), listed(table).bytes
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2 * size - 1))
     with pytest.raises(OSError, match="No space left"):
@@ -138,7 +138,7 @@ def test_of_a_name_the_suffixes_alone_are_kept() -> None:
 
 @pytest.mark.parametrize("lost", ["file", "rows", "manifest"])
 def test_a_version_that_is_not_whole_is_none(table: Path, tmp_path: Path, lost: str) -> None:
-    versions = DimensionVersions(tmp_path / "kept", "t", 1)
+    versions = TableVersions(tmp_path / "kept", "t", 1)
     take(versions, table)
     kept = tmp_path / "kept" / "v1"
     if lost == "rows":
@@ -164,7 +164,7 @@ def test_every_table_has_a_directory_of_its_own() -> None:
 def test_a_directory_that_is_told_by_a_link(table: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "here").symlink_to(tmp_path / "there")
-    version = take(DimensionVersions(tmp_path / "here" / "kept", "t", 1), table)
+    version = take(TableVersions(tmp_path / "here" / "kept", "t", 1), table)
     for file in version.files.files:
         with opened(file) as stream:
             assert stream.read()

@@ -13,9 +13,9 @@ import pytest
 from service.contract.job import TableSource
 from tests.support.processes import wait_for
 from workers.jobs.attempt import AttemptStopped
-from workers.streams.lookup_table_polling import SETTLE_SECONDS, FollowedTable, HeldBack, Place, TableLooks
-from workers.streams.lookup_table_versions import KEPT, BatchVersions, DimensionVersions
-from workers.streams.lookup_tables import Dimensions, OtherVersionsError
+from workers.streams.lookup_table_polling import SETTLE_SECONDS, FollowedTable, NotTaken, Place, TableChecks
+from workers.streams.lookup_table_versions import KEPT, BatchVersions, TableVersions
+from workers.streams.lookup_tables import LookupTables, OtherVersionsError
 
 EVERY = 60.0
 
@@ -43,26 +43,26 @@ class Job:
             path.write_text(f"{text}\n")
             self._written = path.stat().st_mtime_ns
 
-    def opened(self, in_sink: int | None = None) -> Dimensions:
+    def opened(self, in_sink: int | None = None) -> LookupTables:
         """Those of another attempt, whose sink has the mini-batches up to this one."""
         self._fence += 1
-        looks = TableLooks(lambda: self.check(), self.places)
+        looks = TableChecks(lambda: self.check(), self.places)
         tables = [
             FollowedTable(
                 name,
                 TableSource.model_validate({"format": "csv", "path": f"{name}/", "schema": "k INT"}),
                 [self.directory / "roots"],
-                DimensionVersions(self.directory / name, name, self._fence),
+                TableVersions(self.directory / name, name, self._fence),
                 looks.check,
             )
             for name in ("u", "w")
         ]
         decided = BatchVersions(self.directory / "versions", self._fence)
-        dimensions = Dimensions(
+        dimensions = LookupTables(
             tables, decided, self.directory / "checkpoint", EVERY, looks, lambda: self.now, lambda: self.jitter
         )
         dimensions.open(lambda _: None)
-        dimensions.agree_with(in_sink)
+        dimensions.set_committed(in_sink)
         return dimensions
 
     @contextmanager
@@ -100,10 +100,10 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def look(dimensions: Dimensions) -> bool:
+def look(dimensions: LookupTables) -> bool:
     """A look and what comes of it, at once."""
     dimensions.look()
-    return dimensions.take_up()
+    return dimensions.adopt_newest()
 
 
 def versions(u: int, w: int = 1) -> Mapping[str, int]:
@@ -278,7 +278,7 @@ def test_nobody_waits_for_a_copy_but_the_next_one(job: Job, tmp_path: Path) -> N
         slow.tidy(versions(1))
         slow.begin(0, versions(1))
     assert wait_for("the copy", slow.step)
-    assert (slow.newest, slow.told(versions(2))[0]["bytes"]) == (versions(2), 2)
+    assert (slow.newest, slow.report(versions(2))[0]["bytes"]) == (versions(2), 2)
     assert wait_for("the copy of the other", other.step)
     # Its look may be about to end.
     assert True not in [slow.step() for _ in range(5)], "it is told once"
@@ -311,7 +311,7 @@ def test_what_is_taken_of_one_table_does_not_wait_for_another(job: Job) -> None:
 
 
 def test_who_goes_back_does_not_wait_for_a_copy(job: Job) -> None:
-    dimensions, refused = job.opened(), HeldBack("unreadable_file", "Spark cannot read it.")
+    dimensions, refused = job.opened(), NotTaken("unreadable_file", "Spark cannot read it.")
     job.write("u", "2")
     assert [look(dimensions), look(dimensions), dimensions.newest] == [False, True, versions(2)]
     job.write("u", "3")
@@ -321,10 +321,13 @@ def test_who_goes_back_does_not_wait_for_a_copy(job: Job) -> None:
     with job.slow() as begun:
         assert dimensions.step() is None
         assert begun.wait(30)
-        assert dimensions.go_back(versions(1), refused)
+        assert dimensions.revert(versions(1), refused)
         assert (dimensions.step(), dimensions.newest) == (None, versions(1))
     assert wait_for("the copy", dimensions.step)
-    assert (dimensions.of_next_batch(), dimensions.told(dimensions.newest)[0]["not_taken"]) == (dimensions.newest, None)
+    assert (dimensions.of_next_batch(), dimensions.report(dimensions.newest)[0]["not_taken"]) == (
+        dimensions.newest,
+        None,
+    )
 
 
 def test_a_table_is_looked_at_while_others_copy(job: Job) -> None:
@@ -368,22 +371,22 @@ def test_a_copy_is_stopped_with_its_attempt(job: Job) -> None:
 
 
 def test_a_version_that_nothing_can_be_planned_with_is_held_back(job: Job) -> None:
-    dimensions, refused = job.opened(), HeldBack("unreadable_file", "Spark cannot read it.")
+    dimensions, refused = job.opened(), NotTaken("unreadable_file", "Spark cannot read it.")
     dimensions.begin(0, versions(1))
     job.commit(0)
     job.write("u", "2")
     assert [look(dimensions), look(dimensions), dimensions.of_next_batch()] == [False, True, versions(2)]
-    assert dimensions.go_back(versions(1), refused)
+    assert dimensions.revert(versions(1), refused)
     assert (dimensions.of_next_batch(), job.kept("u")) == (versions(1), ["v1"])
     assert [look(dimensions), look(dimensions)] == [False, False]
-    told = dimensions.told(versions(1))
+    told = dimensions.report(versions(1))
     assert [table["not_taken"] for table in told] == [{"code": refused.code, "detail": refused.detail}, None]
     # It was planned with these versions: that is no reason to do so again.
-    assert not dimensions.go_back(versions(1), refused)
+    assert not dimensions.revert(versions(1), refused)
     dimensions.begin(1, versions(1))
     job.write("u", "3")
     assert [look(dimensions), look(dimensions), dimensions.newest] == [False, True, versions(2)]
-    assert dimensions.told(versions(1))[0]["not_taken"] is None
+    assert dimensions.report(versions(1))[0]["not_taken"] is None
 
 
 @pytest.mark.not_quick
@@ -391,12 +394,12 @@ def test_what_a_mini_batch_ran_with_is_null_once_it_is_forgotten(job: Job) -> No
     dimensions = job.opened()
     for number in range(KEPT + 1):
         dimensions.begin(number, versions(1))
-    assert (dimensions.told_of_batch(0), dimensions.told_of_batch(1)) == (None, versions(1))
+    assert (dimensions.reported_versions(0), dimensions.reported_versions(1)) == (None, versions(1))
 
 
 def test_it_is_told_what_is_in_use_and_since_when(job: Job) -> None:
     dimensions = job.opened()
-    assert [(table["table"], table["version"], table["since_batch"]) for table in dimensions.told(versions(1))] == [
+    assert [(table["table"], table["version"], table["since_batch"]) for table in dimensions.report(versions(1))] == [
         ("u", 1, None),
         ("w", 1, None),
     ]
@@ -407,7 +410,7 @@ def test_it_is_told_what_is_in_use_and_since_when(job: Job) -> None:
     (job.directory / "roots" / "w" / "0.csv").unlink()
     later = job.opened()
     later.begin(3, versions(2))
-    told = later.told(versions(2))
+    told = later.report(versions(2))
     assert [(table["version"], table["since_batch"], table["files"], table["bytes"]) for table in told] == [
         (2, 3, 1, 2),
         (1, 0, 1, 2),

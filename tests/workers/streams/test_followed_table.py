@@ -21,7 +21,7 @@ from service.data.files import TableFiles, find_table_files, unreadable
 from service.data.roots import Root, roots_of
 from tests.support.object_store import ObjectStore
 from workers.streams.lookup_table_polling import SETTLE_SECONDS, FollowedTable
-from workers.streams.lookup_table_versions import DimensionVersions
+from workers.streams.lookup_table_versions import TableVersions
 
 
 class Table:
@@ -49,7 +49,7 @@ class Table:
         """Another attempt's, which is open."""
         self._fence += 1
         source = TableSource(format=TableFormat.PARQUET, path="t/")
-        versions = DimensionVersions(self._kept, "t", self._fence)
+        versions = TableVersions(self._kept, "t", self._fence)
         followed = FollowedTable(
             "t", source, roots or [self.files.parent], versions, lambda: self.while_copied(), lambda: self.now
         )
@@ -94,31 +94,31 @@ def test_a_table_without_a_file_is_not_one_without_rows(table: Table, gone: str)
         table.files.mkdir()
     for _ in range(3):
         assert followed.look() is False
-    assert followed.held_back is not None
-    assert followed.held_back.code == ("empty_directory" if gone == "files" else "path_not_found")
+    assert followed.not_taken is not None
+    assert followed.not_taken.code == ("empty_directory" if gone == "files" else "path_not_found")
     # An attempt that begins now goes on with what there is.
     assert values(table.opened()) == [1, 2]
     table.files.mkdir(exist_ok=True)
     table.write(5)
     assert [followed.look(), followed.look(), values(followed)] == [False, True, [5]]
-    assert followed.held_back is None
+    assert followed.not_taken is None
 
 
 def test_other_columns_are_not_taken_and_copied_once(table: Table) -> None:
     followed = table.opened()
     table.write("a")
     assert [followed.look(), followed.look()] == [False, False]
-    assert followed.held_back is not None
-    assert followed.held_back.code == "schema_changed"
-    assert "v BIGINT" in followed.held_back.detail
+    assert followed.not_taken is not None
+    assert followed.not_taken.code == "schema_changed"
+    assert "v BIGINT" in followed.not_taken.detail
     table.while_copied = lambda: pytest.fail("it was copied again")
     assert [followed.look(), followed.look(), followed.is_changing] == [False, False, False]
     # The next attempt looks for itself, and comes to the same.
     table.while_copied = lambda: None
     later = table.opened()
-    assert (values(later), later.held_back) == ([1, 2], followed.held_back)
+    assert (values(later), later.not_taken) == ([1, 2], followed.not_taken)
     table.write(7)
-    assert [followed.look(), followed.look(), values(followed), followed.held_back] == [False, True, [7], None]
+    assert [followed.look(), followed.look(), values(followed), followed.not_taken] == [False, True, [7], None]
 
 
 def test_what_changes_while_it_is_copied_is_not_taken(table: Table) -> None:
@@ -137,7 +137,7 @@ def test_a_file_that_goes_while_it_is_copied_is_waited_for(table: Table) -> None
     table.write(4, name="1.parquet")
     followed.look()
     table.while_copied = lambda: (table.files / "1.parquet").unlink(missing_ok=True)
-    assert (followed.look(), followed.newest.number, followed.held_back) == (False, 1, None)
+    assert (followed.look(), followed.newest.number, followed.not_taken) == (False, 1, None)
     assert [followed.look(), followed.look(), values(followed)] == [False, True, [3]]
 
 
@@ -199,14 +199,14 @@ def test_a_disk_that_is_full_is_left_alone_for_a_while(table: Table) -> None:
 
     table.while_copied = full
     assert [followed.look(), followed.look()] == [False, False]
-    assert followed.held_back is not None
-    assert (followed.held_back.code, followed.is_changing) == ("dimension_not_copied", False)
-    assert "No space left" in followed.held_back.detail
+    assert followed.not_taken is not None
+    assert (followed.not_taken.code, followed.is_changing) == ("dimension_not_copied", False)
+    assert "No space left" in followed.not_taken.detail
     table.while_copied = lambda: None
     assert [followed.look() for _ in range(3)] == [False] * 3
     table.now += 300
     assert [followed.look(), followed.look(), values(followed)] == [False, True, [3]]
-    assert followed.held_back is None
+    assert followed.not_taken is None
 
 
 def test_a_version_that_is_gone_is_told(table: Table) -> None:
@@ -271,23 +271,23 @@ def test_a_copy_is_told_as_the_tables_own_file(tmp_path: Path, kept: str) -> Non
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("1\n")
     source = TableSource.model_validate({"format": "csv", "path": "t/", "schema": "k INT"})
-    versions = DimensionVersions(tmp_path / kept, "t", 1)
+    versions = TableVersions(tmp_path / kept, "t", 1)
     followed = FollowedTable("t", source, [tmp_path / "roots"], versions, lambda: None)
     followed.open(lambda _: None)
     copy = tmp_path / kept / "v1" / "00001.csv"
-    whose = "(of the table 't', which is followed: mend the file in its place, and resume)"
+    whose = "(of the lookup table 't': replace the file, and resume)"
     text = f"reading {copy.as_uri()}. {copy}: x"
-    assert followed.of_own_files(text) == f"reading t/b/c d.csv {whose}. t/b/c d.csv: x"
+    assert followed.with_own_names(text) == f"reading t/b/c d.csv {whose}. t/b/c d.csv: x"
     # As versions before this one wrote it; and a version that is gone.
     manifest = copy.with_name("manifest.json")
     told = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({key: value for key, value in told.items() if key != "own"}))
     assert versions.find(1) == followed.newest
-    assert followed.of_own_files(f"reading file://{copy}.") == f"reading t {whose}."
+    assert followed.with_own_names(f"reading file://{copy}.") == f"reading t {whose}."
     shutil.rmtree(copy.parent)
-    assert followed.of_own_files(f"reading {copy}.") == f"reading t {whose}."
+    assert followed.with_own_names(f"reading {copy}.") == f"reading t {whose}."
     of_another = str(tmp_path / "kept-too" / "v1" / "00001.csv")
-    assert followed.of_own_files(of_another) == of_another
+    assert followed.with_own_names(of_another) == of_another
 
 
 def test_a_header_that_differs_is_told_with_the_name_of_the_tables_own_file(tmp_path: Path) -> None:
@@ -297,10 +297,10 @@ def test_a_header_that_differs_is_told_with_the_name_of_the_tables_own_file(tmp_
     source = TableSource.model_validate(
         {"format": "csv", "path": "t/", "schema": "k INT, v INT", "options": {"header": True}}
     )
-    versions = DimensionVersions(tmp_path / "kept", "t", 1)
+    versions = TableVersions(tmp_path / "kept", "t", 1)
     followed = FollowedTable("t", source, [tmp_path / "roots"], versions, lambda: None)
     followed.open(lambda _: None)
     file.write_text("v,k,x\n")
     assert [followed.look(), followed.look()] == [False, False]
-    assert followed.held_back is not None
-    assert (followed.held_back.code, "'names.csv'" in followed.held_back.detail) == ("schema_mismatch", True)
+    assert followed.not_taken is not None
+    assert (followed.not_taken.code, "'names.csv'" in followed.not_taken.detail) == ("schema_mismatch", True)

@@ -26,12 +26,12 @@ from tests.support.stored_streams import stream_of
 from workers.engine.streaming.sinks.base import FenceLostError, SinkError, Staged
 from workers.engine.streaming.sources import SourceRead
 from workers.jobs.attempt import Attempt, StopReason
-from workers.jobs.outcome import HandBack, LeaseLost, Rest
+from workers.jobs.outcome import HandBack, LeaseLost, StreamStop
 from workers.streams.attempt import Following, Opened, StreamAttempt
 from workers.streams.fencing import StreamGuard
-from workers.streams.lookup_table_polling import FollowedTable, TableLooks
-from workers.streams.lookup_table_versions import BatchVersions, DimensionVersions
-from workers.streams.lookup_tables import Dimensions
+from workers.streams.lookup_table_polling import FollowedTable, TableChecks
+from workers.streams.lookup_table_versions import BatchVersions, TableVersions
+from workers.streams.lookup_tables import LookupTables
 
 if TYPE_CHECKING:
     from workers.driver.driver import Driver
@@ -141,7 +141,7 @@ def step_until(started: StreamAttempt, probe: Callable[[], object]) -> None:
 def test_a_stream_that_has_caught_up_rests(lane: Lane, database: Database) -> None:
     lane.add(10)
     started = lane.start(None)
-    assert verdict_of(started) == Rest(StoppedBecause.CAUGHT_UP)
+    assert verdict_of(started) == StreamStop(StoppedBecause.CAUGHT_UP)
     started.close()
     assert (lane.sink.rows, lane.sink.closed) == (10, True)
     assert (
@@ -161,7 +161,7 @@ def test_a_stream_goes_on_until_it_is_asked_to_stop(lane: Lane, database: Databa
     lane.add(4)
     step_until(started, lambda: stream_of(database, "job-1").rows_in == 7)
     lane.attempt.stop(StopReason.STOP_REQUESTED)
-    assert started.step() == Rest(StoppedBecause.STOPPED)
+    assert started.step() == StreamStop(StoppedBecause.STOPPED)
     assert started.wait(0.01)
     assert lane.sink.numbers == [0, 1]
 
@@ -199,10 +199,10 @@ def test_what_a_mini_batch_raises_ends_the_stream(lane: Lane, failure: Exception
 def test_a_mini_batch_that_was_cut_short_comes_again(lane: Lane) -> None:
     lane.sink.failure = SinkError("The table is away.")
     lane.add(3)
-    assert isinstance(verdict_of(lane.start(None)), Rest)
+    assert isinstance(verdict_of(lane.start(None)), StreamStop)
     lane.sink.failure = None
     lane.add(4)
-    assert verdict_of(lane.start(None)) == Rest(StoppedBecause.CAUGHT_UP)
+    assert verdict_of(lane.start(None)) == StreamStop(StoppedBecause.CAUGHT_UP)
     assert (lane.sink.numbers, lane.sink.rows) == ([0, 1], 7)
 
 
@@ -274,9 +274,9 @@ def test_the_files_of_static_tables_are_checked_when_a_stream_ends(
         attempt.stop(reason)
     started = StreamAttempt(attempt, Opened(Sunk(), 1, tuple, start, check_at_end=check_at_end), database)
     verdict = started.step()
-    assert isinstance(verdict, Rest)
+    assert isinstance(verdict, StreamStop)
     if expected is None:
-        assert verdict == Rest(StoppedBecause.CAUGHT_UP)
+        assert verdict == StreamStop(StoppedBecause.CAUGHT_UP)
     else:
         assert verdict.error is not None
         assert (verdict.because, verdict.error.code) == (StoppedBecause.FAILED, expected)
@@ -298,7 +298,7 @@ def test_files_that_ended_a_stream_are_not_checked_again(
     checks: list[None] = []
     opened = Opened(Sunk(), 1, tuple, start, check_at_end=lambda: checks.append(None))
     verdict = StreamAttempt(Attempt(held, float("inf")), opened, database).step()
-    assert isinstance(verdict, Rest)
+    assert isinstance(verdict, StreamStop)
     assert verdict.error is not None
     assert (verdict.error.code, checks) == (error.code, [])
 
@@ -332,10 +332,10 @@ def test_an_order_to_stop_does_not_wait_for_a_copy(tmp_path: Path, database: Dat
             assert go_on.wait(60)
         attempt.check()
 
-    looks = TableLooks(check, threading.BoundedSemaphore(1))
+    looks = TableChecks(check, threading.BoundedSemaphore(1))
     source = TableSource.model_validate({"format": "csv", "path": "u/", "schema": "k INT"})
-    table = FollowedTable("u", source, [tmp_path / "roots"], DimensionVersions(tmp_path / "u", "u", 1), looks.check)
-    dimensions = Dimensions([table], BatchVersions(tmp_path / "versions", 1), tmp_path / "checkpoint", 0.0, looks)
+    table = FollowedTable("u", source, [tmp_path / "roots"], TableVersions(tmp_path / "u", "u", 1), looks.check)
+    dimensions = LookupTables([table], BatchVersions(tmp_path / "versions", 1), tmp_path / "checkpoint", 0.0, looks)
     dimensions.open(lambda _: None)
     following = Following(dimensions, lambda: {"u": 1})
     start: Any = lambda: query  # noqa: E731
@@ -345,7 +345,7 @@ def test_an_order_to_stop_does_not_wait_for_a_copy(tmp_path: Path, database: Dat
     assert started.step() is None
     attempt.stop(StopReason.STOP_REQUESTED)
     try:
-        assert (started.step(), query.stops) == (Rest(StoppedBecause.STOPPED), 1)
+        assert (started.step(), query.stops) == (StreamStop(StoppedBecause.STOPPED), 1)
     finally:
         go_on.set()
     started.close()
@@ -378,14 +378,14 @@ def test_a_table_that_is_copied_does_not_keep_a_stream_from_another_ones_version
         if threading.current_thread() is not threading.main_thread() and any(tmp_path.glob("w/.draft-*")):
             assert go_on.wait(60)
 
-    looks, tables = TableLooks(check, threading.BoundedSemaphore(1)), []
+    looks, tables = TableChecks(check, threading.BoundedSemaphore(1)), []
     for name in ("u", "w"):
         (tmp_path / "roots" / name).mkdir(parents=True)
         (tmp_path / "roots" / name / "0.csv").write_text("1\n")
         source = TableSource.model_validate({"format": "csv", "path": f"{name}/", "schema": "k INT"})
-        versions = DimensionVersions(tmp_path / name, name, 1)
+        versions = TableVersions(tmp_path / name, name, 1)
         tables.append(FollowedTable(name, source, [tmp_path / "roots"], versions, looks.check))
-    dimensions = Dimensions(tables, BatchVersions(tmp_path / "versions", 1), tmp_path / "checkpoint", 0.0, looks)
+    dimensions = LookupTables(tables, BatchVersions(tmp_path / "versions", 1), tmp_path / "checkpoint", 0.0, looks)
     dimensions.open(lambda _: None)
 
     def start() -> Any:
@@ -445,6 +445,6 @@ def test_an_order_to_stop_is_carried_out_though_the_driver_ended_meanwhile(lane:
         # Nothing is decided before the driver is given up.
         started.step()
     lane.attempt.stop(StopReason.STOP_REQUESTED)
-    assert started.step() == Rest(StoppedBecause.STOPPED)
+    assert started.step() == StreamStop(StoppedBecause.STOPPED)
     started.close()
     assert lane.sink.closed

@@ -195,4 +195,4 @@ def test_numbers_of_a_batch_that_never_appears_are_not_kept_for_ever() -> None:
     posts = WatchedPosts("c", "file:///c", "default", "clicks")
     for number in range(2, 5000):
         posts.take(f"{number:012d}-ab.parquet")
-    assert (posts._to, posts._too) == (4999, set())
+    assert (posts._read_up_to, posts._read_later) == (4999, set())

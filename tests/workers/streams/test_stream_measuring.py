@@ -31,18 +31,18 @@ def measuring(database_url: str, tmp_path: Path) -> Iterator[StreamMeasuring]:
 
 
 def test_a_backlog_that_was_not_stored_is_told_again(measuring: StreamMeasuring) -> None:
-    told = measuring.tell((), (), at_end=False)
+    told = measuring.measure((), (), at_end=False)
     assert told.backlog is not None
     assert told.backlog["tables"]["t"]["files"] == 1
     # As it is where the database is away just then.
-    assert measuring.tell((), (), at_end=False) == told
+    assert measuring.measure((), (), at_end=False) == told
     measuring.stored(told)
-    assert not measuring.tell((), (), at_end=False)
+    assert not measuring.measure((), (), at_end=False)
 
 
 def test_a_backlog_that_was_stored_with_a_mini_batch_is_not_told_again(measuring: StreamMeasuring) -> None:
     batch = BatchProgress(batch_id=0, duration_ms=5, durations_ms={}, watermark=None, state=(), sources=())
-    told = measuring.tell([batch], (), at_end=False)
-    assert measuring.tell((), (), at_end=False).backlog == told.measures[0].metrics["backlog"]
+    told = measuring.measure([batch], (), at_end=False)
+    assert measuring.measure((), (), at_end=False).backlog == told.measures[0].metrics["backlog"]
     measuring.stored(told)
-    assert not measuring.tell((), (), at_end=False)
+    assert not measuring.measure((), (), at_end=False)

@@ -40,13 +40,13 @@ pytestmark = pytest.mark.spark
 
 
 def test_one_run_after_the_other_uses_the_same_session(bench: Bench) -> None:
-    before = len(bench.driver.sessions_at_rest)
+    before = len(bench.driver.idle_sessions)
     job_id = bench.submit(PER_USER)
     run(bench, job_id)
     resume(bench, job_id)
     run(bench, job_id)
     # Spark would keep a listener for each.
-    assert len(bench.driver.sessions_at_rest) == max(1, before)
+    assert len(bench.driver.idle_sessions) == max(1, before)
 
 
 def test_an_incremental_job_counts_what_is_new_each_time(bench: Bench) -> None:
@@ -83,7 +83,7 @@ def test_an_incremental_job_counts_what_is_new_each_time(bench: Bench) -> None:
         assert state["state_bytes"] == first["state_bytes"] + state["changed_bytes"]
     with bench.database.read() as session:
         assert [attempt.status for attempt in attempts_of(session, job_id)] == [AttemptStatus.STOPPED] * 3
-    assert bench.at_hand.all() == ()
+    assert bench.running_attempts.all() == ()
     assert bench.rung == []
 
 
@@ -125,7 +125,7 @@ def test_a_continuous_job_leaves_its_thread_and_goes_on(bench: Bench) -> None:
     quick = {"mini_batch": {"allow_latency": "50ms"}, "state": {"partitions": 2}}
     job_id = bench.submit({**PER_USER, "mode": "continuous", "settings": quick})
     assert run(bench, job_id).status == JobStatus.RUNNING
-    (attempt,) = bench.at_hand.all()
+    (attempt,) = bench.running_attempts.all()
     supervised(bench, lambda: stream(bench, job_id).rows_in == 10_000)
     add_orders(bench, "part-9.parquet", [1, 1, 2], "new")
     supervised(bench, lambda: stream(bench, job_id).rows_in == 10_003)
@@ -135,7 +135,7 @@ def test_a_continuous_job_leaves_its_thread_and_goes_on(bench: Bench) -> None:
         streaming_jobs.request_stop(session, session.get_one(JobRow, job_id), bench.database.now(session))
     assert bench.job(job_id).status == JobStatus.STOPPING
     attempt.stop(StopReason.STOP_REQUESTED)
-    supervised(bench, lambda: not bench.at_hand.all())
+    supervised(bench, lambda: not bench.running_attempts.all())
     job = bench.job(job_id)
     assert (job.status, job.error, stream(bench, job_id).stopped_because) == ("STOPPED", None, StoppedBecause.STOPPED)
 
@@ -171,14 +171,14 @@ def test_rows_that_are_made_up_come_until_the_job_is_stopped(bench: Bench) -> No
         }
     )
     assert run(bench, job_id).status == JobStatus.RUNNING
-    (attempt,) = bench.at_hand.all()
+    (attempt,) = bench.running_attempts.all()
     supervised(bench, lambda: stream(bench, job_id).rows_in)
     seen = sum(n for _, n, _ in rows(bench, job_id))
     supervised(bench, lambda: sum(n for _, n, _ in rows(bench, job_id)) > seen)
     with bench.database.write() as session:
         streaming_jobs.request_stop(session, session.get_one(JobRow, job_id), bench.database.now(session))
     attempt.stop(StopReason.STOP_REQUESTED)
-    supervised(bench, lambda: not bench.at_hand.all())
+    supervised(bench, lambda: not bench.running_attempts.all())
     assert bench.job(job_id).status == JobStatus.STOPPED
     # They count from 0, and each came once.
     found = rows(bench, job_id)
@@ -203,21 +203,23 @@ def test_one_that_is_told_to_end_while_it_is_planned_does_not_start(
             return super().session_for_stream()
 
     known = {name: getattr(bench.driver, name) for name in Driver.__dataclass_fields__}
-    runner = JobRunner(bench.settings, bench.database, SharedDriver(Telling(**known)), bench.at_hand, "w1", bench.ring)
+    runner = JobRunner(
+        bench.settings, bench.database, SharedDriver(Telling(**known)), bench.running_attempts, "w1", bench.ring
+    )
     assert runner.run(job_id)
     assert bench.job(job_id).status == (JobStatus.CANCELLED if cancelled else JobStatus.STOPPED)
-    assert bench.at_hand.all() == ()
+    assert bench.running_attempts.all() == ()
     assert stream(bench, job_id).last_batch is None
 
 
 def test_one_that_is_cancelled_ends_for_good(bench: Bench) -> None:
     job_id = bench.submit({**PER_USER, "mode": "continuous"})
     run(bench, job_id)
-    (attempt,) = bench.at_hand.all()
+    (attempt,) = bench.running_attempts.all()
     with bench.database.write() as session:
         session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=1))
     attempt.stop(StopReason.CANCELLED)
-    supervised(bench, lambda: not bench.at_hand.all())
+    supervised(bench, lambda: not bench.running_attempts.all())
     assert bench.job(job_id).status == JobStatus.CANCELLED
 
 
@@ -346,7 +348,7 @@ def hang(request: pytest.FixtureRequest, bench: Bench, monkeypatch: pytest.Monke
     monkeypatch.setattr(ManagedSink, "prepare", sink_hangs)
     yield own
     own.release()
-    wait_for("the planning to end", lambda: not bench.at_hand.abandoned.all())
+    wait_for("the planning to end", lambda: not bench.running_attempts.abandoned.all())
 
 
 @pytest.mark.parametrize(
@@ -365,23 +367,23 @@ def test_a_stream_that_is_to_end_does_not_wait_for_its_start(
     runner = threading.Thread(target=bench.runner.run, args=(job_id,), daemon=True)
     runner.start()
     assert hang.begun.wait(60)
-    (attempt,) = bench.at_hand.all()
+    (attempt,) = bench.running_attempts.all()
     attempt.stop(reason)
     runner.join(15)
     assert not runner.is_alive()
-    assert (bench.job(job_id).status, bench.at_hand.all()) == (status, ())
+    assert (bench.job(job_id).status, bench.running_attempts.all()) == (status, ())
     version = bench.job(job_id).version
     hang.release()
-    wait_for("the planning to end", lambda: not bench.at_hand.abandoned.all())
+    wait_for("the planning to end", lambda: not bench.running_attempts.abandoned.all())
     assert (bench.job(job_id).version, stream(bench, job_id).last_batch) == (version, None)
     if status in {"STOPPED", "QUEUED"}:
         # The next attempt goes on from there.
         if status == "STOPPED":
             resume(bench, job_id)
         assert run(bench, job_id).status == ("RUNNING" if mode == "continuous" else "STOPPED")
-        for one in bench.at_hand.all():
+        for one in bench.running_attempts.all():
             one.stop(StopReason.STOP_REQUESTED)
-        supervised(bench, lambda: not bench.at_hand.all())
+        supervised(bench, lambda: not bench.running_attempts.all())
 
 
 def test_an_explanation_of_a_stream_ends_while_it_is_planned(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,19 +393,19 @@ def test_an_explanation_of_a_stream_ends_while_it_is_planned(bench: Bench, monke
     runner = threading.Thread(target=bench.runner.run, args=(job_id,), daemon=True)
     runner.start()
     assert hang.begun.wait(60)
-    (attempt,) = bench.at_hand.all()
+    (attempt,) = bench.running_attempts.all()
     attempt.stop(StopReason.TIMED_OUT)
     runner.join(15)
     assert bench.job(job_id).status == "TIMED_OUT"
     hang.release()
-    wait_for("the planning to end", lambda: not bench.at_hand.abandoned.all())
+    wait_for("the planning to end", lambda: not bench.running_attempts.abandoned.all())
 
 
 class Leftovers:
     """Sinks that were not closed, and whether the sessions of streams were given back."""
 
     def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._sessions = bench.driver.sessions_at_rest
+        self._sessions = bench.driver.idle_sessions
         self._before = len(self._sessions)
         self.open: list[ManagedSink] = []
         prepare, close = ManagedSink.prepare, ManagedSink.close
@@ -442,7 +444,7 @@ def test_a_stream_that_cannot_be_started_leaves_nothing_open(
     with monkeypatch.context() as patch:
         patch.setattr(*where, fails)
         assert bench.runner.run(job_id)
-    assert bench.at_hand.all() == ()
+    assert bench.running_attempts.all() == ()
     assert stream(bench, job_id).last_batch is None
     leftovers.assert_none()
 
@@ -492,16 +494,16 @@ def test_what_an_abandoned_start_returns_leaves_nothing_open(
     runner = threading.Thread(target=bench.runner.run, args=(job_id,), daemon=True)
     runner.start()
     assert hang.begun.wait(60)
-    (attempt,) = bench.at_hand.all()
+    (attempt,) = bench.running_attempts.all()
     attempt.stop(StopReason.CANCELLED)
     runner.join(15)
     assert bench.job(job_id).status == "CANCELLED"
     hang.release()
-    wait_for("the planning to end", lambda: not bench.at_hand.abandoned.all())
+    wait_for("the planning to end", lambda: not bench.running_attempts.abandoned.all())
     leftovers.assert_none()
 
 
 def test_an_explanation_gives_no_session_to_streams(bench: Bench) -> None:
-    before = len(bench.driver.sessions_at_rest)
+    before = len(bench.driver.idle_sessions)
     run(bench, bench.submit(PER_USER, kind=EXPLAIN))
-    assert len(bench.driver.sessions_at_rest) == before
+    assert len(bench.driver.idle_sessions) == before

@@ -65,7 +65,7 @@ def test_a_path_outside_the_roots_is_refused(tmp_path: Path, path: str) -> None:
     root.mkdir()
     elsewhere.mkdir()
     (root / "link").symlink_to(elsewhere)
-    with pytest.raises(SinkError, match="does not lie inside"):
+    with pytest.raises(SinkError, match="is not inside"):
         made(tmp_path, {"kind": "delta", "path": path}, root)
 
 

@@ -22,14 +22,14 @@ from service.store.session import Database
 from service.store.streaming_state import StoppedBecause
 from service.store.tables import JobRow
 from tests.support.processes import start_python, wait_for
-from workers.jobs.attempt import Attempt, AttemptsAtHand, StopReason
-from workers.jobs.outcome import Rest, Verdict
+from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
+from workers.jobs.outcome import StreamStop, Verdict
 from workers.process.job_runner import JobRunner
 from workers.streams.attempt import StreamAttempt
 from workers.streams.supervisor import StreamSupervisor
 
 ROOT = Path(__file__).parents[3]
-RESTS = Rest(StoppedBecause.STOPPED)
+RESTS = StreamStop(StoppedBecause.STOPPED)
 
 
 class Scripted:
@@ -68,13 +68,13 @@ class Watched:
     """A supervisor of two streams at most, and what it published."""
 
     def __init__(self) -> None:
-        self.at_hand = AttemptsAtHand()
+        self.running_attempts = RunningAttempts()
         self.ended: list[tuple[str, Verdict]] = []
-        self.supervisor = StreamSupervisor(self.at_hand, self._end, 2)
+        self.supervisor = StreamSupervisor(self.running_attempts, self._end, 2)
 
     def add(self, stream: Scripted) -> None:
         """Hands a stream over, as a runner's thread does."""
-        with self.at_hand.holding(stream.attempt):
+        with self.running_attempts.holding(stream.attempt):
             self.supervisor.watch(_as_stream(stream))
 
     def step_until(self, probe: Callable[[], Any]) -> None:
@@ -104,8 +104,8 @@ def watched() -> Iterator[Watched]:
 def test_a_stream_is_watched_until_its_verdict_and_let_go(watched: Watched) -> None:
     stream = Scripted(1, goes_on, goes_on, rests)
     watched.add(stream)
-    assert watched.at_hand.all() == (stream.attempt,), "its thread has left, and it is still at hand"
-    watched.step_until(lambda: not watched.at_hand.all())
+    assert watched.running_attempts.all() == (stream.attempt,), "its thread has left, and it is still at hand"
+    watched.step_until(lambda: not watched.running_attempts.all())
     assert watched.ended == [("job-1", RESTS)]
     assert (stream.looked, stream.closed) == (3, 1)
     watched.supervisor.step()
@@ -115,7 +115,7 @@ def test_a_stream_is_watched_until_its_verdict_and_let_go(watched: Watched) -> N
 def test_a_database_that_is_away_ends_no_stream(watched: Watched) -> None:
     stream = Scripted(1, fails, fails, goes_on, rests)
     watched.add(stream)
-    watched.step_until(lambda: not watched.at_hand.all())
+    watched.step_until(lambda: not watched.running_attempts.all())
     assert (watched.ended, stream.looked) == ([("job-1", RESTS)], 4)
 
 
@@ -153,7 +153,7 @@ def test_a_stream_that_is_being_started_has_its_place(watched: Watched) -> None:
         assert take(place), "it is its own"
         assert (take(other), watched.supervisor.is_full) == (False, True)
         started = Scripted(2, goes_on, rests)
-        with watched.at_hand.holding(started.attempt):
+        with watched.running_attempts.holding(started.attempt):
             watched.supervisor.watch(_as_stream(started), place)
         assert not take(other), "the stream is there in its stead"
         watched.step_until(lambda: watched.ended)
@@ -228,7 +228,7 @@ def test_streams_that_are_being_planned_count(
             return list(session.scalars(select(JobRow.status).order_by(JobRow.id)))
 
     runner = JobRunner(
-        settings, database, driver, AttemptsAtHand(), "w1", lambda *_: None, pause=lambda _: None, most_streams=1
+        settings, database, driver, RunningAttempts(), "w1", lambda *_: None, pause=lambda _: None, most_streams=1
     )
     seen: list[object] = []
     claim = leases.claim
@@ -265,7 +265,7 @@ def test_streams_that_are_being_planned_count(
 def test_a_stream_that_starts_on_a_worker_that_leaves_is_told_at_once(watched: Watched) -> None:
     early, late = Scripted(1, goes_on), Scripted(2, goes_on)
     watched.add(early)
-    watched.at_hand.refuse()
+    watched.running_attempts.refuse()
     assert early.attempt.reason is StopReason.WORKER_STOPPING
     watched.add(late)
     assert late.attempt.reason is StopReason.WORKER_STOPPING

@@ -112,7 +112,7 @@ def test_a_dimension_that_a_mini_batch_cannot_read_is_mended(bench: Bench) -> No
     failed = run(bench, job_id)
     assert failed.error is not None
     assert failed.error["code"] == "corrupt_file"
-    assert "names/0.csv (of the table 'u', which is followed" in failed.error["detail"]
+    assert "names/0.csv (of the lookup table 'u'" in failed.error["detail"]
     assert str(bench.settings.state_dir) not in failed.error["detail"]
     kept = bench.settings.streams_dir / job_id / "g1" / "versions"
     assert [path.name for path in kept.glob("0-*.json")] == ["0-1.json"]
@@ -136,21 +136,23 @@ def test_what_fails_outside_of_a_mini_batch_is_told_as_what_it_is(bench: Bench) 
     assert job.error is not None
     assert (job.status, job.error["code"], job.error["status"]) == (JobStatus.STOPPED, "corrupt_file", 422)
     assert 'input string: "one"' in job.error["detail"]
-    assert "names/0.csv (of the table 'u', which is followed" in job.error["detail"]
+    assert "names/0.csv (of the lookup table 'u'" in job.error["detail"]
     for hidden in ("Identifier", str(bench.settings.state_dir)):
         assert hidden not in job.error["detail"]
 
 
 def test_a_running_job_notices_that_a_dimension_changes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_WORKER_FOLLOW_SECONDS", "0.1")
-    bench.runner = JobRunner(Settings(), bench.database, SharedDriver(bench.driver), bench.at_hand, "w1", bench.ring)
+    bench.runner = JobRunner(
+        Settings(), bench.database, SharedDriver(bench.driver), bench.running_attempts, "w1", bench.ring
+    )
     clicks = Clicks(bench)
     clicks.name(u1="a", u2="b")
     clicks.come(1, 2)
     quick = {"mini_batch": {"allow_latency": "50ms"}, "state": {"partitions": 2}}
     job_id = bench.submit({**PER_USER, **NAMES, "mode": "continuous", "settings": quick})
     assert run(bench, job_id).status == JobStatus.RUNNING
-    (attempt,) = bench.at_hand.all()
+    (attempt,) = bench.running_attempts.all()
     supervised(bench, lambda: stream(bench, job_id).rows_in == 2 and followed(bench, job_id)["since_batch"] == 0)
 
     clicks.name(u1="b", u2="c")
@@ -178,6 +180,6 @@ def test_a_running_job_notices_that_a_dimension_changes(bench: Bench, monkeypatc
     assert followed(bench, job_id)["version"] == 2
 
     attempt.stop(StopReason.STOP_REQUESTED)
-    supervised(bench, lambda: not bench.at_hand.all())
+    supervised(bench, lambda: not bench.running_attempts.all())
     with bench.database.read() as session:
         assert len(attempts_of(session, job_id)) == 1

@@ -1,17 +1,10 @@
-"""How each aggregate call is computed in two steps: a partial aggregate over part of a group, a final one over those.
+"""The split of an aggregate into a partial and a final one, and its sets of DISTINCT values.
 
-`ALGEBRA` is the whole of it, as data: per function, DISTINCT and argument types, the calls of the partial aggregate,
-the calls of the final one over their columns, and the expression over those that is the call's value. The parts of a
-DISTINCT call must be disjoint in its argument's values. A call that no row covers is not split.
-
-Types are Spark's: SUM widens (integral to BIGINT, fractional to DOUBLE, DECIMAL(p,s) to DECIMAL(p+10,s)), AVG is a
-DOUBLE but for DECIMAL(p,s), where it is DECIMAL(p+4,s+4) rounded half up.
-
-Where a sum overflows or loses digits on the way depends on the order of the rows, in Spark's own two phases as here.
-
-Which sets of values an aggregate's DISTINCT calls tell apart.
-
-The two aggregates that a split one becomes, with their phases decided.
+`ALGEBRA` is a table: for each function, DISTINCT and argument types, it has the calls of the partial aggregate, those
+of the final one over their columns, and the expression for the call's value. The parts of a DISTINCT call must have
+disjoint values. A call that no row covers is not split. Types are Spark's: SUM widens (integral to BIGINT, fractional
+to DOUBLE, DECIMAL(p,s) to DECIMAL(p+10,s)), AVG is a DOUBLE, for DECIMAL(p,s) a DECIMAL(p+4,s+4) rounded half up.
+Whether a partial sum overflows or loses digits depends on the order of the rows, as in Spark's own two phases.
 """
 
 from __future__ import annotations
@@ -29,31 +22,35 @@ from workers.engine.plan.nodes import UNKNOWN, Aggregate, AggregateRole, Call, E
 MAX_AVG_PRECISION = 14
 """Most digits of a DECIMAL whose AVG is split.
 
-The quotient of DECIMAL(p+10,s) by DECIMAL(20,0) keeps 24-p digits behind the s+4 of the result, and is then rounded to
-those. A quotient by a count c is off a tie by at least 1/(2c), so rounding twice is rounding once while c < 10^(24-p):
-at 14 digits for 10^10 rows in one group.
+The quotient of DECIMAL(p+10,s) by DECIMAL(20,0) has 24-p more digits than the s+4 of the result, to which it is then
+rounded. A quotient by a count c differs from a tie by at least 1/(2c), so rounding twice equals rounding once if
+c < 10^(24-p): with 14 digits, up to 10^10 rows in one group.
 """
+
+GROUPING_SETS = "Spark copies the rows for each of the grouping sets: its own plan is kept."
+"""The reason why rules do not change an aggregate with grouping sets."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """An argument of a part: the `position`-th of what it is computed from, cast to `cast` where that is given.
+    """An argument of a part: the source at `position`, cast to `cast` if that is given.
 
-    A partial call is computed from the call's arguments, `order_by` last; a final one from the partial calls' columns.
+    The sources of a partial call are the call's arguments, `order_by` last; those of a final one are the partial calls'
+    columns.
     """
 
     position: int
     cast: DataType | None = None
 
     def of(self, sources: tuple[Scalar, ...]) -> Scalar:
-        """The operand as an expression."""
+        """Returns the operand as an expression."""
         source = sources[self.position]
         return source if self.cast is None else compose(f"CAST({{0}} AS {self.cast})", (source,), self.cast)
 
 
 @dataclass(frozen=True)
 class Part:
-    """One call of the partial or of the final aggregate. No operands: the call's own arguments as they are."""
+    """One call of the partial or of the final aggregate. Without operands it has the call's own arguments."""
 
     function: AggregateFunction | PlanFunction
     operands: tuple[Operand, ...] = ()
@@ -64,10 +61,9 @@ class Part:
 class AlgebraRow:
     """One row of the table.
 
-    `argument_types` are the types of the first argument that the row is for (None: all, COUNT(*) included). In
-    `result`, `{0}`, `{1}`, … stand for the final calls' columns, `{type}` for the type of the call and `{part}` for the
-    type of its first partial call. A row with a `refusal` says why the call is not split; `max_precision` bounds a row
-    to DECIMALs of so many digits.
+    `argument_types` are the types of the first argument (None: all types, and COUNT(*)). In `result`, `{0}`, `{1}`, …
+    are the final calls' columns, `{type}` is the type of the call and `{part}` the type of its first partial call.
+    `refusal` is the reason why the call is not split; `max_precision` limits the row to DECIMALs with so many digits.
     """
 
     function: AggregateFunction
@@ -113,13 +109,15 @@ def _average(
 
 
 def _extreme(function: AggregateFunction, distinct: bool) -> AlgebraRow:
-    """DISTINCT changes nothing here, and is left out of the parts."""
+    """Returns the row for MIN or MAX. The parts have no DISTINCT, since it changes nothing."""
     part = Part(function, (_FIRST,))
     return AlgebraRow(function, distinct, None, partial=(part,), final=(part,))
 
 
 def _nearest(function: AggregateFunction, by: PlanFunction, bound: AggregateFunction) -> AlgebraRow:
-    """The value at the bound of the order; rows whose order is NULL do not count, as with Spark's MIN_BY."""
+    """Returns the row for FIRST_VALUE or LAST_VALUE: the value with the smallest or largest order. Rows with a NULL
+    order do not count, as in Spark's MIN_BY.
+    """
     return AlgebraRow(
         function,
         False,
@@ -130,30 +128,30 @@ def _nearest(function: AggregateFunction, by: PlanFunction, bound: AggregateFunc
 
 
 _REFUSED = {
-    AggregateFunction.VAR_POP: "sums of squares lose the digits that a small variance is in",
-    AggregateFunction.VAR_SAMP: "sums of squares lose the digits that a small variance is in",
-    AggregateFunction.STDDEV_POP: "sums of squares lose the digits that a small deviation is in",
-    AggregateFunction.STDDEV_SAMP: "sums of squares lose the digits that a small deviation is in",
-    AggregateFunction.LISTAGG: "its order is that of all rows, not of parts",
-    AggregateFunction.APPROX_COUNT_DISTINCT: "its sketch would have to be kept in a column",
-    AggregateFunction.PERCENTILE: "it is one of all values in order",
-    AggregateFunction.GROUPING: "it tells grouping sets apart, and no rows",
-    AggregateFunction.GROUPING_ID: "it tells grouping sets apart, and no rows",
+    AggregateFunction.VAR_POP: "sums of squares lose the digits of a small variance",
+    AggregateFunction.VAR_SAMP: "sums of squares lose the digits of a small variance",
+    AggregateFunction.STDDEV_POP: "sums of squares lose the digits of a small deviation",
+    AggregateFunction.STDDEV_SAMP: "sums of squares lose the digits of a small deviation",
+    AggregateFunction.LISTAGG: "it needs all rows in one order",
+    AggregateFunction.APPROX_COUNT_DISTINCT: "its sketch would have to be stored in a column",
+    AggregateFunction.PERCENTILE: "it needs all values in order",
+    AggregateFunction.GROUPING: "it distinguishes grouping sets, not rows",
+    AggregateFunction.GROUPING_ID: "it distinguishes grouping sets, not rows",
 }
 
 
 ALGEBRA: tuple[AlgebraRow, ...] = (
-    # A final SUM over no parts at all is NULL where COUNT is 0: a global aggregate of nothing.
+    # A global aggregate of no rows has no parts: the final SUM is NULL, but COUNT is 0.
     AlgebraRow(_COUNT, False, None, (Part(_COUNT),), (_SUM_OF_FIRST,), "COALESCE({0}, 0L)"),
     AlgebraRow(_COUNT, True, None, (Part(_COUNT, distinct=True),), (_SUM_OF_FIRST,), "COALESCE({0}, 0L)"),
     AlgebraRow(_SUM, False, INTEGRAL | FRACTIONAL, (Part(_SUM, (_FIRST,)),), (_SUM_OF_FIRST,)),
     AlgebraRow(_SUM, True, INTEGRAL | FRACTIONAL, (Part(_SUM, (_FIRST,), True),), (_SUM_OF_FIRST,)),
-    # The sum of sums is ten digits wider again: cast back.
+    # The sum of sums is ten digits wider again, so it is cast back.
     AlgebraRow(_SUM, False, _DECIMAL, (Part(_SUM, (_FIRST,)),), (_SUM_OF_FIRST,), "CAST({0} AS {type})"),
     AlgebraRow(_SUM, True, _DECIMAL, (Part(_SUM, (_FIRST,), True),), (_SUM_OF_FIRST,), "CAST({0} AS {type})"),
-    # Spark's AVG adds integers up as doubles, and so cannot overflow where their SUM would.
+    # Spark's AVG sums integers as doubles, so it does not overflow where their SUM would.
     _average(INTEGRAL | FRACTIONAL, _FIRST_AS_DOUBLE, False, _QUOTIENT),
-    # Distinct values are told apart before they become doubles; a BIGINT's distinct sum needs more than 64 bits.
+    # Values are deduplicated before they become doubles; the sum of distinct BIGINTs needs more than 64 bits.
     _average(_SMALL_INTEGRAL | FRACTIONAL, _FIRST, True, _QUOTIENT),
     _average(_BIGINT, _FIRST_AS_DECIMAL, True, _QUOTIENT),
     _average(_DECIMAL, _FIRST, False, _DECIMAL_QUOTIENT, MAX_AVG_PRECISION),
@@ -168,12 +166,12 @@ ALGEBRA: tuple[AlgebraRow, ...] = (
     _nearest(AggregateFunction.LAST_VALUE, PlanFunction.MAX_BY, _MAX),
     *(AlgebraRow(function, one, None, refusal=why) for function, why in _REFUSED.items() for one in (False, True)),
 )
-"""The first row that covers a call is the one that holds for it."""
+"""The first row that covers a call applies to it."""
 
 
 @dataclass(frozen=True)
 class SplitCall:
-    """A call in its parts. `result` goes over the final calls' outputs and has the call's own name and type."""
+    """The parts of a call. `result` is an expression over the final calls' outputs with the call's name and type."""
 
     partial: tuple[Call, ...]
     final: tuple[Call, ...]
@@ -181,27 +179,27 @@ class SplitCall:
 
 
 def row_of(call: Call) -> AlgebraRow | None:
-    """The row that covers `call`, a refusing one included; None where there is none."""
+    """Returns the row that covers `call`, also if it has a refusal; None if there is none."""
     return next((row for row in ALGEBRA if _covers(row, call)), None)
 
 
 def refusal_of(call: Call) -> str | None:
-    """Why `call` cannot be split, as the end of a sentence; None where it can."""
+    """Returns the reason why `call` cannot be split, as the end of a sentence; None if it can be."""
     row = row_of(call)
     if row is not None:
         return row.refusal
     of = call.arguments[0].type if call.arguments else None
-    return f"{call.function} of {of} has no parts" if of else "the type of its argument is known to Spark alone"
+    return f"{call.function} of {of} has no partial form" if of else "only Spark can determine the type of its argument"
 
 
 def is_distinct(call: Call) -> bool:
-    """Whether DISTINCT matters to the parts of `call`: not for MIN and MAX, which it does not change."""
+    """Whether `call` has a DISTINCT that affects its result: not for MIN and MAX."""
     row = row_of(call)
     return call.distinct and (row is None or row.refusal is not None or any(part.distinct for part in row.partial))
 
 
 def split_call(call: Call, partial_names: Iterator[str], final_names: Iterator[str]) -> SplitCall:
-    """The parts of `call`, their columns named from the two iterators; its FILTER goes with the partial calls.
+    """Returns the parts of `call`, with column names from the two iterators; the partial calls have its FILTER.
 
     Raises ValueError for a call that `refusal_of` refuses.
     """
@@ -216,7 +214,9 @@ def split_call(call: Call, partial_names: Iterator[str], final_names: Iterator[s
 
 
 def as_splittable(call: Call) -> Call:
-    """`call`, one of a final aggregate, as one that `split_call` takes: MIN_BY is FIRST_VALUE, MAX_BY LAST_VALUE."""
+    """Returns `call`, of a final aggregate, as a call that `split_call` supports: MIN_BY becomes FIRST_VALUE, MAX_BY
+    LAST_VALUE.
+    """
     if call.function is PlanFunction.MIN_BY:
         return replace(
             call, function=AggregateFunction.FIRST_VALUE, arguments=call.arguments[:1], order_by=call.arguments[1]
@@ -245,7 +245,7 @@ def _part(part: Part, sources: tuple[Scalar, ...], name: str, filter_: Scalar | 
 
 
 def _type_of(function: AggregateFunction | PlanFunction, arguments: tuple[Scalar, ...]) -> DataType:
-    """The type of `function` over `arguments`, as Spark has it."""
+    """Returns Spark's type of `function` over `arguments`."""
     if function is AggregateFunction.COUNT:
         return BIGINT
     of = arguments[0].type
@@ -260,12 +260,8 @@ def _columns(calls: tuple[Call, ...]) -> tuple[Scalar, ...]:
     return tuple(column(call.output.name, call.output.type) for call in calls)
 
 
-GROUPING_SETS = "Spark copies the rows for each of the grouping sets: its own plan stays."
-"""Why an aggregate with grouping sets is left as it is."""
-
-
 def distinct_sets(node: Aggregate) -> tuple[tuple[Scalar, ...], ...]:
-    """The arguments of the calls for which DISTINCT matters, once for each set of them, in order of appearance.
+    """Returns the arguments of the calls with a DISTINCT that affects the result, once for each set of them, in order.
 
     COUNT(DISTINCT a) and SUM(DISTINCT a) FILTER (…) share one set, as COUNT(DISTINCT a, b) and COUNT(DISTINCT b, a) do.
     """
@@ -277,34 +273,36 @@ def distinct_sets(node: Aggregate) -> tuple[tuple[Scalar, ...], ...]:
 
 
 def spark_expands(node: Aggregate) -> bool:
-    """Whether Spark copies rows (`Expand`) to tell the DISTINCT values apart, and shuffles the copies by group and
-    value, however the rows were parted before: for several sets of values, and for any with a FILTER.
+    """Whether Spark copies rows (`Expand`) to deduplicate the DISTINCT values, and shuffles the copies by group and
+    value although the rows may be partitioned already: for several sets of values, and for one with a FILTER.
     """
     filtered = any(is_distinct(call) and call.filter is not None for call in node.calls)
     return filtered or len(distinct_sets(node)) > 1
 
 
 def distinct_set_of(call: Call) -> frozenset[str]:
-    """What tells the set of a distinct call from others: the texts of its arguments."""
+    """Returns the identity of a distinct call's set: the texts of its arguments."""
     return frozenset(argument.sql for argument in call.arguments)
 
 
 def bucket_refusal(value: Scalar) -> str | None:
-    """Why `value` cannot be told apart per bucket of its hash, as a sentence; None where equal values hash alike."""
+    """Returns a sentence that says why `value` cannot be divided into buckets by its hash; None if equal values have
+    equal hashes.
+    """
     if value.type is None or not value.type.is_groupable:
-        return f"The type of {value} is not one whose equal values are known to have equal hashes."
+        return f"It is not known whether equal values of {value} have equal hashes."
     if value.type.nests_fractions:
-        return f"{value} has fractions inside, of which equal ones (-0.0 and 0.0) may have different hashes."
+        return f"{value} contains fractions: equal ones (-0.0 and 0.0) may have different hashes."
     return None
 
 
 def key_columns(node: Aggregate) -> tuple[Named, ...]:
-    """The group keys of `node` for an aggregate above it: the columns that it emits them as."""
+    """Returns the group keys of `node`, as the columns that it emits, for an aggregate above it."""
     return tuple(Named(column(key.name, key.expression.type), key.name) for key in node.keys)
 
 
 def partial_of(aggregate: Aggregate, spread: bool) -> Aggregate:
-    """`aggregate` as the partial one: in two phases, or, where `spread`, in one behind an exchange by its keys."""
+    """Returns `aggregate` as a partial one: in two phases, or with `spread` in one after an exchange by its keys."""
     if not spread:
         return replace(aggregate, role=AggregateRole.PARTIAL, phases=Phases.TWO_PHASE)
     exchange = Exchange(aggregate.input, tuple(key.expression for key in aggregate.keys))
@@ -312,7 +310,7 @@ def partial_of(aggregate: Aggregate, spread: bool) -> Aggregate:
 
 
 def final_of(partial: Aggregate, keys: tuple[Named, ...], calls: tuple[Call, ...], phase: AggPhase) -> Aggregate:
-    """The final aggregate over `partial`: in two phases, or, where one is forced and there are keys, in one."""
+    """Returns the final aggregate over `partial`: in two phases; in one if that is forced and there are keys."""
     if phase is AggPhase.ONE_PHASE and keys:
         exchange = Exchange(partial, tuple(key.expression for key in keys))
         return Aggregate(exchange, keys, calls, AggregateRole.FINAL, Phases.ONE_PHASE)

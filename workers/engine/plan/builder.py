@@ -1,8 +1,7 @@
-"""Where a plan tells how late rows of a stream may come: right above the scans, however deep.
+"""Builds the plan of a query before any rule is applied.
 
-The plan of GROUP BY with a window of event time.
-
-The plan that a query means, before any rule has looked at it.
+`build` is the entry point. `by_window` plans GROUP BY with a window of event time; `with_watermarks` adds watermarks
+directly above the scans of streams.
 """
 
 from __future__ import annotations
@@ -51,9 +50,10 @@ from workers.engine.plan.traversal import transform_up, walk_up
 
 
 def with_watermarks(node: Node, marks: tuple[BoundWatermark, ...], instead: Scalar | None = None) -> Node:
-    """`node` with a watermark over each scan that has one; by the column `instead`, which that makes, where given.
+    """Returns `node` with a watermark over each scan that `marks` names.
 
-    A scan that has one already keeps that, and joins of streams keep what is among `marks` as an event time.
+    With `instead`, a TIMESTAMP column is added under that name, and the watermark is on it. A scan with a watermark
+    keeps it. In joins of streams, the time column of a side in `marks` becomes the event time.
     """
     by_alias = {mark.alias: mark for mark in marks}
 
@@ -61,7 +61,7 @@ def with_watermarks(node: Node, marks: tuple[BoundWatermark, ...], instead: Scal
         if isinstance(part, Watermark) and isinstance(part.input, Watermark):
             return part.input
         if isinstance(part, Join) and part.within is not None:
-            return replace(part, within=_seen_by(part, part.within, frozenset(by_alias)))
+            return replace(part, within=_with_event_time(part, part.within, frozenset(by_alias)))
         mark = by_alias.get(part.alias) if isinstance(part, Scan) else None
         if mark is None:
             return part
@@ -75,7 +75,7 @@ def with_watermarks(node: Node, marks: tuple[BoundWatermark, ...], instead: Scal
 
 
 def without_watermarks(node: Node) -> Node:
-    """`node` with joins of streams that forget no rows, and no watermarks."""
+    """Returns `node` without watermarks, and with joins of streams that keep all rows in their state."""
 
     def plain(part: Node) -> Node:
         if isinstance(part, Watermark):
@@ -86,12 +86,12 @@ def without_watermarks(node: Node) -> Node:
 
 
 def cast(value: Scalar, type_: DataType) -> Scalar:
-    """`value` as a `type_`."""
+    """Returns `value` cast to `type_`."""
     return compose(f"CAST({{0}} AS {type_})", (value,), type_)
 
 
-def _seen_by(join: Join, within: Within, aliases: frozenset[str]) -> Within:
-    """`within` with the side as event time that has one of the tables `aliases`."""
+def _with_event_time(join: Join, within: Within, aliases: frozenset[str]) -> Within:
+    """Returns `within` with the time column of the side that has one of the tables `aliases` as its event time."""
     for side, time in ((join.left, within.left), (join.right, within.right)):
         if any(isinstance(part, Scan) and part.alias in aliases for part in walk_up(side)):
             return replace(within, event_time=time.column)
@@ -99,14 +99,15 @@ def _seen_by(join: Join, within: Within, aliases: frozenset[str]) -> Within:
 
 
 def by_window(node: Node, window: BoundWindow, keys: tuple[Named, ...], calls: tuple[Call, ...]) -> Node:
-    """Groups of `node` by the window and `keys`: emits the window's start and end, the keys, then the calls' outputs.
+    """Returns `node` grouped by the window and `keys`: it emits the window's start and end, the keys, then the calls'
+    outputs.
 
-    The aggregate has the window in one piece: a stream drops by it what it keeps of the groups. It has a call, since
-    one without would come out before its window is closed.
+    The aggregate has the window as one structure, by which a stream removes old groups from its state. It always has a
+    call, since an aggregate without calls would emit a group before its window is closed.
     """
     time = window.column
     if window.start.type == TIMESTAMP_NTZ:
-        # Spark has watermarks for instants alone. Times without a zone are told apart by them as if they were UTC's.
+        # Spark supports watermarks only for instants. Times without a time zone are treated as UTC.
         time = column(fresh_name("$time", names_of(node)), TIMESTAMP)
     below = with_watermarks(node, window.watermarks, None if time == window.column else time)
     taken = names_of(below) | {item.name for item in keys} | {call.output.name for call in calls}
@@ -131,16 +132,17 @@ def _end(whole: Scalar, part: str, field: Field) -> Named:
 
 
 def build(query: BoundQuery) -> Node:
-    """Scan and joins, then WHERE, aggregate, HAVING, ORDER BY, LIMIT and SELECT; what the query lacks is left out.
+    """Returns the plan: scans and joins, then WHERE, aggregate, HAVING, ORDER BY, LIMIT and SELECT, as far as the query
+    has them.
 
-    The root is always the `Project` of SELECT, whose output is `query.output`. The plan of a derived table stands where
-    a scan would, its own `Project` emitting `alias.column`.
+    The root is always the `Project` of SELECT, whose output is `query.output`. A derived table has a plan in place of a
+    scan, whose `Project` emits `alias.column`.
     """
     return Project(_selected_rows(query), _named(query.select))
 
 
 def _selected_rows(query: BoundQuery) -> Node:
-    """Everything but SELECT."""
+    """Returns the plan of everything except SELECT."""
     node = _rows(query)
     if query.is_aggregate:
         calls = tuple(_call(call) for call in query.calls)
@@ -151,7 +153,7 @@ def _selected_rows(query: BoundQuery) -> Node:
         )
     if query.having is not None:
         node = Filter(node, query.having)
-    # A constant orders nothing, and an integer would be a column's position to Spark.
+    # Ordering by a constant has no effect, and Spark would read an integer as a column position.
     order = [key for key in query.order_by if key.expression.columns]
     if order:
         node = Sort(node, tuple(SortItem(key.expression, key.direction, key.nulls) for key in order))
@@ -189,7 +191,7 @@ def _source(source: BoundSource) -> Node:
 
 
 def _derived(source: BoundDerived, query: BoundQuery) -> Project:
-    """The rows of one query of a derived table, under the names by which the query around it knows them."""
+    """Returns the rows of one query of a derived table, with the column names of the outer query."""
     expressions = {item.name: item.expression for item in query.select}
     items = tuple(Named(expressions[name], field.name) for field, name in source.columns)
     return Project(_selected_rows(query), items)

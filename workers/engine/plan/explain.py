@@ -1,4 +1,4 @@
-"""A plan as text and as a tree of reports."""
+"""Formats a plan as text and as a tree of reports."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _NUMBERED = re.compile(r"(\$[a-z]+\d+)(?:, \$[a-z]+\d+){8,}, (\$[a-z]+\d+)")
 
 
 def explain(node: Node, changed_by: Mapping[int, str], rows_of: Callable[[Node], int | None]) -> PlanTree:
-    """The tree below `node`: reports with inputs before the nodes that read them, indented text, and SQL.
+    """Returns the tree below `node`: reports with inputs before the nodes that read them, indented text, and SQL.
 
-    `changed_by` names the rule that made or changed a node, by its id; `rows_of` estimates how many rows a node emits.
-    Raises ValueError where a node has no id.
+    `changed_by` has the rule that created or changed a node, by the node's id; `rows_of` estimates how many rows a node
+    emits. Raises ValueError if a node has no id.
     """
     reports = tuple(
         PlanNodeReport(
@@ -62,7 +62,7 @@ def explain(node: Node, changed_by: Mapping[int, str], rows_of: Callable[[Node],
 
 
 def text_of(node: Node) -> str:
-    """The tree as text: one node a line, inputs two spaces further in, left first."""
+    """Returns the tree as text: one node per line, inputs indented by two more spaces, left first."""
     lines = [line_of(node)]
     for child in inputs_of(node):
         lines += ["  " + line for line in text_of(child).splitlines()]
@@ -70,13 +70,13 @@ def text_of(node: Node) -> str:
 
 
 def line_of(node: Node) -> str:
-    """The node alone, on one line."""
+    """Returns the node without its inputs, on one line."""
     detail = detail_of(node)
     return f"{type(node).__name__} {detail}".rstrip()
 
 
 def detail_of(node: Node) -> str:
-    """What the node does, without its operator's name."""
+    """Returns the node's arguments, without its operator's name."""
     match node:
         case Scan():
             columns = ", ".join(field.name for field, _ in node.columns)
@@ -109,7 +109,7 @@ def detail_of(node: Node) -> str:
 
 
 def call_text(call: Call) -> str:
-    """A call as SQL, without its alias."""
+    """Returns a call as SQL, without its alias."""
     arguments = ", ".join(str(argument) for argument in call.arguments)
     arguments = arguments or ("*" if call.function is AggregateFunction.COUNT else "")
     distinct = "DISTINCT " if call.distinct else ""
@@ -134,14 +134,14 @@ def _aggregate(node: Aggregate) -> str:
 
 
 def _folded(calls: list[str]) -> Iterator[str]:
-    """The calls, of which runs that differ in numbers alone are cut short: the first, how many follow, and the last."""
+    """Yields the calls. Runs of calls that differ only in numbers are shortened: the first, a count, and the last."""
     for _, alike in groupby(calls, key=lambda call: _NUMBER.sub("", call)):
         run = list(alike)
         yield from run if len(run) <= _SHOWN_ALIKE else (run[0], f"… {len(run) - 2} more …", run[-1])
 
 
 def _without_the_middle(text: str) -> str:
-    """Long lists of numbered columns cut short, as the calls that make them are."""
+    """Returns `text` with long lists of numbered columns shortened, like the calls that create them."""
     return _NUMBERED.sub(r"\1, …, \2", text)
 
 
@@ -160,8 +160,8 @@ def _join(node: Join) -> str:
     residual = f" AND {node.residual}" if node.residual else ""
     on = f" ON {keys}{residual}" if keys or residual else ""
     strategy = node.strategy
-    told = [way.value for way in (strategy.ship, strategy.local, strategy.skew) if way.value != "AUTO"]
-    return " ".join([node.kind.value.upper(), *told]) + on + ("" if node.within is None else _within(node.within))
+    choices = [one.value for one in (strategy.ship, strategy.local, strategy.skew) if one.value != "AUTO"]
+    return " ".join([node.kind.value.upper(), *choices]) + on + ("" if node.within is None else _within(node.within))
 
 
 def _within(within: Within) -> str:
@@ -171,7 +171,7 @@ def _within(within: Within) -> str:
 
 
 def seconds(microseconds: int) -> str:
-    """So many microseconds, exactly: `-90s`, `0.5s`.
+    """Returns microseconds as seconds, exactly: `-90s`, `0.5s`.
 
     >>> seconds(-90_000_000), seconds(500_000), seconds(315_360_000_000_001)
     ('-90s', '0.5s', '315360000.000001s')

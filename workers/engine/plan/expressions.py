@@ -1,8 +1,6 @@
-"""Expressions that rules make out of expressions, with the columns and the type kept right.
+"""Creates expressions for rules: from templates, from values of a sample, and aggregate calls in Spark's SQL.
 
-Aggregate calls in Spark's SQL: for the plans that run, and for the text that tells them.
-
-Values of a sample as expressions, so that a plan can name them: rendered by the service, never pasted as text.
+Values become literals of the expression tree, which `service.sql` renders; they are never inserted as text.
 """
 
 from __future__ import annotations
@@ -35,9 +33,39 @@ from workers.engine.plan.nodes import Call, PlanFunction
 
 _PLACE = re.compile(r"\{(\d+)\}")
 
+_SPARK_NAMES: dict[AggregateFunction | PlanFunction, str] = {
+    AggregateFunction.FIRST_VALUE: "min_by",
+    AggregateFunction.LAST_VALUE: "max_by",
+}
+"""Names that differ in Spark. First and last by a column are the values with its minimum and maximum: Spark's own
+`first_value` returns the first row in any order."""
+
+_INTEGERS = {
+    TypeName.TINYINT: (7, "Y"),
+    TypeName.SMALLINT: (15, "S"),
+    TypeName.INT: (31, ""),
+    TypeName.BIGINT: (63, "L"),
+}
+"""The number of bits without the sign, and the suffix of literals in Spark."""
+
+_DIGITS = re.compile(r"-?[0-9]{1,38}")
+_DECIMAL = re.compile(r"-?[0-9]{1,38}(\.[0-9]{1,38})?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+MAX_LENGTH = 1_024
+"""Characters or bytes of the longest literal in a plan: Spark parses the text of each literal."""
+
+_EXACT = Context(prec=80)
+"""Enough digits for all decimals of Spark, in files and in columns."""
+
+_BOOLEANS = {"true": True, "false": False}
+
+NULL_LITERAL = Scalar(Null(), NULL)
+"""NULL without a type."""
+
 
 def compose(template: str, operands: tuple[Scalar, ...], type_: DataType | None) -> Scalar:
-    """`template`, an expression, with the operands in the places of `{0}`, `{1}`, …; `type_` is the type of the whole.
+    """Returns the expression `template` with the operands inserted for `{0}`, `{1}`, …; `type_` is the type of the
+    result.
 
     >>> from service.sql.expressions.scalar import column
     >>> str(compose("COALESCE({0}, 0L)", (column("n", None),), None))
@@ -48,27 +76,27 @@ def compose(template: str, operands: tuple[Scalar, ...], type_: DataType | None)
 
 
 def conjunction(left: Scalar | None, right: Scalar) -> Scalar:
-    """`left AND right`; `right` alone where there is no `left`."""
+    """Returns `left AND right`; `right` alone if there is no `left`."""
     if left is None:
         return right
     return Scalar(Connective("AND", (*conjuncts(left.tree), *conjuncts(right.tree))), BOOLEAN)
 
 
-def fresh_name(wanted: str, taken: frozenset[str]) -> str:
-    """`wanted`, with underscores appended until no name of `taken` is the same; Spark does not tell case apart.
+def fresh_name(name: str, taken: frozenset[str]) -> str:
+    """Returns `name`, with underscores appended until it is not in `taken`; like Spark, it ignores case.
 
     >>> fresh_name("$bucket", frozenset({"$BUCKET"}))
     '$bucket_'
     """
     folded = {name.casefold() for name in taken}
-    while wanted.casefold() in folded:
-        wanted += "_"
-    return wanted
+    while name.casefold() in folded:
+        name += "_"
+    return name
 
 
 @lru_cache(maxsize=4096)
 def _template(text: str) -> Expression:
-    # Templates are constants of the rules, some with a type or a number put in: each is read once in a process.
+    # Templates are constants of the rules, some with a type or a number inserted: each is parsed once per process.
     return read_template(_PLACE.sub(r"`\g<0>`", text))
 
 
@@ -78,16 +106,8 @@ def _filled(node: Expression, trees: Mapping[str, Expression]) -> Expression:
     return map_children(node, lambda child: _filled(child, trees))
 
 
-_SPARK_NAMES: dict[AggregateFunction | PlanFunction, str] = {
-    AggregateFunction.FIRST_VALUE: "min_by",
-    AggregateFunction.LAST_VALUE: "max_by",
-}
-"""Where Spark's name differs. First and last by a column are its smallest and largest: Spark's own
-`first_value` takes whatever row comes first."""
-
-
 def call_sql(call: Call) -> str:
-    """The call in Spark's SQL: ``count(DISTINCT `o.d`) FILTER (WHERE `o.ok`)``."""
+    """Returns the call in Spark's SQL: ``count(DISTINCT `o.d`) FILTER (WHERE `o.ok`)``."""
     arguments = [argument.sql for argument in call.arguments]
     order = ""
     if call.order_by is not None and call.function is AggregateFunction.LISTAGG:
@@ -101,42 +121,18 @@ def call_sql(call: Call) -> str:
 
 
 def _order_of(call: Call, order_by: Scalar) -> str:
-    """The order of a LISTAGG, with the values themselves behind it: they alone decide where rows are equal in it."""
-    way = " DESC" if call.descending else ""
+    """Returns the order of a LISTAGG followed by the values themselves, so that the order of equal rows is defined."""
+    direction = " DESC" if call.descending else ""
     by_value = call.arguments[0]
-    return order_by.sql + way if by_value.sql == order_by.sql else f"{order_by.sql}{way}, {by_value.sql}"
-
-
-_INTEGERS = {
-    TypeName.TINYINT: (7, "Y"),
-    TypeName.SMALLINT: (15, "S"),
-    TypeName.INT: (31, ""),
-    TypeName.BIGINT: (63, "L"),
-}
-"""Bits without the sign, and Spark's suffix."""
-
-_DIGITS = re.compile(r"-?[0-9]{1,38}")
-_DECIMAL = re.compile(r"-?[0-9]{1,38}(\.[0-9]{1,38})?")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-MAX_LENGTH = 1_024
-"""Characters or bytes of the longest value that a plan names: Spark parses the text of each of them."""
-
-_EXACT = Context(prec=80)
-"""Digits enough for every decimal that Spark has, in files and in columns."""
-
-_BOOLEANS = {"true": True, "false": False}
-
-NULL_LITERAL = Scalar(Null(), NULL)
-"""NULL of no type."""
+    return order_by.sql + direction if by_value.sql == order_by.sql else f"{order_by.sql}{direction}, {by_value.sql}"
 
 
 def literal(value: object, type_: DataType) -> Scalar | None:
-    """`value`, of a column of `type_`, as a literal of that type; None where it has no exact one.
+    """Returns `value`, from a column of `type_`, as a literal of that type; None if it has no exact literal.
 
-    Text stands for integers, decimals, booleans and dates too, as text files have them. Floats have none (a
-    decimal fraction is another number), nor do instants without a zone, nested values, what is longer than MAX_LENGTH,
-    and what is out of range.
-    Equal values have equal literals.
+    Integers, decimals, booleans and dates may be given as text, as in text files. There are no literals for floats (a
+    decimal fraction is another number), instants without a time zone, nested values, values longer than MAX_LENGTH and
+    values out of range. Equal values have equal literals.
 
     >>> from service.sql.types.data_types import BIGINT, STRING
     >>> [str(literal(value, type_)) for value, type_ in ((-7, BIGINT), ("7", BIGINT), ("it's", STRING), (0.1, STRING))]
@@ -153,7 +149,7 @@ def literal(value: object, type_: DataType) -> Scalar | None:
 
 
 def identity_of(literals: tuple[Scalar, ...]) -> str:
-    """A text that is the same for equal values of a key, in integral columns of any width, and for no others.
+    """Returns a text that is equal for equal values of a key only, also in integral columns of different widths.
 
     >>> from service.sql.types.data_types import BIGINT, INT
     >>> [identity_of((one,)) for one in (literal("007", INT), literal(7, BIGINT)) if one is not None]
@@ -165,7 +161,7 @@ def identity_of(literals: tuple[Scalar, ...]) -> str:
 
 
 def typed_null(type_: DataType) -> Scalar | None:
-    """NULL of `type_`; None for a type that has no name to cast to."""
+    """Returns NULL of `type_`; None for a type without a name to cast to."""
     if type_.name in {TypeName.OTHER, TypeName.NULL}:
         return None
     return Scalar(Cast(Null(), type_, tries=False), type_)
@@ -191,7 +187,7 @@ def _decimal(value: object, type_: DataType) -> Expression | None:
         value = Decimal(value)
     if not isinstance(value, Decimal) or not value.is_finite():
         return None
-    # With all digits of the column's scale: a value has one literal, whatever a file's text of it looks like.
+    # With all digits of the column's scale, so that a value has one literal for all of its texts in files.
     scaled = value.quantize(Decimal(1).scaleb(-(type_.scale or 0)), context=_EXACT)
     if scaled != value or len(scaled.as_tuple().digits) > (type_.precision or 0):
         return None
@@ -220,12 +216,12 @@ def _date(value: object, type_: DataType) -> Expression | None:
 
 
 def _timestamp(value: object, type_: DataType) -> Expression | None:
-    # Without a zone it is not known which instant a file's time is to Spark; below microseconds Spark knows nothing.
+    # Without a time zone it is not known which instant Spark reads from a file. Spark has no nanoseconds.
     if not isinstance(value, datetime) or getattr(value, "nanosecond", None):
         return None
     if (value.tzinfo is None) is (type_.name is TypeName.TIMESTAMP):
         return None
-    # In one zone, so that an instant has one literal.
+    # In UTC, so that an instant has one literal.
     shown = value if value.tzinfo is None else value.astimezone(UTC)
     return Cast(String(shown.isoformat(sep=" ", timespec="microseconds")), type_, tries=False)
 

@@ -1,4 +1,4 @@
-"""An aggregate over a join, whatever filters and projections stand between the two, in terms of the join's columns."""
+"""An aggregate over a join, with filters and projections between them, in terms of the join's columns."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from workers.engine.plan.nodes import (
     output_of,
 )
 
-_KEPT = "_joined_aggregate"
+_CACHE_KEY = "_joined_aggregate"
 
 
 @dataclass(frozen=True)
 class JoinedAggregate:
-    """`keys` and `calls` over `join`'s rows that meet all of `conditions`; conditions on one side alone that may be
-    checked below the join are there already, as filters of its inputs.
+    """An aggregate by `keys` with `calls` over the rows of `join` that meet all `conditions`. Conditions on one side
+    that may be evaluated below the join are filters of its inputs.
     """
 
     join: Join
@@ -41,15 +41,15 @@ class JoinedAggregate:
     calls: tuple[Call, ...]
 
     def input(self, side: Side) -> Node:
-        """The join's input on `side`."""
+        """Returns the join's input on `side`."""
         return self.join.left if side is Side.LEFT else self.join.right
 
     def key(self, side: Side) -> tuple[Scalar, ...]:
-        """The join's key expressions over `side`."""
+        """Returns the join's key expressions on `side`."""
         return tuple(key[0 if side is Side.LEFT else 1] for key in self.join.keys)
 
     def side_of(self, *scalars: Scalar) -> Side | None:
-        """The side whose columns `scalars` are over; None for both sides' and for none's."""
+        """Returns the side that has all columns of `scalars`; None if they use both sides or none."""
         names = {name for scalar in scalars for name in scalar.columns}
         return next((side for side in Side if names and names <= names_of(self.input(side))), None)
 
@@ -65,20 +65,20 @@ class JoinedAggregate:
 
     @cached_property
     def known(self) -> dict[Hashable, object]:
-        """What `workers.engine.rules.eager.pushdown` found about it, each result computed once."""
+        """The cache of `workers.engine.rules.eager.pushdown`."""
         return {}
 
     def null_extended(self, side: Side) -> bool:
-        """Whether the join makes rows in which `side`'s columns are all NULL."""
+        """Whether the join emits rows in which all columns of `side` are NULL."""
         return side in NULL_EXTENDED.get(self.join.kind, frozenset())
 
     def multiplies(self, side: Side) -> bool:
-        """Whether a row of the other side comes out once for each partner on `side`."""
+        """Whether the join emits a row of the other side once for each partner on `side`."""
         return side is Side.LEFT or self.join.kind not in ONE_SIDED
 
 
-def stands_over_a_join(node: Aggregate) -> bool:
-    """Whether a join is below `node` with nothing but filters and projections between."""
+def is_over_join(node: Aggregate) -> bool:
+    """Whether a join is below `node`, with only filters and projections between them."""
     below = node.input
     while isinstance(below, Filter | Project):
         below = below.input
@@ -86,19 +86,20 @@ def stands_over_a_join(node: Aggregate) -> bool:
 
 
 def is_multiplied(node: Node) -> bool:
-    """Whether `node` may have many more rows than the tables: a join is below it, with no aggregate between."""
+    """Whether `node` may have many more rows than the tables: a join is below it, without an aggregate between."""
     return isinstance(node, Join) or (not isinstance(node, Aggregate) and any(map(is_multiplied, inputs_of(node))))
 
 
 def joined_aggregate(node: Aggregate) -> JoinedAggregate | None:
-    """`node` as such; None where no join is below it, or an expression between cannot be put into another.
+    """Returns `node` as a `JoinedAggregate`; None if no join is below it, or if an expression between them cannot be
+    rewritten over the join's columns.
 
-    It is computed once: a node is immutable and keeps it, outside of its fields.
+    It is computed once and cached in the immutable node, outside of its fields.
     """
-    kept = vars(node)
-    if _KEPT not in kept:
-        kept[_KEPT] = _joined_aggregate(node)
-    return cast("JoinedAggregate | None", kept[_KEPT])
+    cache = vars(node)
+    if _CACHE_KEY not in cache:
+        cache[_CACHE_KEY] = _joined_aggregate(node)
+    return cast("JoinedAggregate | None", cache[_CACHE_KEY])
 
 
 def _joined_aggregate(node: Aggregate) -> JoinedAggregate | None:
@@ -119,7 +120,7 @@ def _collapsed(node: Aggregate, join: Join, between: list[Filter | Project]) -> 
     conditions: list[Scalar] = []
     for part in reversed(between):
         if isinstance(part, Filter):
-            condition = _put(part.condition, columns, projected)
+            condition = _over_join(part.condition, columns, projected)
             if condition is None:
                 return None
             conditions.append(condition)
@@ -127,7 +128,7 @@ def _collapsed(node: Aggregate, join: Join, between: list[Filter | Project]) -> 
         trees = {item.name: tree_of(item.expression, columns) for item in part.items}
         columns = {name: tree for name, tree in trees.items() if tree is not None}
         projected = True
-    keys = [_put(key.expression, columns, projected) for key in node.keys]
+    keys = [_over_join(key.expression, columns, projected) for key in node.keys]
     calls = [_call(call, columns, projected) for call in node.calls]
     if any(part is None for part in (*keys, *calls)):
         return None
@@ -139,8 +140,8 @@ def _collapsed(node: Aggregate, join: Join, between: list[Filter | Project]) -> 
     )
 
 
-def _put(scalar: Scalar, columns: Columns, projected: bool) -> Scalar | None:
-    """`scalar` over the join's columns; as it is where nothing renames them."""
+def _over_join(scalar: Scalar, columns: Columns, projected: bool) -> Scalar | None:
+    """Returns `scalar` over the join's columns; unchanged if no projection renames them; None if it is impossible."""
     if not projected:
         return scalar
     tree = tree_of(scalar, columns)
@@ -149,12 +150,12 @@ def _put(scalar: Scalar, columns: Columns, projected: bool) -> Scalar | None:
 
 
 def _call(call: Call, columns: Columns, projected: bool) -> Call | None:
-    arguments = [_put(argument, columns, projected) for argument in call.arguments]
-    filter_ = None if call.filter is None else _put(call.filter, columns, projected)
-    order_by = None if call.order_by is None else _put(call.order_by, columns, projected)
+    arguments = [_over_join(argument, columns, projected) for argument in call.arguments]
+    filter_ = None if call.filter is None else _over_join(call.filter, columns, projected)
+    order_by = None if call.order_by is None else _over_join(call.order_by, columns, projected)
     known = tuple(argument for argument in arguments if argument is not None)
-    lost = len(known) < len(arguments) or (call.filter is not None and filter_ is None)
-    if lost or (call.order_by is not None and order_by is None):
+    is_incomplete = len(known) < len(arguments) or (call.filter is not None and filter_ is None)
+    if is_incomplete or (call.order_by is not None and order_by is None):
         return None
     return replace(call, arguments=known, filter=filter_, order_by=order_by)
 
@@ -187,7 +188,7 @@ def _filtered(node: Node, terms: list[Scalar]) -> Node:
 
 
 def _all(terms: list[Scalar]) -> Scalar | None:
-    """All terms as one condition."""
+    """Returns the conjunction of all terms; None without terms."""
     condition: Scalar | None = None
     for term in terms:
         condition = conjunction(condition, term)
@@ -195,7 +196,7 @@ def _all(terms: list[Scalar]) -> Scalar | None:
 
 
 def all_of(terms: tuple[Scalar | None, ...]) -> Scalar | None:
-    """The conjunction of the terms that are there.
+    """Returns the conjunction of the terms that are not None; None if there are none.
 
     >>> from service.sql.expressions.scalar import column
     >>> print(all_of((None, column("a", BOOLEAN))))
@@ -205,7 +206,7 @@ def all_of(terms: tuple[Scalar | None, ...]) -> Scalar | None:
 
 
 def is_not_null(scalars: tuple[Scalar, ...]) -> Scalar | None:
-    """That none of `scalars` is NULL; None for no scalars."""
+    """Returns the condition that none of `scalars` is NULL; None without scalars."""
     return all_of(tuple(compose("({0}) IS NOT NULL", (scalar,), BOOLEAN) for scalar in scalars))
 
 
@@ -215,6 +216,6 @@ __all__ = [
     "all_of",
     "is_multiplied",
     "is_not_null",
+    "is_over_join",
     "joined_aggregate",
-    "stands_over_a_join",
 ]

@@ -1,12 +1,8 @@
-"""Plan nodes: frozen values, compared by value, with no Spark in them.
+"""Plan nodes: frozen values, compared by value, without Spark.
 
-A scan emits its columns as `alias.column`; every other node says below what it emits. Build plans with
-`workers.engine.plan.builder`, read their columns with `workers.engine.plan.nodes`, check them with
-`workers.engine.plan.validation`.
-
-What a plan node emits.
-
-From which columns of scans, or of the input, a node's columns come.
+A scan emits its columns as `alias.column`; the docstring of every other node says what it emits. `output_of` returns a
+node's columns, `scanned_columns` and `columns_below` the columns of scans, or of the input, from which they come.
+`workers.engine.plan.builder` builds plans, `workers.engine.plan.validation` checks them.
 """
 
 from __future__ import annotations
@@ -21,9 +17,17 @@ from service.contract.query import AggregateFunction, JoinKind, NullsOrder, Sort
 from service.sql.expressions.scalar import Scalar
 from service.sql.types.data_types import INT, DataType, Field, TypeName, struct
 
+UNKNOWN = DataType(TypeName.OTHER)
+"""The type of an expression whose type only Spark can determine."""
+
+_OUTPUT, _NAMES = "_output", "_names"
+
+ONE_SIDED = frozenset({JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI})
+"""Joins that emit only their left columns."""
+
 
 class AggregateRole(StrEnum):
-    """Which part of a split aggregate a node is; what keeps a rule from splitting it again."""
+    """The part of a split aggregate that a node is; rules do not split a part again."""
 
     WHOLE = "WHOLE"
     PARTIAL = "PARTIAL"
@@ -31,7 +35,7 @@ class AggregateRole(StrEnum):
 
 
 class Phases(StrEnum):
-    """In how many phases Spark is to run an aggregate. UNDECIDED leaves it to Spark, which takes two."""
+    """The number of phases in which Spark runs an aggregate. UNDECIDED leaves it to Spark, which uses two."""
 
     UNDECIDED = "UNDECIDED"
     ONE_PHASE = "ONE_PHASE"
@@ -39,10 +43,10 @@ class Phases(StrEnum):
 
 
 class PlanFunction(StrEnum):
-    """Aggregate functions that only rewrites use, beside those of `AggregateFunction`.
+    """Aggregate functions that only rewrites use, in addition to `AggregateFunction`.
 
-    BIT_OR sets every bit that is set in one of its arguments. BITMAP_CONSTRUCT_AGG makes a bitmap of 32,768 bits of the
-    places that it is given, 0 to 32,767. COLLECT_LIST of NULLs is an empty list.
+    BIT_OR sets every bit that is set in one of its arguments. BITMAP_CONSTRUCT_AGG builds a bitmap of 32,768 bits from
+    the positions of bits, 0 to 32,767. COLLECT_LIST of NULLs is an empty list.
     """
 
     MIN_BY = "MIN_BY"
@@ -54,10 +58,10 @@ class PlanFunction(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanNode:
-    """What all nodes have.
+    """The base of all nodes.
 
-    `id` is the node's number, unique in its plan and the plans that a planning pass makes of it; None before the pass
-    numbers it (`workers.engine.plan.traversal`). It takes no part in comparisons. A changed copy keeps it.
+    `id` is the node's number, unique in its plan and in all plans that a planning pass creates from it; None before the
+    pass numbers it (`workers.engine.plan.traversal`). Comparisons ignore it. A changed copy keeps it.
     """
 
     id: int | None = field(default=None, compare=False, repr=False)
@@ -65,7 +69,7 @@ class PlanNode:
 
 @dataclass(frozen=True)
 class Named:
-    """An expression and the output column that it makes."""
+    """An expression and the name of its output column."""
 
     expression: Scalar
     name: str
@@ -73,7 +77,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Call:
-    """One aggregate call; `arguments` is empty for COUNT(*). `output` names and types the column that it makes.
+    """One aggregate call; `arguments` is empty for COUNT(*). `output` is the name and type of its column.
 
     FIRST_VALUE(x ORDER BY t) has arguments (x,) and `order_by` t. MIN_BY(x, t) has arguments (x, t). The order of
     LISTAGG may be `descending`.
@@ -102,8 +106,8 @@ class Scan(PlanNode):
 
 @dataclass(frozen=True)
 class Watermark(PlanNode):
-    """Takes it that rows of a stream come up to `delay_ms` later, by their TIMESTAMP `column`, than those of the newest
-    one; what waited for older ones is closed then, and rows that are later still are left out. Emits its input's
+    """Declares a watermark on a stream: rows arrive at most `delay_ms` late, by the TIMESTAMP `column`, compared with
+    the newest row. State that waits for older rows is closed, and rows that are later are dropped. Emits its input's
     columns.
     """
 
@@ -114,11 +118,11 @@ class Watermark(PlanNode):
 
 @dataclass(frozen=True)
 class Windows(PlanNode):
-    """Emits each row once for each window of time that `column` is in, and in none where that is NULL, with the window
-    in a structure `name` of its start and end, behind its input's columns.
+    """Emits each row once for each window of time that contains `column`, but no row where it is NULL. Emits its
+    input's columns, followed by `name`, a structure of the window's start and end.
 
-    Windows are `size_ms` long, and one begins every `slide_ms`, counted from 1970-01-01 00:00:00 UTC. `column` is one
-    of its input's; over a stream, one with a watermark, of which the windows have it from here on.
+    Windows are `size_ms` long, and one begins every `slide_ms`, counted from 1970-01-01 00:00:00 UTC. `column` is a
+    column of the input; over a stream it has a watermark, which the windows then have.
     """
 
     input: Node
@@ -138,33 +142,33 @@ class Filter(PlanNode):
 
 @dataclass(frozen=True)
 class Project(PlanNode):
-    """Emits `items` alone, in order. `stands_for` as in `Union`."""
+    """Emits only `items`, in order. `replaces` as in `Union`."""
 
     input: Node
     items: tuple[Named, ...]
-    stands_for: Node | None = field(default=None, compare=False)
+    replaces: Node | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class JoinStrategy:
-    """How a join is to run; AUTO leaves it to whoever comes next, Spark last.
+    """How a join runs. AUTO leaves the choice to later rules, and finally to Spark.
 
-    `demanded` is what query and settings demand of ship and local strategy, where a rule has chosen one of the two:
-    later rules tell by it what they may change. None where no rule has. It has no say in how the join runs.
+    `forced` is the ship and local strategy that query and settings force, if a rule chose one of the two, so that later
+    rules see what they may change; None if no rule did. It does not affect how the join runs.
     """
 
     ship: JoinShip = JoinShip.AUTO
     local: JoinLocal = JoinLocal.AUTO
     skew: JoinSkew = JoinSkew.AUTO
-    demanded: tuple[JoinShip, JoinLocal] | None = field(default=None, compare=False)
+    forced: tuple[JoinShip, JoinLocal] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class Within:
-    """How far apart rows of two streams are that a join puts together: `left` less `right`, TIMESTAMP columns with a
-    watermark on its two sides, is from `at_least_us` to `at_most_us` microseconds, which its condition implies.
+    """The time bounds of a join of two streams: `left` minus `right`, TIMESTAMP columns with watermarks on its two
+    sides, is between `at_least_us` and `at_most_us` microseconds. The join's condition implies this.
 
-    Behind the join the column `event_time`, one of the two, has a watermark; none has where it is None.
+    After the join the column `event_time`, one of the two, has a watermark; None: no column has one.
     """
 
     left: Scalar
@@ -176,11 +180,11 @@ class Within:
 
 @dataclass(frozen=True)
 class Join(PlanNode):
-    """Emits the left columns, then the right ones (semi and anti: the left ones alone).
+    """Emits the left columns, then the right ones (semi and anti joins: only the left ones).
 
-    `keys` are equalities left = right in which NULL matches nothing, or, where `null_safe`, NULL alone (`<=>`);
-    `residual` may use columns of both sides. A strategy other than AUTO is Spark's hint. Two streams with `within` are
-    joined row by row, and rows forgotten that find no partner any more.
+    `keys` are equalities left = right in which NULL matches nothing, or with `null_safe` only NULL (`<=>`); `residual`
+    may use columns of both sides. A strategy other than AUTO becomes a Spark hint. `within` is for joins of two
+    streams: rows that can have no more partners are removed from the state.
     """
 
     left: Node
@@ -195,9 +199,9 @@ class Join(PlanNode):
 
 @dataclass(frozen=True)
 class Aggregate(PlanNode):
-    """Groups by `keys` (everything into one row where empty) and emits the keys, then the calls' outputs.
+    """Groups by `keys` (without keys, all rows into one) and emits the keys, then the calls' outputs.
 
-    With `grouping_sets`, positions in `keys`, by each of these sets in turn, the keys outside of it being NULL.
+    `grouping_sets` are positions in `keys`: it groups by each of the sets, and the other keys are NULL.
     """
 
     input: Node
@@ -210,7 +214,7 @@ class Aggregate(PlanNode):
 
 @dataclass(frozen=True)
 class Deduplicate(PlanNode):
-    """Emits rows that are equal in all columns once; over a stream, once in its life. NULL equals NULL."""
+    """Emits rows that are equal in all columns once; over a stream, once for all mini-batches. NULL equals NULL."""
 
     input: Node
 
@@ -226,10 +230,9 @@ class Expand(PlanNode):
 
 @dataclass(frozen=True)
 class Exchange(PlanNode):
-    """Sends rows to tasks by the hash of `keys`, or to one task after the other where there are none. Emits its
-    input's columns.
+    """Shuffles rows by the hash of `keys`, or round-robin without keys. Emits its input's columns.
 
-    `partitions` is a number of tasks that Spark keeps to; without, Spark may put small ones together.
+    `partitions` is an exact number of partitions; if it is None, Spark may coalesce small ones.
     """
 
     input: Node
@@ -239,14 +242,14 @@ class Exchange(PlanNode):
 
 @dataclass(frozen=True)
 class Union(PlanNode):
-    """All rows of all `inputs`, at least two, whose columns have the same names and types in the same order.
+    """Emits all rows of all `inputs`, at least two, whose columns have the same names and types in the same order.
 
-    `stands_for` is the node in whose place a rule has put this one, with just its rows: the estimates are that node's.
-    It has no say in what this one is, and none in how it runs.
+    `replaces` is the node that a rule replaced by this one; both emit the same rows, and estimates are calculated from
+    `replaces`. It does not affect comparisons, nor how this node runs.
     """
 
     inputs: tuple[Node, ...]
-    stands_for: Node | None = field(default=None, compare=False)
+    replaces: Node | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -260,7 +263,7 @@ class SortItem:
 
 @dataclass(frozen=True)
 class Sort(PlanNode):
-    """Sorts everything. Emits its input's columns."""
+    """Sorts all rows. Emits its input's columns."""
 
     input: Node
     keys: tuple[SortItem, ...]
@@ -293,7 +296,7 @@ Node = (
 
 
 def inputs_of(node: Node) -> tuple[Node, ...]:
-    """The inputs of a node, left first."""
+    """Returns the inputs of a node, left first."""
     if isinstance(node, Scan):
         return ()
     if isinstance(node, Join):
@@ -303,24 +306,15 @@ def inputs_of(node: Node) -> tuple[Node, ...]:
     return (node.input,)
 
 
-UNKNOWN = DataType(TypeName.OTHER)
-"""The type of an expression that only Spark can type."""
-
-_OUTPUT, _NAMES = "_output", "_names"
-
-ONE_SIDED = frozenset({JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI})
-"""Joins that emit their left columns alone."""
-
-
 def output_of(node: Node) -> tuple[Field, ...]:
-    """The columns that `node` emits, in order. An expression without a known type has type OTHER.
+    """Returns the columns that `node` emits, in order. An expression without a known type has type OTHER.
 
-    They are computed once: a node is immutable and keeps them, outside of its fields.
+    They are computed once and cached in the immutable node, outside of its fields.
     """
-    kept = vars(node)
-    if _OUTPUT not in kept:
-        kept[_OUTPUT] = _output_of(node)
-    return cast("tuple[Field, ...]", kept[_OUTPUT])
+    cache = vars(node)
+    if _OUTPUT not in cache:
+        cache[_OUTPUT] = _output_of(node)
+    return cast("tuple[Field, ...]", cache[_OUTPUT])
 
 
 def _output_of(node: Node) -> tuple[Field, ...]:
@@ -345,16 +339,16 @@ def _output_of(node: Node) -> tuple[Field, ...]:
 
 
 def window_type(instant: DataType) -> DataType:
-    """The type of a window over a column of the type `instant`."""
+    """Returns the type of a window over a column of the type `instant`."""
     return struct((Field("start", instant), Field("end", instant)))
 
 
 def names_of(node: Node) -> frozenset[str]:
-    """The names of the columns that `node` emits. They are computed once, as in `output_of`."""
-    kept = vars(node)
-    if _NAMES not in kept:
-        kept[_NAMES] = frozenset(field.name for field in output_of(node))
-    return cast("frozenset[str]", kept[_NAMES])
+    """Returns the names of the columns that `node` emits, cached as in `output_of`."""
+    cache = vars(node)
+    if _NAMES not in cache:
+        cache[_NAMES] = frozenset(field.name for field in output_of(node))
+    return cast("frozenset[str]", cache[_NAMES])
 
 
 def _field(item: Named) -> Field:
@@ -362,8 +356,8 @@ def _field(item: Named) -> Field:
 
 
 def scanned_columns(node: Node, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The scans' columns whose values `node` emits as `columns`; None where one is computed, or comes from a union of
-    different rows.
+    """Returns the scans' columns whose values `node` emits as `columns`; None if one is computed, or comes from a union
+    of different rows.
     """
     if columns is None:
         return None
@@ -373,8 +367,8 @@ def scanned_columns(node: Node, columns: tuple[str, ...] | None) -> tuple[str, .
 
 
 def columns_below(items: Iterable[Named], columns: tuple[str, ...]) -> tuple[str, ...] | None:
-    """What a projection to `items`, or a grouping by them, emits as `columns`, by its name below; None where one is an
-    expression.
+    """Returns the input columns that a projection to `items`, or a grouping by them, emits as `columns`; None if one is
+    an expression.
     """
     expressions = {item.name: item.expression for item in items}
     return columns_of(expressions[name] for name in columns) if expressions.keys() >= set(columns) else None
@@ -384,8 +378,8 @@ def _scanned(node: Node, name: str) -> str | None:
     match node:
         case Scan():
             return name
-        case Union() | Project() if node.stands_for is not None:
-            return _scanned(node.stands_for, name)
+        case Union() | Project() if node.replaces is not None:
+            return _scanned(node.replaces, name)
         case Union():
             return None
         case Join():
@@ -401,7 +395,7 @@ def _scanned(node: Node, name: str) -> str | None:
 
 
 def columns_of(scalars: Iterable[Scalar]) -> tuple[str, ...] | None:
-    """The names of `scalars` that are columns, each once, in order; None where one is an expression."""
+    """Returns the column names of `scalars`, each once, in order; None if one is an expression."""
     names = [scalar.column for scalar in scalars]
     known = [name for name in names if name is not None]
     return tuple(dict.fromkeys(known)) if len(known) == len(names) else None

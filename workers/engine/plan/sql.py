@@ -1,9 +1,9 @@
-"""A plan as a query: the SELECT that a reader of SQL would have to write to get what the plan does.
+"""Formats a plan as a SQL query that computes the same rows in the same steps.
 
-Every step is a query of the WITH clause, called after its operator and its number in the plan's tree; operators that
-SQL can say in one SELECT share one. A scan renames its columns to `alias.column`, and every later step calls them so,
-in back-quotes: the dot is part of the name. How rows are sent is told as Spark's hints and clauses are: DISTRIBUTE BY
-for an exchange, a hint for a join's strategy.
+Every step is a query of the WITH clause, named after its operator and its number in the plan's tree; operators that fit
+into one SELECT share one. A scan renames its columns to `alias.column`, and every later step uses these names in
+back-quotes: the dot is part of the name. Shuffles are Spark's hints and clauses: DISTRIBUTE BY for an exchange, a hint
+for a join's strategy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from workers.engine.plan.nodes import (
 from workers.engine.plan.traversal import walk_up
 
 NO_COLUMN = "1 AS `$row`"
-"""What a step selects that emits rows of no columns: SQL has none such."""
+"""The item of a step that emits rows without columns, which SQL does not support."""
 
 _JOINS = {
     JoinKind.INNER: "JOIN",
@@ -52,13 +52,13 @@ _JOINS = {
 }
 
 _ORDINAL = re.compile(r"-?[0-9]+")
-"""In GROUP BY Spark takes such a number as the position of an item."""
+"""A number that Spark would read in GROUP BY as the position of an item."""
 
 
 def sql_of(plan: Node) -> str:
-    """Spark SQL that computes `plan` over tables, or views, of the scans' table names.
+    """Returns Spark SQL that computes `plan` over tables, or views, with the scans' table names.
 
-    Raises TypeError for a node that it does not know: a text that is silently less than the plan would be a lie.
+    Raises TypeError for an unsupported node, since an incomplete text would be wrong.
     """
     writer = _Writer(frozenset(node.table for node in walk_up(plan) if isinstance(node, Scan)))
     last = writer.select(plan)
@@ -68,9 +68,9 @@ def sql_of(plan: Node) -> str:
 
 @dataclass(frozen=True)
 class _Select:
-    """One SELECT, as far as it is filled. `number` is that of its topmost node; `columns` is None for `*`.
+    """One SELECT in progress. `number` is that of its topmost node; `columns` is None for `*`.
 
-    `whole` says that it is complete: what comes above it is a SELECT of its own.
+    `whole`: it is complete, and nodes above it need another SELECT.
     """
 
     operator: str
@@ -89,21 +89,21 @@ class _Select:
 
     @property
     def takes_rows(self) -> bool:
-        """Whether it still is `SELECT * FROM … WHERE …`, so that items and groups can be put into it."""
+        """Whether it is still `SELECT * FROM … WHERE …`, so that items and groups can be added."""
         return self.columns is None and not self.whole and not self.is_arranged
 
     @property
     def is_arranged(self) -> bool:
-        """Whether its rows are sent somewhere, sorted or cut."""
+        """Whether its rows are shuffled, sorted or limited."""
         return bool(self.distribute_by or self.order_by or self.hint_moves or self.limit is not None)
 
     @property
     def hint_moves(self) -> bool:
-        """Whether its hint sends the rows that come out of it, and does not tell how to join them."""
+        """Whether its hint shuffles its output, and is not a hint for a join."""
         return self.hint is not None and self.hint.startswith(("REPARTITION", "REBALANCE"))
 
     def text(self) -> str:
-        """The query; of a whole one, `source` is all of it."""
+        """Returns the query; if it is `whole`, that is `source`."""
         if self.whole:
             return self.source
         hint = f" /*+ {self.hint} */" if self.hint else ""
@@ -114,8 +114,8 @@ class _Select:
         if self.group_by:
             lines.append(f"GROUP BY {', '.join(self.group_by)}")
         if self.distribute_by:
-            told = f" /* {self.comment} */" if self.comment else ""
-            lines.append(f"DISTRIBUTE BY {', '.join(self.distribute_by)}{told}")
+            comment = f" /* {self.comment} */" if self.comment else ""
+            lines.append(f"DISTRIBUTE BY {', '.join(self.distribute_by)}{comment}")
         if self.order_by:
             lines.append(f"ORDER BY {', '.join(map(_sort_key, self.order_by))}")
         if self.limit is not None:
@@ -132,7 +132,7 @@ class _Writer:
         self._nodes = 0
 
     def select(self, node: Node) -> _Select:
-        """The SELECT of `node`; those below it that it could not take in have become steps."""
+        """Returns the SELECT of `node`; nodes below that do not fit into it have become steps."""
         if type(node) not in _KNOWN:
             raise TypeError(f"{type(node).__name__} has no SQL")
         inputs = [self.select(child) for child in inputs_of(node)]
@@ -155,7 +155,7 @@ class _Writer:
     ) -> _Select:
         match node:
             case Watermark():
-                # SQL over what is there has no rows that are late.
+                # A query over existing rows has no late rows.
                 select = self._over(below, number, False)
                 return replace(select, source=f"{select.source} /* watermark: {node.delay_ms} ms behind */")
             case Windows():
@@ -191,7 +191,7 @@ class _Writer:
                 return replace(self._over(below, number, not below.whole and below.limit is None), limit=node.count)
 
     def _join(self, node: Join, number: int, left: _Select, right: _Select) -> _Select:
-        # Both become steps before either is named in the text.
+        # Both become steps before the text uses their names.
         one, other = self._step(left), self._step(right)
         equals = "<=>" if node.null_safe else "="
         conditions = [f"({a.sql}) {equals} ({b.sql})" for a, b in node.keys]
@@ -201,13 +201,13 @@ class _Writer:
             return _Select("join", number, f"{one} CROSS JOIN {other}")
         source = f"{one} {_JOINS[node.kind]} {other}\n  ON {' AND '.join(conditions)}"
         if node.within is not None:
-            # The condition says so already; a stream forgets rows by it.
+            # The condition implies it; it limits the state of a stream.
             least, most = node.within.at_least_us, node.within.at_most_us
             source += f" /* within: {node.within.left.sql} - {node.within.right.sql} from {least} to {most} us */"
         return _Select("join", number, source, hint=_join_hint(node, one, other))
 
     def _over(self, below: _Select, number: int, fits: bool) -> _Select:
-        """`below` itself where more can be put into it, else a SELECT over it."""
+        """Returns `below` itself if the node `fits` into it, otherwise a SELECT over it."""
         return below if fits else _Select("", number, self._step(below))
 
     def _step(self, select: _Select) -> str:
@@ -238,7 +238,7 @@ _KNOWN = frozenset(
 def _scan(node: Scan, number: int) -> _Select:
     columns = tuple(f"{quoted(name)} AS {quoted(emitted.name)}" for emitted, name in node.columns)
     text = f"SELECT {_items(columns)}\nFROM {quoted(node.table)}"
-    # Whole, since a condition would meet the table's own names in it.
+    # Whole, since a condition in it would have to use the table's own column names.
     return _Select("scan", number, text, whole=True)
 
 
@@ -248,8 +248,8 @@ def _aggregate(node: Aggregate, select: _Select) -> _Select:
     group_by = tuple(_group_key(key.expression) for key in node.keys)
     if node.grouping_sets:
         sets = ", ".join(f"({', '.join(group_by[position] for position in one)})" for one in node.grouping_sets)
-        # The keys stand before the sets too: GROUPING_ID counts them in that order. An item that is the very text of a
-        # key is turned to NULL where the set lacks it.
+        # The keys are also before the sets: GROUPING_ID counts them in that order. An item with exactly the text of a
+        # key is NULL if the set does not have the key.
         keys = tuple(f"{text} AS {quoted(key.name)}" for text, key in zip(group_by, node.keys, strict=True))
         grouped = f"{', '.join(group_by)} GROUPING SETS ({sets})"
         return replace(select, columns=(*keys, *calls), group_by=(grouped,))
@@ -257,7 +257,7 @@ def _aggregate(node: Aggregate, select: _Select) -> _Select:
         return replace(select, columns=(*keys, *calls), group_by=group_by)
     if keys:
         return replace(select, columns=keys, distinct=True)
-    # One row whatever comes in; count says so, and SQL has no rows without columns.
+    # Without keys and calls there is one row for any input, as with count; SQL has no rows without columns.
     return replace(select, columns=("count(*) AS `$row`",))
 
 
@@ -271,12 +271,14 @@ def _exchange(node: Exchange, select: _Select) -> _Select:
     keys = tuple(key.sql for key in node.keys)
     if node.partitions is not None and all(key.column is not None for key in node.keys):
         return replace(select, hint=f"REPARTITION({', '.join([str(node.partitions), *keys])})")
-    told = None if node.partitions is None else f"into {node.partitions} tasks"
-    return replace(select, distribute_by=keys, comment=told)
+    comment = None if node.partitions is None else f"into {node.partitions} tasks"
+    return replace(select, distribute_by=keys, comment=comment)
 
 
 def _can_project(below: _Select, node: Project) -> bool:
-    """Whether the items can stand in the same SELECT: an order in it sees them first, under whatever name."""
+    """Whether the items fit into the same SELECT: its ORDER BY would use the items' names, so no renamed item may have
+    the name of a column to order by.
+    """
     if below.columns is not None or below.whole or below.distribute_by or below.hint_moves:
         return False
     renamed = {item.name.casefold() for item in node.items if item.expression.column != item.name}
@@ -285,7 +287,7 @@ def _can_project(below: _Select, node: Project) -> bool:
 
 
 def _changes_nothing(node: Project) -> bool:
-    """Whether the items are the columns below, all of them and in their order."""
+    """Whether the items are exactly the input's columns, in their order."""
     columns = tuple(field.name for field in output_of(node.input))
     return tuple(item.expression.column for item in node.items) == tuple(item.name for item in node.items) == columns
 

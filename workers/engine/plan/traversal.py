@@ -1,7 +1,4 @@
-"""Walking and rebuilding frozen plans.
-
-Numbers the nodes of a plan, so that reports, traces and metrics know each of two equal nodes.
-"""
+"""Traverses, rebuilds and numbers frozen plans. Ids distinguish equal nodes in reports, traces and metrics."""
 
 from __future__ import annotations
 
@@ -11,11 +8,13 @@ from itertools import count
 
 from workers.engine.plan.nodes import Join, Node, Scan, Union, inputs_of
 
+_NOT_COMPARED = frozenset({"id", "input", "inputs", "left", "right"})
+
 
 def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
-    """`node` over other inputs, left first; the same object where each of them is the same object.
+    """Returns `node` over other inputs, left first; the same object if all inputs are the same objects.
 
-    Raises ValueError when their number is not the node's.
+    Raises ValueError if the number of inputs is wrong.
     """
     if len(inputs) != len(inputs_of(node)):
         raise ValueError(f"{type(node).__name__} has {len(inputs_of(node))} inputs, not {len(inputs)}")
@@ -29,42 +28,39 @@ def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
 
 
 def transform_up(node: Node, rewrite: Callable[[Node], Node]) -> Node:
-    """The tree with every node replaced by `rewrite` of it, inputs first, so that `rewrite` sees rewritten inputs."""
+    """Returns the tree with every node replaced by `rewrite` of it, inputs first; `rewrite` gets rewritten inputs."""
     inputs = tuple(transform_up(child, rewrite) for child in inputs_of(node))
     return rewrite(with_inputs(node, inputs))
 
 
 def walk_up(node: Node) -> Iterator[Node]:
-    """Every node of the tree, inputs before the node that reads them."""
+    """Yields every node of the tree, inputs before the node that reads them."""
     for child in inputs_of(node):
         yield from walk_up(child)
     yield node
 
 
-_NOT_COMPARED = frozenset({"id", "input", "inputs", "left", "right"})
-
-
 class NodeIds:
-    """The ids of one planning pass. A node that a rule leaves in the plan keeps its id, a new one gets the next."""
+    """Assigns the ids of one planning pass. A node that a rule keeps in the plan keeps its id, others get new ones."""
 
     def __init__(self, first: int = 0) -> None:
         self._next: Iterator[int] = count(first)
         self.new: set[int] = set()
-        """Ids of the nodes that the last call of `number` found new."""
+        """Ids of the nodes that were new in the last call of `number`."""
         self.copies: dict[int, int] = {}
-        """Ids that the last call gave to copies of nodes, and the ids of these."""
+        """Ids that the last call assigned to copies of nodes, with the ids of the original nodes."""
 
     @classmethod
     def after(cls, plan: Node) -> NodeIds:
-        """Ids beyond all that `plan` has."""
+        """Returns a generator of ids that are larger than all ids of `plan`."""
         return cls(max((node.id for node in walk_up(plan) if node.id is not None), default=-1) + 1)
 
     def number(self, plan: Node, before: Node | None = None) -> Node:
-        """`plan` with an id for each node, inputs first.
+        """Returns `plan` with an id for each node, inputs first.
 
-        The first node with an id keeps it; copies of it and nodes without an id get new ones. `new` has the ids of the
-        nodes that are not in `before`, a plan with ids, or whose fields differ from those there. A node is not new if
-        only its inputs were replaced, by as many others.
+        The first node with an id keeps it; copies of it and nodes without an id get new ones. `new` gets the ids of the
+        nodes that are not in `before`, a plan with ids, or whose fields changed. A node is not new if only its inputs
+        were replaced, by the same number of inputs.
         """
         originals = {} if before is None else {node.id: node for node in walk_up(before)}
         taken: set[int] = set()
@@ -79,14 +75,14 @@ class NodeIds:
                 made = replace(made, id=number)
             taken.add(id_of(made))
             original = originals.get(node.id)
-            if original is None or not _is_same_but_for_inputs(node, original):
+            if original is None or not _is_equal_except_inputs(node, original):
                 self.new.add(id_of(made))
             return made
 
         return visit(plan)
 
 
-def _is_same_but_for_inputs(node: Node, original: Node) -> bool:
+def _is_equal_except_inputs(node: Node, original: Node) -> bool:
     if node is original:
         return True
     if type(node) is not type(original) or len(inputs_of(node)) != len(inputs_of(original)):
@@ -96,17 +92,17 @@ def _is_same_but_for_inputs(node: Node, original: Node) -> bool:
 
 
 def with_ids(plan: Node) -> Node:
-    """`plan` with an id for each node; nodes that have one keep it."""
+    """Returns `plan` with an id for each node; nodes with an id keep it."""
     return NodeIds.after(plan).number(plan)
 
 
 def id_of(node: Node) -> int:
-    """The node's id. Raises ValueError where the plan was not numbered."""
+    """Returns the node's id. Raises ValueError if the plan was not numbered."""
     if node.id is None:
         raise ValueError(f"{type(node).__name__} has no id: number the plan first")
     return node.id
 
 
 def identities(plan: Node) -> frozenset[int]:
-    """The identities (`id()`) of all nodes of `plan`, which must outlive the set."""
+    """Returns the identities (`id()`) of all nodes of `plan`, which must live longer than the set."""
     return frozenset(id(node) for node in walk_up(plan))

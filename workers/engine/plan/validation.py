@@ -1,4 +1,4 @@
-"""What holds for every plan. A plan that breaks one is an engine bug, found before Spark sees it."""
+"""Checks the invariants of plans. A violation is a bug of the engine, found before Spark runs the plan."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from workers.engine.plan.traversal import walk_up
 
 
 def check(plan: Node, made_by: str, output: tuple[Field, ...] | None = None) -> None:
-    """Raises `InvalidPlanError` with everything that is wrong with `plan`; `output` is what it must emit."""
+    """Raises `InvalidPlanError` with all violations of `plan`; `output` are the columns that it must emit."""
     violations = [f"{line_of(node)}: {violation}" for node in walk_up(plan) for violation in _violations(node)]
     if output is not None and output_of(plan) != output:
-        violations.append(f"it emits {_columns(output_of(plan))} in place of {_columns(output)}")
+        violations.append(f"it emits {_columns(output_of(plan))} instead of {_columns(output)}")
     if violations:
         raise InvalidPlanError(made_by, tuple(violations))
 
@@ -48,24 +48,24 @@ def _violations(node: Node) -> Iterator[str]:
     folded = Counter(name.casefold() for name in names)
     for name in names:
         if folded[name.casefold()] > 1 and not isinstance(node, Project):
-            yield f"two columns are called {name}"
+            yield f"two columns have the name {name}"
     yield from _unknown_columns(node)
     if isinstance(node, Aggregate):
         yield from _aggregate_violations(node)
     if isinstance(node, Exchange) and node.partitions is not None and node.partitions < 1:
-        yield "an exchange needs a task"
+        yield "an exchange needs at least one partition"
     if isinstance(node, Union):
         yield from _union_violations(node)
     if isinstance(node, Expand) and node.branches < 1:
-        yield "an expansion needs a branch"
+        yield "an expansion needs at least one branch"
     if isinstance(node, Watermark | Windows) and node.column.column is None:
-        yield "it is over a column, not over an expression"
+        yield "it needs a column, not an expression"
     if isinstance(node, Watermark) and node.delay_ms < 0:
-        yield "a delay is not negative"
+        yield "the delay is negative"
     if isinstance(node, Windows) and not 1 <= node.slide_ms <= node.size_ms:
-        yield "a window slides by a millisecond at least, and by its size at most"
+        yield "the slide of a window must be at least a millisecond and at most its size"
     if isinstance(node, Limit) and node.count < 0:
-        yield "a limit is not negative"
+        yield "the limit is negative"
 
 
 def _unknown_columns(node: Node) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _unknown_columns(node: Node) -> Iterator[str]:
 def _missing(scalar: Scalar, names: frozenset[str]) -> Iterator[str]:
     for name in scalar.columns:
         if name not in names:
-            yield f"column {name} is not below it"
+            yield f"its input has no column {name}"
 
 
 def _scalars(node: Node) -> Iterator[Scalar]:
@@ -122,12 +122,12 @@ def _aggregate_violations(node: Aggregate) -> Iterator[str]:
     below = node.input
     positions = {position for one in node.grouping_sets for position in one}
     if not positions <= set(range(len(node.keys))):
-        yield "a grouping set has a key that is not there"
+        yield "a grouping set has a key that does not exist"
     if node.grouping_sets and (node.role is not AggregateRole.WHOLE or node.phases is not Phases.UNDECIDED):
-        yield "grouping sets are not split"
+        yield "an aggregate with grouping sets must not be split"
     if node.phases is Phases.ONE_PHASE:
-        if not _is_parted(node):
-            yield "one phase needs an exchange by its keys, or by some of them, below it"
+        if not _is_exchanged_by_keys(node):
+            yield "one phase needs an exchange by all or some of its keys below it"
         below = below.input if isinstance(below, Exchange) else below
     if node.role is AggregateRole.FINAL:
         partial = below
@@ -137,8 +137,8 @@ def _aggregate_violations(node: Aggregate) -> Iterator[str]:
         yield "a final aggregate cannot have DISTINCT calls"
 
 
-def _is_parted(node: Aggregate) -> bool:
-    """Whether an exchange by keys of `node` is right below it, but for copies of rows and aggregates on the way."""
+def _is_exchanged_by_keys(node: Aggregate) -> bool:
+    """Whether an exchange by keys of `node` is below it, with only copies of rows and aggregates between them."""
     keys = [key.expression for key in node.keys]
     below = node.input
     while isinstance(below, Expand | Aggregate):
@@ -151,7 +151,7 @@ def _is_parted(node: Aggregate) -> bool:
 
 def _union_violations(node: Union) -> Iterator[str]:
     if len(node.inputs) < 2:
-        yield "a union needs two inputs"
+        yield "a union needs at least two inputs"
     outputs = [output_of(branch) for branch in node.inputs]
     if any(output != outputs[0] for output in outputs):
         yield f"its inputs emit different columns: {'; '.join(_columns(output) for output in outputs)}"

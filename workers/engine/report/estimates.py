@@ -1,9 +1,10 @@
-"""The estimates that a plan was chosen by, next to what Spark measured when it ran.
+"""Compares the estimates that a plan was chosen by with Spark's measurements, and its cost with that of Spark's own
+plan.
 
-Spark reports rows by stage, and a stage is not an operator: it reads for one and writes for the next. So rows that were
-shuffled are those of the whole query, and of an operator only where nothing else in the query can have sent rows.
-
-What the rules' choices cost in comparison with Spark's own plan, by the estimates that they were made by.
+Spark reports rows by stage, and a stage is not an operator: it reads the rows of one and writes those of the next. So
+the rows shuffled are measured for the whole query. They are those of one operator only if no other operator of the
+query can have shuffled rows. Savings compare the estimated costs of a rule's choice and of what Spark does without the
+rule.
 """
 
 from __future__ import annotations
@@ -28,32 +29,50 @@ from service.contract.reports import (
 from workers.engine.plan.nodes import Join, Node, Scan
 from workers.engine.plan.traversal import walk_up
 from workers.engine.report.operator_tree import JOINS, name_of, numbered
-from workers.engine.rules.joins.strategy_cost import Way
+from workers.engine.rules.joins.strategy_cost import JoinAlgorithm
 from workers.engine.statistics.model import Statistics
 from workers.engine.statistics.partitioning import broadcast_side
 
 FEW_ROWS = 1_000
-"""Estimates and measurements that are both below it are not compared."""
+"""An estimate and a measurement that are both below this number of rows are not compared."""
 
 CLOSE = 2.0
-"""An estimate within this factor chooses rightly."""
+"""An estimate that is off by at most this factor is right."""
 
 WRONG = 10.0
-"""An estimate beyond this factor is wrong."""
+"""An estimate that is off by more than this factor is wrong."""
 
 COMPLETE = "COMPLETE"
-"""Spark's status of a stage that ran to its end."""
+"""Spark's status of a stage that succeeded."""
 
-_SENDS_NOTHING = frozenset({"Scan", "Filter", "Project", "Expand", "Union"})
+SPARK_DEFAULTS = {
+    "two_phase_aggregate": "TWO_PHASE",
+    "split_distinct_aggregate": "NATIVE",
+    "bitmap_distinct": "NATIVE",
+    "distinct_branches": "NATIVE",
+    "eager_aggregation": "NATIVE",
+    "skewed_join": "NONE",
+}
+"""By rule, the rule's name for what Spark does without it. For a join strategy it depends on the sizes of the sides."""
+
+_NEVER_SHUFFLES = frozenset({"Scan", "Filter", "Project", "Expand", "Union"})
 _EAGER = "eager_aggregation"
-_PART_OF = {"incremental_aggregate": "split_distinct_aggregate"}
-"""By rule, the one that estimates what it makes."""
+_JOIN_STRATEGY = "join_strategy"
+_ESTIMATED_BY = {"incremental_aggregate": "split_distinct_aggregate"}
+"""By rule, the other rule whose estimate covers the nodes that it adds."""
 
 _MULTIPLIES = JOINS | {"Expand", "Generate"}
-"""Spark's operators that may emit more rows than they take."""
+"""Spark's operators that may emit more rows than they read."""
 
 _EMITS_ITS_INPUT = frozenset({"Scan", "Project", "Sort", "Exchange"})
-"""Operators without an estimate of their own. A scan's is the size of its table, of which Spark may skip a part."""
+"""Operators whose rows are not compared. Most emit their input; a scan's estimate is the size of its table, of which
+Spark may skip a part.
+"""
+
+_BROADCAST_WAYS = {
+    JoinShip.BROADCAST_LEFT: JoinAlgorithm.BROADCAST_LEFT,
+    JoinShip.BROADCAST_RIGHT: JoinAlgorithm.BROADCAST_RIGHT,
+}
 
 
 def estimates_of(
@@ -63,11 +82,11 @@ def estimates_of(
     stages: Sequence[StageMetrics],
     run_by: OperatorReport = OperatorReport(),  # noqa: B008 - it is frozen
 ) -> EstimateReport:
-    """Estimated and measured rows of one run. `report` and `plan`, the one after the rules, are those of the run, and
-    `run_by` is what its operators did; stages that failed or were stopped are left out.
+    """Returns the estimated and measured rows of one run. `report` is that of the run, `plan` its plan after the rules,
+    and `run_by` has the figures of its operators. Stages that failed or were stopped are left out.
 
-    The estimates of a query are those of the plan after the rules, of each operator by the last rule that weighed it.
-    What a rule made in place of an operator is in the estimate of the way that it chose.
+    The estimates of a query are those of the plan after the rules, for each operator by the last rule that compared
+    alternatives for it. The estimate of the chosen alternative covers the nodes that replace an operator.
     """
     done = [stage for stage in stages if stage.status == COMPLETE]
     measured = _Measured(
@@ -78,24 +97,24 @@ def estimates_of(
     )
     decided = _decided(report)
     all_estimated = bool(decided) and not _unestimated(report, decided)
-    senders = [node.id for node in report.before.nodes if node.operator not in _SENDS_NOTHING]
-    alone = senders[0] if len(senders) == 1 else None
+    shuffling = [node.id for node in report.before.nodes if node.operator not in _NEVER_SHUFFLES]
+    only_id = shuffling[0] if len(shuffling) == 1 else None
     total = sum(way.rows_shuffled for way in decided.values()) if decided else None
     rows_read = _rows_read(plan, statistics)
     most = max((way.rows_on_hottest_task for way in decided.values()), default=None)
     of_query = [_of_query(Quantity.ROWS_READ, rows_read, measured.read)]
     if all_estimated:
         of_query.append(_of_query(Quantity.ROWS_SHUFFLED, total, measured.shuffled))
-        # An estimate that is too high may count rows that were emitted: see `_wrong_choices`.
+        # An estimate that is too high may include rows that a task emitted: see `_wrong_choices`.
         if most is not None and measured.hottest is not None and most < measured.hottest:
             of_query.append(_of_query(Quantity.ROWS_ON_HOTTEST_TASK, most, measured.hottest))
     wrong = (
         *(one for one in of_query if one is not None),
-        *_wrong_choices(report.rules, alone, measured),
+        *_wrong_choices(report.rules, only_id, measured),
         *_wrong_nodes(report, run_by),
     )
     return EstimateReport(
-        choices=tuple(_outcomes(report.rules, alone, measured, wrong)),
+        choices=tuple(_outcomes(report.rules, only_id, measured, wrong)),
         estimated_rows_read=rows_read,
         measured_rows_read=measured.read,
         estimated_rows_shuffled=total,
@@ -109,10 +128,10 @@ def estimates_of(
     )
 
 
-def off_by(estimated: float, measured: float) -> float:
-    """How many times one is the other, 1 or more; 1 where both are few.
+def error_factor(estimated: float, measured: float) -> float:
+    """Returns the ratio of the larger number to the smaller one, at least 1; 1 if both are below `FEW_ROWS`.
 
-    >>> off_by(10, 900), off_by(2_000, 8_000), off_by(0, 5_000)
+    >>> error_factor(10, 900), error_factor(2_000, 8_000), error_factor(0, 5_000)
     (1.0, 4.0, 5000.0)
     """
     if max(estimated, measured) < FEW_ROWS:
@@ -121,23 +140,23 @@ def off_by(estimated: float, measured: float) -> float:
 
 
 def is_wrong(estimated: float, measured: float) -> bool:
-    """Whether one is more than 10 times the other, and not both are few.
+    """Whether one number is more than 10 times the other, and at least one of them is not below `FEW_ROWS`.
 
     >>> is_wrong(10_000, 1_000), is_wrong(10_001, 1_000), is_wrong(1, 999)
     (False, True, False)
     """
-    return off_by(estimated, measured) > WRONG
+    return error_factor(estimated, measured) > WRONG
 
 
 def choice_of(trace: RuleTrace) -> Alternative | None:
-    """The way that a rule chose; None where it weighed none."""
+    """Returns the alternative that a rule chose; None if the rule compared none."""
     return next((way for way in trace.alternatives if way.chosen), None)
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """Rows that the query read, sent, and that one task took from a shuffle at most; `emitted` is the most that one
-    operator emitted, None where one did not count its rows.
+    """Rows that the query `read` and `shuffled`. `hottest` is the most that one task read from a shuffle, `emitted` the
+    most that one operator emitted; None if an operator that matters did not count its rows.
     """
 
     read: int
@@ -147,13 +166,14 @@ class _Measured:
 
     @property
     def most_handled(self) -> int | None:
-        """More rows than one task handled for one operator: read, sorted and emitted, as costs count them."""
+        """An upper bound of the rows that one task read, sorted and emitted for one operator, as costs count them."""
         return None if self.hottest is None or self.emitted is None else 2 * self.hottest + self.emitted
 
 
 def _decided(report: PlanReport) -> Mapping[int, Alternative]:
-    """The nodes that were weighed, each with the way that was chosen last: those of the plan after the rules, and those
-    that a rule replaced. What is aggregated below a join is weighed by itself again, and more exactly.
+    """Returns the alternative that was chosen last, by node: for nodes of the plan after the rules, and for nodes that
+    a rule replaced. An aggregate that eager aggregation moved below a join is left out: it has a more exact estimate of
+    its own.
     """
     before, after = ({node.id for node in tree.nodes} for tree in (report.before, report.after))
     last = {trace.node_id: trace for trace in report.rules if choice_of(trace) is not None}
@@ -167,24 +187,25 @@ def _decided(report: PlanReport) -> Mapping[int, Alternative]:
 
 
 def _unestimated(report: PlanReport, decided: Mapping[int, Alternative]) -> bool:
-    """Whether the plan after the rules has an operator that may send rows and is in no estimate."""
-    weighing = {trace.rule for trace in report.rules if choice_of(trace) is not None} - {_EAGER}
+    """Whether the plan after the rules has an operator that may shuffle rows and is covered by no estimate."""
+    choosing = {trace.rule for trace in report.rules if choice_of(trace) is not None} - {_EAGER}
     return any(
-        node.operator not in _SENDS_NOTHING
+        node.operator not in _NEVER_SHUFFLES
         and node.id not in decided
-        and _PART_OF.get(node.changed_by or "", node.changed_by) not in weighing
+        and _ESTIMATED_BY.get(node.changed_by or "", node.changed_by) not in choosing
         for node in report.after.nodes
     )
 
 
 def _outcomes(
-    rules: Sequence[RuleTrace], alone: int | None, measured: _Measured, wrong: Sequence[WrongEstimate]
+    rules: Sequence[RuleTrace], only_id: int | None, measured: _Measured, wrong: Sequence[WrongEstimate]
 ) -> Iterator[ChoiceOutcome]:
+    """The choices of the rules. `only_id`: the only node that can shuffle rows; all measured rows are its own."""
     wrong_choices = {(one.rule, one.node_id) for one in wrong}
     for trace in rules:
         way = choice_of(trace)
         if way is not None:
-            is_alone = alone is not None and trace.node_id == alone
+            is_only = only_id is not None and trace.node_id == only_id
             yield ChoiceOutcome(
                 rule=trace.rule,
                 node=trace.node,
@@ -192,8 +213,8 @@ def _outcomes(
                 alternative=way.name,
                 estimated_rows_shuffled=way.rows_shuffled,
                 estimated_rows_on_hottest_task=way.rows_on_hottest_task,
-                measured_rows_shuffled=measured.shuffled if is_alone else None,
-                measured_rows_on_hottest_task=measured.hottest if is_alone else None,
+                measured_rows_shuffled=measured.shuffled if is_only else None,
+                measured_rows_on_hottest_task=measured.hottest if is_only else None,
                 is_wrong=(trace.rule, trace.node_id) in wrong_choices,
             )
 
@@ -202,18 +223,18 @@ def _of_query(quantity: Quantity, estimated: int | None, measured: int) -> Wrong
     return None if estimated is None or not is_wrong(estimated, measured) else _wrong(quantity, estimated, measured)
 
 
-def _wrong_choices(rules: Sequence[RuleTrace], alone: int | None, measured: _Measured) -> Iterator[WrongEstimate]:
-    """Choices that what was measured of the whole query contradicts: it sent fewer rows, or no task can have handled
-    as many. Where only one operator sends rows, its choice may have been too low as well.
+def _wrong_choices(rules: Sequence[RuleTrace], only_id: int | None, measured: _Measured) -> Iterator[WrongEstimate]:
+    """Choices that contradict the measurements of the whole query: it shuffled fewer rows than estimated, or no task
+    can have processed as many. If only one operator shuffles rows, its estimate can also be found too low.
     """
     for trace in rules:
         way = choice_of(trace)
         if way is None:
             continue
-        is_alone = alone is not None and trace.node_id == alone
-        sent, most = way.rows_shuffled, measured.most_handled
-        if is_wrong(sent, measured.shuffled) and (is_alone or sent > measured.shuffled):
-            yield _wrong(Quantity.ROWS_SHUFFLED, sent, measured.shuffled, trace)
+        is_only = only_id is not None and trace.node_id == only_id
+        shuffled, most = way.rows_shuffled, measured.most_handled
+        if is_wrong(shuffled, measured.shuffled) and (is_only or shuffled > measured.shuffled):
+            yield _wrong(Quantity.ROWS_SHUFFLED, shuffled, measured.shuffled, trace)
         if most is not None and way.rows_on_hottest_task > most and is_wrong(way.rows_on_hottest_task, most):
             yield _wrong(Quantity.ROWS_ON_HOTTEST_TASK, way.rows_on_hottest_task, most, trace)
 
@@ -244,7 +265,7 @@ def _wrong(
         rule=None if trace is None else trace.rule,
         estimated=estimated,
         measured=measured,
-        factor=round(off_by(estimated, measured), 1),
+        factor=round(error_factor(estimated, measured), 1),
     )
 
 
@@ -254,14 +275,14 @@ def _rows_read(plan: Node, statistics: Statistics) -> int | None:
 
 
 def _hottest(stages: Sequence[StageMetrics]) -> int | None:
-    """The most rows that one task took from a shuffle."""
-    return max((rows for stage in stages if (rows := most_shuffled(stage)) is not None), default=None)
+    """The most rows that one task read from a shuffle."""
+    return max((rows for stage in stages if (rows := max_shuffle_rows(stage)) is not None), default=None)
 
 
-def most_shuffled(stage: StageMetrics) -> int | None:
-    """The most rows that one task of a stage took from a shuffle; None where it reads none.
+def max_shuffle_rows(stage: StageMetrics) -> int | None:
+    """Returns the most rows that one task of a stage read from a shuffle; None if the stage reads no shuffle.
 
-    `records` counts rows of files too: a task took no more from the shuffle than the stage did.
+    `records` includes rows of files, so the rows that the whole stage read from shuffles are an upper bound.
     """
     if stage.records is None or not stage.shuffle_read_rows:
         return None
@@ -276,37 +297,23 @@ def _most_emitted(run_by: OperatorReport) -> int | None:
 
 def _summary(estimated: int | None, measured: int, all_estimated: bool) -> str:
     if estimated is None:
-        return f"Nothing was decided by cost; {measured:,} rows were shuffled."
-    compared = f"{estimated:,} rows were estimated to be shuffled, and {measured:,} were"
+        return f"No rule compared costs; {measured:,} rows were shuffled."
+    compared = f"The plan was estimated to shuffle {estimated:,} rows, and {measured:,} were shuffled"
     if not all_estimated:
-        return f"{compared}, those of operators without an estimate included."
-    factor = off_by(estimated, measured)
+        return f"{compared}, including those of operators without an estimate."
+    factor = error_factor(estimated, measured)
     if factor <= CLOSE:
-        return f"{compared}: the estimate was right within a factor of {CLOSE:g}."
+        return f"{compared}. The estimate was right within a factor of {CLOSE:g}."
     high_or_low = "high" if estimated > measured else "low"
     was = "was wrong: it was " if factor > WRONG else "was "
-    return f"{compared}: the estimate {was}{factor:,.1f} times too {high_or_low}."
-
-
-SPARKS_OWN = {
-    "two_phase_aggregate": "TWO_PHASE",
-    "split_distinct_aggregate": "NATIVE",
-    "bitmap_distinct": "NATIVE",
-    "distinct_branches": "NATIVE",
-    "eager_aggregation": "NATIVE",
-    "skewed_join": "NONE",
-}
-"""By rule, what it calls what Spark does without it. That of a join strategy depends on the sizes of the sides."""
-
-_JOIN_STRATEGY = "join_strategy"
-_SENT = {JoinShip.BROADCAST_LEFT: Way.BROADCAST_LEFT, JoinShip.BROADCAST_RIGHT: Way.BROADCAST_RIGHT}
+    return f"{compared}. The estimate {was}{factor:,.1f} times too {high_or_low}."
 
 
 def estimated_savings(
     rules: Sequence[RuleTrace], before: Node, statistics: Statistics, choices: Sequence[ChoiceOutcome] = ()
 ) -> tuple[EstimatedSaving, ...]:
-    """A saving for each trace that chose one way, where Spark's own is among the alternatives; `before` is the plan
-    without the rules, and `choices` are the outcomes of the same traces where they are known.
+    """Returns a saving for each trace with a chosen alternative, if the alternatives include what Spark does by
+    default. `before` is the plan without the rules; `choices` are the outcomes of the same traces, if they are known.
     """
     wrong = {(choice.rule, choice.node_id) for choice in choices if choice.is_wrong}
     return tuple(_savings(rules, before, statistics, wrong))
@@ -317,8 +324,8 @@ def _savings(
 ) -> Iterator[EstimatedSaving]:
     for trace in rules:
         chosen = choice_of(trace)
-        own = _own(trace, before, statistics)
-        if chosen is None or own is None:
+        default = _spark_default(trace, before, statistics)
+        if chosen is None or default is None:
             continue
         yield EstimatedSaving(
             rule=trace.rule,
@@ -326,26 +333,26 @@ def _savings(
             node_id=trace.node_id,
             alternative=chosen.name,
             cost=chosen.cost,
-            spark_alternative=own.name,
-            spark_cost=own.cost,
-            ratio=round(chosen.cost / own.cost, 4) if own.cost else None,
+            spark_alternative=default.name,
+            spark_cost=default.cost,
+            ratio=round(chosen.cost / default.cost, 4) if default.cost else None,
             is_wrong=(trace.rule, trace.node_id) in wrong,
         )
 
 
-def _own(trace: RuleTrace, before: Node, statistics: Statistics) -> Alternative | None:
-    name = SPARKS_OWN.get(trace.rule)
+def _spark_default(trace: RuleTrace, before: Node, statistics: Statistics) -> Alternative | None:
+    name = SPARK_DEFAULTS.get(trace.rule)
     if trace.rule == _JOIN_STRATEGY:
-        name = _of_join(trace.node_id, before, statistics)
+        name = _default_join(trace.node_id, before, statistics)
     return next((way for way in trace.alternatives if way.name == name), None)
 
 
-def _of_join(node_id: int | None, before: Node, statistics: Statistics) -> str | None:
-    """Spark broadcasts a side whose files are small, and else sorts and merges; None for a join that an earlier rule
-    made, of which Spark without the rules knows nothing.
+def _default_join(node_id: int | None, before: Node, statistics: Statistics) -> str | None:
+    """Spark broadcasts a side whose files are small; else it sorts and merges. None for a join that an earlier rule
+    added: the plan without the rules does not have it.
     """
     for each in numbered(before).walk():
         if each.id == node_id and isinstance(each.node, Join):
             ship = broadcast_side(each.node, statistics)
-            return Way.SORT_MERGE.value if ship is None else _SENT[ship].value
+            return JoinAlgorithm.SORT_MERGE.value if ship is None else _BROADCAST_WAYS[ship].value
     return None

@@ -1,8 +1,7 @@
-"""One sentence on what to do about skew, and the setting to change where one would help.
+"""The skew report of a job: hot keys, skewed stages, the time that they cost, and advice.
 
-The skew report: which keys are hot, which stages waited for one task, what that cost, what would change it.
-
-Keys come from the sample taken before the run, stages from what Spark measured in it.
+The advice is one sentence, with the setting to change if one would help. Hot keys are taken from the sample that was
+read before the run, skewed stages from Spark's measurements of the run.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from workers.engine.report.operator_tree import numbered
 from workers.engine.report.task_skew import Evidence, Finding
 from workers.engine.rules.joins import skew_rewrite
 from workers.engine.rules.joins.hot_keys import join_profile
-from workers.engine.rules.joins.skew_cost import isolate_way, plain_cost, salt_way
+from workers.engine.rules.joins.skew_cost import isolation_plan, plain_cost, salting_plan
 from workers.engine.statistics.cardinality import label_of, profile_of
 from workers.engine.statistics.model import KeySketch, Statistics
 from workers.engine.statistics.partitioning import is_broadcast, is_partitioned_by
@@ -43,9 +42,15 @@ _SPLIT_RULE = "split_distinct_aggregate"
 _SKEW_RULE = "skewed_join"
 _EAGER_RULE = "eager_aggregation"
 
+_NOTICEABLE = 0.2
+"""A key with at least this share of the rows is reported, however few tasks there are."""
+
+_KEEPS_LEFT = frozenset({JoinKind.LEFT, JoinKind.FULL, JoinKind.LEFT_ANTI})
+_KEEPS_RIGHT = frozenset({JoinKind.RIGHT, JoinKind.FULL})
+
 
 class KeyRole(StrEnum):
-    """What a plan does with a key."""
+    """What a plan uses a key for."""
 
     GROUP = "group key"
     JOIN = "join key"
@@ -54,8 +59,8 @@ class KeyRole(StrEnum):
 
 @dataclass(frozen=True)
 class Advice:
-    """`setting` and `value` are None where no setting would help. `hurts`: one task has more to do than the others
-    because of a hot key.
+    """A sentence for the user. `setting` and `value` are None if no setting would help. `hurts`: a hot key gives one
+    task more work than the others.
     """
 
     sentence: str
@@ -66,7 +71,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Change:
-    """Settings to change, by name, and what the changed plan does. Only one that is a single setting can be named."""
+    """Settings to change, by name, and what the changed plan does. `Advice` can name it only if it is one setting."""
 
     settings: Mapping[str, str]
     advice: str
@@ -74,9 +79,10 @@ class Change:
 
 @dataclass(frozen=True)
 class OneTask:
-    """All rows of a hot key are one task's work at one operator. `rows` is their number as estimated for the plan that
-    ran; `what` says what is done with them, and `otherwise` what to do where no setting helps. Of `changes`, the
-    first one that changes the plan is advised.
+    """One task processes all rows of a hot key at one operator.
+
+    `rows` is the estimated number of these rows in the plan that ran. `what` describes what the task does with them,
+    and `otherwise` is the advice if no setting helps. The first of `changes` that changes the plan is recommended.
     """
 
     subject: str
@@ -88,13 +94,13 @@ class OneTask:
 
 
 Effect = OneTask | Advice
-"""What one operator does with a hot key; an `Advice` where it makes no task slow."""
+"""What one operator does with a hot key; an `Advice` if it makes no task slow."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything that advice depends on. `plan`, `rules` and `evidence` are those of the run; `replan` makes the plan
-    of the same query by other settings, and returns None where there was no time for it.
+    """Everything that advice depends on. `plan`, `rules` and `evidence` are those of the run. `replan` returns the text
+    of the plan of the same query with other settings, or None if planning ran out of time.
     """
 
     plan: Node
@@ -105,13 +111,13 @@ class Situation:
     replan: Callable[[JobSettings], str | None]
 
     def changes_plan(self, change: Change) -> bool:
-        """Whether the query is known to run by another plan with these settings."""
+        """Whether the query is known to have another plan with these settings; False if planning ran out of time."""
         now, then = self.replan(self.settings), self.replan(with_settings(self.settings, change.settings))
         return now is not None and then is not None and now != then
 
 
 def with_settings(settings: JobSettings, changes: Mapping[str, str]) -> JobSettings:
-    """`settings` with other values, by names such as `join.skew`."""
+    """Returns `settings` with other values, by names such as `join.skew`."""
     changed: dict[str, Any] = settings.model_dump(mode="json", by_alias=True)
     for name, value in changes.items():
         *groups, last = name.split(".")
@@ -123,13 +129,13 @@ def with_settings(settings: JobSettings, changes: Mapping[str, str]) -> JobSetti
 
 
 def effects_of(report: HotKeyReport, situation: Situation) -> tuple[Effect, ...]:
-    """What each operator of the plan that ran does with the hottest key of `report`."""
+    """Returns what each operator of the plan that ran does with the hottest key of `report`."""
     return tuple(_effects(report, situation))
 
 
 def advise(effects: Sequence[Effect], situation: Situation) -> Advice:
-    """What to change because of hot keys with these effects. A setting that helps comes first, then a key that makes a
-    task slow without one, then a stage that no key explains, then why nothing needs to change.
+    """Returns the most useful advice on hot keys with these effects: a setting that helps; else a key that makes a task
+    slow; else a stage that no key explains; else the reason why nothing needs to change.
     """
     evidence = situation.evidence
     found = [_advice_on(effect, situation) for effect in effects]
@@ -138,35 +144,35 @@ def advise(effects: Sequence[Effect], situation: Situation) -> Advice:
         return urgent[0]
     if evidence.skewed:
         return Advice(
-            f"Stage {evidence.skewed[0].stage_id} waited for one task, and no hot key of the sample explains it: "
-            "look for uneven input files, or for keys that are expressions; no setting changes either."
+            f"Stage {evidence.skewed[0].stage_id} waited for one task, and no hot key of the sample explains it. "
+            "Check for input files of uneven size and for keys that are expressions; no setting changes either."
         )
-    return next(iter(found), Advice("No key and no task stands out: nothing needs to change."))
+    return next(iter(found), Advice("There are no hot keys and no slow tasks. Nothing needs to change."))
 
 
 def _advice_on(effect: Effect, situation: Situation) -> Advice:
     if isinstance(effect, Advice):
         return effect
     evidence = situation.evidence
-    finding = evidence.of_key(effect.rows, effect.node_id)
+    finding = evidence.finding_on(effect.rows, effect.node_id)
     fact = f"{effect.subject} and {effect.what}"
     if finding is Finding.WRONG:
         return Advice(
-            f"{effect.subject} in the sample, but the run does not agree: no task read more than "
-            f"{evidence.most_rows:,} rows from a shuffle. The estimate was wrong, and nothing is advised by it."
+            f"{effect.subject} of the sample, but in the run no task read more than {evidence.most_rows:,} rows from a "
+            "shuffle. The estimate was wrong, so no advice is based on it."
         )
     is_slow = bool(evidence.skewed) or not evidence.is_measured
-    no_slow_task = f"no task took more than {evidence.factor:g} times the median one of its stage (skew.factor)"
+    no_slow_task = f"no task took more than {evidence.factor:g} times the median of its stage (skew.factor)"
     change = None
     if finding is not Finding.EVEN:
         change = next((change for change in effect.changes if situation.changes_plan(change)), None)
     if change is None and (finding is Finding.EVEN or not is_slow):
-        return Advice(f"{fact}, but {no_slow_task}: nothing needs to change.")
+        return Advice(f"{fact}, but {no_slow_task}. Nothing needs to change.")
     if change is None:
-        return Advice(f"{fact}: {effect.otherwise}.", hurts=True)
+        return Advice(f"{fact}. {effect.otherwise}.", hurts=True)
     setting, value = next(iter(change.settings.items())) if len(change.settings) == 1 else (None, None)
     measured = "" if is_slow else f" In this run {no_slow_task}."
-    return Advice(f"{fact}: {change.advice}.{measured}", setting, value, hurts=True)
+    return Advice(f"{fact}. {change.advice}.{measured}", setting, value, hurts=True)
 
 
 def _effects(report: HotKeyReport, situation: Situation) -> Iterator[Effect]:
@@ -183,29 +189,29 @@ def _effects(report: HotKeyReport, situation: Situation) -> Iterator[Effect]:
                     yield _on_join(report, each.node, each.id, situation)
         case _:
             yield Advice(
-                f"{subject}; equal values of a group are combined before the shuffle, nothing needs to change."
+                f"{subject}. Spark combines equal values of a group before the shuffle. Nothing needs to change."
             )
 
 
 def _on_group(report: HotKeyReport, node: Aggregate, node_id: int, situation: Situation) -> Effect:
     subject, statistics = _subject(report), situation.statistics
     if node.role is AggregateRole.PARTIAL:
-        return Advice(f"{subject}; {_SPLIT_RULE} has spread it over buckets, nothing needs to change.")
+        return Advice(f"{subject}. {_SPLIT_RULE} distributed these rows over buckets. Nothing needs to change.")
     if _is_aggregated(node.input, report.columns):
-        return Advice(f"{subject}; its rows are aggregated before they are grouped here, nothing needs to change.")
-    if not _stays_by_group(node, statistics):
+        return Advice(f"{subject}. These rows are aggregated before they are grouped. Nothing needs to change.")
+    if not _reaches_one_task(node, statistics):
         how = (
-            "Spark shuffles by group and distinct value, which spreads it"
+            "Spark shuffles by group and distinct value, which distributes these rows over several tasks"
             if distinct_sets(node)
-            else "every task aggregates its own rows of it before the shuffle"
+            else "Every task aggregates its share of these rows before the shuffle"
         )
-        return Advice(f"{subject}; {how}, nothing needs to change.")
+        return Advice(f"{subject}. {how}. Nothing needs to change.")
     return OneTask(
         subject,
         node_id,
         _rows_of(report.hot_keys[0], node.input, report.columns, statistics),
-        "they are counted on one task" if _can_be_split(node) else "all of them go to one task",
-        "an operator below has brought them to one task, and they are aggregated there",
+        "one task counts their distinct values" if _can_be_split(node) else "one task processes all of them",
+        "An earlier operator sent them to that task, and they are aggregated there; no setting changes this",
         tuple(_changes_for_group(node, situation.settings)),
     )
 
@@ -219,18 +225,22 @@ def _changes_for_group(node: Aggregate, settings: JobSettings) -> Iterator[Chang
         if setting == "distinct_method" and settings.distinct_split.enabled is Toggle.FALSE:
             yield Change(
                 {setting: value, "distinct_split.enabled": Toggle.AUTO.value},
-                f"set {setting} to {value} and leave distinct_split.enabled out to spread them by value",
+                f"Set {setting} to {value} and omit distinct_split.enabled to distribute them over several tasks by "
+                "distinct value",
             )
         else:
-            yield Change({setting: value}, f"set {setting} to {value} to spread them by value")
+            yield Change(
+                {setting: value},
+                f"Set {setting} to {value} to distribute them over several tasks by distinct value",
+            )
     if node.phases is Phases.ONE_PHASE:
         value = AggPhase.TWO_PHASE.value
-        yield Change({"agg_phase": value}, f"set agg_phase to {value} to aggregate before the shuffle")
+        yield Change({"agg_phase": value}, f"Set agg_phase to {value} to aggregate before the shuffle")
 
 
-def _stays_by_group(node: Aggregate, statistics: Statistics) -> bool:
-    """Whether one task has all rows of a group before any of them are aggregated."""
-    # For grouping sets Spark copies the rows, too, and hashes the copies by the number of their set as well.
+def _reaches_one_task(node: Aggregate, statistics: Statistics) -> bool:
+    """Whether one task receives all rows of a group before any of them are aggregated."""
+    # For grouping sets, too, Spark copies the rows, and the number of the set is one of the columns that it hashes.
     if spark_expands(node) or node.grouping_sets:
         return False
     keys = (key.expression for key in node.keys)
@@ -247,32 +257,40 @@ def _can_be_split(node: Aggregate) -> bool:
 def _on_join(report: HotKeyReport, node: Join, node_id: int, situation: Situation) -> Effect:
     subject, statistics = _subject(report), situation.statistics
     if is_broadcast(node, statistics) or node_id in situation.evidence.broadcast:
-        return Advice(f"{subject}; Spark broadcasts the other side and moves none of them, nothing needs to change.")
+        return Advice(
+            f"{subject}. Spark broadcasts the other side and does not shuffle these rows. Nothing needs to change."
+        )
     side = skew_rewrite.Side.LEFT if frozenset(report.columns) == sides_of(node)[0] else skew_rewrite.Side.RIGHT
     below = node.left if side is skew_rewrite.Side.LEFT else node.right
     if _is_aggregated(below, report.columns):
         who = _EAGER_RULE if _has_fired(_EAGER_RULE, situation) else "the query"
-        return Advice(f"{subject}; {who} aggregates its rows before the join, nothing needs to change.")
+        return Advice(f"{subject}. These rows are aggregated before the join, by {who}. Nothing needs to change.")
     if node.strategy.skew is JoinSkew.NONE and _has_fired(_SKEW_RULE, situation):
-        return Advice(f"{subject}; {_SKEW_RULE} has joined it apart from the others, nothing needs to change.")
+        return Advice(
+            f"{subject}. {_SKEW_RULE} joined these rows separately from all other keys. Nothing needs to change."
+        )
     return OneTask(
         subject,
         node_id,
         _rows_of(report.hot_keys[0], below, report.columns, statistics),
-        "they are joined on one task",
-        "join.skew cannot spread them in this join; drop or aggregate them before it",
+        "one task joins them",
+        "join.skew cannot distribute the rows of a key of this join; filter or aggregate them before the join",
         tuple(_changes_for_join(report.hot_keys[0], side, node, situation)),
     )
 
 
 def _changes_for_join(hottest: HotKey, side: skew_rewrite.Side, node: Join, situation: Situation) -> Iterator[Change]:
-    for way in _ways_apart(hottest, side, node, situation.statistics):
-        how = "join them apart from the others" if way is JoinSkew.ISOLATE else "spread them by a salt"
-        yield Change({"join.skew": way.value}, f"set join.skew to {way.value} to {how}")
+    for skew in _helpful_join_skews(hottest, side, node, situation.statistics):
+        how = (
+            "join them separately from all other keys"
+            if skew is JoinSkew.ISOLATE
+            else "distribute them over several tasks by a salt"
+        )
+        yield Change({"join.skew": skew.value}, f"Set join.skew to {skew.value} to {how}")
     if situation.settings.eager_aggregation is Toggle.FALSE:
         yield Change(
             {"eager_aggregation": Toggle.AUTO.value},
-            "set eager_aggregation to auto to aggregate before the join where that gives the same result",
+            "Set eager_aggregation to auto to aggregate before the join where the result stays the same",
         )
 
 
@@ -280,15 +298,20 @@ def _has_fired(name: str, situation: Situation) -> bool:
     return any(rule.rule == name and rule.outcome is RuleOutcome.FIRED for rule in situation.rules)
 
 
-def _ways_apart(hottest: HotKey, side: skew_rewrite.Side, node: Join, statistics: Statistics) -> Sequence[JoinSkew]:
-    """Values of `join.skew` by which the rows of the hottest key become many tasks' work, the cheapest first."""
+def _helpful_join_skews(
+    hottest: HotKey, side: skew_rewrite.Side, node: Join, statistics: Statistics
+) -> Sequence[JoinSkew]:
+    """Returns the values of `join.skew` that distribute the rows of the hottest key, the cheapest first."""
     profile = join_profile(node, statistics) if skew_rewrite.refusal_of(node) is None else None
     if profile is None:
         return ()
     if hottest.is_null:
-        return (JoinSkew.ISOLATE,) if skew_rewrite.can_pass_nulls(node, side) else ()
+        return (JoinSkew.ISOLATE,) if skew_rewrite.nulls_can_bypass(node, side) else ()
     hot = [load for load in profile.loads if load.value == label_of(hottest)]
-    ways = {JoinSkew.ISOLATE: isolate_way(node, profile, hot, ()), JoinSkew.SALT: salt_way(node, profile, hot, ())}
+    ways = {
+        JoinSkew.ISOLATE: isolation_plan(node, profile, hot, ()),
+        JoinSkew.SALT: salting_plan(node, profile, hot, ()),
+    }
     cheaper = {
         name: way.cost.slowest
         for name, way in ways.items()
@@ -298,7 +321,7 @@ def _ways_apart(hottest: HotKey, side: skew_rewrite.Side, node: Join, statistics
 
 
 def _rows_of(key: HotKey, node: Node, columns: tuple[str, ...], statistics: Statistics) -> float | None:
-    """Rows with this key that `node` emits; None where that is not known."""
+    """Returns the number of rows with this key that `node` emits; None if it is not known."""
     profile = profile_of(node, columns, statistics)
     return None if profile is None else dict(profile.hot).get(label_of(key))
 
@@ -310,8 +333,8 @@ def _is_aggregated(node: Node, columns: tuple[str, ...]) -> bool:
             return False
         case Aggregate() | Deduplicate():
             return True
-        case Union() | Project() if node.stands_for is not None:
-            return _is_aggregated(node.stands_for, columns)
+        case Union() | Project() if node.replaces is not None:
+            return _is_aggregated(node.replaces, columns)
         case Union():
             return all(_is_aggregated(branch, columns) for branch in node.inputs)
         case Join():
@@ -330,20 +353,16 @@ def _subject(report: HotKeyReport) -> str:
 
 
 def group_of(node: Aggregate) -> frozenset[str]:
-    """The group keys that are columns; a bucket is an expression, and left out."""
+    """Returns the group keys that are columns. A bucket is an expression and is left out."""
     return frozenset(key.expression.column for key in node.keys if key.expression.column is not None)
 
 
 def sides_of(node: Join) -> tuple[frozenset[str], frozenset[str]]:
-    """The columns among the left and the right join keys."""
+    """Returns the columns among the left join keys, and those among the right ones."""
     return (
         frozenset(left.column for left, _ in node.keys if left.column is not None),
         frozenset(right.column for _, right in node.keys if right.column is not None),
     )
-
-
-_NOTICEABLE = 0.2
-"""A key with such a share is reported however few tasks there are."""
 
 
 def skew_report(
@@ -354,13 +373,15 @@ def skew_report(
     rules: Sequence[RuleTrace],
     replan: Callable[[JobSettings], str | None],
 ) -> SkewReport:
-    """Whether a job was skewed. `plan` is the one that ran, `evidence` and `rules` are its own; `replan` makes the text
-    of the plan of the same query by other settings.
+    """Returns the skew report of a run.
 
-    A job is skewed when one of its stages is. Where Spark measured no stage, it is skewed when all rows of a hot key
-    are one task's work by the plan. A key is hot when it has more than `skew.factor` times the rows of an average other
-    key, and more than an even partition's share of them (two partitions a slot), or a fifth; how many bytes these are
-    does not matter here.
+    `plan` is the plan that ran, `evidence` and `rules` are those of the same run. `replan` returns the text of the plan
+    of the same query with other settings, or None if planning ran out of time.
+
+    A job is skewed if one of its stages is. If Spark measured no stage, the job is skewed if by its plan one task
+    processes all rows of a hot key. A key is hot if it has more than `skew.factor` times the rows of an average other
+    key, and at least the share of an even partition (with two partitions a slot) or a fifth of all rows, whichever is
+    less. The size in bytes does not matter.
     """
     keys = tuple(_hot_keys(statistics, plan, settings.skew.factor))
     situation = Situation(plan, statistics, settings, rules, evidence, replan)
@@ -383,25 +404,21 @@ def _with_load(key: HotKeyReport, effects: Sequence[Effect], evidence: Evidence)
     return key.model_copy(
         update={
             "rows_on_one_task": None if rows is None else round(rows),
-            "estimate_is_wrong": any(evidence.of_key(load.rows, load.node_id) is Finding.WRONG for load in loads),
+            "estimate_is_wrong": any(evidence.finding_on(load.rows, load.node_id) is Finding.WRONG for load in loads),
         }
     )
 
 
 @dataclass(frozen=True)
 class _Use:
-    """Columns that the plan hashes rows by. `meets_null`: rows with NULL in them are hashed too, and not dropped."""
+    """Columns whose hash decides to which task a row goes. `includes_null`: rows with NULL in them are not dropped."""
 
     role: KeyRole
     columns: frozenset[str]
-    meets_null: bool
+    includes_null: bool
 
 
-_KEEPS_LEFT = frozenset({JoinKind.LEFT, JoinKind.FULL, JoinKind.LEFT_ANTI})
-_KEEPS_RIGHT = frozenset({JoinKind.RIGHT, JoinKind.FULL})
-
-
-def _uses(plan: Node) -> Iterator[_Use]:
+def _key_uses(plan: Node) -> Iterator[_Use]:
     for node in walk_up(plan):
         if isinstance(node, Join):
             left, right = sides_of(node)
@@ -418,9 +435,9 @@ def _uses(plan: Node) -> Iterator[_Use]:
 
 def _hot_keys(statistics: Statistics, plan: Node, factor: float) -> Iterator[HotKeyReport]:
     sketches = {frozenset(sketch.columns): sketch for sketch in statistics.keys.values()}
-    for use in dict.fromkeys(_uses(plan)):
+    for use in dict.fromkeys(_key_uses(plan)):
         sketch = sketches.get(use.columns)
-        hot = _standing_out(sketch, use, factor, statistics.slots) if sketch is not None else ()
+        hot = _hot_keys_of(sketch, use, factor, statistics.slots) if sketch is not None else ()
         if sketch is not None and hot:
             yield HotKeyReport(
                 table=sketch.alias,
@@ -431,11 +448,13 @@ def _hot_keys(statistics: Statistics, plan: Node, factor: float) -> Iterator[Hot
             )
 
 
-def _standing_out(sketch: KeySketch, use: _Use, factor: float, slots: int) -> tuple[HotKey, ...]:
+def _hot_keys_of(sketch: KeySketch, use: _Use, factor: float, slots: int) -> tuple[HotKey, ...]:
     least = min(_NOTICEABLE, 1 / (2 * max(1, slots)))
     others = max(1, sketch.distinct_keys - 1)
     return tuple(
         key
         for key in sketch.hot_keys
-        if key.share >= least and key.share > factor * (1 - key.share) / others and (use.meets_null or not key.is_null)
+        if key.share >= least
+        and key.share > factor * (1 - key.share) / others
+        and (use.includes_null or not key.is_null)
     )

@@ -1,4 +1,4 @@
-"""What the tasks of a run show of skew: which stages waited for one task, and how many rows one task read."""
+"""Measures the skew of a run's tasks: which stages waited for one task, and how many rows one task read."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from service.contract.reports import OperatorMetrics, StageMetrics, StageSkew, work
-from workers.engine.report.estimates import COMPLETE, FEW_ROWS, WRONG, is_wrong, most_shuffled
+from workers.engine.report.estimates import COMPLETE, FEW_ROWS, WRONG, is_wrong, max_shuffle_rows
 from workers.engine.report.operator_tree import name_of
 
 MIN_TASK_MS = 100.0
-"""A stage whose slowest task is shorter than this is never skewed: the user would not notice what it lost."""
+"""A stage whose slowest task takes less time than this is never skewed: the user would not notice the loss."""
 
 _BROADCASTS = frozenset({"BroadcastHashJoin", "BroadcastNestedLoopJoin"})
 
 
 class Finding(Enum):
-    """What a run shows of a key whose rows one task should have read, by the estimate."""
+    """What a run shows about a key whose rows one task was estimated to read."""
 
     UNMEASURED = auto()
     """Spark reported no task times."""
     CONFIRMED = auto()
-    """One task had far more to do than the others, or was the only one, and read as many rows as estimated."""
+    """One task had far more work than the others, or was the only one, and read about as many rows as estimated."""
     EVEN = auto()
-    """No task that read a shuffle had far more to do than the others."""
+    """No task that read a shuffle had far more work than the others."""
     WRONG = auto()
-    """No task read a tenth of the rows that were estimated."""
+    """Every task read less than a tenth of the estimated rows."""
 
 
 @dataclass(frozen=True)
-class Shuffled:
-    """A stage that read a shuffle: the rows of its busiest task, how many times the mean of its other tasks they are,
-    and whether the stage is skewed.
+class ShuffleReads:
+    """A stage that read a shuffle. `most_rows` are those of the task with the most rows, `over_others` is their ratio
+    to the mean of the other tasks.
     """
 
     most_rows: int
@@ -42,14 +42,15 @@ class Shuffled:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a run measured. `skewed` are the skewed stages, the one that lost most first; `broadcast` are the ids of
-    joins that Spark ran with a broadcast; `wrong` are the ids of nodes whose estimated rows were wrong.
+    """Measurements of a run. `skewed` are the skewed stages, the one that lost most time first; `shuffled` are the
+    stages that read a shuffle; `broadcast` are the ids of joins for which Spark broadcast a side; `wrong` are the ids
+    of nodes whose estimated rows were wrong.
     """
 
     factor: float
     is_measured: bool = False
     skewed: tuple[StageSkew, ...] = ()
-    shuffled: tuple[Shuffled, ...] = ()
+    shuffled: tuple[ShuffleReads, ...] = ()
     broadcast: frozenset[int] = frozenset()
     wrong: frozenset[int] = frozenset()
 
@@ -58,8 +59,8 @@ class Evidence:
         """The most rows that one task read from a shuffle."""
         return max((stage.most_rows for stage in self.shuffled), default=0)
 
-    def of_key(self, rows: float | None, node_id: int) -> Finding:
-        """What the run shows of a key of which one task was estimated to read `rows` rows for the node."""
+    def finding_on(self, rows: float | None, node_id: int) -> Finding:
+        """Returns what the run shows about a key of which one task was estimated to read `rows` rows for the node."""
         if not self.is_measured:
             return Finding.UNMEASURED
         if node_id in self.wrong or (rows is not None and rows > self.most_rows and is_wrong(rows, self.most_rows)):
@@ -78,8 +79,8 @@ def evidence_of(
     operators: Sequence[OperatorMetrics] = (),
     wrong: Collection[int] = (),
 ) -> Evidence:
-    """The evidence of a run of these stages and operators. A stage is skewed when its slowest task took more than
-    `factor` times the median one and `MIN_TASK_MS` or more. Of two tasks, the median is the shorter one.
+    """Returns the evidence of a run with these stages and operators. A stage is skewed if its slowest task took at
+    least `MIN_TASK_MS` and more than `factor` times the median. The median of two tasks is the shorter one.
     """
     skewed = sorted(_skewed(stages, slots, factor), key=lambda stage: -stage.lost_ms)
     ids = {stage.stage_id for stage in skewed}
@@ -87,7 +88,7 @@ def evidence_of(
         factor=factor,
         is_measured=any(stage.duration_ms is not None for stage in stages),
         skewed=tuple(skewed),
-        shuffled=tuple(_shuffled(stages, ids)),
+        shuffled=tuple(_shuffle_reads(stages, ids)),
         broadcast=frozenset(each.node for each in operators if each.node is not None and name_of(each) in _BROADCASTS),
         wrong=frozenset(wrong),
     )
@@ -98,7 +99,7 @@ def _skewed(stages: Sequence[StageMetrics], slots: int, factor: float) -> Iterat
         times = stage.duration_ms
         if times is None or stage.tasks < 2:
             continue
-        # Spark's median of two is the longer one, which no task can exceed.
+        # Spark takes the longer of two tasks as their median, which no task can exceed.
         median = times.min if stage.tasks == 2 else times.median
         if times.max < MIN_TASK_MS or times.max <= factor * median:
             continue
@@ -112,20 +113,21 @@ def _skewed(stages: Sequence[StageMetrics], slots: int, factor: float) -> Iterat
         )
 
 
-def _shuffled(stages: Sequence[StageMetrics], skewed: Collection[int]) -> Iterator[Shuffled]:
+def _shuffle_reads(stages: Sequence[StageMetrics], skewed: Collection[int]) -> Iterator[ShuffleReads]:
     for stage in stages:
-        most = most_shuffled(stage) if stage.status == COMPLETE else None
+        most = max_shuffle_rows(stage) if stage.status == COMPLETE else None
         if most is not None:
             others = (stage.shuffle_read_rows - most) / (stage.tasks - 1) if stage.tasks > 1 else 0.0
-            yield Shuffled(most, most / max(others, 1.0), stage.stage_id in skewed)
+            yield ShuffleReads(most, most / max(others, 1.0), stage.stage_id in skewed)
 
 
 def lost_ms(stage: StageMetrics, slots: int) -> int:
-    """What even tasks would have saved: the slowest task, less the time in which the slots could share all the work.
+    """Returns the milliseconds that even tasks would have saved: the time of the slowest task, less the time that the
+    slots would need if they shared the work evenly.
 
-    A stage ends no sooner than its slowest task. Its work W, spread evenly over min(tasks, slots), would take
-    W / min(tasks, slots); the difference is the loss. Where many tasks are nearly as slow as the slowest, W is a little
-    underestimated and the loss overestimated (see `task_times`).
+    A stage ends no sooner than its slowest task. Its work W, distributed evenly, would take W / min(tasks, slots); the
+    difference is the loss. If many tasks are nearly as slow as the slowest one, W is a little underestimated and the
+    loss overestimated (see `service.contract.reports.task_times`).
     """
     if stage.duration_ms is None:
         return 0

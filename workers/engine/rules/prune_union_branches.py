@@ -50,13 +50,13 @@ Value = str | int | bool | None
 
 @dataclass(frozen=True)
 class Requirement:
-    """A condition requires that `column`, by the name that it has there, is one of `values`."""
+    """A condition requires that `column`, by its name in that condition, is one of `values`."""
 
     column: str
     values: frozenset[Value]
 
     def admits(self, value: Value) -> bool:
-        """Whether the constant may meet it. Values of different types are not compared here."""
+        """Whether the constant may meet it. Values of different types are not compared."""
         is_comparable = value is None or all(type(one) is type(value) for one in self.values)
         return not is_comparable or value in self.values
 
@@ -66,7 +66,7 @@ class Requirement:
 
 
 Required = Mapping[str, tuple[Requirement, ...]]
-"""By column: what a condition above requires of it."""
+"""The requirements of conditions above, by column."""
 
 _BOTH = (True, True)
 _FILTERED_SIDES = {
@@ -78,11 +78,10 @@ _FILTERED_SIDES = {
     JoinKind.RIGHT: (True, False),
     JoinKind.FULL: (False, False),
 }
-"""For the left and the right side: whether the join's result does not depend on rows for which its condition is never
-true."""
+"""For the left and the right side: whether rows that cannot meet the join's condition do not affect its result."""
 
 _KEPT_SIDES = {JoinKind.LEFT: (True, False), JoinKind.RIGHT: (False, True), JoinKind.FULL: (False, False)}
-"""For the left and the right side: whether the join emits their values alone, and no NULLs in their place."""
+"""For the left and the right side: whether the join emits only their values, never NULLs instead."""
 
 
 class PruneUnionBranches:
@@ -106,26 +105,26 @@ class PruneUnionBranches:
     Project 'shop' AS t.kind, shop.n AS t.n
       Scan shop AS shop [shop.n]
 
-    A common table expression that unites several sources, each with a constant that names it, is often read several
-    times, for one source each time. Spark drops such branches too, but after it has analysed all of them, and after the
-    other rules have counted their rows. A term of the condition that all rows of the branches left meet is removed.
+    A common table expression is often a UNION of several sources, each with a constant that names it, and is read
+    several times, for one source each time. Spark drops such branches too, but only after it analysed all of them, and
+    after the other rules counted their rows. The rule also removes terms of the condition that all rows of the
+    remaining branches meet.
 
     Fires when:
         - a condition of WHERE, HAVING or ON requires, by `=` or IN, that a column is one of some constants; and
         - the column is another constant, or NULL, in a branch of a UNION below. Joins, projections, DISTINCT, sorts,
-          other conditions and group keys may stand between the condition and the UNION.
+          other conditions and group keys may be between the condition and the UNION.
 
     Does not fire when:
-        - the column, or what it is compared with, is computed, or the two constants are of different types;
-        - only Spark knows the type of a column of the UNION: it depends on all branches;
-        - LIMIT, or an aggregate that does not group by the column, stands between the condition and the UNION;
-        - the condition is in ON, and the join emits the rows of that side that have no partner: the trace gives this
-          reason.
+        - the column, or the value that it is compared with, is computed, or the two constants have different types;
+        - only Spark can determine the type of a column of the UNION: it depends on all branches;
+        - LIMIT, or an aggregate that does not group by the column, is between the condition and the UNION;
+        - the condition is in ON, and the join also emits the rows of that side without a partner: this is in the trace.
 
     Why the result is the same:
-        The condition leaves out every row of the branch. A row of an outer join that has lost its partners has NULL in
-        the column, and the condition leaves it out too. If all branches could be dropped, the first one stays. A row of
-        a dropped branch can no longer raise an error, as when Spark drops the branch.
+        The condition excludes every row of the branch. A row of an outer join that loses its partners has NULL in the
+        column, and the condition excludes it too. If all branches could be dropped, the first one is kept. A row of a
+        dropped branch can no longer raise an error; the same is true when Spark drops the branch.
 
     Settings read:
         none
@@ -134,7 +133,7 @@ class PruneUnionBranches:
     name = "prune_union_branches"
 
     def match(self, node: Node, ctx: RuleContext) -> Match[Filter | Join] | Skip | None:
-        """As the class says; None, untraced, where no branch is dropped."""
+        """Returns None, without a trace, if no branch is dropped."""
         if not isinstance(node, Filter | Join):
             return None
         pruning = _Pruning()
@@ -143,19 +142,19 @@ class PruneUnionBranches:
         return _refusal(node, ctx.above) if isinstance(node, Join) else None
 
     def rewrite(self, match: Match[Filter | Join], ctx: RuleContext, /) -> Node:
-        """The node over the branches that are left."""
+        """Returns the node over the remaining branches."""
         del ctx
         return _pruned(match.node, _Pruning())
 
 
 def without_excluded_branches(plan: Node) -> Node:
-    """`plan` as the rule leaves it."""
+    """Returns `plan` after the rule was applied to all of its nodes."""
     return transform_up(plan, lambda node: _pruned(node, _Pruning()) if isinstance(node, Filter | Join) else node)
 
 
 def _refusal(node: Join, above: tuple[Scalar, ...]) -> Skip | None:
-    """Why branches that the condition of a join excludes are read; None where it excludes none, or a condition above
-    the join excludes them too.
+    """Returns a skip if the condition of a join excludes branches that must still be read; None if it excludes none, or
+    if a condition above the join excludes them too.
     """
     pruning = _Pruning()
     _pruned(replace(node, kind=JoinKind.INNER), pruning)
@@ -174,7 +173,7 @@ def _dropped_by(condition: Scalar, node: Node) -> bool:
 
 
 def _pruned(node: Filter | Join, pruning: _Pruning) -> Node:
-    """`node` without the branches that its own condition excludes; the same object where there are none."""
+    """Returns `node` without the branches that its own condition excludes; the same object if there are none."""
     if isinstance(node, Filter):
         below = pruning.prune(node.input, _required_by(node.condition))
         if not pruning.dropped:
@@ -195,23 +194,25 @@ def _pruned(node: Filter | Join, pruning: _Pruning) -> Node:
 
 @dataclass
 class _Pruning:
-    """Drops branches; counts them, and collects the columns of the conditions that exclude them."""
+    """Drops branches, counts them, and collects the columns of the conditions that exclude them."""
 
     dropped: int = 0
     columns: frozenset[str] = frozenset()
 
     def branches(self) -> str:
-        """How many branches were dropped, in words."""
+        """Returns the number of dropped branches in words."""
         return "1 branch of a UNION" if self.dropped == 1 else f"{self.dropped} branches of UNION"
 
     def reason(self) -> str:
-        """Why they are not read, as a sentence."""
+        """Returns the reason why they are not read, as a sentence."""
         is_or_are, them = ("is", "it") if self.dropped == 1 else ("are", "them")
         columns = ", ".join(sorted(self.columns))
         return f"{self.branches()} {is_or_are} not read: the condition on {columns} excludes {them}."
 
     def prune(self, node: Node, required: Required) -> Node:
-        """`node` without branches no row of which meets what is required; the same object where there are none."""
+        """Returns `node` without the branches in which no row meets the requirements; the same object if there are
+        none.
+        """
         required = {name: needed for name, needed in required.items() if name in names_of(node)}
         if not required:
             return node
@@ -239,7 +240,7 @@ def _is_typed(node: Node) -> bool:
 
 
 def _required_below(node: Node, required: Required) -> tuple[Required, ...]:
-    """For each input of `node`: what its rows must meet so that the rows of `node` meet what is required."""
+    """Returns for each input of `node` the requirements on its rows that follow from those on the rows of `node`."""
     match node:
         case Project():
             return (_renamed(node.items, required),)
@@ -263,21 +264,21 @@ def _renamed(items: tuple[Named, ...], required: Required) -> Required:
 
 
 def _excluding(node: Node, required: Required) -> str | None:
-    """The column of a condition that no row of `node` meets; None where a row may meet all."""
+    """Returns the column of a requirement that no row of `node` meets; None if a row may meet all requirements."""
     for item in _items(node):
         constant = _constant(item.expression) if item.name in required else None
         if constant is not None:
             for requirement in required[item.name]:
                 if not requirement.admits(constant.value):
                     return requirement.column
-    # What is true of all rows is true of some of them.
+    # If no input row meets the requirements, none of those that LIMIT keeps does.
     below = (required,) if isinstance(node, Limit) else _required_below(node, required)
     found = (_excluding(child, needed) for child, needed in zip(inputs_of(node), below, strict=True) if needed)
     return next((column for column in found if column is not None), None)
 
 
 def _unmet(condition: Scalar, inputs: tuple[Node, ...]) -> Scalar | None:
-    """The terms of `condition` that rows of `inputs` may not meet; None where there are none."""
+    """Returns the terms of `condition` that some rows of `inputs` may not meet; None if all rows meet all terms."""
     fields = tuple(field for node in inputs for field in output_of(node))
     rest: Scalar | None = None
     for term in conjuncts_of(condition, columns_by_name(fields)):
@@ -298,7 +299,7 @@ def _is_met(term: Scalar, inputs: tuple[Node, ...]) -> bool:
 
 
 def _meets(node: Node, name: str, requirement: Requirement) -> bool:
-    """Whether the column `name` of all rows that `node` emits is known to meet the requirement."""
+    """Whether column `name` is known to meet the requirement in all rows of `node`."""
     if name not in names_of(node):
         return False
     match node:
@@ -335,7 +336,7 @@ def _constant(expression: Scalar) -> _Constant | None:
 
 
 def _constant_of(tree: Expression) -> _Constant | None:
-    """The constant that a tree is; None for what is no constant or of a type whose values are not compared here."""
+    """Returns the value of a constant expression; None for other expressions, and for types that are not compared."""
     match tree:
         case Null():
             return _Constant(None)
@@ -346,7 +347,7 @@ def _constant_of(tree: Expression) -> _Constant | None:
         case Negation(Number(text) as number) if number.is_integer:
             return _Constant(-int(text))
         case Cast(operand, type_):
-            # As where the branches of a UNION are given one type.
+            # Branches of a UNION are cast to a common type.
             known = _constant_of(operand)
             is_same = known is not None and (known.value is None or (type_.is_integral and type(known.value) is int))
             return known if is_same else None
@@ -355,7 +356,7 @@ def _constant_of(tree: Expression) -> _Constant | None:
 
 
 def _required_by(condition: Scalar) -> Required:
-    """What a condition requires of columns that it compares with constants."""
+    """Returns the requirements of a condition on the columns that it compares with constants."""
     required: dict[str, tuple[Requirement, ...]] = {}
     for term in conjuncts(condition.tree):
         match term:

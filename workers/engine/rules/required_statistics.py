@@ -1,7 +1,4 @@
-"""Which keys of a plan are worth a sketch before the run.
-
-What statistics are needed for: nothing is read before a run whose every choice is made already.
-"""
+"""Decides which statistics a plan needs: the keys to sample, and nothing if settings force every choice."""
 
 from __future__ import annotations
 
@@ -19,14 +16,28 @@ from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.eager.pushdown import refusal_of
 from workers.engine.rules.eager.rewrite import aggregate_below, group_columns, pushed_over_joins
 
+NOT_READ = (
+    "Every choice that is otherwise made by cost is forced: no file was read before the run, and row counts are "
+    "estimated from bytes."
+)
+
+READ_IN_PART = (
+    "Settings force the choices for some joins or aggregates of the query: before the run, only the keys of the others "
+    "were read."
+)
+
+_TEXTS = frozenset({TypeName.STRING, TypeName.BINARY})
+_BROADCASTS = frozenset({JoinShip.BROADCAST_LEFT, JoinShip.BROADCAST_RIGHT})
+_METHODS_WITHOUT = frozenset({DistinctMethod.NATIVE, DistinctMethod.SPLIT})
+
 
 def statistics_keys(node: Node, matters: Callable[[Node], bool] = lambda _: True) -> frozenset[tuple[str, ...]]:
-    """Tuples of emitted column names, each of one scan: join keys, group keys, distinct arguments, and group keys with
-    a distinct argument, the group keys first; below an aggregate the join keys of a side with its columns that are
-    needed above. Keys that are expressions, or of several tables, are left out.
+    """Returns the keys to sample, as tuples of emitted column names of one scan.
 
-    A column of a derived table stands for the scan's column that it is under another name. Nodes that do not `matter`
-    have no keys.
+    These are join keys, group keys, distinct arguments, and group keys with a distinct argument, the group keys first;
+    for an aggregate over a join, also the join keys of a side with its columns that are needed above. Keys that are
+    expressions, or of several tables, are omitted. A renamed column of a derived table counts as the scan's column.
+    Only nodes for which `matters` is true have keys.
     """
     table_of = {field.name: scan.alias for scan in walk_up(node) if isinstance(scan, Scan) for field, _ in scan.columns}
     candidates = (
@@ -41,8 +52,8 @@ def statistics_keys(node: Node, matters: Callable[[Node], bool] = lambda _: True
 
 
 def summed_columns(node: Node) -> frozenset[str]:
-    """The scans' columns of integers whose sums over a join are worth a range: where it says that they, and their
-    multiples, fit, they are BIGINTs throughout.
+    """Returns the scans' integer columns that are summed over a join. If their ranges show that the sums, and multiples
+    of them, fit, the partial sums are BIGINTs.
     """
     found: set[str] = set()
     for part in walk_up(node):
@@ -56,7 +67,7 @@ def summed_columns(node: Node) -> frozenset[str]:
 
 
 def _candidates(node: Node) -> Iterator[tuple[Node, tuple[Scalar, ...]]]:
-    """The keys of `node`, each with the input that has its columns."""
+    """Yields the keys of `node`, each with the input that has its columns."""
     if isinstance(node, Join):
         yield node.left, tuple(left for left, _ in node.keys)
         yield node.right, tuple(right for _, right in node.keys)
@@ -67,7 +78,7 @@ def _candidates(node: Node) -> Iterator[tuple[Node, tuple[Scalar, ...]]]:
             if call.distinct:
                 yield node.input, call.arguments
                 yield node.input, (*keys, *call.arguments)
-        # What the sides of a join below would be grouped by, were they aggregated first.
+        # The columns to group the sides of a join below by, if they are aggregated first.
         over = joined_aggregate(node)
         if over is not None and over.join.keys:
             for side in Side:
@@ -77,33 +88,19 @@ def _candidates(node: Node) -> Iterator[tuple[Node, tuple[Scalar, ...]]]:
 
 
 def _pushed(node: Aggregate, over: JoinedAggregate) -> tuple[Aggregate, ...]:
-    """The aggregates that would stand over the next joins of a chain, were the sides of this one aggregated first."""
-    ways = (frozenset(Side), frozenset({Side.LEFT}), frozenset({Side.RIGHT}))
-    sides = next((way for way in ways if refusal_of(over, way) is None), None)
+    """Returns the aggregates over the next joins of a chain, if the sides of this join are aggregated first."""
+    choices = (frozenset(Side), frozenset({Side.LEFT}), frozenset({Side.RIGHT}))
+    sides = next((choice for choice in choices if refusal_of(over, choice) is None), None)
     if sides is None or over.join.kind is JoinKind.FULL:
         return ()
     return pushed_over_joins(node, aggregate_below(node, over, sides))
 
 
-NOT_READ = (
-    "Every setting that is otherwise decided by cost is forced: no file was read before the run, and rows are "
-    "estimated from bytes."
-)
-
-READ_IN_PART = (
-    "Settings decide about some joins or aggregates of the query: before the run, keys were read of the others alone."
-)
-
-_TEXTS = frozenset({TypeName.STRING, TypeName.BINARY})
-_BROADCASTS = frozenset({JoinShip.BROADCAST_LEFT, JoinShip.BROADCAST_RIGHT})
-_METHODS_WITHOUT = frozenset({DistinctMethod.NATIVE, DistinctMethod.SPLIT})
-
-
 def undecided(plan: Node, settings: JobSettings) -> Callable[[Node], bool]:
-    """Whether how to run a node of `plan` is still to be decided, so that its keys must be known.
+    """Returns a predicate on nodes of `plan`: whether a rule still has to decide about the node, and so needs its keys.
 
-    A join is decided when its ship and local strategy are forced and its hot keys are not to be looked for; an
-    aggregate when its phases are and, with DISTINCT, its method is. Aggregation below joins concerns both.
+    A join is decided if its ship and local strategy are forced and `join.skew` is NONE; an aggregate if its phases are
+    forced and, with DISTINCT, its method. If aggregation below joins is possible, both are undecided.
     """
     nodes = list(walk_up(plan))
     joins = [node for node in nodes if isinstance(node, Join) and node.keys]
@@ -119,8 +116,8 @@ def undecided(plan: Node, settings: JobSettings) -> Callable[[Node], bool]:
 
 
 def joined_texts(plan: Node, matters: Callable[[Node], bool] = lambda _: True) -> frozenset[str]:
-    """Emitted names of the tables' columns of texts and bytes below a join that `matters`: a side that is hashed holds
-    them in memory.
+    """Returns the emitted names of the tables' string and binary columns below joins for which `matters` is true: a
+    hashed side holds them in memory.
     """
     joins = (node for node in walk_up(plan) if isinstance(node, Join) and node.keys and matters(node))
     scans = {part for join in joins for part in walk_up(join) if isinstance(part, Scan)}
@@ -128,13 +125,13 @@ def joined_texts(plan: Node, matters: Callable[[Node], bool] = lambda _: True) -
 
 
 def is_all_forced(plan: Node, settings: JobSettings) -> bool:
-    """Whether `plan` has something to decide, and all of it is decided by the settings."""
+    """Whether `plan` has joins or aggregates to decide about, and settings force all of these choices."""
     to_decide = _to_decide(plan)
     return bool(to_decide) and not any(map(undecided(plan, settings), to_decide))
 
 
 def are_all_undecided(plan: Node, settings: JobSettings) -> bool:
-    """Whether the settings decide about no join and no aggregate of `plan`."""
+    """Whether settings force no choice for any join or aggregate of `plan`."""
     return all(map(undecided(plan, settings), _to_decide(plan)))
 
 
@@ -147,11 +144,11 @@ def _has_join(node: Aggregate) -> bool:
 
 
 def _join_is_forced(join: Join, settings: JobSettings) -> bool:
-    told, whole = join.strategy, settings.join
-    ship = whole.ship if told.ship is JoinShip.AUTO else told.ship
-    local = whole.local if told.local is JoinLocal.AUTO else told.local
-    skew = whole.skew if told.skew is JoinSkew.AUTO else told.skew
-    # A broadcast side is the hashed one, and moves no row of the other.
+    own, general = join.strategy, settings.join
+    ship = general.ship if own.ship is JoinShip.AUTO else own.ship
+    local = general.local if own.local is JoinLocal.AUTO else own.local
+    skew = general.skew if own.skew is JoinSkew.AUTO else own.skew
+    # The broadcast side is the hashed one, and the other side's rows are not shuffled.
     return ship in _BROADCASTS or (
         ship is JoinShip.REPARTITION and local is not JoinLocal.AUTO and skew is JoinSkew.NONE
     )

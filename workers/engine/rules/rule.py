@@ -1,4 +1,4 @@
-"""What a rule is: a value in, a value out."""
+"""The interface of a rule: `match` and `rewrite` are pure functions of a node and a context."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ N = TypeVar("N", bound=Node)
 
 @dataclass(frozen=True)
 class RuleContext:
-    """Everything that a rule may look at in addition to the node.
+    """Everything that a rule may read in addition to the node.
 
-    `above` are the conditions above it with only joins between: Spark filters by them first. `budget` limits the pass.
+    `above` are the conditions above the node with only joins between; Spark filters by them before these joins.
+    `budget` limits the planning pass.
     """
 
     settings: JobSettings
@@ -30,7 +31,7 @@ class RuleContext:
 
 @dataclass(frozen=True)
 class Match(Generic[N]):
-    """The rule applies to `node`; `choice` names the alternative it takes, `reason` says why in one sentence."""
+    """The rule applies to `node`; `choice` is the name of the chosen alternative, `reason` says why in one sentence."""
 
     node: N
     choice: str
@@ -40,33 +41,33 @@ class Match(Generic[N]):
 
 @dataclass(frozen=True)
 class Skip:
-    """The rule is about nodes like this one but leaves it as it is; `reason` says why in one sentence."""
+    """The rule is about this kind of node but does not change this one; `reason` says why in one sentence."""
 
     reason: str
     alternatives: tuple[Alternative, ...] = ()
 
 
 class Rule(Protocol[N]):
-    """One rewrite. `name` is its module, its golden folder and its name in every report."""
+    """One rewrite. `name` is the name of its module, of its golden folder and of the rule in every report."""
 
     @property
     def name(self) -> str:
         """The rule's id: the name of its module."""
 
     def match(self, node: Node, ctx: RuleContext, /) -> Match[N] | Skip | None:
-        """Whether the rule applies to `node`, whose inputs it has seen already; None, untraced, where it is not about
-        this kind of node.
+        """Returns whether the rule applies to `node`, whose inputs it has already handled; None, without a trace, if
+        the rule is not about this kind of node.
         """
 
     def rewrite(self, match: Match[N], ctx: RuleContext, /) -> Node:
-        """The plan in place of `match.node`: the same columns, the same types, the same rows."""
+        """Returns the plan that replaces `match.node`: the same columns, the same types, the same rows."""
 
 
 @runtime_checkable
 class CascadingRule(Protocol):
-    """A rule that looks at parts of what it made, each with a trace of its own."""
+    """A rule that also applies to parts of its own result, each with its own trace."""
 
     def parts_of(self, match: Match[Any], made: Node, /) -> tuple[Node, ...]:
-        """The nodes of `made`, what `rewrite` made of `match`, that the rule is to look at next. Each is smaller than
-        the node that was matched: it has fewer joins below it.
+        """Returns the nodes of `made`, the result of `rewrite` for `match`, to which the rule applies next. Each has
+        fewer joins below it than the matched node.
         """

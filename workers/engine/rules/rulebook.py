@@ -1,4 +1,4 @@
-"""The table of contents: every rule, in the order in which they see a plan."""
+"""The ordered list of all rules. Each rule is applied to the whole plan before the next one."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from workers.engine.rules.rule import Rule
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
 
 RULES: tuple[Rule[Any], ...] = (
-    # Drop branches of UNION that a condition excludes; first, since the other rules then see the plan that is left.
+    # Drop branches of UNION that a condition excludes: first, so that the other rules handle only the remaining plan.
     PruneUnionBranches(),
-    # Aggregate below joins; before joins are looked at, since what is aggregated is another join's input.
+    # Aggregate below joins: before the rules for joins, since it changes the inputs of joins.
     EagerAggregation(),
-    # Decide how joins run; before hot keys are looked for, since a broadcast side has none.
+    # Decide how joins run: before the rule for hot keys, which are no problem if a side is broadcast.
     JoinStrategy(),
-    # Join hot keys apart; before the aggregates, since those above then see what they really aggregate.
+    # Join hot keys separately: before the rules for aggregates, so that those above have their final input.
     SkewedJoin(),
-    # Count distinct integers by bitmaps; before the split, which is for what neither this nor branches take.
+    # Count distinct integers with bitmaps: before the split, which is for the aggregates that remain.
     BitmapDistinct(),
-    # Tell several sets of distinct values apart each by itself, by bitmaps too.
+    # Deduplicate several sets of distinct values separately, also with bitmaps.
     DistinctBranches(),
-    # Split distinct aggregates into buckets; before phases are decided, since it decides those of its parts itself.
+    # Split distinct aggregates into buckets: before the rule for phases, since it sets the phases of its parts.
     SplitDistinctAggregate(),
-    # Merge the middle two phases of what has been split.
+    # Merge the two middle phases of split aggregates.
     IncrementalAggregate(),
-    # Skip the local phase of what is still whole where it does not reduce.
+    # Skip the local phase of the remaining aggregates if it does not reduce the rows.
     TwoPhaseAggregate(),
 )

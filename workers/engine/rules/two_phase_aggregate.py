@@ -11,16 +11,16 @@ from workers.engine.plan.nodes import Aggregate, AggregateRole, Exchange, Node, 
 from workers.engine.rules.distinct.aggregate_cost import (
     MIN_ROWS,
     Cost,
-    doubt_of,
     hot_group,
     input_tasks,
     kept_by_local_phase,
     native_distinct,
     one_phase,
+    one_phase_obstacle,
     two_phase,
 )
 from workers.engine.rules.distinct.branch_plans import keyed_branches, sent_by_value
-from workers.engine.rules.distinct.methods import BY_VALUE, GROUPS_PER_SLOT, MARGIN, table_partitions, weigh
+from workers.engine.rules.distinct.methods import BY_VALUE, GROUPS_PER_SLOT, MARGIN, method_costs, table_partitions
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.statistics.cardinality import KeyProfile, bytes_per_row, profile_of
 from workers.engine.statistics.partitioning import is_partitioned_by
@@ -30,7 +30,7 @@ TWO_PHASE = AggPhase.TWO_PHASE.value
 
 
 class TwoPhaseAggregate:
-    """Decides whether rows are aggregated before the shuffle as well as after it, or only after it.
+    """Decides whether rows are aggregated before and after the shuffle, or only after it.
 
     >>> uid, amount = column("o.uid", BIGINT), column("o.amount", BIGINT)
     >>> orders = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.amount", BIGINT), "amount")))
@@ -45,39 +45,39 @@ class TwoPhaseAggregate:
       Exchange BY o.uid
         Scan orders AS o [o.uid, o.amount]
 
-    Spark's own plan has two phases: a local aggregate in every task, and one over its rows behind the shuffle. The
-    local one pays where it leaves few rows; where nearly every row is a group of its own it is work for nothing, and
-    the rows go as they are. `distinct/aggregate_cost.py` has the formulas; without a hot group the turning point is a
-    local phase that keeps a fifth of its rows where its hash tables are large, and most of them where they are small.
+    Spark's own plan has two phases: a local aggregate in every task, and a global one after the shuffle. The local
+    phase pays off if it emits few rows. If nearly every row is its own group, it only costs time, and the rows should
+    be shuffled without it. `distinct/aggregate_cost.py` has the formulas; without a hot group, one phase is cheaper if
+    the local phase keeps more than a fifth of its rows with large hash tables, or most of them with small ones.
 
-    Where distinct values are told apart in one phase, the plan says so in two aggregates, by group and value and then
-    by group: for a DISTINCT call Spark would run four behind the exchange, a local and a global one for each. Where the
-    groups are few, or one is hot, the rows are sent by group and value (`ONE_PHASE_BY_VALUE`), and the values that are
-    left are counted by group in two phases: it spares the local phase of the many pairs, which Spark runs.
+    If distinct values are deduplicated in one phase, the plan has two aggregates, by group and value and then by group:
+    for a DISTINCT call Spark would run four after the exchange, a local and a global one for each. If there are few
+    groups, or one is hot, the rows are shuffled by group and value (`ONE_PHASE_BY_VALUE`), and the remaining values are
+    counted by group in two phases: this avoids the local phase for the many pairs in Spark's plan.
 
     Fires when:
-        - `agg_phase` is ONE_PHASE or TWO_PHASE and nothing below stands against it, or
-        - it is AUTO, at least 500,000 rows come in, one phase costs less than two, and no group is hot, all by a sample
-          of thousands of rows from all over the table; or
-        - it is AUTO, and distinct values of one set are told apart clearly cheaper by (group, value) in one phase, of
-          which no pair is hot.
+        - `agg_phase` is ONE_PHASE or TWO_PHASE and none of the conditions below prevents it; or
+        - it is AUTO, the input has at least 500,000 rows, one phase costs less than two, and no group is hot, by a
+          sample of thousands of rows from all parts of the table; or
+        - it is AUTO, no (group, value) is hot, and deduplicating one set of distinct values by (group, value) in one
+          phase is clearly cheaper.
 
     Does not fire when:
-        - the aggregate is what an earlier rule made, which settled its phases itself;
+        - an earlier rule created the aggregate and set its phases;
         - there are grouping sets;
-        - there are no group keys: one row comes out, and only two phases use more than one task (values of one set may
-          still be told apart in one phase first);
-        - the rows are partitioned by group keys already: Spark aggregates them once, where they are;
-        - several sets of values are told apart by DISTINCT, or one with a FILTER: Spark copies the rows for each and
-          shuffles the copies;
+        - there are no group keys: the result is one row, and only two phases use more than one task (values of one set
+          may still be deduplicated in one phase first);
+        - the rows are already partitioned by group keys: Spark aggregates them once, without a shuffle;
+        - there are several sets of DISTINCT values, or one with a FILTER: Spark copies the rows for each and shuffles
+          the copies;
         - it is AUTO and there are no statistics for the group keys, or few rows, or two phases cost less;
-        - it is AUTO and a group key is a FLOAT or DOUBLE: Spark groups by 0.0 for -0.0 and one NaN for all, which is
-          not what an exchange by the key itself parts the rows by, and keeps both of its aggregates behind one.
+        - it is AUTO and a group key is a FLOAT or DOUBLE: Spark groups by a normalized key (0.0 for -0.0, one NaN for
+          all), but the exchange is by the original key, so Spark runs both of its aggregates after the exchange.
 
     Why the result is the same:
-        an exchange by exactly the group keys moves rows and changes none; all rows of a group are on one task,
-        where Spark aggregates them at once, and where a row is left for each distinct value of a group, to be counted
-        there: NULLs hash alike, and so do -0.0 and 0.0, and all NaNs.
+        an exchange by exactly the group keys moves rows and does not change them. All rows of a group are in one task,
+        where Spark aggregates them in one step, or where one row is left for each distinct value of the group and
+        counted: all NULLs have equal hashes, as have -0.0 and 0.0, and all NaNs.
 
     Settings read:
         agg_phase, skew.factor, skew.threshold
@@ -86,26 +86,26 @@ class TwoPhaseAggregate:
     name = "two_phase_aggregate"
 
     def match(self, node: Node, ctx: RuleContext) -> Match[Aggregate] | Skip | None:
-        """As the class says; None for anything but a whole aggregate, undecided, or the last part of a split one."""
+        """Returns None for all nodes but final aggregates, and whole ones whose phases are not decided."""
         if not isinstance(node, Aggregate) or node.role is AggregateRole.PARTIAL:
             return None
         if node.role is AggregateRole.FINAL:
-            return Skip("An earlier rule made this aggregate, and settled its phases itself.")
+            return Skip("An earlier rule created this aggregate and set its phases.")
         if node.phases is not Phases.UNDECIDED:
             return None
         forced = ctx.settings.agg_phase
         obstacle = _obstacle(node, ctx)
         if obstacle is not None:
-            return _of_all_rows(node, ctx) or Skip(obstacle)
-        weighed = _weigh(node, ctx)
+            return _match_without_keys(node, ctx) or Skip(obstacle)
+        weighed = _phase_costs(node, ctx)
         if forced is not AggPhase.AUTO:
             alternatives = () if isinstance(weighed, Skip) else weighed.alternatives(forced.value)
             return Match(node, forced.value, f"agg_phase is {forced.value}.", alternatives)
-        return weighed if isinstance(weighed, Skip) else _decide_by_cost(node, weighed, ctx)
+        return weighed if isinstance(weighed, Skip) else _choose_phases_by_cost(node, weighed, ctx)
 
     def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
-        """The aggregate with its phases decided, over an exchange by its keys where it has one; one with a set of
-        distinct values as an aggregate that tells them apart, and one above it.
+        """Returns the aggregate with its phases set, for one phase over an exchange by its keys. A set of distinct
+        values gets an aggregate that deduplicates them, below the final one.
         """
         node = match.node
         if match.choice == TWO_PHASE:
@@ -120,8 +120,10 @@ class TwoPhaseAggregate:
 
 
 @dataclass(frozen=True)
-class _Weighed:
-    """All ways with their costs. `kept` is the share of its rows that the local phase passes on."""
+class _PhaseCosts:
+    """The costs of one phase, of two phases, and of a shuffle by (group, value) if it is possible. `groups` is the
+    distribution of the rows over the groups, `kept` the share of its rows that the local phase emits.
+    """
 
     groups: KeyProfile
     one: Cost
@@ -130,75 +132,80 @@ class _Weighed:
     by_value: Cost | None = None
 
     def alternatives(self, chosen: str) -> tuple[Alternative, ...]:
-        ways = {ONE_PHASE: self.one, TWO_PHASE: self.two, BY_VALUE: self.by_value}
-        return tuple(way.alternative(name, chosen) for name, way in ways.items() if way is not None)
+        """Returns the alternatives for the trace."""
+        costs = {ONE_PHASE: self.one, TWO_PHASE: self.two, BY_VALUE: self.by_value}
+        return tuple(cost.alternative(name, chosen) for name, cost in costs.items() if cost is not None)
 
 
 def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
-    """Why there is nothing to decide."""
+    """Returns the reason why the phases cannot be chosen; None if they can."""
     if node.grouping_sets:
         return GROUPING_SETS
     if not node.keys:
-        return "There are no group keys: one row comes out, and both phases are needed to use more than one task."
+        return "There are no group keys: the result is one row, and only two phases use more than one task."
     if spark_expands(node):
         if ctx.settings.agg_phase is AggPhase.TWO_PHASE:
             return None
-        return "Spark copies the rows for several distinct arguments, or one with a FILTER: one phase cannot be had."
+        return "Spark copies the rows for several distinct arguments, or one with a FILTER: one phase is not possible."
     if is_partitioned_by(node.input, (key.expression for key in node.keys), ctx.statistics):
-        return "What is below leaves the rows partitioned by group keys: Spark already runs it in one phase."
+        return "The input is already partitioned by group keys: Spark runs the aggregate in one phase."
     return None
 
 
-def _weigh(node: Aggregate, ctx: RuleContext) -> _Weighed | Skip:
+def _phase_costs(node: Aggregate, ctx: RuleContext) -> _PhaseCosts | Skip:
     statistics, sets = ctx.statistics, distinct_sets(node)
     keys = tuple(key.expression for key in node.keys)
     groups = _profile(node, columns_of(keys), ctx)
     if groups is None:
-        return Skip("There are no statistics for the group keys: Spark's two phases stay.")
+        return Skip("There are no statistics for the group keys: Spark's two phases are kept.")
     tasks = input_tasks(node.input, statistics)
     if not sets:
         one, two = one_phase(groups, statistics.slots), two_phase(groups, statistics.slots, tasks)
-        return _Weighed(groups, one, two, kept_by_local_phase(groups, tasks))
+        return _PhaseCosts(groups, one, two, kept_by_local_phase(groups, tasks))
     pairs = _profile(node, columns_of((*keys, *sets[0])), ctx)
     if spark_expands(node) or pairs is None:
-        return Skip("There are no statistics for the distinct values in a group: Spark's own plan stays.")
+        return Skip("There are no statistics for the distinct values in a group: Spark's own plan is kept.")
     one, two = one_phase(groups, statistics.slots, pairs), native_distinct(groups, pairs, statistics.slots, tasks)
-    by_value = weigh(node, ctx.settings, statistics).costs.get(BY_VALUE)
-    return _Weighed(groups, one, two, kept_by_local_phase(pairs, tasks), by_value)
+    by_value = method_costs(node, ctx.settings, statistics).costs.get(BY_VALUE)
+    return _PhaseCosts(groups, one, two, kept_by_local_phase(pairs, tasks), by_value)
 
 
-def _decide_by_cost(node: Aggregate, weighed: _Weighed, ctx: RuleContext) -> Match[Aggregate] | Skip:
+def _choose_phases_by_cost(node: Aggregate, weighed: _PhaseCosts, ctx: RuleContext) -> Match[Aggregate] | Skip:
     rows = round(weighed.groups.rows)
     if rows < MIN_ROWS:
-        return Skip(f"{rows:,} rows are too few to decide anything on (below {MIN_ROWS:,}): Spark's two phases stay.")
+        return Skip(
+            f"{rows:,} rows are too few for a decision by cost (below {MIN_ROWS:,}): Spark's two phases are kept."
+        )
     share = f"{weighed.kept:.0%}" if weighed.kept >= 0.01 else "less than 1%"
-    kept = f"A local phase keeps {share} of its rows"
+    kept = f"The local phase keeps {share} of its rows"
     hot = hot_group(weighed.groups, ctx.settings.skew, ctx.statistics.slots, bytes_per_row(node.input, ctx.statistics))
     by_value, rivals = weighed.by_value, [weighed.two.slowest]
     if hot is None and weighed.groups.distinct >= GROUPS_PER_SLOT * ctx.statistics.slots:
         rivals.append(weighed.one.slowest)
     if by_value is not None and by_value.slowest * MARGIN <= min(rivals):
-        reason = f"{kept}: rows sent by group and value at once cost clearly less."
+        reason = f"{kept}: shuffling the rows by group and value without it costs clearly less."
         return Match(node, BY_VALUE, reason, weighed.alternatives(BY_VALUE))
     if hot is not None:
-        reason = f"{kept}, but group {hot.value} {hot.told} of all rows: one phase would put them on one task."
+        reason = f"{kept}, but group {hot.value} {hot.share_text} of all rows: one phase would put them on one task."
         return Skip(reason, weighed.alternatives(TWO_PHASE))
     if weighed.one.slowest >= weighed.two.slowest:
-        return Skip(f"{kept}: Spark's two phases stay.", weighed.alternatives(TWO_PHASE))
-    doubt = doubt_of(node, ctx.statistics)
-    if doubt is not None:
-        return Skip(f"{kept}, but {doubt}: Spark's two phases stay.", weighed.alternatives(TWO_PHASE))
-    return Match(node, ONE_PHASE, f"{kept}: not worth its work.", weighed.alternatives(ONE_PHASE))
+        return Skip(f"{kept}: Spark's two phases are kept.", weighed.alternatives(TWO_PHASE))
+    obstacle = one_phase_obstacle(node, ctx.statistics)
+    if obstacle is not None:
+        return Skip(f"{kept}, but {obstacle}: Spark's two phases are kept.", weighed.alternatives(TWO_PHASE))
+    return Match(node, ONE_PHASE, f"{kept}: it costs more than it saves.", weighed.alternatives(ONE_PHASE))
 
 
-def _of_all_rows(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | None:
-    """Without group keys nothing can be sent by group, but values can be told apart behind an exchange by them."""
+def _match_without_keys(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | None:
+    """Returns a match for an aggregate without group keys if shuffling its rows by value is the cheapest method."""
     if node.keys or node.grouping_sets or len(distinct_sets(node)) != 1:
         return None
-    methods = weigh(node, ctx.settings, ctx.statistics)
+    methods = method_costs(node, ctx.settings, ctx.statistics)
     if methods.best != BY_VALUE:
         return None
-    reason = "There are no group keys: rows sent by value at once cost clearly less than a local phase of values."
+    reason = (
+        "There are no group keys: shuffling the rows by value costs clearly less than a local phase for the values."
+    )
     return Match(node, BY_VALUE, reason, methods.alternatives(BY_VALUE))
 
 

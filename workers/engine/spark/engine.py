@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from service.contract.options import JobSettings
 from service.contract.reports import FirstRun, PlanReport
 from service.sql.resolve.bound import BoundQuery
-from workers.engine.budget import PlanningBudget, go_on
-from workers.engine.low_memory_plan import after_crashes, after_failure, cautious_plan, has_joins
+from workers.engine.budget import PlanningBudget, no_check
+from workers.engine.low_memory_plan import crash_reason, has_joins, low_memory_plan, out_of_memory_reason
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Aggregate, Node
 from workers.engine.plan.traversal import walk_up
@@ -116,7 +116,7 @@ class Engine:
         settings: JobSettings,
         *,
         crashes: int = 0,
-        check: Callable[[], None] = go_on,
+        check: Callable[[], None] = no_check,
     ) -> PlannedQuery:
         """Statistics, rules, DataFrame and report. Reads footers and a sample of the tables, and runs no Spark job.
 
@@ -131,7 +131,7 @@ class Engine:
         statistics = replace(known, hashes_blocks=may_hash_blocks(built))
         check()
         if crashes and (has_joins(built) or _tells_values_apart(built)):
-            return self._cautiously_planned(built, tables, statistics, settings, after_crashes(crashes), check)
+            return self._cautiously_planned(built, tables, statistics, settings, crash_reason(crashes), check)
         plan = plan_query(query, statistics, settings, _budget(settings, check))
         check()
         return _planned(self._session, plan, tables, statistics, settings, check)
@@ -142,7 +142,7 @@ class Engine:
         tables: Mapping[str, TableInput],
         error: Exception,
         milliseconds: int,
-        check: Callable[[], None] = go_on,
+        check: Callable[[], None] = no_check,
     ) -> PlannedQuery | None:
         """What to run instead after `error`, `milliseconds` after the run began: the same by sort-merge and without
         blocks of bitmaps, where memory ran out and a side of a join was hashed or broadcast, told to or by Spark's own
@@ -158,7 +158,7 @@ class Engine:
         # What adaptive execution makes a broadcast of stands in no plan made before the run.
         later = may_hash_while_it_runs(planned.plan, planned.frame.sparkSession)
         hashed = hashed_joins(first.physical_plan)
-        why = after_failure(problem.detail, milliseconds, while_it_ran=later and not hashed and not in_blocks)
+        why = out_of_memory_reason(problem.detail, milliseconds, while_it_ran=later and not hashed and not in_blocks)
         safer = self._cautiously_planned(made.before, tables, planned.statistics, planned.settings, why, check)
         fewer = hashed_joins(safer.report.physical_plan) < hashed
         if not (in_blocks or fewer or later or is_lack_of_broadcasting(error)):
@@ -181,7 +181,7 @@ class Engine:
         why: str,
         check: Callable[[], None],
     ) -> PlannedQuery:
-        plan = cautious_plan(built, statistics, settings, why, _budget(settings, check))
+        plan = low_memory_plan(built, statistics, settings, why, _budget(settings, check))
         check()
         session = cautious_session(self._session)
         session.conf.set(*_NO_LISTING_JOBS)

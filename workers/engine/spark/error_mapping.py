@@ -33,7 +33,7 @@ from service.contract.problems import Problem
 _MAX_DETAIL = 1000
 _MAX_CAUSES = 16
 _OURS = frozenset({"out_of_memory", "disk_full", "unsupported_filesystem", "storage_unavailable"})
-"""Codes of what no change of the job mends."""
+"""Codes of errors that no change of the job can solve."""
 
 _CODES: tuple[tuple[str, str], ...] = (
     ("DIVIDE_BY_ZERO", "divide_by_zero"),
@@ -94,13 +94,13 @@ _UNREACHABLE = frozenset(
 """A store's fault only where a file was to be read: executors that lose each other raise the same."""
 
 _ADVICE = {
-    "query_too_complex": "Spark's planner has no room for so large a query: put long lists of values into a file and "
+    "query_too_complex": "The query is too large for Spark's planner: put long lists of values into a file and "
     "join it, or split the query into several jobs.",
-    "disk_full": "Whoever runs the workers makes room where results are kept (EVENKEEL_DATA_RESULTS) and where Spark "
-    "keeps its own files (EVENKEEL_STATE_DIR); then submit it again.",
-    "unsupported_filesystem": "Whoever runs the workers names the jars, for s3a those of hadoop-aws, in the file of "
+    "disk_full": "The service operator must free disk space for results (EVENKEEL_DATA_RESULTS) and for Spark's "
+    "own files (EVENKEEL_STATE_DIR). Then submit the job again.",
+    "unsupported_filesystem": "The service operator must name the jars, for s3a those of hadoop-aws, in the file of "
     "EVENKEEL_SPARK_PROPERTIES_FILE (spark.jars.packages or spark.jars).",
-    "storage_unavailable": "Whoever runs the workers checks the store, and Spark's own settings for it.",
+    "storage_unavailable": "The service operator must check the store and Spark's settings for it.",
 }
 
 _WRITING = "TASK_WRITE_FAILED"

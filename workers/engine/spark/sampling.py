@@ -35,7 +35,7 @@ from service.data.file_io import (
     whole_rows,
 )
 from service.data.roots import StoreUnavailableError
-from workers.engine.budget import go_on
+from workers.engine.budget import no_check
 from workers.engine.spark.parquet_footers import ranges_of, width_of
 from workers.engine.statistics.model import ValueRange
 
@@ -48,7 +48,7 @@ class Troubles:
     Callers run `check` before each file; it raises once the statistics are no longer needed.
     """
 
-    def __init__(self, check: Callable[[], None] = go_on) -> None:
+    def __init__(self, check: Callable[[], None] = no_check) -> None:
         self.check = check
         self._found: list[tuple[str, str, str]] = []
 
@@ -195,7 +195,7 @@ def sample_parquet(
     columns: Sequence[str],
     optional: Collection[str] = (),
     ranged: Collection[str] = (),
-    check: Callable[[], None] = go_on,
+    check: Callable[[], None] = no_check,
 ) -> Sample:
     """Rows by the footers, exact up to 64 files, and at most 64 Ki rows of `columns` from each of 8 files.
 
@@ -374,7 +374,7 @@ def sample_text(
     total_bytes: int,
     names: Sequence[str],
     columns: Sequence[str],
-    check: Callable[[], None] = go_on,
+    check: Callable[[], None] = no_check,
 ) -> Sample:
     """Rows by the average line of a few blocks of at most 8 files, and these blocks' `columns`, as text.
 

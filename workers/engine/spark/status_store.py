@@ -85,7 +85,7 @@ class StatusStore:
             self._mapper = self._mapper or jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
             return read(jvm, application.sc(), self._mapper.writeValueAsString)
         except (Py4JError, OSError) as error:
-            raise MonitorError(f"Spark does not tell: {type(error).__name__}") from error
+            raise MonitorError(f"Cannot read Spark's status store: {type(error).__name__}") from error
 
 
 MOST_OPERATORS = 500
@@ -131,7 +131,7 @@ class SqlExecutions:
             found = self._find(store, job_ids)
             return None if found is None else self._read(session._jvm, store, found)
         except (Py4JError, OSError) as error:
-            raise MonitorError(f"Spark does not tell: {type(error).__name__}") from error
+            raise MonitorError(f"Cannot read Spark's status store: {type(error).__name__}") from error
 
     def _find(self, store: Any, job_ids: Collection[int]) -> int | None:
         deadline = time.monotonic() + _SETTLE_SECONDS

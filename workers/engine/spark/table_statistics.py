@@ -26,7 +26,7 @@ from service.data.file_io import DataFile, for_each, opened
 from service.data.roots import StoreUnavailableError
 from service.sql.expressions.scalar import Scalar
 from service.sql.types.data_types import DataType, TypeName
-from workers.engine.budget import go_on
+from workers.engine.budget import no_check
 from workers.engine.plan.expressions import literal
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.parquet_footers import column_leaves, width_of
@@ -179,7 +179,7 @@ def gather_statistics(
     texts: Texts = NO_TEXTS,
     ranged: Collection[str] = (),
     cache: StatisticsCache | None = None,
-    check: Callable[[], None] = go_on,
+    check: Callable[[], None] = no_check,
 ) -> Statistics:
     """Sizes of the scanned tables, a sketch of each key that can be sampled, the share of rows that each condition
     keeps, as far as the sample tells, how wide `texts` are, and the ranges of the columns `ranged` and those of keys.

@@ -1,10 +1,8 @@
-"""How many distinct values a table has, from a sample of it.
+"""Estimates of rows, of distinct values, and of the distribution of rows over the values of a key.
 
-How many rows a node emits, and how they spread over the values of a key: estimates, and None where nothing is known.
-
-The rules of thumb are those of System R (Selinger et al., 1979): a condition of which nothing is known keeps a third of
-the rows; an equi-join emits |L| * |R| / max(distinct L, distinct R) rows. Keys known to be frequent are multiplied out
-one by one, since it is they that make a join's output skewed.
+An estimate is None without statistics. The rules of thumb are those of System R (Selinger et al., 1979): a condition
+without statistics keeps a third of the rows; an equi-join emits |L| * |R| / max(distinct L, distinct R) rows. Frequent
+keys are multiplied one by one, since they make a join's output skewed.
 """
 
 from __future__ import annotations
@@ -37,17 +35,28 @@ from workers.engine.statistics.model import KeySketch, Statistics, once_per_node
 from workers.engine.statistics.selectivity import UNKNOWN_CONDITION, share_of
 
 ABUNDANT = 50
-"""A value seen more often than this in the sample is taken as known and left out of the extrapolation."""
+"""A value that occurs more often than this in the sample is counted as it is and not extrapolated."""
+
+NULL_KEY = "NULL"
+"""The label of NULL; the label of the string NULL is 'NULL', in quotes."""
+
+MOST_ROWS = 1e100
+"""The largest estimate. Each join may multiply rows: without a bound, an estimate of many joins is infinite, and the
+difference of two such estimates is not a number."""
+
+_LEFT_KEPT = frozenset({JoinKind.LEFT, JoinKind.FULL})
+_RIGHT_KEPT = frozenset({JoinKind.RIGHT, JoinKind.FULL})
 
 
 def estimate_distinct(frequencies: Mapping[int, int], rows: int) -> int:
-    """Distinct values among `rows` rows, from a random sample's frequencies: how many values it has j times, by j.
+    """Returns the distinct values among `rows` rows, from the frequencies of a random sample: by j, how many values
+    occur j times.
 
     Duj2a of Haas, Naughton, Seshadri, Stokes (VLDB 1995) and Haas, Stokes (1998), on Duj1, which PostgreSQL's ANALYZE
-    uses: D = n d / (n - f1 + f1 n / N), with n the sampled rows, d the values among them, f1 those seen once and N the
-    rows of the table. Values seen more than 50 times are counted as they are and the rest extrapolated by itself: one
-    hot key would else hide that all others are nearly unique. Exact where the sample is the table, and where every
-    value is unique. Never below what was seen nor above `rows`.
+    uses: D = n d / (n - f1 + f1 n / N), with n the sampled rows, d the values among them, f1 those that occur once and
+    N the rows of the table. Values that occur more than 50 times are counted as they are, and the rest is extrapolated
+    separately: otherwise one hot key would hide that all others are nearly unique. The result is exact if the sample is
+    the table, and if every value is unique; it is never below the values in the sample nor above `rows`.
 
     >>> estimate_distinct({1: 1000}, rows=50_000)
     50000
@@ -67,22 +76,13 @@ def estimate_distinct(frequencies: Mapping[int, int], rows: int) -> int:
     return max(seen, min(rows, round(estimate) + seen - rare_values))
 
 
-NULL_KEY = "NULL"
-"""How NULL is told; the text NULL is told as 'NULL', in quotes."""
-
-MOST_ROWS = 1e100
-"""The largest estimate. Each join may multiply rows: without a bound, an estimate of many joins is infinite, and the
-difference of two such estimates is not a number."""
-
-_LEFT_KEPT = frozenset({JoinKind.LEFT, JoinKind.FULL})
-_RIGHT_KEPT = frozenset({JoinKind.RIGHT, JoinKind.FULL})
-
-
 @dataclass(frozen=True)
 class KeyProfile:
-    """How `rows` rows spread over `distinct` values of a key. `hot` has the rows of the most frequent ones, descending;
-    the others are taken to be even. `nulls` are the hot ones that have a NULL in them; `hot_at_most` says that the hot
-    ones may have fewer rows, by a condition of which nothing is known.
+    """How `rows` rows are distributed over `distinct` values of a key.
+
+    `hot` has the rows of the most frequent values, in descending order; the other values are assumed to be even.
+    `nulls` are the hot values with a NULL in them; `hot_at_most`: the hot values may have fewer rows, because of a
+    condition without statistics.
     """
 
     rows: float
@@ -93,12 +93,12 @@ class KeyProfile:
 
     @property
     def other_rows(self) -> float:
-        """Rows of all values but the hot ones."""
+        """Rows of values that are not hot."""
         return max(self.rows - sum(rows for _, rows in self.hot), 0.0)
 
     @property
     def other_values(self) -> float:
-        """Number of values but the hot ones."""
+        """Number of values that are not hot."""
         return max(self.distinct - len(self.hot), 0.0)
 
     @property
@@ -107,15 +107,15 @@ class KeyProfile:
         return self.other_rows / self.other_values if self.other_values else 0.0
 
     def scaled(self, factor: float) -> KeyProfile:
-        """Every value's rows times `factor`; values that are left with less than a row drop out in proportion."""
+        """Returns the profile with all rows times `factor`; values with less than a row become fewer values."""
         even = self.even_rows * factor
         values = self.other_values * min(even, 1.0) if self.other_values else 0.0
         hot = tuple((value, bounded(rows * factor)) for value, rows in self.hot)
         return replace(self, rows=bounded(self.rows * factor), distinct=values + len(hot), hot=hot)
 
     def filtered(self, share: float) -> KeyProfile:
-        """What a condition that keeps `share` of the rows leaves at worst: all rows of the hot values, which may be
-        what it asks for, and `share` of the others'.
+        """Returns the profile after a condition that keeps `share` of the rows, in the worst case: all rows of the hot
+        values, which the condition may select, and `share` of the others.
         """
         others = replace(self, rows=self.other_rows, distinct=self.other_values, hot=()).scaled(share)
         hot_rows = self.rows - self.other_rows
@@ -125,25 +125,25 @@ class KeyProfile:
 
 
 def bounded(rows: float) -> float:
-    """An estimate that is not beyond `MOST_ROWS`."""
+    """Returns the smaller of `rows` and `MOST_ROWS`."""
     return min(rows, MOST_ROWS)
 
 
 def estimate_rows(node: Node, statistics: Statistics) -> int | None:
-    """Rows that `node` emits; None where a table's size or a key's distinct values are not known."""
+    """Returns the rows that `node` emits; None if a table's size or a key's distinct values are not known."""
     rows = _rows(node, statistics)
     return None if rows is None else round(rows)
 
 
 @once_per_node
 def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> KeyProfile | None:
-    """How the rows that `node` emits spread over `columns`, all of one table; None where that is not known.
+    """Returns how the rows that `node` emits are distributed over `columns`, all of one table; None if it is not known.
 
-    Columns that only have another name here than in the table count as the table's.
+    Columns that were only renamed count as columns of the table.
     """
     match node:
-        case Union() | Project() if node.stands_for is not None:
-            return profile_of(node.stands_for, columns, statistics)
+        case Union() | Project() if node.replaces is not None:
+            return profile_of(node.replaces, columns, statistics)
         case Scan():
             return _scan_profile(node, columns, statistics)
         case Filter():
@@ -173,23 +173,23 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
 
 @once_per_node
 def bytes_per_row(node: Node, statistics: Statistics) -> float:
-    """Bytes of a row of `node`, taking each table's rows at their size in its files."""
+    """Returns the bytes of a row of `node`, by the size of each table's rows in its files."""
     sizes = (
-        statistics.tables.get(scan.alias) for scan in walk_up(in_one_piece(node, statistics)) if isinstance(scan, Scan)
+        statistics.tables.get(scan.alias) for scan in walk_up(original_of(node, statistics)) if isinstance(scan, Scan)
     )
     return sum(size.bytes / size.rows for size in sizes if size is not None and size.rows)
 
 
 @once_per_node
-def in_one_piece(node: Node, statistics: Statistics) -> Node:
-    """The tree with each node that stands for another one replaced by that one: what it computes, not how it runs."""
-    if isinstance(node, Union | Project) and node.stands_for is not None:
-        return in_one_piece(node.stands_for, statistics)
-    return with_inputs(node, tuple(in_one_piece(child, statistics) for child in inputs_of(node)))
+def original_of(node: Node, statistics: Statistics) -> Node:
+    """Returns the plan before rules replaced nodes in it: each node with `replaces` is exchanged for that node."""
+    if isinstance(node, Union | Project) and node.replaces is not None:
+        return original_of(node.replaces, statistics)
+    return with_inputs(node, tuple(original_of(child, statistics) for child in inputs_of(node)))
 
 
 def joined_profile(side: KeyProfile, other: KeyProfile, inner: bool) -> KeyProfile:
-    """What a join of rows with these keys puts out, by the key; rows without a partner stay unless it is `inner`."""
+    """Returns the distribution of a join's output over its key; without `inner`, rows without a partner are kept."""
     return _product(side, other, inner)
 
 
@@ -203,8 +203,8 @@ def _rows(node: Node, statistics: Statistics) -> float | None:
             return _join_rows(node, statistics)
         case Aggregate():
             return _groups(node, statistics)
-        case Union() | Project() if node.stands_for is not None:
-            return _rows(node.stands_for, statistics)
+        case Union() | Project() if node.replaces is not None:
+            return _rows(node.replaces, statistics)
         case Union():
             rows = [_rows(branch, statistics) for branch in node.inputs]
             return None if None in rows else sum(count for count in rows if count is not None)
@@ -228,7 +228,7 @@ def _groups(node: Aggregate, statistics: Statistics) -> float | None:
         return _groups_of_sets(node, statistics)
     names = {key.name for key in node.keys}
     partials = [part for part in walk_up(node.input) if isinstance(part, Aggregate)]
-    # The groups of a final aggregate are those of its partial one without the buckets.
+    # A final aggregate has the groups of its partial aggregate, without the buckets.
     whole = partials[-1] if node.role is AggregateRole.FINAL and partials else node
     columns = columns_of(key.expression for key in whole.keys if key.name in names)
     profile = profile_of(whole.input, columns, statistics) if columns else None
@@ -242,7 +242,7 @@ def _groups_of_sets(node: Aggregate, statistics: Statistics) -> float | None:
 
 
 def _group_profile(node: Aggregate, columns: tuple[str, ...], statistics: Statistics) -> KeyProfile | None:
-    """Groups by all of their keys: each has one row. By some of them, how many rows each has is not known."""
+    """Returns the distribution of groups over all of their keys, which have one row each; None for some of the keys."""
     keys = columns_below(node.keys, columns)
     if node.grouping_sets or keys is None or set(columns) != {key.name for key in node.keys}:
         return None
@@ -264,7 +264,7 @@ def _sketch_profile(sketch: KeySketch, rows: int) -> KeyProfile:
 
 
 def label_of(key: HotKey) -> str:
-    """How a profile names a hot key."""
+    """Returns the label of a hot key in a profile."""
     looks_null = NULL_KEY in key.value.split(", ")
     return f"'{key.value}'" if looks_null and not key.is_null else key.value
 
@@ -288,7 +288,7 @@ def _join_rows(join: Join, statistics: Statistics) -> float | None:
 def _matched_rows(join: Join, left_rows: float, right_rows: float, statistics: Statistics) -> float:
     left, right = _key_profiles(join, statistics)
     if left is None or right is None:
-        # As if the smaller side's key were unique, and every row of the larger found its partner.
+        # Assumes that the smaller side's key is unique, and every row of the larger side has a partner.
         return max(left_rows, right_rows)
     return _product(left, right, inner=True).rows
 
@@ -302,8 +302,8 @@ def _key_profiles(join: Join, statistics: Statistics) -> tuple[KeyProfile | None
 
 
 def _product(side: KeyProfile, other: KeyProfile, inner: bool) -> KeyProfile:
-    """The rows of `side` times their partners in `other`, by value of the join key; a row without keeps itself unless
-    the join is `inner`.
+    """Returns the rows of `side` times their partners in `other`, by value of the join key; without `inner`, rows
+    without a partner are kept.
     """
     ours, theirs = dict(side.hot), dict(other.hot)
     nulls = side.nulls | other.nulls
@@ -326,7 +326,9 @@ def _product(side: KeyProfile, other: KeyProfile, inner: bool) -> KeyProfile:
 
 
 def _join_profile(join: Join, columns: tuple[str, ...], statistics: Statistics) -> KeyProfile | None:
-    """The profile of columns of one side behind a join: value by value where they are its key, else all alike."""
+    """Returns the profile of columns of one side after a join: by value if they are the join key, otherwise all values
+    are scaled by the same factor.
+    """
     from_left = set(columns) <= names_of(join.left)
     side = join.left if from_left else join.right
     profile, rows = profile_of(side, columns, statistics), _rows(join, statistics)

@@ -1,4 +1,4 @@
-"""What the planner knows before the run: numbers only. `workers.engine.spark.table_statistics` gathers them."""
+"""The statistics that the planner has before the run. `workers.engine.spark.table_statistics` gathers them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_TASK_MEMORY = 128 << 20
-"""Bytes for a task of an executor of Spark's default size, 1 GB, with three slots."""
+"""Bytes for a task of an executor with Spark's default size, 1 GB, and three slots."""
 
 
 @dataclass(frozen=True)
 class TableSize:
-    """Size of one table. `rows` is exact where file footers tell it, else estimated from bytes. `cached`: what is known
-    of its files is what an earlier query read of them. `is_text`: a row is parsed anew each time that it is read.
+    """Size of one table. `rows` is exact if file footers have it (`rows_are_exact`), otherwise estimated from bytes.
+    `cached`: an earlier query read the metadata of its files. `is_text`: each read of a row parses it again.
     """
 
     alias: str
@@ -35,11 +35,11 @@ class TableSize:
 
 @dataclass(frozen=True)
 class KeySketch:
-    """One key of one table, from a bounded sample spread over its files.
+    """Statistics of one key of one table, from a limited sample of all its files.
 
     `distinct_keys` is an estimate for the whole table; `hot_keys` are in descending order of share. `representative` is
-    False where the files are sorted by the key and the sample has only the beginnings of what is sorted. `literals` has
-    each hot key's values, a literal a column, so that a plan can name it; None for one that has no exact literal.
+    False if the files are sorted by the key and the sample has only the first rows of sorted ranges. `literals` has the
+    values of each hot key, a literal per column, for use in plans; None for a key without exact literals.
     """
 
     alias: str
@@ -57,7 +57,7 @@ class KeySketch:
 class ValueRange:
     """The smallest and the largest value of a column: integers, days since 1970, or decimals without their point.
 
-    `is_whole` says that none is beyond; else a part of the files told.
+    `is_whole`: no value is outside of the range; otherwise only a part of the files had the metadata.
     """
 
     low: int
@@ -67,16 +67,16 @@ class ValueRange:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Everything known of one query's tables.
+    """All statistics of one query's tables.
 
-    `tables` is by alias; `keys` is by the tuple of emitted column names (`("o.uid",)`, all of one table).
-    `slots` is the number of tasks that run at once; `elapsed_ms` what gathering took. `ranges` is by emitted column
-    name, for columns of integers, dates and decimals whose files tell them. `selectivities` has the share of rows that
-    a filter's condition keeps, by its text. `widths` has the bytes of a value in memory, with a margin, by emitted
-    column name, for texts of tables that are small enough to be hashed whole. `warnings` are sentences on what could
-    not be read, or was not, by the table, or by none. `hashes_blocks`: whether Spark may hash as many objects as the
-    blocks of bitmaps need. `is_adaptive`: whether Spark's adaptive execution may part a task of a join that is large;
-    it is off on streams.
+    `tables` is by alias; `keys` is by the tuple of emitted column names (`("o.uid",)`, all of one table). `slots` is
+    the number of tasks that run at once; `elapsed_ms` the time to gather the statistics. `ranges` is by emitted column
+    name, for columns of integers, dates and decimals if the files have ranges. `selectivities` has the share of rows
+    that a filter's condition keeps, by its text. `widths` has the bytes of a value in memory, with a margin, by emitted
+    column name, for strings of tables that are small enough to be hashed as a whole. `warnings` are pairs of a table,
+    or None, and a sentence on what was not read. `hashes_blocks`: whether Spark may hash as many objects as the blocks
+    of bitmaps need. `is_adaptive`: whether Spark's adaptive execution may split a large task of a join; it is off on
+    streams.
     """
 
     tables: Mapping[str, TableSize]
@@ -91,15 +91,15 @@ class Statistics:
     hashes_blocks: bool = True
     is_adaptive: bool = True
     estimates: Estimates = field(default_factory=lambda: Estimates(), init=False, repr=False, compare=False)
-    """What was computed from these statistics. A changed copy starts without any."""
+    """Cached estimates that were calculated from these statistics. A changed copy starts with an empty cache."""
 
 
 class Estimates:
-    """Results of the functions that `once_per_node` wraps, for one set of statistics: one planning pass owns them.
+    """The cache of the functions that `once_per_node` wraps, for one set of statistics and so for one planning pass.
 
-    A node is known by its identity. Hashing it by value would walk its whole subtree each time, and the subtree of a
-    query that uses one CTE twice on each of its levels doubles with every level. Nodes are kept, so that no identity is
-    used again.
+    The key of a node is its identity. Hashing it by value would walk its whole subtree each time, and the subtree of a
+    query that uses one CTE twice on each of its levels doubles with every level. The cache keeps the nodes, so that no
+    identity is reused.
     """
 
     def __init__(self) -> None:
@@ -110,17 +110,17 @@ class Estimates:
 
 
 def once_per_node(estimate: Callable[P, R]) -> Callable[P, R]:
-    """`estimate`, computed once per node and planning pass, so that a plan costs no more than its number of nodes.
+    """Wraps `estimate` so that it is computed once per node and planning pass; the time is linear in the nodes.
 
-    Its first argument is the node, one of the others the statistics; the rest must be hashable. All are positional: a
-    keyword argument raises TypeError.
+    Its first argument is the node, one of the others is the statistics; the rest must be hashable. All are positional:
+    a keyword argument raises TypeError.
     """
 
-    # One stack frame, since estimates are as deep as the plan.
+    # One stack frame only, since the recursion is as deep as the plan.
     @wraps(estimate)
     def remembered(*args: P.args, **kwargs: P.kwargs) -> R:
         if kwargs:
-            raise TypeError(f"{estimate.__name__} takes positional arguments alone")
+            raise TypeError(f"{estimate.__name__} takes only positional arguments")
         statistics = next(argument for argument in args if isinstance(argument, Statistics))
         node, known = cast("Node", args[0]), statistics.estimates
         key = (id(node), estimate, *(argument for argument in args[1:] if argument is not statistics))

@@ -1,7 +1,7 @@
-"""By which keys a node's rows are already parted over tasks, so far as that is known before the run.
+"""The keys by which a node's rows are already partitioned, as far as that is known before the run.
 
-Spark runs an aggregate in one phase where its input is hash-partitioned by some of the group keys, and then a frequent
-key is one task's whatever else it is grouped by.
+Spark runs an aggregate in one phase if its input is hash-partitioned by some of the group keys. Then all rows of a
+frequent value of these keys are in one task, also with more group keys.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _KEEPS_RIGHT = frozenset({JoinKind.INNER, JoinKind.RIGHT})
 
 @once_per_node
 def partitionings_of(node: Node, statistics: Statistics) -> tuple[frozenset[str], ...]:
-    """Every set of expressions, as Spark SQL, by whose hash `node`'s rows are parted; empty where none is known."""
+    """Returns each set of expressions, as Spark SQL, by which `node`'s rows are hash-partitioned; empty if none is
+    known.
+    """
     match node:
         case Exchange():
             return (_texts(node.keys),) if node.keys else ()
@@ -44,14 +46,14 @@ def partitionings_of(node: Node, statistics: Statistics) -> tuple[frozenset[str]
 
 
 def is_partitioned_by(node: Node, keys: Iterable[Scalar], statistics: Statistics) -> bool:
-    """Whether all rows of `node` that are equal in `keys` are known to be on one task already."""
-    wanted = _texts(keys)
-    return any(parts <= wanted for parts in partitionings_of(node, statistics))
+    """Whether all rows of `node` that are equal in `keys` are known to be in one task already."""
+    texts = _texts(keys)
+    return any(parts <= texts for parts in partitionings_of(node, statistics))
 
 
 @once_per_node
 def size_of(node: Node, statistics: Statistics) -> int | None:
-    """Bytes as Spark estimates them without column statistics: files in full, the product of a join's sides."""
+    """Returns Spark's size estimate without column statistics: the files' bytes, the product of a join's sides."""
     match node:
         case Scan():
             size = statistics.tables.get(node.alias)
@@ -69,15 +71,15 @@ def size_of(node: Node, statistics: Statistics) -> int | None:
 
 
 def is_broadcast(join: Join, statistics: Statistics) -> bool:
-    """Whether one side is sent whole to every task, by the join's strategy or by Spark: the other stays where it is."""
+    """Whether one side is broadcast, by the join's strategy or by Spark, so the other side is not shuffled."""
     return broadcast_side(join, statistics) is not None
 
 
 @once_per_node
 def broadcast_side(join: Join, statistics: Statistics) -> JoinShip | None:
-    """BROADCAST_LEFT or BROADCAST_RIGHT, for the side that is sent whole to every task; None where none is known to be.
+    """Returns BROADCAST_LEFT or BROADCAST_RIGHT for the side that is broadcast; None if none is known to be.
 
-    Where both are small enough, it is the right one.
+    If both are small enough, it is the right one.
     """
     if join.strategy.ship in {JoinShip.BROADCAST_LEFT, JoinShip.BROADCAST_RIGHT}:
         return join.strategy.ship
@@ -96,21 +98,21 @@ def broadcast_side(join: Join, statistics: Statistics) -> JoinShip | None:
 def _of_join(join: Join, statistics: Statistics) -> tuple[frozenset[str], ...]:
     ship = broadcast_side(join, statistics)
     if ship is not None:
-        # The rows of the side that is not broadcast stay where they are.
+        # The rows of the other side are not shuffled.
         return partitionings_of(join.right if ship is JoinShip.BROADCAST_LEFT else join.left, statistics)
     if _is_left_to_spark(join) and None in {size_of(join.left, statistics), size_of(join.right, statistics)}:
         # Spark may broadcast the side whose size is not known here.
         return ()
-    return _parted_by_key(join)
+    return _partitioned_by_key(join)
 
 
 def _is_left_to_spark(join: Join) -> bool:
     return join.strategy.ship is JoinShip.AUTO and join.strategy.local is JoinLocal.AUTO
 
 
-def _parted_by_key(join: Join) -> tuple[frozenset[str], ...]:
-    # Keys of different types are compared, and hashed, under a cast that no group key has; `<=>` hashes what NULL is
-    # replaced by, and whether it was.
+def _partitioned_by_key(join: Join) -> tuple[frozenset[str], ...]:
+    # Keys of different types are compared, and hashed, under a cast that no group key has; `<=>` hashes a replacement
+    # for NULL and whether it was replaced.
     if not join.keys or join.null_safe or any(one.type is None or one.type != other.type for one, other in join.keys):
         return ()
     found = [_texts(key for key, _ in join.keys)] if join.kind in _KEEPS_LEFT else []
@@ -119,11 +121,11 @@ def _parted_by_key(join: Join) -> tuple[frozenset[str], ...]:
 
 
 def _of_aggregate(node: Aggregate, statistics: Statistics) -> tuple[frozenset[str], ...]:
-    """As the rows came in, where all rows of a group were on one task; else by all group keys.
+    """Returns the partitioning of the input, if it has all rows of a group in one task; otherwise by all group keys.
 
-    Whatever the role and the phases: each is a GROUP BY of its own to Spark.
+    The role and the phases do not matter: each aggregate is a separate GROUP BY for Spark.
     """
-    # One row is by nothing, and Spark parts the copies for grouping sets by the number of their set as well.
+    # A single row has no partitioning, and Spark also partitions the copies for grouping sets by the number of the set.
     if not node.keys or node.grouping_sets:
         return ()
     below = () if spark_expands(node) else partitionings_of(node.input, statistics)
@@ -131,7 +133,7 @@ def _of_aggregate(node: Aggregate, statistics: Statistics) -> tuple[frozenset[st
 
 
 def _by_all_keys(node: Aggregate) -> tuple[frozenset[str], ...]:
-    # Spark groups by another form of a fraction than an aggregate above would be known to ask for.
+    # Spark groups by a normalized form of fractions, which may differ from the group keys of an aggregate above.
     types = [key.expression.type for key in node.keys]
     if any(type_ is None or type_.name is TypeName.OTHER or type_.is_fractional for type_ in types):
         return ()
@@ -139,7 +141,7 @@ def _by_all_keys(node: Aggregate) -> tuple[frozenset[str], ...]:
 
 
 def _renamed(below: Iterable[frozenset[str]], items: Iterable[Named]) -> tuple[frozenset[str], ...]:
-    """Those partitionings whose expressions are all among `items`, by the names that they have there."""
+    """Returns the partitionings whose expressions are all among `items`, with the names of the items."""
     names = {item.expression.sql: quoted(item.name) for item in items}
     return tuple(frozenset(names[part] for part in parts) for parts in below if parts <= names.keys())
 

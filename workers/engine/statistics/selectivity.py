@@ -1,4 +1,4 @@
-"""Which share of the rows a condition keeps: as the sample tells, else the third that System R assumed."""
+"""The share of rows that a condition keeps: from the sample, otherwise the third that System R assumed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from workers.engine.plan.traversal import walk_up
 from workers.engine.statistics.model import Statistics
 
 UNKNOWN_CONDITION = 1 / 3
-"""Share of the rows that a condition keeps when nothing is known of it (Selinger et al., 1979)."""
+"""Share of the rows that a condition without statistics keeps (Selinger et al., 1979)."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of one condition's AND that are about one table, and are true together more or less often than each
-    alone would tell. `columns` are the emitted names in them.
+    """The terms of one condition's AND that are on one table. Their selectivity is measured together, since they may
+    depend on each other. `columns` are the emitted names in them.
     """
 
     terms: tuple[Expression, ...]
@@ -28,12 +28,12 @@ class Terms:
 
     @property
     def text(self) -> str:
-        """What tells them from others."""
+        """Their text, which identifies them."""
         return " AND ".join(render(term) for term in self.terms)
 
 
 def conditions_of(plan: Node) -> tuple[Scalar, ...]:
-    """The conditions of every filter of `plan`, and of those that aggregating below a join would put in, each once."""
+    """Returns the conditions of all filters of `plan`, and of those that aggregation below joins would add."""
     return tuple(dict.fromkeys(condition for node in walk_up(plan) for condition in _conditions_at(node)))
 
 
@@ -46,9 +46,9 @@ def _conditions_at(node: Node) -> Iterator[Scalar]:
 
 
 def terms_by_table(condition: Scalar, table_of: Mapping[str, str]) -> tuple[dict[str, Terms], int]:
-    """The terms of `condition` for each table, by alias, and how many are about none of them, or several.
+    """Returns the terms of `condition` for each table, by alias, and the number of terms on no table or on several.
 
-    `table_of` has the alias of each emitted column. A condition that no query may have is one unknown term.
+    `table_of` has the alias of each emitted column. A condition that no query may contain is one unknown term.
     """
     tree = condition.tree
     if not is_standard(tree):
@@ -71,8 +71,8 @@ def terms_by_table(condition: Scalar, table_of: Mapping[str, str]) -> tuple[dict
 
 
 def combined(shares: list[float | None], unknown: int) -> float | None:
-    """The share that a condition keeps whose tables' terms keep `shares`, taken as independent of each other; all that
-    is unknown counts as one condition. None where nothing is known.
+    """Returns the share that a condition keeps if the terms on its tables keep `shares`, assumed to be independent; all
+    unknown terms count as one condition. None if all are unknown.
     """
     known = [share for share in shares if share is not None]
     if not known:
@@ -84,5 +84,5 @@ def combined(shares: list[float | None], unknown: int) -> float | None:
 
 
 def share_of(condition: Scalar, statistics: Statistics) -> float:
-    """The share of the rows that `condition` is estimated to keep, 0 to 1."""
+    """Returns the estimated share of the rows that `condition` keeps, 0 to 1."""
     return statistics.selectivities.get(condition.sql, UNKNOWN_CONDITION)

@@ -24,7 +24,7 @@ from service.contract.options import (
 )
 from service.contract.reports import PlanReport, RuleOutcome, RuleTrace
 from service.sql.resolve.bound import BoundQuery, tables_of
-from workers.engine.budget import PlanningBudget, go_on
+from workers.engine.budget import PlanningBudget, no_check
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import line_of, seconds
 from workers.engine.plan.nodes import Join, Node, Windows
@@ -189,7 +189,7 @@ class StreamEngine:
         settings: JobSettings = _DEFAULTS,
         puts_parts_together: bool = True,
         kept: Mapping[str, Any] | None = None,
-        check: Callable[[], None] = go_on,
+        check: Callable[[], None] = no_check,
     ) -> PlannedStream:
         """Plan, DataFrame and report; reads a sample of files at most. `tables` and `bounds` are by table name.
         `puts_parts_together`: whether the sink takes groups in parts. `kept` is the layout of the state that is there,

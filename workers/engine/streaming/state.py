@@ -119,11 +119,11 @@ _TEXT = 2
 _WORD = re.compile(r"\w+|[^\w\s()]")
 
 _MEANINGS = {
-    "version": "the release's way to run streams",
+    "version": "the state format of this release",
     "shape": "what the state holds",
     "streams": "the streams and their columns",
     "columns": "the columns of the result",
-    "keys": "what tells groups apart",
+    "keys": "the columns that identify groups",
     "plan": "the plan",
     "provider": "state.provider",
     "partitions": "state.partitions",

@@ -16,8 +16,8 @@ from workers.engine.plan.nodes import Join, Node
 from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import Plan, apply_some_rules
 from workers.engine.rules.joins.join_strategy import JoinStrategy
-from workers.engine.rules.joins.skew_cost import TASKS_PER_SLOT, salt_in_one_reading
-from workers.engine.rules.joins.skew_rewrite import Side, salted
+from workers.engine.rules.joins.skew_cost import TASKS_PER_SLOT, salting_plan_in_one_read
+from workers.engine.rules.joins.skew_rewrite import Side, salted_in_one_read
 from workers.engine.rules.joins.skewed_join import SkewedJoin
 from workers.engine.rules.joins.strategy_cost import skew_of
 from workers.engine.rules.rule import Match, RuleContext, Skip
@@ -83,7 +83,7 @@ class _SkewBesideStream:
 
     def __init__(self, streams: frozenset[str]) -> None:
         self._streams = streams
-        self._rules = {side: SkewedJoin({JoinSkew.SALT: partial(salt_in_one_reading, side)}) for side in Side}
+        self._rules = {side: SkewedJoin({JoinSkew.SALT: partial(salting_plan_in_one_read, side)}) for side in Side}
 
     def match(self, node: Node, ctx: RuleContext, /) -> Match[Join] | Skip | None:
         """As the rule says of salts; None for any other node."""
@@ -111,7 +111,7 @@ class _SkewBesideStream:
         if probe is None:
             raise ValueError("no side of this join is a stream")
         hot, salts, nulls = self._salts(match.node, probe, ctx)
-        return salted(match.node, probe, hot, nulls, salts)
+        return salted_in_one_read(match.node, probe, hot, nulls, salts)
 
     def _probe(self, join: Join) -> Side | None:
         """The side that is a stream."""
@@ -121,7 +121,7 @@ class _SkewBesideStream:
 
     def _salts(self, join: Join, probe: Side, ctx: RuleContext) -> tuple[tuple[tuple[Scalar, ...], ...], int, bool]:
         """The hot keys, the number of salts, and whether rows with a NULL key are salted too."""
-        way = self._rules[probe].way_of(join, JoinSkew.SALT, ctx)
+        way = self._rules[probe].plan_of(join, JoinSkew.SALT, ctx)
         if way is None:
             raise ValueError("this join has nothing to salt")
         salts = max((part.salts or 1 for part in way.parts), default=TASKS_PER_SLOT * ctx.statistics.slots)

@@ -212,12 +212,12 @@ def bounded_join_obstacle(
     if len(joins) > 1:
         return "more than two streams are joined"
     if join.within is None:
-        return "the rows of two streams that are joined would be kept for ever"
+        return "the rows of two joined streams would be kept forever: bound the time between them in ON"
     below = (part for side in (join.left, join.right) for part in walk_up(side))
     if any(isinstance(part, Aggregate | Deduplicate) and is_streaming(part) for part in below):
-        return "one of two streams that are joined is grouped or made distinct before"
+        return "one of two joined streams is grouped or made distinct before the join"
     if updates and join.kind is not JoinKind.INNER:
-        return f"a {join.kind.value.upper()} JOIN of two streams comes out once watermarks have passed, in append mode"
+        return f"a {join.kind.value.upper()} JOIN of two streams needs watermarks and output 'append'"
     return None
 
 

@@ -86,7 +86,7 @@ def ends_of(select: Project, having: Filter | None) -> Project | None:
     return below if isinstance(below, Project) and without_ends(below) is not below else None
 
 
-def told_apart_by(ends: Project, select: Project) -> Field:
+def discriminated_by(ends: Project, select: Project) -> Field:
     """The start or the end of the windows, either of which tells them apart: the one that SELECT shows, if any."""
     start, end = output_of(ends)[:2]
     shown = {item.expression.column for item in select.items}
@@ -164,11 +164,11 @@ def stream_plan(
         raise StreamPlanError("the query reads no stream")
     select, having, aggregate = apart(built)
     if aggregate is not None and windows_of(aggregate) is None and output is OutputMode.APPEND:
-        raise StreamPlanError("output 'append' needs a window: groups without one change for ever")
+        raise StreamPlanError("output 'append' needs a window of event time: other groups never stop changing")
     if aggregate is None:
         windowed = windowed_in(built)
         if windowed is not None and output is OutputMode.UPDATE:
-            raise StreamPlanError("a stream cannot use windows as rows before they are closed: they change")
+            raise StreamPlanError("a stream cannot read the rows of a window before it closes: they may still change")
         if windowed is not None:
             return _of_closed_windows(built, windowed, streams)
         return _of_rows(built, streams)
@@ -179,7 +179,7 @@ def stream_plan(
         groups = tuple(field for field in output_of(having) if field.name not in computed)
         turning = turning_part(having.condition, groups, aggregate.calls)
         if turning is not None:
-            raise StreamPlanError(f"HAVING {turning} may become false again, and what was emitted stays")
+            raise StreamPlanError(f"HAVING {turning} may become false again, and emitted rows are not removed")
     below = _with_distinct_rows(aggregate.input, streams)
     keyed = _keyed(replace(aggregate, input=below))
     obstacle = bitmap_obstacle(built, streams)
@@ -189,7 +189,7 @@ def stream_plan(
     ends = ends_of(select, having)
     if ends is not None:
         grouped = replace(ends, input=grouped)
-        keyed = _Keyed(keyed.aggregate, (told_apart_by(ends, select), *keyed.keys[1:]))
+        keyed = _Keyed(keyed.aggregate, (discriminated_by(ends, select), *keyed.keys[1:]))
     if shape in _DISTINCT_REASONS:
         reason = f"{reason} {'It keeps no bitmaps: ' + obstacle if obstacle else bitmaps.reason}".rstrip()
     above: Node = grouped if having is None else Filter(grouped, having.condition)
@@ -286,14 +286,14 @@ def _keyed(aggregate: Aggregate) -> _Keyed:
 def apart(built: Node) -> tuple[Project, Filter | None, Aggregate | None]:
     """SELECT, HAVING and the aggregate of a built query. Raises StreamPlanError for ORDER BY and LIMIT above them."""
     if not isinstance(built, Project):
-        raise StreamPlanError("a query begins with its SELECT")
+        raise StreamPlanError("the top node of a query must be its SELECT")
     having: Filter | None = None
     below = built.input
     if isinstance(below, Filter) and isinstance(without_ends(below.input), Aggregate):
         having, below = below, below.input
     below = without_ends(below)
     if isinstance(below, Sort | Limit):
-        raise StreamPlanError("ORDER BY and LIMIT need the whole result, and a stream has none")
+        raise StreamPlanError("ORDER BY and LIMIT need the whole result, and the result of a stream is never complete")
     if isinstance(below, Aggregate) and groups_rows(below):
         return built, having, below
     return built, None, None
@@ -316,16 +316,16 @@ def _distinct_rows(below: Node, streams: frozenset[str]) -> Node:
     """The same for a node whose inputs are done."""
     if isinstance(below, Aggregate):
         if groups_rows(below):
-            raise StreamPlanError("a stream cannot use the result of an aggregate as rows: they change")
+            raise StreamPlanError("a stream cannot read the result of an aggregate as rows: they may still change")
         _check_told_apart(tuple(key.expression for key in below.keys))
         keys = tuple(replace(key, expression=normalised(key.expression)) for key in below.keys)
         return Deduplicate(Project(below.input, keys))
     if isinstance(below, Sort | Limit | Exchange):
-        raise StreamPlanError("ORDER BY and LIMIT need the whole result, and a stream has none")
+        raise StreamPlanError("ORDER BY and LIMIT need the whole result, and the result of a stream is never complete")
     if isinstance(below, Join) and not _keeps_streams(below, streams):
-        raise StreamPlanError("a join depends on the rows of a static table that find no partner in a stream")
+        raise StreamPlanError("the join keeps rows of a static table that have no match in the stream")
     if isinstance(below, Union) and not all(is_streaming(branch, streams) for branch in below.inputs):
-        raise StreamPlanError("a union of a stream and a table that is none would not know when the table's rows come")
+        raise StreamPlanError("UNION ALL of a stream and a static table is not supported")
     return below
 
 
@@ -347,7 +347,7 @@ def _keeps_streams(join: Join, streams: frozenset[str]) -> bool:
 def _check_told_apart(values: tuple[Scalar, ...]) -> None:
     odd = next((value for value in values if value.type is not None and value.type.nests_fractions), None)
     if odd is not None:
-        raise StreamPlanError(f"{odd} has fractions inside, of which a stream would tell 0.0 and -0.0 apart")
+        raise StreamPlanError(f"{odd} contains nested FLOAT or DOUBLE: a stream would distinguish 0.0 and -0.0")
 
 
 def _shaped(node: Aggregate, streams: frozenset[str], *, updates: bool) -> tuple[Shape, Node, str]:
@@ -369,7 +369,7 @@ def _shaped(node: Aggregate, streams: frozenset[str], *, updates: bool) -> tuple
             f"{told}Spark keeps a row for each group, and aggregates a mini-batch before it touches them.",
         )
     if node.grouping_sets:
-        raise StreamPlanError("distinct values of several grouping sets would need a state for each")
+        raise StreamPlanError("DISTINCT with several grouping sets would need a state for each set")
     sets = tuple(argument for call in node.calls if is_distinct(call) for argument in call.arguments)
     _check_told_apart((*(key.expression for key in node.keys), *sets))
     fields = output_of(node)
@@ -399,14 +399,14 @@ _JOINED_REASON = (
 def _in_one_state(node: Aggregate, joins: tuple[Join, ...]) -> Node | str:
     """The aggregate over `joins` as one over both streams, without a join; as a sentence, why it is none."""
     if len(joins) > 1 or windows_of(node) is not None or _grouped_rows(node) is not joins[0]:
-        return "two streams are joined elsewhere than right below the aggregate"
+        return "two streams are joined, but not directly below the aggregate"
     # Late rows correct their groups, and none is left out.
     bare = without_watermarks(node)
     if not isinstance(bare, Aggregate):
         raise TypeError(f"{bare} is no aggregate")
     obstacle = stream_join_obstacle(bare)
     if obstacle is not None:
-        return f"two streams are joined and then aggregated, which cannot be one state: {obstacle}"
+        return f"two streams are joined and then aggregated, which cannot be kept in one state: {obstacle}"
     return _as_one_state(lambda: over_both_streams(bare))
 
 
@@ -433,7 +433,7 @@ def _as_one_state(unite: Callable[[], Made]) -> Made:
     try:
         return unite()
     except ValueError as error:
-        raise StreamPlanError(f"it cannot be kept in one state: {error}") from None
+        raise StreamPlanError(f"the aggregate cannot be kept in one state: {error}") from None
 
 
 def _joins_of_streams(node: Node, streams: frozenset[str]) -> tuple[Join, ...]:

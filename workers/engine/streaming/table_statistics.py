@@ -18,12 +18,12 @@ from service.contract.options import JobSettings, Toggle
 from service.data.file_io import size_of
 from service.data.files import TableFiles
 from service.sql.types.data_types import INTEGRAL
-from workers.engine.budget import go_on
+from workers.engine.budget import no_check
 from workers.engine.plan.aggregates import distinct_sets
 from workers.engine.plan.nodes import Aggregate, Join, Node, Scan, columns_of, scanned_columns
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.distinct.bitmaps import BLOCK
-from workers.engine.rules.joins.strategy_cost import BROADCAST_PARTS, NOTHING, ROW_BYTES, demand_of
+from workers.engine.rules.joins.strategy_cost import BROADCAST_PARTS, NOT_FORCED, ROW_BYTES, forced_strategy
 from workers.engine.rules.required_statistics import NOT_READ, READ_IN_PART, joined_texts, statistics_keys, undecided
 from workers.engine.spark.predicate_evaluation import typed
 from workers.engine.spark.sampling import sample_parquet, sample_text, spread
@@ -49,7 +49,7 @@ def gather_for_joins(
     slots: int,
     memory: int,
     cache: StatisticsCache,
-    check: Callable[[], None] = go_on,
+    check: Callable[[], None] = no_check,
 ) -> Statistics:
     """What the rules look at, of the tables below `joins`, which are among those of `plan`.
 
@@ -92,7 +92,7 @@ def gather_for_joins(
 
 def _is_sent_by_spark(join: Join, settings: JobSettings, sized: Statistics) -> bool:
     """Whether nothing is demanded of the join, and Spark sends one of its sides whole, for its files are small."""
-    return demand_of(join, settings.join.ship, settings.join.local) == NOTHING and is_broadcast(join, sized)
+    return forced_strategy(join, settings.join.ship, settings.join.local) == NOT_FORCED and is_broadcast(join, sized)
 
 
 def _seen(name: str, table: Input) -> TableInput | None:
@@ -150,7 +150,9 @@ def _of_rows(sketch: KeySketch, size: TableSize) -> KeySketch:
     return replace(sketch, distinct_keys=min(sketch.distinct_keys, max(1, size.rows)), hot_keys=hot)
 
 
-def values_per_block(node: Aggregate, tables: Mapping[str, Input], check: Callable[[], None] = go_on) -> float | None:
+def values_per_block(
+    node: Aggregate, tables: Mapping[str, Input], check: Callable[[], None] = no_check
+) -> float | None:
     """How many distinct values a group has on average in a block of 32,768 neighbours where it has any, of all rows
     that are there now; None where no sample tells: no file is there, a key or the value is computed, or no integer.
     `check` is called before each file is read; what it raises is passed on.

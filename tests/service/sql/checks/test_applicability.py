@@ -44,8 +44,8 @@ def refusals(kind: str, settings: dict[str, Any] | None = None, **join: Any) -> 
 def test_a_pair_that_spark_lacks_is_refused_wherever_it_is_said(ship: str, local: str) -> None:
     hashed = ship.replace("BROADCAST", "HASH")
     why = (
-        f"{ship} with {local} cannot be had for the inner join with users: Spark builds the hash table of the side "
-        f"that it broadcasts: {ship} goes with {hashed} alone."
+        f"{ship} with {local} is not supported for the inner join with users: Spark hashes the side that it "
+        f"broadcasts, so {ship} requires {hashed}."
     )
     assert refusals("inner", {"join": {"ship": ship, "local": local}}) == [("/settings/join/local", why)]
     assert refusals("inner", ship=ship, local=local) == [("/query/joins/0/local", why)]
@@ -89,16 +89,16 @@ def test_what_spark_has_is_accepted() -> None:
 def test_a_join_that_has_no_hot_key_or_cannot_be_salted_says_so() -> None:
     (crossed,) = refusals("cross", skew="ISOLATE")
     assert crossed[0] == "/query/joins/0/skew"
-    assert "there is no key to be hot" in crossed[1]
+    assert "has no key, and so no hot key" in crossed[1]
     (full,) = refusals("full", skew="SALT")
-    assert "would be kept several times" in full[1]
+    assert "would emit each unmatched copy" in full[1]
     compile_with("full", skew="ISOLATE")
 
 
 def test_a_setting_of_skew_that_no_join_can_follow_says_so() -> None:
     (full,) = refusals("full", {"join": {"skew": "SALT"}})
     assert full[0] == "/settings/join/skew"
-    assert "would be kept several times" in full[1]
+    assert "would emit each unmatched copy" in full[1]
     assert [at for at, _ in refusals("cross", {"join": {"skew": "ISOLATE"}})] == ["/settings/join/skew"]
     compile_with("full", {"join": {"skew": "ISOLATE"}})
     compile_with("left", {"join": {"skew": "SALT"}})
@@ -112,7 +112,7 @@ def test_salted_keys_are_sorted() -> None:
         refusals("inner", skew="SALT", local="HASH_LEFT"),
         refusals("inner", {"join.local": "HASH_LEFT"}, skew="SALT"),
     ):
-        assert [(at, "sorted and merged" in detail) for at, detail in told] == [("/query/joins/0/skew", True)]
+        assert [(at, "joined by sort-merge" in detail) for at, detail in told] == [("/query/joins/0/skew", True)]
     (by_settings,) = refusals("inner", {"join": {"skew": "SALT", "local": "HASH_RIGHT"}})
     assert by_settings[0] == "/settings/join/skew"
     compile_with("inner", {"join": {"skew": "ISOLATE", "local": "HASH_RIGHT"}})
@@ -121,7 +121,7 @@ def test_salted_keys_are_sorted() -> None:
 
 @pytest.mark.parametrize("ship", ["BROADCAST_LEFT", "BROADCAST_RIGHT"])
 def test_no_key_is_hot_to_a_broadcast(ship: str) -> None:
-    why = "no row of the other is moved for its key"
+    why = "the rows of the other side are not partitioned by key"
     for skew in ("ISOLATE", "SALT"):
         for told in (refusals("inner", ship=ship, skew=skew), refusals("inner", {"join.ship": ship}, skew=skew)):
             assert [(at, why in detail) for at, detail in told] == [("/query/joins/0/skew", True)]

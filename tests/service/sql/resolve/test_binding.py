@@ -162,8 +162,8 @@ def test_what_cannot_be_told_apart_is_told_with_its_column_its_type_and_what_can
             bound(**parts)
         (issue,) = caught.value.issues
         assert "o.counts has the type MAP<STRING, INT>, whose values cannot be compared" in issue.detail
-        assert "arrays and structures of such, can" in issue.detail
-        assert "in a column of its own" in issue.detail
+        assert "arrays or structures of them" in issue.detail
+        assert "in separate columns" in issue.detail
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -293,5 +293,5 @@ def test_an_unknown_name_after_grouping_has_neighbours_among_the_output() -> Non
 
 
 def test_an_aggregate_in_an_expression_is_told_where_to_stand() -> None:
-    with pytest.raises(SpecError, match="stand in the query's `aggregates`, whose names `select`"):
+    with pytest.raises(SpecError, match="Use aggregates in the query's `aggregates`, whose names `select`"):
         bound(select=[item("SUM(oid)", "a")])

@@ -62,7 +62,7 @@ def test_times_without_a_zone_are_windowed_where_their_table_is_read() -> None:
     assert window is not None
     assert window.start.type == TIMESTAMP_NTZ
     code, detail, *_ = refused(tumble("SELECT COUNT(*) AS n FROM (SELECT at AS x FROM s) u", "x"), s=local)
-    assert (code, "write GROUP BY there" in detail) == ("type_mismatch", True)
+    assert (code, "Write GROUP BY there" in detail) == ("type_mismatch", True)
 
 
 def test_a_missing_event_time_is_told_as_it_is_declared() -> None:

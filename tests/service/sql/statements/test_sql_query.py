@@ -89,7 +89,7 @@ def test_the_work_of_all_queries_together_is_bounded() -> None:
     uses = " UNION ALL ".join(["SELECT uid FROM a"] * 20)
     told = refused(f"WITH a AS (SELECT uid FROM orders WHERE oid IN ({listed})) {uses}")
     assert told[0] == "query_too_deep"
-    assert "each use of a common table expression counted" in told[3]
+    assert "counting each use of a common table expression" in told[3]
     bound(f"WITH a AS (SELECT uid FROM orders WHERE oid IN ({listed})) SELECT uid FROM a UNION ALL SELECT uid FROM a")
     # Alone it may be as long as a text can be.
     bound(f"SELECT uid FROM orders WHERE oid IN ({', '.join(map(str, range(9_500)))})")
@@ -219,4 +219,4 @@ def test_each_name_of_a_column_is_tried_once() -> None:
 def test_too_many_columns_are_refused_before_they_get_names(listed: str) -> None:
     code, line, _, detail = refused(f"SELECT uid FROM orders UNION ALL\nSELECT {listed} FROM orders")
     assert (code, line) == ("query_too_deep", 2)
-    assert "columns in one SELECT, those that stars stand for counted; at most 1024 (limit `columns`)" in detail
+    assert "columns in one SELECT, counting those of `*`; at most 1024 (limit `columns`)" in detail

@@ -20,8 +20,8 @@ from service.sql.types.data_types import BIGINT, DOUBLE, FLOAT, INT, STRING, Dat
         (decimal(20, 7), False, True, "its product with a count would lose digits"),
         (decimal(12, 2), True, True, None),
         (decimal(13, 2), True, True, "with more than 12 digits its quotient would be rounded twice"),
-        (STRING, False, False, "is over STRING, whose sums have no parts"),
-        (None, False, False, "is over a type that Spark alone knows"),
+        (STRING, False, False, "is over STRING, which cannot be summed in parts"),
+        (None, False, False, "has an argument whose type is not known"),
     ],
 )
 def test_sums_by_type(of: DataType | None, is_average: bool, weighed: bool, words: str | None) -> None:

@@ -105,8 +105,8 @@ def test_an_average_of_many_digits_is_refused_with_the_reason() -> None:
 
 
 def test_what_no_row_covers_is_refused_with_the_reason() -> None:
-    assert refusal_of(call(F.SUM, STRING, result=DOUBLE)) == "SUM of STRING has no parts"
-    assert refusal_of(call(F.SUM, None, result=DOUBLE)) == "the type of its argument is known to Spark alone"
+    assert refusal_of(call(F.SUM, STRING, result=DOUBLE)) == "SUM of STRING has no partial form"
+    assert refusal_of(call(F.SUM, None, result=DOUBLE)) == "only Spark can determine the type of its argument"
 
 
 def test_distinct_matters_unless_it_changes_nothing() -> None:

@@ -12,7 +12,7 @@ from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import INT
 from tests.support.joined import call, col, joined, scan, text
 from workers.engine.plan.explain import text_of
-from workers.engine.plan.joined_aggregate import all_of, is_not_null, joined_aggregate, stands_over_a_join
+from workers.engine.plan.joined_aggregate import all_of, is_not_null, is_over_join, joined_aggregate
 from workers.engine.plan.nodes import Filter, Limit, Named, Project
 
 LEFT_ONLY, RIGHT_ONLY = text("l.i > 0", "l.i"), text("r.i > 0", "r.i")
@@ -22,9 +22,9 @@ ALL = text("l.i > 0 AND r.i > 0 AND l.i > r.i", "l.i", "r.i")
 
 def test_what_is_not_over_a_join_is_not_its_business() -> None:
     node = joined(call("COUNT"))
-    assert stands_over_a_join(node)
+    assert is_over_join(node)
     for other in (replace(node, input=scan("l")), replace(node, input=Limit(node.input, 1))):
-        assert not stands_over_a_join(other)
+        assert not is_over_join(other)
         assert joined_aggregate(other) is None
 
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_read_is_left_alone() -> None:
     node = joined(call("COUNT"))
     items = (Named(text("shiftright(l.i, 1)", "l.i", type_=INT), "a"),)
     over = replace(node, input=Project(node.input, items), keys=(Named(column("a", INT), "g"),))
-    assert stands_over_a_join(over)
+    assert is_over_join(over)
     assert joined_aggregate(over) is None
 
 

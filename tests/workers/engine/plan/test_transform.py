@@ -33,12 +33,12 @@ def test_the_number_of_inputs_is_checked() -> None:
 
 
 def test_a_node_over_other_inputs_stands_for_the_same_node() -> None:
-    parted = Union((PLAN.input, PLAN.input), stands_for=PLAN.input)
+    parted = Union((PLAN.input, PLAN.input), replaces=PLAN.input)
     assert parted == Union((PLAN.input, PLAN.input))
     assert hash(parted) == hash(Union((PLAN.input, PLAN.input)))
     moved = with_inputs(parted, (B, B))
     assert isinstance(moved, Union)
-    assert moved.stands_for == PLAN.input
+    assert moved.replaces == PLAN.input
 
 
 def test_a_rewrite_sees_rewritten_inputs() -> None:

@@ -86,8 +86,8 @@ def test_the_only_operator_has_what_was_measured() -> None:
     assert (made.estimated_rows_read, made.measured_rows_read) == (50_000, 50_000)
     assert (made.estimated_result_rows, made.all_estimated) == (14, True)
     assert (
-        made.summary
-        == "10,000 rows were estimated to be shuffled, and 40,000 were: the estimate was 4.0 times too low."
+        made.summary == "The plan was estimated to shuffle 10,000 rows, and 40,000 were shuffled. "
+        "The estimate was 4.0 times too low."
     )
 
 
@@ -97,7 +97,7 @@ def test_beside_a_sort_stages_cannot_be_told_apart() -> None:
     assert [way.measured_rows_shuffled for way in made.choices] == [None]
     assert not made.all_estimated
     assert made.measured_rows_shuffled == 40_000
-    assert made.summary.endswith("and 40,000 were, those of operators without an estimate included.")
+    assert made.summary.endswith("and 40,000 were shuffled, including those of operators without an estimate.")
 
 
 def test_the_last_rule_counts_and_what_a_rule_made_does_not_count_twice() -> None:
@@ -115,13 +115,13 @@ def test_the_last_rule_counts_and_what_a_rule_made_does_not_count_twice() -> Non
     assert len(made.choices) == 5
     assert (made.estimated_rows_shuffled, made.estimated_rows_on_hottest_task) == (50_000, 5_000)
     assert made.all_estimated
-    assert made.summary.endswith("the estimate was right within a factor of 2.")
+    assert made.summary.endswith("The estimate was right within a factor of 2.")
 
 
 def test_nothing_decided_and_nothing_known() -> None:
     made = estimates_of(report(tree("Scan o")), Union((ORDERS, ORDERS)), UNKNOWN, ())
     assert (made.estimated_rows_read, made.estimated_rows_shuffled, made.measured_rows_on_hottest_task) == (None,) * 3
-    assert made.summary == "Nothing was decided by cost; 0 rows were shuffled."
+    assert made.summary == "No rule compared costs; 0 rows were shuffled."
     assert estimates_of(report(tree("Scan o")), Union((ORDERS, ORDERS)), KNOWN, ()).estimated_rows_read == 100_000
 
 

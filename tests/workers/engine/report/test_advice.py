@@ -50,7 +50,7 @@ from workers.engine.report.skew import (
     skew_report,
     with_settings,
 )
-from workers.engine.report.task_skew import Evidence, Shuffled, evidence_of
+from workers.engine.report.task_skew import Evidence, ShuffleReads, evidence_of
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 UID, OTHER_UID = column("o.uid", BIGINT), column("u.uid", BIGINT)
@@ -83,7 +83,8 @@ def test_a_setting_that_helps_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "told"), [(KeyRole.JOIN, "joined on one task"), (KeyRole.DISTINCT, "combined before the shuffle")]
+    ("role", "told"),
+    [(KeyRole.JOIN, "one task joins them"), (KeyRole.DISTINCT, "before the shuffle")],
 )
 def test_else_the_first_explanation(role: KeyRole, told: str) -> None:
     advice = advice_on([hot(role)], situation(JOIN))
@@ -93,11 +94,11 @@ def test_else_the_first_explanation(role: KeyRole, told: str) -> None:
 
 
 def test_a_key_that_hurts_is_explained_before_one_that_does_not() -> None:
-    assert "joined on one task" in advice_on([hot(KeyRole.DISTINCT), hot(KeyRole.JOIN)], situation(JOIN)).sentence
+    assert "one task joins them" in advice_on([hot(KeyRole.DISTINCT), hot(KeyRole.JOIN)], situation(JOIN)).sentence
 
 
 def test_no_key_and_no_stage() -> None:
-    assert advise([], situation(JOIN)).sentence == "No key and no task stands out: nothing needs to change."
+    assert advise([], situation(JOIN)).sentence == "There are no hot keys and no slow tasks. Nothing needs to change."
 
 
 def test_columns_of_a_node() -> None:
@@ -123,14 +124,14 @@ def on_join(plan: Node, rules: tuple[RuleTrace, ...] = (), **settings: object) -
 def test_a_hot_join_key_is_to_be_joined_apart() -> None:
     advice = on_join(JOIN)
     assert (advice.setting, advice.value, advice.hurts) == ("join.skew", "ISOLATE", True)
-    assert "set join.skew to ISOLATE to join them apart" in advice.sentence
+    assert "Set join.skew to ISOLATE to join them separately" in advice.sentence
 
 
 def test_one_that_was_joined_apart_needs_nothing() -> None:
     fired = RuleTrace(rule="skewed_join", outcome=RuleOutcome.FIRED, node="", reason="")
     advice = on_join(replace(JOIN, strategy=JoinStrategy(skew=JoinSkew.NONE)), (fired,))
     assert (advice.setting, advice.hurts) == (None, False)
-    assert "has joined it apart" in advice.sentence
+    assert "skewed_join joined these rows separately" in advice.sentence
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_a_split_is_advised_by_the_setting_that_counts(method: str, setting: str
     known = replace(situation(plan), settings=JobSettings.model_validate({"distinct_method": method}))
     advice = advice_on([hot(KeyRole.GROUP)], known)
     assert (advice.setting, advice.value) == (setting, value)
-    assert f"set {setting} to {value}" in advice.sentence
+    assert f"Set {setting} to {value}" in advice.sentence
 
 
 def test_no_setting_is_advised_that_would_be_refused_beside_another() -> None:
@@ -156,7 +157,7 @@ def test_no_setting_is_advised_that_would_be_refused_beside_another() -> None:
     given = JobSettings.model_validate({"distinct_method": "native", "distinct_split.enabled": False})
     advice = advice_on([hot(KeyRole.GROUP)], replace(situation(plan), settings=given))
     assert (advice.setting, advice.value, advice.hurts) == (None, None, True)
-    assert "set distinct_method to split and leave distinct_split.enabled out" in advice.sentence
+    assert "Set distinct_method to split and omit distinct_split.enabled" in advice.sentence
 
 
 def test_no_split_is_advised_of_what_has_no_buckets() -> None:
@@ -178,7 +179,7 @@ def test_no_split_is_advised_for_grouping_sets() -> None:
     assert advice_on([hot(KeyRole.GROUP)], known).setting == "distinct_split.enabled"
     advice = advice_on([hot(KeyRole.GROUP)], replace(known, plan=replace(plan, grouping_sets=((0,), ()))))
     assert (advice.setting, advice.hurts) == (None, False)
-    assert "nothing needs to change" in advice.sentence
+    assert "Nothing needs to change" in advice.sentence
 
 
 def test_where_no_side_may_be_parted_an_aggregate_may_go_below() -> None:
@@ -187,14 +188,14 @@ def test_where_no_side_may_be_parted_an_aggregate_may_go_below() -> None:
     advice = on_join(plan, eager_aggregation="false")
     assert (advice.setting, advice.value) == ("eager_aggregation", "auto")
     assert on_join(plan).setting is None
-    assert "join.skew cannot spread them in this join" in on_join(plan).sentence
+    assert "join.skew cannot distribute the rows of a key of this join" in on_join(plan).sentence
 
 
 def test_a_setting_that_leaves_the_plan_as_it_is_is_not_advised() -> None:
     known = replace(situation(ONE_PHASE), replan=lambda _: "the same plan")
     advice = advice_on([hot(KeyRole.GROUP)], known)
     assert (advice.setting, advice.hurts) == (None, True)
-    assert "set " not in advice.sentence
+    assert "Set " not in advice.sentence
 
 
 EAGER = RuleTrace(rule="eager_aggregation", outcome=RuleOutcome.FIRED, node="", reason="")
@@ -210,7 +211,7 @@ BELOW = Aggregate(ORDERS, (Named(UID, "o.uid"),), (COUNT,))
         Filter(BELOW, scalar("`o.uid` > 1", BOOLEAN)),
         Join(BELOW, replace(USERS, alias="v", columns=((Field("v.uid", BIGINT), "uid"),)), JoinKind.INNER, ()),
         Union((BELOW, BELOW)),
-        Union((ORDERS, ORDERS), stands_for=BELOW),
+        Union((ORDERS, ORDERS), replaces=BELOW),
     ],
 )
 @pytest.mark.parametrize(("rules", "who"), [((EAGER,), "eager_aggregation"), ((), "the query")])
@@ -219,10 +220,10 @@ def test_rows_that_are_aggregated_before_the_join_are_not_one_tasks_work(
 ) -> None:
     advice = on_join(replace(JOIN, left=below), rules)
     assert (advice.setting, advice.hurts) == (None, False)
-    assert f"{who} aggregates its rows before the join, nothing needs to change" in advice.sentence
+    assert f"aggregated before the join, by {who}. Nothing needs to change" in advice.sentence
 
 
-@pytest.mark.parametrize("below", [ORDERS, Union((ORDERS, BELOW)), Union((BELOW, BELOW), stands_for=ORDERS)])
+@pytest.mark.parametrize("below", [ORDERS, Union((ORDERS, BELOW)), Union((BELOW, BELOW), replaces=ORDERS)])
 def test_rows_that_are_not_aggregated_are(below: Node) -> None:
     assert on_join(replace(JOIN, left=below)).hurts
 
@@ -231,7 +232,7 @@ def test_rows_that_are_aggregated_before_they_are_grouped() -> None:
     plan = replace(ONE_PHASE, input=Exchange(replace(JOIN, left=BELOW), (UID,)))
     _, above = effects_of(hot(KeyRole.GROUP), situation(plan))
     assert isinstance(above, Advice)
-    assert "its rows are aggregated before they are grouped here, nothing needs to change" in above.sentence
+    assert "These rows are aggregated before they are grouped. Nothing needs to change" in above.sentence
 
 
 def test_a_join_that_spark_ran_with_a_broadcast_needs_nothing() -> None:
@@ -243,14 +244,14 @@ def test_a_join_that_spark_ran_with_a_broadcast_needs_nothing() -> None:
 SLOW = StageSkew(
     stage_id=5, max_over_median=9.0, slowest_task_ms=900, median_task_ms=100, stage_impact=1.0, lost_ms=700
 )
-UNEVEN = Shuffled(most_rows=5_000_000, over_others=30.0, is_skewed=True)
+UNEVEN = ShuffleReads(most_rows=5_000_000, over_others=30.0, is_skewed=True)
 FULL = replace(JOIN, kind=JoinKind.FULL)
 
 
 @pytest.mark.parametrize(
     ("join", "evidence", "setting", "said"),
     [
-        (JOIN, Evidence(4.0, True, (SLOW,), (UNEVEN,)), "join.skew", "set join.skew to ISOLATE"),
+        (JOIN, Evidence(4.0, True, (SLOW,), (UNEVEN,)), "join.skew", "Set join.skew to ISOLATE"),
         # Rows were uneven, and it took no task long.
         (
             JOIN,
@@ -258,15 +259,15 @@ FULL = replace(JOIN, kind=JoinKind.FULL)
             "join.skew",
             "In this run no task took more than 4 times",
         ),
-        (FULL, Evidence(4.0, True, (SLOW,), (UNEVEN,)), None, "drop or aggregate them before it"),
-        (FULL, Evidence(4.0, True, (), (replace(UNEVEN, is_skewed=False),)), None, "nothing needs to change"),
+        (FULL, Evidence(4.0, True, (SLOW,), (UNEVEN,)), None, "filter or aggregate them before the join"),
+        (FULL, Evidence(4.0, True, (), (replace(UNEVEN, is_skewed=False),)), None, "Nothing needs to change"),
         # The rows of the key were read by one task, which had no more than four times as many as the others.
-        (JOIN, Evidence(4.0, True, (), (Shuffled(5_000_000, 3.9, False),)), None, "nothing needs to change"),
+        (JOIN, Evidence(4.0, True, (), (ShuffleReads(5_000_000, 3.9, False),)), None, "Nothing needs to change"),
         # A condition left few of them: five million were estimated.
-        (JOIN, Evidence(4.0, True, (), (Shuffled(499_999, 30.0, False),)), None, "The estimate was wrong"),
+        (JOIN, Evidence(4.0, True, (), (ShuffleReads(499_999, 30.0, False),)), None, "The estimate was wrong"),
         (
             JOIN,
-            Evidence(4.0, True, (SLOW,), (Shuffled(499_999, 30.0, True),)),
+            Evidence(4.0, True, (SLOW,), (ShuffleReads(499_999, 30.0, True),)),
             None,
             "no hot key of the sample explains",
         ),
@@ -418,9 +419,9 @@ def test_advice_changes_the_plan_and_the_verdict_is_what_was_measured(measured: 
     for sql, spec, statistics, report in reported(stages):
         if stages:
             assert report.skewed is (stages[0].duration_ms is not None and stages[0].duration_ms.max > 400)
-        assert not (report.skewed and "nothing needs to change" in report.advice), (sql, spec.settings)
+        assert not (report.skewed and "Nothing needs to change" in report.advice), (sql, spec.settings)
         if report.setting is None or report.value is None:
-            assert "set " not in report.advice or "leave distinct_split.enabled out" in report.advice
+            assert "Set " not in report.advice or "omit distinct_split.enabled" in report.advice
             continue
         own = spec.model_dump(mode="json", by_alias=True)["settings"]
         again = submitted(sql, with_setting(own, report.setting, report.value))

@@ -58,12 +58,12 @@ def test_of_two_tasks_the_longer_one_is_compared_with_the_other(shorter: float, 
     ],
 )
 def test_what_a_run_shows_of_a_key(measured: tuple[StageMetrics, ...], rows: float | None, finding: Finding) -> None:
-    assert evidence(*measured).of_key(rows, node_id=1) is finding
+    assert evidence(*measured).finding_on(rows, node_id=1) is finding
 
 
 def test_where_the_rows_of_an_operator_were_wrong_nothing_follows_from_its_keys() -> None:
     found = evidence_of((stage(read=1_000_000, most=900_000),), 4, 4.0, (), [1])
-    assert (found.of_key(900_000, 1), found.of_key(900_000, 2)) == (Finding.WRONG, Finding.CONFIRMED)
+    assert (found.finding_on(900_000, 1), found.finding_on(900_000, 2)) == (Finding.WRONG, Finding.CONFIRMED)
 
 
 def test_joins_that_spark_ran_with_a_broadcast() -> None:

@@ -79,13 +79,13 @@ FIRED = RuleTrace(rule="split_distinct_aggregate", outcome=RuleOutcome.FIRED, no
 @pytest.mark.parametrize(
     ("plan", "setting", "value", "told"),
     [
-        (whole(COUNT), None, None, "every task aggregates its own rows"),
+        (whole(COUNT), None, None, "Every task aggregates its share"),
         (whole(COUNT, DISTINCT), None, None, "shuffles by group and distinct value"),
         (one_phase(COUNT), "agg_phase", "TWO_PHASE", "agg_phase to TWO_PHASE"),
         (one_phase(DISTINCT), "distinct_split.enabled", "true", "distinct_split.enabled to true"),
         # A call that cannot be split leaves Spark's two phases, which shuffle by the value too.
         (one_phase(DISTINCT, UNKNOWN_SUM), "agg_phase", "TWO_PHASE", "agg_phase to TWO_PHASE"),
-        (partial(), None, None, "spread it over buckets"),
+        (partial(), None, None, "distributed these rows over buckets"),
         (whole(DISTINCT, source=join()), "distinct_split.enabled", "true", "distinct_split.enabled to true"),
         (whole(COUNT, source=join()), None, None, "what is below"),
     ],
@@ -106,11 +106,11 @@ def test_advice_on_a_hot_group(plan: Node, setting: str | None, value: str | Non
 @pytest.mark.parametrize(
     ("kind", "users_bytes", "told"),
     [
-        (JoinKind.INNER, 1 << 30, "joined on one task"),
+        (JoinKind.INNER, 1 << 30, "one task joins them"),
         (JoinKind.INNER, 1 << 20, "broadcasts"),
         (JoinKind.LEFT, 1 << 20, "broadcasts"),
-        (JoinKind.RIGHT, 1 << 20, "joined on one task"),
-        (JoinKind.FULL, 1 << 20, "joined on one task"),
+        (JoinKind.RIGHT, 1 << 20, "one task joins them"),
+        (JoinKind.FULL, 1 << 20, "one task joins them"),
     ],
 )
 def test_advice_on_a_hot_join_key(kind: JoinKind, users_bytes: int, told: str) -> None:
@@ -223,5 +223,9 @@ def test_worst_stage_first() -> None:
 def test_nothing_stands_out() -> None:
     known = report(statistics(sketch("o.uid", hot={})), whole(COUNT), stage((10.0, 11.0, 12.0, 13.0, 14.0)))
     assert known == SkewReport(
-        skewed=False, keys=(), stages=(), lost_ms=0, advice="No key and no task stands out: nothing needs to change."
+        skewed=False,
+        keys=(),
+        stages=(),
+        lost_ms=0,
+        advice="There are no hot keys and no slow tasks. Nothing needs to change.",
     )

@@ -15,7 +15,7 @@ from tests.support.plan_parts import ORDERS, USERS
 from workers.engine.plan.explain import line_of
 from workers.engine.plan.nodes import Join, Scan, Union
 from workers.engine.plan.traversal import walk_up, with_ids
-from workers.engine.report.estimates import SPARKS_OWN, estimated_savings
+from workers.engine.report.estimates import SPARK_DEFAULTS, estimated_savings
 from workers.engine.rules.rulebook import RULES
 from workers.engine.statistics.model import Statistics, TableSize
 
@@ -120,10 +120,10 @@ def test_every_rule_that_weighs_ways_has_sparks_own_among_them() -> None:
         weighed |= {one.rule for one in chosen}
         found = estimated_savings(plan.trace, plan.before, statistics(given))
         told |= {one.rule for one in found}
-        by_rule = [one.rule for one in chosen if one.rule in SPARKS_OWN]
-        assert [one.rule for one in found if one.rule in SPARKS_OWN] == by_rule, path
+        by_rule = [one.rule for one in chosen if one.rule in SPARK_DEFAULTS]
+        assert [one.rule for one in found if one.rule in SPARK_DEFAULTS] == by_rule, path
     assert weighed == told
     weighs_nothing = {"prune_union_branches"}
-    assert set(SPARKS_OWN) | {"join_strategy", "incremental_aggregate"} | weighs_nothing == {
+    assert set(SPARK_DEFAULTS) | {"join_strategy", "incremental_aggregate"} | weighs_nothing == {
         rule.name for rule in RULES
     }

@@ -101,35 +101,35 @@ def test_it_is_about_undecided_whole_aggregates(node: Node) -> None:
 
 def test_what_a_split_has_made_is_settled() -> None:
     skip = skipped(RULE, replace(WHOLE, role=AggregateRole.FINAL), context())
-    assert "settled its phases" in skip.reason
+    assert "set its phases" in skip.reason
 
 
 @pytest.mark.parametrize(
     ("node", "ctx", "words"),
     [
         (replace(WHOLE, keys=()), context(agg_phase="ONE_PHASE"), "There are no group keys"),
-        (JOINED, context(agg_phase="TWO_PHASE"), "already runs it in one phase"),
-        (AGAIN, context(groups=9_000_000), "already runs it in one phase"),
-        (replace(AGAIN, calls=()), context(groups=9_000_000), "already runs it in one phase"),
-        (AGAIN, context(agg_phase="ONE_PHASE"), "already runs it in one phase"),
-        (replace(WHOLE, calls=(CATEGORIES, UIDS)), context(agg_phase="ONE_PHASE"), "one phase cannot be had"),
-        (replace(WHOLE, calls=(CATEGORIES, UIDS)), context(), "one phase cannot be had"),
-        (FILTERED, context(agg_phase="ONE_PHASE"), "one phase cannot be had"),
-        (FILTERED, context(groups=1_500_000, pairs=9_900_000), "one phase cannot be had"),
-        (replace(JOINED, calls=FILTERED.calls), context(), "one phase cannot be had"),
+        (JOINED, context(agg_phase="TWO_PHASE"), "already partitioned by group keys"),
+        (AGAIN, context(groups=9_000_000), "already partitioned by group keys"),
+        (replace(AGAIN, calls=()), context(groups=9_000_000), "already partitioned by group keys"),
+        (AGAIN, context(agg_phase="ONE_PHASE"), "already partitioned by group keys"),
+        (replace(WHOLE, calls=(CATEGORIES, UIDS)), context(agg_phase="ONE_PHASE"), "one phase is not possible"),
+        (replace(WHOLE, calls=(CATEGORIES, UIDS)), context(), "one phase is not possible"),
+        (FILTERED, context(agg_phase="ONE_PHASE"), "one phase is not possible"),
+        (FILTERED, context(groups=1_500_000, pairs=9_900_000), "one phase is not possible"),
+        (replace(JOINED, calls=FILTERED.calls), context(), "one phase is not possible"),
         (WHOLE, context(groups=9_000_000, representative=False), "files are sorted by o.uid"),
         (
             DISTINCT,
             context(groups=1_500_000, pairs=9_900_000, representative=False),
             "files are sorted by o.uid",
         ),
-        (WHOLE, context(groups=9_000_000, sampled=3999), "but only 3,999 of 10,000,000 rows are known"),
+        (WHOLE, context(groups=9_000_000, sampled=3999), "but only 3,999 of 10,000,000 rows were sampled"),
         (
             replace(WHOLE, input=Filter(ORDERS, POSITIVE)),
             context(groups=8_000_000, share=0.2),
             "but group 7 may have up to 43% of all rows",
         ),
-        (BY_RATE, context(rates=9_000_000), "behind an exchange by o.rate, which is a DOUBLE"),
+        (BY_RATE, context(rates=9_000_000), "after an exchange by o.rate, which is a DOUBLE"),
         (
             replace(WHOLE, keys=(Named(scalar("upper(`o.category`)", STRING), "k"),)),
             context(),
@@ -137,13 +137,13 @@ def test_what_a_split_has_made_is_settled() -> None:
         ),
         (DISTINCT, context(groups=9_000_000), "no statistics for the distinct values"),
         (WHOLE, context(groups=400_000, rows=499_999), "499,999 rows are too few"),
-        (WHOLE, context(groups=1000), "A local phase keeps less than 1% of its rows: Spark's two phases stay."),
+        (WHOLE, context(groups=1000), "The local phase keeps less than 1% of its rows: Spark's two phases are kept."),
         (
             WHOLE,
             context(groups=8_000_000, share=0.4),
             "but group 7 has 40% of all rows: one phase would put them on one task.",
         ),
-        (DISTINCT, context(groups=1000, pairs=5000), "Spark's two phases stay"),
+        (DISTINCT, context(groups=1000, pairs=5000), "Spark's two phases are kept"),
     ],
 )
 def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: str) -> None:
@@ -167,7 +167,7 @@ def test_a_local_phase_that_does_not_reduce_is_left_out(
 ) -> None:
     match = matched(RULE, node, ctx)
     assert match.choice == "ONE_PHASE"
-    assert "not worth its work" in match.reason
+    assert "costs more than it saves" in match.reason
     one, two, *_ = match.alternatives
     assert (one.name, one.chosen, two.name, two.chosen) == ("ONE_PHASE", True, "TWO_PHASE", False)
     assert one.cost < two.cost
@@ -189,7 +189,7 @@ def test_a_distinct_call_without_parts_is_left_to_spark_behind_the_exchange() ->
 
 
 def test_half_a_million_rows_are_enough() -> None:
-    assert "A local phase keeps" in skipped(RULE, WHOLE, context(groups=1000, rows=500_000)).reason
+    assert "The local phase keeps" in skipped(RULE, WHOLE, context(groups=1000, rows=500_000)).reason
     values = matched(RULE, DISTINCT, context(groups=20, pairs=495_000, rows=500_000))
     assert "ONE_PHASE_BY_VALUE" in {way.name for way in values.alternatives}
 
@@ -211,7 +211,7 @@ def test_the_samples_own_rate_decides_nothing() -> None:
 def test_many_values_of_few_groups_are_sent_by_group_and_value(node: Aggregate, ctx: RuleContext, sent_by: str) -> None:
     match = matched(RULE, node, ctx)
     assert match.choice == "ONE_PHASE_BY_VALUE"
-    assert "cost clearly less" in match.reason
+    assert "costs clearly less" in match.reason
     assert [way.name for way in match.alternatives if way.chosen] == [match.choice]
     after = RULE.rewrite(match, ctx)
     check(after, RULE.name, output_of(node))

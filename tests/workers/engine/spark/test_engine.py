@@ -300,7 +300,7 @@ def test_a_broadcast_beyond_what_the_driver_gathers(
     assert "REPARTITION SORT_MERGE" in safer.report.after.text
     trace = safer.report.rules[0]
     assert (trace.rule, trace.outcome.value) == ("fallback", "fired")
-    assert trace.reason.startswith("Fell back and ran again: after 1,234 ms memory did not suffice (")
+    assert trace.reason.startswith("Fell back and ran again: after 1,234 ms the query ran out of memory (")
     assert "bigger than" in trace.reason
     first = safer.report.first_run
     assert first is not None
@@ -360,8 +360,8 @@ def test_memory_that_a_broadcast_by_adaptive_execution_may_have_taken(
     safer = run_again(engine, sides, lacking_memory(plan), tmp_path / "result")
     assert safer.cautious
     told = safer.report.rules[0].reason
-    assert "No side of a join was to be hashed or broadcast, but adaptive execution may have broadcast one." in told
-    assert "Spark broadcasts nothing by itself" in told
+    assert "The plan hashed and broadcast no side of a join, but adaptive execution may have broadcast one." in told
+    assert "Spark broadcasts nothing automatically" in told
     assert safer.report.first_run is not None
 
     def joins(frame: DataFrame) -> set[str]:

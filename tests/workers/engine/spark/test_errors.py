@@ -221,7 +221,7 @@ def test_a_name_node_that_is_not_there(spark: SparkSession, parquet_table: Table
     table = at("hdfs://127.0.0.1:1/x.parquet", parquet_table(pa.table({"a": [1]})))
     problem = problem_of(lambda: read_scan(session, scan_of(table), table).collect())
     assert (problem.code, problem.status) == ("storage_unavailable", 500)
-    assert problem.detail.endswith("Spark's own settings for it.")
+    assert problem.detail.endswith("Spark's settings for it.")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from workers.engine.statistics.cardinality import (
     KeyProfile,
     bytes_per_row,
     estimate_rows,
-    in_one_piece,
+    original_of,
     profile_of,
 )
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
@@ -274,7 +274,7 @@ def test_a_changed_copy_of_statistics_has_estimates_of_its_own() -> None:
 
 def test_what_stands_for_a_node_counts_as_that_node() -> None:
     inner = join(JoinKind.INNER)
-    parted = Union((inner, inner), stands_for=inner)
-    above = Limit(Union((parted, parted), stands_for=Limit(parted, 9)), 3)
-    assert in_one_piece(above, KNOWN) == Limit(Limit(inner, 9), 3)
-    assert in_one_piece(Union((ORDERS, ORDERS)), KNOWN) == Union((ORDERS, ORDERS))
+    parted = Union((inner, inner), replaces=inner)
+    above = Limit(Union((parted, parted), replaces=Limit(parted, 9)), 3)
+    assert original_of(above, KNOWN) == Limit(Limit(inner, 9), 3)
+    assert original_of(Union((ORDERS, ORDERS)), KNOWN) == Union((ORDERS, ORDERS))

@@ -51,7 +51,7 @@ def known(*, on_stream: float = 0.6, on_table: float = 0.0, nulls: float = 0.0) 
     return Statistics(sizes, keys, slots=4, is_adaptive=False)
 
 
-NOTHING = Statistics({}, {}, slots=4)
+NOT_FORCED = Statistics({}, {}, slots=4)
 
 
 def rewritten(sql: str, statistics: Statistics, **join: Any) -> Plan:
@@ -101,13 +101,13 @@ def test_a_key_is_not_salted_where_its_copies_are_too_many() -> None:
 
 @pytest.mark.parametrize("skew", ["AUTO", "SALT", "NONE"])
 def test_nothing_is_done_where_nothing_is_known(skew: str) -> None:
-    plan = rewritten(JOINED, NOTHING, skew=skew)
+    plan = rewritten(JOINED, NOT_FORCED, skew=skew)
     assert plan.after == plan.before
     assert {outcome for outcome, _ in told(plan).values()} == {RuleOutcome.SKIPPED}
 
 
 def test_what_is_forced_holds_where_nothing_is_known() -> None:
-    plan = rewritten(JOINED, NOTHING, ship="REPARTITION", local="HASH_RIGHT")
+    plan = rewritten(JOINED, NOT_FORCED, ship="REPARTITION", local="HASH_RIGHT")
     assert told(plan)["join_strategy"][0] is RuleOutcome.FIRED
     assert text_of(plan.after).count("Join INNER REPARTITION HASH_RIGHT") == 2
 

@@ -32,8 +32,8 @@ def obstacle(*joins: Join, updates: bool = False) -> str | None:
 def test_what_can_be_joined() -> None:
     assert obstacle(JOIN) is obstacle(JOIN, updates=True) is obstacle(replace(JOIN, kind=JoinKind.LEFT)) is None
     assert "more than two" in str(obstacle(JOIN, JOIN))
-    assert "kept for ever" in str(obstacle(replace(JOIN, within=None)))
-    assert "made distinct before" in str(obstacle(replace(JOIN, right=Deduplicate(scan("r")))))
+    assert "kept forever" in str(obstacle(replace(JOIN, within=None)))
+    assert "made distinct before the join" in str(obstacle(replace(JOIN, right=Deduplicate(scan("r")))))
     assert "LEFT_SEMI JOIN" in str(obstacle(replace(JOIN, kind=JoinKind.LEFT_SEMI), updates=True))
 
 

@@ -98,9 +98,9 @@ def test_closed_windows_are_rows() -> None:
 @pytest.mark.parametrize(
     ("sql", "output", "words"),
     [
-        (ROWS, OutputMode.UPDATE, "before they are closed"),
+        (ROWS, OutputMode.UPDATE, "before it closes"),
         ("SELECT k, COUNT(*) AS n FROM s GROUP BY k", OutputMode.APPEND, "needs a window"),
-        (f"SELECT SUM(n) AS n FROM ({ROWS}) u", None, "cannot use the result of an aggregate"),
+        (f"SELECT SUM(n) AS n FROM ({ROWS}) u", None, "cannot read the result of an aggregate"),
         (f"SELECT COUNT(*) AS n FROM s GROUP BY {TUMBLE} ORDER BY n", None, "ORDER BY and LIMIT"),
     ],
 )

@@ -11,18 +11,18 @@ from workers.engine.rules.distinct.methods import (
     BITMAP,
     GROUP_BITMAPS,
     bitmap_width,
-    bitmaps_of,
-    told,
+    method_costs,
+    possible_bitmaps,
+    unknown_reason,
     value_partitions,
     value_phases,
-    weigh,
 )
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.statistics.cardinality import estimate_rows
 
 
 class BitmapDistinct:
-    """Counts distinct integers as bits of bitmaps: a row for each run of neighbours, not one for each value.
+    """Counts distinct integers as bits of bitmaps, with one row for each run of neighbouring values.
 
     >>> uid, item = column("o.uid", BIGINT), column("o.item", INT)
     >>> orders = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.item", INT), "item")))
@@ -48,36 +48,36 @@ class BitmapDistinct:
               Exchange BY o.name
                 Scan orders AS o [o.day, o.name]
 
-    A bitmap has 64 values, or 256 in four BIGINTs, or 32,768 in 4 KB, whichever is expected to cost least. Where values
-    are close together, the local phase leaves a fraction of the rows that Spark's own would, which keeps every (group,
-    value); where they are far apart, a bitmap of 64 has one value and takes as much.
+    A bitmap covers 64 values, or 256 in four BIGINTs, or 32,768 in 4 KB, whichever is expected to cost least. If values
+    are close together, the local phase emits far fewer rows than Spark's own, which emits every (group, value). If they
+    are far apart, a bitmap of 64 holds one value and takes as much space as the value.
 
-    Values of any type can be the rows, and their groups the bits (`BITMAPS_OF_GROUPS`): rows are sent by value, each
-    value is a row of a hash table for each run of 64 groups, not one for each group, and each bit is summed.
+    Values of any type can be the rows, and their groups the bits (`BITMAPS_OF_GROUPS`): rows are shuffled by value, a
+    value has one row in the hash table for each run of 64 groups, not one for each group, and each bit is summed.
 
     Fires when:
-        COUNT is the only DISTINCT call, and either over one value that is an integer, a DATE, a BOOLEAN or a DECIMAL of
-        up to 18 digits, while all other calls can be split, or there is no other call, and the one group key is an
-        integer, a DATE or a BOOLEAN (which are then the bits), and
+        all DISTINCT calls are COUNTs over one set of distinct values. Either the set is one value that is an integer, a
+        DATE, a BOOLEAN or a DECIMAL of up to 18 digits, and all other calls can be split; or there are no other calls,
+        and the only group key is an integer, a DATE or a BOOLEAN: then the groups are the bits. And
         - `distinct_method` is bitmap, or
-        - it is auto, the range of what the bits are is known (by the footers of the files, or its type), and bitmaps
-          are expected to cost clearly less than Spark's own plan, those of values also than one phase.
+        - it is auto, the range of the bits is known (from the footers of the files, or the type), and bitmaps are
+          expected to cost clearly less than Spark's own plan; bitmaps of values also than one phase.
 
     Does not fire when:
         - `distinct_method` is another one, or the split is forced;
         - there are grouping sets;
-        - there are several sets of distinct values (`distinct_branches` may count those by bitmaps, each in a branch),
+        - there are several sets of distinct values (`distinct_branches` may count each in a branch with bitmaps),
           values and groups of other types, SUM or AVG of distinct values, or a call that cannot be split;
-        - it is auto, and `agg_phase` is ONE_PHASE: the local phase is what bitmaps of values save by; or it is
-          TWO_PHASE, and the bits would be groups, whose values are told apart in one phase;
+        - it is auto, and `agg_phase` is ONE_PHASE: bitmaps of values save rows in the local phase; or it is TWO_PHASE,
+          and the bits would be groups, whose values are deduplicated in one phase;
         - it is auto, and the range or the numbers of values are not known, or nothing is saved.
 
     Why the result is the same:
-        shifts give each value a bit of its own, the smallest and the largest BIGINT too, and each group has its own
-        bitmaps: bits that are set are values that are there. NULL has no bit, and rows that a FILTER leaves out set
-        none; a group of only such rows counts 0. Other calls go along in the algebra's parts. Where groups are the
-        bits, a run of 64 is put together again from what is left of the key and the place of the bit, a group is there
-        where a row of any value, NULL too, has set its bit, and NULL is a run of its own.
+        shifts give each value its own bit, also the smallest and the largest BIGINT, and each group has its own
+        bitmaps: a bit is set if its value occurs. NULL has no bit, and rows that a FILTER excludes set none; a group of
+        only such rows counts 0. Other calls are split into partial and final calls. If groups are the bits, a group key
+        is computed again from the number of its run and the position of its bit. A group exists if a row of any value,
+        also NULL, set its bit. The group NULL has its own run.
 
     Settings read:
         distinct_method, distinct_split.enabled, agg_phase
@@ -86,7 +86,7 @@ class BitmapDistinct:
     name = "bitmap_distinct"
 
     def match(self, node: Node, ctx: RuleContext, /) -> Match[Aggregate] | Skip | None:
-        """As the class says; None for anything but an undecided whole aggregate with a DISTINCT call that matters."""
+        """Returns None for all nodes but whole aggregates with DISTINCT values whose phases are not decided."""
         if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
             return None
         if node.phases is not Phases.UNDECIDED or not distinct_sets(node):
@@ -96,16 +96,16 @@ class BitmapDistinct:
         method = ctx.settings.distinct_method
         if method not in {DistinctMethod.AUTO, DistinctMethod.BITMAP}:
             return Skip(f"distinct_method is {method.value}.")
-        possible = bitmaps_of(node)
+        possible = possible_bitmaps(node)
         if possible is None:
             return Skip(bitmap_obstacle(node) or "")
         if method is DistinctMethod.BITMAP:
-            alternatives = weigh(node, ctx.settings, ctx.statistics).alternatives(possible)
+            alternatives = method_costs(node, ctx.settings, ctx.statistics).alternatives(possible)
             return Match(node, possible, _why_forced(node, possible, ctx), alternatives)
-        return _decide_by_cost(node, ctx)
+        return _choose_bitmaps_by_cost(node, ctx)
 
     def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
-        """Project over FINAL over PARTIAL, as the class shows."""
+        """Returns a Project over FINAL over PARTIAL, as the example shows."""
         if match.choice == GROUP_BITMAPS:
             partitions = value_partitions(match.node, ctx.statistics)
             phases = value_phases(match.node, ctx.settings, ctx.statistics)
@@ -115,39 +115,42 @@ class BitmapDistinct:
 
 def _why_forced(node: Aggregate, possible: str, ctx: RuleContext) -> str:
     if possible == GROUP_BITMAPS:
-        return "distinct_method is bitmap: the values are no integers, but their groups are, and have the bits."
-    if BITMAP in weigh(node, ctx.settings, ctx.statistics).costs:
+        return "distinct_method is bitmap: the values are not integers, but their groups are and become the bits."
+    if BITMAP in method_costs(node, ctx.settings, ctx.statistics).costs:
         return "distinct_method is bitmap."
     return (
-        "distinct_method is bitmap: how close the values are is not known; at worst every bitmap has one of them, and "
-        "takes as much as the value does."
+        "distinct_method is bitmap: it is not known how close together the values are; in the worst case every bitmap "
+        "holds one value and takes as much space as the value."
     )
 
 
-def _decide_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
+def _choose_bitmaps_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
     if ctx.settings.distinct_split.enabled is Toggle.TRUE:
         return Skip("distinct_split.enabled is true.")
-    methods = weigh(node, ctx.settings, ctx.statistics)
+    methods = method_costs(node, ctx.settings, ctx.statistics)
     obstacle = bitmap_obstacle(node)
     if obstacle is not None and GROUP_BITMAPS not in methods.costs:
         return Skip(obstacle)
     if ctx.settings.agg_phase is AggPhase.ONE_PHASE:
-        return Skip("agg_phase is ONE_PHASE: bitmaps save by their local phase.")
+        return Skip("agg_phase is ONE_PHASE: bitmaps save rows in the local phase.")
     if methods.unknown is not None:
-        return Skip(told(methods.unknown))
+        return Skip(unknown_reason(methods.unknown))
     if methods.best == GROUP_BITMAPS:
-        reason = "A value is in many groups, which are close: a value has them as bits."
+        reason = "Each value is in many groups whose keys are close together: a bitmap holds the groups of a value."
         return Match(node, GROUP_BITMAPS, reason, methods.alternatives(GROUP_BITMAPS))
     if obstacle is not None:
         reason = "Bitmaps of the groups are not expected to be clearly cheaper."
         return Skip(f"{obstacle} {reason}", methods.alternatives(methods.best))
     if BITMAP not in methods.costs:
         rows = estimate_rows(node.input, ctx.statistics) or 0
-        few = f"{rows:,} rows are too few to decide anything on (below {MIN_ROWS:,})"
-        return Skip(f"{few if rows < MIN_ROWS else 'The range of the values is not known'}: Spark's own plan stays.")
+        few = f"{rows:,} rows are too few for a decision by cost (below {MIN_ROWS:,})"
+        return Skip(f"{few if rows < MIN_ROWS else 'The range of the values is not known'}: Spark's own plan is kept.")
     if methods.best != BITMAP:
         return Skip("Bitmaps are not expected to be clearly cheaper.", methods.alternatives(methods.best))
     width = bitmap_width(node, ctx.statistics)
     return Match(
-        node, BITMAP, f"The values are close: a bitmap has {width:,} neighbours.", methods.alternatives(BITMAP)
+        node,
+        BITMAP,
+        f"The values are close together: a bitmap covers {width:,} neighbours.",
+        methods.alternatives(BITMAP),
     )

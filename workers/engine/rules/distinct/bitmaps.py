@@ -1,23 +1,10 @@
-"""Distinct integers as bitmaps: a row for each 64, 256 or 32,768 neighbours of a group, in place of one for each value.
+"""Plans that count distinct values with bitmaps instead of one row for each (group, value).
 
-A value v is in bitmap floor(v / W) of width W, by shifts, which every BIGINT has, negative and extreme ones alike.
+Bitmaps of values (`bitmap_aggregate`): a row for each group and run of W neighbouring integers; value v is in run
+floor(v / W), computed by shifts, which are correct for negative and extreme BIGINTs too. Bitmaps of 64 and 256 values
+are one and four *lanes*, which are BIGINTs; a bitmap of 32,768 values is a *block* of 4 KB (`_block`).
 
-Bitmaps of 64 and 256 values are one and four *lanes*, BIGINTs: bit v mod 64 of lane floor(v / 64) mod 4. Spark's hash
-aggregate updates them in place, in generated code, and one lane takes no more than the value itself. Rows of many
-lanes are looked up in a table far larger than the processor's caches, though, which is what they cost.
-
-A *block* has 32,768 values in 4 KB (`bitmap_construct_agg`), however few of them are there, and its table has few
-entries. Spark would sort all rows for it, since a binary buffer cannot be updated in place by its hash aggregate; but
-beside one call whose buffer is an object it hashes both (`ObjectHashAggregate`). That is what the call of
-`collect_list` is for, which collects nothing. Its table is not bounded by memory, only by a number of entries (session
-setting `spark.sql.objectHashAggregate.sortBased.fallbackThreshold`), after which Spark sorts.
-
-Distinct values by the groups that have them: a row for each value and run of 64 neighbouring groups, which are the
-bits of a BIGINT, in place of one for each (group, value).
-
-Behind an exchange by the values, each is one entry of a hash table for each run that it is in; counting by group is
-summing each of the 64 bits over the entries. As with the bitmaps above, a group key g is bit g mod 64 of run
-floor(g / 64), by shifts. The group NULL has a run of its own, which is NULL.
+Bitmaps of groups (`group_bitmap_aggregate`): a row for each value and run of 64 neighbouring groups.
 """
 
 from __future__ import annotations
@@ -58,13 +45,13 @@ from workers.engine.plan.nodes import (
 from workers.engine.rules.distinct.deduplication import names
 
 LANE, LANES, BLOCK = 64, 256, 32_768
-"""Widths: values of a bitmap of one lane, of four, and of a block."""
+"""The number of values in a bitmap of one lane, in one of four lanes, and in a block."""
 
 BLOCK_BYTES = 4096 + 256
-"""What a block takes in memory, with its key and its entry."""
+"""Bytes of a block in memory, with its key and its hash table entry."""
 
 BIT_SETTING = frozenset({PlanFunction.BIT_OR, PlanFunction.BITMAP_CONSTRUCT_AGG, PlanFunction.COLLECT_LIST})
-"""The calls of bitmaps."""
+"""The functions that build bitmaps."""
 
 _LANE_BITS = 64
 
@@ -80,9 +67,21 @@ _AS_INTEGER = {
     TypeName.DATE: "CAST(unix_date({0}) AS BIGINT)",
 }
 
+GROUPS = 64
+"""The number of neighbouring groups in a bitmap of groups."""
+
+_FROM_INTEGER = {
+    TypeName.TINYINT: "CAST({0} AS TINYINT)",
+    TypeName.SMALLINT: "CAST({0} AS SMALLINT)",
+    TypeName.INT: "CAST({0} AS INT)",
+    TypeName.BIGINT: "{0}",
+    TypeName.BOOLEAN: "CAST({0} AS BOOLEAN)",
+    TypeName.DATE: "date_from_unix_date(CAST({0} AS INT))",
+}
+
 
 def as_integer(value: Scalar) -> Scalar | None:
-    """`value` as a BIGINT that is equal where it is equal, NULL where it is NULL; None for types without such.
+    """Returns `value` as a BIGINT, so that equal values are equal BIGINTs, and NULL is NULL; None for other types.
 
     DATE counts days; a DECIMAL of up to 18 digits counts the units of its last one.
 
@@ -103,12 +102,16 @@ def as_integer(value: Scalar) -> Scalar | None:
 
 
 def bitmap_of(integer: Scalar, width: int) -> Scalar:
-    """The number of the bitmap of `width` values that has the bit of `integer`, a BIGINT."""
+    """Returns the number of the bitmap of `width` values that contains `integer`, a BIGINT."""
     return compose(f"shiftright({{0}}, {width.bit_length() - 1})", (integer,), BIGINT)
 
 
 def lanes_of(integer: Scalar, width: int) -> tuple[Scalar, ...]:
-    """The lanes of a bitmap of `width` values with the bit of `integer` alone: 0 in all but one."""
+    """Returns the lanes of a bitmap of `width` values with only the bit of `integer` set.
+
+    It is bit v mod 64 of lane floor(v / 64) mod 4. Spark's hash aggregate updates lanes in place in generated code, and
+    a lane takes no more space than a value. With many bitmaps, the hash table exceeds the processor's caches.
+    """
     bit, lanes = "shiftleft(1L, CAST(({0}) & 63L AS INT))", width // _LANE_BITS
     if lanes == 1:
         return (compose(bit, (integer,), BIGINT),)
@@ -119,41 +122,42 @@ def lanes_of(integer: Scalar, width: int) -> tuple[Scalar, ...]:
 
 
 def place_in_block(integer: Scalar) -> Scalar:
-    """Which bit of its block `integer` is, a BIGINT from 0."""
+    """Returns the position of the bit of `integer` in its block, a BIGINT from 0."""
     return compose(f"({{0}}) & {BLOCK - 1}L", (integer,), BIGINT)
 
 
 def bits_in(lanes: tuple[Scalar, ...]) -> Scalar:
-    """How many bits of all `lanes` are set."""
+    """Returns the number of bits that are set in all `lanes`."""
     return compose(" + ".join(f"bit_count({{{lane}}})" for lane in range(len(lanes))), lanes, INT)
 
 
 def bitmap_obstacle(node: Aggregate) -> str | None:
-    """Why `node` cannot tell its distinct values apart by bitmaps, as one sentence; None where it can.
+    """Returns a sentence that says why bitmaps cannot count the distinct values of `node`; None if they can.
 
-    It can where it has one set of one value with a type that `as_integer` knows, COUNT alone over it, and other calls
-    that the algebra splits.
+    They can if there is one set of one value with a type that `as_integer` supports, only COUNT uses it, and all other
+    calls can be split.
     """
     sets = distinct_sets(node)
     if len(sets) != 1:
-        return f"There are {len(sets)} sets of distinct values: a bitmap has the values of one."
+        return f"There are {len(sets)} sets of distinct values: a bitmap holds the values of one set."
     if len(sets[0]) != 1:
-        return f"{len(sets[0])} values together make a distinct one: a bitmap has single integers."
+        return f"{len(sets[0])} expressions together are one distinct value: a bitmap holds single integers."
     value = sets[0][0]
     if as_integer(value) is None:
-        of = "a type that Spark alone knows" if value.type is None else str(value.type)
-        return f"{value} is of {of}: a bitmap has integers, dates, booleans and DECIMALs of up to {_MAX_DIGITS} digits."
+        of = "a type that only Spark can determine" if value.type is None else f"the type {value.type}"
+        return f"{value} has {of}: bitmaps hold integers, dates, booleans and DECIMALs of up to {_MAX_DIGITS} digits."
     for call in node.calls:
         if is_distinct(call):
             if call.function is not AggregateFunction.COUNT:
-                return f"{call_text(call)} needs the values themselves: a bitmap counts them."
+                return f"{call_text(call)} needs the values themselves: a bitmap can only count them."
         elif refusal_of(call) is not None:
             return f"{call_text(call)} cannot be split: {refusal_of(call)}."
     return None
 
 
 def bitmap_aggregate(node: Aggregate, width: int, phase: AggPhase) -> Project:
-    """`node` by bitmaps of `width` values: Project over FINAL, which counts bits, over PARTIAL, with a row a bitmap.
+    """Returns `node` with bitmaps of `width` values: a Project over FINAL, which counts bits, over PARTIAL, which emits
+    one row per bitmap.
 
     Raises ValueError for an aggregate with a `bitmap_obstacle`.
     """
@@ -180,7 +184,7 @@ def bitmap_aggregate(node: Aggregate, width: int, phase: AggPhase) -> Project:
 
 
 def _lanes(call: Call, integer: Scalar, width: int, free: Iterator[str]) -> tuple[tuple[Call, ...], Scalar]:
-    """The calls that set the bits of lanes, and how many are set in what they give."""
+    """Returns the calls that set the bits of lanes, and an expression for the number of bits that are set."""
     calls = tuple(
         Call(PlanFunction.BIT_OR, (lane,), Field(next(free), BIGINT), filter=call.filter)
         for lane in lanes_of(integer, width)
@@ -189,7 +193,13 @@ def _lanes(call: Call, integer: Scalar, width: int, free: Iterator[str]) -> tupl
 
 
 def _block(call: Call, integer: Scalar, _width: int, free: Iterator[str]) -> tuple[tuple[Call, ...], Scalar]:
-    """As `_lanes`; the list of nothing has to be asked for, or Spark leaves it out, and sorts."""
+    """Like `_lanes`, for a block (`bitmap_construct_agg`), which has 4 KB even for a single value.
+
+    With this call alone, Spark would sort all rows, since its hash aggregate cannot update a binary buffer in place.
+    Together with a call whose buffer is an object, here an empty `collect_list`, it hashes both
+    (`ObjectHashAggregate`). The result must use the list, or Spark removes it. The number of entries limits this hash
+    table, not its memory (`spark.sql.objectHashAggregate.sortBased.fallbackThreshold`); above it Spark sorts.
+    """
     place, nothing = place_in_block(integer), Scalar(Cast(Null(), INT, tries=False), INT)
     bits = Call(PlanFunction.BITMAP_CONSTRUCT_AGG, (place,), Field(next(free), BINARY), filter=call.filter)
     hashed = Call(PlanFunction.COLLECT_LIST, (nothing,), Field(next(free), UNKNOWN))
@@ -198,55 +208,45 @@ def _block(call: Call, integer: Scalar, _width: int, free: Iterator[str]) -> tup
 
 
 def _counted(call: Call, partial: tuple[Call, ...], bits: Scalar, total: Field) -> SplitCall:
-    """COUNT(DISTINCT …): `bits` of each bitmap, added up."""
+    """Returns COUNT(DISTINCT …) as the sum of `bits` over all bitmaps."""
     final = Call(AggregateFunction.SUM, (bits,), total)
-    # Where no row is counted there is no bitmap to add up: a global aggregate of nothing, or a filter that keeps none.
+    # Without counted rows there is no bitmap and the sum is NULL: a global aggregate, or a filter that keeps no row.
     count = compose("COALESCE({0}, 0L)", (column(total.name, BIGINT),), BIGINT)
     return SplitCall(partial, (final,), Named(count, call.output.name))
 
 
-GROUPS = 64
-"""Neighbouring groups of a bitmap."""
-
-_FROM_INTEGER = {
-    TypeName.TINYINT: "CAST({0} AS TINYINT)",
-    TypeName.SMALLINT: "CAST({0} AS SMALLINT)",
-    TypeName.INT: "CAST({0} AS INT)",
-    TypeName.BIGINT: "{0}",
-    TypeName.BOOLEAN: "CAST({0} AS BOOLEAN)",
-    TypeName.DATE: "date_from_unix_date(CAST({0} AS INT))",
-}
-
-
 def group_bitmap_obstacle(node: Aggregate) -> str | None:
-    """Why `node` cannot tell its distinct values apart by bitmaps of groups, as one sentence; None where it can.
+    """Returns a sentence that says why bitmaps of groups cannot count the distinct values of `node`; None if they can.
 
-    It can where it has one group key, which is an integer, a DATE or a BOOLEAN, one set of distinct values, and a few
-    COUNTs of these alone.
+    They can if there is one group key, which is an integer, a DATE or a BOOLEAN, one set of distinct values, and all
+    calls are COUNTs of it, at most `MAX_GROUP_BITMAP_COUNTS`.
     """
     sets = distinct_sets(node)
     if len(sets) != 1:
-        return f"There are {len(sets)} sets of distinct values: a bitmap has the groups of one."
+        return f"There are {len(sets)} sets of distinct values: bitmaps of groups support one set."
     if len(node.keys) != 1:
-        return f"There are {len(node.keys)} group keys: a bitmap has the groups of one."
+        return f"There are {len(node.keys)} group keys: bitmaps of groups support one key."
     of = node.keys[0].expression.type
     if of is None or of.name not in _FROM_INTEGER:
-        told = "a type that Spark alone knows" if of is None else str(of)
-        return f"The group key is of {told}: a bitmap has groups that are integers, dates or booleans."
+        type_text = "a type that only Spark can determine" if of is None else f"the type {of}"
+        return f"The group key has {type_text}: bitmaps of groups support integers, dates and booleans."
     for call in node.calls:
         if not is_distinct(call) or call.function is not AggregateFunction.COUNT:
-            return f"{call_text(call)} needs the rows of a group together: a bitmap of groups counts their values."
+            return f"{call_text(call)} needs all rows of a group together: bitmaps of groups can only count values."
     if len(node.calls) > MAX_GROUP_BITMAP_COUNTS:
-        return f"There are {len(node.calls)} counts: bitmaps of groups are for {MAX_GROUP_BITMAP_COUNTS} at most."
+        return f"There are {len(node.calls)} counts: bitmaps of groups support {MAX_GROUP_BITMAP_COUNTS} at most."
     return None
 
 
 def group_bitmap_aggregate(
     node: Aggregate, partitions: int | None, phase: AggPhase, values_in: Phases = Phases.ONE_PHASE
 ) -> Project:
-    """`node` by bitmaps of groups: an aggregate with a row for each value and run, and over it one that counts each
-    bit, of which `phase` tells the phases. The lower one has the phases `values_in`; in one, it is behind an exchange
-    by the values to `partitions` (Spark's number by default).
+    """Returns `node` with bitmaps of groups: an aggregate with a row for each value and run, and above it one that sums
+    each of the 64 bits over the values.
+
+    A group key g is bit g mod 64 of run floor(g / 64), computed by shifts. The group NULL has its own run, which is
+    NULL. `phase` sets the phases of the upper aggregate, `values_in` those of the lower one; in one phase, that is
+    above an exchange by the values to `partitions` (by default Spark's number).
 
     Raises ValueError for an aggregate with a `group_bitmap_obstacle`.
     """
@@ -257,10 +257,10 @@ def group_bitmap_aggregate(
     taken = names_of(node) | names_of(node.input)
     (values,) = distinct_sets(node)
     run = Named(compose("shiftright({0}, 6)", (integer,), BIGINT), fresh_name("$run", taken))
-    apart = tuple(Named(value, fresh_name(f"$v{number}", taken)) for number, value in enumerate(values))
+    value_keys = tuple(Named(value, fresh_name(f"$v{number}", taken)) for number, value in enumerate(values))
     bit = compose("shiftleft(1L, CAST(COALESCE(({0}) & 63L, 0L) AS INT))", (integer,), BIGINT)
     partial_names, final_names = names("$p", taken), names("$f", taken)
-    # The groups of every row, whatever a FILTER leaves out: a group is there where it has a row.
+    # The groups of all rows, also of those that a FILTER excludes: a group exists if it has a row.
     present = Call(PlanFunction.BIT_OR, (bit,), Field(next(partial_names), BIGINT))
     counted = tuple(
         present
@@ -270,12 +270,12 @@ def group_bitmap_aggregate(
     )
     rows = Exchange(node.input, values, partitions) if values_in is Phases.ONE_PHASE else node.input
     calls = tuple(dict.fromkeys((present, *counted)))
-    by_value = Aggregate(rows, (*apart, run), calls, AggregateRole.PARTIAL, values_in)
+    by_value = Aggregate(rows, (*value_keys, run), calls, AggregateRole.PARTIAL, values_in)
     runs = Named(column(run.name, BIGINT), run.name)
     there = Call(PlanFunction.BIT_OR, (column(present.output.name, BIGINT),), Field(next(final_names), BIGINT))
     bits = tuple(
         tuple(
-            Call(AggregateFunction.SUM, (_bit(call, place, apart),), Field(next(final_names), BIGINT))
+            Call(AggregateFunction.SUM, (_bit(call, place, value_keys),), Field(next(final_names), BIGINT))
             for place in range(GROUPS)
         )
         for call in counted
@@ -289,11 +289,11 @@ def group_bitmap_aggregate(
     group = compose("shiftleft({0}, 6) | CAST({1} - 1 AS BIGINT)", (runs.expression, place), BIGINT)
     key = node.keys[0]
     counts = tuple(Named(_of_place(sums, place), call.output.name) for call, sums in zip(node.calls, bits, strict=True))
-    return Project(groups, (Named(_from_integer(group, key.expression.type), key.name), *counts), stands_for=node)
+    return Project(groups, (Named(_from_integer(group, key.expression.type), key.name), *counts), replaces=node)
 
 
 def _bit(call: Call, place: int, values: tuple[Named, ...]) -> Scalar:
-    """1 where the value is in the group at `place`; a DISTINCT value with a NULL in it is not counted."""
+    """Returns 1 if the value occurs in the group at `place`, otherwise 0; a value with a NULL in it is not counted."""
     groups = column(call.output.name, BIGINT)
     known = " AND ".join(f"{{{number}}} IS NOT NULL" for number in range(1, len(values) + 1))
     operands = (groups, *(column(value.name, value.expression.type) for value in values))
@@ -301,13 +301,13 @@ def _bit(call: Call, place: int, values: tuple[Named, ...]) -> Scalar:
 
 
 def _of_place(sums: tuple[Call, ...], place: Scalar) -> Scalar:
-    """The sum of the bit at `place`, from 1; 0 where a FILTER left no row of the run."""
+    """Returns the sum of the bit at `place`, from 1; 0 if a FILTER excluded all rows of the run."""
     listed = ", ".join(f"{{{number}}}" for number in range(1, len(sums) + 1))
     operands = (place, *(column(one.output.name, BIGINT) for one in sums))
     return compose(f"COALESCE(element_at(array({listed}), {{0}}), 0L)", operands, BIGINT)
 
 
 def _from_integer(integer: Scalar, type_: DataType | None) -> Scalar:
-    """The group key that `as_integer` made this BIGINT of."""
+    """Returns the group key from which `as_integer` computed this BIGINT."""
     template = _FROM_INTEGER[type_.name] if type_ is not None else "{0}"
     return compose(template, (integer,), type_)

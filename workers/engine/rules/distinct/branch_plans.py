@@ -1,4 +1,6 @@
-"""Several sets of distinct values apart, in place of Spark's Expand: an aggregate for each, or a copy of every row."""
+"""Plans for distinct values that replace Spark's own: an aggregate per set, copies of rows after one exchange, or an
+exchange by group and value.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,23 @@ from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.distinct.bitmaps import BIT_SETTING
 from workers.engine.rules.distinct.deduplication import deduplicate
 
+_SUMS = frozenset({AggregateFunction.SUM, AggregateFunction.AVG})
+_EXACT = frozenset(
+    {
+        AggregateFunction.COUNT,
+        AggregateFunction.MIN,
+        AggregateFunction.MAX,
+        AggregateFunction.GROUPING,
+        AggregateFunction.GROUPING_ID,
+        *BIT_SETTING,
+    }
+)
+
 
 def branch_aggregates(node: Aggregate) -> tuple[Aggregate, ...]:
-    """`node` once for each of its sets of distinct values, with the calls of that set; the first has all others too."""
+    """Returns an aggregate for each set of distinct values of `node`, with the calls of that set; the first one also
+    has all calls without DISTINCT values.
+    """
     sets = [frozenset(value.sql for value in values) for values in distinct_sets(node)]
 
     def branch_of(call: Call) -> int:
@@ -44,19 +60,19 @@ def branch_aggregates(node: Aggregate) -> tuple[Aggregate, ...]:
     )
 
 
-def joined_branches(node: Aggregate, told_apart: Callable[[Aggregate], Node]) -> Project:
-    """The branches of `node`, each as `told_apart` makes it, joined on the group keys, NULL with NULL.
+def joined_branches(node: Aggregate, branch_plan: Callable[[Aggregate], Node]) -> Project:
+    """Returns the branches of `node`, each planned by `branch_plan`, joined on the group keys, NULL with NULL.
 
-    Every branch has every group once, whatever its calls leave out. Without keys each is one row.
+    Every branch has every group once, whichever rows its calls filter. Without keys each branch is one row.
     """
     taken = names_of(node) | names_of(node.input)
     first, *others = branch_aggregates(node)
-    joined = told_apart(first)
+    joined = branch_plan(first)
     for number, branch in enumerate(others, start=1):
         renamed = tuple(
             replace(key, name=fresh_name(f"$k{number}_{index}", taken)) for index, key in enumerate(branch.keys)
         )
-        right = told_apart(replace(branch, keys=renamed))
+        right = branch_plan(replace(branch, keys=renamed))
         pairs = tuple(
             (column(key.name, key.expression.type), column(other.name, other.expression.type))
             for key, other in zip(node.keys, renamed, strict=True)
@@ -68,11 +84,11 @@ def joined_branches(node: Aggregate, told_apart: Callable[[Aggregate], Node]) ->
 
 
 def keyed_branches(node: Aggregate, partitions: int | None = None) -> Project:
-    """`node` behind one exchange by its keys: each row copied for each set there, and every group told apart in place.
-    `partitions` is the exchange's.
+    """Returns `node` over one exchange by its keys: each row is copied there for each set, and each group is
+    deduplicated in its task. `partitions` is the exchange's number of partitions.
 
-    An `Expand` here is Spark's Generate, which leaves rows parted as they are; its own Expand does not. Raises
-    ValueError for a call that the algebra does not split.
+    Our `Expand` becomes Spark's Generate, which keeps the partitioning of rows; Spark's own Expand does not. Raises
+    ValueError for a call that cannot be split.
     """
     taken = names_of(node) | names_of(node.input)
     sets = distinct_sets(node)
@@ -87,55 +103,43 @@ def keyed_branches(node: Aggregate, partitions: int | None = None) -> Project:
 
 
 def sent_by_value(node: Aggregate, partitions: int | None = None) -> Project:
-    """`node`, of one set of distinct values, behind one exchange by group and value: told apart there at once, then
-    counted by group in two phases. `partitions` is the exchange's. Raises ValueError for a call that the algebra does
-    not split.
+    """Returns `node`, with one set of distinct values, over one exchange by group and value: values are deduplicated
+    there in one phase, then counted by group in two. `partitions` is the exchange's number of partitions. Raises
+    ValueError for a call that cannot be split.
     """
     taken = names_of(node) | names_of(node.input)
     (values,) = distinct_sets(node)
     sent = Exchange(node.input, (*(key.expression for key in node.keys), *values), partitions)
     parts = deduplicate(node, sent, node.keys, None, taken)
-    apart = replace(parts.rows, phases=Phases.ONE_PHASE)
-    final = Aggregate(apart, key_columns(node), parts.calls, AggregateRole.FINAL, Phases.TWO_PHASE)
+    deduplicated = replace(parts.rows, phases=Phases.ONE_PHASE)
+    final = Aggregate(deduplicated, key_columns(node), parts.calls, AggregateRole.FINAL, Phases.TWO_PHASE)
     return Project(final, (*key_columns(node), *parts.results))
 
 
-def repeats_cheaply(node: Node) -> bool:
-    """Whether reading `node` once more is reading a table: scans under filters and projections alone."""
+def is_cheap_to_repeat(node: Node) -> bool:
+    """Whether computing `node` again only reads tables: it has only scans, filters and projections."""
     return all(isinstance(part, Scan | Filter | Project) for part in walk_up(node))
 
 
-def repeats_alike(node: Node) -> bool:
-    """Whether `node` gives the same rows each time that it is computed, so that two parts of a plan may each do so.
+def is_deterministic(node: Node) -> bool:
+    """Whether `node` returns the same rows each time that it is computed, so that several parts of a plan may compute
+    it.
 
-    A LIMIT may take other rows, a sum of fractions has other last digits where rows come in another order, and what
-    FIRST_VALUE or LISTAGG take of equal values may be any.
+    A LIMIT may take other rows, a sum of fractions depends on the order of rows in its last digits, and FIRST_VALUE or
+    LISTAGG may take any of several equal values.
     """
-    return all(_gives_the_same(part) for part in walk_up(node))
+    return all(_is_deterministic_node(part) for part in walk_up(node))
 
 
-def _gives_the_same(node: Node) -> bool:
+def _is_deterministic_node(node: Node) -> bool:
     if isinstance(node, Aggregate):
-        return all(_depends_on_rows_alone(call) for call in node.calls)
+        return all(_is_order_independent(call) for call in node.calls)
     return not isinstance(node, Limit)
 
 
-def _depends_on_rows_alone(call: Call) -> bool:
-    """And not on their order, as far as it is known of the function."""
+def _is_order_independent(call: Call) -> bool:
+    """Whether the result of `call` is known not to depend on the order of rows."""
     if call.function in _SUMS:
         types = (*(argument.type for argument in call.arguments), call.output.type)
         return all(one is not None and not one.is_fractional for one in types)
     return call.function in _EXACT
-
-
-_SUMS = frozenset({AggregateFunction.SUM, AggregateFunction.AVG})
-_EXACT = frozenset(
-    {
-        AggregateFunction.COUNT,
-        AggregateFunction.MIN,
-        AggregateFunction.MAX,
-        AggregateFunction.GROUPING,
-        AggregateFunction.GROUPING_ID,
-        *BIT_SETTING,
-    }
-)

@@ -1,7 +1,7 @@
-"""Telling distinct values apart by grouping: a row for each value of a group, over which DISTINCT calls are plain ones.
+"""Deduplicates DISTINCT arguments with GROUP BY: one row for each value of a group, so calls need no DISTINCT.
 
-Several sets of values are told apart at once where every row comes in a copy for each (`Expand`): each copy then has
-the values of its own set alone.
+Several sets of values are deduplicated together if every row has a copy for each set (`Expand`): each copy has the
+values of its own set only.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from workers.engine.plan.expressions import compose, conjunction, fresh_name
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Named, Node
 
 Values = dict[frozenset[str], tuple[Scalar, ...]]
-"""The columns that have the values of each set, by `distinct_set_of`, in the order of `distinct_sets`."""
+"""The columns with the values of each set, by `distinct_set_of`, in the order of `distinct_sets`."""
 
 
 @dataclass(frozen=True)
 class Deduplication:
-    """`rows` has a row for each value of a group. The calls of `aggregates`, aggregated by the group over it, give the
-    calls of the whole aggregate, one for one, as `results`.
-
-    `aggregates` has, per call of the whole, the calls over `rows`.
+    """An aggregate in two steps: `rows` has a row for each value of a group. `aggregates` has, for each call of the
+    whole aggregate, the calls over `rows`; `results` has, for each call, its value over their outputs.
     """
 
     rows: Aggregate
@@ -42,10 +40,11 @@ class Deduplication:
 def deduplicate(
     node: Aggregate, rows: Node, keys: tuple[Named, ...], branch: Scalar | None, taken: frozenset[str]
 ) -> Deduplication:
-    """`rows` grouped by `keys`, `branch` and the distinct values of `node`, with its other calls in parts beside.
+    """Returns `rows` grouped by `keys`, `branch` and the distinct values of `node`, with partial calls for its other
+    calls.
 
-    `branch` numbers the copies of a row from 1, in the order of the sets; None where there is one set. Raises
-    ValueError for a call without DISTINCT that the algebra does not split.
+    `branch` numbers the copies of a row from 1, in the order of the sets; None if there is one set. Raises ValueError
+    for a call without DISTINCT that cannot be split.
     """
     slots, values = value_columns(distinct_sets(node), branch, taken)
     numbers = {values_of: number for number, values_of in enumerate(values, start=1)}
@@ -78,19 +77,21 @@ def deduplicate(
 
 
 def names(prefix: str, taken: frozenset[str]) -> Iterator[str]:
-    """`prefix` with 0, 1, … behind it, none of them in `taken`."""
+    """Yields `prefix` followed by 0, 1, …, without names in `taken`."""
     return (fresh_name(f"{prefix}{number}", taken) for number in count())
 
 
 def flag_of(condition: Scalar, name: str) -> Call:
-    """Whether the condition held for any of the rows."""
+    """Returns a call that says whether the condition is true for any of the rows."""
     return Call(AggregateFunction.MAX, (condition,), Field(name, BOOLEAN))
 
 
 def value_columns(
     sets: tuple[tuple[Scalar, ...], ...], branch: Scalar | None, taken: frozenset[str]
 ) -> tuple[tuple[Named, ...], Values]:
-    """The columns to group by, and those of each set. Sets share columns of the same type, since no copy has both."""
+    """Returns the columns to group by, and those of each set. Sets share columns of the same type, since a copy of a
+    row has the values of one set only.
+    """
     arms: dict[tuple[DataType | int, int], list[tuple[int, Scalar]]] = {}
     places: list[tuple[frozenset[str], list[tuple[DataType | int, int]]]] = []
     for number, values in enumerate(sets, start=1):

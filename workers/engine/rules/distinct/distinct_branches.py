@@ -8,10 +8,10 @@ from workers.engine.plan.nodes import Aggregate, AggregateRole, Node, Phases
 from workers.engine.rules.distinct.bitmaps import bitmap_aggregate, bitmap_obstacle, group_bitmap_aggregate
 from workers.engine.rules.distinct.branch_plans import (
     branch_aggregates,
+    is_cheap_to_repeat,
+    is_deterministic,
     joined_branches,
     keyed_branches,
-    repeats_alike,
-    repeats_cheaply,
     sent_by_value,
 )
 from workers.engine.rules.distinct.methods import (
@@ -22,23 +22,24 @@ from workers.engine.rules.distinct.methods import (
     KEYED_BRANCHES,
     NATIVE,
     bitmap_width,
-    bitmaps_of,
+    method_costs,
+    possible_bitmaps,
     table_partitions,
-    told,
+    unknown_reason,
     value_partitions,
     value_phases,
-    weigh,
 )
 from workers.engine.rules.rule import Match, RuleContext, Skip
 
 MAY_DIFFER = (
-    "each branch would compute what is below, and its rows might be others each time: a LIMIT takes any, and sums of "
-    "fractions and values chosen by an order depend on how rows come in"
+    "each branch would compute the input again, and its rows might differ each time: a LIMIT takes any rows, and sums "
+    "of fractions and values chosen by an order depend on the order of the input rows"
 )
 
 
 class DistinctBranches:
-    """Tells several sets of distinct values apart each by itself, where Spark would copy and shuffle rows for each.
+    """Deduplicates several sets of distinct values separately, where Spark would copy and shuffle all rows for each
+    set.
 
     >>> uid, item, shop = column("o.uid", BIGINT), column("o.item", STRING), column("o.shop", STRING)
     >>> fields = tuple((Field(f"o.{name}", STRING), name) for name in ("uid", "item", "shop"))
@@ -66,34 +67,34 @@ AS $v0 []
             Exchange BY o.uid
               Scan orders AS o [o.uid, o.item, o.shop]
 
-    BRANCHES is for few groups: an aggregate for each set, by bitmaps of values or of groups, or sent by (group, value)
-    in one phase, where that is cheaper, joined on the group keys. The rows are read once for each. KEYED_BRANCHES is
-    for many groups: the rows are sent by their group once, and copied and told apart there, where all rows of a group
-    are.
+    BRANCHES is for few groups: an aggregate for each set, joined on the group keys. A branch uses bitmaps of values or
+    of groups, or a shuffle by (group, value) in one phase, if that is cheaper. Each branch reads the rows.
+    KEYED_BRANCHES is for many groups: the rows are shuffled by group once, and then copied and deduplicated in the task
+    that has all rows of the group.
 
     Fires when:
         there are at least two sets of distinct values, and
-        - `distinct_method` is branches, or it is bitmap and one of the sets can be counted so, or
+        - `distinct_method` is branches, or it is bitmap and bitmaps can count one of the sets, or
         - it is auto, and one of the two is expected to cost clearly less than Spark's own plan.
 
     Does not fire when:
         - `distinct_method` is another one, or the split is forced;
         - there are grouping sets;
         - there is one set of distinct values;
-        - branches or bitmaps are forced, what is below has a LIMIT, sums of fractions or FIRST_VALUE and the like, and
-          the rows cannot be sent by their group once (KEYED_BRANCHES): each branch might see other rows;
+        - branches or bitmaps are forced, the input has a LIMIT, sums of fractions, FIRST_VALUE or similar calls, and
+          KEYED_BRANCHES is not possible: each branch might read other rows;
         - it is auto, and the numbers of groups and values are not known, or nothing is saved;
-        - it is auto, and for BRANCHES: no set is better told apart than by Spark, or the input is more than a table,
-          filtered and projected, which can be read again;
-        - it is auto, and for KEYED_BRANCHES: a call cannot be split, a group is hot, groups are few or fractions, the
-          sample is too poor, or `agg_phase` is TWO_PHASE.
+        - it is auto, and for BRANCHES: Spark's plan is the best for each set, or the input has more than scans, filters
+          and projections, so reading it again is expensive;
+        - it is auto, and for KEYED_BRANCHES: a call cannot be split, a group is hot, there are few groups, group keys
+          are fractions, the sample is too weak, or `agg_phase` is TWO_PHASE.
 
     Why the result is the same:
-        every branch reads the same rows, since what may differ each time is not computed for each, and so has the same
-        groups, each once, whatever its calls filter; `<=>` joins NULL with NULL, NaN with NaN and 0.0 with -0.0, as
-        grouping does. Behind the exchange a group's copies are on one task, a row is left for each of its values, and
-        the calls count those of their own branch; a FILTER holds for a value where it held for one of its rows. Other
-        calls are in one branch alone.
+        every branch reads the same rows, since branches are not used for inputs that may differ each time. So every
+        branch has the same groups, each once, whichever rows its calls filter; `<=>` joins NULL with NULL, NaN with NaN
+        and 0.0 with -0.0, as grouping does. After the exchange, all copies of a group are in one task, one row is left
+        for each of its values, and the calls count those of their own branch; a FILTER is true for a value if it was
+        true for one of its rows. Calls without DISTINCT are in one branch only.
 
     Settings read:
         distinct_method, distinct_split.enabled, agg_phase
@@ -102,7 +103,7 @@ AS $v0 []
     name = "distinct_branches"
 
     def match(self, node: Node, ctx: RuleContext, /) -> Match[Aggregate] | Skip | None:
-        """As the class says; None for anything but an undecided whole aggregate with a DISTINCT call that matters."""
+        """Returns None for all nodes but whole aggregates with DISTINCT values whose phases are not decided."""
         if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
             return None
         if node.phases is not Phases.UNDECIDED or not distinct_sets(node):
@@ -113,27 +114,29 @@ AS $v0 []
         if method in {DistinctMethod.NATIVE, DistinctMethod.SPLIT}:
             return Skip(f"distinct_method is {method.value}.")
         if len(distinct_sets(node)) == 1:
-            return Skip("There is one set of distinct values: it needs no branch of its own.")
+            return Skip("There is only one set of distinct values: it does not need a branch of its own.")
         if method is DistinctMethod.AUTO:
-            return _decide_by_cost(node, ctx)
-        if method is DistinctMethod.BITMAP and all(bitmaps_of(branch) is None for branch in branch_aggregates(node)):
+            return _choose_branches_by_cost(node, ctx)
+        if method is DistinctMethod.BITMAP and all(
+            possible_bitmaps(branch) is None for branch in branch_aggregates(node)
+        ):
             return Skip("None of the sets of distinct values can be counted by bitmaps.")
         return _forced(node, ctx)
 
     def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
-        """The plan that the choice names, as the class shows."""
+        """Returns the plan of the choice, as the example shows."""
         if match.choice == KEYED_BRANCHES:
             return keyed_branches(match.node, table_partitions(match.node, ctx.statistics))
         forced = ctx.settings.distinct_method is DistinctMethod.BITMAP
-        # Where a set has values with bits, the others are told apart as costs least.
+        # If bitmaps of values can count one of the sets, the other sets use the cheapest method.
         by_groups = all(bitmap_obstacle(branch) for branch in branch_aggregates(match.node))
-        return joined_branches(match.node, lambda branch: _told_apart(branch, forced, by_groups, ctx))
+        return joined_branches(match.node, lambda branch: _branch_plan(branch, forced, by_groups, ctx))
 
 
-def _told_apart(branch: Aggregate, forced: bool, by_groups: bool, ctx: RuleContext) -> Node:
-    best = weigh(branch, ctx.settings, ctx.statistics).best
+def _branch_plan(branch: Aggregate, forced: bool, by_groups: bool, ctx: RuleContext) -> Node:
+    best = method_costs(branch, ctx.settings, ctx.statistics).best
     if forced and (by_groups or bitmap_obstacle(branch) is None):
-        best = bitmaps_of(branch) or best
+        best = possible_bitmaps(branch) or best
     if best == BITMAP:
         return bitmap_aggregate(branch, bitmap_width(branch, ctx.statistics), ctx.settings.agg_phase)
     if best == GROUP_BITMAPS:
@@ -144,21 +147,21 @@ def _told_apart(branch: Aggregate, forced: bool, by_groups: bool, ctx: RuleConte
 
 
 def _forced(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
-    methods, method = weigh(node, ctx.settings, ctx.statistics), ctx.settings.distinct_method
+    methods, method = method_costs(node, ctx.settings, ctx.statistics), ctx.settings.distinct_method
     reason = f"distinct_method is {method.value}"
     choice = BRANCHES
     if method is DistinctMethod.BRANCHES:
-        ways = {name: way for name, way in methods.costs.items() if name in {BRANCHES, KEYED_BRANCHES}}
-        if ways:
-            choice = min(ways, key=lambda name: ways[name].slowest)
-        elif _can_be_keyed(node) and not repeats_cheaply(node.input):
+        costs = {name: cost for name, cost in methods.costs.items() if name in {BRANCHES, KEYED_BRANCHES}}
+        if costs:
+            choice = min(costs, key=lambda name: costs[name].slowest)
+        elif _can_be_keyed(node) and not is_cheap_to_repeat(node.input):
             choice = KEYED_BRANCHES
-    if choice == BRANCHES and not repeats_alike(node.input):
+    if choice == BRANCHES and not is_deterministic(node.input):
         if method is not DistinctMethod.BRANCHES or not _can_be_keyed(node):
             return Skip(f"{reason}, but {MAY_DIFFER}.", methods.alternatives(NATIVE))
         choice = KEYED_BRANCHES
-    if choice == BRANCHES and not repeats_cheaply(node.input):
-        reason += ": what is below, more than a table, is computed once for each branch"
+    if choice == BRANCHES and not is_cheap_to_repeat(node.input):
+        reason += ": the input is more than a table and is computed once for each branch"
     return Match(node, choice, f"{reason}.", methods.alternatives(choice))
 
 
@@ -166,17 +169,20 @@ def _can_be_keyed(node: Aggregate) -> bool:
     return bool(node.keys) and all(refusal_of(call) is None for call in node.calls)
 
 
-def _decide_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
+def _choose_branches_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
     if ctx.settings.distinct_split.enabled is Toggle.TRUE:
         return Skip("distinct_split.enabled is true.")
-    methods = weigh(node, ctx.settings, ctx.statistics)
+    methods = method_costs(node, ctx.settings, ctx.statistics)
     if methods.unknown is not None:
-        return Skip(told(methods.unknown))
+        return Skip(unknown_reason(methods.unknown))
     best = methods.best
     if best == BRANCHES:
         reason = "Reading the rows once for each set of distinct values costs less than copying and shuffling them."
         return Match(node, BRANCHES, reason, methods.alternatives(best))
     if best == KEYED_BRANCHES:
-        reason = "Rows sent by their group once cost less than copies for each set sent by (group, value)."
+        reason = "Shuffling the rows by group once costs less than shuffling a copy by (group, value) for each set."
         return Match(node, KEYED_BRANCHES, reason, methods.alternatives(best))
-    return Skip("Branches are not expected to be clearly cheaper than Spark's copies.", methods.alternatives(best))
+    return Skip(
+        "Branches are not expected to be clearly cheaper than copying the rows, as Spark does.",
+        methods.alternatives(best),
+    )

@@ -19,7 +19,7 @@ MERGED = "MERGED"
 
 
 class IncrementalAggregate:
-    """Merges the middle two of a split distinct aggregate's four phases: distinct values are counted by group at once.
+    """Merges the two middle phases of a split distinct aggregate's four phases, so that values are counted by group.
 
     >>> uid, category = column("o.uid", BIGINT), column("o.category", BIGINT)
     >>> orders = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.category", BIGINT), "category")))
@@ -40,25 +40,26 @@ class IncrementalAggregate:
       Aggregate PARTIAL TWO_PHASE BY o.uid AS uid, pmod(xxhash64(o.category), 16) AS $bucket, o.category AS $v0 []
         Scan orders AS o [o.uid, o.category]
 
-    The four phases are the partial aggregate's local and global one, by group and bucket, and the final one's, by
-    group. Where the values of a bucket have been told apart, the final aggregate's local phase counts them by group
-    right away. For Spark that is one aggregate less where the buckets are, and, where it would itself have shuffled
-    by (group, bucket, value) and then by (group, bucket), one shuffle less.
+    The four phases are the local and the global phase of the partial aggregate, by group and bucket, and of the final
+    one, by group. When the values of a bucket are deduplicated, the final aggregate's local phase counts them by group
+    directly. This saves Spark one aggregate over the buckets, and also one shuffle if it would otherwise shuffle by
+    (group, bucket, value) and then by (group, bucket).
 
     Fires when:
-        `incremental_agg` is true, and a final aggregate in two phases is over what `split_distinct_aggregate` made: a
-        partial one per bucket that counts DISTINCT values, or values that are told apart below it.
+        `incremental_agg` is true, and a final aggregate in two phases is above the result of
+        `split_distinct_aggregate`: a partial aggregate per bucket that counts DISTINCT values, or values that are
+        deduplicated below it.
 
     Does not fire when:
         - `incremental_agg` is false;
-        - the partial aggregate has several sets of distinct values: AVG of a distinct BIGINT beside its COUNT;
-        - `agg_phase` is ONE_PHASE: the final aggregate then has no local phase, and every value would be sent;
-        - the partial aggregate's rows are bitmaps: Spark runs its global phase and the final one's local phase in one
-          stage already, and bits cannot be counted before they are united.
+        - the partial aggregate has several sets of distinct values: AVG of a distinct BIGINT together with its COUNT;
+        - `agg_phase` is ONE_PHASE: the final aggregate then has no local phase, and every value would be shuffled;
+        - the partial aggregate's rows are bitmaps: Spark already runs its global phase and the final aggregate's local
+          phase in one stage, and bits cannot be counted before bitmaps are merged.
 
     Why the result is the same:
-        buckets are disjoint in the distinct values, so that a sum over them of what their values give is what all
-        values give; and sums of sums, counts, smallest and largest of partials are those of the whole.
+        the buckets are disjoint in the distinct values, so the sum of their results is the result of all values; sums,
+        counts, minimums and maximums of partial results are those of the whole.
 
     Settings read:
         incremental_agg, agg_phase
@@ -67,7 +68,7 @@ class IncrementalAggregate:
     name = "incremental_aggregate"
 
     def match(self, node: Node, ctx: RuleContext, /) -> Match[Aggregate] | Skip | None:
-        """As the class says; None for anything but the final aggregate of a split distinct one, or of bitmaps."""
+        """Returns None for all nodes but the final aggregates of split distinct aggregates, and of bitmaps."""
         if not isinstance(node, Aggregate) or node.role is not AggregateRole.FINAL:
             return None
         partial = node.input.input if isinstance(node.input, Exchange) else node.input
@@ -75,37 +76,39 @@ class IncrementalAggregate:
             return None
         if any(call.function in BIT_SETTING for call in partial.calls):
             return Skip(
-                "Spark runs the global phase of the bitmaps and the local phase of their count in one stage already, "
-                "which leaves nothing to be merged."
+                "Spark already runs the global phase of the bitmaps and the local phase of their count in one stage: "
+                "there is nothing to merge."
             )
         if not distinct_sets(partial) and not _is_over_values(partial):
             return None
         if len(distinct_sets(partial)) > 1:
-            return Skip("The partial aggregate tells several sets of values apart, which Spark copies its rows for.")
+            return Skip(
+                "The partial aggregate has several sets of distinct values: Spark copies its rows for each set."
+            )
         if not ctx.settings.incremental_agg:
             return Skip("incremental_agg is false.")
         if ctx.settings.agg_phase is AggPhase.ONE_PHASE or isinstance(node.input, Exchange):
-            return Skip("agg_phase is ONE_PHASE: the final aggregate has no local phase to be merged with.")
-        return Match(node, MERGED, "The final aggregate's local phase counts the values of the buckets itself.")
+            return Skip("agg_phase is ONE_PHASE: the final aggregate has no local phase to merge with.")
+        return Match(node, MERGED, "The final aggregate's local phase counts the values of the buckets directly.")
 
     def rewrite(self, match: Match[Aggregate], _ctx: RuleContext, /) -> Node:
-        """The final aggregate over values told apart, as the class shows."""
+        """Returns the final aggregate over deduplicated values, as the example shows."""
         node, partial = match.node, match.node.input
         if not isinstance(partial, Aggregate):
             raise TypeError(f"{type(partial).__name__} is not the partial aggregate that was matched")
         if _is_over_values(partial):
             calls = tuple(_composed(call, partial) for call in node.calls)
             return replace(node, input=partial.input, calls=calls)
-        return _told_apart(node, partial)
+        return _with_values_as_keys(node, partial)
 
 
 def _is_over_values(partial: Aggregate) -> bool:
-    """Whether the values of the buckets are told apart in an aggregate of their own."""
+    """Whether the values of the buckets are deduplicated in a separate aggregate."""
     return isinstance(partial.input, Aggregate) and partial.input.role is AggregateRole.PARTIAL
 
 
-def _told_apart(node: Aggregate, partial: Aggregate) -> Aggregate:
-    """`partial` with its one set of distinct values among its keys; its other calls stay, and so do those over them."""
+def _with_values_as_keys(node: Aggregate, partial: Aggregate) -> Aggregate:
+    """Returns `node` over `partial` with its set of distinct values as additional keys; other calls do not change."""
     taken = names_of(node) | names_of(partial) | names_of(partial.input)
     slots, values = value_columns(distinct_sets(partial), None, taken)
     plain = tuple(call for call in partial.calls if not call.distinct)
@@ -129,12 +132,12 @@ def _told_apart(node: Aggregate, partial: Aggregate) -> Aggregate:
 
 
 def _composed(call: Call, partial: Aggregate) -> Call:
-    """`call`, over a column of `partial`, as one over what `partial` reads."""
+    """Returns `call`, which is over a column of `partial`, as a call over the input of `partial`."""
     return _over(call, next(part for part in partial.calls if part.output.name == _source(call)))
 
 
 def _over(call: Call, part: Call) -> Call:
-    """SUM of COUNT is COUNT, f of f is f; a DECIMAL is as wide as after both."""
+    """Returns one call for `call` over `part`: SUM of COUNT is COUNT, f of f is f; a DECIMAL has the width of both."""
     arguments, of = part.arguments, part.output.type
     if part.function is AggregateFunction.SUM and of.name is TypeName.DECIMAL:
         arguments = (compose(f"CAST({{0}} AS {of})", arguments, of),)

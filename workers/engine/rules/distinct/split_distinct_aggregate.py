@@ -54,7 +54,7 @@ SPLIT = "SPLIT"
 
 
 class SplitDistinctAggregate:
-    """Aggregates distinct values per bucket of their hash, then the buckets: a hot group becomes many tasks' work.
+    """Aggregates distinct values per bucket of their hash and then the buckets, so that many tasks share a hot group.
 
     >>> uid, category = column("o.uid", BIGINT), column("o.category", BIGINT)
     >>> orders = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.category", BIGINT), "category")))
@@ -72,37 +72,36 @@ class SplitDistinctAggregate:
 [COUNT(DISTINCT o.category) AS $p0]
           Scan orders AS o [o.uid, o.category]
 
-    Several sets of distinct values get a copy of every row each (`Expand`), sent by the bucket of its set's values. A
-    row for each value is left there, without DISTINCT, so that Spark does not copy them again, and a call counts those
-    of its own set.
+    With several sets of distinct values, every row is copied for each set (`Expand`), and a copy is shuffled by the
+    bucket of its set's values. There the values are deduplicated without DISTINCT, so that Spark does not copy them
+    again, and a call counts the values of its own set.
 
-    Where the rows would otherwise stay by group on their tasks (one phase forced, or a join on the group key below),
-    an `Exchange` by group and bucket goes below the partial aggregate: to Spark, rows hashed by the group alone are
-    hashed well enough for (group, bucket). The partial aggregate then has one phase. The final one has two, or, where
-    one phase is forced, one over an `Exchange` by the group.
+    If the rows are already partitioned by group (one phase is forced, or a join on the group key is below), the rule
+    adds an `Exchange` by group and bucket below the partial aggregate: otherwise Spark would reuse the partitioning by
+    group for (group, bucket). The partial aggregate then has one phase. The final aggregate has two, or, if one phase
+    is forced, one over an `Exchange` by group.
 
     Fires when:
         the aggregate has DISTINCT calls, all its calls can be split, and
         - `distinct_method` is split, or auto and `distinct_split.enabled` true, or
-        - both are auto, there is one set of distinct values without a FILTER, the rows would stay by group on their
-          tasks, a group is hot (more than `skew.factor` times what all others leave to a slot, and `skew.threshold`
-          bytes), and the split costs less.
+        - both are auto, there is one set of distinct values without a FILTER, the rows are partitioned by group, a
+          group is hot (more rows than `skew.factor` times the other groups' rows per slot, and at least
+          `skew.threshold` bytes), and the split costs less.
 
     Does not fire when:
         - `distinct_method` is another one, or auto and `distinct_split.enabled` false;
         - there are grouping sets;
         - DISTINCT changes nothing (MIN, MAX);
-        - a call cannot be split (the table in `plan/aggregates.py` has the reasons), or a distinct value cannot be
-        hashed,
-          such as an array or a structure with fractions inside;
-        - the distinct values are group keys: each group has one, in one bucket;
+        - a call cannot be split (the table in `plan/aggregates.py` has the reasons), or equal distinct values may have
+          different hashes, such as an array or a structure with fractions inside;
+        - the distinct values are group keys: each group has one value, in one bucket;
         - it is auto and Spark itself shuffles by (group, value), which spreads a hot group just as well.
 
     Why the result is the same:
-        equal distinct values of a group have equal buckets (-0.0 is made 0.0 before it is hashed; NULL has a bucket
-        too), so the buckets of a group are disjoint in them, and the algebra's final calls put disjoint parts together.
-        FILTER and NULLs are the partial calls' business, as they were the whole ones'. A global aggregate of no rows
-        has no buckets; COUNT turns the missing sum into 0.
+        equal distinct values of a group have equal buckets (-0.0 is converted to 0.0 before it is hashed; NULL has a
+        bucket too), so the buckets of a group have disjoint values, and the final calls combine disjoint parts. The
+        partial calls handle FILTER and NULLs as the original calls did. A global aggregate of no rows has no buckets;
+        COUNT turns the missing sum into 0.
 
     Settings read:
         distinct_method, distinct_split.enabled, distinct_split.bucket_num, agg_phase, skew.factor, skew.threshold
@@ -111,7 +110,7 @@ class SplitDistinctAggregate:
     name = "split_distinct_aggregate"
 
     def match(self, node: Node, ctx: RuleContext) -> Match[Aggregate] | Skip | None:
-        """As the class says; None for anything but an undecided whole aggregate with a DISTINCT call."""
+        """Returns None for all nodes but whole aggregates with a DISTINCT call whose phases are not decided."""
         if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
             return None
         if node.phases is not Phases.UNDECIDED or not any(call.distinct for call in node.calls):
@@ -121,10 +120,10 @@ class SplitDistinctAggregate:
             return Skip(obstacle)
         if is_split_forced(ctx.settings):
             return Match(node, SPLIT, _why_forced(node, ctx), _alternatives(node, ctx, SPLIT))
-        return _decide_by_cost(node, ctx)
+        return _choose_split_by_cost(node, ctx)
 
     def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
-        """Project over FINAL over PARTIAL, as the class shows."""
+        """Returns a Project over FINAL over PARTIAL, as the example shows."""
         node = match.node
         if len(distinct_sets(node)) > 1:
             return _split_copies(node, ctx)
@@ -133,37 +132,39 @@ class SplitDistinctAggregate:
         partial_names, final_names = names("$p", taken), names("$f", taken)
         parts = tuple(split_call(call, partial_names, final_names) for call in node.calls)
         whole = Aggregate(node.input, (*node.keys, bucket), tuple(call for part in parts for call in part.partial))
-        partial = partial_of(whole, spread=_stays_by_group(node, ctx))
+        partial = partial_of(whole, spread=_is_partitioned_by_group(node, ctx))
         keys = key_columns(node)
         final = final_of(partial, keys, tuple(call for part in parts for call in part.final), ctx.settings.agg_phase)
         return Project(final, (*keys, *(part.result for part in parts)))
 
 
 def _split_copies(node: Aggregate, ctx: RuleContext) -> Node:
-    """A copy of every row for each set, sent by group and bucket, told apart there, counted per bucket, then in all."""
+    """Returns the plan for several sets: every row is copied for each set and shuffled by group and bucket; values are
+    deduplicated and counted per bucket, and the counts are summed.
+    """
     taken = names_of(node) | names_of(node.input)
-    # STEP 1: one copy of the rows for each set of distinct values, sent by the bucket of its values
+    # Step 1: one copy of the rows for each set of distinct values, shuffled by the bucket of its values.
     branch = column(fresh_name("$branch", taken), INT)
     bucket = Named(_bucket(node, branch, ctx), fresh_name("$bucket", taken))
     grouped = (*node.keys, bucket)
     copies = Expand(node.input, len(distinct_sets(node)), branch.columns[0])
     sent = Exchange(copies, tuple(key.expression for key in grouped))
-    # STEP 2: a row for each value of a bucket, and what these make per bucket
-    apart = deduplicate(node, sent, grouped, branch, taken)
-    rows = replace(apart.rows, phases=Phases.ONE_PHASE)
+    # Step 2: a row for each value of a bucket, and the partial calls per bucket.
+    deduplicated = deduplicate(node, sent, grouped, branch, taken)
+    rows = replace(deduplicated.rows, phases=Phases.ONE_PHASE)
     partial_names, final_names = names("$p", taken), names("$f", taken)
-    parts = tuple(split_call(as_splittable(call), partial_names, final_names) for call in apart.calls)
+    parts = tuple(split_call(as_splittable(call), partial_names, final_names) for call in deduplicated.calls)
     buckets = (*key_columns(node), Named(column(bucket.name, BIGINT), bucket.name))
     calls = tuple(call for part in parts for call in part.partial)
     partial = Aggregate(rows, buckets, calls, AggregateRole.PARTIAL, Phases.ONE_PHASE)
-    # STEP 3: put the buckets together, and give the columns their old names and types
+    # Step 3: combine the buckets, and restore the names and types of the columns.
     keys = key_columns(node)
     final = final_of(partial, keys, tuple(call for part in parts for call in part.final), ctx.settings.agg_phase)
-    return Project(Project(final, (*keys, *(part.result for part in parts))), (*keys, *apart.results))
+    return Project(Project(final, (*keys, *(part.result for part in parts))), (*keys, *deduplicated.results))
 
 
 def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
-    """Why the aggregate cannot or must not be split, whatever it would gain."""
+    """Returns the reason why the aggregate cannot or must not be split, independent of costs; None if it can be."""
     if node.grouping_sets:
         return GROUPING_SETS
     method = ctx.settings.distinct_method
@@ -173,7 +174,7 @@ def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
         return "distinct_split.enabled is false."
     sets = distinct_sets(node)
     if not sets:
-        return "MIN and MAX of distinct values are those of all values: nothing is to be told apart."
+        return "MIN and MAX are the same with and without DISTINCT: there is nothing to split."
     for call in node.calls:
         refusal = refusal_of(call)
         if refusal is not None:
@@ -184,7 +185,7 @@ def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
             return unlike
     keys = {key.expression.sql for key in node.keys}
     if all(value.sql in keys for values in sets for value in values):
-        return "The distinct values are group keys: a group has one of them, and one bucket."
+        return "The distinct values are group keys: a group has only one value, and so only one bucket."
     return None
 
 
@@ -195,31 +196,31 @@ def _why_forced(node: Aggregate, ctx: RuleContext) -> str:
     return f"{forced}." if sets == 1 else f"{forced}: every row is copied for each of {sets} distinct arguments."
 
 
-def _decide_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
+def _choose_split_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
     if spark_expands(node):
         return Skip(
             "Spark copies the rows for several distinct arguments, or one with a FILTER, and shuffles them by "
-            "(group, value), which spreads a hot group already."
+            "(group, value), which already spreads a hot group."
         )
-    if not node.keys or not _stays_by_group(node, ctx):
-        reason = "Spark's own plan shuffles by (group, value), which spreads a hot group already."
+    if not node.keys or not _is_partitioned_by_group(node, ctx):
+        reason = "Spark's own plan shuffles by (group, value), which already spreads a hot group."
         return Skip(reason, _alternatives(node, ctx, NATIVE))
     groups = _groups(node, ctx)
     if groups is None:
-        return Skip("There are no statistics for the group keys: whether one is hot is not known.")
+        return Skip("There are no statistics for the group keys: it is not known whether a group is hot.")
     skew, slots = ctx.settings.skew, ctx.statistics.slots
     hot = hot_group(groups, skew, slots, bytes_per_row(node.input, ctx.statistics))
     if hot is None:
-        return Skip("No group is hot: the rows stay by group on their tasks, and are even enough there.")
-    finding = f"Group {hot.value} {hot.told} of the rows, all on one task"
+        return Skip("No group is hot: the rows are already evenly distributed by group.")
+    finding = f"Group {hot.value} {hot.share_text} of the rows, all on one task"
     alternatives = _alternatives(node, ctx, SPLIT)
-    if min(alternatives, key=lambda way: way.cost).name == NATIVE:
+    if min(alternatives, key=lambda one: one.cost).name == NATIVE:
         return Skip(f"{finding}, but splitting it costs more.", _alternatives(node, ctx, NATIVE))
     return Match(node, SPLIT, f"{finding}.", alternatives)
 
 
-def _stays_by_group(node: Aggregate, ctx: RuleContext) -> bool:
-    """Whether Spark would leave all rows of a group on one task while it tells the values apart."""
+def _is_partitioned_by_group(node: Aggregate, ctx: RuleContext) -> bool:
+    """Whether Spark would keep all rows of a group on one task while it deduplicates the values."""
     if spark_expands(node):
         return False
     if ctx.settings.agg_phase is AggPhase.ONE_PHASE:
@@ -233,7 +234,7 @@ def _groups(node: Aggregate, ctx: RuleContext) -> KeyProfile | None:
 
 
 def _alternatives(node: Aggregate, ctx: RuleContext, chosen: str) -> tuple[Alternative, ...]:
-    """Both ways, where there is one set of values and the groups are known; else there is nothing to weigh."""
+    """Returns Spark's plan and the split with their costs; empty with several sets, or without statistics of groups."""
     statistics, sets, groups = ctx.statistics, distinct_sets(node), _groups(node, ctx)
     if groups is None or len(sets) > 1:
         return ()
@@ -241,10 +242,10 @@ def _alternatives(node: Aggregate, ctx: RuleContext, chosen: str) -> tuple[Alter
     columns = columns_of((*keys, *sets[0]))
     pairs = profile_of(node.input, columns, statistics) if columns else None
     if pairs is None:
-        # At worst every row has a value of its own.
+        # The worst case: every row has a different value.
         pairs = KeyProfile(groups.rows, groups.rows, ())
     slots, buckets = statistics.slots, ctx.settings.distinct_split.bucket_num
-    if not _stays_by_group(node, ctx):
+    if not _is_partitioned_by_group(node, ctx):
         tasks = input_tasks(node.input, statistics)
         native = native_distinct(groups, pairs, slots, tasks)
         split = split_native(groups, pairs, slots, tasks, buckets)
@@ -270,7 +271,7 @@ def _bucket_of(values: tuple[Scalar, ...], buckets: int) -> Scalar:
 
 
 def _hashable(value: Scalar) -> Scalar:
-    """An expression that is equal, and hashes alike, for values that Spark groups together."""
+    """Returns an expression that is equal, with an equal hash, for values that Spark groups together."""
     if value.type is not None and value.type.is_fractional:
         return compose("CAST({0} AS DOUBLE) + 0.0D", (value,), DOUBLE)
     return value

@@ -1,23 +1,23 @@
-"""What aggregating sides of a join before it costs, in rows handled by the slowest task, all phases added.
+"""The cost of aggregating sides of a join before the join, in rows that the slowest task handles, all phases added.
 
-The unit is that of `distinct/aggregate_cost.py`: a row sent, aggregated, or put out by the join costs 1. A side left as
-it is is sent by the join's key; one that is aggregated is, in two phases, by its groups, and those then by the key,
-where they are not it already. What the join puts out is aggregated once more. A hot key of both sides makes the join
-put out their product on one task, and that is what aggregating first takes away.
+The unit is that of `aggregate_cost.py`: a row that is shuffled, aggregated or emitted by the join costs 1. A side that
+is not aggregated is shuffled by the join's key. An aggregated side is shuffled by its groups, in two phases, and its
+groups are shuffled by the key, unless they are the key. The join's output is aggregated again. For a key that is hot on
+both sides, the join would emit the product of its rows on one task; aggregating first avoids this.
 
-Beside a broadcast side nothing is sent: Spark reads a row, looks its partners up and aggregates what comes out in one
-loop, whose rows cost 1 each, read or put out, whichever are more. Aggregating first pays there where the join
-multiplies, or where the query groups by texts, which that loop hashes and compares row by row, and the side by a few
-numbers. What it costs there, in times as the query is written (20 M rows with SUM and COUNT, two cores, medians of
-five interleaved runs, beside other load):
+With a broadcast side nothing is shuffled. In one loop, Spark reads a row, looks up its partners and aggregates the
+output; the cost is the larger of the rows read and the rows emitted. Aggregating first pays off if the join multiplies
+rows, or if the query groups by strings, which this loop hashes and compares row by row, and the side is grouped by a
+few numbers. Its time relative to the query as written (20 M rows with SUM and COUNT, two cores, medians of five
+interleaved runs, with other load on the machine):
 
-    keys of the side    grouped by 20 texts    by 10,000 texts    by 20 numbers
+    keys of the side    grouped by 20 strings  by 10,000 strings  by 20 numbers
     1,000               0.44 - 0.49            0.48               0.95
     20,000              0.63                                      0.90
     100,000             1.08                   0.64
     1,000,000           1.34
 
-which is a text at `TEXT` rows, and a row twice as dear where the keys are more than Spark's generated hash map takes.
+So a string costs `TEXT` rows, and a row costs twice as much if Spark's generated hash map cannot hold all keys.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from workers.engine.rules.distinct.aggregate_cost import Cost, hottest_task, two
 from workers.engine.statistics.cardinality import KeyProfile, joined_profile
 
 CLEARLY = 0.7
-"""Share of the cost as written that a rewrite must stay below: what a join and an aggregate cost a row varies."""
+"""AUTO rewrites only below this share of the cost as written: the cost per row of joins and aggregates varies."""
 
 TEXT = 0.8
-"""What grouping a row by texts costs on top, beside a broadcast side: 1.4 - 1.7 s in place of 0.8."""
+"""The additional cost of grouping a row by strings with a broadcast side: 1.4 - 1.7 s instead of 0.8."""
 
 FAST_KEYS = 1 << 16
-"""Keys that Spark keeps in the hash map that it generates (`spark.sql.codegen.aggregate.fastHashMap.capacityBit`)."""
+"""Keys that fit in the hash map that Spark generates (`spark.sql.codegen.aggregate.fastHashMap.capacityBit`)."""
 
 STAGE = 1_000_000
-"""Rows that a task handles in the time that a further stage takes to start: about a tenth of a second."""
+"""Rows that a task handles while another stage starts: about a tenth of a second."""
 
 
 @dataclass(frozen=True)
 class JoinInput:
-    """One side of a join: its rows by the join's key, and by what it would be grouped by; `by_key` where the two are
-    one, `by_text` where that has texts.
+    """One side of a join: the distribution of its rows over the join's key, and over the columns that it would be
+    grouped by. `by_key`: the two are the same. `by_text`: the columns to group by include strings.
     """
 
     rows: KeyProfile
@@ -53,7 +53,7 @@ class JoinInput:
     by_text: bool = False
 
     def aggregated(self) -> KeyProfile:
-        """The groups by the join's key: one row a key, or, with other columns, each key's part of the groups."""
+        """Returns the distribution of the groups over the join's key: one row per key if it is grouped by the key."""
         if self.by_key:
             return KeyProfile(self.rows.distinct, self.rows.distinct, ())
         share = self.groups.distinct / self.rows.rows if self.rows.rows else 0.0
@@ -70,15 +70,14 @@ def join_then_aggregate(
     broadcast: bool,
     by_text: bool = False,
 ) -> Cost:
-    """The cost with the left and the right side aggregated first, or not, as `eager` says. `broadcast`: one side is
-    small enough to be sent whole, so that the rows of the other stay where they are. `by_text`: the query's own groups
-    have texts.
+    """Returns the cost; `eager` states for the left and the right side whether it is aggregated first. `broadcast`: one
+    side is broadcast, so the rows of the other side are not shuffled. `by_text`: the query groups by strings.
     """
     profiles, slowest, shuffled = [], 0.0, 0.0
     for side, first in zip((left, right), eager, strict=True):
         profile = side.rows
         if first:
-            # Measured as a whole, with tables of any size; which phases it has is decided afterwards.
+            # Measured as a whole, for tables of any size; a later rule decides about the phases.
             below = two_phase(side.groups, slots, tasks, local=1.0)
             slowest, shuffled = slowest + below.slowest, shuffled + below.shuffled
             if broadcast:
@@ -97,13 +96,13 @@ def join_then_aggregate(
 
 
 def _looked_up(side: JoinInput, slots: int) -> float:
-    """What finding their groups costs a side's rows on top, in a loop that sends none of them."""
+    """Returns the additional cost of finding the groups of a side's rows in a loop that shuffles nothing."""
     more = TEXT * side.by_text + (1.0 if side.groups.distinct > FAST_KEYS else 0.0)
     return more * side.rows.rows / slots
 
 
 def output_profile(left: KeyProfile, right: KeyProfile, kind: JoinKind) -> KeyProfile:
-    """What the join puts out, by its key; of a semi or anti join all of its left rows at most."""
+    """Returns the distribution of the join's output over its key; for a semi or anti join, at most all left rows."""
     if kind in {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}:
         return replace(left, hot_at_most=bool(left.hot))
     if kind is JoinKind.RIGHT:

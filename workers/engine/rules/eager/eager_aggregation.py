@@ -12,7 +12,7 @@ from service.sql.expressions.scalar import Scalar
 from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import GROUPING_SETS
-from workers.engine.plan.joined_aggregate import JoinedAggregate, joined_aggregate, stands_over_a_join
+from workers.engine.plan.joined_aggregate import JoinedAggregate, is_over_join, joined_aggregate
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
@@ -23,20 +23,20 @@ from workers.engine.plan.nodes import (
     names_of,
     scanned_columns,
 )
-from workers.engine.rules.distinct.aggregate_cost import MIN_ROWS, Cost, doubt_of_sample, input_tasks
+from workers.engine.rules.distinct.aggregate_cost import MIN_ROWS, Cost, input_tasks, sample_obstacle
 from workers.engine.rules.eager.cost import CLEARLY, JoinInput, join_then_aggregate, output_profile
 from workers.engine.rules.eager.pushdown import refusal_of
 from workers.engine.rules.eager.rewrite import aggregate_below, group_columns, join_within, pushed_over_joins
 from workers.engine.rules.eager.wide_sums import SumBounds
-from workers.engine.rules.joins.skew_cost import is_parted
+from workers.engine.rules.joins.skew_cost import will_be_split
 from workers.engine.rules.joins.strategy_cost import (
-    NOTHING,
-    Demand,
-    demand_of,
-    is_too_large_to_send,
+    NOT_FORCED,
+    ForcedStrategy,
+    broadcast_input,
+    forced_strategy,
+    is_too_large_to_broadcast,
     join_sides,
-    most_joined_rows,
-    sent_side,
+    max_joined_rows,
     skew_of,
     with_choice,
 )
@@ -48,16 +48,16 @@ from workers.engine.statistics.partitioning import broadcast_side
 NATIVE = "NATIVE"
 _TEXTS = frozenset({TypeName.STRING, TypeName.BINARY})
 _BROADCAST_SIDE = {JoinShip.BROADCAST_LEFT: Side.LEFT, JoinShip.BROADCAST_RIGHT: Side.RIGHT}
-WAYS: dict[str, frozenset[Side]] = {
+SIDE_CHOICES: dict[str, frozenset[Side]] = {
     "BOTH": frozenset(Side),
     "LEFT": frozenset({Side.LEFT}),
     "RIGHT": frozenset({Side.RIGHT}),
 }
-"""The sides that each way aggregates below the join, the most first."""
+"""The sides to aggregate below the join, by the name of the choice; the most sides first."""
 
 
 class EagerAggregation:
-    """Aggregates below a join, one side or both, and weighs what comes out by how many rows it stands for.
+    """Aggregates one or both sides below a join, and multiplies the results by the number of rows that they represent.
 
     >>> uid, user, amount = column("o.uid", BIGINT), column("u.uid", BIGINT), column("o.amount", INT)
     >>> orders = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.amount", INT), "amount")))
@@ -80,40 +80,41 @@ class EagerAggregation:
             Scan orders AS o [o.uid, o.amount]
           Scan users AS u [u.uid, u.city]
 
-    A side is grouped by its join keys and by whatever of it is still needed above: group keys, conditions that are not
-    on one side alone, arguments of DISTINCT, arguments whose evaluation could raise an error for a row that the join
-    leaves out. `eager/pushdown.py` decides what goes where, `eager/rewrite.py` has the formulas. Where the
-    groups are the join's keys and both sides were aggregated, the joined rows are the result, and no final aggregate is
-    needed. Filters and projections between the two are seen through. A side that Spark would broadcast, by the size of
-    its files, is still broadcast where its rows surely fit in memory, as those of `join_strategy`'s broadcasts do.
-    Where a side is a join itself, what is aggregated of it is an aggregate over that join, and the rule looks at it in
-    turn: so it gets down a chain of joins, as far as each of them is worth it.
+    A side is grouped by its join keys and by all its columns that are needed above: group keys, conditions on both
+    sides, arguments of DISTINCT, arguments that could raise an error for a row that the join drops. `pushdown.py`
+    decides what is computed where, `rewrite.py` has the formulas. If the groups are the join's keys and both sides were
+    aggregated, the joined rows are the result, and no final aggregate is needed. The rule supports filters and
+    projections between the aggregate and the join. A side that Spark would broadcast because its files are small is
+    still broadcast if its rows are certain to fit in memory, as in `join_strategy`. If a side is itself a join, the new
+    aggregate of that side is over that join, and the planner applies the rule to it too, and so on down a chain of
+    joins.
 
     Fires when:
-        an aggregate stands over an inner, left, right, semi or anti join with keys, and
-        - `eager_aggregation` is true: the cheapest way where the keys are known, else as many sides as may be, or
-        - it is auto, at least 500,000 rows are read or joined, and the cheapest way costs clearly less (below 70 %)
-          than the query as it is written, by samples of thousands of rows from all over the tables.
+        an aggregate is above an inner, left, right, semi or anti join with keys, and
+        - `eager_aggregation` is true: it takes the cheapest choice if statistics of the keys are known, otherwise as
+          many sides as possible; or
+        - it is auto, at least 500,000 rows are read or joined, and the cheapest choice costs clearly less (below 70 %)
+          than the query as written, by samples of thousands of rows from all parts of the tables.
 
     Does not fire when:
         - `eager_aggregation` is false;
-        - the query has grouping sets: a row counts in several;
-        - the join is full or cross, or has no equality to group by;
-        - a call cannot be weighed (a DECIMAL with too many digits, a function without a formula), or a column that must
-          be carried cannot be grouped by, or is a FLOAT or DOUBLE that an expression above would read: groups do not
-          tell -0.0 from 0.0;
-        - it is auto and the keys of a side, alone or with its carried columns, are not known;
-        - it is auto and `join.skew` is forced, and parts the join: it parts none that has an aggregate below.
+        - the query has grouping sets: a row counts in several of them;
+        - the join is a full or cross join, or has no equality to group by;
+        - a call cannot be computed from rows that represent several rows (a DECIMAL with too many digits, a function
+          without a formula), or a column that is needed above cannot be grouped by, or is a FLOAT or DOUBLE that an
+          expression above reads: groups do not distinguish -0.0 from 0.0;
+        - it is auto and there are no statistics for the keys of a side, alone or with the columns needed above;
+        - it is auto and `join.skew` is forced and splits the join: a join with an aggregate below is never split.
 
     Why the result is the same:
-        rows of a side that are equal in its join keys and carried columns have the same partners, the same groups and
-        pass the same conditions, so one row with their number n stands for them. Each of them meets each of the other
-        side's: a sum of one side is multiplied by the other's n, one of products by the other factor's sum (see
-        `eager/wide_sums.py`), extremes and DISTINCT values are not. A row without
-        partners keeps n = 1 for the missing side, whose own sums and counts are NULL and 0. NULL keys group, and match
-        as little as they did. The right side of a semi or anti join multiplies nothing. Sums are carried with so many
-        digits that only a total that does not fit raises an error, as it does in the query, but for groups that HAVING
-        leaves out: Spark checks their totals no more. A global aggregate of no rows counts 0.
+        rows of a side that are equal in its join keys and the columns needed above have the same partners, belong to
+        the same groups and pass the same conditions, so one row with their number n represents them. Each of them is
+        joined with each matching row of the other side: a sum over one side is multiplied by the other side's n, a sum
+        of products by the other factor's sum (see `wide_sums.py`); extremes and DISTINCT values are not multiplied. A
+        row without partners has n = 1 for the missing side, whose sums are NULL and whose counts are 0. NULL keys are
+        grouped and match nothing, as before. The right side of a semi or anti join multiplies nothing. Partial sums
+        have enough digits, so that only a total that does not fit raises an error, as in the query, except for groups
+        that HAVING drops: Spark does not check their totals. A global aggregate of no rows counts 0.
 
     Settings read:
         eager_aggregation, join.ship, join.local, join.skew
@@ -122,10 +123,10 @@ class EagerAggregation:
     name = "eager_aggregation"
 
     def match(self, node: Node, ctx: RuleContext) -> Match[Aggregate] | Skip | None:
-        """As the class says; None for anything but an undecided whole aggregate over a join."""
+        """Returns None for all nodes but whole aggregates over a join whose phases are not decided."""
         if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
             return None
-        if node.phases is not Phases.UNDECIDED or not stands_over_a_join(node):
+        if node.phases is not Phases.UNDECIDED or not is_over_join(node):
             return None
         if ctx.settings.eager_aggregation is Toggle.FALSE:
             return Skip("eager_aggregation is false.")
@@ -134,97 +135,104 @@ class EagerAggregation:
         over = joined_aggregate(node)
         if over is None:
             return Skip(
-                "An expression between the join and the aggregate cannot be put in terms of the join's columns."
+                "An expression between the join and the aggregate cannot be rewritten in terms of the join's columns."
             )
         obstacle = _obstacle(over)
         if obstacle is not None:
             return Skip(obstacle)
-        refusals = {way: refusal_of(over, sides) for way, sides in WAYS.items()}
+        refusals = {way: refusal_of(over, sides) for way, sides in SIDE_CHOICES.items()}
         ways = [way for way, refusal in refusals.items() if refusal is None]
         if not ways:
             return Skip(next(refusal for refusal in refusals.values() if refusal is not None))
-        weighed = _weigh(node, over, ways, ctx)
+        side_costs = _side_costs(node, over, ways, ctx)
         if ctx.settings.eager_aggregation is Toggle.TRUE:
-            chosen = weighed.best if weighed.ways else ways[0]
-            return Match(node, chosen, "eager_aggregation is true.", weighed.alternatives(chosen))
-        return _decide_by_cost(node, over.join, weighed, ctx)
+            chosen = side_costs.best if side_costs.costs else ways[0]
+            return Match(node, chosen, "eager_aggregation is true.", side_costs.alternatives(chosen))
+        return _choose_sides_by_cost(node, over.join, side_costs, ctx)
 
     def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
-        """Project over the final aggregate, if one is needed, over the join of the aggregated sides."""
+        """Returns a Project over the final aggregate, if one is needed, over the join of the aggregated sides."""
         over = joined_aggregate(match.node)
         if over is None:
-            raise ValueError("only an aggregate over a join can be computed below it")
-        aggregated = WAYS[match.choice]
+            raise ValueError("this aggregate is not over a join")
+        aggregated = SIDE_CHOICES[match.choice]
         ship = _kept_broadcast(match.node, over, aggregated, ctx)
         if ship is not None:
-            over = replace(over, join=with_choice(over.join, ship, JoinLocal.AUTO, NOTHING))
+            over = replace(over, join=with_choice(over.join, ship, JoinLocal.AUTO, NOT_FORCED))
         return aggregate_below(match.node, over, aggregated, _bounds(over, ctx.statistics))
 
     def parts_of(self, match: Match[Aggregate], made: Node, /) -> tuple[Node, ...]:
-        """The aggregates of sides that are joins themselves: those may be aggregated below the next join in turn."""
+        """Returns the new aggregates of sides that are joins: the rule may apply to these too."""
         return pushed_over_joins(match.node, made)
 
 
 @dataclass(frozen=True)
-class _Weighed:
-    """The cost as written and that of each way whose keys are known, with what was found; `doubts` say by the way why
-    that is not believed.
+class _SideCosts:
+    """The cost of the query as written (`native`), and of each choice of sides with known keys.
+
+    `findings` say for each choice how many rows it saves; `sample_obstacles` why its sample is too weak, None if it is
+    not. `rows` is the largest number of rows of the sides and the join.
     """
 
     native: Cost | None
-    ways: dict[str, Cost]
-    finding: dict[str, str]
-    doubts: dict[str, str | None]
+    costs: dict[str, Cost]
+    findings: dict[str, str]
+    sample_obstacles: dict[str, str | None]
     rows: float = 0.0
 
     @property
     def best(self) -> str:
-        """The cheapest way; of two that cost the same, the one that aggregates fewer sides."""
-        return min(self.ways, key=lambda way: (self.ways[way].slowest, len(WAYS[way])))
+        """The cheapest choice; of two with the same cost, the one that aggregates fewer sides."""
+        return min(self.costs, key=lambda choice: (self.costs[choice].slowest, len(SIDE_CHOICES[choice])))
 
     def alternatives(self, chosen: str) -> tuple[Alternative, ...]:
-        if self.native is None or not self.ways:
+        """Returns the query as written and all choices, with their costs."""
+        if self.native is None or not self.costs:
             return ()
-        costs = {NATIVE: self.native, **self.ways}
-        return tuple(cost.alternative(way, chosen) for way, cost in costs.items())
+        costs = {NATIVE: self.native, **self.costs}
+        return tuple(cost.alternative(choice, chosen) for choice, cost in costs.items())
 
 
 def _obstacle(over: JoinedAggregate) -> str | None:
-    """Why there is nothing to aggregate below the join, whatever is called."""
+    """Returns the reason why nothing can be aggregated below this join, whichever calls there are; None if it can."""
     if over.join.kind in {JoinKind.FULL, JoinKind.CROSS}:
-        return f"Below a {over.join.kind.value} join nothing is aggregated first."
+        return f"Aggregation below a {over.join.kind.value} join is not supported."
     if not over.join.keys:
-        return "The join has no equality of a left and a right expression: there is no key to group its sides by."
+        return "The join has no equality of a left and a right expression: there is no key to group a side by."
     return None
 
 
-def _decide_by_cost(node: Aggregate, join: Join, weighed: _Weighed, ctx: RuleContext) -> Match[Aggregate] | Skip:
-    if weighed.native is None or not weighed.ways:
-        return Skip("There are no statistics for the join's keys: what aggregating first would leave is not known.")
-    if weighed.rows < MIN_ROWS:
+def _choose_sides_by_cost(
+    node: Aggregate, join: Join, side_costs: _SideCosts, ctx: RuleContext
+) -> Match[Aggregate] | Skip:
+    if side_costs.native is None or not side_costs.costs:
         return Skip(
-            f"{round(weighed.rows):,} rows are too few to decide anything on (below {MIN_ROWS:,}).",
-            weighed.alternatives(NATIVE),
+            "There are no statistics for the join's keys: it is not known how many rows aggregating first would leave."
         )
-    best = weighed.best
-    finding = weighed.finding[best]
-    if weighed.ways[best].slowest > CLEARLY * weighed.native.slowest:
-        return Skip(f"{finding}, which is not clearly less work.", weighed.alternatives(NATIVE))
-    if weighed.doubts[best] is not None:
-        return Skip(f"{finding}, but {weighed.doubts[best]}.", weighed.alternatives(NATIVE))
+    if side_costs.rows < MIN_ROWS:
+        return Skip(
+            f"{round(side_costs.rows):,} rows are too few for a decision by cost (below {MIN_ROWS:,}).",
+            side_costs.alternatives(NATIVE),
+        )
+    best = side_costs.best
+    finding = side_costs.findings[best]
+    if side_costs.costs[best].slowest > CLEARLY * side_costs.native.slowest:
+        return Skip(f"{finding}, which does not cost clearly less.", side_costs.alternatives(NATIVE))
+    if side_costs.sample_obstacles[best] is not None:
+        return Skip(f"{finding}, but {side_costs.sample_obstacles[best]}.", side_costs.alternatives(NATIVE))
     skew = skew_of(join, ctx.settings.join.skew)
-    if is_parted(join, skew, _demand(join, ctx), ctx.statistics):
-        reason = f"{finding}, but join.skew is {skew}: no hot keys are joined apart over an aggregate."
-        return Skip(reason, weighed.alternatives(NATIVE))
-    return Match(node, best, f"{finding}.", weighed.alternatives(best))
+    if will_be_split(join, skew, _forced(join, ctx), ctx.statistics):
+        reason = f"{finding}, but join.skew is {skew}: hot keys are not joined separately above an aggregate."
+        return Skip(reason, side_costs.alternatives(NATIVE))
+    return Match(node, best, f"{finding}.", side_costs.alternatives(best))
 
 
-def _weigh(node: Aggregate, over: JoinedAggregate, ways: list[str], ctx: RuleContext) -> _Weighed:
+def _side_costs(node: Aggregate, over: JoinedAggregate, choices: list[str], ctx: RuleContext) -> _SideCosts:
     statistics, kind = ctx.statistics, over.join.kind
     keys = {side: _profile(over, side, None, ctx) for side in Side}
     left, right = keys[Side.LEFT], keys[Side.RIGHT]
     if left is None or right is None:
-        return _Weighed(None, {}, {}, {})
+        return _SideCosts(None, {}, {}, {})
     tasks, by_text = input_tasks(over.join, statistics), _has_text(key.expression for key in over.keys)
 
     def cost(one: JoinInput, other: JoinInput, aggregated: frozenset[Side]) -> Cost:
@@ -235,20 +243,20 @@ def _weigh(node: Aggregate, over: JoinedAggregate, ways: list[str], ctx: RuleCon
     native = cost(JoinInput(left, left, True), JoinInput(right, right, True), frozenset())
     joined = output_profile(left, right, kind)
     costs: dict[str, Cost] = {}
-    found: dict[str, str] = {}
-    for way in ways:
-        inputs = [_input(over, side, keys, WAYS[way], ctx) for side in Side]
+    findings: dict[str, str] = {}
+    for choice in choices:
+        inputs = [_input(over, side, keys, SIDE_CHOICES[choice], ctx) for side in Side]
         if inputs[0] is None or inputs[1] is None:
             continue
         one, other = inputs[0], inputs[1]
-        costs[way] = cost(one, other, WAYS[way])
-        found[way] = _finding(one, other, WAYS[way], kind)
-    doubts = {way: _doubt(over, WAYS[way], ctx) for way in costs}
-    return _Weighed(native, costs, found, doubts, max(left.rows, right.rows, joined.rows))
+        costs[choice] = cost(one, other, SIDE_CHOICES[choice])
+        findings[choice] = _finding(one, other, SIDE_CHOICES[choice], kind)
+    sample_obstacles = {choice: _sample_obstacle(over, SIDE_CHOICES[choice], ctx) for choice in costs}
+    return _SideCosts(native, costs, findings, sample_obstacles, max(left.rows, right.rows, joined.rows))
 
 
 def _bounds(over: JoinedAggregate, statistics: Statistics) -> SumBounds:
-    """What the files tell of the values and the rows of both sides."""
+    """Returns the ranges of values and the largest numbers of rows of both sides, by the files' metadata."""
     ranges = {}
     for side in Side:
         for name in names_of(over.input(side)):
@@ -256,17 +264,17 @@ def _bounds(over: JoinedAggregate, statistics: Statistics) -> SumBounds:
             known = statistics.ranges.get(scanned[0]) if scanned else None
             if known is not None and known.is_whole:
                 ranges[name] = (known.low, known.high)
-    rows = {side: most_joined_rows(over.input(side), statistics) for side in Side}
+    rows = {side: max_joined_rows(over.input(side), statistics) for side in Side}
     return SumBounds(ranges, {side: most for side, most in rows.items() if most is not None})
 
 
-def _demand(join: Join, ctx: RuleContext) -> Demand:
-    return demand_of(join, ctx.settings.join.ship, ctx.settings.join.local)
+def _forced(join: Join, ctx: RuleContext) -> ForcedStrategy:
+    return forced_strategy(join, ctx.settings.join.ship, ctx.settings.join.local)
 
 
 def _is_broadcast(node: Aggregate, over: JoinedAggregate, aggregated: frozenset[Side], ctx: RuleContext) -> bool:
-    """Whether a side of the join is sent whole to every task, with the sides in `aggregated` aggregated first."""
-    ship, _ = _demand(over.join, ctx)
+    """Whether a side of the join is broadcast if the sides in `aggregated` are aggregated first."""
+    ship, _ = _forced(over.join, ctx)
     if ship in _BROADCAST_SIDE:
         return True
     ship_by_size = _broadcast_by_size(over.join, ctx)
@@ -274,39 +282,39 @@ def _is_broadcast(node: Aggregate, over: JoinedAggregate, aggregated: frozenset[
         return False
     if _BROADCAST_SIDE[ship_by_size] in aggregated:
         return _kept_broadcast(node, over, aggregated, ctx) is not None
-    return not is_too_large_to_send(over.join, ship_by_size, ctx.statistics)
+    return not is_too_large_to_broadcast(over.join, ship_by_size, ctx.statistics)
 
 
 def _kept_broadcast(
     node: Aggregate, over: JoinedAggregate, aggregated: frozenset[Side], ctx: RuleContext
 ) -> JoinShip | None:
-    """The broadcast to ask for, of a side that Spark would send as it is: aggregated it has more columns, by which
-    Spark would estimate it to be larger than its files are. None where no such side is aggregated, and where it does
-    not surely fit in memory: Spark asks nothing of what a hint names.
+    """Returns the broadcast to hint for a side that Spark would broadcast without the aggregate: with it, the side has
+    more columns, so Spark would estimate it to be larger than its files. None if no such side is aggregated, or it is
+    not certain to fit in memory: Spark does not check the size of a hinted side.
     """
     ship = _broadcast_by_size(over.join, ctx)
     if ship is None or _BROADCAST_SIDE[ship] not in aggregated:
         return None
     made = aggregate_below(node, over, aggregated, _bounds(over, ctx.statistics))
     sides = join_sides(join_within(made), ctx.statistics)
-    return ship if sides is not None and sent_side(ship, sides).fits_in_broadcast(ctx.statistics) else None
+    return ship if sides is not None and broadcast_input(ship, sides).fits_in_broadcast(ctx.statistics) else None
 
 
 def _broadcast_by_size(join: Join, ctx: RuleContext) -> JoinShip | None:
-    """What Spark would broadcast by itself, for its files are small; None where something else is demanded."""
-    return broadcast_side(join, ctx.statistics) if _demand(join, ctx) == NOTHING else None
+    """Returns the side that Spark would broadcast because its files are small; None if a strategy is forced."""
+    return broadcast_side(join, ctx.statistics) if _forced(join, ctx) == NOT_FORCED else None
 
 
 def _finding(left: JoinInput, right: JoinInput, aggregated: frozenset[Side], kind: JoinKind) -> str:
-    """What aggregating those sides first leaves, as the beginning of a sentence."""
-    told, profiles = [], []
+    """Returns the rows that are left after aggregating those sides first, as the beginning of a sentence."""
+    texts, profiles = [], []
     for side, rows in ((Side.LEFT, left), (Side.RIGHT, right)):
         profiles.append(rows.aggregated() if side in aggregated else rows.rows)
         if side in aggregated:
-            became = f"{round(rows.rows.rows):,} {side.value.lower()} rows become {round(rows.groups.distinct):,}"
-            told.append(became)
+            text = f"{round(rows.rows.rows):,} {side.value.lower()} rows become {round(rows.groups.distinct):,}"
+            texts.append(text)
     before, after = output_profile(left.rows, right.rows, kind), output_profile(profiles[0], profiles[1], kind)
-    return f"{' and '.join(told)}, and the join puts out {round(after.rows):,} in place of {round(before.rows):,}"
+    return f"{' and '.join(texts)}, and the join emits {round(after.rows):,} instead of {round(before.rows):,}"
 
 
 def _input(
@@ -330,29 +338,30 @@ def _input(
 
 
 def _has_text(scalars: Iterable[Scalar]) -> bool:
-    """Whether one of them is a text, or bytes, as far as is known."""
+    """Whether one of them is known to be a string or binary."""
     return any(scalar.type is not None and scalar.type.name in _TEXTS for scalar in scalars)
 
 
 def _profile(
     over: JoinedAggregate, side: Side, aggregated: frozenset[Side] | None, ctx: RuleContext
 ) -> KeyProfile | None:
-    """How the side's rows spread over its join keys, or over what it would be grouped by."""
+    """Returns how the side's rows are distributed over its join keys, or over the columns to group it by."""
     scalars = over.key(side) if aggregated is None else group_columns(over, side, aggregated)
     columns = columns_of(scalars)
     return profile_of(over.input(side), columns, ctx.statistics) if columns else None
 
 
-def _doubt(over: JoinedAggregate, aggregated: frozenset[Side], ctx: RuleContext) -> str | None:
-    """Why the samples of the sides to aggregate are not believed: of their join keys, and of what they are grouped by.
+def _sample_obstacle(over: JoinedAggregate, aggregated: frozenset[Side], ctx: RuleContext) -> str | None:
+    """Returns the reason why the samples of the sides to aggregate are too weak, as the end of a sentence; None if they
+    are not. It checks the samples of the join keys and of the columns to group by.
 
-    How many rows of the other side meet them decides little: they are sent as they are in either case, and the more
-    they meet, the more is saved.
+    The sample of the other side matters little: its rows are shuffled in either case, and the more rows they match, the
+    more is saved.
     """
     for side in sorted(aggregated):
         for scalars in (over.key(side), group_columns(over, side, aggregated)):
             columns = scanned_columns(over.input(side), columns_of(scalars))
-            doubt = doubt_of_sample(columns, ctx.statistics) if columns else None
-            if doubt is not None:
-                return doubt
+            obstacle = sample_obstacle(columns, ctx.statistics) if columns else None
+            if obstacle is not None:
+                return obstacle
     return None

@@ -1,8 +1,8 @@
-"""Where each part of an aggregate over a join is computed when sides of the join are aggregated first.
+"""Decides where each part of an aggregate over a join is computed if sides of the join are aggregated first.
 
-A side that is aggregated emits a row for each of its join keys and *carried* columns: those of it that are still needed
-above the join (group keys, conditions, arguments of DISTINCT, what cannot be computed below). Rows that are equal in
-all of these have the same partners and the same fate above, so one row with their number stands for them.
+An aggregated side is grouped by its join keys and its *carried* columns: those that are needed above the join (group
+keys, conditions, arguments of DISTINCT, and what cannot be computed below). Rows that are equal in all of these have
+the same partners and are handled alike above, so one row represents them, with their number.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ COUNTED = frozenset({AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFu
 
 @dataclass(frozen=True)
 class Placement:
-    """`argument` is the side that aggregates the call's arguments, `filter` the one that checks its FILTER; None: above
-    the join. `factors` are the operands of a product of both sides, each aggregated by its own where that is.
+    """Where a call is computed: `argument` is the side that aggregates its arguments, `filter` the side that evaluates
+    its FILTER; None means above the join. `factors` are the operands of a product of both sides; each aggregated side
+    aggregates its own operand.
     """
 
     argument: Side | None = None
@@ -41,9 +42,10 @@ class Placement:
 
 
 def placement_of(call: Call, over: JoinedAggregate, aggregated: frozenset[Side]) -> Placement:
-    """Where `call` is computed when the sides in `aggregated` are aggregated first.
+    """Returns where `call` is computed if the sides in `aggregated` are aggregated first.
 
-    A FILTER stays with an argument that may fail: it may be what keeps it from failing. It is computed once per `over`.
+    A FILTER stays with an argument that may fail, since it may exclude the rows that fail. Results are cached in
+    `over`.
     """
     key = (call, aggregated)
     if key not in over.known:
@@ -65,13 +67,13 @@ def _placement_of(call: Call, over: JoinedAggregate, aggregated: frozenset[Side]
     if factors is not None and all(_has_parts(factor, over, aggregated) for factor in factors):
         return Placement(None, checked, factors)
     if argument is None and call.function in COUNTED and not _cannot_fail_above(call.arguments, over):
-        # A FILTER that was checked below makes the weight NULL, and Spark evaluates what is weighed all the same.
+        # A FILTER evaluated below makes the weight NULL, but Spark still evaluates the weighted argument.
         checked = None
     return Placement(argument, checked)
 
 
-def weighing_sides(placement: Placement, over: JoinedAggregate, aggregated: frozenset[Side]) -> tuple[Side, ...]:
-    """The sides whose rows stand for several in a call placed so: what it counts is multiplied by their numbers."""
+def multiplying_sides(placement: Placement, over: JoinedAggregate, aggregated: frozenset[Side]) -> tuple[Side, ...]:
+    """Returns the sides by whose numbers of rows the values of such a call are multiplied."""
     if placement.factors is not None:
         return ()
     return tuple(
@@ -79,15 +81,17 @@ def weighing_sides(placement: Placement, over: JoinedAggregate, aggregated: froz
     )
 
 
-def carried(side: Side, over: JoinedAggregate, aggregated: frozenset[Side]) -> tuple[str, ...]:
-    """The columns of `side` that are needed above it beside its join keys, each once."""
+def carried_columns(side: Side, over: JoinedAggregate, aggregated: frozenset[Side]) -> tuple[str, ...]:
+    """Returns the columns of `side` that are needed above it, each once; they may include join keys."""
     names = {field.name for field in output_of(over.input(side))}
     needed = (name for scalar in _above(over, aggregated) for name in scalar.columns)
     return tuple(name for name in dict.fromkeys(needed) if name in names)
 
 
 def refusal_of(over: JoinedAggregate, aggregated: frozenset[Side]) -> str | None:
-    """Why the sides in `aggregated` cannot be aggregated first with the same result, as a sentence."""
+    """Returns a sentence that says why aggregating the sides in `aggregated` first would change the result; None if it
+    would not.
+    """
     for call in over.calls:
         reason = _call_refusal(call, over, aggregated)
         if reason is not None:
@@ -101,7 +105,7 @@ def _computable_below(scalar: Scalar, side: Side, over: JoinedAggregate) -> bool
 
 
 def _has_parts(factor: Factor, over: JoinedAggregate, aggregated: frozenset[Side]) -> bool:
-    """Whether a factor can be computed below on its side, or, on one that is left as it is, for every row above."""
+    """Whether a factor can be computed below on its side, or, if that is not aggregated, above for every row."""
     if factor.side in aggregated:
         return _computable_below(factor.value, factor.side, over)
     return _cannot_fail_above((factor.value,), over)
@@ -124,7 +128,7 @@ def _tree(scalar: Scalar, side: Side, over: JoinedAggregate) -> Expression | Non
 
 
 def _above(over: JoinedAggregate, aggregated: frozenset[Side]) -> Iterable[Scalar]:
-    """Every expression that is evaluated above the aggregated sides, the join's keys aside."""
+    """Yields every expression that is evaluated above the aggregated sides, without the join's keys."""
     yield from (key.expression for key in over.keys)
     yield from over.conditions
     if over.join.residual is not None:
@@ -142,27 +146,29 @@ def _call_refusal(call: Call, over: JoinedAggregate, aggregated: frozenset[Side]
     if is_distinct(call):
         return None
     placement = placement_of(call, over, aggregated)
-    weighed = bool(weighing_sides(placement, over, aggregated))
-    if placement.argument is None and not weighed:
+    is_weighted = bool(multiplying_sides(placement, over, aggregated))
+    if placement.argument is None and not is_weighted:
         return None
     if call.function not in COUNTED | EXTREMES | NEAREST:
-        return "cannot be computed from rows that stand for several"
+        return "cannot be computed from rows that represent several rows"
     if call.function not in {AggregateFunction.SUM, AggregateFunction.AVG}:
         return None
     is_average = call.function is AggregateFunction.AVG
-    return refusal_of_parts(call.arguments[0].type, is_average=is_average, weighed=weighed)
+    return refusal_of_parts(call.arguments[0].type, is_average=is_average, weighed=is_weighted)
 
 
 def _carried_refusal(side: Side, over: JoinedAggregate, aggregated: frozenset[Side]) -> str | None:
     fields = {field.name: field.type for field in output_of(over.input(side))}
     for key in over.key(side):
         if key.type is None or key.type.name is TypeName.OTHER:
-            return f"The join key {key} has a type whose values are not known to be groupable."
-    for name in carried(side, over, aggregated):
+            return f"The join key {key} has a type that may not be groupable."
+    for name in carried_columns(side, over, aggregated):
         if not fields[name].is_groupable:
-            return f"{name} is needed above the join, and has a type whose values are not known to be groupable."
+            return f"{name} is needed above the join and has a type that may not be groupable."
     for scalar in _above(over, aggregated):
         for name in () if scalar.column is not None else scalar.columns:
             if name in fields and fields[name].is_fractional:
-                return f"{scalar} is computed above the join, where groups no longer tell -0.0 from 0.0 in {name}."
+                return (
+                    f"{scalar} is computed above the join, where groups no longer distinguish -0.0 from 0.0 in {name}."
+                )
     return None

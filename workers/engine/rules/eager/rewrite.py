@@ -1,28 +1,15 @@
-"""Aggregate calls over rows that stand for several: the formulas of an aggregate below a join.
+"""The rewrite of an aggregate over a join to aggregates of sides below the join, and its formulas.
 
-A side that is aggregated emits, for each of its rows, the number n of rows it stands for, and sums, counts and extremes
-of its own columns over those. A joined row then stands for w = n_left * n_right rows; n is 1 for a side that is left as
-it is, for one that only decides (the right of a semi or anti join), and where an outer join found no partner. With p
-the partial aggregate of the call's argument and w the number of the *other* side, summed over the rows of a group:
+An aggregated side emits, for each group, the number n of rows that it represents, and the sums, counts and extremes of
+its columns. A joined row then represents w = n_left * n_right rows; n is 1 for a side that is not aggregated, for the
+right side of a semi or anti join, and for an outer join's row without a partner. With p the partial aggregate of the
+call's argument and w the number of the *other* side, summed over the rows of a group:
 
     COUNT(*)  sum(w)          COUNT(x)  sum(p * w)         SUM(x)  sum(p * w)
-    AVG(x)    sum(p * w) of SUM / sum(p * w) of COUNT      MIN(x), MAX(x)  of p, whatever w is
-    SUM(x*y)  sum(p * q), x and y of one side each, with q that of y (`eager/wide_sums.py`)
+    AVG(x)    sum(p * w) of SUM / sum(p * w) of COUNT      MIN(x), MAX(x)  of p, for any w
+    SUM(x*y)  sum(p * q), x and y of one side each, with q the partial sum of y (`wide_sums.py`)
 
-Any other argument that cannot be computed below is its own p, and w then the product of both. A FILTER on another side
-than the argument's makes its n count the rows that pass it; where none does, the product is NULL rather than 0, since
-infinity times 0 is NaN, and a SUM of nothing is NULL.
-
-Types: a BIGINT's sum below the join is taken in halves of 32 bits (`eager/wide_sums.py`), so that rows which the join
-leaves out, or which others cancel, cannot overflow it. A side that is a join itself may have so many rows that sums of
-any integers, halves included, do: there they are DECIMALs of 30 digits, 10^10 times a BIGINT. What is multiplied is a
-DECIMAL of 38 digits, two numbers of rows included: their product may be more than a BIGINT where values of both signs,
-or zeros, leave a small sum. All of these cost several times what BIGINTs do, which are kept where the values' range
-says that they suffice (`eager/wide_sums.py`). The total is cast back, and raises Spark's ARITHMETIC_OVERFLOW where it
-does not fit, which is where the sum that it stands for raises it whatever the order of the rows. A COUNT is a BIGINT
-throughout: it is no less than any of its parts.
-
-The plan that aggregates sides of a join before it and puts the joined rows together above it.
+`EagerCalls` has the details: arguments that cannot be computed below, FILTER, and the types of sums.
 """
 
 from __future__ import annotations
@@ -38,7 +25,7 @@ from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, DataType, Field, TypeName, decimal, decimal_arithmetic
 from workers.engine.plan.aggregates import is_distinct
 from workers.engine.plan.expressions import compose, fresh_name
-from workers.engine.plan.joined_aggregate import JoinedAggregate, all_of, is_multiplied, is_not_null, stands_over_a_join
+from workers.engine.plan.joined_aggregate import JoinedAggregate, all_of, is_multiplied, is_not_null, is_over_join
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -53,7 +40,14 @@ from workers.engine.plan.nodes import (
     output_of,
 )
 from workers.engine.plan.traversal import identities
-from workers.engine.rules.eager.pushdown import EXTREMES, NEAREST, Placement, carried, placement_of, weighing_sides
+from workers.engine.rules.eager.pushdown import (
+    EXTREMES,
+    NEAREST,
+    Placement,
+    carried_columns,
+    multiplying_sides,
+    placement_of,
+)
 from workers.engine.rules.eager.wide_sums import (
     NOTHING_KNOWN,
     SCALED,
@@ -70,10 +64,10 @@ from workers.engine.rules.eager.wide_sums import (
 
 _COUNT, _SUM, _AVG = AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.AVG
 _LONG = decimal(20, 0)
-"""Holds every BIGINT; Spark's own type for one beside a DECIMAL."""
+"""A type for every BIGINT; Spark casts a BIGINT to it in arithmetic with a DECIMAL."""
 
 _RAISED = "9223372036854775807L + NULLIF(CAST({0} IS NOT NULL AS BIGINT), 0L)"
-"""NULL of NULL, ARITHMETIC_OVERFLOW of anything else."""
+"""NULL for NULL; ARITHMETIC_OVERFLOW for any other value."""
 
 _QUOTIENT = "CAST({0} AS DOUBLE) / NULLIF(CAST({1} AS DOUBLE), 0.0D)"
 _BY = {
@@ -81,12 +75,36 @@ _BY = {
     AggregateFunction.LAST_VALUE: (PlanFunction.MAX_BY, AggregateFunction.MAX),
 }
 
+_OF_ONE_ROW = frozenset(
+    {
+        AggregateFunction.SUM,
+        AggregateFunction.MIN,
+        AggregateFunction.MAX,
+        PlanFunction.MIN_BY,
+        PlanFunction.MAX_BY,
+    }
+)
+"""Calls of the final aggregate whose value over one row is their first argument."""
+
+_ONE_PARTNER = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT})
+
 
 @dataclass
 class EagerCalls:
-    """Writes the calls of both aggregates, one over a side's rows and one over the joined ones.
+    """Creates the calls of the aggregates below the join (`partial`, by side) and above it (`final`).
 
-    `partial` has the calls below, by side; `final` those above; the latter's outputs are what `result_of` reads.
+    An argument that cannot be computed below is its own p, and w is then the product of both sides' numbers. A FILTER
+    on another side than the argument's makes that side's n count the rows that pass it. If none passes, the product is
+    NULL and not 0, since infinity times 0 is NaN, and a SUM of nothing is NULL.
+
+    Types: a BIGINT's sum below the join is computed in halves of 32 bits (`halves_of`), so that rows which the join
+    drops, or which others cancel, cannot overflow it. A side that is itself a join may have so many rows that sums of
+    any integers, even halves, overflow: there the sums are DECIMALs of 30 digits, 10^10 times a BIGINT. Products are
+    DECIMALs of 38 digits, also those of two numbers of rows: they may exceed a BIGINT although values of both signs, or
+    zeros, have a small sum. All of these cost several times as much as BIGINTs, which are used if the range of the
+    values is known to suffice (`SumBounds`). The total is cast back. If it does not fit, it raises Spark's
+    ARITHMETIC_OVERFLOW, as the original sum does for any order of the rows. A COUNT is always a BIGINT: it is not less
+    than any of its parts.
     """
 
     over: JoinedAggregate
@@ -101,9 +119,9 @@ class EagerCalls:
         self._final_names = _names("$f", self.taken)
 
     def result_of(self, call: Call) -> Named:
-        """The value of `call` over the final calls, which are added here, under the call's own name and type."""
+        """Adds the partial and final calls of `call`; returns its value over the final calls, with name and type."""
         placement = placement_of(call, self.over, self.aggregated)
-        weighed = bool(weighing_sides(placement, self.over, self.aggregated))
+        weighed = bool(multiplying_sides(placement, self.over, self.aggregated))
         if is_distinct(call) or (placement == Placement() and not weighed):
             kept = self._final(replace(call, output=Field("", call.output.type)))
             return Named(kept, call.output.name)
@@ -118,12 +136,10 @@ class EagerCalls:
             result = self._sum(call, placement, above)
         return Named(replace(result, type=call.output.type), call.output.name)
 
-    # The numbers of rows
-
     def _weight(self, placement: Placement, call: Call) -> Scalar | None:
-        """How many rows a joined row stands for beside what the argument's own side counts; None for one."""
+        """Returns how many rows of the other sides a joined row represents; None if it is always one."""
         weight: Scalar | None = None
-        for side in weighing_sides(placement, self.over, self.aggregated):
+        for side in multiplying_sides(placement, self.over, self.aggregated):
             filtered = placement.filter is side
             rows = self._partial(side, Call(_COUNT, (), Field("", BIGINT), filter=call.filter if filtered else None))
             if filtered:
@@ -136,10 +152,8 @@ class EagerCalls:
         return weight
 
     def _own_filter(self, call: Call, placement: Placement) -> Scalar | None:
-        """The FILTER of the call's partial calls."""
+        """Returns the FILTER of the call's partial calls."""
         return call.filter if placement.argument is not None and placement.filter is placement.argument else None
-
-    # The calls
 
     def _nearest(self, call: Call, placement: Placement, above: Scalar | None) -> Scalar:
         passed = None
@@ -162,7 +176,7 @@ class EagerCalls:
         weight = self._weight(placement, call)
         if placement.argument is None:
             rows = weight or Scalar(Number("1", "L"), BIGINT)
-            # The FILTER comes first: what it leaves out is not evaluated.
+            # The FILTER is the first term, so the others are not evaluated for rows that it excludes.
             return self._total(rows, all_of((above, is_not_null(call.arguments))), BIGINT)
         own = Call(_COUNT, call.arguments, Field("", BIGINT), filter=self._own_filter(call, placement))
         rows = self._partial(placement.argument, own)
@@ -190,7 +204,7 @@ class EagerCalls:
         return needs_halves(self._widened(call.arguments[0], side))
 
     def _widened(self, value: Scalar, side: Side) -> Scalar:
-        """What is summed of `value` below the join: a DECIMAL where so many rows of integers could overflow."""
+        """Returns `value` in the type to sum below the join: a DECIMAL if sums of integers could overflow there."""
         return (
             as_addend(value)
             if is_multiplied(self.over.input(side)) and not self.bounds.sum_fits(value, side)
@@ -199,8 +213,8 @@ class EagerCalls:
 
     def _sum_of(self, rows: Scalar, type_: DataType, above: Scalar | None, call: Call) -> Scalar:
         if above is not None and rows.column is None:
-            # What is summed may fail of rows that the FILTER leaves out. Generated code computes what stands twice in
-            # the calls' arguments before any FILTER, but nothing of a branch.
+            # The summed expression may fail for rows that the FILTER excludes. Generated code computes common
+            # subexpressions of the calls' arguments before any FILTER, but not those inside of an IF.
             rows, above = compose("IF({0}, {1}, NULL)", (above, rows), type_), None
         if type_.name is not TypeName.DECIMAL:
             return self._total(rows, above, type_)
@@ -228,10 +242,8 @@ class EagerCalls:
         rows = self._counted(replace(call, function=_COUNT), placement, above)
         return compose(template, (total, rows), call.output.type)
 
-    # The parts
-
     def _addend(self, call: Call, placement: Placement) -> Scalar:
-        """What a joined row adds to a sum, before it is weighed."""
+        """Returns the value that a joined row adds to a sum, before the multiplication by its weight."""
         of = call.arguments[0].type
         if placement.argument is not None:
             argument = self._widened(call.arguments[0], placement.argument)
@@ -243,7 +255,7 @@ class EagerCalls:
         return self._partial(side, Call(_SUM, (argument,), Field("", type_), filter=self._own_filter(call, placement)))
 
     def _parts(self, factor: Factor, call: Call, placement: Placement, product: DataType) -> Parts:
-        """The parts of a factor of `call`, whose argument is of the type `product`."""
+        """Returns the parts of a factor of `call`, whose argument has the type `product`."""
         value = factor.value
         if product.is_fractional and value.type != DOUBLE:
             value = compose("CAST({0} AS DOUBLE)", (value,), DOUBLE)
@@ -268,7 +280,7 @@ class EagerCalls:
         return Parts(*extremes, total, None if scaled is None else below(_SUM, scaled))
 
     def _partial(self, side: Side, call: Call) -> Scalar:
-        """The column of a partial call of `side`; equal calls are made once."""
+        """Returns the column of a partial call of `side`; equal calls share a column."""
         for known in self.partial[side]:
             if replace(known, output=call.output) == call:
                 return column(known.output.name, known.output.type)
@@ -286,7 +298,7 @@ class EagerCalls:
 
 
 def _product(rows: Scalar, type_: DataType, weight: Scalar) -> tuple[Scalar, DataType]:
-    """`rows * weight` without overflow, and its type: DOUBLE, or a DECIMAL."""
+    """Returns `rows * weight` without overflow, and its type: DOUBLE, or a DECIMAL."""
     if type_.is_fractional:
         return compose("{0} * CAST({1} AS DOUBLE)", (rows, weight), DOUBLE), DOUBLE
     one, other = _as_long(replace(rows, type=type_)), _as_long(weight)
@@ -295,14 +307,14 @@ def _product(rows: Scalar, type_: DataType, weight: Scalar) -> tuple[Scalar, Dat
 
 
 def _as_long(rows: Scalar) -> Scalar:
-    """A number of rows, or another BIGINT, as a DECIMAL; in parentheses where it is one already."""
+    """Returns a BIGINT as a DECIMAL; a DECIMAL in parentheses."""
     if rows.type != BIGINT:
         return compose("({0})", (rows,), rows.type)
     return compose(f"CAST({{0}} AS {_LONG})", (rows,), _LONG)
 
 
 def _product_type(one: Scalar, other: Scalar) -> DataType:
-    """The type of the product of two BIGINTs, or of two DECIMALs."""
+    """Returns the type of the product of two BIGINTs, or of two DECIMALs."""
     if one.type is None or other.type is None or one.type == BIGINT:
         return BIGINT
     digits = [(type_.precision or 0, type_.scale or 0) for type_ in (one.type, other.type)]
@@ -310,14 +322,14 @@ def _product_type(one: Scalar, other: Scalar) -> DataType:
 
 
 def _fitted(total: Scalar, type_: DataType) -> Scalar:
-    """A total in the type that it has in the query, or that query's error."""
+    """Returns a total cast to the type that it has in the query; if it does not fit, it raises the query's error."""
     raised = f"CAST({_RAISED} AS {type_})" if type_ != BIGINT else _RAISED
     template = f"COALESCE(TRY_CAST({{0}} AS {type_}), {raised})"
     return compose(template, (compose("({0})", (total,), total.type),), type_)
 
 
 def _sum_type(of: DataType | None) -> DataType:
-    """Spark's type of a SUM over `of`."""
+    """Returns Spark's type of a SUM over `of`."""
     if of is not None and of.name is TypeName.DECIMAL:
         return decimal((of.precision or 0) + 10, of.scale or 0)
     return BIGINT if of is not None and of.is_integral else DOUBLE
@@ -327,27 +339,13 @@ def _names(prefix: str, taken: frozenset[str]) -> Iterator[str]:
     return (fresh_name(f"{prefix}{number}", taken) for number in count())
 
 
-_OF_ONE_ROW = frozenset(
-    {
-        AggregateFunction.SUM,
-        AggregateFunction.MIN,
-        AggregateFunction.MAX,
-        PlanFunction.MIN_BY,
-        PlanFunction.MAX_BY,
-    }
-)
-"""Calls of the final aggregate whose value over one row is their first argument there."""
-
-_ONE_PARTNER = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT})
-
-
 def aggregate_below(
     node: Aggregate, over: JoinedAggregate, aggregated: frozenset[Side], bounds: SumBounds = NOTHING_KNOWN
 ) -> Node:
-    """`node` with the sides in `aggregated` aggregated below its join: the same columns, types and rows.
+    """Returns `node` with the sides in `aggregated` aggregated below its join: the same columns, types and rows.
 
-    `refusal_of` must have found nothing against it. The right side of a semi or anti join, which emits nothing, is made
-    distinct. No final aggregate is needed where the groups are the join's keys and both sides have one row for each.
+    `refusal_of` must have returned None. The right side of a semi or anti join is made distinct. No final aggregate is
+    needed if the groups are the join's keys and both sides have one row for each.
     """
     taken = names_of(node) | names_of(over.join.left) | names_of(over.join.right)
     calls = EagerCalls(over, aggregated, taken, bounds)
@@ -370,36 +368,36 @@ def aggregate_below(
 
 
 def pushed_over_joins(before: Node, after: Node) -> tuple[Aggregate, ...]:
-    """The aggregates of sides, in what `aggregate_below` made of `before`, that stand over joins in turn."""
+    """Returns the aggregates that `aggregate_below` added to `before` and that are over joins themselves."""
     known = identities(before)
     sides = (side for side in inputs_of(join_within(after)) if isinstance(side, Aggregate) and id(side) not in known)
-    return tuple(side for side in sides if stands_over_a_join(side))
+    return tuple(side for side in sides if is_over_join(side))
 
 
 def join_within(after: Node) -> Join:
-    """The join whose sides `aggregate_below` aggregated, in what it made."""
+    """Returns the join whose sides `aggregate_below` aggregated, in its result `after`."""
     while not isinstance(after, Join):
         after = inputs_of(after)[0]
     return after
 
 
 def group_columns(over: JoinedAggregate, side: Side, aggregated: frozenset[Side]) -> tuple[Scalar, ...]:
-    """What `side` is grouped by: its join keys, then its carried columns."""
+    """Returns the columns to group `side` by: its join keys, then its carried columns."""
     types = {field.name: field.type for field in output_of(over.input(side))}
     keys = over.key(side)
     known = {key.column for key in keys}
-    rest = (name for name in carried(side, over, aggregated) if name not in known)
+    rest = (name for name in carried_columns(side, over, aggregated) if name not in known)
     return (*keys, *(column(name, types[name]) for name in rest))
 
 
 def has_one_row_a_group(over: JoinedAggregate, aggregated: frozenset[Side]) -> bool:
-    """Whether the joined rows are the groups already: both sides are grouped by the join's keys alone, of which each
-    value has one partner at most, and the query groups by those of a side that keeps its rows.
+    """Whether each joined row is a group of the query: both sides are grouped by the join's keys only, so each key has
+    at most one partner, and the query groups by the keys of a side whose rows the join keeps.
     """
     join = over.join
     if aggregated != frozenset(Side) or join.kind not in _ONE_PARTNER:
         return False
-    # Different texts may be one number.
+    # Different strings may be equal as numbers.
     if any(left.type is None or left.type != right.type for left, right in join.keys):
         return False
     if any(len(group_columns(over, side, aggregated)) > len(over.key(side)) for side in Side):
@@ -416,7 +414,7 @@ def has_one_row_a_group(over: JoinedAggregate, aggregated: frozenset[Side]) -> b
 def _key_columns(
     over: JoinedAggregate, aggregated: frozenset[Side], taken: frozenset[str]
 ) -> dict[Side, tuple[Named, ...]]:
-    """The join keys of each side, those that are expressions under names of their own where the side is aggregated."""
+    """Returns the join keys of each side; an aggregated side has new names for keys that are expressions."""
     named: dict[Side, tuple[Named, ...]] = {}
     for side in Side:
         prefix = f"$k{side.value[0].lower()}"
@@ -446,12 +444,12 @@ def _input(
 
 
 def has_value_of_one_row(call: Call) -> bool:
-    """Whether a final call over a single joined row is its argument there."""
+    """Whether the value of a final call over a single joined row is its argument."""
     return call.function in _OF_ONE_ROW and not call.distinct
 
 
 def of_one_row(call: Call) -> Named:
-    """The value of a final call over a single joined row."""
+    """Returns the value of a final call over a single joined row."""
     value = call.arguments[0]
     if call.filter is not None:
         value = compose("IF({0}, {1}, NULL)", (call.filter, value), call.output.type)

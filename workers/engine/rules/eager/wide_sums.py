@@ -1,39 +1,7 @@
-"""Which sums of BIGINTs below a join, and which multiples of them above it, cannot leave the type.
+"""Sums below a join that could overflow, and sums of products of both sides.
 
-With values between low and high, m the larger of |low| and |high|, l and r the most rows of the sides:
-
-    a sum over rows of the side that has the value    m * l < 2^63
-    a multiple of it, and any sum of multiples        m * (l + 1) * (r + 1) < 2^63, or all values have one sign: then no
-                                                      part is larger than the total, and overflows where that does
-
-A total may be a part in turn, of a join above: it is a BIGINT only where the first of these holds of it.
-
-Ranges are those that the files told when the query was planned. Where a file was replaced since, and its values are far
-larger, an overflow raises its error as any does; nothing is ever wrong in silence.
-
-Sums of BIGINTs in halves of 32 bits: x = high * 2^32 + low, and so is the sum of the x.
-
-Rows that a join leaves out, or that others cancel, could overflow a BIGINT's sum below the join; a half's overflows
-after 2^32 rows of a group at the least, which are for tables alone: a join has that many soon.
-
-SUM(a * b) of a left value and a right one, from rows that stand for several: sum(a) * sum(b), pair by pair.
-
-Rows of one group of a side meet the same rows of the other, so that what they add up to is
-
-    sum over a, b of a * b  =  sum(a) * sum(b)
-
-with NULLs left out on either side, as the product of one is NULL. A side that is left as it is has one row a group.
-
-What it fails of. A product of integers is of their wider type, and one that does not fit it is an error. Of all pairs
-of a group, those of the smallest and largest values have the smallest and largest product, and are rows of the join
-themselves: where these four fit, all do, and where one does not, the query fails of it too. So they are computed first,
-by the query's own operator. The sums are DECIMALs of 38 digits.
-
-What is not finite. Infinity times 0, and times numbers of both signs, is NaN in sum, which sum(a) * sum(b) does not
-show. Again the four tell: as they are the largest of their sign, all products are finite where they are; where one is
-not, the sum of all is that of the four. Sums that overflow where no product does are taken of 2^-64 of the values.
-
-Where it is not exact: a product of two FLOATs is rounded to a FLOAT row by row, one of DECIMALs with many digits to 38.
+`SumBounds` says which sums of integers are certain to fit in a BIGINT. `halves_of` splits a BIGINT whose sums may not:
+x = high * 2^32 + low, and so is the sum of the x. `summed_product` computes SUM(a * b) of a left and a right value.
 """
 
 from __future__ import annotations
@@ -59,23 +27,48 @@ _OF_TYPE = {
     TypeName.INT: (-(2**31), 2**31 - 1),
 }
 
+_HIGH = "shiftright({0}, 32) + (shiftright({0}, 31) & 1L)"
+_LOW = "shiftright(shiftleft({0}, 32), 32)"
+_WHOLE = "CAST({0} AS DECIMAL(20,0)) * 4294967296 + CAST({1} AS DECIMAL(20,0))"
+
+WHOLE = decimal(32, 0)
+"""The type of the sum that is computed from two sums of halves."""
+
+SCALED = "({0}) * 5.421010862427522E-20D"
+"""2^-64 times a DOUBLE, which is exact except for the smallest ones."""
+
+_LARGEST = "1.7976931348623157E308D"
+_UNSCALED = "3.402823669209385E38D"
+"""2^128."""
+
 
 @dataclass(frozen=True)
 class SumBounds:
-    """`ranges` has the lowest and the highest value of columns by name, `rows` the most rows of each side; what is not
-    in them is not known.
+    """Decides which sums of BIGINTs below a join, and which multiples of them above it, are certain to fit in a BIGINT.
+
+    `ranges` has the lowest and the highest value of columns by name, `rows` the most rows of each side; other ranges
+    and rows are not known. With m the larger of |low| and |high|, l and r the most rows of the sides:
+
+        a sum over rows of the side with the value     m * l < 2^63
+        a multiple of it, and any sum of multiples     m * (l + 1) * (r + 1) < 2^63, or all values have one sign: then
+                                                       no part is larger than the total; if one overflows, so does that
+
+    A total may be a part of a join above: it is a BIGINT only if the first condition holds for it.
+
+    The ranges are those of the files at planning time. If a file was replaced since then by one with far larger values,
+    an overflow raises an error as usual; a result is never silently wrong.
     """
 
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     rows: Mapping[Side, float] = field(default_factory=dict)
 
     def sum_fits(self, value: Scalar, side: Side) -> bool:
-        """Whether any sum of `value`, an integer, over rows of `side` is a BIGINT."""
+        """Whether any sum of `value`, an integer, over rows of `side` fits in a BIGINT."""
         bounds, rows = self._range_of(value), self.rows.get(side)
         return bounds is not None and rows is not None and _largest(bounds) * rows < _LIMIT
 
     def multiples_fit(self, value: Scalar) -> bool:
-        """Whether sums of `value`, each times how many rows it meets, overflow only where the query's own sum does."""
+        """Whether sums of `value` times its number of partners overflow only if the query's own sum does."""
         bounds = self._range_of(value)
         if bounds is None:
             return False
@@ -96,16 +89,11 @@ def _largest(bounds: tuple[int, int]) -> int:
     return max(abs(bounds[0]), abs(bounds[1]))
 
 
-_HIGH = "shiftright({0}, 32) + (shiftright({0}, 31) & 1L)"
-_LOW = "shiftright(shiftleft({0}, 32), 32)"
-_WHOLE = "CAST({0} AS DECIMAL(20,0)) * 4294967296 + CAST({1} AS DECIMAL(20,0))"
-
-WHOLE = decimal(32, 0)
-"""The type of what two sums of halves are put together to."""
-
-
 def halves_of(value: Scalar) -> tuple[Scalar, Scalar]:
-    """The high and the low half of a BIGINT; both are BIGINTs of 32 bits, and NULL where it is.
+    """Returns the high and the low half of a BIGINT; both are BIGINTs of 32 bits, and NULL if it is NULL.
+
+    Rows that a join drops, or that others cancel, could overflow a BIGINT's sum below the join. The sum of a half
+    cannot overflow with fewer than 2^32 rows per group: enough for tables, but not for the output of joins.
 
     >>> from service.sql.expressions.scalar import column
     >>> [str(half) for half in halves_of(column("x", BIGINT))]
@@ -115,26 +103,18 @@ def halves_of(value: Scalar) -> tuple[Scalar, Scalar]:
 
 
 def whole_of(high: Scalar, low: Scalar, type_: DataType = WHOLE) -> Scalar:
-    """The sum of the values whose halves' sums these are."""
+    """Returns the sum of the values from the sums of their halves."""
     return compose(_WHOLE, (high, low), type_)
 
 
 def needs_halves(value: Scalar) -> bool:
-    """Whether sums of `value`, over a table's rows, could overflow: those of a BIGINT."""
+    """Whether sums of `value` over a table's rows could overflow: those of a BIGINT."""
     return value.type is not None and value.type.name is TypeName.BIGINT
-
-
-SCALED = "({0}) * 5.421010862427522E-20D"
-"""2^-64 of a DOUBLE, which is exact but for the smallest ones."""
-
-_LARGEST = "1.7976931348623157E308D"
-_UNSCALED = "3.402823669209385E38D"
-"""2^128."""
 
 
 @dataclass(frozen=True)
 class Factor:
-    """One operand of the product, which is over `side`'s columns alone."""
+    """One operand of a product; it uses only columns of `side`."""
 
     side: Side
     value: Scalar
@@ -142,8 +122,8 @@ class Factor:
 
 @dataclass(frozen=True)
 class Parts:
-    """What is known above the join of a factor in a group: its smallest and largest value, and its sum, a DECIMAL or a
-    DOUBLE; of a DOUBLE the sum of `SCALED` too. Without a group all are the value itself.
+    """The partial aggregates of a factor, for one group: its smallest and largest value, and its sum, a DECIMAL or a
+    DOUBLE; for a DOUBLE also the sum of `SCALED`. On a side that is not aggregated, all of them are the value itself.
     """
 
     low: Scalar
@@ -153,8 +133,11 @@ class Parts:
 
 
 def factors_of(call: Call, over: JoinedAggregate) -> tuple[Factor, Factor] | None:
-    """The operands of the product that `call` sums up, in order; None for any other call, and where their sums would
-    not give its own.
+    """Returns the operands of the product that `call` sums, in order; None for any other call, and if the sum cannot be
+    computed from sums of the operands.
+
+    That is so if it is not exact: a product of two FLOATs is rounded to a FLOAT row by row, a product of DECIMALs with
+    many digits to 38 digits.
     """
     if call.function is not AggregateFunction.SUM or call.distinct or len(call.arguments) != 1:
         return None
@@ -173,7 +156,22 @@ def factors_of(call: Call, over: JoinedAggregate) -> tuple[Factor, Factor] | Non
 
 
 def summed_product(one: Parts, other: Parts, type_: DataType) -> tuple[Scalar, DataType]:
-    """What all pairs of two groups add to the sum of a product of `type_`, and its type: DOUBLE, or a DECIMAL."""
+    """Returns the sum of a product of type `type_` over all pairs of rows of two groups, and the sum's type: DOUBLE, or
+    a DECIMAL of 38 digits.
+
+    Each row of a group matches all rows of the other side's group, so the sum over a, b of a * b is sum(a) * sum(b);
+    NULLs are omitted on both sides, since a product with NULL is NULL. A side that is not aggregated has one row per
+    group.
+
+    Errors: a product of integers has their wider type and raises an error if it does not fit. Among all pairs, those of
+    the smallest and largest values have the smallest and largest product, and they are rows of the join. If these four
+    products fit, all do; if one does not, the query fails too. So they are computed first, by the query's operator.
+
+    Infinity: infinity times 0, or a sum of infinities of both signs, is NaN, but sum(a) * sum(b) would not show it. If
+    the four products are finite, all are, since they are the largest of each sign; if one is not, the sum of all
+    products equals the sum of the four. If the sums overflow but no product does, they are computed of the values times
+    2^-64.
+    """
     corners = tuple(
         dict.fromkeys(
             compose("({0}) * ({1})", (left, right), type_)
@@ -189,12 +187,12 @@ def summed_product(one: Parts, other: Parts, type_: DataType) -> tuple[Scalar, D
     if not type_.is_integral:
         return product, made
     largest = compose(f"GREATEST({_listed(len(corners))})", corners, type_)
-    # Never less than one of them, unless NULL: computed for the error alone, before anything else is.
+    # The condition is always true, unless NULL: its purpose is to raise the error before the product is computed.
     return compose("IF({0} >= {1}, {2}, NULL)", (largest, corners[0], product), made), made
 
 
 def _finite(one: Parts, other: Parts, corners: tuple[Scalar, ...]) -> Scalar:
-    # A quarter of each, as all of them together may be more than a DOUBLE holds.
+    # A quarter of each, since their sum may exceed a DOUBLE.
     together = compose(" + ".join(f"{part} * 0.25D" for part in _listed(len(corners)).split(", ")), corners, DOUBLE)
     plain = compose("({0}) * ({1})", (one.total, other.total), DOUBLE)
     scaled = compose(f"({{0}}) * ({{1}}) * {_UNSCALED}", (one.scaled or one.total, other.scaled or other.total), DOUBLE)
@@ -204,7 +202,7 @@ def _finite(one: Parts, other: Parts, corners: tuple[Scalar, ...]) -> Scalar:
 
 
 def as_addend(value: Scalar) -> Scalar:
-    """An integer as a DECIMAL that holds it; anything else as it is."""
+    """Returns an integer as a DECIMAL; any other value unchanged."""
     if value.type is None or not value.type.is_integral:
         return value
     return compose("CAST({0} AS DECIMAL(20,0))", (value,), decimal(20, 0))

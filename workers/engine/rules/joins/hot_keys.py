@@ -1,4 +1,4 @@
-"""Which keys make one task of a join slow: rows of both sides and of the output, key by key."""
+"""Finds the keys that make one task of a join slow, by their rows on both sides and in the output."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.distinct.aggregate_cost import input_tasks, parses_text
-from workers.engine.rules.joins.skew_rewrite import KEEPS, Side
+from workers.engine.rules.joins.skew_rewrite import PRESERVED_SIDES, Side
 from workers.engine.rules.joins.strategy_cost import hashed_bytes
 from workers.engine.statistics.cardinality import (
     KeyProfile,
     bytes_per_row,
     estimate_rows,
-    in_one_piece,
     label_of,
+    original_of,
     profile_of,
 )
 from workers.engine.statistics.model import KeySketch, Statistics, once_per_node
@@ -41,13 +41,13 @@ from workers.engine.statistics.partitioning import is_broadcast
 from workers.engine.statistics.selectivity import share_of
 
 MEMORY_PARTS = 8
-"""Into so many parts a task's memory is cut, of which the hot rows that are broadcast may take one: they are held
-beside everything else, and a sample may have missed half of them."""
+"""The broadcast rows of hot keys may use a task's memory divided by this number: the rest is for everything else, and a
+sample may have missed half of the rows."""
 
 
 @dataclass(frozen=True)
-class Load:
-    """One key of a join: its rows on both sides, and its values as literals where it can be named."""
+class KeyLoad:
+    """The rows of one join key on both sides, and its values as literals; None if it has no exact literals."""
 
     value: str
     left: float
@@ -55,65 +55,66 @@ class Load:
     literals: tuple[Scalar, ...] | None
 
     def rows(self, side: Side) -> float:
-        """Its rows of one side."""
+        """Returns its rows on one side."""
         return self.left if side is Side.LEFT else self.right
 
 
 @dataclass(frozen=True)
 class JoinProfile:
-    """What is known of a join: how its sides spread over its keys, rows of both by hot key, and bytes of a row.
+    """How the rows of a join are distributed over its keys.
 
-    `nulls` has the rows with a NULL key that a side keeps, and `tasks` those that read a side. `even` says that the
-    rows of a side lie all over its files, as far as the sample tells. `room` is what may be broadcast, in bytes of
-    hashed rows, of which one has `hashed_bytes`. `sent_below` are the rows that joins below send, each time that they
-    are computed; `parsed` are the sides that read text files.
+    `sides` has the distribution per side, `loads` the rows of each hot key, `row_bytes` the bytes per row. `nulls` are
+    the rows with a NULL key that the join keeps, `tasks` the number of tasks that read a side. `is_even`: in the
+    sample, the rows of a key are in all files of the side. `broadcast_limit` is in bytes of hashed rows; a hashed row
+    has `hashed_bytes`. `shuffled_below` are the rows that joins below shuffle each time that they are computed;
+    `text_sides` are the sides that read text files.
     """
 
     kind: JoinKind
     sides: Mapping[Side, KeyProfile]
-    loads: tuple[Load, ...]
+    loads: tuple[KeyLoad, ...]
     row_bytes: Mapping[Side, float]
     nulls: Mapping[Side, float]
     tasks: Mapping[Side, int]
-    even: Mapping[Side, bool]
+    is_even: Mapping[Side, bool]
     hashed_bytes: Mapping[Side, float]
-    room: float
+    broadcast_limit: float
     slots: int
-    sent_below: float = 0.0
-    parsed: frozenset[Side] = frozenset()
+    shuffled_below: float = 0.0
+    text_sides: frozenset[Side] = frozenset()
 
     @property
     def rows(self) -> float:
-        """Of both sides."""
+        """Rows of both sides."""
         return sum(side.rows for side in self.sides.values())
 
     def emitted(self, left: float, right: float) -> float:
-        """Rows that a key of so many rows emits."""
+        """Returns the rows that the join emits for a key with these numbers of rows."""
         match self.kind:
             case JoinKind.LEFT_SEMI:
                 return left if right else 0.0
             case JoinKind.LEFT_ANTI:
                 return 0.0 if right else left
             case _:
-                kept = KEEPS.get(self.kind, ())
+                kept = PRESERVED_SIDES.get(self.kind, ())
                 return max(left * right, left if Side.LEFT in kept else 0.0, right if Side.RIGHT in kept else 0.0)
 
-    def out(self, load: Load) -> float:
-        """Rows that a hot key emits."""
+    def out(self, load: KeyLoad) -> float:
+        """Returns the rows that the join emits for a hot key."""
         return self.emitted(load.left, load.right)
 
-    def handled(self, load: Load) -> float:
-        """Rows that the task of a hot key reads, sorts and emits."""
+    def handled(self, load: KeyLoad) -> float:
+        """Returns the rows that the task of a hot key reads, sorts and emits."""
         return 2 * (load.left + load.right) + self.out(load)
 
     @property
     def other_rows(self) -> float:
-        """Rows of all keys but the hot ones, of both sides."""
+        """Rows of both sides whose keys are not hot."""
         return sum(side.other_rows for side in self.sides.values())
 
     @property
     def other_out(self) -> float:
-        """Rows that all keys but the hot ones emit."""
+        """Rows that the join emits for keys that are not hot."""
         left, right = self.sides[Side.LEFT], self.sides[Side.RIGHT]
         widest = max(left.other_values, right.other_values, 1.0)
         return self.emitted(left.other_rows / widest, right.other_rows / widest) * widest
@@ -126,12 +127,12 @@ class JoinProfile:
 
 @once_per_node
 def join_profile(join: Join, statistics: Statistics, above: tuple[Scalar, ...] = ()) -> JoinProfile | None:
-    """None where a key is not a column, or nothing is known of the keys of one side.
+    """Returns the profile of `join`; None if a key is not a column, or one side has no statistics for its keys.
 
-    `above` are conditions that Spark filters by before the join, where they are about one side alone. A join in parts
-    below counts as the one join that it is.
+    `above` are conditions above the join; Spark evaluates those on one side before the join. A split join below counts
+    as the join that it replaces.
     """
-    join = replace(join, left=in_one_piece(join.left, statistics), right=in_one_piece(join.right, statistics))
+    join = replace(join, left=original_of(join.left, statistics), right=original_of(join.right, statistics))
     columns = {side: _columns(join, index) for index, side in enumerate(Side)}
     inputs = {Side.LEFT: join.left, Side.RIGHT: join.right}
     sides: dict[Side, KeyProfile] = {}
@@ -151,12 +152,12 @@ def join_profile(join: Join, statistics: Statistics, above: tuple[Scalar, ...] =
         row_bytes={side: bytes_per_row(inputs[side], statistics) for side in Side},
         nulls={side: _nulls(join, side, sides[side], sketches[side]) for side in Side},
         tasks={side: input_tasks(inputs[side], statistics) for side in Side},
-        even={side: statistics.is_adaptive and sketches[side].representative for side in Side},
+        is_even={side: statistics.is_adaptive and sketches[side].representative for side in Side},
         hashed_bytes={side: hashed_bytes(inputs[side], statistics) for side in Side},
-        room=statistics.task_memory / MEMORY_PARTS,
+        broadcast_limit=statistics.task_memory / MEMORY_PARTS,
         slots=max(1, statistics.slots),
-        sent_below=sum(_sent(inputs[side], statistics) for side in Side),
-        parsed=frozenset(side for side in Side if parses_text(inputs[side], statistics)),
+        shuffled_below=sum(_sent(inputs[side], statistics) for side in Side),
+        text_sides=frozenset(side for side in Side if parses_text(inputs[side], statistics)),
     )
 
 
@@ -172,7 +173,7 @@ def _columns(join: Join, index: int) -> tuple[str, ...] | None:
 
 
 def _sketch_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> KeySketch | None:
-    """The sketch of what `columns` of `node` are in their table."""
+    """Returns the sketch of the table columns that `node` emits as `columns`."""
     match node:
         case Scan():
             return statistics.keys.get(columns)
@@ -188,8 +189,10 @@ def _sketch_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
             return _sketch_of(node.input, columns, statistics)
 
 
-def _loads(sides: Mapping[Side, KeyProfile], sketches: Mapping[Side, KeySketch]) -> tuple[Load, ...]:
-    """By value, where literals tell it: one value may have another text in the files of each side."""
+def _loads(sides: Mapping[Side, KeyProfile], sketches: Mapping[Side, KeySketch]) -> tuple[KeyLoad, ...]:
+    """Returns the rows of each hot key. Literals identify a value, since the files of each side may have another text
+    for it.
+    """
     literals = {side: _literals(sketch) for side, sketch in sketches.items()}
     named: dict[str, tuple[str, tuple[Scalar, ...] | None]] = {}
     rows: dict[Side, dict[str, float]] = {side: {} for side in Side}
@@ -199,34 +202,34 @@ def _loads(sides: Mapping[Side, KeyProfile], sketches: Mapping[Side, KeySketch])
             if label in nulls:
                 continue
             values = literals[side].get(label) or literals[side.other].get(label)
-            # A text without a literal is not that of a literal, but for one by chance: an estimate, no more.
+            # The text of a key without a literal may equal that of a literal by chance. This is only an estimate.
             identity = label if values is None else identity_of(values)
             named.setdefault(identity, (label, values))
             rows[side][identity] = rows[side].get(identity, 0.0) + count
     even = {side: profile.even_rows for side, profile in sides.items()}
     left, right = rows[Side.LEFT], rows[Side.RIGHT]
     return tuple(
-        Load(label, left.get(identity, even[Side.LEFT]), right.get(identity, even[Side.RIGHT]), values)
+        KeyLoad(label, left.get(identity, even[Side.LEFT]), right.get(identity, even[Side.RIGHT]), values)
         for identity, (label, values) in named.items()
     )
 
 
 def _literals(sketch: KeySketch) -> Mapping[str, tuple[Scalar, ...]]:
-    """Of the hot keys, by label; none of a label that two of them have, as long texts may that are cut short."""
+    """Returns the literals of the hot keys by label, without labels of two keys: long texts are truncated."""
     labels = [label_of(key) for key in sketch.hot_keys]
     found = zip(labels, sketch.literals or (None,) * len(labels), strict=True)
     return {label: values for label, values in found if values is not None and labels.count(label) == 1}
 
 
 def _nulls(join: Join, side: Side, profile: KeyProfile, sketch: KeySketch) -> float:
-    if side not in KEEPS.get(join.kind, ()) or join.null_safe:
+    if side not in PRESERVED_SIDES.get(join.kind, ()) or join.null_safe:
         return 0.0
     return sketch.null_share * profile.rows
 
 
-def hot_loads(profile: JoinProfile, skew: SkewSettings) -> tuple[Load, ...]:
-    """Keys that would keep one task at work: of input, where one side of a key has more than `skew.factor` times what
-    that side's others leave to a slot, or of output, where it emits so much; and `skew.threshold` bytes of it.
+def hot_key_loads(profile: JoinProfile, skew: SkewSettings) -> tuple[KeyLoad, ...]:
+    """Returns the keys that would keep one task busy: those with more rows than `skew.factor` times the other keys'
+    rows per slot, and at least `skew.threshold` bytes, on one side or in the output.
     """
     emitted = profile.emitted_rows
     width = sum(profile.row_bytes.values())
@@ -242,23 +245,23 @@ def hot_loads(profile: JoinProfile, skew: SkewSettings) -> tuple[Load, ...]:
 
 
 def filtered_by_key(join: Join, statistics: Statistics, above: tuple[Scalar, ...]) -> bool:
-    """Whether one of these conditions, or one below, is about a key, so that it may be what removes the hot value. What
-    tells the parts of a join below apart removes none.
+    """Whether one of the conditions `above`, or one below the join, is on a key, and so may remove a hot key. The
+    conditions by which a split join below divides its rows do not count.
     """
-    join = replace(join, left=in_one_piece(join.left, statistics), right=in_one_piece(join.right, statistics))
+    join = replace(join, left=original_of(join.left, statistics), right=original_of(join.right, statistics))
     keys = _origins(join, (name for key in join.keys for scalar in key for name in scalar.columns))
     below = (_origins(node.input, node.condition.columns) for node in walk_up(join) if isinstance(node, Filter))
     return any(not keys.isdisjoint(names) for names in (*(_origins(join, one.columns) for one in above), *below))
 
 
 def _origins(node: Node, names: Iterable[str]) -> frozenset[str]:
-    """These columns of `node`, and those of tables that they are under another name."""
+    """Returns the columns `names` of `node`, and the table columns from which they come."""
     given = frozenset(names)
     return given.union(*(scanned_columns(node, (name,)) or () for name in given))
 
 
-def hot_nulls(profile: JoinProfile, skew: SkewSettings) -> tuple[Side, ...]:
-    """The sides that keep so many rows with a NULL key, which are all hashed to one task."""
+def sides_with_hot_nulls(profile: JoinProfile, skew: SkewSettings) -> tuple[Side, ...]:
+    """Returns the sides with a hot NULL key: they keep many such rows, and all are hashed to one task."""
     return tuple(
         side
         for side, rows in profile.nulls.items()
@@ -266,8 +269,8 @@ def hot_nulls(profile: JoinProfile, skew: SkewSettings) -> tuple[Side, ...]:
     )
 
 
-def kept_nulls(profile: JoinProfile) -> tuple[Side, ...]:
-    """The sides that keep rows with a NULL key, however few."""
+def sides_keeping_nulls(profile: JoinProfile) -> tuple[Side, ...]:
+    """Returns the sides that keep rows with a NULL key, even if they are few."""
     return tuple(side for side in Side if profile.nulls[side])
 
 
@@ -275,9 +278,9 @@ def _is_hot(rows: float, of_all: float, row_bytes: float, slots: int, skew: Skew
     return rows > skew.factor * max(of_all - rows, 0.0) / slots and rows * row_bytes >= max(skew.threshold, 1)
 
 
-def standing_out(profile: JoinProfile) -> tuple[Load, ...]:
-    """Keys that have more than an even task's share of a side's rows or of the emitted ones, two tasks a slot; the
-    one with the most to do where none has. What is joined apart where that is forced.
+def frequent_keys(profile: JoinProfile) -> tuple[KeyLoad, ...]:
+    """Returns the keys with more rows of a side, or of the output, than a task has on average, with two tasks per slot;
+    without such a key, the key with the most work. A forced strategy handles these keys.
     """
     least = 1 / (2 * profile.slots)
     emitted = profile.emitted_rows

@@ -8,37 +8,37 @@ from service.contract.options import JoinLocal, JoinShip, JoinSkew
 from service.contract.reports import Alternative
 from service.sql.statements.join_hints import HASHED_SIDE, refusal_of_local, refusal_of_pair, refusal_of_ship
 from workers.engine.plan.nodes import Join, Node
-from workers.engine.rules.joins.skew_cost import cost_apart, is_parted
+from workers.engine.rules.joins.skew_cost import split_join_cost, will_be_split
 from workers.engine.rules.joins.strategy_cost import (
-    NOTHING,
+    NOT_FORCED,
     SORTED,
-    Demand,
+    ForcedStrategy,
+    JoinAlgorithm,
     JoinSide,
-    Way,
-    broadcast_room,
+    broadcast_input,
+    broadcast_limit,
     cost_of,
-    demand_of,
-    demand_text,
+    forced_strategy,
     join_sides,
-    possible_ways,
-    sent_side,
+    possible_algorithms,
     skew_of,
+    strategy_text,
     with_choice,
 )
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.statistics.partitioning import BROADCAST_BYTES, broadcast_side
 
 MIN_ROWS = 1_000_000
-"""Rows of both sides below which nothing is decided: no way takes long."""
+"""Rows of both sides below which the rule decides nothing: any algorithm is fast."""
 
 CLEAR_GAIN = 1.5
-"""How many times as much Spark's sort-merge must cost for AUTO to leave it."""
+"""AUTO replaces Spark's sort-merge only if it costs at least so many times as much as the alternative."""
 
-_BROADCASTS = {Way.BROADCAST_LEFT, Way.BROADCAST_RIGHT}
+_BROADCASTS = {JoinAlgorithm.BROADCAST_LEFT, JoinAlgorithm.BROADCAST_RIGHT}
 
 
 class JoinStrategy:
-    """Decides which side of a join is sent whole, or hashed, and which are parted by the key, sorted and merged.
+    """Decides whether a join broadcasts a side, hashes a side, or sorts and merges both.
 
     >>> uid, owner = column("o.uid", BIGINT), column("u.uid", BIGINT)
     >>> orders = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"),))
@@ -54,32 +54,32 @@ class JoinStrategy:
       Scan orders AS o [o.uid]
       Scan users AS u [u.uid]
 
-    Spark itself broadcasts a side whose files are below 10 MB, and else sorts and merges, until its adaptive execution
-    sees that a side came out small. The choice becomes Spark's hint, which adaptive execution keeps to.
-    `joins/strategy_cost.py` has the formulas.
+    Spark itself broadcasts a side whose files are below 10 MB. Otherwise it sorts and merges, unless its adaptive
+    execution finds at run time that a side is small. The choice becomes a Spark hint, which adaptive execution follows.
+    `strategy_cost.py` has the formulas.
 
     Fires when:
-        - `join.ship` or `join.local` is forced, by a hint, by the join itself or by the settings: what is left open is
-          then chosen by cost, or is sort-merge, or the hash table of the forced side behind a shuffle; or
-        - both are AUTO, a million rows come in, and a broadcast costs clearly less than sort-merge and surely fits in
-          memory, beside those of the joins below: by the rows in the files, whatever a condition may leave, and by how
-          wide texts are in a few of them, with a margin; or
-        - both are AUTO and Spark would broadcast a side, for its files are small, whose rows do not fit in memory, or
-          may not where `eager_aggregation` has asked for that: it is sort-merge then.
+        - `join.ship` or `join.local` is forced, by a hint, by the join itself or by the settings: the other one is
+          then chosen by cost; without a clear gain it is sort-merge, or the forced side is hashed after a shuffle; or
+        - both are AUTO, the input has a million rows, and a broadcast costs clearly less than sort-merge and is certain
+          to fit in memory together with the broadcasts of the joins below: this uses the number of rows in the files,
+          without the effect of conditions, and the length of strings in a few rows, with a margin; or
+        - both are AUTO and Spark would broadcast a side because its files are small, but its rows do not fit in memory,
+          or, if `eager_aggregation` requested the broadcast, may not fit: the rule then chooses sort-merge.
 
     Does not fire when:
         - the join has no key and nothing is forced;
-        - a rule has given the join another kind, for which Spark has not what is forced;
-        - it is AUTO and Spark broadcasts a side by itself that may fit in memory, or does so on a hint, for
-          `eager_aggregation` has aggregated the side, and it surely fits;
-        - it is AUTO and a broadcast beats sort-merge for a hot key alone, which `skewed_join` joins apart for less;
-        - it is AUTO and `join.skew` is forced, and parts the join: no side is broadcast then, whatever it would cost;
+        - a rule changed the kind of the join, and Spark does not support what is forced for the new kind;
+        - it is AUTO and Spark broadcasts a side that may fit in memory, or a side that `eager_aggregation` aggregated
+          and hinted and that is certain to fit;
+        - it is AUTO and a broadcast beats sort-merge only because of a hot key, which `skewed_join` handles for less;
+        - it is AUTO and `join.skew` is forced and splits the join: then no side is broadcast, at any cost;
         - it is AUTO and the size of a side is not known, or there are few rows, or no broadcast is clearly cheaper and
-          safe (no side is with computed texts, or with texts of files that cannot be read): a hash table behind a
-          shuffle, which cannot spill, is for those who ask for it, or for REPARTITION.
+          safe (a side with computed strings, or strings from files that cannot be read, is never safe). A hash table
+          after a shuffle cannot spill: the rule uses it only if it is forced, or with REPARTITION.
 
     Why the result is the same:
-        every way joins the same rows by the same condition; only the order of the rows that come out differs.
+        every algorithm joins the same rows by the same condition; only the order of the output rows differs.
 
     Settings read:
         join.ship, join.local, join.skew, skew.factor, skew.threshold
@@ -88,183 +88,204 @@ class JoinStrategy:
     name = "join_strategy"
 
     def match(self, node: Node, ctx: RuleContext) -> Match[Join] | Skip | None:
-        """As the class says; None for anything but a join, and for one without keys of which nothing is demanded."""
+        """Returns None for other nodes than joins, and for joins without keys for which nothing is forced."""
         if not isinstance(node, Join):
             return None
-        ship, local = _demand(node, ctx)
-        if (ship, local) == NOTHING:
-            return _decide_by_cost(node, ctx) if node.keys else None
+        ship, local = _forced(node, ctx)
+        if (ship, local) == NOT_FORCED:
+            return _choose_algorithm_by_cost(node, ctx) if node.keys else None
         refusal = (
             refusal_of_pair(ship, local)
             or refusal_of_ship(node.kind, ship, bool(node.keys))
             or refusal_of_local(node.kind, local, bool(node.keys))
         )
         if refusal is not None:
-            return Skip(f"{demand_text(ship, local)} cannot be had: {refusal}.")
+            return Skip(f"{strategy_text(ship, local)} is not supported for this join: {refusal}.")
         return _decide_forced(node, ship, local, ctx)
 
     def rewrite(self, match: Match[Join], ctx: RuleContext, /) -> Node:
-        """The join with its strategy."""
+        """Returns the join with its strategy."""
         node = match.node
-        ship, local = Way(match.choice).pair
-        return with_choice(node, ship, local if node.keys else JoinLocal.AUTO, _demand(node, ctx))
+        ship, local = JoinAlgorithm(match.choice).pair
+        return with_choice(node, ship, local if node.keys else JoinLocal.AUTO, _forced(node, ctx))
 
 
-def _demand(node: Join, ctx: RuleContext) -> Demand:
-    return demand_of(node, ctx.settings.join.ship, ctx.settings.join.local)
+def _forced(node: Join, ctx: RuleContext) -> ForcedStrategy:
+    return forced_strategy(node, ctx.settings.join.ship, ctx.settings.join.local)
 
 
 def _decide_forced(node: Join, ship: JoinShip, local: JoinLocal, ctx: RuleContext) -> Match[Join]:
-    ways = possible_ways(node, ship, local)
-    if _is_parted(node, ctx):
-        ways = tuple(way for way in ways if way not in _BROADCASTS)
+    algorithms = possible_algorithms(node, ship, local)
+    if _will_be_split(node, ctx):
+        algorithms = tuple(algorithm for algorithm in algorithms if algorithm not in _BROADCASTS)
     sides = join_sides(node, ctx.statistics) if node.keys else None
-    # Sort-merge comes first, and a hash table behind a shuffle before one of a broadcast.
-    chosen = ways[0]
-    if sides is not None and _doubt(sides) is None:
-        safe = [way for way in ways if way is chosen or _is_safe(way, sides, ctx)]
-        best = min(safe, key=lambda way: cost_of(way, *sides, ctx.statistics.slots).slowest)
+    # Sort-merge is the first, and a hash table after a shuffle is before one of a broadcast.
+    chosen = algorithms[0]
+    if sides is not None and _too_few_rows(sides) is None:
+        safe = [algorithm for algorithm in algorithms if algorithm is chosen or _is_safe(algorithm, sides, ctx)]
+        best = min(safe, key=lambda algorithm: cost_of(algorithm, *sides, ctx.statistics.slots).slowest)
         chosen = best if _is_clear_gain(best, chosen, sides, ctx) else chosen
-    reason = f"{demand_text(ship, local)} is forced for this join{_misfit(node, ship, ctx)}."
-    return Match(node, chosen.value, reason, _alternatives(ways, sides, chosen, ctx))
+    reason = f"{strategy_text(ship, local)} is forced for this join{_memory_warning(node, ship, ctx)}."
+    return Match(node, chosen.value, reason, _alternatives(algorithms, sides, chosen, ctx))
 
 
-def _misfit(node: Join, ship: JoinShip, ctx: RuleContext) -> str:
-    """What speaks against a broadcast that is forced, for the end of a sentence; nothing where it is expected to fit,
-    or no size is known.
+def _memory_warning(node: Join, ship: JoinShip, ctx: RuleContext) -> str:
+    """Returns the end of a sentence that warns of a forced broadcast that is not expected to fit in memory; an empty
+    text where it is expected to fit, or no size is known.
     """
     sides = join_sides(node, ctx.statistics) if ship in HASHED_SIDE else None
-    side = None if sides is None else sent_side(ship, sides)
+    side = None if sides is None else broadcast_input(ship, sides)
     if side is None or side.may_fit_in_broadcast(ctx.statistics):
         return ""
-    name, room = "left" if ship is JoinShip.BROADCAST_LEFT else "right", broadcast_room(ctx.statistics)
-    beside = f", beside {_mb(side.beside)} of the joins below" if side.beside else ""
+    name, limit = "left" if ship is JoinShip.BROADCAST_LEFT else "right", broadcast_limit(ctx.statistics)
+    others = side.other_broadcasts
+    in_addition = f", in addition to {_megabytes(others)} for the joins below" if others else ""
     return (
-        f", but its {name} side is not expected to fit in memory: about {round(side.rows):,} rows, or "
-        f"{_mb(side.least_bytes)} at least{beside}, where a broadcast may take {_mb(room)}"
+        f", but its {name} side is not expected to fit in memory: about {round(side.rows):,} rows take at least "
+        f"{_megabytes(side.min_bytes)}{in_addition}; the limit of a broadcast is {_megabytes(limit)}"
     )
 
 
-def _mb(size: float) -> str:
+def _megabytes(size: float) -> str:
     return f"{math.ceil(size / (1 << 20)):,} MB"
 
 
-def _decide_by_cost(node: Join, ctx: RuleContext) -> Match[Join] | Skip:
+def _choose_algorithm_by_cost(node: Join, ctx: RuleContext) -> Match[Join] | Skip:
     sides = join_sides(node, ctx.statistics)
     ship = broadcast_side(node, ctx.statistics)
     if ship is not None:
-        return _by_spark(node, ship, sides, ctx)
+        return _match_spark_broadcast(node, ship, sides, ctx)
     if sides is None:
         return Skip("The size of a side is not known: the join is left to Spark.")
-    ways = possible_ways(node, JoinShip.AUTO, JoinLocal.AUTO)
-    doubt = _doubt(sides)
-    if doubt is not None:
-        return Skip(doubt, _alternatives(ways, sides, Way.SORT_MERGE, ctx))
-    # A hash table behind a shuffle cannot spill where a sort can: it is taken where it is asked for.
-    safe = [way for way in ways if way is Way.SORT_MERGE or (way in _BROADCASTS and _is_safe(way, sides, ctx))]
-    best = min(safe, key=lambda way: cost_of(way, *sides, ctx.statistics.slots).slowest)
-    if not _is_clear_gain(best, Way.SORT_MERGE, sides, ctx):
-        unsafe = "" if len(safe) > 1 else ", or surely fits in memory"
+    algorithms = possible_algorithms(node, JoinShip.AUTO, JoinLocal.AUTO)
+    too_few = _too_few_rows(sides)
+    if too_few is not None:
+        return Skip(too_few, _alternatives(algorithms, sides, JoinAlgorithm.SORT_MERGE, ctx))
+    # A hash table after a shuffle cannot spill, but a sort can: AUTO never chooses the hash table.
+    safe = [
+        algorithm
+        for algorithm in algorithms
+        if algorithm is JoinAlgorithm.SORT_MERGE or (algorithm in _BROADCASTS and _is_safe(algorithm, sides, ctx))
+    ]
+    best = min(safe, key=lambda algorithm: cost_of(algorithm, *sides, ctx.statistics.slots).slowest)
+    if not _is_clear_gain(best, JoinAlgorithm.SORT_MERGE, sides, ctx):
+        unsafe = "" if len(safe) > 1 else " and is certain to fit in memory"
         reason = f"No broadcast costs clearly less than sort-merge{unsafe}: the join is left to Spark."
-        return Skip(reason + _if_parted_by_key(node, ctx), _alternatives(ways, sides, Way.SORT_MERGE, ctx))
-    side, index = ("left", 0) if best is Way.BROADCAST_LEFT else ("right", 1)
-    if _is_parted(node, ctx):
-        forced = skew_of(node, ctx.settings.join.skew)
-        reason = f"join.skew is {forced}: to send the {side} side whole would cost less, but part no hot keys."
-        return Skip(reason, _alternatives(ways, sides, Way.SORT_MERGE, ctx))
-    if _is_beaten_by_parts(best, node, sides, ctx):
-        reason = (
-            f"To send the {side} side whole costs more than to join the hot keys apart and sort and merge the rest."
+        return Skip(
+            reason + _choice_if_repartitioned(node, ctx),
+            _alternatives(algorithms, sides, JoinAlgorithm.SORT_MERGE, ctx),
         )
-        return Skip(reason, _alternatives(ways, sides, Way.SORT_MERGE, ctx))
-    most = sides[index].most or 0.0
+    side, index = ("left", 0) if best is JoinAlgorithm.BROADCAST_LEFT else ("right", 1)
+    if _will_be_split(node, ctx):
+        forced = skew_of(node, ctx.settings.join.skew)
+        reason = (
+            f"join.skew is {forced}: broadcasting the {side} side would cost less, but it would not split hot keys."
+        )
+        return Skip(reason, _alternatives(algorithms, sides, JoinAlgorithm.SORT_MERGE, ctx))
+    if _is_split_cheaper(best, node, sides, ctx):
+        reason = (
+            f"Broadcasting the {side} side costs more than joining the hot keys separately and the rest by sort-merge."
+        )
+        return Skip(reason, _alternatives(algorithms, sides, JoinAlgorithm.SORT_MERGE, ctx))
+    most = sides[index].max_rows or 0.0
     reason = (
-        f"The {side} side has at most {round(most):,} rows, which fit in memory: sent whole, it spares the shuffle."
+        f"The {side} side has at most {round(most):,} rows, which fit in memory: broadcasting it avoids the shuffle."
     )
-    return Match(node, best.value, reason, _alternatives(ways, sides, best, ctx))
+    return Match(node, best.value, reason, _alternatives(algorithms, sides, best, ctx))
 
 
-def _if_parted_by_key(node: Join, ctx: RuleContext) -> str:
-    """What would be chosen if a shuffle were forced, as one more sentence; nothing where that is sort-merge too."""
+def _choice_if_repartitioned(node: Join, ctx: RuleContext) -> str:
+    """Returns a sentence on what would be chosen if a shuffle were forced; an empty text if that is sort-merge."""
     found = _decide_forced(node, JoinShip.REPARTITION, JoinLocal.AUTO, ctx)
-    if found.choice == Way.SORT_MERGE.value:
+    if found.choice == JoinAlgorithm.SORT_MERGE.value:
         return ""
-    return f" With join.ship REPARTITION it would be {found.choice}."
+    return f" With join.ship REPARTITION the choice would be {found.choice}."
 
 
-def _is_parted(node: Join, ctx: RuleContext) -> bool:
-    """Whether hot keys are parted because that is forced: a side that is sent whole by choice would undo it."""
-    return is_parted(node, skew_of(node, ctx.settings.join.skew), _demand(node, ctx), ctx.statistics, ctx.above)
+def _will_be_split(node: Join, ctx: RuleContext) -> bool:
+    """Whether `skewed_join` will split the join because that is forced; a broadcast chosen here would prevent it."""
+    return will_be_split(node, skew_of(node, ctx.settings.join.skew), _forced(node, ctx), ctx.statistics, ctx.above)
 
 
-def _is_beaten_by_parts(best: Way, node: Join, sides: tuple[JoinSide, JoinSide], ctx: RuleContext) -> bool:
-    """Whether it is a hot key alone that makes sort-merge dear, which `skewed_join` will join apart: on many slots the
-    driver sends the smaller side to all of them longer than they take to sort and merge both.
+def _is_split_cheaper(best: JoinAlgorithm, node: Join, sides: tuple[JoinSide, JoinSide], ctx: RuleContext) -> bool:
+    """Whether only a hot key makes sort-merge expensive, and `skewed_join` can handle it for less than `best` costs:
+    with many slots, a broadcast by the driver takes longer than sorting and merging both sides in all slots.
     """
     if skew_of(node, ctx.settings.join.skew) is JoinSkew.NONE:
         return False
-    apart = cost_apart(node, ctx.statistics, ctx.settings.skew, ctx.above)
-    # Sorting counts for more in the costs of whole joins.
+    split_cost = split_join_cost(node, ctx.statistics, ctx.settings.skew, ctx.above)
+    # In the costs of whole joins, sorting has a larger weight.
     return (
-        apart is not None and apart.slowest * SORTED * CLEAR_GAIN <= cost_of(best, *sides, ctx.statistics.slots).slowest
+        split_cost is not None
+        and split_cost.slowest * SORTED * CLEAR_GAIN <= cost_of(best, *sides, ctx.statistics.slots).slowest
     )
 
 
-def _by_spark(
+def _match_spark_broadcast(
     node: Join, ship: JoinShip, sides: tuple[JoinSide, JoinSide] | None, ctx: RuleContext
 ) -> Match[Join] | Skip:
-    """A side has files so small that Spark broadcasts it, whatever they hold: a file of one value that repeats has
-    hundreds of rows a byte.
+    """Decides about a side that Spark broadcasts because its files are small. Such a side may still be too large: a
+    file in which one value repeats has hundreds of rows per byte.
     """
     small = f"its files are below {BROADCAST_BYTES >> 20} MB"
     name = "left" if ship is JoinShip.BROADCAST_LEFT else "right"
-    side = None if sides is None else sent_side(ship, sides)
-    ways = possible_ways(node, JoinShip.AUTO, JoinLocal.AUTO)
-    if side is None or not _must_not_be_sent(node, side, ctx):
-        # None is chosen by the engine, which is not held to an estimate of what Spark sends.
-        sent = _alternatives(ways, sides, None, ctx)
+    side = None if sides is None else broadcast_input(ship, sides)
+    algorithms = possible_algorithms(node, JoinShip.AUTO, JoinLocal.AUTO)
+    if side is None or not _must_prevent_broadcast(node, side, ctx):
+        # Spark chooses, not this rule: no alternative is marked as chosen.
+        sent = _alternatives(algorithms, sides, None, ctx)
         if node.strategy.ship is not JoinShip.AUTO:
-            return Skip(f"The {name} side, which is aggregated now, is broadcast as Spark would have: {small}.", sent)
+            return Skip(f"The {name} side, now aggregated, is still broadcast, as by Spark itself: {small}.", sent)
         return Skip(f"Spark broadcasts a side by itself: {small}.", sent)
-    reason = f"Spark would broadcast the {name} side, for {small}: its {round(side.rows):,} rows do not fit in memory."
-    return Match(node, Way.SORT_MERGE.value, reason, _alternatives(ways, sides, Way.SORT_MERGE, ctx))
+    reason = f"Spark would broadcast the {name} side ({small}), but its {round(side.rows):,} rows do not fit in memory."
+    return Match(
+        node, JoinAlgorithm.SORT_MERGE.value, reason, _alternatives(algorithms, sides, JoinAlgorithm.SORT_MERGE, ctx)
+    )
 
 
-def _must_not_be_sent(node: Join, side: JoinSide, ctx: RuleContext) -> bool:
-    """Whether Spark is to be kept from sending `side`: where it cannot fit. Where a rule has asked for the broadcast,
-    of a side that is aggregated now, already where that may not fit, beside what joins below send by now.
+def _must_prevent_broadcast(node: Join, side: JoinSide, ctx: RuleContext) -> bool:
+    """Whether the rule must keep Spark from broadcasting `side`: if it cannot fit in memory. If a rule requested the
+    broadcast of the aggregated side, it is enough that it may not fit together with the broadcasts of joins below.
     """
     if node.strategy.ship is JoinShip.AUTO:
         return side.is_too_large(ctx.statistics)
     return not side.fits_in_broadcast(ctx.statistics)
 
 
-def _doubt(sides: tuple[JoinSide, JoinSide]) -> str | None:
+def _too_few_rows(sides: tuple[JoinSide, JoinSide]) -> str | None:
+    """Returns the reason of a skip if the sides have too few rows, otherwise None."""
     rows = round(sides[0].rows + sides[1].rows)
     if rows < MIN_ROWS:
-        return f"{rows:,} rows are too few to decide anything on (below {MIN_ROWS:,}): the join is left to Spark."
+        return f"{rows:,} rows are too few for a decision by cost (below {MIN_ROWS:,}): the join is left to Spark."
     return None
 
 
-def _is_safe(way: Way, sides: tuple[JoinSide, JoinSide], ctx: RuleContext) -> bool:
-    """Whether the hashed side surely fits, and Spark would not do better by what it sees while it runs."""
-    build, probe = sides if way.value.endswith("LEFT") else (sides[1], sides[0])
-    if way in _BROADCASTS:
+def _is_safe(algorithm: JoinAlgorithm, sides: tuple[JoinSide, JoinSide], ctx: RuleContext) -> bool:
+    """Whether the hashed side is certain to fit, and adaptive execution could not choose better at run time."""
+    build, probe = sides if algorithm.value.endswith("LEFT") else (sides[1], sides[0])
+    if algorithm in _BROADCASTS:
         return build.fits_in_broadcast(ctx.statistics)
-    # A hint keeps adaptive execution from broadcasting a side that came out small behind a condition or a group.
+    # A hint keeps adaptive execution from broadcasting a side that is small after a condition or an aggregate.
     may_shrink = not build.is_exact or not probe.is_exact
     return not may_shrink and build.rows * build.width > 2 * BROADCAST_BYTES and build.fits_in_task(ctx.statistics)
 
 
-def _is_clear_gain(way: Way, other: Way, sides: tuple[JoinSide, JoinSide], ctx: RuleContext) -> bool:
+def _is_clear_gain(
+    algorithm: JoinAlgorithm, other: JoinAlgorithm, sides: tuple[JoinSide, JoinSide], ctx: RuleContext
+) -> bool:
     slots = ctx.statistics.slots
-    return cost_of(way, *sides, slots).slowest * CLEAR_GAIN <= cost_of(other, *sides, slots).slowest
+    return cost_of(algorithm, *sides, slots).slowest * CLEAR_GAIN <= cost_of(other, *sides, slots).slowest
 
 
 def _alternatives(
-    ways: tuple[Way, ...], sides: tuple[JoinSide, JoinSide] | None, chosen: Way | None, ctx: RuleContext
+    algorithms: tuple[JoinAlgorithm, ...],
+    sides: tuple[JoinSide, JoinSide] | None,
+    chosen: JoinAlgorithm | None,
+    ctx: RuleContext,
 ) -> tuple[Alternative, ...]:
     if sides is None:
         return ()
     slots = ctx.statistics.slots
-    return tuple(cost_of(way, *sides, slots).alternative(way.value, chosen or "") for way in ways)
+    return tuple(
+        cost_of(algorithm, *sides, slots).alternative(algorithm.value, chosen or "") for algorithm in algorithms
+    )

@@ -1,8 +1,8 @@
-"""What joining the hot keys of a join apart, or salting them, costs.
+"""Plans and costs of a join that handles its hot keys separately: by isolation or by salting.
 
-In rows handled by the slowest task, all phases added, as in `workers.engine.rules.distinct.aggregate_cost`: a row that
-is sent, read, sorted or emitted costs 1 each time. A key of l and r rows costs the task that it is hashed to l + r rows
-read and sorted and, in an inner join, l * r emitted.
+Costs are rows that the slowest task handles, all phases added, as in `workers.engine.rules.distinct.aggregate_cost`: a
+row costs 1 each time that it is sent, read, sorted or emitted. For a key with l and r rows, one task reads and sorts
+l + r rows and, in an inner join, emits l * r.
 """
 
 from __future__ import annotations
@@ -18,104 +18,106 @@ from workers.engine.plan.nodes import Join, Node, inputs_of
 from workers.engine.rules.distinct.aggregate_cost import PARSED, Cost
 from workers.engine.rules.joins.hot_keys import (
     JoinProfile,
-    Load,
+    KeyLoad,
     filtered_by_key,
-    hot_loads,
-    hot_nulls,
+    frequent_keys,
+    hot_key_loads,
     join_profile,
-    kept_nulls,
-    standing_out,
+    sides_keeping_nulls,
+    sides_with_hot_nulls,
 )
 from workers.engine.rules.joins.skew_rewrite import (
-    MOST_PARTED,
-    PROBES,
+    MAX_NESTED_SPLITS,
+    PROBE_SIDES,
     HotPart,
     Side,
-    can_pass_nulls,
+    nulls_can_bypass,
     refusal_of,
     salt_columns,
 )
-from workers.engine.rules.joins.strategy_cost import NOTHING, Demand, demand_of, skew_of
-from workers.engine.statistics.cardinality import in_one_piece
+from workers.engine.rules.joins.strategy_cost import NOT_FORCED, ForcedStrategy, forced_strategy, skew_of
+from workers.engine.statistics.cardinality import original_of
 from workers.engine.statistics.model import Statistics, once_per_node
 from workers.engine.statistics.partitioning import is_broadcast
 
 RESCAN = 0.1
-"""What a row costs that a part of the join reads and drops at once: its key is decoded and compared. Of a
-text file, all of it is parsed (`PARSED`)."""
+"""The cost of a row that a part of the join reads and drops: its key is decoded and compared. A row of a text file is
+parsed as a whole (`PARSED`)."""
 
 AQE_SKEWED_BYTES = 256 << 20
-"""`spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes`: AQE splits larger partitions by their map blocks."""
+"""`spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes`: AQE splits larger partitions at their map blocks."""
 
 AQE_SPLIT_BYTES = 64 << 20
-"""`spark.sql.adaptive.advisoryPartitionSizeInBytes`: into parts of this size."""
+"""`spark.sql.adaptive.advisoryPartitionSizeInBytes`: AQE splits them into parts of this size."""
 
 TASKS_PER_SLOT = 4
-"""Tasks that a hot key is parted over: enough that the last of them are short."""
+"""Tasks per slot for a hot key: so many that the last of them are short."""
 
 _SALTED_UNEVENLY = 2.0
-"""Salts are hashed to as many tasks: where one is expected on each, some task has several and many have none."""
+"""There are as many tasks as salts, and salts are hashed: some tasks get several salts, and many get none."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way of running a join: its parts, the sides whose NULL keys go past it, and what it costs."""
+class SkewPlan:
+    """A plan for the hot keys of a join: the parts, the sides whose NULL keys bypass the join, and the cost."""
 
     parts: tuple[HotPart, ...]
     nulls: tuple[Side, ...]
     cost: Cost
 
 
-def isolate_way(join: Join, profile: JoinProfile, hot: Sequence[Load], nulls: Sequence[Side]) -> Way | None:
-    """The keys of `hot` whose build rows may be broadcast, and `nulls`, apart; None where that is nothing."""
-    chosen: dict[Side, list[Load]] = {side: [] for side in Side}
-    room = dict.fromkeys(Side, profile.room)
+def isolation_plan(join: Join, profile: JoinProfile, hot: Sequence[KeyLoad], nulls: Sequence[Side]) -> SkewPlan | None:
+    """Returns a plan that isolates the keys of `hot` whose build rows may be broadcast, and in which NULL keys of the
+    sides `nulls` bypass the join; None if neither applies.
+    """
+    chosen: dict[Side, list[KeyLoad]] = {side: [] for side in Side}
+    free = dict.fromkeys(Side, profile.broadcast_limit)
     for load in sorted(hot, key=lambda load: -profile.handled(load)):
-        # The side with more to send is the one that stays or is parted; where it must, the other.
-        for probe in sorted(PROBES[join.kind], key=lambda side: -load.rows(side) * profile.row_bytes[side]):
+        # The side with more bytes is the probe if the kind of join allows it, otherwise the other side.
+        for probe in sorted(PROBE_SIDES[join.kind], key=lambda side: -load.rows(side) * profile.row_bytes[side]):
             build = load.rows(probe.other) * profile.hashed_bytes[probe.other]
-            if load.literals is not None and build <= room[probe]:
+            if load.literals is not None and build <= free[probe]:
                 chosen[probe].append(load)
-                room[probe] -= build
+                free[probe] -= build
                 break
     parts = tuple(_broadcast_part(profile, probe, loads) for probe, loads in chosen.items() if loads)
-    passing = tuple(side for side in nulls if can_pass_nulls(join, side))
-    if not parts and not passing:
+    bypassing = tuple(side for side in nulls if nulls_can_bypass(join, side))
+    if not parts and not bypassing:
         return None
-    apart = [load for loads in chosen.values() for load in loads]
+    handled = [load for loads in chosen.values() for load in loads]
     added = [_broadcast_cost(profile, part, chosen[part.probe]) for part in parts]
-    return Way(parts, passing, _apart(profile, apart, passing, added))
+    return SkewPlan(parts, bypassing, _split_cost(profile, handled, bypassing, added))
 
 
-def salt_way(join: Join, profile: JoinProfile, hot: Sequence[Load], nulls: Sequence[Side]) -> Way | None:
-    """The keys of `hot` salted on the side with more rows, if it may be, or else on the other, where the copies are
-    fewer than the rows that the key makes anyhow; None where that is none of them.
+def salting_plan(join: Join, profile: JoinProfile, hot: Sequence[KeyLoad], nulls: Sequence[Side]) -> SkewPlan | None:
+    """Returns a plan that salts the keys of `hot` on the side with more rows, or on the other side if only that is
+    possible. A key is salted if it makes fewer copies than it makes rows without a salt. None if no key is salted.
     """
-    chosen: dict[Side, list[Load]] = {side: [] for side in Side}
+    chosen: dict[Side, list[KeyLoad]] = {side: [] for side in Side}
     salts = _tasks(profile)
     for load in hot:
-        for probe in sorted(PROBES[join.kind], key=lambda side: -load.rows(side)):
-            bearable = load.rows(probe.other) * salts <= profile.handled(load)
-            if load.literals is not None and bearable and salt_columns(join, probe):
+        for probe in sorted(PROBE_SIDES[join.kind], key=lambda side: -load.rows(side)):
+            is_worthwhile = load.rows(probe.other) * salts <= profile.handled(load)
+            if load.literals is not None and is_worthwhile and salt_columns(join, probe):
                 chosen[probe].append(load)
                 break
     parts = tuple(_part(probe, loads, salts=salts) for probe, loads in chosen.items() if loads)
     if not parts:
         return None
-    passing = tuple(side for side in nulls if can_pass_nulls(join, side))
-    apart = [load for loads in chosen.values() for load in loads]
+    bypassing = tuple(side for side in nulls if nulls_can_bypass(join, side))
+    handled = [load for loads in chosen.values() for load in loads]
     added = [_salt_cost(profile, part, chosen[part.probe]) for part in parts]
-    return Way(parts, passing, _apart(profile, apart, passing, added))
+    return SkewPlan(parts, bypassing, _split_cost(profile, handled, bypassing, added))
 
 
-def salt_in_one_reading(
-    probe: Side, join: Join, profile: JoinProfile, hot: Sequence[Load], nulls: Sequence[Side]
-) -> Way | None:
-    """The keys of `hot` salted on the side `probe`, whose rows with a NULL key are spread too, while they are read for
-    the join as a whole (`workers.engine.rules.joins.skew_rewrite`); the other side is read twice. None where that is
-    nothing.
+def salting_plan_in_one_read(
+    probe: Side, join: Join, profile: JoinProfile, hot: Sequence[KeyLoad], nulls: Sequence[Side]
+) -> SkewPlan | None:
+    """Returns a plan that salts the keys of `hot` on the side `probe` and distributes its rows with a NULL key, while
+    that side is read once for the whole join (`salted_in_one_read`); the other side is read twice. None if there is
+    nothing to do.
     """
-    if probe not in PROBES[join.kind] or not salt_columns(join, probe):
+    if probe not in PROBE_SIDES[join.kind] or not salt_columns(join, probe):
         return None
     salts = _tasks(profile)
     chosen = [
@@ -127,87 +129,94 @@ def salt_in_one_reading(
     part = _part(probe, chosen, salts=salts)
     added = [_salt_cost(profile, part, chosen)] if chosen else []
     added += [_spread_cost(profile, side) for side in spread]
-    return Way((part,) if chosen else (), spread, _apart(profile, chosen, spread, added, once=frozenset({probe})))
+    return SkewPlan(
+        (part,) if chosen else (), spread, _split_cost(profile, chosen, spread, added, once=frozenset({probe}))
+    )
 
 
-WayMaker = Callable[[Join, JoinProfile, Sequence[Load], Sequence[Side]], Way | None]
-"""Parts a join by keys that are hot, and by sides that have NULL keys."""
+SkewPlanner = Callable[[Join, JoinProfile, Sequence[KeyLoad], Sequence[Side]], SkewPlan | None]
+"""Returns a plan for hot keys and for sides with NULL keys; None if it does not apply."""
 
-WAYS: Mapping[JoinSkew, WayMaker] = {JoinSkew.ISOLATE: isolate_way, JoinSkew.SALT: salt_way}
-"""How each strategy of the setting parts a join."""
+SKEW_PLANNERS: Mapping[JoinSkew, SkewPlanner] = {JoinSkew.ISOLATE: isolation_plan, JoinSkew.SALT: salting_plan}
+"""The planner of each strategy of `join.skew`."""
 
 
 def may_be_salted(local: JoinLocal) -> bool:
-    """Whether `local`, which is demanded, allows salted keys: they are sorted and merged."""
+    """Whether `local`, a forced strategy, allows salted keys, which require sort-merge."""
     return local in {JoinLocal.AUTO, JoinLocal.SORT_MERGE}
 
 
-def is_parted(
-    join: Join, wanted: JoinSkew, demand: Demand, statistics: Statistics, above: tuple[Scalar, ...] = ()
+def will_be_split(
+    join: Join, skew: JoinSkew, forced: ForcedStrategy, statistics: Statistics, above: tuple[Scalar, ...] = ()
 ) -> bool:
-    """Whether `wanted` is forced, and will part `join`, of which `demand` is demanded beside: so long as no other rule
-    sends a side whole, or aggregates it. Joins below count that it will part too, for which nothing else is demanded.
+    """Whether `skew`, if it is forced, will split `join`, for which `forced` is forced as well, unless another rule
+    broadcasts or aggregates a side. Joins below that it will split too count if nothing else is forced for them.
     """
 
-    def parts(below: Join) -> bool:
-        return _will_part(below, skew_of(below, wanted), demand_of(below, *NOTHING), statistics)
+    def is_split(below: Join) -> bool:
+        return _is_splittable(below, skew_of(below, skew), forced_strategy(below, *NOT_FORCED), statistics)
 
-    return _will_part(join, wanted, demand, statistics, above) and _parted_below(join, parts, statistics) < MOST_PARTED
+    return (
+        _is_splittable(join, skew, forced, statistics, above)
+        and _nested_splits(join, is_split, statistics) < MAX_NESTED_SPLITS
+    )
 
 
-def _parted_below(join: Join, parts: Callable[[Join], bool], statistics: Statistics) -> int:
-    """How many joins below one another it `parts` of those below `join`, at most `MOST_PARTED`: no more are parted."""
+def _nested_splits(join: Join, is_split: Callable[[Join], bool], statistics: Statistics) -> int:
+    """Returns how many nested joins below `join` are split, at most `MAX_NESTED_SPLITS`."""
 
     def along(node: Node) -> int:
         below = max(map(along, inputs_of(node)), default=0)
-        return below + (isinstance(node, Join) and below < MOST_PARTED and parts(node))
+        return below + (isinstance(node, Join) and below < MAX_NESTED_SPLITS and is_split(node))
 
-    return max(along(in_one_piece(side, statistics)) for side in (join.left, join.right))
+    return max(along(original_of(side, statistics)) for side in (join.left, join.right))
 
 
 @once_per_node
-def _will_part(
-    join: Join, wanted: JoinSkew, demand: Demand, statistics: Statistics, above: tuple[Scalar, ...] = ()
+def _is_splittable(
+    join: Join, skew: JoinSkew, forced: ForcedStrategy, statistics: Statistics, above: tuple[Scalar, ...] = ()
 ) -> bool:
-    make, (ship, local) = WAYS.get(wanted), demand
-    if make is None or ship in HASHED_SIDE or (demand == NOTHING and is_broadcast(join, statistics)):
+    make, (ship, local) = SKEW_PLANNERS.get(skew), forced
+    if make is None or ship in HASHED_SIDE or (forced == NOT_FORCED and is_broadcast(join, statistics)):
         return False
-    if wanted is JoinSkew.SALT and not may_be_salted(local):
+    if skew is JoinSkew.SALT and not may_be_salted(local):
         return False
     profile = None if refusal_of(join) else join_profile(join, statistics, above)
     if profile is None:
         return False
-    return make(join, profile, standing_out(profile), kept_nulls(profile)) is not None
+    return make(join, profile, frequent_keys(profile), sides_keeping_nulls(profile)) is not None
 
 
-def cost_apart(join: Join, statistics: Statistics, skew: SkewSettings, above: tuple[Scalar, ...]) -> Cost | None:
-    """What the join costs with its hot keys joined apart, or salted, the cheaper of the two; None where no key is hot,
-    or nothing can be done about it, for one because joins below are likely to be parted.
+def split_join_cost(join: Join, statistics: Statistics, skew: SkewSettings, above: tuple[Scalar, ...]) -> Cost | None:
+    """Returns the cost of the join with its hot keys isolated or salted, the cheaper of the two; None if no key is hot,
+    or the join cannot be split, for example because nested joins below are likely to be split.
     """
 
-    def parts(below: Join) -> bool:
-        return _cost_apart(below, statistics, skew) is not None
+    def is_split(below: Join) -> bool:
+        return _split_join_cost(below, statistics, skew) is not None
 
-    found = _cost_apart(join, statistics, skew, above)
-    return None if found is None or _parted_below(join, parts, statistics) >= MOST_PARTED else found
+    found = _split_join_cost(join, statistics, skew, above)
+    return None if found is None or _nested_splits(join, is_split, statistics) >= MAX_NESTED_SPLITS else found
 
 
 @once_per_node
-def _cost_apart(join: Join, statistics: Statistics, skew: SkewSettings, above: tuple[Scalar, ...] = ()) -> Cost | None:
+def _split_join_cost(
+    join: Join, statistics: Statistics, skew: SkewSettings, above: tuple[Scalar, ...] = ()
+) -> Cost | None:
     profile = None if refusal_of(join) else join_profile(join, statistics, above)
     if profile is None or filtered_by_key(join, statistics, above):
         return None
-    hot, nulls = hot_loads(profile, skew), hot_nulls(profile, skew)
-    ways = (isolate_way(join, profile, hot, nulls), salt_way(join, profile, hot, nulls))
-    return min((way.cost for way in ways if way is not None), key=lambda cost: cost.slowest, default=None)
+    hot, nulls = hot_key_loads(profile, skew), sides_with_hot_nulls(profile, skew)
+    plans = (isolation_plan(join, profile, hot, nulls), salting_plan(join, profile, hot, nulls))
+    return min((plan.cost for plan in plans if plan is not None), key=lambda cost: cost.slowest, default=None)
 
 
 def plain_cost(profile: JoinProfile) -> Cost:
-    """Spark's own join of rows hashed by the key; AQE parts what it sees to be skewed."""
+    """Returns the cost of Spark's own join of rows hashed by the key, with AQE's handling of skewed partitions."""
     return _ordinary(profile, profile.loads, tuple(Side), profile.rows)
 
 
-def _part(probe: Side, loads: Sequence[Load], tasks: int | None = None, salts: int | None = None) -> HotPart:
+def _part(probe: Side, loads: Sequence[KeyLoad], tasks: int | None = None, salts: int | None = None) -> HotPart:
     return HotPart(tuple(load.literals for load in loads if load.literals is not None), probe, tasks, salts)
 
 
@@ -215,8 +224,8 @@ def _tasks(profile: JoinProfile) -> int:
     return max(16, TASKS_PER_SLOT * profile.slots)
 
 
-def _ordinary(profile: JoinProfile, loads: Sequence[Load], nulls: Sequence[Side], sent: float) -> Cost:
-    """A join by hash of rows of which `loads` are the hot ones, where the NULLs of the sides `nulls` take part."""
+def _ordinary(profile: JoinProfile, loads: Sequence[KeyLoad], nulls: Sequence[Side], sent: float) -> Cost:
+    """Returns the cost of a shuffled join with the hot keys `loads` and the NULL keys of the sides `nulls`."""
     of_keys = [_on_one_task(profile, load) for load in loads]
     of_nulls = [3 * profile.nulls[side] for side in nulls if profile.nulls[side]]
     total = 2 * profile.other_rows + profile.other_out + sum(profile.handled(load) for load in loads)
@@ -226,28 +235,28 @@ def _ordinary(profile: JoinProfile, loads: Sequence[Load], nulls: Sequence[Side]
     return Cost(sent / profile.slots + hottest, sent, hottest)
 
 
-def _on_one_task(profile: JoinProfile, load: Load) -> float:
-    """Rows of a key that one task handles: all, but for what AQE parts by map blocks, where there are many."""
-    for probe in PROBES[profile.kind]:
+def _on_one_task(profile: JoinProfile, load: KeyLoad) -> float:
+    """Returns the rows of a key that one task handles: all of them, unless AQE splits the partition at map blocks."""
+    for probe in PROBE_SIDES[profile.kind]:
         size = load.rows(probe) * profile.row_bytes[probe]
-        if size >= AQE_SKEWED_BYTES and profile.even[probe]:
+        if size >= AQE_SKEWED_BYTES and profile.is_even[probe]:
             split = math.ceil(size / AQE_SPLIT_BYTES)
             return 2 * load.rows(probe.other) + (2 * load.rows(probe) + profile.out(load)) / split
     return profile.handled(load)
 
 
-def _apart(
+def _split_cost(
     profile: JoinProfile,
-    apart: Sequence[Load],
+    handled: Sequence[KeyLoad],
     nulls: Sequence[Side],
     added: Sequence[Cost],
     once: frozenset[Side] = frozenset(),
 ) -> Cost:
-    """The ordinary join of the rest, beside what the parts add, and every part's own reading of the tables, but of
-    those that are read `once`.
+    """Returns the cost of the ordinary join of the rest, plus the costs `added` by the parts, plus the cost of reading
+    the sides again for each part, except the sides that are read `once`.
     """
-    left = [load for load in profile.loads if load not in apart]
-    moved = sum(load.left + load.right for load in apart) + sum(profile.nulls[side] for side in nulls)
+    left = [load for load in profile.loads if load not in handled]
+    moved = sum(load.left + load.right for load in handled) + sum(profile.nulls[side] for side in nulls)
     rest = _ordinary(
         replace(profile, nulls={side: 0.0 if side in nulls else rows for side, rows in profile.nulls.items()}),
         left,
@@ -257,9 +266,9 @@ def _apart(
     read = {side: 0.0 if side in once else _reread(profile, side) for side in Side}
     reread = (sum(read.values()) * len(added) + sum(read[side] for side in nulls)) / profile.slots
     if not once:
-        # A part's filter on the key leaves the other tables of a join below as they are: they are sent and sorted
+        # A part's filter on the key does not reduce the other tables of a join below: they are shuffled and sorted
         # again.
-        reread += 2 * profile.sent_below * (len(added) + len(nulls)) / profile.slots
+        reread += 2 * profile.shuffled_below * (len(added) + len(nulls)) / profile.slots
     return Cost(
         rest.slowest + reread + sum(cost.slowest for cost in added),
         rest.shuffled + sum(cost.shuffled for cost in added),
@@ -268,23 +277,25 @@ def _apart(
 
 
 def _reread(profile: JoinProfile, side: Side) -> float:
-    """What it costs all tasks together to read a side once more, for the rows of a part."""
-    return profile.sides[side].rows * (PARSED if side in profile.parsed else RESCAN)
+    """Returns the cost, of all tasks together, of reading a side once more for a part."""
+    return profile.sides[side].rows * (PARSED if side in profile.text_sides else RESCAN)
 
 
-def _broadcast_part(profile: JoinProfile, probe: Side, loads: Sequence[Load]) -> HotPart:
-    """Parts the probe's rows where it costs less than to join them where they are read, at worst all in few tasks."""
-    in_place, parted = _part(probe, loads), _part(probe, loads, tasks=_tasks(profile))
-    costs = [_broadcast_cost(profile, part, loads).slowest for part in (in_place, parted)]
-    return in_place if costs[0] <= costs[1] else parted
+def _broadcast_part(profile: JoinProfile, probe: Side, loads: Sequence[KeyLoad]) -> HotPart:
+    """Returns a part that distributes the probe's rows if that costs less than joining them in the tasks that read
+    them, in the worst case only a few tasks.
+    """
+    in_place, distributed = _part(probe, loads), _part(probe, loads, tasks=_tasks(profile))
+    costs = [_broadcast_cost(profile, part, loads).slowest for part in (in_place, distributed)]
+    return in_place if costs[0] <= costs[1] else distributed
 
 
-def _broadcast_cost(profile: JoinProfile, part: HotPart, loads: Sequence[Load]) -> Cost:
+def _broadcast_cost(profile: JoinProfile, part: HotPart, loads: Sequence[KeyLoad]) -> Cost:
     rows = sum(load.rows(part.probe) for load in loads)
     build = sum(load.rows(part.probe.other) for load in loads)
     handled = rows + sum(profile.out(load) for load in loads)
     if part.tasks is not None:
-        # Written, sorted (so that a repeated task sends them alike) and read.
+        # The rows are written, sorted (so that a repeated task sends them to the same tasks) and read.
         hottest = handled / max(min(profile.slots, rows), 1.0)
         return Cost(
             2 * build + 3 * rows / profile.slots + hottest, build + rows, handled / max(min(part.tasks, rows), 1.0)
@@ -294,7 +305,7 @@ def _broadcast_cost(profile: JoinProfile, part: HotPart, loads: Sequence[Load]) 
     return Cost(2 * build + hottest, build, hottest)
 
 
-def _salt_cost(profile: JoinProfile, part: HotPart, loads: Sequence[Load]) -> Cost:
+def _salt_cost(profile: JoinProfile, part: HotPart, loads: Sequence[KeyLoad]) -> Cost:
     salts = part.salts or 1
     rows = sum(load.rows(part.probe) for load in loads)
     copies = sum(load.rows(part.probe.other) for load in loads) * salts
@@ -305,7 +316,7 @@ def _salt_cost(profile: JoinProfile, part: HotPart, loads: Sequence[Load]) -> Co
 
 
 def _spread_cost(profile: JoinProfile, side: Side) -> Cost:
-    """Of rows with a NULL key that are sent, read and emitted as all others are."""
+    """Returns the cost of rows with a NULL key that are sent, read and emitted like all others."""
     rows = profile.nulls[side]
     even = 3 * rows / profile.slots
     return Cost(even, rows, even)

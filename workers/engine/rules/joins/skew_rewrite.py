@@ -1,11 +1,11 @@
-"""A join in parts: its hot keys apart from the rest, rows with a NULL key past the join. The plan alone, not its cost.
+"""Rewrites of a join with hot keys. `skew_cost.py` calculates their costs.
 
-Equal keys are in the same part on both sides, so rows that match still meet, and rows without a match are kept once.
+`split_join` joins hot keys separately from the rest; rows with a NULL key bypass the join. Equal keys are in the same
+part on both sides, so matching rows still meet, and rows without a match are kept once. Each part reads both sides
+again.
 
-A join whose hot keys are salted in one reading of the side that has many rows of them.
-
-The parts of `isolation.py` read both sides anew, which a batch can do. How often a stream is read stands in its
-checkpoint, and must be the same each time that it is started, whatever keys are hot by then.
+`salted_in_one_read` reads the side with the hot rows once. Streams need this: the checkpoint records how often a stream
+is read, and that must be the same at each start, whichever keys are hot then.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Side(StrEnum):
 
     @property
     def other(self) -> Side:
-        """The opposite input."""
+        """The other input."""
         return Side.RIGHT if self is Side.LEFT else Side.LEFT
 
 
-PROBES: Mapping[JoinKind, tuple[Side, ...]] = {
+PROBE_SIDES: Mapping[JoinKind, tuple[Side, ...]] = {
     JoinKind.INNER: (Side.LEFT, Side.RIGHT),
     JoinKind.LEFT: (Side.LEFT,),
     JoinKind.LEFT_SEMI: (Side.LEFT,),
@@ -60,31 +60,34 @@ PROBES: Mapping[JoinKind, tuple[Side, ...]] = {
     JoinKind.FULL: (),
     JoinKind.CROSS: (),
 }
-"""Sides whose rows of one key may be parted over tasks that each see all rows of the other: no row that is copied may
-be kept without a match (an outer join would keep each copy), nor be emitted by itself."""
+"""Sides whose rows of one key may be distributed over several tasks, each with a copy of the other side's rows. The
+join must not emit copied rows without a match (an outer join would emit each copy), nor emit only the copied side."""
 
-KEEPS: Mapping[JoinKind, tuple[Side, ...]] = {
+PRESERVED_SIDES: Mapping[JoinKind, tuple[Side, ...]] = {
     JoinKind.LEFT: (Side.LEFT,),
     JoinKind.LEFT_ANTI: (Side.LEFT,),
     JoinKind.RIGHT: (Side.RIGHT,),
     JoinKind.FULL: (Side.LEFT, Side.RIGHT),
 }
-"""Sides whose rows without a match are emitted, those with a NULL key among them."""
+"""Sides whose rows without a match are emitted, including those with a NULL key."""
 
 
-MOST_PARTED = 2
-"""Joins in parts, one above the other, above which no further one is parted: every part of a join computes all that is
-below it, so that the parts multiply.
-"""
+MAX_NESTED_SPLITS = 2
+"""The most split joins that may be nested: each part of a join computes everything below it, so the parts multiply."""
+
+_SORTED = JoinStrategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE, JoinSkew.NONE)
+
+ONE = Scalar(Number("1"), INT)
+"""The salt of rows whose key is not hot."""
 
 
 @dataclass(frozen=True)
 class HotPart:
-    """Hot keys that are joined in one way: each a literal a key column, none of them NULL.
+    """Hot keys that are joined in the same way. A key has a literal for each key column; no literal is NULL.
 
-    The rows of `probe` are parted over `tasks`, one after the other, or stay where they are read (None), and the
-    other side's are broadcast; or, with `salts`, the probe's are parted by key and salt, and the other's are copied for
-    every salt.
+    Without `salts`, the other side's rows are broadcast, and the rows of `probe` are distributed round-robin over
+    `tasks`, or stay in the tasks that read them (None). With `salts`, the rows of `probe` are shuffled by key and salt,
+    and the other side's rows are copied for each salt.
     """
 
     keys: tuple[tuple[Scalar, ...], ...]
@@ -93,10 +96,10 @@ class HotPart:
     salts: int | None = None
 
 
-def isolated(join: Join, parts: tuple[HotPart, ...], nulls: tuple[Side, ...]) -> Node:
-    """`join` with the keys of `parts` joined apart, and the rows of `nulls` that have a NULL key past the join.
+def split_join(join: Join, parts: tuple[HotPart, ...], nulls: tuple[Side, ...]) -> Node:
+    """Returns `join` with the keys of `parts` joined separately; rows of the sides `nulls` with a NULL key bypass it.
 
-    At least one of both is given; `nulls` are among `KEEPS`, and `can_pass_nulls` of them.
+    At least one of both must be given. Each side of `nulls` must be in `PRESERVED_SIDES` and meet `nulls_can_bypass`.
     """
     hot = tuple(key for part in parts for key in part.keys)
     rest = replace(
@@ -110,37 +113,38 @@ def isolated(join: Join, parts: tuple[HotPart, ...], nulls: tuple[Side, ...]) ->
     for part in parts:
         joined.append((_broadcast if part.salts is None else _salted)(join, part, earlier))
         earlier += part.keys
-    return Union((rest, *joined, *(_past(join, side) for side in nulls)), stands_for=join)
+    return Union((rest, *joined, *(_bypassing(join, side) for side in nulls)), replaces=join)
 
 
 def refusal_of(join: Join) -> str | None:
-    """Why no key of `join` may be joined apart, as a sentence; None where one may be."""
-    if any(not _compared_as_they_are(left.type, right.type) for left, right in join.keys):
-        return "The keys are not of one exact type, so that a value of one side cannot be told on the other."
+    """Returns a sentence that says why no key of `join` can be joined separately; None if one can be."""
+    if any(not _have_one_exact_type(left.type, right.type) for left, right in join.keys):
+        return "The keys do not have one exact type, so a value of one side cannot be identified on the other side."
     if any(isinstance(part, Aggregate | Limit) for part in walk_up(join)):
         return "A side is an aggregate or has a LIMIT: each part of the join would compute it again."
-    if _parted_below(join) >= MOST_PARTED:
+    if _nested_splits(join) >= MAX_NESTED_SPLITS:
         return (
-            f"{MOST_PARTED} joins below, one above the other, are in parts already: each part would compute them again."
+            f"{MAX_NESTED_SPLITS} nested joins below are already split: each part of this join would compute them "
+            "again."
         )
     return None
 
 
-def _parted_below(node: Node) -> int:
-    """How many joins in parts stand one above the other in `node`."""
-    own = isinstance(node, Union) and node.stands_for is not None
-    return own + max(map(_parted_below, inputs_of(node)), default=0)
+def _nested_splits(node: Node) -> int:
+    """Returns the number of nested split joins in `node`."""
+    own = isinstance(node, Union) and node.replaces is not None
+    return own + max(map(_nested_splits, inputs_of(node)), default=0)
 
 
-def _compared_as_they_are(left: DataType | None, right: DataType | None) -> bool:
+def _have_one_exact_type(left: DataType | None, right: DataType | None) -> bool:
     if left is None or right is None or left.is_fractional:
         return False
     return left == right or (left.is_integral and right.is_integral)
 
 
-def can_pass_nulls(join: Join, side: Side) -> bool:
-    """Whether rows of `side` with a NULL key can go past the join: it keeps them, and has NULLs for the other side."""
-    if join.null_safe or side not in KEEPS.get(join.kind, ()):
+def nulls_can_bypass(join: Join, side: Side) -> bool:
+    """Whether rows of `side` with a NULL key can bypass the join: it keeps them, and has NULLs for the other side."""
+    if join.null_safe or side not in PRESERVED_SIDES.get(join.kind, ()):
         return False
     return join.kind is JoinKind.LEFT_ANTI or all(
         typed_null(field.type) is not None for field in output_of(input_of(join, side.other))
@@ -148,7 +152,7 @@ def can_pass_nulls(join: Join, side: Side) -> bool:
 
 
 def salt_columns(join: Join, probe: Side) -> tuple[Scalar, ...]:
-    """The columns of the probe's rows beside its keys, by whose hash they can be told apart."""
+    """Returns the probe's columns that are not keys; the hash of their values is the salt."""
     keys = {name for key in keys_of(join, probe) for name in key.columns}
     return tuple(
         column(field.name, field.type)
@@ -158,6 +162,7 @@ def salt_columns(join: Join, probe: Side) -> tuple[Scalar, ...]:
 
 
 def _rest(join: Join, side: Side, hot: tuple[tuple[Scalar, ...], ...], without_nulls: bool) -> Node:
+    """Returns the rows of one side whose keys are not hot."""
     keys = keys_of(join, side)
     kept = compose("NOT ({0})", (is_one_of(keys, hot),), BOOLEAN) if hot else None
     for key in keys if without_nulls else ():
@@ -167,7 +172,7 @@ def _rest(join: Join, side: Side, hot: tuple[tuple[Scalar, ...], ...], without_n
 
 
 def _hot(join: Join, side: Side, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...]) -> Node:
-    """The part's rows of one side, but those of earlier parts: two literals may be of one value, joined once."""
+    """Returns the part's rows of one side without those of earlier parts: two literals may be the same value."""
     keys = keys_of(join, side)
     kept = is_one_of(keys, part.keys)
     if earlier:
@@ -176,7 +181,7 @@ def _hot(join: Join, side: Side, part: HotPart, earlier: tuple[tuple[Scalar, ...
 
 
 def is_one_of(keys: tuple[Scalar, ...], hot: tuple[tuple[Scalar, ...], ...]) -> Scalar:
-    """Whether a key is one of `hot`. True or false, and never NULL: what is neither hot nor not would be in no part."""
+    """Returns the condition that a key is one of `hot`. It is never NULL: such a row would be in no part."""
     found: Scalar | None = None
     for values in hot:
         same: Scalar | None = None
@@ -185,14 +190,14 @@ def is_one_of(keys: tuple[Scalar, ...], hot: tuple[tuple[Scalar, ...], ...]) -> 
         if same is not None:
             found = same if found is None else compose("({0}) OR ({1})", (found, same), BOOLEAN)
     if found is None:
-        raise ValueError("there is no key to tell apart")
+        raise ValueError("there are no hot keys")
     return found
 
 
 def _broadcast(join: Join, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...]) -> Node:
     probe = _hot(join, part.probe, part, earlier)
     if part.tasks is not None:
-        # A number of partitions of our own: Spark would put small ones together again, however much comes of them.
+        # With an explicit number, Spark does not coalesce small partitions, whose join may emit many rows.
         probe = Exchange(probe, (), part.tasks)
     build = _hot(join, part.probe.other, part, earlier)
     if part.probe is Side.LEFT:
@@ -213,25 +218,26 @@ def _salted(join: Join, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...]) 
     (left, left_salt), (right, right_salt) = sides[Side.LEFT], sides[Side.RIGHT]
     salted = replace(
         join,
-        # Exactly the join's keys, so that Spark joins them as they come, and a number that it keeps to.
+        # Exactly the join's keys, so Spark adds no exchange, and an explicit number, so Spark coalesces nothing.
         left=Exchange(left, (*keys_of(join, Side.LEFT), left_salt), salts),
         right=Exchange(right, (*keys_of(join, Side.RIGHT), right_salt), salts),
         keys=(*join.keys, (left_salt, right_salt)),
         strategy=_strategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE),
     )
-    return Project(salted, as_they_are(output_of(join)))
+    return Project(salted, unchanged_columns(output_of(join)))
 
 
 def _with_salt(rows: Node, columns: tuple[Scalar, ...], salts: int, salt: Scalar) -> Node:
     if not columns:
-        raise ValueError("there is nothing to make a salt of")
+        raise ValueError("there is no column to compute a salt from")
     places = ", ".join(f"{{{index}}}" for index in range(len(columns)))
-    # From 1, as Expand counts. By the row itself, so that a repeated task gives every row the same one.
+    # From 1, as Expand counts. Computed from the row, so a repeated task computes the same salt.
     made = compose(f"CAST(pmod(xxhash64({places}), {salts}) + 1 AS INT)", columns, INT)
-    return Project(rows, (*as_they_are(output_of(rows)), Named(made, salt.columns[0])))
+    return Project(rows, (*unchanged_columns(output_of(rows)), Named(made, salt.columns[0])))
 
 
-def _past(join: Join, side: Side) -> Node:
+def _bypassing(join: Join, side: Side) -> Node:
+    """Returns the rows of one side with a NULL key, as the join emits them."""
     keys = keys_of(join, side)
     is_null: Scalar | None = None
     for key in keys:
@@ -242,7 +248,7 @@ def _past(join: Join, side: Side) -> Node:
     rows = Filter(input_of(join, side), is_null)
     if join.kind is JoinKind.LEFT_ANTI:
         return rows
-    own, other = as_they_are(output_of(rows)), tuple(_nulls(output_of(input_of(join, side.other))))
+    own, other = unchanged_columns(output_of(rows)), tuple(_nulls(output_of(input_of(join, side.other))))
     return Project(rows, (*own, *other) if side is Side.LEFT else (*other, *own))
 
 
@@ -259,33 +265,27 @@ def _strategy(ship: JoinShip, local: JoinLocal) -> JoinStrategy:
 
 
 def input_of(join: Join, side: Side) -> Node:
-    """The rows of one side."""
+    """Returns the join's input on `side`."""
     return join.left if side is Side.LEFT else join.right
 
 
 def keys_of(join: Join, side: Side) -> tuple[Scalar, ...]:
-    """The key's columns on one side."""
+    """Returns the key expressions on `side`."""
     return tuple(key[0 if side is Side.LEFT else 1] for key in join.keys)
 
 
-def as_they_are(fields: tuple[Field, ...]) -> tuple[Named, ...]:
-    """Columns for a projection that only adds others, or leaves some out."""
+def unchanged_columns(fields: tuple[Field, ...]) -> tuple[Named, ...]:
+    """Returns projection items that emit `fields` unchanged."""
     return tuple(Named(column(field.name, field.type), field.name) for field in fields)
 
 
-_SORTED = JoinStrategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE, JoinSkew.NONE)
+def salted_in_one_read(join: Join, probe: Side, hot: tuple[tuple[Scalar, ...], ...], nulls: bool, salts: int) -> Node:
+    """Returns `join` by its keys and a salt; `probe` is read once.
 
-ONE = Scalar(Number("1"), INT)
-"""The salt of rows that need none."""
-
-
-def salted(join: Join, probe: Side, hot: tuple[tuple[Scalar, ...], ...], nulls: bool, salts: int) -> Node:
-    """`join` by its keys and a salt of 1 to `salts`, a hash of the row's other columns: of the probe's rows with one of
-    the `hot` keys, each a literal a key column, and, with `nulls`, of those with a NULL key. All others have 1. The
-    other side's rows of the hot keys are copied for every salt; it is read twice, and both are sorted and merged.
-    Without hot keys they are joined in whatever way they would have been.
-
-    The probe is a side that such a join may part. Raises ValueError where its rows have nothing but the key.
+    The probe's rows with one of the `hot` keys (a literal for each key column) and, with `nulls`, those with a NULL key
+    have a salt of 1 to `salts`, a hash of the row's other columns. All other rows have the salt 1. The other side is
+    read twice, and its rows of the hot keys are copied for each salt. The join uses sort-merge; without hot keys it
+    keeps its strategy. `probe` must be one of `PROBE_SIDES`. Raises ValueError if its rows have no column but the key.
     """
     taken = names_of(join.left) | names_of(join.right)
     ours, theirs = (column(fresh_name(name, taken), INT) for name in ("$salt", "$copy"))
@@ -301,7 +301,7 @@ def salted(join: Join, probe: Side, hot: tuple[tuple[Scalar, ...], ...], nulls: 
         keys=(*join.keys, (left_salt, right_salt)),
         strategy=_SORTED if hot else replace(join.strategy, skew=JoinSkew.NONE),
     )
-    return Project(made, as_they_are(output_of(join)), stands_for=join)
+    return Project(made, unchanged_columns(output_of(join)), replaces=join)
 
 
 def _with_hot_key_salt(
@@ -309,29 +309,31 @@ def _with_hot_key_salt(
 ) -> Node:
     rows, columns, keys = input_of(join, probe), salt_columns(join, probe), keys_of(join, probe)
     if not columns:
-        raise ValueError("there is nothing to make a salt of")
-    told = is_one_of(keys, hot) if hot else None
+        raise ValueError("there is no column to compute a salt from")
+    is_salted = is_one_of(keys, hot) if hot else None
     for key in keys if nulls else ():
-        # It matches nothing, whatever its salt.
+        # A NULL key matches nothing, so any salt is correct.
         is_null = compose("({0}) IS NULL", (key,), BOOLEAN)
-        told = is_null if told is None else compose("({0}) OR ({1})", (told, is_null), BOOLEAN)
-    if told is None:
+        is_salted = is_null if is_salted is None else compose("({0}) OR ({1})", (is_salted, is_null), BOOLEAN)
+    if is_salted is None:
         raise ValueError("there is nothing to salt")
     places = ", ".join(f"{{{index}}}" for index in range(1, len(columns) + 1))
-    # By the row itself, so that a repeated task gives every row the same one.
+    # Computed from the row, so a repeated task computes the same salt.
     made = f"IF({{0}}, CAST(pmod(xxhash64({places}), {salts}) + 1 AS INT), 1)"
-    return Project(rows, (*as_they_are(output_of(rows)), Named(compose(made, (told, *columns), INT), name.columns[0])))
+    return Project(
+        rows, (*unchanged_columns(output_of(rows)), Named(compose(made, (is_salted, *columns), INT), name.columns[0]))
+    )
 
 
 def _copied(join: Join, side: Side, hot: tuple[tuple[Scalar, ...], ...], salts: int, name: Scalar) -> Node:
     rows = input_of(join, side)
     if not hot:
-        return Project(rows, (*as_they_are(output_of(rows)), Named(ONE, name.columns[0])))
-    told = is_one_of(keys_of(join, side), hot)
-    rest = Filter(rows, compose("NOT ({0})", (told,), BOOLEAN))
+        return Project(rows, (*unchanged_columns(output_of(rows)), Named(ONE, name.columns[0])))
+    is_hot = is_one_of(keys_of(join, side), hot)
+    rest = Filter(rows, compose("NOT ({0})", (is_hot,), BOOLEAN))
     return Union(
         (
-            Project(rest, (*as_they_are(output_of(rows)), Named(ONE, name.columns[0]))),
-            Expand(Filter(rows, told), salts, name.columns[0]),
+            Project(rest, (*unchanged_columns(output_of(rows)), Named(ONE, name.columns[0]))),
+            Expand(Filter(rows, is_hot), salts, name.columns[0]),
         )
     )

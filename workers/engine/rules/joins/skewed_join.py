@@ -10,17 +10,17 @@ from service.contract.reports import Alternative
 from workers.engine.plan.nodes import Join, Node, Union
 from workers.engine.rules.joins.hot_keys import (
     JoinProfile,
-    Load,
+    KeyLoad,
     filtered_by_key,
-    hot_loads,
-    hot_nulls,
+    frequent_keys,
+    hot_key_loads,
     join_profile,
-    kept_nulls,
-    standing_out,
+    sides_keeping_nulls,
+    sides_with_hot_nulls,
 )
-from workers.engine.rules.joins.skew_cost import WAYS, Way, WayMaker, may_be_salted, plain_cost
-from workers.engine.rules.joins.skew_rewrite import PROBES, HotPart, Side, can_pass_nulls, isolated, refusal_of
-from workers.engine.rules.joins.strategy_cost import demand_of, demand_text, skew_of
+from workers.engine.rules.joins.skew_cost import SKEW_PLANNERS, SkewPlan, SkewPlanner, may_be_salted, plain_cost
+from workers.engine.rules.joins.skew_rewrite import PROBE_SIDES, HotPart, Side, nulls_can_bypass, refusal_of, split_join
+from workers.engine.rules.joins.strategy_cost import forced_strategy, skew_of, strategy_text
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.statistics.partitioning import is_broadcast
 
@@ -29,11 +29,11 @@ ISOLATE = JoinSkew.ISOLATE.value
 SALT = JoinSkew.SALT.value
 
 CLEAR_GAIN = 1.25
-"""How many times as much the plain join must cost for AUTO to leave it: the estimates are no better."""
+"""AUTO splits a join only if the plain join costs so many times as much: the estimates are not more accurate."""
 
 
 class SkewedJoin:
-    """Joins hot keys apart from the rest, so that one key's rows are many tasks' work.
+    """Joins hot keys separately from the rest, so that many tasks share the rows of one key.
 
     >>> uid, item, owner = column("o.uid", BIGINT), column("o.item", STRING), column("u.uid", BIGINT)
     >>> orders = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.item", STRING), "item")))
@@ -62,39 +62,39 @@ class SkewedJoin:
         Filter u.uid <=> 7L
           Scan users AS u [u.uid]
 
-    ISOLATE broadcasts the few rows of a hot key on one side, and the many of the other stay where they are read, or
-    are sent to tasks in turn (`Exchange`) where much comes of each. SALT is for keys with too many rows on both sides:
-    the many are parted by the key and a salt, a hash of the row's other columns, and the others are copied for each
-    salt (`Expand`). Both send rows with a NULL key, which an outer or anti join keeps and nothing matches, past the
-    join. Spark's adaptive execution coalesces no exchange of this rule: each has a number of partitions of its own. For
-    a join above, a join in parts is still the one join that it was, which each part of the upper one computes.
+    ISOLATE broadcasts the few rows that a hot key has on one side. The many rows of the other side stay in the tasks
+    that read them, or are distributed round-robin (`Exchange`) if each has many matches. SALT is for keys with too many
+    rows on both sides: the side with more rows is shuffled by the key and a salt, a hash of the row's other columns,
+    and the other side's rows are copied for each salt (`Expand`). With both, rows with a NULL key bypass the join: an
+    outer or anti join keeps them, and they match nothing. Spark's adaptive execution does not coalesce the exchanges of
+    this rule, since each has an explicit number of partitions. A join above treats a split join as the original join;
+    each part of the upper join computes it.
 
     Fires when:
-        - `join.skew` is ISOLATE or SALT, and keys stand out in the sample: they have more than an even task's share of
-          a side's rows, or of the rows that are estimated to come out; or
-        - it is AUTO, and a key is hot (more than `skew.factor` times what all others leave to a slot, and
-          `skew.threshold` bytes, of a side's rows or of the rows that come out), and to join it apart, or to salt it,
-          costs clearly less.
+        - `join.skew` is ISOLATE or SALT, and the sample has frequent keys: they have more rows of a side, or of the
+          estimated output, than a task has on average; or
+        - it is AUTO, a key is hot (more rows than `skew.factor` times the other keys' rows per slot, and at least
+          `skew.threshold` bytes, on one side or in the output), and isolating or salting it costs clearly less.
 
     Does not fire when:
         - `join.skew` is NONE;
-        - it is AUTO and a condition is about the key: it may be what removes the hot values, or asks for one;
-        - it is AUTO and a ship or local strategy is forced, and not just chosen by `join_strategy`: hot keys are not
-          broadcast then (who forces ISOLATE too has asked for that), and salted only where sort-merge is not ruled out;
-        - it is SALT and a hash table is forced for the join, by a hint of its own: what is salted is sorted and merged;
-        - one side is broadcast: no row of the other is sent to a task for its key;
-        - the keys are not columns of tables whose hot values are known, or their types are compared under a cast;
-        - two joins below, one above the other, are in parts already: all parts would compute them, and parts multiply;
-        - a side is an aggregate or has a LIMIT: it would be computed for every part, and a LIMIT might take other rows;
-        - the hot rows are on a side that must not be parted: the right of a left, semi or anti join, the left of a
-          right one, both of a full one;
-        - the rows that would be broadcast are too many (ISOLATE), or a row has nothing but its key (SALT).
+        - it is AUTO and a condition is on the key: it may remove the hot keys, or select one of them;
+        - it is AUTO and a ship or local strategy is forced, not just chosen by `join_strategy`: then hot keys are not
+          broadcast (a forced ISOLATE still broadcasts them), and salted only if sort-merge is possible;
+        - it is SALT and a hint forces a hash table for the join: salted keys require sort-merge;
+        - one side is broadcast: the rows of the other side are not shuffled by key;
+        - the keys are not table columns with known hot values, or their types are compared under a cast;
+        - two nested joins below are already split: every part would compute them, and the parts multiply;
+        - a side is an aggregate or has a LIMIT: every part would compute it, and a LIMIT might take other rows;
+        - the hot rows are on a side that cannot be distributed: the right side of a left, semi or anti join, the left
+          side of a right join, both sides of a full join;
+        - there are too many rows to broadcast (ISOLATE), or the rows have no column but the key (SALT).
 
     Why the result is the same:
-        equal keys are in the same part on both sides, whatever the sample said: the parts are told apart by `<=>`,
-        which is never NULL. Rows of the side that is broadcast, or copied, are emitted only with a match, and each row
-        of the other is in one task, with all rows of its key. A salt is the same each time a task is repeated. A NULL
-        key matches nothing.
+        equal keys are in the same part on both sides, whatever the sample contains: `<=>`, which is never NULL, selects
+        the parts. Rows of the broadcast or copied side are emitted only with a match, and each row of the other side is
+        in one task, together with all rows of its key. A repeated task computes the same salts. A NULL key matches
+        nothing.
 
     Settings read:
         join.skew, join.ship, join.local, skew.factor, skew.threshold
@@ -102,44 +102,42 @@ class SkewedJoin:
 
     name = "skewed_join"
 
-    def __init__(self, ways: Mapping[JoinSkew, WayMaker] = WAYS) -> None:
-        """One that knows no other `ways`."""
-        self._ways = ways
+    def __init__(self, planners: Mapping[JoinSkew, SkewPlanner] = SKEW_PLANNERS) -> None:
+        """A rule that is limited to these planners."""
+        self._planners = planners
 
-    def way_of(self, node: Join, choice: JoinSkew, ctx: RuleContext) -> Way | None:
-        """How `choice` deals with what stands out in a join; None where it does not."""
-        found = _look(node, ctx, _wanted(node, ctx), self._ways)
-        return None if isinstance(found, str) else found.ways.get(choice)
+    def plan_of(self, node: Join, choice: JoinSkew, ctx: RuleContext) -> SkewPlan | None:
+        """Returns the plan of `choice` for a join; None if it does not apply."""
+        found = _analyze(node, ctx, _skew_setting(node, ctx), self._planners)
+        return None if isinstance(found, str) else found.plans.get(choice)
 
     def match(self, node: Node, ctx: RuleContext) -> Match[Join] | Skip | None:
-        """As the class says; None for anything but an equi-join."""
+        """Returns None for nodes that are not equi-joins."""
         if not isinstance(node, Join) or not node.keys:
             return None
-        wanted = _wanted(node, ctx)
-        if wanted is JoinSkew.NONE:
+        skew = _skew_setting(node, ctx)
+        if skew is JoinSkew.NONE:
             return Skip("join.skew is NONE.")
-        found = _look(node, ctx, wanted, self._ways)
+        found = _analyze(node, ctx, skew, self._planners)
         if isinstance(found, str):
-            return Skip(
-                found if wanted is JoinSkew.AUTO else f"{found[:-1]}, so that join.skew {wanted} has no effect."
-            )
-        if wanted is JoinSkew.AUTO:
-            return _decide_by_cost(node, found)
-        return _decide_forced(node, wanted, found)
+            return Skip(found if skew is JoinSkew.AUTO else f"{found[:-1]}, so join.skew {skew} has no effect.")
+        if skew is JoinSkew.AUTO:
+            return _choose_skew_plan_by_cost(node, found)
+        return _decide_forced(node, skew, found)
 
     def rewrite(self, match: Match[Join], ctx: RuleContext) -> Node:
-        """The union of the parts, as the class shows."""
+        """Returns the union of the parts, as the example shows."""
         node, choice = match.node, JoinSkew(match.choice)
-        way = self.way_of(node, choice, ctx)
-        if way is None:
-            raise ValueError(f"this join has no way {choice.value}")
-        return isolated(node, way.parts, way.nulls)
+        plan = self.plan_of(node, choice, ctx)
+        if plan is None:
+            raise ValueError(f"{choice.value} is not possible for this join")
+        return split_join(node, plan.parts, plan.nulls)
 
 
 @dataclass(frozen=True)
-class _Forced:
-    """What is demanded of the join as a whole, which AUTO keeps to for its hot keys too. What `join_strategy` has
-    chosen is no demand: a side that is too large to be sent may have few rows of a hot key.
+class _ForcedStrategy:
+    """The strategy that is forced for the whole join. AUTO applies it to the hot keys too. A choice of `join_strategy`
+    is not forced: a side that is too large to broadcast may have few rows of a hot key.
     """
 
     ship: JoinShip = JoinShip.AUTO
@@ -147,142 +145,148 @@ class _Forced:
 
     @property
     def may_broadcast(self) -> bool:
-        """Whether hot keys may be isolated: a shuffle is forced where broadcasts have run out of memory."""
+        """Whether hot keys may be isolated. Users force a shuffle if broadcasts ran out of memory."""
         return self.ship is JoinShip.AUTO and self.local is JoinLocal.AUTO
 
     @property
     def may_sort(self) -> bool:
-        """Whether hot keys may be salted, also where that is forced: of the two, one has to give way."""
+        """Whether hot keys may be salted. A forced hash table takes precedence over a forced SALT."""
         return may_be_salted(self.local)
 
     @property
-    def told(self) -> str:
-        """For a sentence: `REPARTITION with SORT_MERGE`."""
-        return demand_text(self.ship, self.local)
+    def text(self) -> str:
+        """The strategy as a part of a sentence: `REPARTITION with SORT_MERGE`."""
+        return strategy_text(self.ship, self.local)
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What stands out in a join and the ways to deal with it."""
+class _Analysis:
+    """The hot keys of a join, the sides with hot NULL keys, and the plans that handle them."""
 
     profile: JoinProfile
-    hot: tuple[Load, ...]
+    hot: tuple[KeyLoad, ...]
     nulls: tuple[Side, ...]
-    ways: dict[JoinSkew, Way]
-    forced: _Forced
+    plans: dict[JoinSkew, SkewPlan]
+    forced: _ForcedStrategy
 
     def alternatives(self, chosen: str) -> tuple[Alternative, ...]:
-        """Every way with its cost."""
+        """Returns the plain join and every plan with its cost."""
         plain = plain_cost(self.profile).alternative(NONE, chosen)
-        return (plain, *(way.cost.alternative(name.value, chosen) for name, way in self.ways.items()))
+        return (plain, *(plan.cost.alternative(name.value, chosen) for name, plan in self.plans.items()))
 
 
-def _wanted(node: Join, ctx: RuleContext) -> JoinSkew:
+def _skew_setting(node: Join, ctx: RuleContext) -> JoinSkew:
     return skew_of(node, ctx.settings.join.skew)
 
 
-def _look(node: Join, ctx: RuleContext, wanted: JoinSkew, makers: Mapping[JoinSkew, WayMaker]) -> _Found | str:
-    """What stands out; the reason where the join is not to be touched."""
+def _analyze(node: Join, ctx: RuleContext, skew: JoinSkew, planners: Mapping[JoinSkew, SkewPlanner]) -> _Analysis | str:
+    """Returns the hot keys and plans of a join, or the reason why the rule leaves the join unchanged."""
     if is_broadcast(node, ctx.statistics):
-        return "One side is broadcast: no row of the other is sent to a task for its key."
+        return "One side is broadcast: the rows of the other side are not shuffled by key."
     refusal = refusal_of(node)
     if refusal is not None:
         return refusal
     profile = join_profile(node, ctx.statistics, ctx.above)
     if profile is None:
         if any(isinstance(side, Union) for side in (node.left, node.right)):
-            return "A side is a union: which keys are hot in all of it is not known."
-        return "There are no statistics for the keys of both sides: which are hot is not known."
-    if wanted is JoinSkew.AUTO and filtered_by_key(node, ctx.statistics, ctx.above):
-        return "A condition is about the key: it may keep the rows of a hot value, or none of them."
-    forced, is_asked_for = _forced(node, ctx), wanted is not JoinSkew.AUTO
-    if wanted is JoinSkew.AUTO:
-        hot, nulls = hot_loads(profile, ctx.settings.skew), hot_nulls(profile, ctx.settings.skew)
+            return "A side is a union: it is not known which of its keys are hot."
+        return "There are no statistics for the keys of both sides: it is not known which keys are hot."
+    if skew is JoinSkew.AUTO and filtered_by_key(node, ctx.statistics, ctx.above):
+        return "A condition is on the key: it may keep all rows of a hot key or none."
+    forced, is_skew_forced = _forced(node, ctx), skew is not JoinSkew.AUTO
+    if skew is JoinSkew.AUTO:
+        hot, nulls = hot_key_loads(profile, ctx.settings.skew), sides_with_hot_nulls(profile, ctx.settings.skew)
     else:
-        hot, nulls = standing_out(profile), kept_nulls(profile)
+        hot, nulls = frequent_keys(profile), sides_keeping_nulls(profile)
     eligible = {
-        JoinSkew.ISOLATE: hot if is_asked_for or forced.may_broadcast else (),
+        JoinSkew.ISOLATE: hot if is_skew_forced or forced.may_broadcast else (),
         JoinSkew.SALT: hot if forced.may_sort else (),
     }
-    ways = {name: make(node, profile, eligible[name], nulls) for name, make in makers.items()}
-    return _Found(profile, hot, nulls, {name: way for name, way in ways.items() if way is not None}, forced)
+    plans = {name: planner(node, profile, eligible[name], nulls) for name, planner in planners.items()}
+    return _Analysis(profile, hot, nulls, {name: plan for name, plan in plans.items() if plan is not None}, forced)
 
 
-def _forced(node: Join, ctx: RuleContext) -> _Forced:
-    """By the settings, or by the query: what `join_strategy` has chosen beyond that forbids nothing."""
-    return _Forced(*demand_of(node, ctx.settings.join.ship, ctx.settings.join.local))
+def _forced(node: Join, ctx: RuleContext) -> _ForcedStrategy:
+    """Returns the strategy that the settings or the query force; a choice of `join_strategy` does not count."""
+    return _ForcedStrategy(*forced_strategy(node, ctx.settings.join.ship, ctx.settings.join.local))
 
 
-def _decide_forced(node: Join, wanted: JoinSkew, found: _Found) -> Match[Join] | Skip:
-    way = found.ways.get(wanted)
-    if way is None:
-        return Skip(f"join.skew is {wanted.value}, but {_hindrance(node, wanted, found)}.")
-    return Match(node, wanted.value, f"join.skew is {wanted.value}: {_told(way)}.", found.alternatives(wanted))
+def _decide_forced(node: Join, skew: JoinSkew, found: _Analysis) -> Match[Join] | Skip:
+    plan = found.plans.get(skew)
+    if plan is None:
+        return Skip(f"join.skew is {skew.value}, but {_why_no_plan(node, skew, found)}.")
+    return Match(node, skew.value, f"join.skew is {skew.value}: {_plan_text(plan)}.", found.alternatives(skew))
 
 
-def _decide_by_cost(node: Join, found: _Found) -> Match[Join] | Skip:
+def _choose_skew_plan_by_cost(node: Join, found: _Analysis) -> Match[Join] | Skip:
     if not found.hot and not found.nulls:
-        return Skip("No key is hot: rows hashed by it are even enough.")
-    if not found.ways:
-        return Skip(f"{_finding(found)}, but {_hindrance(node, JoinSkew.AUTO, found)}.")
-    name, way = min(found.ways.items(), key=lambda item: item[1].cost.slowest)
-    if way.cost.slowest * CLEAR_GAIN > plain_cost(found.profile).slowest:
-        return Skip(f"{_finding(found)}, but another way would not be clearly cheaper.", found.alternatives(NONE))
-    return Match(node, name.value, f"{_finding(found)}: {_told(way)}.", found.alternatives(name))
+        return Skip("No key is hot: the rows are evenly distributed by key.")
+    if not found.plans:
+        return Skip(f"{_hottest_key_text(found)}, but {_why_no_plan(node, JoinSkew.AUTO, found)}.")
+    name, plan = min(found.plans.items(), key=lambda item: item[1].cost.slowest)
+    if plan.cost.slowest * CLEAR_GAIN > plain_cost(found.profile).slowest:
+        return Skip(
+            f"{_hottest_key_text(found)}, but handling hot keys separately would not be clearly cheaper.",
+            found.alternatives(NONE),
+        )
+    return Match(node, name.value, f"{_hottest_key_text(found)}: {_plan_text(plan)}.", found.alternatives(name))
 
 
-def _hindrance(node: Join, wanted: JoinSkew, found: _Found) -> str:
-    """Why there is no such way."""
-    if wanted is JoinSkew.SALT and not found.forced.may_sort:
-        return f"{found.forced.told} is forced for this join, and salted keys are sorted and merged"
-    if wanted is JoinSkew.AUTO and found.hot and not found.forced.may_broadcast:
-        return f"{found.forced.told} is forced for this join, which none that its hot keys could have keeps to"
+def _why_no_plan(node: Join, skew: JoinSkew, found: _Analysis) -> str:
+    """Returns the reason why there is no plan of this kind, as the end of a sentence."""
+    if skew is JoinSkew.SALT and not found.forced.may_sort:
+        return f"{found.forced.text} is forced for this join, and salted keys require sort-merge"
+    if skew is JoinSkew.AUTO and found.hot and not found.forced.may_broadcast:
+        return f"{found.forced.text} is forced for this join, and hot keys cannot be handled separately with it"
     nulls_only = not found.hot
-    if nulls_only and found.nulls and not any(can_pass_nulls(node, side) for side in found.nulls):
-        return "the other side's columns have types of which there is no NULL to write"
+    if nulls_only and found.nulls and not any(nulls_can_bypass(node, side) for side in found.nulls):
+        return "a column of the other side has a type to which NULL cannot be cast"
     if nulls_only:
-        return "no key of the sample is known as a literal"
-    if not PROBES[node.kind]:
-        return "no side of a full join may be parted: both keep their rows without a match"
+        return "no key in the sample can be written as a literal"
+    if not PROBE_SIDES[node.kind]:
+        return "a full join keeps the unmatched rows of both sides, so neither side can be split"
     if all(load.literals is None for load in found.hot):
-        return "the hot values have no exact literals"
-    if len(PROBES[node.kind]) == 1 and all(_is_heavier(load, PROBES[node.kind][0].other) for load in found.hot):
-        side = PROBES[node.kind][0].value.lower()
-        return f"a {node.kind.value} join can part the rows of its {side} side alone"
-    if wanted is JoinSkew.SALT:
-        return "the rows have no column beside the key to make a salt of, or the copies would be too many"
-    return "the rows to broadcast are too many"
+        return "the hot values cannot be written as exact literals"
+    if len(PROBE_SIDES[node.kind]) == 1 and all(
+        _is_heavier(load, PROBE_SIDES[node.kind][0].other) for load in found.hot
+    ):
+        side = PROBE_SIDES[node.kind][0].value.lower()
+        return f"a {node.kind.value} join can split only the rows of its {side} side"
+    if skew is JoinSkew.SALT:
+        return "the rows have no column other than the key to compute a salt from, or there would be too many copies"
+    return "there are too many rows to broadcast"
 
 
-def _is_heavier(load: Load, side: Side) -> bool:
+def _is_heavier(load: KeyLoad, side: Side) -> bool:
     return load.rows(side) > load.rows(side.other)
 
 
-def _finding(found: _Found) -> str:
+def _hottest_key_text(found: _Analysis) -> str:
     if not found.hot:
         side = found.nulls[0]
         share = found.profile.nulls[side] / found.profile.sides[side].rows
-        return f"{share:.0%} of the rows of the {side.value.lower()} side have a NULL key, all for one task"
+        return f"{share:.0%} of the rows of the {side.value.lower()} side have a NULL key, all on one task"
     hottest = max(found.hot, key=lambda load: load.left + load.right + found.profile.out(load))
     at_most = "up to " if any(side.hot_at_most for side in found.profile.sides.values()) else ""
     return (
         f"Key {hottest.value} has {at_most}{_count(hottest.left)} on the left and {_count(hottest.right)} on the "
-        "right, all for one task"
+        "right, all on one task"
     )
 
 
-def _told(way: Way) -> str:
-    told = [_told_of(part) for part in way.parts]
-    told += [f"rows of the {side.value.lower()} side with a NULL key go past the join" for side in way.nulls]
-    return ", ".join(told)
+def _plan_text(plan: SkewPlan) -> str:
+    texts = [_part_text(part) for part in plan.parts]
+    texts += [f"rows of the {side.value.lower()} side with a NULL key bypass the join" for side in plan.nulls]
+    return ", ".join(texts)
 
 
-def _told_of(part: HotPart) -> str:
+def _part_text(part: HotPart) -> str:
     keys = f"{len(part.keys)} hot key{'s' if len(part.keys) > 1 else ''}"
     side = part.probe.value.lower()
     if part.salts is not None:
-        return f"{keys} salted {part.salts} ways on the {side} side"
-    return f"{keys} joined apart, the {side} side {'parted over tasks' if part.tasks else 'where it is read'}"
+        return f"{keys} salted with {part.salts} salts on the {side} side"
+    moved = f"with the {side} side distributed over tasks" if part.tasks else f"without shuffling the {side} side"
+    return f"{keys} joined separately {moved}"
 
 
 def _count(rows: float) -> str:

@@ -1,19 +1,11 @@
 """A sink that adds Parquet files to a directory, for results whose rows never change.
 
-A mini-batch is a directory `part-g<generation>-b<number>`, put there whole by one rename, which fails where it is
-already: that is what makes it come once. Who reads all Parquet files below the path reads all mini-batches.
-`_evenkeel`, which such readers skip, says whose the directory is, holds the newest fencing token, and tells for each
-mini-batch its files and rows, written last. Files are never in sight in parts.
+A mini-batch is a directory `part-g<generation>-b<number>`. One rename publishes it as a whole and fails if it exists,
+so each mini-batch is published once. Readers read all Parquet files below the path and skip `_evenkeel`, which records
+the job that owns the directory, the fencing tokens and, last, a manifest of each mini-batch with its files and rows.
 
-An attempt may hang anywhere and wake up when another one has the job. What it has in the making, the newer one takes
-from it by a rename, too: of the two renames one wins. What it makes after that, it makes in vain: it looks for newer
-tokens before it renames, and those are raised before anything is taken from older attempts.
-
-Attempts of an earlier version (while workers are exchanged) know tokens in `_evenkeel` alone, and remove what begins
-with a dot there: hence `making`, which they leave alone. They remove this attempt's token before they look which
-mini-batches there are: where it is still there after a rename, they have seen what that brought. What remains: a newer
-generation of theirs that has brought nothing yet does not see a mini-batch that comes behind its look, and that stays
-until the next attempt begins.
+Fencing: a new attempt writes its token first, then renames away the unpublished directories of older attempts. An older
+attempt that resumes after hanging loses that race, or finds the newer token before its next rename.
 """
 
 from __future__ import annotations
@@ -38,30 +30,39 @@ from workers.engine.streaming.sinks.base import (
     staged_schema,
 )
 
-_OURS = "_evenkeel"
+# Compatibility with attempts of an earlier version, which may run while workers are upgraded: they read tokens in
+# `_evenkeel` only, and remove names there that begin with a dot, but not `making`. They remove this attempt's token
+# before they list the mini-batches, so if the token still exists after a rename, they have listed the new mini-batch.
+# One gap is left: a newer generation of that version that has published nothing does not see a mini-batch that is
+# published after its listing. This mini-batch stays until the next attempt begins.
+_METADATA = "_evenkeel"
 _ROWS_AT_ONCE = 1 << 16
 _PART = re.compile(r"part-g(\d+)-b(\d+)")
 _FENCE = re.compile(r"fence-(\d+)")
-_TOLD = re.compile(r"part-g(\d+)-b\d+\.json")
+_MANIFEST = re.compile(r"part-g(\d+)-b\d+\.json")
 _FENCES = "fences"
-"""A directory of their own, which is listed at every mini-batch: beside it there is a file for each one there was."""
-_IN_MAKING = "making"
-_MAKING = re.compile(r"\.(?:(\d+)-)?[0-9a-f]{32}")
+"""A separate directory, since it is listed at every mini-batch: `_evenkeel` has one file for each past mini-batch."""
+_UNPUBLISHED = "making"
+_UNPUBLISHED_NAME = re.compile(r"\.(?:(\d+)-)?[0-9a-f]{32}")
 
 
 class AppendingSink:
-    """See the module. The directory is made where there is none; one that is there is empty, or this job's.
+    """See the module. The sink creates the directory; an existing one must be empty or belong to this job.
 
-    A newer generation of the job replaces what older ones wrote: it reads their input again.
+    A newer generation of the job replaces the files of older ones, since it reads their input again.
     """
 
     def __init__(self, path: Path, target: SinkTarget) -> None:
         self._path = path
-        self._ours = path / _OURS
-        self._making = self._ours / _IN_MAKING
+        self._metadata = path / _METADATA
+        self._unpublished = self._metadata / _UNPUBLISHED
         self._target = target
-        self._tokens = [directory / f"fence-{target.fence:012}" for directory in (self._ours, self._ours / _FENCES)]
-        """One name a token: of two that raise it at once, neither can lower it. Earlier versions know the first."""
+        self._tokens = [
+            directory / f"fence-{target.fence:012}" for directory in (self._metadata, self._metadata / _FENCES)
+        ]
+        """Each token is a file of its own, so that concurrent attempts cannot lower it. Earlier versions read the first
+        file only.
+        """
         job, _, generation = target.app.rpartition("/")
         self._job = job
         self._generation = int(generation)
@@ -71,11 +72,11 @@ class AppendingSink:
         """See `Sink`."""
         if self._target.keys is not None or self._target.final is not None:
             raise SinkError(
-                "Files are only added, and this result changes. Use sink 'managed', 'delta' or 'postgres', or windows "
-                "with output 'append'."
+                "A file sink only appends rows, but rows of this result change. Use sink 'managed', 'delta' or "
+                "'postgres', or windows with output 'append'."
             )
         staged_schema(self._target.columns)
-        self._own()
+        self._claim_directory()
         for token in self._tokens:
             token.parent.mkdir(exist_ok=True)
             self._check_fences(token.parent)
@@ -83,115 +84,124 @@ class AppendingSink:
             token.touch()
         for token in self._tokens:
             self._check_fences(token.parent)
-        self._sweep()
+        self._remove_older()
         numbers = [number for generation, number in self._parts() if generation == self._generation]
         self._last = max(numbers, default=None)
         for number in numbers:
-            self._tell(number)
+            self._write_manifest(number)
 
     def committed(self) -> int | None:
         """See `Sink`."""
         return self._last
 
     def commit(self, batch_id: int, staged: Staged) -> None:
-        """See `Sink`; gives no version. A mini-batch without rows leaves nothing, and is not remembered."""
+        """See `Sink`; returns no version. A mini-batch without rows writes nothing and is not recorded."""
         self._check_token()
         if staged.rows == 0 or (self._last is not None and self._last >= batch_id):
             return
-        making = self._hidden()
-        making.mkdir()
+        unpublished = self._unpublished_path()
+        unpublished.mkdir()
         try:
-            self._fill(making, staged)
+            self._fill(unpublished, staged)
             self._check_token()
-            making.rename(self._part(batch_id))
+            unpublished.rename(self._part(batch_id))
         except OSError:
-            # There already, by an attempt whose end nobody saw: of the same rows, since a number stands for them.
+            # An attempt whose outcome was lost may have published it. The rows are the same: the number identifies
+            # them.
             if not self._part(batch_id).is_dir():
                 self._check_token()
                 raise
         finally:
-            shutil.rmtree(making, ignore_errors=True)
-        self._check_brought(batch_id)
-        self._tell(batch_id)
+            shutil.rmtree(unpublished, ignore_errors=True)
+        self._check_published(batch_id)
+        self._write_manifest(batch_id)
         self._last = batch_id
 
     def tidy(self) -> None:
-        """Nothing is due."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: there are no open connections."""
 
-    def _own(self) -> None:
-        owner = self._ours / "owner.json"
-        if not self._ours.is_dir():
+    def _claim_directory(self) -> None:
+        owner = self._metadata / "owner.json"
+        if not self._metadata.is_dir():
             self._path.mkdir(parents=True, exist_ok=True)
-            strange = [path.name for path in self._path.iterdir() if path.name != _OURS]
-            if strange:
-                raise SinkError(f"{self._path} has files of others, such as {min(strange)}. Name an empty directory.")
-            self._ours.mkdir(exist_ok=True)
-        self._making.mkdir(exist_ok=True)
+            foreign = [path.name for path in self._path.iterdir() if path.name != _METADATA]
+            if foreign:
+                raise SinkError(
+                    f"{self._path} has files that this job did not write, such as {min(foreign)}. "
+                    "Choose an empty directory."
+                )
+            self._metadata.mkdir(exist_ok=True)
+        self._unpublished.mkdir(exist_ok=True)
         self._write_once(owner, {"job": self._job})
         held = json.loads(owner.read_text(encoding="utf-8"))["job"]
         if held != self._job:
-            raise SinkError(f"{self._path} has the result of another job, {held}. Name a directory of its own.")
+            raise SinkError(f"{self._path} contains the result of another job, {held}. Choose another directory.")
 
     def _check_fences(self, directory: Path) -> None:
         fences = [int(found[1]) for path in directory.iterdir() if (found := _FENCE.fullmatch(path.name))]
         if max(fences, default=0) > self._target.fence:
             raise FenceLostError(
-                f"Attempt {max(fences)} writes to {self._path}, and this is attempt {self._target.fence}: it ends here."
+                f"Attempt {max(fences)} now writes to {self._path}. Attempt {self._target.fence} ends."
             )
 
     def _check_token(self) -> None:
-        """Before each mini-batch: without a list of those that there are."""
+        """Raises FenceLostError if a newer attempt writes. Called for each mini-batch: does not list them."""
         first, second = self._tokens
         self._check_fences(second.parent)
         if not first.exists():
             self._check_fences(first.parent)
-            raise FenceLostError(f"Attempt {self._target.fence} writes to {self._path} no more: its token is gone.")
+            raise FenceLostError(
+                f"Another attempt removed the fencing token of attempt {self._target.fence} from {self._path}. "
+                "This attempt ends."
+            )
 
-    def _check_brought(self, batch_id: int) -> None:
-        """Behind a rename. What came too late is right all the same, except below a newer generation."""
+    def _check_published(self, batch_id: int) -> None:
+        """Called after a rename. A mini-batch that was published too late is still right, unless a newer generation
+        writes: then it is removed.
+        """
         try:
             self._check_token()
         except FenceLostError:
             if any(generation > self._generation for generation, _ in self._parts()):
-                self._take_away(self._part(batch_id))
+                self._remove_atomically(self._part(batch_id))
             raise
 
-    def _hidden(self) -> Path:
-        """A name for what is in the making, which tells by whom."""
-        return self._making / f".{self._target.fence:012}-{uuid.uuid4().hex}"
+    def _unpublished_path(self) -> Path:
+        """A new name for an unpublished directory; it contains the attempt's token."""
+        return self._unpublished / f".{self._target.fence:012}-{uuid.uuid4().hex}"
 
-    def _sweep(self) -> None:
-        """Removes what older attempts left in the making, and older generations altogether."""
-        for path in (*self._ours.iterdir(), *(self._ours / _FENCES).iterdir(), *self._making.iterdir()):
+    def _remove_older(self) -> None:
+        """Removes tokens and unpublished directories of older attempts, and all mini-batches of older generations."""
+        for path in (*self._metadata.iterdir(), *(self._metadata / _FENCES).iterdir(), *self._unpublished.iterdir()):
             found = _FENCE.fullmatch(path.name)
             if found and int(found[1]) < self._target.fence:
                 path.unlink(missing_ok=True)
-            made = _MAKING.fullmatch(path.name)
-            if made and int(made[1] or 0) <= self._target.fence:
-                self._take_away(path)
+            unpublished = _UNPUBLISHED_NAME.fullmatch(path.name)
+            if unpublished and int(unpublished[1] or 0) <= self._target.fence:
+                self._remove_atomically(path)
         for generation, number in self._parts():
             if generation < self._generation:
                 shutil.rmtree(self._path / _name(generation, number), ignore_errors=True)
-        # By their own names: one that hung may have told of a mini-batch that was gone already.
-        for path in self._ours.iterdir():
-            told = _TOLD.fullmatch(path.name)
-            if told and int(told[1]) < self._generation:
+        # Found by their own names: an attempt that hung may have written the manifest of a removed mini-batch.
+        for path in self._metadata.iterdir():
+            manifest = _MANIFEST.fullmatch(path.name)
+            if manifest and int(manifest[1]) < self._generation:
                 path.unlink(missing_ok=True)
 
-    def _take_away(self, path: Path) -> None:
-        """Removes what somebody may be about to put into sight: all of it, or nothing where that was first. What may
-        not be moved stays: an attempt that could not begin for it would be worse.
+    def _remove_atomically(self, path: Path) -> None:
+        """Removes a directory that another attempt may be publishing: all of it, or nothing if that attempt was first.
+        A directory that cannot be moved stays: otherwise the attempt could not begin.
         """
-        taken = self._hidden()
+        removed = self._unpublished_path()
         with suppress(OSError):
-            path.rename(taken)
-        shutil.rmtree(taken, ignore_errors=True)
+            path.rename(removed)
+        shutil.rmtree(removed, ignore_errors=True)
 
     def _parts(self) -> list[tuple[int, int]]:
-        """Generation and number of each mini-batch that is there."""
+        """Generation and number of each published mini-batch."""
         found = (_PART.fullmatch(path.name) for path in self._path.iterdir())
         return [(int(match[1]), int(match[2])) for match in found if match]
 
@@ -207,7 +217,7 @@ class AppendingSink:
             try:
                 os.link(file, path)
             except OSError:
-                # Another file system, or one without links.
+                # The staged file is on another file system, or the file system has no hard links.
                 shutil.copyfile(file, path)
 
     def _rewrite(self, path: Path, staged: Staged) -> None:
@@ -216,28 +226,28 @@ class AppendingSink:
             for batch in staged_rows(staged, schema, _ROWS_AT_ONCE):
                 writer.write_batch(batch)
 
-    def _tell(self, batch_id: int) -> None:
-        manifest = self._ours / f"{_name(self._generation, batch_id)}.json"
+    def _write_manifest(self, batch_id: int) -> None:
+        manifest = self._metadata / f"{_name(self._generation, batch_id)}.json"
         if manifest.exists():
             return
         files = sorted(self._part(batch_id).glob("*.parquet"))
         if not files:
-            # Gone, with its generation, while this attempt hung.
+            # A newer attempt removed it with its generation while this one hung.
             return
         rows = sum(pq.read_metadata(file).num_rows for file in files)
         self._write_once(manifest, {"files": [str(file.relative_to(self._path)) for file in files], "rows": rows})
 
     def _write_once(self, path: Path, content: dict[str, Any]) -> None:
-        """Puts a file there whole, unless there is one."""
-        making = self._hidden()
-        making.mkdir()
+        """Creates a file atomically, unless it exists."""
+        unpublished = self._unpublished_path()
+        unpublished.mkdir()
         try:
-            (making / path.name).write_text(json.dumps(content), encoding="utf-8")
-            os.link(making / path.name, path)
+            (unpublished / path.name).write_text(json.dumps(content), encoding="utf-8")
+            os.link(unpublished / path.name, path)
         except FileExistsError:
             return
         finally:
-            shutil.rmtree(making, ignore_errors=True)
+            shutil.rmtree(unpublished, ignore_errors=True)
 
 
 def _name(generation: int, batch_id: int) -> str:

@@ -1,15 +1,13 @@
-"""What a sink is: it takes the staged rows of one mini-batch after the other, each once, whatever is tried again.
+"""The interface of sinks: a sink commits the rows of each mini-batch exactly once, even if an attempt repeats it.
 
-A mini-batch is written to Parquet files first (`Staged`), by the one action that runs its query. Its sink then commits
-these files under the number of the mini-batch. A sink that already has a mini-batch changes nothing when it is given
-once more. A writer with an older fencing token than the sink has seen is refused.
-
-The rows of staged mini-batches, as Arrow reads them.
+One Spark action runs the query of a mini-batch and writes its rows to Parquet files (`Staged`). The sink then commits
+these files under the number of the mini-batch. Committing a mini-batch again changes nothing. A sink refuses a writer
+whose fencing token is older than the newest one that it has recorded. `staged_rows` reads the files with Arrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -23,17 +21,17 @@ from service.sql.types.data_types import Field
 from workers.engine.errors import EngineError
 
 OfNothing = tuple[bool | int | float | str | None, ...]
-"""The row that an aggregate over everything has of no rows: JSON values in the order of the output."""
+"""The row that an aggregate without GROUP BY returns for no rows: JSON values in the order of the output."""
 
 
 class FenceLostError(EngineError):
-    """Another, newer attempt writes to this sink: this one is to end and to change nothing more."""
+    """A newer attempt writes to this sink. This attempt must end without further changes."""
 
     code: ClassVar[str] = "fence_lost"
 
 
 class SinkError(EngineError):
-    """The sink cannot take the rows; the message says what to do about it. Trying again without a change is no use."""
+    """The sink cannot store the rows. The message says what to change; a retry without a change fails again."""
 
     code: ClassVar[str] = "sink_failed"
 
@@ -49,58 +47,67 @@ class Staged:
 
 @dataclass(frozen=True)
 class SinkTarget:
-    """What a sink is to know of who writes to it.
+    """Describes the writer of a sink and its rows.
 
-    `app` names the history of mini-batches, whose numbers grow from 0: a job and the generation of its state. `fence`
-    is the attempt's fencing token. `columns` are those of the staged files, in order. Rows with equal `keys` replace
-    each other, NULL being equal to NULL; `()` is a result of one row, None one that only grows. `final` is given where
-    staged rows are parts of groups: `keys` are then those of the groups, and a part is replaced by its newest row.
+    `app` names a history of mini-batches, which are numbered from 0: a job and the generation of its state. `fence` is
+    the attempt's fencing token. `columns` are those of the staged files, in order. A row replaces an older one with
+    equal `keys`; NULL equals NULL. `()` means a result of one row, None a result to which rows are only appended.
+    `final` is set if staged rows are parts of groups: `keys` are then those of the groups, and the newest row of a part
+    replaces the older ones.
     """
 
     app: str
     fence: int
     columns: tuple[Field, ...]
     output: tuple[Field, ...]
-    """What readers see, in order: some of `columns`, or those of `final`."""
+    """The columns that readers see, in order: some of `columns`, or those of `final`."""
     keys: tuple[str, ...] | None
     final: FinalLevel | None = None
 
 
 class Sink(Protocol):
-    """Where a stream's result goes. One thread at a time calls it."""
+    """The destination of a stream's result. Only one thread at a time may call it."""
 
     def prepare(self) -> None:
-        """Makes the target where there is none, checks it, and shuts out writers with older fencing tokens.
+        """Creates the target if it does not exist, checks it, and fences off writers with older fencing tokens.
 
-        Raises FenceLostError and SinkError, and what its store raises while that is away.
+        Raises FenceLostError and SinkError, and the errors of its store if that is not reachable.
         """
 
     def committed(self) -> int | None:
-        """The newest mini-batch that it has of this history; None for none."""
+        """Returns the newest committed mini-batch of this history; None if there is none."""
 
     def commit(self, batch_id: int, staged: Staged) -> int | None:
-        """Takes a mini-batch, wholly or not at all, and at most once; gives the version of the result that has it.
+        """Commits a mini-batch atomically and at most once. Returns the version of the result that contains it, or
+        None if the sink has no versions.
 
-        Raises FenceLostError and SinkError, and what its store raises while that is away.
+        Raises FenceLostError and SinkError, and the errors of its store if that is not reachable.
         """
 
     def tidy(self) -> None:
-        """What is due between mini-batches, such as compaction. Changes no result."""
+        """Runs maintenance between mini-batches, such as compaction. Does not change the result."""
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Closes connections."""
 
 
 def staged_schema(columns: Sequence[Field]) -> pa.Schema:
-    """The columns in Arrow. Raises SinkError for a column that files cannot hold."""
+    """Returns the Arrow schema of the columns. Raises SinkError for a column that files cannot store."""
     try:
         return arrow_schema(columns)
     except ValueError as error:
-        raise SinkError(f"{error} Leave it out, or CAST it to another type.") from error
+        raise SinkError(f"{error} Remove it from SELECT, or CAST it to another type.") from error
+
+
+def missing_keys(names: Iterable[str]) -> str:
+    """Returns the message about key columns that the result does not have."""
+    listed = ", ".join(sorted(names))
+    columns, are, them = ("columns", "are", "them") if ", " in listed else ("column", "is", "it")
+    return f"Key {columns} {listed} {are} missing from the result. Add {them} to SELECT."
 
 
 def staged_rows(staged: Staged, schema: pa.Schema, at_once: int) -> Iterator[pa.RecordBatch]:
-    """The rows in their order, at most `at_once` of them in a batch."""
+    """Yields the rows in their order, in batches of at most `at_once` rows."""
     for path in staged.files:
         with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
             for batch in file.iter_batches(batch_size=at_once):

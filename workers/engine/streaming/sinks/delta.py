@@ -1,12 +1,8 @@
-"""A Delta table whose log remembers the newest fencing token, and the last mini-batch of a history of them.
+"""The Delta sink: it merges each mini-batch into a Delta table of the user, with one row for each key.
 
-Every commit is made for exactly the version behind the one that was looked at, or not at all: whoever was first may
-have changed what it was decided by. It is then decided anew.
-
-A sink that keeps a Delta table of the user's: one row a key, for whoever reads Delta tables.
-
-A mini-batch is merged, which rewrites every file that has one of its keys: seconds for millions of rows. Fencing token
-and last mini-batch are remembered in the table's log, as other writers' are.
+A merge rewrites every file that contains one of the mini-batch's keys: seconds for millions of rows. The log of the
+table records the newest fencing token and the last mini-batch as transactions (`FencedTable`). A commit succeeds only
+if it creates the version after the one that it was computed from; if another writer was first, it is computed again.
 """
 
 from __future__ import annotations
@@ -26,17 +22,22 @@ from workers.engine.streaming.sinks.base import (
     SinkError,
     SinkTarget,
     Staged,
+    missing_keys,
     staged_rows,
     staged_schema,
 )
 
 _TRIES = 20
-"""So often a commit is decided anew after somebody else's came first; each time one of theirs got through."""
+"""How often a commit is tried when other writers commit first."""
+
+_ROWS_AT_ONCE = 1 << 17
+_FORBIDDEN_IN_NAMES = " ,;{}()\n\t=`"
+"""Characters that Spark refuses in the names of a Delta table's columns, and the quotation mark."""
 
 
 class FencedTable:
-    """The table at `path`. `app` names the history of mini-batches, `guard` what attempts contend for, and `fence` is
-    this attempt's token.
+    """The table at `path`, protected by fencing tokens. `app` names the history of mini-batches, `guard` the
+    transaction that records the newest token, and `fence` is this attempt's token.
     """
 
     def __init__(self, path: Path, app: str, guard: str, fence: int) -> None:
@@ -45,32 +46,30 @@ class FencedTable:
         self._guard = guard
         self._fence = fence
 
-    def made(self, create: Callable[[CommitProperties], DeltaTable]) -> DeltaTable:
-        """The table, made by `create` where there is none. Raises SinkError where it cannot be."""
+    def open_or_create(self, create: Callable[[CommitProperties], DeltaTable]) -> DeltaTable:
+        """Returns the table; `create` creates it if it does not exist. Raises SinkError if it cannot be created."""
         for _ in range(_TRIES):
             try:
                 return DeltaTable(self.path)
             except TableNotFoundError:
                 self.path.mkdir(parents=True, exist_ok=True)
             try:
-                return create(self._remembering(self._guard, self._fence))
+                return create(self._recording(self._guard, self._fence))
             except DeltaError as error:
                 if not DeltaTable.is_deltatable(str(self.path)):
-                    raise SinkError(f"The result cannot be kept as a Delta table: {error}") from error
-        raise self._crowded()
+                    raise SinkError(f"Cannot create a Delta table for the result: {error}") from error
+        raise self._contended()
 
     def current(self) -> DeltaTable:
-        """The newest version. Raises FenceLostError where a newer attempt has laid hands on the table."""
+        """Returns the newest version. Raises FenceLostError if a newer attempt writes to the table."""
         table = DeltaTable(self.path)
         fence = table.transaction_version(self._guard)
         if fence is not None and fence > self._fence:
-            raise FenceLostError(
-                f"Attempt {fence} writes to the table at {self.path}, and this is attempt {self._fence}: it ends here."
-            )
+            raise FenceLostError(f"Attempt {fence} now writes to the table at {self.path}. Attempt {self._fence} ends.")
         return table
 
-    def shut_out_older(self) -> None:
-        """From here on no attempt with an older token commits anything. Raises FenceLostError."""
+    def fence_off_older(self) -> None:
+        """Records this attempt's token: attempts with older tokens can no longer commit. Raises FenceLostError."""
         for _ in range(_TRIES):
             table = self.current()
             if table.transaction_version(self._guard) == self._fence:
@@ -81,23 +80,23 @@ class FencedTable:
                     "append",
                     table.schema(),
                     partition_by=table.metadata().partition_columns,
-                    commit_properties=self._remembering(self._guard, self._fence),
+                    commit_properties=self._recording(self._guard, self._fence),
                 )
             except CommitFailedError:
                 continue
             return
-        raise self._crowded()
+        raise self._contended()
 
     def committed(self) -> int | None:
-        """The last mini-batch that is in."""
+        """Returns the last committed mini-batch; None if there is none."""
         last: int | None = DeltaTable(self.path).transaction_version(self._app)
         return last
 
     def commit(self, batch_id: int, write: Callable[[DeltaTable, CommitProperties], None] | None) -> int:
-        """Has `write` make the next version of the table, with these properties, unless the mini-batch is in; None
-        where there is nothing to write. Gives a version that has it.
+        """Calls `write` to create the next version of the table, unless the mini-batch is committed already. `write` is
+        None if there is nothing to write. Returns a version that contains the mini-batch.
 
-        Raises FenceLostError, SinkError, and what `write` raises while the mini-batch is not in.
+        Raises FenceLostError, SinkError, and the error of `write` if the mini-batch was not committed.
         """
         failed: Exception | None = None
         for _ in range(_TRIES):
@@ -109,46 +108,45 @@ class FencedTable:
                 raise failed
             before = int(table.version())
             try:
-                write(table, self._remembering(self._app, batch_id))
+                write(table, self._recording(self._app, batch_id))
             except (DeltaError, OSError) as error:
-                # It may be in nevertheless: the table tells.
+                # The commit may have succeeded nevertheless: the next round checks the table.
                 failed = error
             else:
                 return before + 1
-        raise self._crowded()
+        raise self._contended()
 
     def rewrite(self, app: str, version: int, write: Callable[[CommitProperties], None]) -> bool:
-        """Has `write` make the version behind the one that it has looked at, and that remember `version` of `app`;
-        False where somebody else was first.
+        """Calls `write` to create the version after the one that it has read, which records `version` of `app`. Returns
+        False if another writer committed first.
         """
         try:
-            write(self._remembering(app, version))
+            write(self._recording(app, version))
         except CommitFailedError:
             return False
         return True
 
-    def _remembering(self, app: str, version: int) -> CommitProperties:
+    def _recording(self, app: str, version: int) -> CommitProperties:
         return CommitProperties(
             app_transactions=[Transaction(app, version)],
             custom_metadata={"fence": str(self._fence)},
             max_commit_retries=0,
         )
 
-    def _crowded(self) -> SinkError:
-        return SinkError(f"Others wrote to {self.path} first, {_TRIES} times. Let none but this job write there.")
-
-
-_ROWS_AT_ONCE = 1 << 17
-_UNSPEAKABLE = " ,;{}()\n\t=`"
-"""What Spark refuses in the names of a Delta table's columns, and the quotation mark."""
+    def _contended(self) -> SinkError:
+        return SinkError(
+            f"{_TRIES} commits to {self.path} failed because other writers committed first. "
+            "Only this job may write to the table."
+        )
 
 
 class DeltaSink:
-    """See the module. The table is made where there is none; one that is there has exactly the result's columns.
+    """See the module. The sink creates the table; an existing one must have exactly the result's columns.
 
-    `of_nothing` is put into a table without rows, for an aggregate over everything.
+    `of_nothing` is inserted into an empty table, for an aggregate without GROUP BY.
 
-    Memory: a mini-batch's rows, and what merging takes. Groups in parts are refused: they would have to be read again.
+    Memory: the rows of a mini-batch, and what the merge needs. Groups in parts are refused, since the sink would have
+    to read all of their parts again.
     """
 
     def __init__(self, path: Path, target: SinkTarget, of_nothing: OfNothing | None = None) -> None:
@@ -163,31 +161,31 @@ class DeltaSink:
     def prepare(self) -> None:
         """See `Sink`."""
         schema = self._checked()
-        table = self._fenced.made(
+        table = self._fenced.open_or_create(
             lambda properties: DeltaTable.create(self._path, schema, mode="error", commit_properties=properties)
         )
         self._check_table(table, schema)
         self._check_rows(table)
-        self._fenced.shut_out_older()
+        self._fenced.fence_off_older()
         if self._of_nothing is not None:
-            self._begin(one_row(self._of_nothing, schema))
+            self._insert_first_row(one_row(self._of_nothing, schema))
 
     def committed(self) -> int | None:
         """See `Sink`."""
         return self._fenced.committed()
 
     def commit(self, batch_id: int, staged: Staged) -> int:
-        """See `Sink`. A mini-batch without rows leaves the table as it is, and is not remembered."""
+        """See `Sink`. A mini-batch without rows does not change the table and is not recorded."""
         return self._fenced.commit(
             batch_id,
             (lambda table, properties: self._write(table, staged, properties)) if staged.rows else None,
         )
 
     def tidy(self) -> None:
-        """Nothing: when versions of the table may go is for its owner to say."""
+        """Does nothing: the owner of the table decides when to remove old versions."""
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: there are no open connections."""
 
     def _write(self, table: DeltaTable, staged: Staged, properties: CommitProperties) -> None:
         schema = staged_schema(self._target.columns)
@@ -202,18 +200,18 @@ class DeltaSink:
         else:
             merge = table.merge(
                 newest_of(rows, keys).select(names),
-                _same(keys),
+                _equal_keys(keys),
                 source_alias="s",
                 target_alias="t",
                 commit_properties=properties,
             )
             merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
-    def _begin(self, row: pa.Table) -> None:
-        """Puts the row into a table that has none."""
+    def _insert_first_row(self, row: pa.Table) -> None:
+        """Inserts the row into an empty table."""
         table = self._fenced.current()
         if self._fenced.committed() is None and table.count() == 0:
-            # Of who was first there is a row now.
+            # If another writer commits first, the table is no longer empty.
             self._fenced.rewrite(
                 f"{self._target.app}/nothing",
                 0,
@@ -224,36 +222,35 @@ class DeltaSink:
         target = self._target
         if target.final is not None:
             raise SinkError(
-                "A Delta table cannot take groups whose state is kept in parts. Use sink 'managed' or 'postgres', or "
-                "set distinct_method to another one."
+                "A Delta table cannot store groups whose state is kept in parts. Use sink 'managed' or 'postgres', or "
+                "another distinct_method."
             )
         staged_schema(target.columns)
         schema = staged_schema(target.output)
         for name in schema.names:
-            if not name or any(mark in name for mark in _UNSPEAKABLE):
-                raise SinkError(f"A Delta table has no column '{name}' that Spark would read. Give it an alias.")
+            if not name or any(mark in name for mark in _FORBIDDEN_IN_NAMES):
+                raise SinkError(f"Spark cannot read a Delta table with a column '{name}'. Give it an alias.")
         folded = [name.casefold() for name in schema.names]
         if len(set(folded)) < len(folded):
-            raise SinkError("Several columns of the result have one name; case does not count. Give them aliases.")
+            raise SinkError("Several columns of the result have the same name, ignoring case. Give them aliases.")
         missing = set(target.keys or ()) - set(schema.names)
         if missing:
-            names = ", ".join(sorted(missing))
-            raise SinkError(f"Rows are told apart by {names}, which the result has not. SELECT it.")
+            raise SinkError(missing_keys(missing))
         return schema
 
     def _check_rows(self, table: DeltaTable) -> None:
-        """What this history of mini-batches would add to, or overwrite, where it has not begun."""
+        """Checks the rows that a new history of mini-batches would add to or overwrite. Raises SinkError."""
         keys = self._target.keys
         if keys or self._fenced.committed() is not None:
             return
         if keys is None and table.transaction_version(self._fence) is not None and table.count() > 0:
             raise SinkError(
-                f"The table at {self._path} has the rows of this job's state before it began from scratch, and all "
-                "would come again. Empty the table, and resume the job."
+                f"The table at {self._path} contains rows that this job wrote before it started from scratch. The job "
+                "would add them a second time. Delete the rows of the table, then resume the job."
             )
         if keys == () and table.count() > 1:
             raise SinkError(
-                f"The table at {self._path} has {table.count()} rows, and the result has one. Give it one of its own."
+                f"The table at {self._path} has {table.count()} rows, but the result has one row. Choose another path."
             )
 
     def _check_table(self, table: DeltaTable, schema: pa.Schema) -> None:
@@ -261,15 +258,15 @@ class DeltaSink:
         wanted = {field.name: field.type for field in schema}
         if there != wanted:
             raise SinkError(
-                f"The table at {self._path} has the columns {_told(there)}, and the result has {_told(wanted)}. "
-                "Let them be the same, or name another path."
+                f"The table at {self._path} has the columns {_listed(there)}, but the result has {_listed(wanted)}. "
+                "Change the query so that the columns are the same, or choose another path."
             )
 
 
-def _same(keys: Sequence[str]) -> str:
-    """Compares keys, NULL being equal to NULL. Without parentheses AND would bind closer in this dialect."""
+def _equal_keys(keys: Sequence[str]) -> str:
+    """The condition of the merge; NULL equals NULL. In this dialect AND binds tighter, hence the parentheses."""
     return " AND ".join(f"(t.`{key}` IS NOT DISTINCT FROM s.`{key}`)" for key in keys)
 
 
-def _told(columns: dict[str, pa.DataType]) -> str:
+def _listed(columns: dict[str, pa.DataType]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())

@@ -1,12 +1,10 @@
-"""When the log of a managed table is rewritten with the rows before it, and as what.
+"""The managed result of a streaming job: a Delta table to which each mini-batch appends its changed rows.
 
-The managed result of a streaming job: a Delta table that each mini-batch appends its changed rows to.
+The table is a base with one row for each key, and a log of newer rows. To append takes milliseconds, since the staged
+files become files of the table as they are; to merge would rewrite most files each time. Readers take the newest row of
+each key (`service.results.stream_result`). `tidy` merges the log into the base from time to time.
 
-Merging a mini-batch into the rows before it would rewrite most files of the table each time. As a log the table takes
-a mini-batch in milliseconds: its staged files become files of the table as they are. Who reads takes the newest row of
-each key (`service.results.stream_result`); `tidy` makes that one row a key now and then.
-
-What keeps other attempts out, and each mini-batch in once, is `fenced_table`.
+`FencedTable` fences off older attempts and makes sure that each mini-batch is committed once.
 """
 
 from __future__ import annotations
@@ -32,23 +30,35 @@ from service.results.stream_result import DESCRIPTION, ManagedFiles, ManagedTabl
 from workers.engine.streaming.sinks.base import OfNothing, SinkError, SinkTarget, Staged, staged_schema
 from workers.engine.streaming.sinks.delta import FencedTable
 
+_log = structlog.get_logger(__name__)
+
 LEAST_ROWS = 200_000
-"""A log up to here costs readers next to nothing."""
+"""A log of up to this many rows costs readers next to nothing."""
 
 MOST_ROWS = 5_000_000
-"""Whoever reads or rewrites holds the log in memory."""
+"""Limit of the log's rows: readers and the compaction hold them in memory."""
 
 LEAST_FILES = 64
 _ROWS_A_FILE = 50_000
-"""One more file for so many rows of the base: rewriting them takes as long as reading that many more files."""
+"""The log may have one more file for this many rows of the base: to rewrite these rows takes about as long as to read
+one more file.
+"""
 
 _FILE_ROWS = 1 << 20
 _GROUP_ROWS = 1 << 17
 _BATCH_ROWS = 1 << 20
 
+_CONFIGURATION = {
+    # Readers of an older version have this long to finish.
+    "delta.deletedFileRetentionDuration": "interval 10 minutes",
+    # Otherwise a commit every second would leave millions of files. Transactions are kept for ever.
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.dataSkippingNumIndexedCols": "0",
+}
+
 
 def is_due(files: ManagedFiles) -> bool:
-    """Whether rewriting pays: the log is large beside the base, too large for memory, or of too many files."""
+    """Whether compaction pays off: the log is too large compared to the base or for memory, or has too many files."""
     base, log = sum(file.rows for file in files.base), sum(file.rows for file in files.log)
     if files.table.keys is None:
         return len(files.log) > LEAST_FILES
@@ -56,10 +66,10 @@ def is_due(files: ManagedFiles) -> bool:
 
 
 def compacted(files: ManagedFiles, directory: Path, name: str) -> list[tuple[str, int]]:
-    """Writes the newest row of each key into files `<name>-<number>.parquet` of `directory`; gives their names and
-    rows.
+    """Writes the newest row of each key to files `<name>-<number>.parquet` in `directory`. Returns their names and
+    numbers of rows.
 
-    The order is that of the base, with new keys behind. Holds the log's rows and 1 Mi rows of the base.
+    The rows keep the order of the base; new keys follow. Memory: the rows of the log and 1 Mi rows of the base.
     """
     schema = arrow_schema(files.table.columns)
     return list(_written(_rows(files), schema, directory, name))
@@ -98,19 +108,8 @@ def _written(tables: Iterable[pa.Table], schema: pa.Schema, directory: Path, nam
         yield file, rows
 
 
-_log = structlog.get_logger(__name__)
-
-_CONFIGURATION = {
-    # Who reads an older version has this long to finish.
-    "delta.deletedFileRetentionDuration": "interval 10 minutes",
-    # A commit every second would leave millions of files otherwise. Transactions are remembered for ever.
-    "delta.logRetentionDuration": "interval 1 hours",
-    "delta.dataSkippingNumIndexedCols": "0",
-}
-
-
 class ManagedSink:
-    """See the module. `of_nothing` is the result's one row while no mini-batch has given any (`ManagedTable`)."""
+    """See the module. `of_nothing` is the only row of the result until a mini-batch emits rows (`ManagedTable`)."""
 
     def __init__(self, path: Path, target: SinkTarget, of_nothing: OfNothing | None = None) -> None:
         self._path = path
@@ -131,13 +130,13 @@ class ManagedSink:
     def prepare(self) -> None:
         """See `Sink`."""
         self._check_columns()
-        table = self._fenced.made(self._create)
+        table = self._fenced.open_or_create(self._create)
         if not self._is_ours(table.metadata().configuration.get(DESCRIPTION)):
             raise SinkError(
-                f"The table at {self._path} holds another result: its columns or keys are not this query's. "
-                "Resume the job from scratch, or submit it anew."
+                f"The table at {self._path} has other columns or keys than the result of this query. "
+                "Resume the job from scratch, or submit it again as a new job."
             )
-        self._fenced.shut_out_older()
+        self._fenced.fence_off_older()
         self._remove_orphans()
 
     def committed(self) -> int | None:
@@ -145,7 +144,7 @@ class ManagedSink:
         return self._fenced.committed()
 
     def commit(self, batch_id: int, staged: Staged) -> int:
-        """See `Sink`. A mini-batch without rows leaves the table as it is, and is not remembered."""
+        """See `Sink`. A mini-batch without rows does not change the table and is not recorded."""
         added: list[AddAction] = []
 
         def append(table: DeltaTable, properties: CommitProperties) -> None:
@@ -156,8 +155,8 @@ class ManagedSink:
         return self._fenced.commit(batch_id, append if staged.rows else None)
 
     def tidy(self) -> None:
-        """Rewrites the table as one row a key, once the log has grown long; and removes files that no version of the
-        last ten minutes has. Holds the log's rows, at most 5 million and a mini-batch.
+        """Merges the log into the base if that is due, and removes files that no version of the last ten minutes uses.
+        Memory: the rows of the log, at most 5 million and a mini-batch.
         """
         table = self._fenced.current()
         files = files_of(table, self._path)
@@ -166,20 +165,20 @@ class ManagedSink:
         try:
             self._fenced.current().vacuum(dry_run=False)
         except CommitFailedError:
-            # Another writer has come in between; the next time will do.
+            # Another writer committed in the meantime; the next call removes the files.
             return
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: there are no open connections."""
 
     def _compact(self, table: DeltaTable, files: ManagedFiles) -> bool:
-        """Whether it was the first to make the next version."""
+        """Writes the compacted table. Returns False if another writer created the next version first."""
         last = max(file.batch for file in files.log)
         started = time.monotonic()
         written = compacted(files, self._path, self._name(last, "base"))
         actions = [self._action(self._path / name, last, rows) for name, rows in written]
         before = table.transaction_version(self._table.compacted)
-        # Where no row replaces another, the base stays as it is.
+        # If rows are only appended, the base stays unchanged.
         only = None if files.table.identity is not None or before is None else [(self._table.batch, ">", str(before))]
         if not self._fenced.rewrite(
             self._table.compacted, last, lambda properties: self._write(table, actions, properties, "overwrite", only)
@@ -206,7 +205,10 @@ class ManagedSink:
         names = [name.casefold() for name in schema.names]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise SinkError(f"The result has several columns {', '.join(twice)}; case does not count. Rename them.")
+            raise SinkError(
+                f"The result has several columns with the same name, ignoring case: {', '.join(twice)}. "
+                "Give them aliases."
+            )
 
     def _is_ours(self, description: str | None) -> bool:
         try:
@@ -236,7 +238,7 @@ class ManagedSink:
         mode: str = "append",
         only: list[tuple[str, str, str]] | None = None,
     ) -> None:
-        """Adds files, or overwrites the partitions `only` with them; None: all."""
+        """Adds files, or overwrites the partitions `only` with them; None means all partitions."""
         table.create_write_transaction(
             list(actions),
             mode,
@@ -247,7 +249,7 @@ class ManagedSink:
         )
 
     def _adopt(self, batch_id: int, files: Iterable[Path]) -> list[AddAction]:
-        """Makes the staged files, in order, files below the table: as other names of theirs where that goes."""
+        """Links the staged files into the table's directory, in order; copies them if hard links are not possible."""
         added: list[AddAction] = []
         name = self._name(batch_id, "part")
         for file in files:
@@ -258,7 +260,7 @@ class ManagedSink:
             try:
                 os.link(file, path)
             except OSError:
-                # Another file system, or one without links.
+                # The staged file is on another file system, or the file system has no hard links.
                 shutil.copyfile(file, path)
             added.append(self._action(path, batch_id, rows))
         return added
@@ -274,13 +276,13 @@ class ManagedSink:
         )
 
     def _name(self, batch_id: int, kind: str) -> str:
-        """Names sort by attempt and mini-batch, and none comes twice."""
+        """Returns a unique name; names sort by attempt and mini-batch."""
         return f"f{self._target.fence:010}-b{batch_id:012}-{kind}-{uuid.uuid4().hex[:12]}"
 
     def _remove_orphans(self) -> None:
-        """Removes files that earlier attempts wrote and never committed, which none of them can do any more.
+        """Removes files that earlier attempts wrote but did not commit, and can no longer commit.
 
-        What only older versions have is left to `tidy`: it may still be read.
+        `tidy` removes files that only older versions use: they may still be read.
         """
         table = self._fenced.current()
         unused, still_read = (

@@ -1,9 +1,9 @@
-"""A sink that keeps a table of a PostgreSQL database: one row a key, replaced in place.
+"""The PostgreSQL sink: it upserts each mini-batch into a table, with one row for each key.
 
-The rows of a mini-batch, its number and the check of the fencing token go into one transaction. `evenkeel_batches`, in
-the schema of the table, remembers both for each history of mini-batches (`app`); whoever writes holds its row there.
-Where rows are parts of groups, the parts are kept in `<table>__parts`, and the groups that a mini-batch touched are
-computed anew in the same transaction.
+One transaction writes the rows of a mini-batch, records its number and checks the fencing token. The table
+`evenkeel_batches`, in the same schema, has the number and the token of each history of mini-batches (`app`); a writer
+locks its row. If rows are parts of groups, `<table>__parts` has the parts, and the same transaction computes the groups
+of the mini-batch again.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from workers.engine.streaming.sinks.base import (
     SinkError,
     SinkTarget,
     Staged,
+    missing_keys,
     staged_rows,
     staged_schema,
 )
@@ -49,33 +50,34 @@ _log = structlog.get_logger(__name__)
 
 BATCHES = "evenkeel_batches"
 
-_PATIENCE_MS = 5_000
-"""So long an attempt waits for an older one's transaction before it ends it."""
+_LOCK_TIMEOUT_MS = 5_000
+"""How long an attempt waits for the transaction of an older attempt before it terminates it."""
 
-_IDLE_MS = 60_000
-"""So long a transaction of an attempt that hangs keeps its locks, where nobody ends it before."""
+_IDLE_TIMEOUT_MS = 60_000
+"""How long the transaction of an attempt that hangs keeps its locks, unless a newer attempt terminates it."""
 
 _TRIES = 8
-"""For about a minute, with longer and longer pauses: so long a server may take to start anew."""
+"""With growing pauses, about one minute in total: enough for a server to restart."""
 
 _CONNECT_SECONDS = 10
 _ROWS_AT_ONCE = 16_384
 
-_OUR_FAULT = (
+_PERMANENT_ERRORS = (
     psycopg.DataError,
     psycopg.IntegrityError,
     psycopg.ProgrammingError,
     psycopg.NotSupportedError,
     psycopg.errors.ProgramLimitExceeded,
 )
-"""What comes again when it is tried again, unlike what comes while a server is away."""
+"""Errors that a retry does not solve, unlike those of a server that is not reachable."""
 
 
 class PostgresSink:
-    """See the module. `url` is a connection string of libpq; `table` a name, with its schema or without, as spelled.
+    """See the module. `url` is a connection string of libpq. `table` is a table name, with or without its schema; it is
+    case-sensitive.
 
-    The table is made where there is none. `of_nothing` is put into one without rows, for an aggregate over everything.
-    Memory: 16,384 rows.
+    The sink creates the table if it does not exist. `of_nothing` is inserted into an empty table, for an aggregate
+    without GROUP BY. Memory: 16,384 rows.
     """
 
     def __init__(
@@ -95,8 +97,8 @@ class PostgresSink:
         self._job = target.app.rpartition("/")[0] or target.app
         taken = {field.name for field in target.columns}
         self._row = next(name for number in range(len(taken) + 1) if (name := f"_row{number or ''}") not in taken)
-        self._keys = target.keys if target.final is None else _named(target.final)
-        """Of the table, by its own names."""
+        self._keys = target.keys if target.final is None else _output_keys(target.final)
+        """The key columns of the table, by the names that they have there."""
         self._connection: psycopg.Connection | None = None
         self._table = TableName("", table)
 
@@ -105,27 +107,25 @@ class PostgresSink:
         target = self._target
         missing = set(self._keys or ()) - {field.name for field in target.output}
         if missing:
-            raise SinkError(
-                f"Rows are told apart by {', '.join(sorted(missing))}, which the result has not. SELECT it."
-            )
+            raise SinkError(missing_keys(missing))
         staged_schema(target.columns)
         check_names(target.output, self._keys or ())
         if target.final is not None:
             check_names(target.columns, (*target.final.keys, *target.final.parts))
             statements.check_final(target.final, self._types)
-        self._patiently(self._prepare_against_others)
+        self._retried(self._prepare_against_others)
 
     def committed(self) -> int | None:
         """See `Sink`."""
-        return self._patiently(lambda: self._standing(self._connected(), lock=False))
+        return self._retried(lambda: self._last_batch(self._connected(), lock=False))
 
     def commit(self, batch_id: int, staged: Staged) -> None:
-        """See `Sink`; gives no version."""
-        # After an error it may be in nevertheless: the next look into the table of mini-batches tells.
-        self._patiently(lambda: self._commit(batch_id, staged))
+        """See `Sink`; returns no version."""
+        # A commit that raised an error may have succeeded: the retry reads the table of mini-batches first.
+        self._retried(lambda: self._commit(batch_id, staged))
 
     def tidy(self) -> None:
-        """Nothing is due: the server's autovacuum cleans up."""
+        """Does nothing: the server's autovacuum cleans up."""
 
     def close(self) -> None:
         """See `Sink`."""
@@ -133,20 +133,22 @@ class PostgresSink:
             self._connection.close()
             self._connection = None
 
-    def _patiently(self, step: Callable[[], T]) -> T:
-        """What `step` gives, tried again while the server is away. Raises SinkError where it stays away."""
+    def _retried(self, step: Callable[[], T]) -> T:
+        """Returns the result of `step`, which is retried while the server is not reachable. Raises SinkError after the
+        last try.
+        """
         tried = 0
-        with _told():
+        with _as_sink_errors():
             while True:
                 try:
                     return step()
                 except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                    if isinstance(error, _OUR_FAULT):
+                    if isinstance(error, _PERMANENT_ERRORS):
                         raise
                     tried += 1
                     if tried == _TRIES:
                         raise SinkError(
-                            f"PostgreSQL is away: {error} Resume the job when it is back; nothing is lost."
+                            f"Cannot reach PostgreSQL: {error} Resume the job when it is reachable; no rows are lost."
                         ) from error
                     _log.warning("sink_away", tries=tried, error=type(error).__name__)
                     self._pause(0.25 * 2**tried)
@@ -159,7 +161,7 @@ class PostgresSink:
             except psycopg.errors.LockNotAvailable:
                 if last:
                     raise
-                self._end_older_sessions()
+                self._terminate_older_sessions()
 
     def _commit(self, batch_id: int, staged: Staged) -> None:
         with self._connected().transaction():
@@ -169,37 +171,37 @@ class PostgresSink:
         connection = self._connected()
         if connection.info.server_version < LEAST_VERSION:
             raise SinkError(
-                f"The server is PostgreSQL {connection.info.server_version // 10_000}; the sink needs 15 or later, "
-                "where NULL keys can be unique."
+                f"The server is PostgreSQL {connection.info.server_version // 10_000}. The sink needs version 15 or "
+                "later, for unique indexes with NULLS NOT DISTINCT."
             )
         with connection.transaction():
-            connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_PATIENCE_MS)))
-            # Of two that make the same table one would fail, and all share that of mini-batches.
+            connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_TIMEOUT_MS)))
+            # If two attempts created the same table, one would fail; all jobs share the table of mini-batches.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('evenkeel'), 0)")
             self._table, oid = find(connection, self._name)
-            follows = self._fence(connection)
-            self._have(connection, self._table, oid, self._target.output, self._keys)
-            if follows and self._keys is None:
+            restarts = self._fence_off_older(connection)
+            self._create_or_check(connection, self._table, oid, self._target.output, self._keys)
+            if restarts and self._keys is None:
                 self._require_empty(connection)
-            if self._of_nothing is not None and self._standing(connection, lock=True) is None:
+            if self._of_nothing is not None and self._last_batch(connection, lock=True) is None:
                 row = zip(self._target.output, self._of_nothing, strict=True)
                 connection.execute(statements.insert_first(self._table, list(row)))
             if self._target.final is not None:
                 parts, oid = find(connection, f"{self._table}__parts")
                 final = self._target.final
-                self._have(connection, parts, oid, self._target.columns, (*final.keys, *final.parts))
-                if follows:
-                    # Those of the state that was thrown away would be added to its successor's.
+                self._create_or_check(connection, parts, oid, self._target.columns, (*final.keys, *final.parts))
+                if restarts:
+                    # The parts of the discarded state would be added to those of the new state.
                     connection.execute(sql.SQL("DELETE FROM {}").format(parts.quoted))
 
     def _require_empty(self, connection: psycopg.Connection) -> None:
         if connection.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(self._table.quoted)).fetchone() is not None:
             raise SinkError(
-                f"{self._table} has the rows of this job's state before it began from scratch, and all would come "
-                "again. Empty the table, and resume the job."
+                f"{self._table} contains rows that this job wrote before it started from scratch. The job would add "
+                "them a second time. Delete the rows of the table, then resume the job."
             )
 
-    def _have(
+    def _create_or_check(
         self,
         connection: psycopg.Connection,
         name: TableName,
@@ -212,8 +214,10 @@ class PostgresSink:
         else:
             check(connection, name, oid, columns, keys or ())
 
-    def _fence(self, connection: psycopg.Connection) -> bool:
-        """Shuts out older attempts; whether this history of mini-batches is a new one, behind another of its job."""
+    def _fence_off_older(self, connection: psycopg.Connection) -> bool:
+        """Records this attempt's token, so that older attempts cannot commit. Returns whether this history of
+        mini-batches is new and the job has an older one.
+        """
         batches, oid = find(connection, f"{self._table.schema}.{BATCHES}")
         if oid is None:
             connection.execute(
@@ -221,7 +225,7 @@ class PostgresSink:
                     "CREATE TABLE {} (app text PRIMARY KEY, fence bigint NOT NULL, batch_id bigint NOT NULL)"
                 ).format(batches.quoted)
             )
-        # Attempts of older generations write to the same table: they are shut out too.
+        # Attempts of older generations write to the same table: they are fenced off too.
         raised = sql.SQL(
             "INSERT INTO {0} AS b VALUES (%(app)s, %(fence)s, -1)"
             " ON CONFLICT (app) DO UPDATE SET fence = EXCLUDED.fence WHERE b.fence <= EXCLUDED.fence RETURNING fence"
@@ -235,47 +239,46 @@ class PostgresSink:
         ).format(batches.quoted)
         own, every = connection.execute(known, values).fetchone() or (0, 0)
         if connection.execute(raised, values).fetchone() is None:
-            raise self._lost(self._standing_row(connection, lock=False)[0])
+            raise self._fence_lost(self._recorded(connection, lock=False)[0])
         connection.execute(others, values)
-        return every > own and self._standing_row(connection, lock=False)[1] < 0
+        return every > own and self._recorded(connection, lock=False)[1] < 0
 
-    def _standing(self, connection: psycopg.Connection, *, lock: bool) -> int | None:
-        """The newest mini-batch that is in. Raises FenceLostError."""
-        fence, batch_id = self._standing_row(connection, lock=lock)
+    def _last_batch(self, connection: psycopg.Connection, *, lock: bool) -> int | None:
+        """Returns the newest committed mini-batch; None if there is none. Raises FenceLostError."""
+        fence, batch_id = self._recorded(connection, lock=lock)
         if fence > self._target.fence:
-            raise self._lost(fence)
+            raise self._fence_lost(fence)
         return None if batch_id < 0 else batch_id
 
-    def _standing_row(self, connection: psycopg.Connection, *, lock: bool) -> tuple[int, int]:
+    def _recorded(self, connection: psycopg.Connection, *, lock: bool) -> tuple[int, int]:
+        """Returns the recorded fencing token and mini-batch; -1 if there is no mini-batch."""
         batches = TableName(self._table.schema, BATCHES)
         query = sql.SQL("SELECT fence, batch_id FROM {} WHERE app = %s{}").format(
             batches.quoted, sql.SQL(" FOR UPDATE" if lock else "")
         )
         row = connection.execute(query, [self._target.app]).fetchone()
         if row is None:
-            raise SinkError(f"{batches} has lost its row of {self._target.app}: resume the job from scratch.")
+            raise SinkError(f"The row of {self._target.app} is missing from {batches}. Resume the job from scratch.")
         return int(row[0]), int(row[1])
 
-    def _lost(self, fence: int) -> FenceLostError:
-        return FenceLostError(
-            f"Attempt {fence} writes to {self._table}, and this is attempt {self._target.fence}: it ends here."
-        )
+    def _fence_lost(self, fence: int) -> FenceLostError:
+        return FenceLostError(f"Attempt {fence} now writes to {self._table}. Attempt {self._target.fence} ends.")
 
     def _write(self, batch_id: int, staged: Staged) -> None:
         connection = self._connected()
-        done = self._standing(connection, lock=True)
-        if done is not None and done >= batch_id:
+        last = self._last_batch(connection, lock=True)
+        if last is not None and last >= batch_id:
             return
         if staged.rows:
             self._copy(connection, staged)
-            self._take(connection)
+            self._apply_stage(connection)
         connection.execute(
             sql.SQL("UPDATE {} SET batch_id = %s WHERE app = %s").format(TableName(self._table.schema, BATCHES).quoted),
             [batch_id, self._target.app],
         )
 
     def _copy(self, connection: psycopg.Connection, staged: Staged) -> None:
-        connection.execute(statements.make_stage(self._target.columns, self._row))
+        connection.execute(statements.create_stage(self._target.columns, self._row))
         types = [wire_type(field.type) for field in self._target.columns]
         with (
             connection.cursor() as cursor,
@@ -293,7 +296,7 @@ class PostgresSink:
             # A join follows.
             connection.execute(sql.SQL("ANALYZE {}").format(statements.STAGE))
 
-    def _take(self, connection: psycopg.Connection) -> None:
+    def _apply_stage(self, connection: psycopg.Connection) -> None:
         target = self._target
         names = [field.name for field in target.columns]
         if target.final is None:
@@ -308,7 +311,7 @@ class PostgresSink:
         if self._keys:
             connection.execute(statements.upsert(self._table, output, self._keys, groups))
         else:
-            self._set_the_row(connection, output, groups)
+            self._replace_only_row(connection, output, groups)
 
     def _replace(
         self,
@@ -322,20 +325,20 @@ class PostgresSink:
             return
         newest = statements.newest_of_stage(names, keys, self._row)
         if not keys:
-            self._set_the_row(connection, names, newest)
+            self._replace_only_row(connection, names, newest)
             return
         try:
             with connection.transaction():
                 rows = statements.rows_of_stage(names)
                 connection.execute(statements.upsert(table, names, keys, rows))
         except psycopg.errors.CardinalityViolation:
-            # Some key is staged twice, which is rare: sorting pays only now.
+            # A key was staged twice, which is rare: the query that sorts is run only in this case.
             connection.execute(statements.upsert(table, names, keys, newest))
 
-    def _set_the_row(self, connection: psycopg.Connection, names: list[str], rows: sql.Composed) -> None:
-        replaced = connection.execute(statements.replace_the_row(self._table, names, rows)).rowcount
+    def _replace_only_row(self, connection: psycopg.Connection, names: list[str], rows: sql.Composed) -> None:
+        replaced = connection.execute(statements.replace_only_row(self._table, names, rows)).rowcount
         if replaced > 1:
-            raise SinkError(f"{self._table} has {replaced} rows, and the result has one. Give it a table of its own.")
+            raise SinkError(f"{self._table} has {replaced} rows, but the result has one row. Choose another table.")
         if replaced == 0:
             connection.execute(statements.insert(self._table, names, rows))
 
@@ -345,49 +348,49 @@ class PostgresSink:
                 self._url,
                 autocommit=True,
                 connect_timeout=_CONNECT_SECONDS,
-                application_name=f"{self._session}{self._target.fence}",
+                application_name=f"{self._session_prefix}{self._target.fence}",
             )
-            # Not as options of the connection, which poolers refuse.
+            # As statements: connection poolers refuse connection options.
             connection.execute("SET TimeZone = 'UTC'")
-            connection.execute(sql.SQL("SET idle_in_transaction_session_timeout = {}").format(_IDLE_MS))
+            connection.execute(sql.SQL("SET idle_in_transaction_session_timeout = {}").format(_IDLE_TIMEOUT_MS))
             self._connection = connection
         return self._connection
 
     @property
-    def _session(self) -> str:
-        """How sessions of all attempts of the job begin their names."""
+    def _session_prefix(self) -> str:
+        """The prefix of `application_name` of all attempts of the job."""
         return f"evenkeel-{hashlib.sha256(self._job.encode()).hexdigest()[:16]}-"
 
-    def _end_older_sessions(self) -> None:
-        """Ends what older attempts have under way, as one that hangs within a transaction does not by itself."""
+    def _terminate_older_sessions(self) -> None:
+        """Terminates the sessions of older attempts: one that hangs in a transaction keeps its locks."""
         self._connected().execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE usename = current_user AND datname = current_database()"
-            # CASE, since PostgreSQL evaluates the operands of AND in any order, and other names cannot be cast.
+            # CASE, since PostgreSQL evaluates the operands of AND in any order, and casting other names would fail.
             " AND CASE WHEN application_name ~ %(name)s"
             " THEN split_part(application_name, '-', 3)::bigint < %(fence)s ELSE false END",
-            {"name": f"^{self._session}[0-9]{{1,18}}$", "fence": self._target.fence},
+            {"name": f"^{self._session_prefix}[0-9]{{1,18}}$", "fence": self._target.fence},
         )
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _as_sink_errors() -> Iterator[None]:
     try:
         yield
-    except _OUR_FAULT as error:
-        raise SinkError(f"PostgreSQL does not take the rows: {error}") from error
+    except _PERMANENT_ERRORS as error:
+        raise SinkError(f"PostgreSQL returned an error: {error}") from error
 
 
 def _values(column: pa.Array, type_: str) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError) as error:
-        raise SinkError(f"A date or time lies outside the years 1 to 9999: {error}") from error
+        raise SinkError(f"A date or time is outside the years 1 to 9999: {error}") from error
     convert: Callable[[Any], Any] = Jsonb
     return [None if value is None else convert(json_value(value)) for value in values] if type_ == "jsonb" else values
 
 
-def _named(final: FinalLevel) -> tuple[str, ...]:
-    """The keys of groups as the output calls them; as themselves where it has them not."""
+def _output_keys(final: FinalLevel) -> tuple[str, ...]:
+    """The keys of groups by their names in the output; by their own names if the output does not have them."""
     names = {column.source: column.field.name for column in reversed(final.output) if column.divisor is None}
     return tuple(names.get(key, key) for key in final.keys)

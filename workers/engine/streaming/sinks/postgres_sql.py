@@ -1,7 +1,4 @@
-"""The tables of a PostgreSQL sink: which type a column takes, making tables, and checking those that there are.
-
-The statements by which a PostgreSQL sink takes the rows of a staged mini-batch.
-"""
+"""The SQL of the PostgreSQL sink: types of columns, creating and checking tables, and writing a staged mini-batch."""
 
 from __future__ import annotations
 
@@ -16,10 +13,12 @@ from service.sql.types.data_types import BOOLEAN, DataType, Field, TypeName
 from workers.engine.streaming.sinks.base import SinkError
 
 LEAST_VERSION = 150_000
-"""Since then an index may say that NULLs are equal."""
+"""The first version with NULLS NOT DISTINCT."""
 
 LONGEST_NAME = 63
-"""Bytes; PostgreSQL cuts off what is longer."""
+"""Bytes; PostgreSQL truncates longer names."""
+
+STAGE = sql.Identifier("pg_temp", "evenkeel_stage")
 
 _TYPES = {
     TypeName.BOOLEAN: ("bool",),
@@ -37,20 +36,20 @@ _TYPES = {
     TypeName.TIMESTAMP_NTZ: ("timestamp",),
     TypeName.OTHER: ("jsonb", "json"),
 }
-"""What a column may be in a table of the user's; the first is what a column becomes in one that is made."""
+"""The types that a column may have in an existing table; the first is used in tables that the sink creates."""
 
 _DIGITS = {TypeName.TINYINT: 3, TypeName.SMALLINT: 5, TypeName.INT: 10, TypeName.BIGINT: 19}
 
 
 class TableName(NamedTuple):
-    """A table and its schema, spelled as they are."""
+    """The names of a table and its schema, without quotation marks."""
 
     schema: str
     table: str
 
     @property
     def quoted(self) -> sql.Identifier:
-        """As part of a statement."""
+        """The quoted name, for statements."""
         return sql.Identifier(self.schema, self.table)
 
     def __str__(self) -> str:
@@ -66,7 +65,7 @@ class _Column(NamedTuple):
 
 
 def wire_type(type_: DataType) -> str:
-    """The name of the type by which COPY writes values. Raises SinkError where there is none."""
+    """Returns the name of the type in which COPY writes values. Raises SinkError if there is none."""
     names = _TYPES.get(type_.name)
     if names is None:
         raise SinkError(f"PostgreSQL has no type for {type_}. CAST the column to another type.")
@@ -74,27 +73,30 @@ def wire_type(type_: DataType) -> str:
 
 
 def column_type(type_: DataType) -> sql.Composable:
-    """The type of a column of a table that is made."""
+    """Returns the type of a column in a table that the sink creates."""
     if type_.name is TypeName.DECIMAL:
         return sql.SQL("numeric({},{})").format(type_.precision, type_.scale)
     return sql.SQL(wire_type(type_))
 
 
 def check_names(columns: Sequence[Field], keys: Sequence[str]) -> None:
-    """Raises SinkError for columns that no table can have, or be unique by."""
+    """Raises SinkError for names that a table cannot have, and for keys that a unique index cannot have."""
     names = [field.name for field in columns]
     for name in names:
         if not 0 < len(name.encode()) <= LONGEST_NAME or "\0" in name:
-            raise SinkError(f"The column name '{name}' has more than {LONGEST_NAME} bytes. Give it a shorter alias.")
+            raise SinkError(
+                f"PostgreSQL does not support the column name '{name}': names have 1 to {LONGEST_NAME} bytes. "
+                "Give the column another alias."
+            )
         if names.count(name) > 1:
-            raise SinkError(f"Several columns of the result are called '{name}'. Give them aliases.")
+            raise SinkError(f"Several columns of the result have the name '{name}'. Give them aliases.")
     for field in columns:
         if wire_type(field.type) == "jsonb" and field.name in keys:
-            raise SinkError(f"Rows cannot be unique by '{field.name}' of type {field.type}. CAST it to STRING.")
+            raise SinkError(f"'{field.name}' of type {field.type} cannot be a key in PostgreSQL. CAST it to STRING.")
 
 
 def find(connection: psycopg.Connection, name: str) -> tuple[TableName, int | None]:
-    """The full name of a table, `table` or `schema.table`, and its id where there is one."""
+    """Returns the full name of a table, given as `table` or `schema.table`, and its oid; None if it does not exist."""
     schema, _, table = name.rpartition(".")
     parts = [part for part in (schema, table) if part]
     if any(len(part.encode()) > LONGEST_NAME for part in parts):
@@ -110,12 +112,14 @@ def find(connection: psycopg.Connection, name: str) -> tuple[TableName, int | No
         return TableName(schema, table), None
     (current,) = connection.execute("SELECT current_schema()").fetchone() or (None,)
     if current is None:
-        raise SinkError(f"The connection has no schema to make '{table}' in. Name it: 'public.{table}'.")
+        raise SinkError(
+            f"The connection has no current schema in which to create '{table}'. Name one, such as 'public.{table}'."
+        )
     return TableName(current, table), None
 
 
 def make(connection: psycopg.Connection, name: TableName, columns: Sequence[Field], keys: Sequence[str]) -> None:
-    """Makes a table, unique by `keys` where there are any, NULL being equal to NULL."""
+    """Creates a table, with a unique constraint on `keys` if there are any; NULL equals NULL."""
     parts: list[sql.Composable] = [
         sql.SQL("{} {}").format(sql.Identifier(field.name), column_type(field.type)) for field in columns
     ]
@@ -127,10 +131,10 @@ def make(connection: psycopg.Connection, name: TableName, columns: Sequence[Fiel
 def check(
     connection: psycopg.Connection, name: TableName, oid: int, columns: Sequence[Field], keys: Sequence[str]
 ) -> None:
-    """Raises SinkError, which says what to do, where a table cannot take the rows."""
+    """Raises SinkError if a table cannot store the rows; the message says what to change."""
     (kind,) = connection.execute("SELECT relkind FROM pg_class WHERE oid = %s", [oid]).fetchone() or ("",)
     if kind not in {"r", "p", b"r", b"p"}:
-        raise SinkError(f"{name} is not a table. Name a table, or one that is to be made.")
+        raise SinkError(f"{name} is not a table. Name a table, or a name that does not exist yet.")
     there = {column.name: column for column in _columns(connection, oid)}
     for field in columns:
         column = there.pop(field.name, None)
@@ -138,30 +142,32 @@ def check(
             raise SinkError(
                 f"{name} has no column '{field.name}'. Add it with ALTER TABLE ... ADD COLUMN "
                 f"{sql.Identifier(field.name).as_string(connection)} {column_type(field.type).as_string(connection)}, "
-                "or give the result's column another alias."
+                "or give the column of the result another alias."
             )
         if column.is_generated:
-            raise SinkError(f"PostgreSQL makes the values of '{field.name}' of {name} itself. Write to another column.")
-        if not _takes(column, field.type):
             raise SinkError(
-                f"'{field.name}' of {name} is of type {column.type}, which cannot take every {field.type}. "
-                f"Let it be {column_type(field.type).as_string(connection)}, or CAST the result's column."
+                f"'{field.name}' of {name} is a generated column. Give the column of the result another alias."
+            )
+        if not _accepts(column, field.type):
+            raise SinkError(
+                f"'{field.name}' of {name} is of type {column.type}, which cannot store every {field.type}. Change it "
+                f"to {column_type(field.type).as_string(connection)}, or CAST the column of the result."
             )
     required = sorted(column.name for column in there.values() if column.is_required)
     if required:
         raise SinkError(
-            f"{name} demands values for {', '.join(required)}, which the result has not. "
-            "Give them defaults, or let them be NULL."
+            f"The result has no values for required columns of {name}: {', '.join(required)}. "
+            "Give them a DEFAULT, or remove NOT NULL."
         )
     if keys and not _is_unique(connection, oid, keys):
         raise SinkError(
-            f"{name} is not unique by {', '.join(keys)}. Run: CREATE UNIQUE INDEX ON "
+            f"{name} has no unique index on {', '.join(keys)}. Run: CREATE UNIQUE INDEX ON "
             f"{name.quoted.as_string(connection)} ({identifiers(keys).as_string(connection)}) NULLS NOT DISTINCT"
         )
 
 
 def identifiers(names: Sequence[str]) -> sql.Composed:
-    """Quoted names with commas in between."""
+    """Returns the quoted names, separated by commas."""
     return sql.SQL(", ").join(map(sql.Identifier, names))
 
 
@@ -176,13 +182,14 @@ def _columns(connection: psycopg.Connection, oid: int) -> list[_Column]:
     return [_Column(*row) for row in found]
 
 
-def _takes(column: _Column, type_: DataType) -> bool:
+def _accepts(column: _Column, type_: DataType) -> bool:
+    """Whether the column can store every value of the type."""
     if column.type not in _TYPES.get(type_.name, ()):
         return False
     if column.type != "numeric" or column.modifier < 0:
         return True
     precision, scale = (column.modifier - 4) >> 16 & 0xFFFF, (column.modifier - 4) & 0x7FF
-    # Scales from -1000 on, in eleven bits.
+    # The scale is a signed number of eleven bits, at least -1000.
     scale -= 2048 if scale >= 1024 else 0
     wanted = type_.scale or 0
     digits = (type_.precision or _DIGITS.get(type_.name, 0)) - wanted
@@ -190,7 +197,7 @@ def _takes(column: _Column, type_: DataType) -> bool:
 
 
 def _is_unique(connection: psycopg.Connection, oid: int, keys: Sequence[str]) -> bool:
-    """Whether an index that ON CONFLICT can name lets each combination of `keys` in once."""
+    """Whether there is a unique index on `keys` that ON CONFLICT can use."""
     found = connection.execute(
         "SELECT indnullsnotdistinct OR bool_and(attnotnull), array_agg(attname::text)"
         " FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey[0:indnkeyatts - 1])"
@@ -201,11 +208,8 @@ def _is_unique(connection: psycopg.Connection, oid: int, keys: Sequence[str]) ->
     return any(is_strict and sorted(names) == sorted(keys) for is_strict, names in found)
 
 
-STAGE = sql.Identifier("pg_temp", "evenkeel_stage")
-
-
-def make_stage(columns: Sequence[Field], row: str) -> sql.Composed:
-    """A table of the session's own, empty in each transaction: `columns`, and the number of the row."""
+def create_stage(columns: Sequence[Field], row: str) -> sql.Composed:
+    """Creates a temporary table, empty at the start of each transaction: `columns` and the number of the row."""
     parts = [sql.SQL("{} {}").format(sql.Identifier(field.name), column_type(field.type)) for field in columns]
     return sql.SQL("CREATE TEMP TABLE IF NOT EXISTS evenkeel_stage ({}, {} int8) ON COMMIT DELETE ROWS").format(
         sql.SQL(", ").join(parts), sql.Identifier(row)
@@ -213,12 +217,12 @@ def make_stage(columns: Sequence[Field], row: str) -> sql.Composed:
 
 
 def rows_of_stage(names: Sequence[str]) -> sql.Composed:
-    """All staged rows."""
+    """Selects all staged rows."""
     return sql.SQL("SELECT {} FROM {}").format(identifiers(names), STAGE)
 
 
 def newest_of_stage(names: Sequence[str], keys: Sequence[str], row: str) -> sql.Composed:
-    """The last staged row of each key."""
+    """Selects the last staged row of each key."""
     if not keys:
         return sql.SQL("{} ORDER BY {} DESC LIMIT 1").format(rows_of_stage(names), sql.Identifier(row))
     return sql.SQL("SELECT DISTINCT ON ({keys}) {names} FROM {stage} ORDER BY {keys}, {row} DESC").format(
@@ -227,12 +231,12 @@ def newest_of_stage(names: Sequence[str], keys: Sequence[str], row: str) -> sql.
 
 
 def insert(table: TableName, names: Sequence[str], rows: sql.Composed) -> sql.Composed:
-    """Adds rows."""
+    """Inserts rows."""
     return sql.SQL("INSERT INTO {} ({}) {}").format(table.quoted, identifiers(names), rows)
 
 
 def insert_first(table: TableName, row: Sequence[tuple[Field, object]]) -> sql.Composed:
-    """Adds a row to a table that has none."""
+    """Inserts a row into an empty table."""
     values = sql.SQL(", ").join(
         sql.SQL("({})::{}").format(sql.Literal(value), column_type(field.type)) for field, value in row
     )
@@ -241,7 +245,7 @@ def insert_first(table: TableName, row: Sequence[tuple[Field, object]]) -> sql.C
 
 
 def upsert(table: TableName, names: Sequence[str], keys: Sequence[str], rows: sql.Composed) -> sql.Composed:
-    """Adds rows, each in the place of one with its keys."""
+    """Inserts rows; a row replaces an existing one with the same keys."""
     values = [name for name in names if name not in keys]
     action = (
         sql.SQL("UPDATE SET {}").format(
@@ -253,20 +257,21 @@ def upsert(table: TableName, names: Sequence[str], keys: Sequence[str], rows: sq
     return sql.SQL("{} ON CONFLICT ({}) DO {}").format(insert(table, names, rows), identifiers(keys), action)
 
 
-def replace_the_row(table: TableName, names: Sequence[str], rows: sql.Composed) -> sql.Composed:
-    """Sets all values of the one row that there is."""
+def replace_only_row(table: TableName, names: Sequence[str], rows: sql.Composed) -> sql.Composed:
+    """Updates the only row of a table."""
     return sql.SQL("UPDATE {} SET ({}) = ({})").format(table.quoted, identifiers(names), rows)
 
 
 def touched_groups(parts: TableName, final: FinalLevel, types: dict[str, Field]) -> sql.Composed:
-    """The output of the groups of which staged rows have parts, from all of their parts."""
+    """Selects the output of the groups that have staged parts, computed from all of their parts."""
     columns = sql.SQL(", ").join(_output(column, final, types) for column in final.output)
     groups = sql.SQL("SELECT {} FROM {} p").format(columns, parts.quoted)
     if not final.keys:
         return groups
     keys = [sql.Identifier(key) for key in final.keys]
     by = sql.SQL(", ").join(sql.SQL("p.{}").format(key) for key in keys)
-    # IN never finds NULL, and a comparison that does uses neither index nor hash: two ways to the groups.
+    # IN never matches NULL, and IS NOT DISTINCT FROM uses neither an index nor a hash table. So groups with a NULL key
+    # are found by a second query, which compares all keys as one JSON array.
     some_null = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(key) for key in keys)
     whole = sql.SQL("jsonb_build_array({})").format(sql.SQL(", ").join(sql.SQL("{}::text").format(key) for key in keys))
     return sql.SQL(
@@ -276,11 +281,11 @@ def touched_groups(parts: TableName, final: FinalLevel, types: dict[str, Field])
 
 
 def check_final(final: FinalLevel, types: dict[str, Field]) -> None:
-    """Raises SinkError where PostgreSQL cannot merge a column."""
+    """Raises SinkError for a column that PostgreSQL cannot merge."""
     for column in final.merged:
         type_ = types[column.name].type
         if column.merge is Merge.SUM and not type_.is_numeric:
-            raise SinkError(f"There is no SUM of the column '{column.name}' of type {type_}.")
+            raise SinkError(f"PostgreSQL has no SUM of {type_} ('{column.name}'). CAST it to a numeric type.")
         if column.merge is not Merge.SUM and type_.name in {TypeName.BINARY, TypeName.OTHER}:
             raise SinkError(f"PostgreSQL has no {column.merge} of {type_} ('{column.name}'). CAST it to STRING.")
 
@@ -302,11 +307,11 @@ def _merged(name: str, final: FinalLevel, types: dict[str, Field]) -> sql.Compos
     merge = next(merged.merge for merged in final.merged if merged.name == name)
     type_ = types[name].type
     if merge is Merge.SUM:
-        # The sum of float4 would be one.
+        # The sum of float4 values would be a float4.
         return sql.SQL("sum({}::float8)" if type_.is_fractional else "sum({})").format(column)
     if type_ == BOOLEAN:
         return sql.SQL("bool_and({})" if merge is Merge.MIN else "bool_or({})").format(column)
     if type_.name is TypeName.STRING:
-        # By bytes, as Spark compares.
+        # Spark compares texts by their bytes.
         column = sql.SQL('{} COLLATE "C"').format(column)
     return sql.SQL("min({})" if merge is Merge.MIN else "max({})").format(column)

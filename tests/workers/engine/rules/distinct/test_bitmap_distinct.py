@@ -64,8 +64,8 @@ def test_it_is_about_undecided_whole_aggregates_that_tell_values_apart(node: Nod
         (WHOLE, context(high=2**62), "not expected to be clearly cheaper"),
         (replace(WHOLE, keys=(Named(NAME, "name"),)), context(), "no statistics for the group keys"),
         (replace(WHOLE, grouping_sets=((0,), ())), context(), "grouping sets"),
-        (replace(WHOLE, calls=(replace(ITEMS, arguments=(NAME,)),)), context(), "o.name is of STRING"),
-        (replace(WHOLE, calls=(replace(ITEMS, arguments=(ITEM, UID)),)), context(), "2 values together"),
+        (replace(WHOLE, calls=(replace(ITEMS, arguments=(NAME,)),)), context(), "o.name has the type STRING"),
+        (replace(WHOLE, calls=(replace(ITEMS, arguments=(ITEM, UID)),)), context(), "2 expressions together"),
         (replace(WHOLE, calls=(replace(ITEMS, function=F.SUM),)), context(), "needs the values themselves"),
         (
             replace(WHOLE, calls=(ITEMS, Call(F.VAR_POP, (ITEM,), Field("v", BIGINT)))),
@@ -138,7 +138,7 @@ def test_blocks_fit_in_memory() -> None:
 
 def test_what_is_forced_without_knowledge_says_what_it_costs() -> None:
     match = matched(RULE, WHOLE, context(high=None, distinct_method="bitmap"))
-    assert "at worst every bitmap has one of them" in match.reason
+    assert "in the worst case every bitmap holds one value" in match.reason
 
 
 NAMED = Scan("orders", "o", (*ORDERS.columns, (Field("o.name", STRING), "name")))
@@ -195,7 +195,7 @@ def test_values_of_any_type_have_their_groups_as_bits() -> None:
 )
 def test_groups_are_no_bits_where_that_does_not_pay(ctx: RuleContext) -> None:
     skip = skipped(RULE, BY_NAME, ctx)
-    assert "o.name is of STRING" in skip.reason
+    assert "o.name has the type STRING" in skip.reason
     assert not any(way.chosen for way in skip.alternatives if way.name == GROUP_BITMAPS)
 
 
@@ -229,4 +229,4 @@ def test_what_stands_for_an_aggregate_has_its_groups() -> None:
 def test_groups_are_the_bits_where_bitmaps_are_forced_and_values_are_none() -> None:
     match = matched(RULE, BY_NAME, context(distinct_method="bitmap"))
     assert match.choice == GROUP_BITMAPS
-    assert "the values are no integers" in match.reason
+    assert "the values are not integers" in match.reason

@@ -7,7 +7,7 @@ from service.contract.query import JoinKind
 from service.sql.expressions.scalar import column
 from service.sql.types.data_types import BIGINT, DOUBLE, STRING, Field
 from workers.engine.plan.nodes import Aggregate, Call, Join, Limit, Named, Scan
-from workers.engine.rules.distinct.branch_plans import branch_aggregates, repeats_alike, repeats_cheaply
+from workers.engine.rules.distinct.branch_plans import branch_aggregates, is_cheap_to_repeat, is_deterministic
 
 A, B = column("t.a", BIGINT), column("t.b", BIGINT)
 T = Scan("t", "t", ((Field("t.a", BIGINT), "a"), (Field("t.b", BIGINT), "b")))
@@ -24,15 +24,15 @@ def test_a_branch_has_the_calls_of_one_set_and_the_first_all_others() -> None:
 
 
 def test_a_table_is_read_again_cheaply() -> None:
-    assert repeats_cheaply(T)
-    assert not repeats_cheaply(Limit(T, 3))
-    assert not repeats_cheaply(Join(T, T, JoinKind.CROSS, ()))
+    assert is_cheap_to_repeat(T)
+    assert not is_cheap_to_repeat(Limit(T, 3))
+    assert not is_cheap_to_repeat(Join(T, T, JoinKind.CROSS, ()))
 
 
 def test_what_is_the_same_each_time() -> None:
     double = column("t.x", DOUBLE)
-    assert repeats_alike(Join(T, Aggregate(T, (Named(A, "k"),), (call("n", A),)), JoinKind.CROSS, ()))
-    assert not repeats_alike(Join(T, Limit(T, 3), JoinKind.CROSS, ()))
+    assert is_deterministic(Join(T, Aggregate(T, (Named(A, "k"),), (call("n", A),)), JoinKind.CROSS, ()))
+    assert not is_deterministic(Join(T, Limit(T, 3), JoinKind.CROSS, ()))
     for function, argument, output, alike in (
         (F.SUM, A, BIGINT, True),
         (F.MAX, double, DOUBLE, True),
@@ -43,4 +43,4 @@ def test_what_is_the_same_each_time() -> None:
         (F.LISTAGG, A, STRING, False),
     ):
         made = Call(function, (argument,), Field("x", output))
-        assert repeats_alike(Aggregate(T, (), (made,))) is alike
+        assert is_deterministic(Aggregate(T, (), (made,))) is alike

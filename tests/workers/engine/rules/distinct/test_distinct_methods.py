@@ -11,14 +11,14 @@ from workers.engine.rules.distinct.methods import (
     GROUP_BITMAPS,
     NATIVE,
     ONE_PHASE,
-    Methods,
+    MethodCosts,
     is_split_forced,
-    told,
+    unknown_reason,
 )
 
 
-def methods(**slowest: float) -> Methods:
-    return Methods({name: Cost(cost, 0.0, 0.0) for name, cost in slowest.items()})
+def methods(**slowest: float) -> MethodCosts:
+    return MethodCosts({name: Cost(cost, 0.0, 0.0) for name, cost in slowest.items()})
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def methods(**slowest: float) -> Methods:
         (methods(NATIVE=100, BITMAPS_OF_GROUPS=81, ONE_PHASE=90), NATIVE),
     ],
 )
-def test_a_rewrite_is_taken_where_it_is_clearly_cheaper_than_both_of_sparks(known: Methods, best: str) -> None:
+def test_a_rewrite_is_taken_where_it_is_clearly_cheaper_than_both_of_sparks(known: MethodCosts, best: str) -> None:
     assert known.best == best
 
 
@@ -52,4 +52,4 @@ def test_the_method_goes_before_the_toggle() -> None:
 
 
 def test_what_is_not_known_is_a_sentence() -> None:
-    assert told("the keys are not known") == "The keys are not known: Spark's own plan stays."
+    assert unknown_reason("the keys are not known") == "The keys are not known: Spark's own plan is kept."

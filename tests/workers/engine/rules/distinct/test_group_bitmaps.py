@@ -29,9 +29,9 @@ BY_NAME = Aggregate(ORDERS, (Named(UID, "uid"),), (NAMES,))
 @pytest.mark.parametrize(
     ("node", "words"),
     [
-        (replace(BY_NAME, keys=(Named(NAME, "name"),)), "The group key is of STRING"),
+        (replace(BY_NAME, keys=(Named(NAME, "name"),)), "The group key has the type STRING"),
         (replace(BY_NAME, keys=()), "0 group keys"),
-        (replace(BY_NAME, calls=(NAMES, ROWS)), "needs the rows of a group together"),
+        (replace(BY_NAME, calls=(NAMES, ROWS)), "needs all rows of a group together"),
         (replace(BY_NAME, calls=(NAMES, ITEMS)), "2 sets"),
         (replace(BY_NAME, calls=tuple(replace(NAMES, output=Field(f"n{n}", BIGINT)) for n in range(9))), "9 counts"),
     ],

@@ -116,13 +116,13 @@ def test_arrays_are_hashed_as_they_are() -> None:
         (
             replace(WHOLE, calls=(CATEGORIES, replace(PRICES, arguments=(CATEGORY,)))),
             FORCED,
-            "SUM(DISTINCT o.category) cannot be split: SUM of STRING has no parts.",
+            "SUM(DISTINCT o.category) cannot be split: SUM of STRING has no partial form.",
         ),
-        (replace(WHOLE, calls=(replace(CATEGORIES, arguments=(COUNTS,)),)), FORCED, "The type of o.counts"),
+        (replace(WHOLE, calls=(replace(CATEGORIES, arguments=(COUNTS,)),)), FORCED, "equal values of o.counts"),
         (
             replace(WHOLE, calls=(replace(CATEGORIES, arguments=(column("o.place", PLACE),)),)),
             FORCED,
-            "o.place has fractions inside",
+            "o.place contains fractions",
         ),
         (replace(WHOLE, calls=(replace(CATEGORIES, arguments=(UID,)),)), FORCED, "are group keys"),
         (WHOLE, context(), "already"),

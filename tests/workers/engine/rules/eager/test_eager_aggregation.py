@@ -31,7 +31,7 @@ from workers.engine.plan.traversal import walk_up
 from workers.engine.plan.validation import check
 from workers.engine.planner import apply_rules
 from workers.engine.rules.eager.eager_aggregation import EagerAggregation
-from workers.engine.rules.joins.strategy_cost import NOTHING
+from workers.engine.rules.joins.strategy_cost import NOT_FORCED
 from workers.engine.rules.rule import Match, RuleContext
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize, ValueRange
 from workers.engine.statistics.partitioning import BROADCAST_BYTES
@@ -91,8 +91,8 @@ def test_it_is_about_undecided_whole_aggregates_over_joins(node: Node) -> None:
     ("node", "ctx", "words"),
     [
         (COUNTED, context(eager_aggregation=False), "eager_aggregation is false."),
-        (joined(call("COUNT"), kind=JoinKind.FULL), UNKNOWN, "Below a full join"),
-        (joined(call("COUNT"), kind=JoinKind.CROSS, on=()), UNKNOWN, "Below a cross join"),
+        (joined(call("COUNT"), kind=JoinKind.FULL), UNKNOWN, "below a full join"),
+        (joined(call("COUNT"), kind=JoinKind.CROSS, on=()), UNKNOWN, "below a cross join"),
         (joined(call("COUNT"), on=()), UNKNOWN, "no equality"),
         (replace(COUNTED, grouping_sets=((0,), ())), UNKNOWN, "grouping sets"),
         (
@@ -104,12 +104,12 @@ def test_it_is_about_undecided_whole_aggregates_over_joins(node: Node) -> None:
         (
             replace(COUNTED, input=Project(COUNTED.input, (Named(text("shiftright(l.k, 1)", "l.k"), "l.k"),))),
             UNKNOWN,
-            "cannot be put in terms of the join's columns",
+            "cannot be rewritten in terms of the join's columns",
         ),
         (COUNTED, RuleContext(JobSettings(), Statistics({}, {}, slots=4)), "no statistics"),
         (joined(call("COUNT"), by=("l.t", "r.t")), context(), "no statistics"),
-        (COUNTED, context(rows=10_000, distinct=10_000), "too few to decide anything on"),
-        (COUNTED, context(distinct=9_900_000), "not clearly less work"),
+        (COUNTED, context(rows=10_000, distinct=10_000), "too few for a decision by cost"),
+        (COUNTED, context(distinct=9_900_000), "does not cost clearly less"),
         (
             COUNTED,
             context(others=(replace(sketch(("l.k",), 500_000), representative=False),)),
@@ -118,7 +118,7 @@ def test_it_is_about_undecided_whole_aggregates_over_joins(node: Node) -> None:
         (
             COUNTED,
             context(others=(replace(sketch(("r.k",), 500_000), sampled_rows=1000),)),
-            "but only 1,000 of 1,000,000 rows are known.",
+            "but only 1,000 of 1,000,000 rows were sampled.",
         ),
     ],
 )
@@ -242,7 +242,7 @@ def test_a_chain_is_weighed_join_by_join() -> None:
     nearly_unique = replace(sketch(("l.k", "l.i"), 9_900_000))
     keys = {**ctx.statistics.keys, nearly_unique.columns: nearly_unique}
     skip = skipped(RULE, part, replace(ctx, statistics=replace(ctx.statistics, keys=keys)))
-    assert "not clearly less work" in skip.reason
+    assert "does not cost clearly less" in skip.reason
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_no_broadcast_is_kept_of_texts_that_nothing_bounds() -> None:
 def test_what_a_rule_keeps_is_no_demand_of_the_query() -> None:
     ctx = with_right_side(context(), BROADCAST_BYTES, 100_000)
     (join,) = (part for part in walk_up(RULE.rewrite(Match(COUNTED, "RIGHT", ""), ctx)) if isinstance(part, Join))
-    assert join.strategy.demanded == NOTHING
+    assert join.strategy.forced == NOT_FORCED
 
 
 @pytest.mark.parametrize("rows", [100_000, 30_000_000])
@@ -333,7 +333,7 @@ def test_hot_keys_that_are_parted_by_force_are_not_aggregated_away_by_choice(ske
     ctx = replace(auto, settings=JobSettings.model_validate(given))
     assert isinstance(RULE.match(node, auto), Match)
     skip = skipped(RULE, node, ctx)
-    assert skip.reason.endswith(f"but join.skew is {skew}: no hot keys are joined apart over an aggregate.")
+    assert skip.reason.endswith(f"but join.skew is {skew}: hot keys are not joined separately above an aggregate.")
     assert [way.name for way in skip.alternatives if way.chosen] == ["NATIVE"]
 
     def parted(context_: RuleContext) -> RuleTrace:

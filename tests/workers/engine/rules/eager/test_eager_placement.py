@@ -13,7 +13,7 @@ from service.sql.types.data_types import INT, DataType, TypeName
 from tests.support.joined import call, col, joined, scan, text
 from workers.engine.plan.joined_aggregate import JoinedAggregate, joined_aggregate
 from workers.engine.plan.nodes import Aggregate, Filter, Named, PlanFunction
-from workers.engine.rules.eager.pushdown import Placement, carried, placement_of, refusal_of, weighing_sides
+from workers.engine.rules.eager.pushdown import Placement, carried_columns, multiplying_sides, placement_of, refusal_of
 
 BOTH, LEFT, RIGHT = frozenset(Side), frozenset({Side.LEFT}), frozenset({Side.RIGHT})
 RISKY = text("10 / l.i", "l.i", type_=INT)
@@ -55,11 +55,11 @@ def test_parts_are_placed(made: Any, kind: JoinKind, sides: frozenset[Side], pla
 
 def test_the_other_sides_rows_weigh() -> None:
     over = over_of(joined(call("COUNT")))
-    assert weighing_sides(Placement(), over, BOTH) == (Side.LEFT, Side.RIGHT)
-    assert weighing_sides(Placement(Side.LEFT), over, BOTH) == (Side.RIGHT,)
-    assert weighing_sides(Placement(Side.LEFT), over, LEFT) == ()
+    assert multiplying_sides(Placement(), over, BOTH) == (Side.LEFT, Side.RIGHT)
+    assert multiplying_sides(Placement(Side.LEFT), over, BOTH) == (Side.RIGHT,)
+    assert multiplying_sides(Placement(Side.LEFT), over, LEFT) == ()
     semi = over_of(joined(call("COUNT"), kind=JoinKind.LEFT_SEMI))
-    assert weighing_sides(Placement(), semi, BOTH) == (Side.LEFT,)
+    assert multiplying_sides(Placement(), semi, BOTH) == (Side.LEFT,)
 
 
 def test_what_is_needed_above_is_carried() -> None:
@@ -71,8 +71,8 @@ def test_what_is_needed_above_is_carried() -> None:
         residual=text("l.b > r.b", "l.b", "r.b"),
     )
     over = over_of(replace(node, input=Filter(node.input, text("l.m > r.m", "l.m", "r.m"))))
-    assert carried(Side.LEFT, over, BOTH) == ("l.t", "l.m", "l.b", "l.d", "l.i")
-    assert carried(Side.RIGHT, over, BOTH) == ("r.t", "r.m", "r.b")
+    assert carried_columns(Side.LEFT, over, BOTH) == ("l.t", "l.m", "l.b", "l.d", "l.i")
+    assert carried_columns(Side.RIGHT, over, BOTH) == ("r.t", "r.m", "r.b")
 
 
 def test_what_can_be_done_is_not_refused() -> None:
@@ -87,14 +87,18 @@ def test_what_can_be_done_is_not_refused() -> None:
         (joined(call("SUM", col("l.w"))), LEFT, "SUM(l.w) is over DECIMAL(30,2): parts of the sum could need more"),
         (joined(call("SUM", col("l.y"))), BOTH, "its product with a count would lose digits"),
         (joined(call("AVG", col("l.w"))), LEFT, "would be rounded twice"),
-        (joined(call("SUM", col("l.t"))), LEFT, "is over STRING, whose sums have no parts"),
-        (joined(call("SUM", text("l.i", type_=None))), LEFT, "is over a type that Spark alone knows"),
+        (joined(call("SUM", col("l.t"))), LEFT, "is over STRING, which cannot be summed in parts"),
+        (joined(call("SUM", text("l.i", type_=None))), LEFT, "has an argument whose type is not known"),
         (
             joined(replace(call("COUNT", col("l.i")), function=PlanFunction.BIT_OR)),
             LEFT,
-            "cannot be computed from rows that stand for several",
+            "cannot be computed from rows that represent several rows",
         ),
-        (joined(call("COUNT"), on=("x",), residual=text("l.x > r.i", "l.x", "r.i")), LEFT, "tell -0.0 from 0.0 in l.x"),
+        (
+            joined(call("COUNT"), on=("x",), residual=text("l.x > r.i", "l.x", "r.i")),
+            LEFT,
+            "distinguish -0.0 from 0.0 in l.x",
+        ),
     ],
 )
 def test_what_is_not_exact_is_refused(node: Aggregate, sides: frozenset[Side], words: str) -> None:

@@ -17,7 +17,7 @@ from service.sql.types.data_types import BIGINT, DOUBLE, FLOAT, INT, DataType, d
 from tests.support.joined import TYPES, call, col, joined, text
 from workers.engine.plan.joined_aggregate import JoinedAggregate, joined_aggregate
 from workers.engine.plan.nodes import Call, Join, Scan
-from workers.engine.rules.eager.pushdown import carried, placement_of, refusal_of, weighing_sides
+from workers.engine.rules.eager.pushdown import carried_columns, multiplying_sides, placement_of, refusal_of
 from workers.engine.rules.eager.wide_sums import Factor, Parts, as_addend, factors_of, summed_product
 
 BOTH, LEFT, RIGHT = frozenset(Side), frozenset({Side.LEFT}), frozenset({Side.RIGHT})
@@ -60,8 +60,8 @@ def test_a_product_of_both_sides_has_factors(sql: str, names: tuple[str, ...], t
     for sides in (BOTH, LEFT, RIGHT):
         placement = placement_of(made, over, sides)
         assert placement.factors == factors
-        assert weighing_sides(placement, over, sides) == ()
-        assert carried(Side.LEFT, over, sides) == ("l.t",)
+        assert multiplying_sides(placement, over, sides) == ()
+        assert carried_columns(Side.LEFT, over, sides) == ("l.t",)
         assert refusal_of(over, sides) is None
 
 

@@ -8,12 +8,19 @@ from service.contract.options import JoinLocal, JoinShip, JoinSkew
 from service.contract.query import JoinKind
 from tests.support.joined import col, scan
 from workers.engine.plan.nodes import Join, JoinStrategy
-from workers.engine.rules.joins.strategy_cost import NOTHING, Demand, demand_of, demand_text, skew_of, with_choice
+from workers.engine.rules.joins.strategy_cost import (
+    NOT_FORCED,
+    ForcedStrategy,
+    forced_strategy,
+    skew_of,
+    strategy_text,
+    with_choice,
+)
 
 AUTO, BY_KEY, HASH = JoinShip.AUTO, JoinShip.REPARTITION, JoinLocal.HASH_RIGHT
 
 
-def join(ship: JoinShip = AUTO, local: JoinLocal = JoinLocal.AUTO, demanded: Demand | None = None) -> Join:
+def join(ship: JoinShip = AUTO, local: JoinLocal = JoinLocal.AUTO, demanded: ForcedStrategy | None = None) -> Join:
     keys = ((col("l.k"), col("r.k")),)
     strategy = JoinStrategy(ship, local, JoinSkew.SALT, demanded)
     return Join(scan("l"), scan("r"), JoinKind.INNER, keys, strategy=strategy)
@@ -22,27 +29,27 @@ def join(ship: JoinShip = AUTO, local: JoinLocal = JoinLocal.AUTO, demanded: Dem
 @pytest.mark.parametrize(
     ("of", "settings", "demand"),
     [
-        (join(), NOTHING, NOTHING),
+        (join(), NOT_FORCED, NOT_FORCED),
         (join(), (BY_KEY, HASH), (BY_KEY, HASH)),
         (join(local=HASH), (BY_KEY, JoinLocal.SORT_MERGE), (BY_KEY, HASH)),
-        (join(BY_KEY, HASH, NOTHING), NOTHING, NOTHING),
-        (join(BY_KEY, HASH, (BY_KEY, JoinLocal.AUTO)), NOTHING, (BY_KEY, JoinLocal.AUTO)),
+        (join(BY_KEY, HASH, NOT_FORCED), NOT_FORCED, NOT_FORCED),
+        (join(BY_KEY, HASH, (BY_KEY, JoinLocal.AUTO)), NOT_FORCED, (BY_KEY, JoinLocal.AUTO)),
     ],
 )
-def test_what_is_demanded_of_a_join(of: Join, settings: Demand, demand: Demand) -> None:
-    assert demand_of(of, *settings) == demand
+def test_what_is_demanded_of_a_join(of: Join, settings: ForcedStrategy, demand: ForcedStrategy) -> None:
+    assert forced_strategy(of, *settings) == demand
 
 
 def test_what_a_rule_chooses_leaves_the_demand_as_it_was() -> None:
     chosen = with_choice(join(BY_KEY), BY_KEY, HASH, (BY_KEY, JoinLocal.AUTO))
-    assert chosen.strategy.demanded == (BY_KEY, JoinLocal.AUTO)
+    assert chosen.strategy.forced == (BY_KEY, JoinLocal.AUTO)
     # It runs as one of which all of that is demanded.
     assert chosen == join(BY_KEY, HASH)
 
 
 def test_a_demand_in_words() -> None:
-    assert demand_text(BY_KEY, HASH) == "REPARTITION with HASH_RIGHT"
-    assert demand_text(AUTO, HASH) == "HASH_RIGHT"
+    assert strategy_text(BY_KEY, HASH) == "REPARTITION with HASH_RIGHT"
+    assert strategy_text(AUTO, HASH) == "HASH_RIGHT"
 
 
 def test_the_joins_own_word_on_skew_before_the_settings() -> None:

@@ -16,10 +16,10 @@ from workers.engine.plan.nodes import Filter, Join, Named, Project, Scan
 from workers.engine.rules.joins.hot_keys import (
     JoinProfile,
     filtered_by_key,
-    hot_loads,
-    hot_nulls,
+    frequent_keys,
+    hot_key_loads,
     join_profile,
-    standing_out,
+    sides_with_hot_nulls,
 )
 from workers.engine.rules.joins.skew_rewrite import Side
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
@@ -78,7 +78,7 @@ def test_rows_that_a_key_emits(kind: JoinKind, left: float, right: float, rows: 
 
 def test_hot_by_input_and_by_output() -> None:
     def hot(statistics: Statistics, skew: SkewSettings = ANY_SIZE) -> list[str]:
-        return [load.value for load in hot_loads(profile(JOIN, statistics), skew)]
+        return [load.value for load in hot_key_loads(profile(JOIN, statistics), skew)]
 
     assert hot(known({"7": 0.6, "8": 0.01}, {})) == ["7"]
     assert hot(known({"7": 0.6}, {}), SkewSettings(threshold=1 << 40)) == []
@@ -88,19 +88,22 @@ def test_hot_by_input_and_by_output() -> None:
 
 def test_nulls_are_hot_where_they_are_kept() -> None:
     statistics = known({}, {}, nulls=0.9)
-    assert hot_nulls(profile(JOIN, statistics), ANY_SIZE) == ()
-    assert hot_nulls(profile(replace(JOIN, kind=JoinKind.FULL), statistics), ANY_SIZE) == (Side.LEFT, Side.RIGHT)
-    assert hot_nulls(profile(replace(JOIN, kind=JoinKind.LEFT, null_safe=True), statistics), ANY_SIZE) == ()
+    assert sides_with_hot_nulls(profile(JOIN, statistics), ANY_SIZE) == ()
+    assert sides_with_hot_nulls(profile(replace(JOIN, kind=JoinKind.FULL), statistics), ANY_SIZE) == (
+        Side.LEFT,
+        Side.RIGHT,
+    )
+    assert sides_with_hot_nulls(profile(replace(JOIN, kind=JoinKind.LEFT, null_safe=True), statistics), ANY_SIZE) == ()
 
 
 def test_what_stands_out_where_nothing_is_hot() -> None:
     # More than an eighth of the rows, with two tasks on each of four slots.
-    assert [load.value for load in standing_out(profile(JOIN, known({"7": 0.13, "8": 0.12}, {})))] == ["7"]
-    assert [load.value for load in standing_out(profile(JOIN, known({"7": 0.02, "8": 0.01}, {})))] == ["7"]
-    assert standing_out(profile(JOIN, known({}, {}))) == ()
+    assert [load.value for load in frequent_keys(profile(JOIN, known({"7": 0.13, "8": 0.12}, {})))] == ["7"]
+    assert [load.value for load in frequent_keys(profile(JOIN, known({"7": 0.02, "8": 0.01}, {})))] == ["7"]
+    assert frequent_keys(profile(JOIN, known({}, {}))) == ()
     found = profile(JOIN, known({"7": 0.2, "8": 0.2}, {}))
     unnamed = replace(found, loads=(replace(found.loads[0], literals=None), found.loads[1]))
-    assert standing_out(unnamed) == (found.loads[1],)
+    assert frequent_keys(unnamed) == (found.loads[1],)
 
 
 def test_a_literal_of_one_side_names_the_key_of_both() -> None:
@@ -163,5 +166,5 @@ def test_a_condition_on_the_key_under_another_name() -> None:
 
 def test_nothing_is_parted_while_it_runs_where_execution_does_not_adapt() -> None:
     statistics = known({"7": 0.5}, {})
-    assert all(profile(JOIN, statistics).even.values())
-    assert not any(profile(JOIN, replace(statistics, is_adaptive=False)).even.values())
+    assert all(profile(JOIN, statistics).is_even.values())
+    assert not any(profile(JOIN, replace(statistics, is_adaptive=False)).is_even.values())

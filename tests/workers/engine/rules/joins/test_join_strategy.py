@@ -19,12 +19,14 @@ from workers.engine.plan import nodes
 from workers.engine.plan.nodes import Filter, Join, Node, Scan
 from workers.engine.planner import apply_rules
 from workers.engine.rules.joins.join_strategy import JoinStrategy
-from workers.engine.rules.joins.strategy_cost import NOTHING, demand_of
+from workers.engine.rules.joins.strategy_cost import NOT_FORCED, forced_strategy
 from workers.engine.rules.rule import Match, RuleContext
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 RULE = JoinStrategy()
-LEFT_TO_SPARK = "No broadcast costs clearly less than sort-merge, or surely fits in memory: the join is left to Spark."
+LEFT_TO_SPARK = (
+    "No broadcast costs clearly less than sort-merge and is certain to fit in memory: the join is left to Spark."
+)
 KEYS = ((column("o.uid", BIGINT), column("u.uid", BIGINT)),)
 FEW = Filter(USERS, scalar("`u.uid` < 9", BOOLEAN))
 
@@ -77,7 +79,7 @@ def test_spark_is_kept_from_broadcasting_what_does_not_fit() -> None:
     match = matched(RULE, join(), known)
     assert match.choice == "SORT_MERGE"
     assert match.reason == (
-        "Spark would broadcast the right side, for its files are below 10 MB: its 4,000,000 rows do not fit in memory."
+        "Spark would broadcast the right side (its files are below 10 MB), but its 4,000,000 rows do not fit in memory."
     )
     turned = Join(USERS, ORDERS, JoinKind.INNER, tuple((user, uid) for uid, user in KEYS))
     assert matched(RULE, turned, known).reason == match.reason.replace("right", "left")
@@ -95,7 +97,9 @@ def test_hot_keys_apart_may_cost_less_than_a_broadcast() -> None:
     known = replace(many.statistics, keys={**many.statistics.keys, ("o.uid",): sketch})
     few_slots, slots = (replace(many, statistics=replace(known, slots=count)) for count in (16, 1024))
     assert choice(join(), few_slots) == "BROADCAST_RIGHT"
-    assert choice(join(), slots).startswith("To send the right side whole costs more than to join the hot keys apart")
+    assert choice(join(), slots).startswith(
+        "Broadcasting the right side costs more than joining the hot keys separately"
+    )
     # Whoever wants no parts gets the broadcast, as does a key that cannot be named.
     assert choice(join(skew=JoinSkew.NONE), slots) == "BROADCAST_RIGHT"
     unnamed = {**known.keys, ("o.uid",): replace(sketch, literals=())}
@@ -114,7 +118,7 @@ def test_no_side_is_broadcast_by_choice_where_hot_keys_are_parted_by_force(skew:
         ctx = replace(plain, statistics=known, settings=JobSettings.model_validate(settings))
         assert choice(replace(wide, strategy=nodes.JoinStrategy()), plain) == "BROADCAST_RIGHT"
         skip = skipped(RULE, wide, ctx)
-        assert skip.reason.startswith(f"join.skew is {skew}: to send the right side whole would cost less, but")
+        assert skip.reason.startswith(f"join.skew is {skew}: broadcasting the right side would cost less, but")
         plan = apply_rules(wide, ctx)
         assert [trace.outcome.value for trace in plan.trace if trace.rule == "skewed_join"] == ["fired"]
         # A key without a name is not parted, and undoes nothing.
@@ -130,10 +134,10 @@ def test_no_side_is_broadcast_by_choice_where_hot_keys_are_parted_by_force(skew:
 
 
 def test_a_broadcast_that_a_rule_has_asked_for_is_taken_back_where_it_does_not_surely_fit() -> None:
-    kept = join(ship=JoinShip.BROADCAST_RIGHT, demanded=NOTHING)
+    kept = join(ship=JoinShip.BROADCAST_RIGHT, forced=NOT_FORCED)
     skip = skipped(RULE, kept, context())
     assert skip.reason == (
-        "The right side, which is aggregated now, is broadcast as Spark would have: its files are below 10 MB."
+        "The right side, now aggregated, is still broadcast, as by Spark itself: its files are below 10 MB."
     )
     for known in (context(users=1_000_000), context(exact=False)):
         match = matched(RULE, kept, known)
@@ -146,7 +150,7 @@ def test_a_broadcast_that_a_rule_has_asked_for_is_taken_back_where_it_does_not_s
 @pytest.mark.parametrize(
     ("own", "settings", "demand"),
     [
-        ({}, {}, NOTHING),
+        ({}, {}, NOT_FORCED),
         ({"local": JoinLocal.HASH_RIGHT}, {}, (JoinShip.AUTO, JoinLocal.HASH_RIGHT)),
         ({}, {"ship": "REPARTITION"}, (JoinShip.REPARTITION, JoinLocal.AUTO)),
         ({"local": JoinLocal.HASH_RIGHT}, {"ship": "REPARTITION"}, (JoinShip.REPARTITION, JoinLocal.HASH_RIGHT)),
@@ -161,8 +165,8 @@ def test_a_join_remembers_what_was_demanded_of_it(
     assert isinstance(after, Join)
     assert (after.strategy.ship, after.strategy.local) == (JoinShip.REPARTITION, JoinLocal.HASH_RIGHT)
     told = ctx.settings.join
-    assert after.strategy.demanded == demand
-    assert demand_of(before, told.ship, told.local) == demand_of(after, told.ship, told.local) == demand
+    assert after.strategy.forced == demand
+    assert forced_strategy(before, told.ship, told.local) == forced_strategy(after, told.ship, told.local) == demand
 
 
 def test_it_is_about_joins_with_keys() -> None:
@@ -225,7 +229,7 @@ def test_for_a_forced_shuffle_a_hash_table_is_taken_where_it_surely_fits() -> No
 
 def test_auto_leaves_to_spark_what_it_broadcasts_itself_and_what_is_small() -> None:
     assert choice(join(), context(users=50_000)) == "Spark broadcasts a side by itself: its files are below 10 MB."
-    assert "too few to decide" in choice(join(), context(orders=300_000, users=200_000))
+    assert "too few for a decision" in choice(join(), context(orders=300_000, users=200_000))
     unknown = RuleContext(JobSettings(), Statistics({}, {}, slots=4))
     assert choice(join(), unknown) == "The size of a side is not known: the join is left to Spark."
 
@@ -242,7 +246,9 @@ def test_what_is_forced_is_done_whatever_it_costs() -> None:
 
 def test_a_kind_that_a_rule_has_changed_to_is_not_forced() -> None:
     found = skipped(RULE, join(JoinKind.FULL, ship=JoinShip.BROADCAST_LEFT), context())
-    assert found.reason.startswith("BROADCAST_LEFT cannot be had: a full join cannot broadcast its left side")
+    assert found.reason.startswith(
+        "BROADCAST_LEFT is not supported for this join: a full join cannot broadcast its left side"
+    )
 
 
 def test_the_join_keeps_what_it_says_of_skew() -> None:
@@ -278,7 +284,7 @@ def test_a_join_that_is_left_to_spark_tells_what_each_way_would_cost() -> None:
     ways = dict.fromkeys(["SORT_MERGE", "HASH_LEFT", "HASH_RIGHT", "BROADCAST_LEFT", "BROADCAST_RIGHT"], False)
     _, of_few = told(join(), context(orders=300_000, users=200_000))
     assert of_few == {**ways, "SORT_MERGE": True}
-    for node in (join(), join(ship=JoinShip.BROADCAST_RIGHT, demanded=NOTHING)):
+    for node in (join(), join(ship=JoinShip.BROADCAST_RIGHT, forced=NOT_FORCED)):
         _, sent = told(node, context(users=50_000))
         # Spark's choice is none of ours.
         assert sent == ways
@@ -291,7 +297,7 @@ def test_the_hint_at_a_forced_shuffle_is_what_comes_of_one(kind: JoinKind, users
     ctx = context(users=users, memory=memory)
     reason, _ = told(join(kind), ctx)
     by_force = choice(join(kind, ship=JoinShip.REPARTITION), ctx)
-    hint = f" With join.ship REPARTITION it would be {by_force}."
+    hint = f" With join.ship REPARTITION the choice would be {by_force}."
     assert reason.endswith(hint) is (by_force != "SORT_MERGE")
     assert ("REPARTITION" in reason) is (by_force != "SORT_MERGE")
 
@@ -301,7 +307,7 @@ def test_a_forced_broadcast_that_is_not_expected_to_fit_is_told() -> None:
     assert told(forced, context())[0] == "BROADCAST_RIGHT is forced for this join."
     assert told(forced, context(users=4_000_000))[0] == (
         "BROADCAST_RIGHT is forced for this join, but its right side is not expected to fit in memory: about 4,000,000 "
-        "rows, or 214 MB at least, where a broadcast may take 32 MB."
+        "rows take at least 214 MB; the limit of a broadcast is 32 MB."
     )
     by_settings = context(users=4_000_000, join={"ship": "BROADCAST_LEFT"})
     assert "its left side is not expected to fit in memory: about 20,000,000 rows" in told(join(), by_settings)[0]
@@ -317,6 +323,6 @@ def test_a_forced_broadcast_that_is_not_expected_to_fit_is_told() -> None:
     known = replace(few, statistics=replace(few.statistics, tables=tables))
     assert "not expected" not in told(chain.left, known)[0]
     assert told(chain, known)[0].endswith(
-        "or 27 MB at least, beside 54 MB of the joins below, where a broadcast may take 32 MB."
+        "at least 27 MB, in addition to 54 MB for the joins below; the limit of a broadcast is 32 MB."
     )
     assert told(forced, RuleContext(JobSettings(), Statistics({}, {}, slots=4)))[0].endswith("is forced for this join.")

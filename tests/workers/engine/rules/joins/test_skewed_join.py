@@ -40,9 +40,9 @@ from workers.engine.plan.nodes import (
 from workers.engine.plan.traversal import walk_up
 from workers.engine.plan.validation import check
 from workers.engine.planner import apply_rules
-from workers.engine.rules.joins.skew_rewrite import HotPart, Side, isolated
+from workers.engine.rules.joins.skew_rewrite import HotPart, Side, split_join
 from workers.engine.rules.joins.skewed_join import ISOLATE, SALT, SkewedJoin
-from workers.engine.rules.joins.strategy_cost import NOTHING
+from workers.engine.rules.joins.strategy_cost import NOT_FORCED
 from workers.engine.rules.rule import Match, RuleContext
 from workers.engine.spark.lowering import lower, physical_plan
 from workers.engine.statistics.cardinality import bytes_per_row, estimate_rows, profile_of
@@ -154,7 +154,7 @@ def test_what_stands_against_it() -> None:
     assert "no statistics" in reason(join(JoinKind.INNER, ("i",)), ctx)
     twice = Join(Union((node.left, node.left)), node.right, node.kind, node.keys)
     assert "A side is a union" in reason(twice, ctx)
-    with pytest.raises(ValueError, match="no way SALT"):
+    with pytest.raises(ValueError, match="SALT is not possible"):
         RULE.rewrite(Match(limited, SALT, ""), ctx)
 
 
@@ -184,7 +184,7 @@ def test_auto_joins_hot_keys_in_no_way_that_the_query_forbids(forced: dict[str, 
 @pytest.mark.parametrize(
     ("local", "demanded", "ways"),
     [
-        (JoinLocal.SORT_MERGE, NOTHING, [ISOLATE, SALT]),
+        (JoinLocal.SORT_MERGE, NOT_FORCED, [ISOLATE, SALT]),
         (JoinLocal.HASH_RIGHT, (JoinShip.REPARTITION, JoinLocal.AUTO), [SALT]),
         (JoinLocal.HASH_RIGHT, (JoinShip.AUTO, JoinLocal.HASH_RIGHT), []),
         (JoinLocal.HASH_RIGHT, None, []),
@@ -194,7 +194,7 @@ def test_what_a_rule_has_chosen_for_a_join_forbids_nothing_for_its_hot_keys(
     local: JoinLocal, demanded: tuple[JoinShip, JoinLocal] | None, ways: list[str]
 ) -> None:
     """A side of small files and many rows is kept from a broadcast, and may have few rows of a hot key."""
-    strategy = JoinStrategy(JoinShip.REPARTITION, local, demanded=demanded)
+    strategy = JoinStrategy(JoinShip.REPARTITION, local, forced=demanded)
     found = RULE.match(replace(join(JoinKind.INNER, ("k",)), strategy=strategy), context(("k",), {0: 0.3}, {0: 0.0001}))
     assert found is not None
     assert [one.name for one in found.alternatives if one.name in {ISOLATE, SALT}] == ways
@@ -210,25 +210,25 @@ def test_no_key_is_salted_where_the_query_demands_a_hash_table(local: JoinLocal)
     assert isinstance(rewritten(node, ctx), Union)
     for ship, told in ((JoinShip.AUTO, local.value), (JoinShip.REPARTITION, f"REPARTITION with {local}")):
         hinted = replace(node, strategy=JoinStrategy(ship, local))
-        because = f"join.skew is SALT, but {told} is forced for this join, and salted keys are sorted and merged."
+        because = f"join.skew is SALT, but {told} is forced for this join, and salted keys require sort-merge."
         assert reason(hinted, ctx) == because
         plan = apply_rules(Join(hinted, scan("w"), JoinKind.CROSS, ()), ctx)
         assert because in [trace.reason for trace in plan.trace if trace.rule == RULE.name]
         assert not any(isinstance(part, Union) for part in walk_up(plan.after))
     # What a rule has chosen for the other rows, of which a shuffle alone was demanded, is no hindrance.
-    chosen = JoinStrategy(JoinShip.REPARTITION, local, demanded=(JoinShip.REPARTITION, JoinLocal.AUTO))
+    chosen = JoinStrategy(JoinShip.REPARTITION, local, forced=(JoinShip.REPARTITION, JoinLocal.AUTO))
     assert isinstance(rewritten(replace(node, strategy=chosen), ctx), Union)
 
 
 @pytest.mark.parametrize(
     ("kind", "skew", "left", "right", "nulls", "because"),
     [
-        (JoinKind.LEFT, "AUTO", {}, {}, 0.9, "the other side's columns have types of which there is no NULL to write"),
-        (JoinKind.LEFT_ANTI, SALT, {}, {}, 0.9, "no key of the sample is known as a literal"),
-        (JoinKind.FULL, SALT, {0: 0.5}, {}, 0.9, "no side of a full join may be parted: both keep their rows"),
-        (JoinKind.LEFT, ISOLATE, {}, {0: 0.9}, 0.1, "a left join can part the rows of its left side alone"),
-        (JoinKind.LEFT, ISOLATE, {0: 0.9}, {0: 0.9}, 0.1, "the rows to broadcast are too many"),
-        (JoinKind.INNER, ISOLATE, {0: 0.5}, {0: 0.9}, 0.0, "the rows to broadcast are too many"),
+        (JoinKind.LEFT, "AUTO", {}, {}, 0.9, "a column of the other side has a type to which NULL cannot be cast"),
+        (JoinKind.LEFT_ANTI, SALT, {}, {}, 0.9, "no key in the sample can be written as a literal"),
+        (JoinKind.FULL, SALT, {0: 0.5}, {}, 0.9, "a full join keeps the unmatched rows of both sides"),
+        (JoinKind.LEFT, ISOLATE, {}, {0: 0.9}, 0.1, "a left join can split only the rows of its left side"),
+        (JoinKind.LEFT, ISOLATE, {0: 0.9}, {0: 0.9}, 0.1, "there are too many rows to broadcast"),
+        (JoinKind.INNER, ISOLATE, {0: 0.5}, {0: 0.9}, 0.0, "there are too many rows to broadcast"),
     ],
 )
 @pytest.mark.parametrize("ship", [JoinShip.AUTO, JoinShip.REPARTITION])
@@ -335,9 +335,9 @@ def test_hot_keys_of_two_joins_one_above_the_other_are_both_joined_apart(name: s
     plan = apply_rules(node, replace(ctx, settings=settings))
     told = [trace for trace in plan.trace if trace.rule == RULE.name]
     assert [trace.outcome for trace in told] == [RuleOutcome.FIRED] * 2, [trace.reason for trace in told]
-    assert all("1 hot key joined apart" in trace.reason for trace in told)
+    assert all("1 hot key joined separately" in trace.reason for trace in told)
     assert isinstance(plan.after, Union)
-    assert plan.after.stands_for is not None
+    assert plan.after.replaces is not None
     upper = [branch for branch in plan.after.inputs if isinstance(branch, Join)]
     assert [branch.strategy.ship for branch in upper] == [JoinShip.AUTO, JoinShip.BROADCAST_RIGHT]
     lower = [part for branch in upper for part in walk_up(branch) if isinstance(part, Union)]
@@ -362,7 +362,7 @@ def test_parts_do_not_multiply_without_end() -> None:
     told = [trace for trace in plan.trace if trace.rule == RULE.name]
     assert [trace.outcome.value for trace in told] == ["fired", "fired", "skipped", "skipped"]
     assert told[-1].reason == (
-        "2 joins below, one above the other, are in parts already: each part would compute them again, so that "
+        "2 nested joins below are already split: each part of this join would compute them again, so "
         "join.skew ISOLATE has no effect."
     )
 
@@ -509,7 +509,7 @@ def test_a_key_that_is_named_for_both_sides_is_joined_once(scans: dict[str, Data
         HotPart((seven,), Side.RIGHT, tasks=2),
         HotPart((seven,), Side.LEFT, salts=2),
     )
-    same(scans, node, isolated(node, parts, ()))
+    same(scans, node, split_join(node, parts, ()))
 
 
 @pytest.mark.spark

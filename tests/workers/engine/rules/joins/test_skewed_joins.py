@@ -16,16 +16,16 @@ from workers.engine.plan.nodes import Join, Limit, Scan
 from workers.engine.rules.joins.hot_keys import JoinProfile, join_profile
 from workers.engine.rules.joins.skew_cost import (
     RESCAN,
-    WayMaker,
-    cost_apart,
-    is_parted,
-    isolate_way,
+    SkewPlanner,
+    isolation_plan,
     plain_cost,
-    salt_in_one_reading,
-    salt_way,
+    salting_plan,
+    salting_plan_in_one_read,
+    split_join_cost,
+    will_be_split,
 )
 from workers.engine.rules.joins.skew_rewrite import Side
-from workers.engine.rules.joins.strategy_cost import NOTHING, Demand
+from workers.engine.rules.joins.strategy_cost import NOT_FORCED, ForcedStrategy
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 KEYS = ((column("l.k", BIGINT), column("r.k", BIGINT)),)
@@ -61,7 +61,7 @@ def profile(
 
 def test_rows_of_one_key_are_joined_where_they_are_read() -> None:
     known = profile(0.6, 0.0)
-    way = isolate_way(JOIN, known, known.loads, ())
+    way = isolation_plan(JOIN, known, known.loads, ())
     assert way is not None
     (part,) = way.parts
     assert (part.probe, part.tasks, part.salts) == (Side.LEFT, None, None)
@@ -72,7 +72,7 @@ def test_rows_of_one_key_are_joined_where_they_are_read() -> None:
 
 def test_rows_of_which_much_comes_are_parted_over_tasks() -> None:
     known = profile(0.0005, 0.001)
-    way = isolate_way(JOIN, known, known.loads, ())
+    way = isolation_plan(JOIN, known, known.loads, ())
     assert way is not None
     assert [(part.probe, part.tasks) for part in way.parts] == [(Side.RIGHT, 32)]
     assert way.cost.hottest_task * 3 < plain_cost(known).hottest_task
@@ -83,8 +83,8 @@ def test_rows_that_are_broadcast_fit_together() -> None:
     one = replace(known.loads[0], right=1000.0)
     two = replace(one, value="8", left=one.left / 2, literals=(scalar("8L", BIGINT),))
     for room, keys in ((2000.0, 2), (1999.0, 1)):
-        held = replace(known, loads=(two, one), room=room * known.hashed_bytes[Side.RIGHT])
-        way = isolate_way(JOIN, held, held.loads, ())
+        held = replace(known, loads=(two, one), broadcast_limit=room * known.hashed_bytes[Side.RIGHT])
+        way = isolation_plan(JOIN, held, held.loads, ())
         assert way is not None
         # The key with more rows goes first.
         assert [part.keys for part in way.parts] == [((one.literals or ()), (two.literals or ()))[:keys]]
@@ -92,15 +92,15 @@ def test_rows_that_are_broadcast_fit_together() -> None:
 
 def test_what_does_not_fit_is_salted_alone() -> None:
     known = profile(0.6, 0.1)
-    assert isolate_way(JOIN, known, known.loads, ()) is None
-    way = salt_way(JOIN, known, known.loads, ())
+    assert isolation_plan(JOIN, known, known.loads, ()) is None
+    way = salting_plan(JOIN, known, known.loads, ())
     assert way is not None
     assert [(part.probe, part.salts) for part in way.parts] == [(Side.LEFT, 32)]
     assert way.cost.slowest < plain_cost(known).slowest
 
 
-@pytest.mark.parametrize("make", [isolate_way, salt_way])
-def test_nulls_stay_in_the_join_where_they_cannot_go_past_it(make: WayMaker) -> None:
+@pytest.mark.parametrize("make", [isolation_plan, salting_plan])
+def test_nulls_stay_in_the_join_where_they_cannot_go_past_it(make: SkewPlanner) -> None:
     left = replace(JOIN, kind=JoinKind.LEFT)
     known = replace(profile(0.6, 0.0, join=left), nulls={Side.LEFT: 1_000_000.0, Side.RIGHT: 0.0})
     for join, passing in ((left, (Side.LEFT,)), (replace(left, null_safe=True), ())):
@@ -112,14 +112,14 @@ def test_nulls_stay_in_the_join_where_they_cannot_go_past_it(make: WayMaker) -> 
 def test_salting_copies_no_more_than_the_key_makes_anyhow() -> None:
     left = replace(JOIN, kind=JoinKind.LEFT)
     known = profile(0.0, 0.6, join=left)
-    assert salt_way(left, known, known.loads, ()) is None
+    assert salting_plan(left, known, known.loads, ()) is None
     bare = replace(JOIN, left=replace(LEFT, columns=LEFT.columns[:1]), right=replace(RIGHT, columns=RIGHT.columns[:1]))
     known = profile(0.6, 0.0, join=bare)
-    assert salt_way(bare, known, known.loads, ()) is None
+    assert salting_plan(bare, known, known.loads, ()) is None
     semi = replace(JOIN, kind=JoinKind.LEFT_SEMI)
     known = profile(0.6, 0.1, join=semi)
-    assert salt_way(semi, known, known.loads, ()) is None
-    assert salt_in_one_reading(Side.LEFT, semi, known, known.loads, ()) is None
+    assert salting_plan(semi, known, known.loads, ()) is None
+    assert salting_plan_in_one_read(Side.LEFT, semi, known, known.loads, ()) is None
 
 
 def test_adaptive_execution_parts_what_it_sees() -> None:
@@ -137,18 +137,18 @@ def test_the_cheaper_of_two_ways_is_what_a_join_apart_costs() -> None:
     statistics = Statistics(sizes, {("l.k",): left, ("r.k",): right}, slots=8)
     known = join_profile(JOIN, statistics)
     assert known is not None
-    ways = [make(JOIN, known, known.loads, ()) for make in (isolate_way, salt_way)]
+    ways = [make(JOIN, known, known.loads, ()) for make in (isolation_plan, salting_plan)]
     costs = sorted(way.cost.slowest for way in ways if way is not None)
-    apart = cost_apart(JOIN, statistics, JobSettings().skew, ())
+    apart = split_join_cost(JOIN, statistics, JobSettings().skew, ())
     assert apart is not None
     assert costs[0] == apart.slowest < costs[1]
     about_key = scalar("`l.k` <> 7", BOOLEAN)
-    assert cost_apart(JOIN, statistics, JobSettings().skew, (about_key,)) is None
+    assert split_join_cost(JOIN, statistics, JobSettings().skew, (about_key,)) is None
 
 
 def test_text_is_parsed_again_for_every_part() -> None:
     known, parsed = profile(0.6, 0.0), profile(0.6, 0.0, parsed=True)
-    ways = [isolate_way(JOIN, one, one.loads, ()) for one in (known, parsed)]
+    ways = [isolation_plan(JOIN, one, one.loads, ()) for one in (known, parsed)]
     costs = [way.cost.slowest for way in ways if way is not None]
     assert costs[1] - costs[0] > 2 * known.rows / known.slots
     assert plain_cost(parsed) == plain_cost(known)
@@ -156,7 +156,10 @@ def test_text_is_parsed_again_for_every_part() -> None:
 
 def test_one_reading_spares_what_parts_read_again() -> None:
     known = profile(0.6, 0.0)
-    parts, one = salt_way(JOIN, known, known.loads, ()), salt_in_one_reading(Side.LEFT, JOIN, known, known.loads, ())
+    parts, one = (
+        salting_plan(JOIN, known, known.loads, ()),
+        salting_plan_in_one_read(Side.LEFT, JOIN, known, known.loads, ()),
+    )
     assert parts is not None
     assert one is not None
     assert one.parts == parts.parts
@@ -170,17 +173,17 @@ def test_one_reading_spares_what_parts_read_again() -> None:
 def test_one_reading_salts_no_other_side() -> None:
     left = replace(JOIN, kind=JoinKind.LEFT)
     on_the_right = profile(0.0, 0.6)
-    assert salt_in_one_reading(Side.RIGHT, JOIN, on_the_right, on_the_right.loads, ()) is not None
-    assert salt_in_one_reading(Side.RIGHT, left, on_the_right, on_the_right.loads, ()) is None
+    assert salting_plan_in_one_read(Side.RIGHT, JOIN, on_the_right, on_the_right.loads, ()) is not None
+    assert salting_plan_in_one_read(Side.RIGHT, left, on_the_right, on_the_right.loads, ()) is None
     known = profile(0.6, 0.0)
-    assert salt_in_one_reading(Side.LEFT, replace(JOIN, left=LEFT_KEY), known, known.loads, ()) is None
-    assert salt_in_one_reading(Side.LEFT, JOIN, known, (), ()) is None
+    assert salting_plan_in_one_read(Side.LEFT, replace(JOIN, left=LEFT_KEY), known, known.loads, ()) is None
+    assert salting_plan_in_one_read(Side.LEFT, JOIN, known, (), ()) is None
 
 
 def test_rows_with_a_null_key_are_spread_in_one_reading() -> None:
     left = replace(JOIN, kind=JoinKind.LEFT)
     known = replace(profile(0.0, 0.0, join=left), nulls={Side.LEFT: 6_000_000.0, Side.RIGHT: 0.0})
-    way = salt_in_one_reading(Side.LEFT, left, known, (), (Side.LEFT,))
+    way = salting_plan_in_one_read(Side.LEFT, left, known, (), (Side.LEFT,))
     assert way is not None
     assert (way.parts, way.nulls) == ((), (Side.LEFT,))
     # They are sent, read and emitted by all slots, and the other side is read once more.
@@ -189,20 +192,20 @@ def test_rows_with_a_null_key_are_spread_in_one_reading() -> None:
     assert way.cost.slowest == pytest.approx(rest.slowest + spread + read)
     assert way.cost.shuffled == known.rows
     assert way.cost.slowest < plain_cost(known).slowest
-    assert salt_in_one_reading(Side.LEFT, replace(left, null_safe=True), known, (), (Side.LEFT,)) is None
+    assert salting_plan_in_one_read(Side.LEFT, replace(left, null_safe=True), known, (), (Side.LEFT,)) is None
 
 
 def test_nothing_hot_is_no_way() -> None:
     known = profile(0.0, 0.0)
-    assert isolate_way(JOIN, known, known.loads, ()) is None
-    assert salt_way(JOIN, known, known.loads, ()) is None
+    assert isolation_plan(JOIN, known, known.loads, ()) is None
+    assert salting_plan(JOIN, known, known.loads, ()) is None
 
 
 def test_a_join_below_is_computed_again_for_every_part() -> None:
     known = profile(0.6, 0.0)
-    way = isolate_way(JOIN, known, known.loads, ())
-    above_another = replace(known, sent_below=8_000_000)
-    dearer = isolate_way(JOIN, above_another, known.loads, ())
+    way = isolation_plan(JOIN, known, known.loads, ())
+    above_another = replace(known, shuffled_below=8_000_000)
+    dearer = isolation_plan(JOIN, above_another, known.loads, ())
     assert way is not None
     assert dearer is not None
     assert dearer.cost.slowest == way.cost.slowest + 2 * 8_000_000 / 8
@@ -215,18 +218,18 @@ def test_what_is_forced_parts_a_join_where_it_can_be_had() -> None:
     known = Statistics(
         sizes, {("l.k",): left, ("r.k",): replace(left, alias="r", columns=("r.k",), hot_keys=(), literals=())}, 8
     )
-    hashed: Demand = (JoinShip.REPARTITION, JoinLocal.HASH_LEFT)
-    sent: Demand = (JoinShip.BROADCAST_RIGHT, JoinLocal.AUTO)
+    hashed: ForcedStrategy = (JoinShip.REPARTITION, JoinLocal.HASH_LEFT)
+    sent: ForcedStrategy = (JoinShip.BROADCAST_RIGHT, JoinLocal.AUTO)
     both = {JoinSkew.ISOLATE, JoinSkew.SALT}
-    for demand, ways in ((NOTHING, both), (hashed, {JoinSkew.ISOLATE}), (sent, set[JoinSkew]())):
-        assert {wanted for wanted in JoinSkew if is_parted(JOIN, wanted, demand, known)} == ways
+    for demand, ways in ((NOT_FORCED, both), (hashed, {JoinSkew.ISOLATE}), (sent, set[JoinSkew]())):
+        assert {wanted for wanted in JoinSkew if will_be_split(JOIN, wanted, demand, known)} == ways
     small = replace(known, tables={**sizes, "r": TableSize("r", 1, 1 << 20, 10_000, True)})
-    assert not is_parted(JOIN, JoinSkew.ISOLATE, NOTHING, small)
-    assert is_parted(JOIN, JoinSkew.ISOLATE, (JoinShip.REPARTITION, JoinLocal.AUTO), small)
-    assert not is_parted(JOIN, JoinSkew.ISOLATE, NOTHING, replace(known, keys={}))
+    assert not will_be_split(JOIN, JoinSkew.ISOLATE, NOT_FORCED, small)
+    assert will_be_split(JOIN, JoinSkew.ISOLATE, (JoinShip.REPARTITION, JoinLocal.AUTO), small)
+    assert not will_be_split(JOIN, JoinSkew.ISOLATE, NOT_FORCED, replace(known, keys={}))
     limited = replace(JOIN, left=Limit(LEFT, 9_000_000))
-    assert not is_parted(limited, JoinSkew.ISOLATE, NOTHING, known)
-    assert cost_apart(limited, known, JobSettings().skew, ()) is None
+    assert not will_be_split(limited, JoinSkew.ISOLATE, NOT_FORCED, known)
+    assert split_join_cost(limited, known, JobSettings().skew, ()) is None
 
 
 @pytest.mark.parametrize(("hot_in", "parted"), [("l", [True, True, False]), ("y", [False, False, True])])
@@ -252,6 +255,6 @@ def test_of_joins_one_above_the_other_two_are_parted(hot_in: str, parted: list[b
     for side in "xy":
         scan = Scan(side, side, ((Field(f"{side}.k", BIGINT), "k"), (Field(f"{side}.v", STRING), "v")))
         joins.append(Join(joins[-1], scan, JoinKind.INNER, ((column("l.k", BIGINT), column(f"{side}.k", BIGINT)),)))
-    assert [is_parted(join, JoinSkew.ISOLATE, NOTHING, known) for join in joins] == parted
+    assert [will_be_split(join, JoinSkew.ISOLATE, NOT_FORCED, known) for join in joins] == parted
     skew = JobSettings().skew
-    assert [cost_apart(join, known, skew, ()) is not None for join in joins] == parted
+    assert [split_join_cost(join, known, skew, ()) is not None for join in joins] == parted

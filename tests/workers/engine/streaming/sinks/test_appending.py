@@ -135,9 +135,9 @@ def test_a_rename_takes_nothing_along_that_is_being_swept(tmp_path: Path, monkey
 def test_an_attempt_that_hung_in_its_sweep_takes_nothing_from_a_newer_one(tmp_path: Path) -> None:
     path = tmp_path / "out"
     old, new = sink_at(path), sink_at(path, fence=2)
-    making = new._hidden()
+    making = new._unpublished_path()
     making.mkdir()
-    old._sweep()
+    old._remove_older()
     assert making.is_dir()
     sink_at(path, fence=3)
     assert not making.exists()
@@ -184,7 +184,7 @@ def test_what_may_not_be_moved_does_not_keep_an_attempt_from_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out"
-    left = sink_at(path)._hidden()
+    left = sink_at(path)._unpublished_path()
     left.mkdir()
     rename = Path.rename
 
@@ -214,7 +214,7 @@ def test_a_mini_batch_does_not_look_at_those_before_it(tmp_path: Path, monkeypat
     assert set(seen) == {"fence-000000000001"}
 
 
-@pytest.mark.parametrize("point", ["_fill", "_tell"])
+@pytest.mark.parametrize("point", ["_fill", "_write_manifest"])
 def test_what_ended_in_between_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     path = tmp_path / "out"
     sink = sink_at(path)
@@ -228,7 +228,7 @@ def test_what_ended_in_between_is_made_good(tmp_path: Path, monkeypatch: pytest.
             sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
     (path / "_evenkeel" / f".{7:032x}").mkdir()  # as earlier versions called it
     again = sink_at(path, fence=2)
-    assert again.committed() == {"_fill": None, "_tell": 0}[point]
+    assert again.committed() == {"_fill": None, "_write_manifest": 0}[point]
     again.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
     assert rows_at(path) == [("a", 1)]
     assert sorted(file.name for file in (path / "_evenkeel").iterdir()) == [
@@ -268,7 +268,7 @@ def test_files_that_are_gone_are_told(tmp_path: Path) -> None:
 def test_what_it_cannot_take(tmp_path: Path) -> None:
     path = tmp_path / "out"
     for changes in ({"keys": ()}, {"keys": ("k",)}):
-        with pytest.raises(SinkError, match="this result changes"):
+        with pytest.raises(SinkError, match="rows of this result change"):
             sink_at(path, **changes)
     with pytest.raises(SinkError, match="The column n: the type VOID"):
         sink_at(path, columns=(Field("k", STRING), Field("n", NULL)))
@@ -278,5 +278,5 @@ def test_what_it_cannot_take(tmp_path: Path) -> None:
         sink_at(path, fence=2, app="evenkeel/other/1")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x.csv").touch()
-    with pytest.raises(SinkError, match=r"files of others, such as x\.csv"):
+    with pytest.raises(SinkError, match=r"did not write, such as x\.csv"):
         sink_at(tmp_path / "full")

@@ -132,10 +132,10 @@ def test_nan_is_a_key_like_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"columns": (Field("k", STRING), Field("COUNT(x)", INT))}, "no column 'COUNT"),
-        ({"columns": (Field("k", STRING), Field("K", INT))}, "have one name"),
-        ({"output": (COLUMNS[1],)}, "told apart by k"),
-        ({"columns": (Field("k", STRING), Field("N", INT))}, "has the columns k string, N int64, and the result"),
+        ({"columns": (Field("k", STRING), Field("COUNT(x)", INT))}, "a column 'COUNT"),
+        ({"columns": (Field("k", STRING), Field("K", INT))}, "have the same name"),
+        ({"output": (COLUMNS[1],)}, "Key column k is missing"),
+        ({"columns": (Field("k", STRING), Field("N", INT))}, "has the columns k string, N int64, but the result"),
         ({"final": FinalLevel((), (), (), ())}, "kept in parts"),
     ],
 )

@@ -130,13 +130,13 @@ def expensive_starts_with(url: str) -> Iterator[None]:
 @pytest.mark.usefixtures("expensive_starts_with")
 def test_sessions_of_others_are_left_alone_whatever_their_names_are(url: str, sink_at: Any, name: str) -> None:
     sink = sink_at(fence=2)
-    named = name.format(own=sink._session)
+    named = name.format(own=sink._session_prefix)
     # Closed without a commit, which fails on a session that the server has ended.
     with (
         closing(psycopg.connect(url, application_name=named, autocommit=True)) as other,
-        closing(psycopg.connect(url, application_name=f"{sink._session}1", autocommit=True)) as older,
+        closing(psycopg.connect(url, application_name=f"{sink._session_prefix}1", autocommit=True)) as older,
     ):
-        sink._end_older_sessions()
+        sink._terminate_older_sessions()
         assert other.execute("SELECT 1").fetchone() == (1,)
         with pytest.raises(psycopg.OperationalError):
             older.execute("SELECT pg_sleep(60)")
@@ -145,10 +145,10 @@ def test_sessions_of_others_are_left_alone_whatever_their_names_are(url: str, si
 def test_an_attempt_that_hangs_in_a_transaction_is_ended(
     url: str, tmp_path: Path, sink_at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_PATIENCE_MS", 100)
+    monkeypatch.setattr(postgres, "_LOCK_TIMEOUT_MS", 100)
     old = sink_at(fence=1)
     hangs, goes_on = threading.Event(), threading.Event()
-    take = PostgresSink._take
+    take = PostgresSink._apply_stage
     errors: list[Exception] = []
 
     def hanging(sink: PostgresSink, connection: psycopg.Connection) -> None:
@@ -163,7 +163,7 @@ def test_an_attempt_that_hangs_in_a_transaction_is_ended(
             errors.append(error)
 
     with monkeypatch.context() as patched:
-        patched.setattr(PostgresSink, "_take", hanging)
+        patched.setattr(PostgresSink, "_apply_stage", hanging)
         thread = threading.Thread(target=commit)
         thread.start()
         assert hangs.wait(60)
@@ -225,7 +225,7 @@ def test_a_server_that_stays_away_is_told(tmp_path: Path, sink_at: Any, monkeypa
     sink = sink_at(pause=pauses.append)
     sink.close()
     monkeypatch.setattr(sink, "_url", "postgresql://postgres@127.0.0.1:1/none")
-    with pytest.raises(SinkError, match="is away"):
+    with pytest.raises(SinkError, match="Cannot reach PostgreSQL"):
         sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
     assert 50 < sum(pauses) < 70
 
@@ -346,7 +346,7 @@ def test_nested_values_are_json(url: str, tmp_path: Path, sink_at: Any) -> None:
     sink = sink_at(columns=columns)
     sink.commit(0, staged(tmp_path, columns, [("a", [1, None], {"x": Decimal("1.5")}), ("b", None, None)]))
     assert rows_of(url) == [("a", [1, None], {"x": "1.5"}), ("b", None, None)]
-    with pytest.raises(SinkError, match=r"unique by 'a' of type ARRAY<INT>. CAST it"):
+    with pytest.raises(SinkError, match=r"'a' of type ARRAY<INT> cannot be a key in PostgreSQL. CAST it"):
         sink_at(columns=columns, keys=("a",), table="other")
 
 
@@ -371,18 +371,21 @@ def test_tables_that_will_do(url: str, tmp_path: Path, sink_at: Any, table: Lite
     [
         ("CREATE VIEW out AS SELECT 1 AS k", "is not a table"),
         ("CREATE TABLE out (k text UNIQUE)", r'no column \'n\'. Add it with ALTER TABLE ... ADD COLUMN "n" int8'),
-        ("CREATE TABLE out (k text, n int4)", "'n' of public.out is of type int4, .* Let it be int8"),
-        ("CREATE TABLE out (k text, n numeric(18, 0))", "cannot take every BIGINT"),
-        ("CREATE TABLE out (k text, n int8 GENERATED ALWAYS AS IDENTITY)", "makes the values of 'n'"),
-        ("CREATE TABLE out (k text, n int8, more int NOT NULL)", "demands values for more"),
+        ("CREATE TABLE out (k text, n int4)", "'n' of public.out is of type int4, .* Change it to int8"),
+        ("CREATE TABLE out (k text, n numeric(18, 0))", "cannot store every BIGINT"),
+        ("CREATE TABLE out (k text, n int8 GENERATED ALWAYS AS IDENTITY)", "'n' of public.out is a generated column"),
+        ("CREATE TABLE out (k text, n int8, more int NOT NULL)", "no values for required columns of public.out: more"),
         ("CREATE TABLE out (k text UNIQUE, n int8)", r'CREATE UNIQUE INDEX ON "public"."out" \("k"\) NULLS NOT DIST'),
-        ("CREATE TABLE out (k text, n int8, UNIQUE NULLS NOT DISTINCT (k, n))", "not unique by k"),
-        ("CREATE TABLE out (k text NOT NULL, n int8, UNIQUE (k) DEFERRABLE)", "not unique by k"),
+        ("CREATE TABLE out (k text, n int8, UNIQUE NULLS NOT DISTINCT (k, n))", "no unique index on k"),
+        ("CREATE TABLE out (k text NOT NULL, n int8, UNIQUE (k) DEFERRABLE)", "no unique index on k"),
         (
             "CREATE TABLE out (k text, n int8); CREATE UNIQUE INDEX ON out (k) NULLS NOT DISTINCT WHERE n > 0",
-            "not uniq",
+            "no uniq",
         ),
-        ("CREATE TABLE out (k text, n int8); CREATE UNIQUE INDEX ON out (lower(k)) NULLS NOT DISTINCT", "not unique"),
+        (
+            "CREATE TABLE out (k text, n int8); CREATE UNIQUE INDEX ON out (lower(k)) NULLS NOT DISTINCT",
+            "no unique index",
+        ),
     ],
 )
 def test_tables_that_will_not_do(url: str, sink_at: Any, table: LiteralString, message: str) -> None:
@@ -396,10 +399,10 @@ def test_tables_that_will_not_do(url: str, sink_at: Any, table: LiteralString, m
     [
         ({"columns": (Field("k", STRING), Field("n", NULL))}, "The column n: the type VOID"),
         ({"columns": (Field("k", STRING), Field("k", INT))}, "Several columns"),
-        ({"columns": (Field("k", STRING), Field("n" * 64, INT))}, "more than 63 bytes"),
+        ({"columns": (Field("k", STRING), Field("n" * 64, INT))}, "names have 1 to 63 bytes"),
         ({"table": "t" * 64}, "longer than 63"),
-        ({"table": "nowhere.out"}, "PostgreSQL does not take the rows: .*nowhere"),
-        ({"output": (Field("n", BIGINT),)}, "told apart by k"),
+        ({"table": "nowhere.out"}, "PostgreSQL returned an error: .*nowhere"),
+        ({"output": (Field("n", BIGINT),)}, "Key column k is missing"),
         ({"columns": PARTS, "output": OUTPUT, "keys": FINAL.keys, "final": FINAL, "table": "t" * 60}, "longer than 63"),
     ],
 )
@@ -412,7 +415,7 @@ def test_rows_that_the_table_refuses(url: str, tmp_path: Path, sink_at: Any) -> 
     run(url, "CREATE TABLE out (k text NOT NULL UNIQUE, n int8 CHECK (n < 5))")
     sink = sink_at()
     for row in ((None, 1), ("a", 5), ("a\0", 1)):
-        with pytest.raises(SinkError, match="PostgreSQL does not take the rows"):
+        with pytest.raises(SinkError, match="PostgreSQL returned an error"):
             sink.commit(0, staged(tmp_path, COLUMNS, [row]))
     sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
     assert rows_of(url) == [("a", 1)]
