@@ -222,7 +222,7 @@ def test_events_are_whole(size: int) -> None:
 
 @pytest.mark.parametrize("chunk", [b"data: " + b"x" * 1000, b"data: " + b"x" * 1000 + b"\n"])
 def test_an_event_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch, chunk: bytes) -> None:
-    monkeypatch.setattr(results, "_LONGEST", 100_000)
+    monkeypatch.setattr(results, "_MAX_EVENT_BYTES", 100_000)
 
     def endless() -> Iterator[bytes]:
         while True:
