@@ -80,6 +80,10 @@ def verdict_of(error: Exception, attempt: Attempt, redact: Callable[[str], str |
         is_known = problem.status < 500 and problem.code != "engine_error"
         _log.info("query_failed", code=problem.code, detail=problem.detail, exc_info=None if is_known else error)
         return Ending(JobStatus.FAILED, problem)
+    if attempt.driver is not None and attempt.driver.has_ended(_GRACE_SECONDS):
+        # The JVM ended after it had raised the error, so it could not be asked for the error's cause.
+        attempt.stop(reason_of_loss(attempt.driver))
+        return _verdict_of_reason(attempt.reason or reason_of_loss(attempt.driver), attempt)
     _log.error("attempt_failed", exc_info=error)
     return Ending(JobStatus.FAILED, problems.internal_error(attempt.claim.job_id, attempt.claim.fence))
 
