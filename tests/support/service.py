@@ -42,7 +42,7 @@ class Service(JobClient):
 def running_service(directory: Path, environment: Mapping[str, str] | None = None) -> Iterator[Service]:
     """Starts `evenkeel up` below `directory` and stops it at the end."""
     state_dir, output = directory / "state", directory / "up.log"
-    (state_dir / "data").mkdir(parents=True)
+    (state_dir / "data").mkdir(parents=True, exist_ok=True)
     process = start_python(
         ["-m", "service.cli", "up", "--port", "0"],
         environment={**ENVIRONMENT, "EVENKEEL_STATE_DIR": str(state_dir), **(environment or {})},
