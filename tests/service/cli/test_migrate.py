@@ -83,7 +83,7 @@ def test_drift_is_named(run: Run, database_url: str) -> None:
     result = run("migrate", "--check")
     assert result.exit_code == 1
     assert "ix_outbox_job_id" in result.output
-    assert "Change them back" in result.output
+    assert "Undo the changes" in result.output
     doctor = run("doctor", "--api-only")
     assert "1 things differ" in doctor.output
     assert "evenkeel migrate --check" in doctor.output
