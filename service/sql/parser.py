@@ -24,8 +24,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from service.contract.problems import SpecError
 from service.contract.query import CODE, NESTING, OPERATOR_DEPTH, SQL_CHARACTERS, SQL_TOKENS, Limit
-from service.sql.constructs import ARITHMETIC, COMPARISONS
 from service.sql.expressions.nodes import Expression
+from service.sql.refusals import ARITHMETIC, COMPARISONS
 from service.sql.types.data_types import TypeName
 
 _MISSING = re.compile(r"Required (?:keyword|argument): '(\w+)' missing for <class '.*\.(\w+)'>")
@@ -309,7 +309,18 @@ def parse_query(source: Text) -> exp.Expr:
 
     Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`.
     """
-    return _parse(source, exp.Select)
+    tree = _parse(source, exp.Select)
+    for select in tree.find_all(exp.Select):
+        _move_joins(select)
+    return tree
+
+
+def _move_joins(select: exp.Select) -> None:
+    """Gives `select` its joins: for `FROM t JOIN u ON … SELECT …`, sqlglot stores them in the node of `t`."""
+    clause = select.args.get("from_")
+    joins = clause.this.args.pop("joins", None) if clause is not None else None
+    if joins:
+        select.set("joins", [*joins, *(select.args.get("joins") or [])])
 
 
 def tokens_of(source: Text) -> list[Token]:

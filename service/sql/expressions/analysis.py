@@ -19,8 +19,6 @@ from typing import Protocol
 from service.contract.problems import SpecError
 from service.contract.query import AggregateFunction
 from service.sql.expressions.compile_expression import scalar_of
-from service.sql.expressions.functions import FUNCTIONS
-from service.sql.expressions.inference import Typing
 from service.sql.expressions.nodes import (
     Arithmetic,
     Between,
@@ -49,6 +47,8 @@ from service.sql.expressions.nodes import (
 from service.sql.expressions.scalar import Scalar
 from service.sql.parser import Text
 from service.sql.types.data_types import MAX_PRECISION, TEMPORAL, DataType, Field, TypeName, as_decimal, known
+from service.sql.types.functions import FUNCTIONS
+from service.sql.types.inference import Typing
 
 Columns = Mapping[str, Expression]
 """The expression that replaces each column."""

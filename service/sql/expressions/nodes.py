@@ -185,7 +185,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class Call:
-    """A function of `service.sql.expressions.functions`, by its canonical lower-case name."""
+    """A function of `service.sql.types.functions`, by its canonical lower-case name."""
 
     name: str
     arguments: tuple[Expression, ...]

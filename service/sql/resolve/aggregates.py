@@ -12,7 +12,6 @@ from functools import cached_property
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.contract.query import AggregateCall, AggregateFunction, NamedExpression
 from service.sql.expressions.compile_expression import TableScope, resolve, scalar_of
-from service.sql.expressions.inference import Typing
 from service.sql.expressions.nodes import (
     Column,
     Expression,
@@ -30,6 +29,7 @@ from service.sql.parser import Text, TextOf
 from service.sql.resolve.bound import BoundCall
 from service.sql.types.aggregates import IDEMPOTENT, OF_GROUPING_SETS, ORDERED, result_type, takes
 from service.sql.types.data_types import UNKNOWN, Field, TypeName, known
+from service.sql.types.inference import Typing
 
 
 def bind_call(call: AggregateCall, pointer: str, scope: TableScope, text_of: TextOf = Text) -> BoundCall:

@@ -23,8 +23,7 @@ from service.contract.query import (
     UnionRef,
 )
 from service.sql.expressions.compile_expression import TableScope, full_name, resolve, scalar_of
-from service.sql.expressions.functions import check_replaced, conditions_in
-from service.sql.expressions.inference import Typing
+from service.sql.expressions.limits import check_replaced, conditions_in
 from service.sql.expressions.nodes import Cast, Expression, Name, columns_of, map_children, position_of
 from service.sql.expressions.reader import read_expression
 from service.sql.expressions.scalar import Scalar
@@ -55,6 +54,7 @@ from service.sql.resolve.from_clause import (
 from service.sql.types import data_types
 from service.sql.types.aggregates import OF_GROUPING_SETS
 from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Schema
+from service.sql.types.inference import Typing
 
 
 class Aliases:

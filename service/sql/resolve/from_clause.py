@@ -30,7 +30,7 @@ from service.contract.query import (
     sources_in,
 )
 from service.sql.expressions.compile_expression import full_name
-from service.sql.expressions.functions import of_column
+from service.sql.expressions.limits import of_column
 from service.sql.expressions.nodes import Cast, Column, Comparison, Connective, Expression
 from service.sql.expressions.scalar import Scalar
 from service.sql.resolve.bound import BoundDerived, BoundName, BoundQuery, BoundUnion

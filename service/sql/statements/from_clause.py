@@ -15,11 +15,11 @@ from sqlglot.tokenizer_core import TokenType
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.contract.query import JOINS, MAX_NAME_LENGTH, JoinKind, QueryRef, TableRef, UnionRef
 from service.contract.query import Source as Relation
-from service.sql.constructs import CLAUSE_HINTS, CLAUSES
 from service.sql.expressions.compile_expression import TableScope, matching
 from service.sql.expressions.nodes import Boolean, Call, Comparison, Connective, Expression, Name, map_children, walk
 from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.parser import Text, place_of
+from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
 from service.sql.types.data_types import Schema
 
 
@@ -192,11 +192,8 @@ class _FromReader:
         if derived is not None:
             return derived
         if isinstance(node, exp.Subquery):
-            raise self._source.unsupported(
-                "A join in parentheses",
-                at=at,
-                hint="Remove the parentheses, or write (SELECT * FROM …) around the join.",
-            )
+            what, hint = PARENTHESES["join"]
+            raise self._source.unsupported(what, at=at, hint=hint)
         if isinstance(node, exp.Lateral | exp.Unnest):
             raise self._source.unsupported("LATERAL", at=at, hint="Join a derived table on a key.")
         if isinstance(node, exp.Values):

@@ -1,6 +1,6 @@
 """Column types of Spark SQL, schemas, and the result types of operations in Spark 4.3 with ANSI mode on.
 
-`tests/service/sql/expressions/test_inference.py` compares the result of every pair of types with Spark.
+`tests/service/sql/types/test_inference.py` compares the result of every pair of types with Spark.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ certain to refuse.
 from __future__ import annotations
 
 from service.contract.problems import SpecError
-from service.sql.expressions.functions import FUNCTIONS, MAX_PADDED_LENGTH, digits_are_bounded, padding_is_bounded
 from service.sql.expressions.nodes import (
     Aggregate,
     Arithmetic,
@@ -54,6 +53,7 @@ from service.sql.types.data_types import (
     TypeName,
     decimal,
 )
+from service.sql.types.functions import FUNCTIONS, MAX_PADDED_LENGTH, digits_are_bounded, padding_is_bounded
 
 _CONDITIONS = frozenset({TypeName.BOOLEAN, TypeName.STRING, TypeName.NULL})
 _NUMBERS = NUMERIC | {TypeName.STRING, TypeName.NULL}
