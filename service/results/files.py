@@ -22,7 +22,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from service.contract.errors import ResultMissingError
-from service.results.columns import Column, columns_of, json_value, served_schema
+from service.results.columns import Column, columns_of, served_schema
+from service.results.json_values import json_value
 
 _BATCH_ROWS = 65_536
 _BEGINS_AS_FORMULA = r"\A[=+\-@\t\r\n]"

@@ -97,6 +97,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.sql",
         "service.data",
         "service.results.columns",
+        "service.results.json_values",
         "service.results.files",
         "service.results.merge",
         "service.results.stream_result",

@@ -21,7 +21,7 @@ from fastapi.testclient import TestClient
 from service.api.app import create_app
 from service.config.settings import Settings
 from service.contract.query import CODE
-from service.jobs import admission
+from service.jobs import check_job
 from service.sql.compile import compile_job
 from service.store.session import Database
 from tests.support.processes import end, start_python, wait_for
@@ -102,7 +102,7 @@ def test_submissions_keep_no_thread_from_reads(client: TestClient, monkeypatch: 
         assert gate.wait(3 * PATIENCE_SECONDS)
         return compile_job(*arguments, **named)
 
-    monkeypatch.setattr(admission, "compile_job", held)
+    monkeypatch.setattr(check_job, "compile_job", held)
     paths = ["/v1/jobs"] * AT_ONCE + ["/v1/explain"] * 10
     with ThreadPoolExecutor(len(paths) + 4) as pool:
         posts = [pool.submit(client.post, path, json=SMALL) for path in paths]
@@ -121,13 +121,13 @@ def test_submissions_keep_no_thread_from_reads(client: TestClient, monkeypatch: 
 HANGING = """
 import threading
 from service.cli.start import serve
-from service.jobs import admission
+from service.jobs import check_job
 
 def hang(*arguments, **named):
     print("The listing hangs", flush=True)
     threading.Event().wait()
 
-admission.find_table_files = hang
+check_job.find_table_files = hang
 serve(port=0)
 """
 
