@@ -37,7 +37,7 @@ NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 CSV = "text/csv"
 ROWS = (NDJSON, ARROW, CSV)
-# Matches the quote first, then looks behind it: searching for one character is fast, and a slow search holds the GIL.
+# Matches the quote first, then uses a look-behind: a search for one character is fast, and a slow one holds the GIL.
 _QUOTED = re.compile(r'"(?<![^,\r\n]")(?:[^"]++|"")*+"(?=[,\r\n]|\Z)')
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _QUOTED_LINE_END = "\x01"

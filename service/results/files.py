@@ -142,7 +142,9 @@ def name_without_formula(name: str) -> str:
 
 
 def as_csv(result: ResultFiles, *, formulas: bool = False) -> Iterator[bytes]:
-    """A header, then one line for each row: NULL is empty, text is quoted, BINARY is base64, nested values are JSON.
+    """Yields CSV: a header, then one line for each row.
+
+    NULL is empty, text is quoted, BINARY is base64, nested values are JSON.
 
     With `formulas`, texts that a spreadsheet would run as formulas are not marked.
     """
@@ -157,12 +159,12 @@ def as_csv(result: ResultFiles, *, formulas: bool = False) -> Iterator[bytes]:
 
 
 def as_arrow(result: ResultFiles) -> Iterator[bytes]:
-    """The Arrow IPC streaming format."""
+    """Yields the Arrow IPC streaming format."""
     yield from _stream(result, lambda sink: pa.ipc.new_stream(sink, result.schema), lambda batch: batch)
 
 
 def as_parquet(result: ResultFiles) -> Iterator[bytes]:
-    """One Parquet file."""
+    """Yields one Parquet file."""
     yield from _stream(result, lambda sink: _ParquetSink(pq.ParquetWriter(sink, result.schema)), lambda batch: batch)
 
 

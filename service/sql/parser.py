@@ -309,18 +309,7 @@ def parse_query(source: Text) -> exp.Expr:
 
     Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`.
     """
-    tree = _parse(source, exp.Select)
-    for select in tree.find_all(exp.Select):
-        _move_joins(select)
-    return tree
-
-
-def _move_joins(select: exp.Select) -> None:
-    """Gives `select` its joins: for `FROM t JOIN u ON … SELECT …`, sqlglot stores them in the node of `t`."""
-    clause = select.args.get("from_")
-    joins = clause.this.args.pop("joins", None) if clause is not None else None
-    if joins:
-        select.set("joins", [*joins, *(select.args.get("joins") or [])])
+    return _parse(source, exp.Select)
 
 
 def tokens_of(source: Text) -> list[Token]:

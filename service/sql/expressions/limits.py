@@ -130,7 +130,7 @@ def _bytes_of(node: Expression, parts: list[int]) -> int:
 
 
 def _not_longer(_call: Call, parts: list[int]) -> int:
-    # Some letters get longer with their case, once.
+    # Some letters become longer in the other case, but only once.
     return max((_SHORT, *parts))
 
 
@@ -149,12 +149,12 @@ def _replaced_by_pattern(call: Call, parts: list[int]) -> int:
     groups = _groups_in(by, replacement)
     if isinstance(pattern, String) and not ("?" in pattern.value and "=" in pattern.value):
         return subject + matches * replacement + groups * subject
-    # A group inside of a look-ahead may hold the whole subject in every match.
+    # A group inside a look-ahead may contain the whole subject in every match.
     return subject + matches * (replacement + groups * subject)
 
 
 def _groups_in(by: Expression, bytes_: int) -> int:
-    """How many references to groups (`$1`) a replacement holds."""
+    """Returns the maximum number of references to groups (`$1`) in a replacement."""
     if isinstance(by, String):
         return by.value.count("$")
     return 1 if isinstance(by, Column) else bytes_ // 2

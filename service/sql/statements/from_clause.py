@@ -165,6 +165,7 @@ def read_from(
     if clause is None:
         place = place_of(source, TokenType.SELECT, position(select))
         raise source.unsupported("A SELECT without FROM", at=place, hint="Name one of the job's tables in FROM.")
+    _move_joins(select, clause.this)
     reader = _FromReader(source, schemas, derived, at)
     first, schema = reader.table(clause.this, f"{at}/source")
     sources = Sources(first, (), _scope(clause.this, first, schema), partial(Visible.of_table, first.name, schema))
@@ -175,6 +176,13 @@ def read_from(
     for join in joins:
         sources = reader.joined(sources, join)
     return sources
+
+
+def _move_joins(select: exp.Select, first: exp.Expr) -> None:
+    """Gives `select` its joins: for `FROM t JOIN u ON … SELECT …`, sqlglot stores them in the first table's node."""
+    joins = first.args.pop("joins", None)
+    if joins:
+        select.set("joins", [*joins, *(select.args.get("joins") or [])])
 
 
 class _FromReader:

@@ -223,7 +223,7 @@ class SelectCompiler:
         return bool(self._sets) or self._window.is_hidden(trees) or any(key not in trees for key in keys)
 
     def query(self) -> Query:
-        """The structured query. Raises SpecError."""
+        """Returns the structured query. Raises SpecError."""
         items = self.items
         for index, item in enumerate(items):
             if item.at is not None:
@@ -440,7 +440,7 @@ class SelectCompiler:
     # Joins and aggregates
 
     def _joined(self) -> Iterator[Expression]:
-        """The expressions of ON and USING."""
+        """Yields the expressions of ON and USING."""
         for join in self.sources.joins:
             yield from (side for key in join.keys for side in key)
             if join.residual is not None:

@@ -39,7 +39,7 @@ Result = Callable[[Types, Arguments], DataType | None]
 
 
 class Kind(Enum):
-    """The types that an argument may have; as in Spark, a string is converted to any of them at run time."""
+    """The types that an argument may have. As in Spark, a string is converted to any of them at run time."""
 
     ANY = None
     NUMBER = NUMERIC | {TypeName.STRING, TypeName.NULL}
@@ -51,7 +51,7 @@ class Kind(Enum):
     BYTES = frozenset({TypeName.BINARY, TypeName.STRING, TypeName.NULL})
 
     def admits(self, type_: DataType) -> bool:
-        """Whether Spark accepts an argument of this type, as it is or converted."""
+        """Whether Spark accepts an argument of this type, unchanged or converted."""
         return self.value is None or type_.name in self.value
 
 
@@ -77,7 +77,7 @@ class Function:
         return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
 
     def kind(self, index: int) -> Kind:
-        """The kind of the argument at `index`."""
+        """Returns the kind of the argument at `index`."""
         return self.kinds[min(index, len(self.kinds) - 1)]
 
 
@@ -128,7 +128,7 @@ def _rounded(types: Types, arguments: Arguments) -> DataType | None:
 
 
 def literal_integer(node: Expression) -> int | None:
-    """The value of an integer literal of up to nine digits, with its sign."""
+    """Returns the value of an integer literal of up to nine digits, with its sign; None for other expressions."""
     if isinstance(node, Negation):
         inner = literal_integer(node.operand)
         return -inner if inner is not None else None
