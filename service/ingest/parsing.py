@@ -21,7 +21,6 @@ from service.contract.errors import InvalidRowsError
 from service.ingest.arrow_stream import read_arrow
 from service.ingest.columns import (
     BadValueError,
-    arrow_type,
     bad_value,
     check_cells,
     describe,
@@ -31,6 +30,7 @@ from service.ingest.columns import (
     shown,
     unknown_column,
 )
+from service.results.columns import arrow_type
 from service.sql.types.data_types import DataType, Field, Schema, TypeName
 
 NDJSON = "application/x-ndjson"

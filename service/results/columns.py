@@ -34,6 +34,13 @@ _SIMPLE_TYPES: dict[str, pa.DataType] = {
     "TIMESTAMP": pa.timestamp("us", tz="UTC"),
     "TIMESTAMP_NTZ": pa.timestamp("us"),
 }
+_NAMES = {
+    **{arrow: name for name, arrow in reversed(_SIMPLE_TYPES.items())},
+    pa.large_string(): "STRING",
+    pa.large_binary(): "BINARY",
+    pa.null(): "VOID",
+}
+"""The first name in `_SIMPLE_TYPES` of each Arrow type."""
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|\w+|[<>(),:])")
 _ATOMIC = frozenset(TypeName) - {TypeName.OTHER, TypeName.NULL, TypeName.DECIMAL}
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -227,19 +234,4 @@ def _arrow_type(arrow: pa.DataType) -> str:
         return "TIMESTAMP_NTZ" if arrow.tz is None else "TIMESTAMP"
     if pa.types.is_decimal(arrow):
         return f"DECIMAL({arrow.precision},{arrow.scale})"
-    names = {
-        pa.bool_(): "BOOLEAN",
-        pa.int8(): "TINYINT",
-        pa.int16(): "SMALLINT",
-        pa.int32(): "INT",
-        pa.int64(): "BIGINT",
-        pa.float32(): "FLOAT",
-        pa.float64(): "DOUBLE",
-        pa.string(): "STRING",
-        pa.large_string(): "STRING",
-        pa.binary(): "BINARY",
-        pa.large_binary(): "BINARY",
-        pa.date32(): "DATE",
-        pa.null(): "VOID",
-    }
-    return names.get(arrow, "OTHER")
+    return _NAMES.get(arrow, "OTHER")

@@ -177,9 +177,7 @@ def check_settings(query: BoundQuery, settings: JobSettings) -> None:
     issues = [
         *_contradictions(settings),
         *_issues_of(query, settings, "/query"),
-        *_phase_issues(query, settings),
-        *_distinct_issues(query, settings),
-        *_eager_issues(query, settings),
+        *_forced_issues(query, settings),
         *_skew_setting_issues(query, settings),
         *_joinless_issues(query, settings),
     ]
@@ -195,32 +193,23 @@ def _contradictions(settings: JobSettings) -> Iterator[Issue]:
         yield Issue(code="contradicting_settings", detail=detail, pointer="/settings/distinct_method")
 
 
-def _eager_issues(query: BoundQuery, settings: JobSettings) -> Iterator[Issue]:
-    why = refusal_of_eager(queries_of(query)) if settings.eager_aggregation is Toggle.TRUE else None
-    if why is not None:
-        detail = f"eager_aggregation true is not supported: {why}. Remove the setting, or set it to auto."
-        yield Issue(code="unsupported_eager_aggregation", detail=detail, pointer="/settings/eager_aggregation")
-
-
-def _phase_issues(query: BoundQuery, settings: JobSettings) -> Iterator[Issue]:
-    why = refusal_of_phase(settings.agg_phase, queries_of(query))
-    if why is not None:
-        detail = f"agg_phase {settings.agg_phase} is not supported: {why}. Remove the setting, or set it to AUTO."
-        yield Issue(code="unsupported_agg_phase", detail=detail, pointer="/settings/agg_phase")
-
-
-def _distinct_issues(query: BoundQuery, settings: JobSettings) -> Iterator[Issue]:
-    why = refusal_of_method(settings.distinct_method, queries_of(query))
-    if why is not None:
-        method = settings.distinct_method
-        detail = f"distinct_method {method} is not supported: {why}. Remove the setting, or set it to AUTO."
-        yield Issue(code="unsupported_distinct_method", detail=detail, pointer="/settings/distinct_method")
-    if settings.distinct_split.enabled is not Toggle.TRUE:
-        return
-    why = refusal_of_method(DistinctMethod.SPLIT, queries_of(query))
-    if why is not None:
-        detail = f"distinct_split.enabled true is not supported: {why}. Remove the setting, or set it to auto."
-        yield Issue(code="unsupported_distinct_method", detail=detail, pointer="/settings/distinct_split/enabled")
+def _forced_issues(query: BoundQuery, settings: JobSettings) -> Iterator[Issue]:
+    """Yields the issues of forced aggregate settings that no aggregate of `query` can follow."""
+    queries = list(queries_of(query))
+    phase, method = settings.agg_phase, settings.distinct_method
+    split = DistinctMethod.SPLIT if settings.distinct_split.enabled is Toggle.TRUE else DistinctMethod.AUTO
+    is_eager = settings.eager_aggregation is Toggle.TRUE
+    for setting, code, value, why in (
+        ("agg_phase", "agg_phase", phase, refusal_of_phase(phase, queries)),
+        ("distinct_method", "distinct_method", method, refusal_of_method(method, queries)),
+        ("distinct_split.enabled", "distinct_method", Toggle.TRUE, refusal_of_method(split, queries)),
+        ("eager_aggregation", "eager_aggregation", Toggle.TRUE, refusal_of_eager(queries) if is_eager else None),
+    ):
+        if why is not None:
+            automatic = "auto" if value is Toggle.TRUE else "AUTO"
+            detail = f"{setting} {value} is not supported: {why}. Remove the setting, or set it to {automatic}."
+            pointer = f"/settings/{setting.replace('.', '/')}"
+            yield Issue(code=f"unsupported_{code}", detail=detail, pointer=pointer)
 
 
 def _issues_of(query: BoundQuery | BoundUnion, settings: JobSettings, at: str) -> Iterator[Issue]:

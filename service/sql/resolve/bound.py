@@ -98,7 +98,7 @@ class BoundJoin:
 
 
 @dataclass(frozen=True)
-class BoundName:
+class Named:
     """An expression and its output column."""
 
     expression: Scalar
@@ -135,7 +135,7 @@ class BoundWindow:
 
 
 @dataclass(frozen=True)
-class BoundSort:
+class SortItem:
     """A sort key over the columns that `select` reads; aliases of `select` are replaced by their expressions."""
 
     expression: Scalar
@@ -155,12 +155,12 @@ class BoundQuery:
     joins: tuple[BoundJoin, ...]
     where: Scalar | None
     is_aggregate: bool
-    keys: tuple[BoundName, ...]
+    keys: tuple[Named, ...]
     calls: tuple[BoundCall, ...]
     having: Scalar | None
-    order_by: tuple[BoundSort, ...]
+    order_by: tuple[SortItem, ...]
     limit: int | None
-    select: tuple[BoundName, ...]
+    select: tuple[Named, ...]
     output: Schema
     grouping_sets: tuple[tuple[int, ...], ...] = ()
     window: BoundWindow | None = None
@@ -225,7 +225,7 @@ def _only(query: BoundQuery, names: frozenset[str]) -> BoundQuery:
     return pruned(replace(query, select=select, output=output, calls=calls))
 
 
-def _read_calls(query: BoundQuery, select: tuple[BoundName, ...]) -> tuple[BoundCall, ...]:
+def _read_calls(query: BoundQuery, select: tuple[Named, ...]) -> tuple[BoundCall, ...]:
     scalars = [item.expression for item in select] + [key.expression for key in query.order_by]
     if query.having is not None:
         scalars.append(query.having)

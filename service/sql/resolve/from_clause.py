@@ -33,7 +33,7 @@ from service.sql.expressions.compile_expression import full_name
 from service.sql.expressions.limits import of_column
 from service.sql.expressions.nodes import Cast, Column, Comparison, Connective, Expression
 from service.sql.expressions.scalar import Scalar
-from service.sql.resolve.bound import BoundDerived, BoundName, BoundQuery, BoundUnion
+from service.sql.resolve.bound import BoundDerived, BoundQuery, BoundUnion, Named
 from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Incompatible, Schema, widest
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -155,7 +155,7 @@ def united(branches: Sequence[BoundQuery], pointer: str) -> BoundUnion:
     return BoundUnion(tuple(_aligned(branch, first.output.names, types) for branch in branches))
 
 
-def _common(items: Sequence[BoundName], pointer: str) -> DataType | None:
+def _common(items: Sequence[Named], pointer: str) -> DataType | None:
     found: DataType | None = items[0].expression.type
     for index, item in enumerate(items[1:], start=1):
         other = item.expression.type
@@ -174,7 +174,7 @@ def _common(items: Sequence[BoundName], pointer: str) -> DataType | None:
 
 def _aligned(branch: BoundQuery, names: Sequence[str], types: Sequence[DataType | None]) -> BoundQuery:
     select = tuple(
-        BoundName(_cast(item.expression, type_), name)
+        Named(_cast(item.expression, type_), name)
         for item, name, type_ in zip(branch.select, names, types, strict=True)
     )
     fields = tuple(Field(name, type_ or UNKNOWN) for name, type_ in zip(names, types, strict=True))

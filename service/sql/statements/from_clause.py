@@ -20,6 +20,7 @@ from service.sql.expressions.nodes import Boolean, Call, Comparison, Connective,
 from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.parser import Text, place_of
 from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
+from service.sql.statements.join_hints import ONE_SIDED
 from service.sql.types.data_types import Schema
 
 
@@ -50,7 +51,6 @@ class Visible:
 
     def joined(self, right: Visible, kind: JoinKind, using: Sequence[tuple[Expression, Expression]]) -> Visible:
         """Returns these columns joined with those of another table; `using` has both sides of each column of USING."""
-        one_sided = kind in {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
         left_keys = [_column(self, left) for left, _ in using]
         right_keys = [_column(right, other) for _, other in using]
         merged, hidden = left_keys, right_keys
@@ -62,7 +62,7 @@ class Visible:
                 left_keys + right_keys,
             )
         rest = _without(self.output, left_keys)
-        if one_sided:
+        if kind in ONE_SIDED:
             return Visible((*merged, *rest), self.hidden)
         return Visible((*merged, *rest, *_without(right.output, right_keys)), (*hidden, *self.hidden))
 
@@ -103,7 +103,6 @@ _KINDS = {
     ("", "ANTI"): JoinKind.LEFT_ANTI,
     ("LEFT", "ANTI"): JoinKind.LEFT_ANTI,
 }
-_ONE_SIDED = {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
 
 
 @dataclass(frozen=True)
@@ -275,7 +274,7 @@ class _FromReader:
                 f"A join with {table.name} without an equality between both sides", at=at, hint=hint
             )
         residual = None if not rest else rest[0] if len(rest) == 1 else Connective("AND", tuple(rest))
-        scope = both.scope.without(table.name) if kind in _ONE_SIDED else both.scope
+        scope = both.scope.without(table.name) if kind in ONE_SIDED else both.scope
         step = JoinedTable(kind, table, tuple(keys), residual, at)
         return Sources(before.first, (*before.joins, step), scope, show, merged)
 
