@@ -42,6 +42,8 @@ _QUOTED = re.compile(r'"(?<![^,\r\n]")(?:[^"]++|"")*+"(?=[,\r\n]|\Z)')
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _QUOTED_LINE_END = "\x01"
 """Replaces a line end inside quotes while lines are counted."""
+_NONE = type(None)
+_SPACE = " \t\r"
 
 
 def read_csv(body: str, schema: Schema) -> pa.Table:
@@ -143,9 +145,6 @@ def _line_of(body: str, record: int) -> int:
     return line
 
 
-_NONE = type(None)
-
-
 class _Fraction(str):
     """A number with a decimal point or an exponent, as it was written."""
 
@@ -174,7 +173,6 @@ def _constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_Fraction, parse_constant=_constant)
 # `decode` would strip white space from every line again, which takes a third of the time.
 _scan = _DECODER.scan_once  # type: ignore[attr-defined]  # missing in typeshed
-_SPACE = " \t\r"
 
 _JSON_TYPES: dict[TypeName, frozenset[type]] = {
     TypeName.BOOLEAN: frozenset({bool}),

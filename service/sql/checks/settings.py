@@ -25,6 +25,14 @@ from service.sql.statements.join_hints import HASHED_SIDE, refusal_of_local, ref
 from service.sql.types.aggregates import IDEMPOTENT
 from service.sql.types.data_types import INTEGRAL, DataType, TypeName
 
+MAX_BITMAP_DIGITS = 18
+"""Digits of the widest DECIMAL whose values, without the point, are BIGINTs."""
+MAX_GROUP_BITMAP_COUNTS = 8
+"""The number of COUNTs of one set of values that may have its groups as bits: each needs 64 sums."""
+_COUNTABLE = INTEGRAL | {TypeName.BOOLEAN, TypeName.DATE}
+_SKEW_STRATEGIES = frozenset({JoinSkew.ISOLATE, JoinSkew.SALT})
+"""The values of `skew` that a join must be able to follow."""
+
 
 def refusal_of_phase(phase: AggPhase, queries: Iterable[BoundQuery]) -> str | None:
     """Returns why none of the aggregates of `queries` can run in `phase`, as the end of a sentence; None if one may.
@@ -46,18 +54,6 @@ def refusal_of_phase(phase: AggPhase, queries: Iterable[BoundQuery]) -> str | No
     if phase is AggPhase.ONE_PHASE and not may_have_parts and not any(query.keys for query in plain):
         return "an aggregate without group keys returns one row, and needs two phases to use more than one task"
     return None
-
-
-MAX_BITMAP_DIGITS = 18
-"""Digits of the widest DECIMAL whose values, without the point, are BIGINTs."""
-
-MAX_GROUP_BITMAP_COUNTS = 8
-"""The number of COUNTs of one set of values that may have its groups as bits: each needs 64 sums."""
-
-_COUNTABLE = INTEGRAL | {TypeName.BOOLEAN, TypeName.DATE}
-
-_SKEW_STRATEGIES = frozenset({JoinSkew.ISOLATE, JoinSkew.SALT})
-"""The values of `skew` that a join must be able to follow."""
 
 
 def refusal_of_method(method: DistinctMethod, queries: Iterable[BoundQuery]) -> str | None:

@@ -24,6 +24,26 @@ the plan, which Spark compiles again for every mini-batch: with 288 that took tw
 
 SESSIONS = frozenset({"session", "session_start", "session_end", "session_window"})
 """Functions of session windows, which are not supported, in Flink and in Spark."""
+WINDOWS = {"tumble": 1, "hop": 2}
+"""Window functions of GROUP BY, in lower case, and the number of their intervals."""
+_MAX_LENGTH = timedelta(days=3650)
+_UNITS = {"WEEK": 604_800_000, "DAY": 86_400_000, "HOUR": 3_600_000, "MINUTE": 60_000, "SECOND": 1000}
+_FORMS = {
+    "tumble": "TUMBLE(ts, INTERVAL '10' MINUTE)",
+    "hop": "HOP(ts, INTERVAL '1' MINUTE, INTERVAL '10' MINUTE), with the slide first and the size second",
+}
+SYNONYMS = {
+    "VARIANCE": AggregateFunction.VAR_SAMP,
+    "STDDEV": AggregateFunction.STDDEV_SAMP,
+    "STD": AggregateFunction.STDDEV_SAMP,
+    "STRING_AGG": AggregateFunction.LISTAGG,
+    "MEAN": AggregateFunction.AVG,
+    "PERCENTILE_CONT": AggregateFunction.PERCENTILE,
+    "MEDIAN": AggregateFunction.PERCENTILE,
+}
+"""Other names of the aggregate functions; the last two take other arguments too."""
+WITHIN_GROUP = frozenset({"LISTAGG", "STRING_AGG", "PERCENTILE_CONT"})
+"""Functions whose order is written after the call, in WITHIN GROUP."""
 
 
 class Part(StrEnum):
@@ -33,18 +53,8 @@ class Part(StrEnum):
     END = "end"
 
 
-WINDOWS = {"tumble": 1, "hop": 2}
-"""Window functions of GROUP BY, in lower case, and the number of their intervals."""
-
 PARTS = {f"{window}_{part}": (window, part) for window in WINDOWS for part in Part}
 """Functions of SELECT, HAVING and ORDER BY that return a bound of the window."""
-
-_MAX_LENGTH = timedelta(days=3650)
-_UNITS = {"WEEK": 604_800_000, "DAY": 86_400_000, "HOUR": 3_600_000, "MINUTE": 60_000, "SECOND": 1000}
-_FORMS = {
-    "tumble": "TUMBLE(ts, INTERVAL '10' MINUTE)",
-    "hop": "HOP(ts, INTERVAL '1' MINUTE, INTERVAL '10' MINUTE), with the slide first and the size second",
-}
 
 
 @dataclass(frozen=True)
@@ -131,21 +141,6 @@ def _length(tree: Expression, name: str, hint: str, at: int | None, source: Text
         hint = f"Use whole milliseconds, and at most {_MAX_LENGTH.days} days."
         raise source.unsupported(f"{name} with the interval '{tree.value}' {tree.unit}", at=at, hint=hint)
     return timedelta(milliseconds=int(milliseconds))
-
-
-SYNONYMS = {
-    "VARIANCE": AggregateFunction.VAR_SAMP,
-    "STDDEV": AggregateFunction.STDDEV_SAMP,
-    "STD": AggregateFunction.STDDEV_SAMP,
-    "STRING_AGG": AggregateFunction.LISTAGG,
-    "MEAN": AggregateFunction.AVG,
-    "PERCENTILE_CONT": AggregateFunction.PERCENTILE,
-    "MEDIAN": AggregateFunction.PERCENTILE,
-}
-"""Other names of the aggregate functions; the last two take other arguments too."""
-
-WITHIN_GROUP = frozenset({"LISTAGG", "STRING_AGG", "PERCENTILE_CONT"})
-"""Functions whose order is written after the call, in WITHIN GROUP."""
 
 
 def function_named(name: str) -> AggregateFunction | None:

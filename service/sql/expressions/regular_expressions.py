@@ -46,17 +46,18 @@ _ESCAPE = re.compile(_ESCAPED, re.DOTALL)
 _CLASS = re.compile(rf"\[(?!\^\])\^?(?:{_ESCAPED}|[^\\\[\]&]|&(?!&))+\]", re.DOTALL)
 # Classes and escapes that may match both characters of one and of two UTF-16 code units.
 _UNEVEN = re.compile(r"\\[DSWHVpPN]|\\x\{0*[0-9A-Fa-f]{5,}\}|[^\x00-\uffff]")
-
-
-class PatternError(ValueError):
-    """A pattern that is not supported; the message says why, and what to write instead."""
-
-
 _UNEVENLY_REPEATED = (
     "repeats a part that matches texts of different lengths, such as (.)* or .{0,5000} (some characters have two code "
     "units), which overflows the stack on long texts. Write .*, or a possessive repetition such as (.)*+, or repeat at "
     f"most {_MAX_UNEVEN_TURNS:,} times"
 )
+_OF_PATTERNS = frozenset({"regexp_replace", "regexp_extract"})
+"""Functions whose second argument is a regular expression."""
+_MAX_WILDCARDS = 12
+
+
+class PatternError(ValueError):
+    """A pattern that is not supported; the message says why, and what to write instead."""
 
 
 @dataclass(frozen=True)
@@ -246,12 +247,6 @@ class _Reader:
         found = expression.match(self._pattern, self._at)
         self._at = found.end() if found is not None else self._at
         return found is not None
-
-
-_OF_PATTERNS = frozenset({"regexp_replace", "regexp_extract"})
-"""Functions whose second argument is a regular expression."""
-
-_MAX_WILDCARDS = 12
 
 
 def check_patterns(tree: Expression, source: Text) -> None:

@@ -31,6 +31,17 @@ from service.sql.types.aggregates import IDEMPOTENT, OF_GROUPING_SETS, ORDERED, 
 from service.sql.types.data_types import UNKNOWN, Field, TypeName, known
 from service.sql.types.inference import Typing
 
+_NOT_ONE_TEXT = frozenset({TypeName.FLOAT, TypeName.DOUBLE, TypeName.TIMESTAMP})
+"""Types whose equal values may have different texts, or different values the same text."""
+_PARAMETERS = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
+"""Functions whose second argument is the same for all rows."""
+_ARITY = {
+    AggregateFunction.LISTAGG: (1, 2),
+    AggregateFunction.PERCENTILE: (2, 2),
+    AggregateFunction.GROUPING_ID: (0, 16),
+}
+_NEEDED = {1: "one argument", 2: "two arguments: the values and the percentage"}
+
 
 def bind_call(call: AggregateCall, pointer: str, scope: TableScope, text_of: TextOf = Text) -> BoundCall:
     """Returns the call over the columns of `scope`; `pointer` is its JSON pointer, `text_of` creates its parts' `Text`.
@@ -93,13 +104,6 @@ def _check_type(call: AggregateCall, text: str, tree: Expression, source: Text) 
         raise Typing(source).mismatch(f"LISTAGG(DISTINCT x) does not support {type_}. CAST x to STRING.", tree)
 
 
-_NOT_ONE_TEXT = frozenset({TypeName.FLOAT, TypeName.DOUBLE, TypeName.TIMESTAMP})
-"""Types whose equal values may have different texts, or different values the same text."""
-
-_PARAMETERS = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
-"""Functions whose second argument is the same for all rows."""
-
-
 def _check_parameter(function: AggregateFunction, tree: Expression, source: Text) -> None:
     if function is AggregateFunction.LISTAGG and not isinstance(tree, String):
         hint = "Write for example LISTAGG(x, ', ') WITHIN GROUP (ORDER BY t)."
@@ -107,14 +111,6 @@ def _check_parameter(function: AggregateFunction, tree: Expression, source: Text
     if function is AggregateFunction.PERCENTILE and not (isinstance(tree, Number) and 0 <= float(tree.text) <= 1):
         hint = "Write for example PERCENTILE(x, 0.9)."
         raise source.unsupported("A percentage that is not a number literal from 0 to 1", hint=hint)
-
-
-_ARITY = {
-    AggregateFunction.LISTAGG: (1, 2),
-    AggregateFunction.PERCENTILE: (2, 2),
-    AggregateFunction.GROUPING_ID: (0, 16),
-}
-_NEEDED = {1: "one argument", 2: "two arguments: the values and the percentage"}
 
 
 def _refusal(call: AggregateCall) -> str | None:

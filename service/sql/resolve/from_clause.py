@@ -37,6 +37,12 @@ from service.sql.resolve.bound import BoundDerived, BoundQuery, BoundUnion, Name
 from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Incompatible, Schema, widest
 
 _WORD = re.compile(r"\w+|[^\w\s]")
+_INNER = frozenset({JoinKind.INNER, JoinKind.CROSS})
+_KEEPS_LEFT = _INNER | {JoinKind.LEFT, JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
+"""Joins below which a condition on the preceding tables may be moved."""
+Equality = tuple[Column, Column]
+_FIRST = -1
+"""The number of the first table; a joined table has the index of its step."""
 
 
 @dataclass(frozen=True)
@@ -188,13 +194,6 @@ def _cast(scalar: Scalar, type_: DataType | None) -> Scalar:
     return scalar if scalar.type == type_ else replace(scalar, tree=Cast(scalar.tree, type_, tries=False), type=type_)
 
 
-_INNER = frozenset({JoinKind.INNER, JoinKind.CROSS})
-_KEEPS_LEFT = _INNER | {JoinKind.LEFT, JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
-"""Joins below which a condition on the preceding tables may be moved."""
-
-Equality = tuple[Column, Column]
-
-
 @dataclass(frozen=True)
 class Step:
     """A join whose expressions are bound. `index` is its place in the query, `columns` are those of the joined table.
@@ -253,10 +252,6 @@ def with_equalities(
     if len(rest) == len(terms):
         return tuple(done), where
     return tuple(done), None if not rest else rest[0] if len(rest) == 1 else Connective("AND", rest)
-
-
-_FIRST = -1
-"""The number of the first table; a joined table has the index of its step."""
 
 
 class _Tables:

@@ -23,6 +23,22 @@ from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
 from service.sql.statements.join_hints import ONE_SIDED
 from service.sql.types.data_types import Schema
 
+_KINDS = {
+    ("", ""): JoinKind.INNER,
+    ("", "INNER"): JoinKind.INNER,
+    ("", "CROSS"): JoinKind.CROSS,
+    ("LEFT", ""): JoinKind.LEFT,
+    ("LEFT", "OUTER"): JoinKind.LEFT,
+    ("RIGHT", ""): JoinKind.RIGHT,
+    ("RIGHT", "OUTER"): JoinKind.RIGHT,
+    ("FULL", ""): JoinKind.FULL,
+    ("FULL", "OUTER"): JoinKind.FULL,
+    ("", "SEMI"): JoinKind.LEFT_SEMI,
+    ("LEFT", "SEMI"): JoinKind.LEFT_SEMI,
+    ("", "ANTI"): JoinKind.LEFT_ANTI,
+    ("LEFT", "ANTI"): JoinKind.LEFT_ANTI,
+}
+
 
 @dataclass(frozen=True)
 class VisibleColumn:
@@ -86,23 +102,6 @@ def coalesced(left: Expression, right: Expression, at: int | None = None) -> Cal
     """Returns the column of USING of a full join. A chain of full joins becomes a single call, so its depth is one."""
     known = left.arguments if isinstance(left, Call) and left.name == "coalesce" else (left,)
     return Call("coalesce", (*known, right), at)
-
-
-_KINDS = {
-    ("", ""): JoinKind.INNER,
-    ("", "INNER"): JoinKind.INNER,
-    ("", "CROSS"): JoinKind.CROSS,
-    ("LEFT", ""): JoinKind.LEFT,
-    ("LEFT", "OUTER"): JoinKind.LEFT,
-    ("RIGHT", ""): JoinKind.RIGHT,
-    ("RIGHT", "OUTER"): JoinKind.RIGHT,
-    ("FULL", ""): JoinKind.FULL,
-    ("FULL", "OUTER"): JoinKind.FULL,
-    ("", "SEMI"): JoinKind.LEFT_SEMI,
-    ("LEFT", "SEMI"): JoinKind.LEFT_SEMI,
-    ("", "ANTI"): JoinKind.LEFT_ANTI,
-    ("LEFT", "ANTI"): JoinKind.LEFT_ANTI,
-}
 
 
 @dataclass(frozen=True)

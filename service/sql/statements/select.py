@@ -61,6 +61,13 @@ from service.sql.statements.from_clause import Sources
 from service.sql.statements.join_hints import read_hints
 
 T = TypeVar("T")
+_CLAUSES = {
+    "where": TokenType.WHERE,
+    "group_by": TokenType.GROUP_BY,
+    "having": TokenType.HAVING,
+    "order_by": TokenType.ORDER_BY,
+}
+"""The keywords of the parts of a structured query in SQL, except for SELECT."""
 
 
 @dataclass(frozen=True)
@@ -161,15 +168,6 @@ class WrittenNodes:
             self._total += self._counter.count(tree)
             if self._total > WRITTEN_NODES.most:
                 raise self._source.beyond(WRITTEN_NODES, self._total, at=position_of(tree))
-
-
-_CLAUSES = {
-    "where": TokenType.WHERE,
-    "group_by": TokenType.GROUP_BY,
-    "having": TokenType.HAVING,
-    "order_by": TokenType.ORDER_BY,
-}
-"""The keywords of the parts of a structured query in SQL, except for SELECT."""
 
 
 class SelectCompiler:

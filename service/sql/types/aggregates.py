@@ -50,6 +50,20 @@ _SUMMABLE = NUMERIC | {TypeName.STRING, TypeName.NULL, TypeName.TIMESTAMP}
 
 _READ_AS_NUMBERS = NUMERIC | {TypeName.STRING, TypeName.NULL}
 _COUNTS = frozenset({AggregateFunction.COUNT, AggregateFunction.APPROX_COUNT_DISTINCT, AggregateFunction.GROUPING_ID})
+MAX_SUM_PRECISION = 28
+"""Maximum digits of a DECIMAL whose SUM is computed below a join: like Spark's own type, the sum has ten more."""
+MAX_PRODUCT_PRECISION = 20
+"""Maximum digits of a DECIMAL whose SUM is multiplied by a count: 38 digits then suffice for 10^18 rows."""
+MAX_PRODUCT_SCALE = 6
+"""Maximum digits after the decimal point of a product that Spark keeps (`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
+MAX_AVERAGE_PRECISION = 12
+"""Maximum digits of a DECIMAL whose AVG is split: exact for up to 10^12 joined rows (see `plan/aggregates.py`)."""
+MAX_FACTOR_DIGITS = 24
+"""Maximum digits of both factors of a DECIMAL product together: 38 digits then suffice for the sum of 10^14 of them,
+which are ten million rows of one key on either side. The query's own sum has eleven digits more than a product."""
+MAX_FACTOR_SCALE = 6
+"""Maximum digits after the decimal point, of both factors together, that Spark always keeps in a product of sums
+(`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
 
 
 def takes(function: AggregateFunction, type_: DataType) -> bool:
@@ -85,27 +99,6 @@ def result_type(function: AggregateFunction, argument: DataType | None) -> DataT
             return decimal(argument.precision + 10, argument.scale)
         return decimal(argument.precision + 4, argument.scale + 4)
     return BIGINT if argument.is_integral and function is AggregateFunction.SUM else DOUBLE
-
-
-MAX_SUM_PRECISION = 28
-"""Maximum digits of a DECIMAL whose SUM is computed below a join: like Spark's own type, the sum has ten more."""
-
-MAX_PRODUCT_PRECISION = 20
-"""Maximum digits of a DECIMAL whose SUM is multiplied by a count: 38 digits then suffice for 10^18 rows."""
-
-MAX_PRODUCT_SCALE = 6
-"""Maximum digits after the decimal point of a product that Spark keeps (`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
-
-MAX_AVERAGE_PRECISION = 12
-"""Maximum digits of a DECIMAL whose AVG is split: exact for up to 10^12 joined rows (see `plan/aggregates.py`)."""
-
-MAX_FACTOR_DIGITS = 24
-"""Maximum digits of both factors of a DECIMAL product together: 38 digits then suffice for the sum of 10^14 of them,
-which are ten million rows of one key on either side. The query's own sum has eleven digits more than a product."""
-
-MAX_FACTOR_SCALE = 6
-"""Maximum digits after the decimal point, of both factors together, that Spark always keeps in a product of sums
-(`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
 
 
 def refusal_of_parts(of: DataType | None, *, is_average: bool, weighed: bool) -> str | None:
