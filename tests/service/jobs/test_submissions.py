@@ -76,6 +76,16 @@ def test_a_query_beyond_a_limit_is_refused(client: TestClient, subtests: pytest.
             assert issue["pointer"].startswith("/sql" if "sql" in part else "/query")
 
 
+def test_an_unknown_mode_is_refused(client: TestClient, subtests: pytest.Subtests) -> None:
+    modes: tuple[object, ...] = ("now and then", "BATCH", "", 3, 1.5, True, None, [], {"batch": True})
+    for mode in modes:
+        for path in ("/v1/jobs", "/v1/explain", "/v1/profiles"):
+            with subtests.test(mode=mode, path=path):
+                answer = client.post(path, json={**SMALL, "mode": mode})
+                assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), answer.text
+                assert "/mode" in {issue["pointer"] for issue in answer.json()["errors"]}
+
+
 def test_a_structure_without_end_is_refused_as_json(client: TestClient) -> None:
     query: dict[str, Any] = {"source": {"kind": "table", "table": "t"}}
     for _ in range(200):
