@@ -46,13 +46,13 @@ from service.contract.errors import (
 from service.contract.job import JobSpec
 from service.contract.model import Frozen
 from service.contract.options import MERGE_PATCH, SettingsPatch
-from service.jobs.lifecycle import ResumeFrom, change_settings
 from service.jobs.lifecycle import cancel_job as cancel
 from service.jobs.lifecycle import delete_job as delete
-from service.jobs.lifecycle import resume_job as resume
 from service.jobs.lifecycle import stop_job as stop
 from service.jobs.read_jobs import MAX_PAGE_SIZE, JobKey, JobPage, wait_for_job
 from service.jobs.read_jobs import list_jobs as list_page
+from service.jobs.resume_job import ResumeFrom, change_settings
+from service.jobs.resume_job import resume_job as resume
 from service.jobs.stream_progress import MAX_BATCH_PAGE_SIZE, JobBatchPage, JobStream
 from service.jobs.stream_progress import get_job_stream as read_stream
 from service.jobs.stream_progress import list_job_batches as list_batches

@@ -12,8 +12,9 @@ from service.contract.enums import JobStatus, Mode
 from service.contract.errors import ResultMissingError, ResultNotReadyError
 from service.contract.model import Frozen
 from service.jobs.views import decode_cursor, encode_cursor, require_job
-from service.results.columns import Column, json_rows
+from service.results.columns import Column
 from service.results.files import ResultFiles, open_result
+from service.results.json_values import json_rows
 from service.results.stream_result import open_stream_result, result_directory
 from service.store.maintenance import has_lost_its_result
 from service.store.session import Database

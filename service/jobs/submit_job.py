@@ -28,13 +28,8 @@ from service.contract.errors import IdempotencyKeyReusedError
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
 from service.data.roots import issues_of_sink, roots_of
-from service.jobs.admission import (
-    CheckedJob,
-    check_job,
-    posted_schemas,
-    require_explanation_capacity,
-    require_queue_capacity,
-)
+from service.jobs.check_job import CheckedJob, check_job, posted_schemas
+from service.jobs.limits import require_explanation_capacity, require_queue_capacity
 from service.jobs.reports import require_comparable
 from service.jobs.views import Job, QueueListeners, require_job
 from service.sql.types.data_types import Schema

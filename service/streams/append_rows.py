@@ -20,7 +20,7 @@ from service.contract.model import Frozen
 from service.data.file_io import make_directory
 from service.data.posted_rows import remove_hidden, segment_name, show, stream_directory, write_hidden
 from service.ingest.parsing import rows_of
-from service.jobs.admission import require_posted_bytes_capacity
+from service.jobs.limits import require_posted_bytes_capacity
 from service.store import accounts, input_streams
 from service.store.accounts import Counted
 from service.store.input_streams import InputBatch, InputStream, NewBatch

@@ -30,7 +30,7 @@ from service.contract.model import Frozen
 from service.contract.problems import Issue
 from service.data.file_io import make_directory
 from service.data.posted_rows import stream_directory
-from service.jobs.admission import require_stream_capacity
+from service.jobs.limits import require_stream_capacity
 from service.jobs.views import decode_cursor, encode_cursor, timestamp
 from service.sql.ddl import parse_schema, schema_text
 from service.sql.types.data_types import Field as SchemaField

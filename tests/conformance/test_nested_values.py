@@ -24,8 +24,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service.contract.options import JobSettings
-from service.results.columns import json_rows
 from service.results.files import as_arrow, as_csv, open_result
+from service.results.json_values import json_rows
 from tests.conformance import nasty_tables
 from tests.conformance.combinations import Settings, all_together, alone
 from tests.conformance.laboratory import Laboratory, interpreted, parquet, table_input

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from service.contract.enums import AttemptStatus, JobStatus, Queue
-from service.results.columns import json_rows
+from service.results.json_values import json_rows
 from service.results.stream_result import open_stream_result, result_directory
 from service.store.streaming_state import StoppedBecause
 from tests.support.databases import PostgresDatabases

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "service.data.posted_rows": ("service.data", "service.store"),
     "service.broker": ("service.broker", "service.config", "service.contract", "service.store"),
     "service.results": ("service.results", "service.config", "service.contract", "service.sql", "service.store"),
-    "service.ingest": ("service.ingest", "service.contract", "service.sql"),
+    "service.ingest": ("service.ingest", "service.contract", "service.results.columns", "service.sql"),
     "service.jobs": (
         "service.jobs",
         "service.broker",
@@ -97,6 +97,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.sql",
         "service.data",
         "service.results.columns",
+        "service.results.json_values",
         "service.results.files",
         "service.results.merge",
         "service.results.stream_result",

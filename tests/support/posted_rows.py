@@ -11,8 +11,8 @@ import pytest
 
 from service.contract.errors import InvalidRowsError
 from service.contract.problems import Issue
-from service.ingest.columns import arrow_schema
 from service.ingest.parsing import NDJSON, rows_of
+from service.results.columns import arrow_schema
 from service.sql.ddl import parse_schema
 
 DDL = (
@@ -25,7 +25,7 @@ SCHEMA = parse_schema(DDL, "/schema")
 def value(body: str | bytes, media_type: str, column: str) -> Any:
     """What one row has in a column."""
     table = rows_of(body.encode() if isinstance(body, str) else body, media_type, SCHEMA)
-    assert table.schema == arrow_schema(SCHEMA)
+    assert table.schema == arrow_schema(SCHEMA.fields)
     assert table.num_rows == 1
     return table.column(column)[0].as_py()
 

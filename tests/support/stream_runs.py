@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlalchemy import update
 
-from service.results.columns import json_rows
+from service.results.json_values import json_rows
 from service.results.stream_result import open_stream_result, result_directory
 from service.store import streaming_jobs
 from service.store.streaming_state import Stream

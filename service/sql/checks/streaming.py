@@ -29,11 +29,11 @@ from service.sql.resolve.bound import (
     BoundCall,
     BoundDerived,
     BoundJoin,
-    BoundName,
     BoundQuery,
     BoundSource,
     BoundTable,
     BoundUnion,
+    Named,
     queries_of,
     sources_of,
     tables_of,
@@ -308,7 +308,7 @@ def _distinct_row_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
     yield from _key_issues(query.keys, at)
 
 
-def _key_issues(keys: tuple[BoundName, ...], at: str) -> Iterator[Issue]:
+def _key_issues(keys: tuple[Named, ...], at: str) -> Iterator[Issue]:
     """Yields the issues of keys that a state of distinct values cannot contain."""
     for index, key in enumerate(keys):
         if _nests(key.expression.type):

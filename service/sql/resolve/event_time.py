@@ -42,6 +42,10 @@ EventTimes = Mapping[str, EventTime | None]
 """The declared event time of each table that a job reads as a stream, by name; all other tables are static."""
 
 _MILLISECOND = timedelta(milliseconds=1)
+BOUNDED_KINDS = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT, JoinKind.LEFT_SEMI})
+"""Kinds of joins of two streams whose rows can be selected if the time between them has bounds."""
+_MAKES_LEFT = frozenset(kind for kind, sides in NULL_EXTENDED.items() if Side.LEFT in sides)
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 
 
 @dataclass(frozen=True)
@@ -221,13 +225,6 @@ def _passed_on(query: BoundQuery, name: str) -> str:
     if key.expression.column is None:
         raise NotAColumnError(f"computed by {key.expression}")
     return key.expression.column
-
-
-BOUNDED_KINDS = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT, JoinKind.LEFT_SEMI})
-"""Kinds of joins of two streams whose rows can be selected if the time between them has bounds."""
-
-_MAKES_LEFT = frozenset(kind for kind, sides in NULL_EXTENDED.items() if Side.LEFT in sides)
-_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 
 
 def with_time_bounds(

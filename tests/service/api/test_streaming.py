@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, update
 
 from service.contract import problems
-from service.jobs.admission import CheckedJob, check_job
+from service.jobs.check_job import CheckedJob, check_job
 from service.store import leases, streaming_jobs
 from service.store.leases import Claim
 from service.store.streaming_jobs import BatchFacts, BatchMeasures
@@ -332,11 +332,11 @@ class TestChangingSettings:
         def checked(*given: Any, **more: Any) -> CheckedJob:
             found = check_job(*given, **more)
             if not answers:
-                monkeypatch.setattr("service.jobs.lifecycle.check_job", check_job)
+                monkeypatch.setattr("service.jobs.resume_job.check_job", check_job)
                 answers.append(change(api, job_id, one))
             return found
 
-        monkeypatch.setattr("service.jobs.lifecycle.check_job", checked)
+        monkeypatch.setattr("service.jobs.resume_job.check_job", checked)
         late = change(api, job_id, other) if verb == "settings" else post(api, job_id, verb, {"settings": other})
         refused(late, 422, "contradicting_settings")
         assert answers[0].status_code == 200

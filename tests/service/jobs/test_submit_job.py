@@ -17,7 +17,7 @@ from service.config.settings import Settings
 from service.contract.errors import IdempotencyKeyReusedError, StreamInUseError
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
-from service.jobs.admission import CheckedJob, check_job
+from service.jobs.check_job import CheckedJob, check_job
 from service.jobs.submit_job import Submission, submit_job
 from service.store import jobs
 from service.store.jobs import NewJob

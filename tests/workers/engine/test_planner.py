@@ -16,7 +16,7 @@ from service.contract.reports import HotKey, RuleOutcome
 from service.sql.compile import compile_job
 from service.sql.ddl import parse_schema
 from service.sql.expressions.scalar import column
-from service.sql.resolve.bound import BoundCall, BoundName, BoundQuery, BoundTable
+from service.sql.resolve.bound import BoundCall, BoundQuery, BoundTable
 from service.sql.types.data_types import BIGINT, STRING, Field, Schema
 from tests.support.joined import call, col, joined, scan
 from workers.engine.budget import PlanningBudget
@@ -49,12 +49,12 @@ def query(distinct: bool = True, aggregate: bool = True) -> BoundQuery:
         joins=(),
         where=None,
         is_aggregate=aggregate,
-        keys=(BoundName(column("o.uid", BIGINT), "uid"),) if aggregate else (),
+        keys=(Named(column("o.uid", BIGINT), "uid"),) if aggregate else (),
         calls=(call,) if aggregate else (),
         having=None,
         order_by=(),
         limit=None,
-        select=tuple(BoundName(column(name, BIGINT), name) for name in selected),
+        select=tuple(Named(column(name, BIGINT), name) for name in selected),
         output=Schema(OUTPUT if aggregate else (UID,)),
     )
 

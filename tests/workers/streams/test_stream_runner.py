@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 from service.contract.enums import AttemptStatus, JobStatus
 from service.contract.job import JobSpec
 from service.data.roots import roots_of
-from service.jobs.admission import check_job
+from service.jobs.check_job import check_job
 from service.store import streaming_jobs
 from service.store.jobs import EXPLAIN, attempts_of
 from service.store.publication import report_of

@@ -15,7 +15,6 @@ from service.sql.resolve.bound import (
     BoundCall,
     BoundDerived,
     BoundJoin,
-    BoundName,
     BoundQuery,
     BoundSource,
     BoundTable,
@@ -37,7 +36,6 @@ from workers.engine.plan.nodes import (
     Project,
     Scan,
     Sort,
-    SortItem,
     Union,
     Watermark,
     Windows,
@@ -138,7 +136,7 @@ def build(query: BoundQuery) -> Node:
     The root is always the `Project` of SELECT, whose output is `query.output`. A derived table has a plan in place of a
     scan, whose `Project` emits `alias.column`.
     """
-    return Project(_selected_rows(query), _named(query.select))
+    return Project(_selected_rows(query), query.select)
 
 
 def _selected_rows(query: BoundQuery) -> Node:
@@ -147,16 +145,16 @@ def _selected_rows(query: BoundQuery) -> Node:
     if query.is_aggregate:
         calls = tuple(_call(call) for call in query.calls)
         node = (
-            Aggregate(node, _named(query.keys), calls, grouping_sets=query.grouping_sets)
+            Aggregate(node, query.keys, calls, grouping_sets=query.grouping_sets)
             if query.window is None
-            else by_window(node, query.window, _named(query.keys), calls)
+            else by_window(node, query.window, query.keys, calls)
         )
     if query.having is not None:
         node = Filter(node, query.having)
     # Ordering by a constant has no effect, and Spark would read an integer as a column position.
-    order = [key for key in query.order_by if key.expression.columns]
+    order = tuple(key for key in query.order_by if key.expression.columns)
     if order:
-        node = Sort(node, tuple(SortItem(key.expression, key.direction, key.nulls) for key in order))
+        node = Sort(node, order)
     if query.limit is not None:
         node = Limit(node, query.limit)
     return node
@@ -195,10 +193,6 @@ def _derived(source: BoundDerived, query: BoundQuery) -> Project:
     expressions = {item.name: item.expression for item in query.select}
     items = tuple(Named(expressions[name], field.name) for field, name in source.columns)
     return Project(_selected_rows(query), items)
-
-
-def _named(names: tuple[BoundName, ...]) -> tuple[Named, ...]:
-    return tuple(Named(name.expression, name.name) for name in names)
 
 
 def _call(call: BoundCall) -> Call:

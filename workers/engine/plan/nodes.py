@@ -13,14 +13,18 @@ from enum import StrEnum
 from typing import cast
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
-from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
+from service.contract.query import AggregateFunction, JoinKind
 from service.sql.expressions.scalar import Scalar
+from service.sql.resolve import bound
 from service.sql.types.data_types import INT, DataType, Field, TypeName, struct
 
 UNKNOWN = DataType(TypeName.OTHER)
 """The type of an expression whose type only Spark can determine."""
 
 _OUTPUT, _NAMES = "_output", "_names"
+
+Named = bound.Named
+SortItem = bound.SortItem
 
 ONE_SIDED = frozenset({JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI})
 """Joins that emit only their left columns."""
@@ -65,14 +69,6 @@ class PlanNode:
     """
 
     id: int | None = field(default=None, compare=False, repr=False)
-
-
-@dataclass(frozen=True)
-class Named:
-    """An expression and the name of its output column."""
-
-    expression: Scalar
-    name: str
 
 
 @dataclass(frozen=True)
@@ -250,15 +246,6 @@ class Union(PlanNode):
 
     inputs: tuple[Node, ...]
     replaces: Node | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True)
-class SortItem:
-    """One key of a sort."""
-
-    expression: Scalar
-    direction: SortDirection
-    nulls: NullsOrder
 
 
 @dataclass(frozen=True)

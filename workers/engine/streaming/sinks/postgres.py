@@ -20,7 +20,7 @@ import structlog
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from service.results.columns import json_value
+from service.results.json_values import json_value
 from service.sql.types.aggregates import FinalLevel
 from service.sql.types.data_types import Field
 from workers.engine.streaming.sinks import postgres_sql as statements

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from service.sql.expressions.compile_expression import TableScope
-from service.sql.expressions.functions import FUNCTIONS, Function, Kind, digits_are_bounded, padding_is_bounded
 from service.sql.expressions.nodes import Expression, Name, Negation, Null, Number
+from service.sql.types.functions import FUNCTIONS, Function, Kind, digits_are_bounded, padding_is_bounded
 from tests.service.sql.conftest import COLUMNS, TypesInSpark
-from tests.service.sql.expressions.test_inference import check
+from tests.service.sql.types.test_inference import check
 
 SAMPLES = {
     Kind.ANY: "s",

@@ -7,7 +7,6 @@ certain to refuse.
 from __future__ import annotations
 
 from service.contract.problems import SpecError
-from service.sql.expressions.functions import FUNCTIONS, MAX_PADDED_LENGTH, digits_are_bounded, padding_is_bounded
 from service.sql.expressions.nodes import (
     Aggregate,
     Arithmetic,
@@ -54,6 +53,7 @@ from service.sql.types.data_types import (
     TypeName,
     decimal,
 )
+from service.sql.types.functions import FUNCTIONS, MAX_PADDED_LENGTH, digits_are_bounded, padding_is_bounded
 
 _CONDITIONS = frozenset({TypeName.BOOLEAN, TypeName.STRING, TypeName.NULL})
 _NUMBERS = NUMERIC | {TypeName.STRING, TypeName.NULL}
@@ -114,7 +114,7 @@ class Typing:
         type_ = self.type_of(node)
         if type_ is not None and type_.name is TypeName.OTHER:
             detail = (
-                f"{_told(node)} has the type {type_}, which can be selected but not used in expressions. Store its "
+                f"{_text(node)} has the type {type_}, which can be selected but not used in expressions. Store its "
                 "parts in separate columns."
             )
             raise self.mismatch(detail, node)
@@ -125,7 +125,7 @@ class Typing:
         type_ = self.type_of(node)
         if type_ is not None and not type_.is_groupable:
             raise self.mismatch(
-                f"{_told(node)} has the type {type_}, whose values cannot be compared. Use atomic values, or arrays or "
+                f"{_text(node)} has the type {type_}, whose values cannot be compared. Use atomic values, or arrays or "
                 "structures of them; store the needed parts in separate columns.",
                 node,
             )
@@ -136,7 +136,7 @@ class Typing:
         type_ = self.computable(node)
         # Unlike an operand of AND, a string is not converted here.
         if type_ is not None and type_.name not in {TypeName.BOOLEAN, TypeName.NULL}:
-            raise self.mismatch(f"{what} needs a condition, but {_told(node)} is {type_}.", node)
+            raise self.mismatch(f"{what} needs a condition, but {_text(node)} is {type_}.", node)
 
     def mismatch(self, detail: str, node: Expression) -> SpecError:
         """Returns a `type_mismatch` error at `node`."""
@@ -144,12 +144,12 @@ class Typing:
 
     def _require(self, type_: DataType | None, names: frozenset[TypeName], node: Expression, what: str) -> None:
         if type_ is not None and type_.name not in names:
-            raise self.mismatch(f"{what} does not take {_told(node)}, which is {type_}.", node)
+            raise self.mismatch(f"{what} does not take {_text(node)}, which is {type_}.", node)
 
     def _cast(self, node: Cast) -> DataType:
         source, target = self.computable(node.operand), node.type
         if source is not None and not castable(source.name, target.name):
-            raise self.mismatch(f"{_told(node.operand)} is {source}, which cannot be CAST to {target}.", node)
+            raise self.mismatch(f"{_text(node.operand)} is {source}, which cannot be CAST to {target}.", node)
         return target
 
     def _negation(self, node: Negation) -> DataType | None:
@@ -172,7 +172,7 @@ class Typing:
         try:
             return data_types.arithmetic(node.operator, left, right)
         except Incompatible:
-            left_text, right_text = _told(node.left), _told(node.right)
+            left_text, right_text = _text(node.left), _text(node.right)
             detail = (
                 f"{node.operator} cannot be applied to {left_text}, which is {left}, and {right_text}, which is "
                 f"{right}. CAST one of them."
@@ -199,7 +199,7 @@ class Typing:
         if STRING not in types:
             return BOOLEAN
         if all(type_ == STRING for type_ in types):
-            raise self.mismatch(f"{node.operator} needs conditions, but {_told(node.terms[0])} is STRING.", node)
+            raise self.mismatch(f"{node.operator} needs conditions, but {_text(node.terms[0])} is STRING.", node)
         # Spark converts a string next to a condition; with more terms the result depends on how it pairs them.
         return BOOLEAN if len(types) == 2 and BOOLEAN in types else None
 
@@ -228,7 +228,7 @@ class Typing:
             other = self.computable(right)
             if one is not None and other is not None and not data_types.comparable(one, other):
                 detail = (
-                    f"{operator} cannot compare {_told(left)}, which is {one}, with {_told(right)}, which is {other}. "
+                    f"{operator} cannot compare {_text(left)}, which is {one}, with {_text(right)}, which is {other}. "
                     "CAST one of them."
                 )
                 raise self.mismatch(detail, left)
@@ -255,7 +255,7 @@ class Typing:
         types = tuple(self.type_of(part) if anything else self.computable(part) for part in node.arguments)
         for index, (type_, argument) in enumerate(zip(types, node.arguments, strict=True)):
             if type_ is not None and not function.kind(index).admits(type_):
-                raise self.mismatch(f"{node.name} does not take {_told(argument)}, which is {type_}.", node)
+                raise self.mismatch(f"{node.name} does not take {_text(argument)}, which is {type_}.", node)
         if not padding_is_bounded(node.name, node.arguments):
             detail = f"The length of {node.name} must be an integer literal of at most {MAX_PADDED_LENGTH}."
             raise self.mismatch(detail, node)
@@ -320,6 +320,6 @@ def _is_text(left: DataType | None, right: DataType | None) -> bool:
     return any(type_ is not None and type_.name is not TypeName.BINARY for type_ in (left, right))
 
 
-def _told(node: Expression) -> str:
+def _text(node: Expression) -> str:
     text = render(node).replace("`", "")
     return text if len(text) <= 60 else text[:57] + "…"

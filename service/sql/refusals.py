@@ -1,11 +1,19 @@
-"""Tables about sqlglot's nodes: which are supported, how messages name the others, and what to write instead."""
+"""What SQL is supported and what is refused: tables of sqlglot's nodes, clauses and functions, and hints for messages.
+
+`ARGUMENTS` lists the supported nodes and the arguments that are read from each. Everything else is refused, by
+`service.sql.expressions.reader` in expressions and by `service.sql.statements` in statements. The supported scalar
+functions are in `service.sql.types.functions`.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from sqlglot import exp
 
+from service.contract.problems import did_you_mean, nearest_names
+from service.contract.query import AggregateFunction
 from service.sql.types.data_types import TypeName
 
 ARITHMETIC: dict[type[exp.Expr], str] = {
@@ -227,3 +235,148 @@ CLAUSE_HINTS = {
     "hints": "Write hints directly after SELECT: /*+ BROADCAST(t) */.",
 }
 """What to write instead of some of these clauses."""
+PARENTHESES = {
+    "join": (
+        "A join in parentheses",
+        "Remove the parentheses, or write (SELECT * FROM …) around the join.",
+    ),
+    "table": (
+        "A table in parentheses",
+        "Remove the parentheses, or write (SELECT * FROM the table).",
+    ),
+}
+"""Parentheses in FROM that do not contain a query: how messages name them, and what to write instead."""
+_BOOLEAN = "{}(CASE WHEN condition THEN 1 ELSE 0 END) = 1."
+_ORDERED = "Without an order the result would be arbitrary."
+_LIST = "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t), which returns a string."
+_SECONDS = "datediff(b, a) for days, or (unix_timestamp(b) - unix_timestamp(a)) DIV 3600 for hours."
+_AGGREGATES = {
+    "first": f"FIRST_VALUE(x ORDER BY t). {_ORDERED}",
+    "last": f"LAST_VALUE(x ORDER BY t). {_ORDERED}",
+    "any_value": f"MIN(x) or FIRST_VALUE(x ORDER BY t). {_ORDERED}",
+    "min_by": "FIRST_VALUE(x ORDER BY t).",
+    "max_by": "LAST_VALUE(x ORDER BY t).",
+    "count_if": "COUNT(*) FILTER (WHERE condition).",
+    "countif": "COUNT(*) FILTER (WHERE condition).",
+    "approx_percentile": "PERCENTILE(x, p), which is exact.",
+    "percentile_approx": "PERCENTILE(x, p), which is exact.",
+    "percentile_disc": "PERCENTILE(x, p), which interpolates between values.",
+    "quantile": "PERCENTILE(x, p).",
+    "array_agg": _LIST,
+    "collect_list": _LIST,
+    "group_concat": _LIST,
+    "wm_concat": _LIST,
+    "collect_set": "LISTAGG(DISTINCT x, ',') WITHIN GROUP (ORDER BY x), which returns a string.",
+    "count_distinct": "COUNT(DISTINCT x).",
+    "approx_distinct": "APPROX_COUNT_DISTINCT(x).",
+    **dict.fromkeys(("any", "some", "bool_or"), _BOOLEAN.format("MAX")),
+    **dict.fromkeys(("every", "bool_and"), _BOOLEAN.format("MIN")),
+    **dict.fromkeys(
+        ("bit_and", "bit_or", "bit_xor", "corr", "covar_pop", "covar_samp", "kurtosis", "mode", "skewness"), ""
+    ),
+}
+"""Aggregate functions that are not supported, and what to write instead."""
+
+_SCALARS = {
+    "iif": "if(condition, x, y).",
+    "decode": "CASE x WHEN 1 THEN 'a' ELSE 'b' END.",
+    "zeroifnull": "coalesce(x, 0).",
+    "nullifzero": "nullif(x, 0).",
+    "len": "length(x).",
+    "charindex": "instr(text, part).",
+    "strpos": "instr(text, part).",
+    "split": "split_part(text, ',', 1) for one of the parts.",
+    "substring_index": "split_part(text, ',', 1).",
+    "regexp_like": "x RLIKE 'pattern'.",
+    "regexp": "x RLIKE 'pattern'.",
+    "rlike": "x RLIKE 'pattern'.",
+    "like": "x LIKE 'pattern'.",
+    "ilike": "x ILIKE 'pattern'.",
+    "try_divide": "x / nullif(y, 0).",
+    "convert": "CAST(x AS STRING).",
+    "safe_cast": "TRY_CAST(x AS INT).",
+    "to_number": "CAST(x AS DECIMAL(10,2)).",
+    "to_char": "date_format(t, 'yyyy-MM-dd'), or CAST(x AS STRING).",
+    "to_varchar": "date_format(t, 'yyyy-MM-dd'), or CAST(x AS STRING).",
+    "strftime": "date_format(t, 'yyyy-MM-dd').",
+    "date_part": "EXTRACT(YEAR FROM t).",
+    "datepart": "EXTRACT(YEAR FROM t).",
+    "timestampdiff": _SECONDS,
+    "timestampadd": "t + INTERVAL '1' HOUR.",
+    "make_interval": "INTERVAL '1' DAY, or date_add(d, n).",
+    **dict.fromkeys(("getdate", "sysdate", "localtimestamp"), "current_timestamp()."),
+    **dict.fromkeys(("curdate", "today"), "current_date()."),
+    **dict.fromkeys(
+        ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "binary"),
+        "CAST(x AS …).",
+    ),
+    "timestamp": "CAST(x AS TIMESTAMP).",
+    **dict.fromkeys(
+        ("window", "window_time", "cumulate"),
+        "GROUP BY TUMBLE(t, INTERVAL '10' MINUTE) over a stream, or GROUP BY date_trunc('hour', t) in a batch job.",
+    ),
+    **dict.fromkeys(
+        (f"{window}_{time}" for window in ("tumble", "hop") for time in ("rowtime", "proctime")),
+        "TUMBLE_END or HOP_END.",
+    ),
+}
+"""Scalar functions of Spark and other dialects that are not supported, and what to write instead."""
+
+_KINDS = (
+    (
+        "is a window function, and OVER is not supported. Aggregate in a derived table and join it by the group keys. "
+        "For the first value of a group, write FIRST_VALUE(x ORDER BY t).",
+        "row_number rank dense_rank percent_rank cume_dist ntile lag lead nth_value",
+    ),
+    (
+        "returns several rows, which is not supported. Store one row per element in the files.",
+        "explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple flatten unnest",
+    ),
+    (
+        "works on nested values or documents, which can be selected but not used in expressions. Store their parts in "
+        "separate columns.",
+        "array map struct named_struct array_append array_compact array_contains array_distinct array_except "
+        "array_insert array_intersect array_join array_max array_min array_position array_prepend array_remove "
+        "array_repeat array_size array_sort array_union arrays_overlap arrays_zip size cardinality element_at get "
+        "sort_array slice sequence transform filter aggregate reduce exists forall zip_with map_concat "
+        "map_contains_key map_entries map_filter map_from_arrays map_from_entries map_keys map_values map_zip_with "
+        "str_to_map transform_keys transform_values from_json to_json get_json_object schema_of_json "
+        "json_array_length json_object_keys json_extract json_value parse_json variant_get from_csv to_csv "
+        "schema_of_csv from_xml to_xml xpath xpath_string",
+    ),
+    (
+        "returns another value each time a task runs, and Spark may run a task twice. Compute the value from a key, "
+        "for example with xxhash64(k).",
+        "rand random randn uuid shuffle monotonically_increasing_id spark_partition_id input_file_name "
+        "input_file_block_start input_file_block_length newid gen_random_uuid",
+    ),
+)
+_KIND_OF = {name: kind for kind, names in _KINDS for name in names.split()}
+_ARITY_HINTS = {
+    "datediff": f"Write {_SECONDS}",
+    "date_diff": f"Write {_SECONDS}",
+    "dateadd": "Write date_add(d, n), add_months(d, n) or t + INTERVAL '1' HOUR.",
+    "date_add": "Write date_add(d, n), add_months(d, n) or t + INTERVAL '1' HOUR.",
+    "isnull": "Write coalesce(x, 0).",
+}
+
+
+def unknown_function(name: str, supported: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """Returns the message for the unknown function `name`, in lower case, and the nearest of the `supported` names."""
+    if name in _AGGREGATES:
+        detail = f"The aggregate function {name} is not supported"
+        instead = _AGGREGATES[name]
+        hint = f"Write {instead}" if instead else f"The aggregate functions are {', '.join(AggregateFunction)}."
+        return f"{detail}. {hint}", ()
+    if name in _SCALARS:
+        return f"The function {name} is not supported. Write {_SCALARS[name]}", ()
+    if name in _KIND_OF:
+        return f"The function {name} {_KIND_OF[name]}", ()
+    suggestions = nearest_names(name, sorted(set(supported)), min_similarity=0.65)
+    return f"There is no function {name[:60]}.{did_you_mean(suggestions)}", suggestions
+
+
+def wrong_arity(name: str, arity: str, count: int) -> str:
+    """Returns the message for a call of the function `name` with `count` arguments instead of `arity`."""
+    detail = f"{name} takes {arity} argument{'' if arity.removeprefix('at least ') == '1' else 's'}, not {count}."
+    return f"{detail} {_ARITY_HINTS[name]}" if name in _ARITY_HINTS else detail
