@@ -1,4 +1,4 @@
-"""The doorbell's wiring: what the API, which rings, and the workers, which listen, must agree on.
+"""The announcer's wiring: what the API, which rings, and the workers, which listen, must agree on.
 
 The database is the truth. A message holds a job id alone and may be lost or come twice without harm.
 """

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from service.broker.dispatch import Doorbell
+from service.broker.dispatch import JobAnnouncer
 from service.config.settings import Settings
 from service.contract import problems
 from service.contract.enums import JobStatus, Mode, Queue
@@ -40,9 +39,9 @@ from service.jobs.admission import check_job, posted_schemas, require_queue_capa
 from service.jobs.views import Job, QueueListeners, require_job, state_for_change
 from service.results.directories import remove_job_directory
 from service.store import jobs, streaming_jobs
-from service.store.jobs import end_abandoned_attempt
-from service.store.maintenance import end_cancelled, is_any_to_end
-from service.store.session import NO_SYNC, Database
+from service.store.attempts import end_abandoned_attempt
+from service.store.maintenance import end_cancelled, has_cancelled_to_end
+from service.store.session import Database
 from service.store.streaming_state import find_stream
 from service.store.tables import JobRow
 from service.store.transitions import NO_LEASE, move_locked_job
@@ -86,16 +85,6 @@ def with_settings(spec: JobSpec, patch: Mapping[str, Any], *, has_state: bool) -
         issues = [_issue(difference) for difference in differences]
         raise StateNotCompatibleError(" ".join(issue.detail for issue in issues), issues=issues)
     return spec.model_copy(update={"settings": settings})
-
-
-def save_spec(session: Session, row: JobRow, spec: JobSpec, now: int) -> None:
-    """Stores a changed job. `row` must be locked; it is not refreshed."""
-    session.execute(
-        update(JobRow)
-        .where(JobRow.id == row.id)
-        .values(spec=spec.stored(), version=JobRow.version + 1, updated_at=now)
-        .execution_options(**NO_SYNC)
-    )
 
 
 def check_settings(
@@ -189,7 +178,7 @@ class CancelledJobs:
     def step(self) -> None:
         """Ends the jobs that qualify now. Raises database errors."""
         with self._database.read() as session:
-            if not is_any_to_end(session, self._database.now(session)):
+            if not has_cancelled_to_end(session, self._database.now(session)):
                 return
         with self._database.write() as session:
             ended = end_cancelled(session, self._database.now(session))
@@ -245,7 +234,7 @@ class ResumeFrom(StrEnum):
 
 def resume_job(
     database: Database,
-    doorbell: Doorbell,
+    announcer: JobAnnouncer,
     settings: Settings,
     tenant: str,
     job_id: str,
@@ -274,11 +263,11 @@ def resume_job(
                     continue
                 has_state = not from_scratch and has_layout(session, row.id)
                 spec = with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state)
-                save_spec(session, row, spec, now)
+                jobs.save_spec(session, row, spec.stored(), now)
             streaming_jobs.request_resume(session, row, now, from_scratch=from_scratch)
             session.refresh(row)
             job = Job.of(row, now, QueueListeners(session, settings, now))
-    doorbell.ring(job_id, Queue(row.queue))
+    announcer.announce(job_id, Queue(row.queue))
     return job
 
 
@@ -300,6 +289,6 @@ def change_settings(database: Database, settings: Settings, tenant: str, job_id:
             spec = JobSpec.model_validate(row.spec)
             changed = with_settings(spec, patch, has_state=has_layout(session, row.id))
             if changed != spec:
-                save_spec(session, row, changed, now)
+                jobs.save_spec(session, row, changed.stored(), now)
                 session.refresh(row)
             return Job.of(row, now, QueueListeners(session, settings, now))

@@ -17,7 +17,7 @@ import structlog
 from py4j.protocol import Py4JError
 
 from service.contract.enums import JobStatus
-from service.store.leases import standings
+from service.store.leases import claim_states
 from service.store.session import Database
 from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
 
@@ -40,7 +40,7 @@ class CancellationWatch:
         if not going:
             return
         with self._database.read() as session:
-            found = standings(session, going.keys())
+            found = claim_states(session, going.keys())
         for claim, attempt in going.items():
             standing = found.get(claim)
             if standing is None:

@@ -95,7 +95,7 @@ class TestFault:
                     redis.Redis.from_url(settings.broker_url).info("replication")
                 assert broker_fault(settings) is None
                 with closing(Dispatcher(settings)) as dispatcher:
-                    assert dispatcher.ring(["job"], "long") == ("job",)
+                    assert dispatcher.announce(["job"], "long") == ("job",)
                 assert client.llen("hardened:evenkeel.long") == 1
             finally:
                 client.delete("hardened:evenkeel.long")
@@ -144,7 +144,7 @@ class TestFault:
             settings = at(monkeypatch, f"redis+socket://{tmp_path}/redis.sock?virtual_host=1")
             assert broker_fault(settings) is None
             dispatcher = Dispatcher(settings)
-            assert dispatcher.ring(["job"], "long") == ("job",)
+            assert dispatcher.announce(["job"], "long") == ("job",)
             dispatcher.close()
             with server.client() as client:
                 assert client.execute_command("SELECT", 1)

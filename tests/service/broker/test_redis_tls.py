@@ -86,7 +86,7 @@ def test_a_message_goes_there_and_comes_back(server: RedisServer, monkeypatch: p
         settings = at(front, monkeypatch, host)
         assert tell(settings) == ""
         with closing(Dispatcher(settings)) as dispatcher:
-            assert dispatcher.ring(["job-1"], "short") == ("job-1",)
+            assert dispatcher.announce(["job-1"], "short") == ("job-1",)
         assert read(settings) == "job-1"
     # The proof that what is not heard below would have been.
     assert PASSWORD.encode() in front.heard
@@ -107,7 +107,7 @@ def test_an_impostor_hears_nothing(server: RedisServer, monkeypatch: pytest.Monk
         settings = at(front, monkeypatch)
         assert told in tell(settings)
         with closing(Dispatcher(settings)) as dispatcher:
-            assert dispatcher.ring(["job-1"], "short") == ()
+            assert dispatcher.announce(["job-1"], "short") == ()
         with pytest.raises(OperationalError, match="CERTIFICATE_VERIFY_FAILED"):
             read(settings)
         wait_for("all three to be refused", lambda: front.refused >= 3)
@@ -121,13 +121,13 @@ def test_a_ca_of_the_system_does_not_count_beside_our_own(
     with behind_tls(server.port, IMPOSTORS["another CA"][0]) as front:
         assert "is of no CA that is trusted here" in tell(at(front, monkeypatch))
         with closing(Dispatcher(Settings())) as dispatcher:
-            assert dispatcher.ring(["job-1"], "short") == ()
+            assert dispatcher.announce(["job-1"], "short") == ()
         assert front.heard == b""
         kombu.pools.reset()
         monkeypatch.delenv("EVENKEEL_BROKER_TLS_CA_FILE")
         assert tell(Settings()) == ""
         with closing(Dispatcher(Settings())) as dispatcher:
-            assert dispatcher.ring(["job-2"], "short") == ("job-2",)
+            assert dispatcher.announce(["job-2"], "short") == ("job-2",)
         assert read(Settings()) == "job-2"
 
 
@@ -175,7 +175,7 @@ class TestClients:
         settings = at(front, monkeypatch)
         assert tell(settings) == ""
         with closing(Dispatcher(settings)) as dispatcher:
-            assert dispatcher.ring(["job-3"], "short") == ("job-3",)
+            assert dispatcher.announce(["job-3"], "short") == ("job-3",)
         assert read(settings) == "job-3"
 
     def test_none(self, front: TlsFront, monkeypatch: pytest.MonkeyPatch) -> None:
