@@ -115,7 +115,7 @@ class TestFault:
     def test_another_kind_of_server(self, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer) -> None:
         fault = broker_fault(at(monkeypatch, f"redis://:secret@127.0.0.1:{postgres.port}/0"))
         assert fault is not None
-        assert fault.detail == f"What listens at 127.0.0.1:{postgres.port} does not speak as Redis does."
+        assert fault.detail == f"The server at 127.0.0.1:{postgres.port} is no Redis."
 
     @pytest.mark.parametrize(
         ("url", "told"),

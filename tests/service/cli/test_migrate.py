@@ -149,7 +149,7 @@ class TestUnusable:
             "another driver": (f"postgresql+asyncpg://{secret}@db/keel", "begins with postgresql+asyncpg:"),
             "another database": (f"mysql://{secret}@db/keel", "begins with mysql:"),
             "no URL": (f"{secret}@db/keel", "Write postgresql://user:password@host:5432/database"),
-            "a port that is none": (f"postgresql://{secret}@db:port/keel", "the port is a number"),
+            "a port that is none": (f"postgresql://{secret}@db:port/keel", "the port as a number"),
             "an option that is none": (f"postgresql://{secret}@127.0.0.1:{postgres.port}/keel?x=1", "Check"),
             "a file that is no database": (f"sqlite:///{__file__}", "Move the file away"),
         }

@@ -54,14 +54,14 @@ WRITES: dict[str, Write] = {
     "measure_batches": lambda session, held, now: streaming_jobs.measure_batches(
         session, held, 1, [BatchMeasures(0, 5, {"rows": 5})], now
     ),
-    "note_followed": lambda session, held, now: streaming_jobs.save_stream_metric(
+    "save_lookup_tables": lambda session, held, now: streaming_jobs.save_stream_metric(
         session, held, 1, streaming_jobs.FOLLOWED, [{"table": "u"}], now
     ),
-    "note_backlog": lambda session, held, now: streaming_jobs.save_stream_metric(
+    "save_backlog": lambda session, held, now: streaming_jobs.save_stream_metric(
         session, held, 1, streaming_jobs.BACKLOG, {"files": 1}, now
     ),
     "mark_steady": streaming_jobs.mark_steady,
-    "rest": lambda session, held, now: streaming_jobs.mark_stopped(session, held, now, reason="stopped"),
+    "mark_stopped": lambda session, held, now: streaming_jobs.mark_stopped(session, held, now, reason="stopped"),
 }
 
 STALE: dict[str, dict[str, Any]] = {
