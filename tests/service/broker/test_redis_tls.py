@@ -251,6 +251,6 @@ class TestTold:
         locked = serialization.BestAvailableEncryption(b"passphrase")
         pair.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
         show(pair, monkeypatch)
-        assert "with its key, without a passphrase: not to be read as PEM." in tell(Settings())
+        assert "with its key, without a passphrase: cannot be read as PEM." in tell(Settings())
         monkeypatch.delenv("EVENKEEL_BROKER_TLS_KEY_FILE")
         assert "EVENKEEL_BROKER_TLS_CERTIFICATE_FILE is no certificate with its key" in tell(Settings())
