@@ -492,10 +492,10 @@ def check_queues(settings: Settings) -> list[Finding]:
         with closing(Database(settings.database_url, settings=settings.database)) as database:
             require_current(database)
             with database.read() as session:
-                heard_since = database.now(session) - worker_silence_ms(settings)
-                if not workers.count_alive(session, heard_since):
+                alive_since = database.now(session) - worker_silence_ms(settings)
+                if not workers.count_alive(session, alive_since):
                     return []
-                heard = queues_listened_to(session, heard_since)
+                heard = queues_listened_to(session, alive_since)
     except WORTH_TELLING:
         return []
     unheard = [queue for queue in EXPECTED_QUEUES if queue not in heard]

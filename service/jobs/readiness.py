@@ -69,8 +69,8 @@ def find_unresponsive_workers(session: Session, settings: Settings, now: int) ->
     announcement takes, although jobs are queued for them.
     """
     timeout_ms = round(settings.worker.ring_again_seconds * 1000 * _UNRESPONSIVE_AFTER_RINGS)
-    heard_since = now - worker_silence_ms(settings)
-    return unresponsive_workers(session, __version__, heard_since, now - timeout_ms, settings.limits.running_jobs)
+    alive_since = now - worker_silence_ms(settings)
+    return unresponsive_workers(session, __version__, alive_since, now - timeout_ms, settings.limits.running_jobs)
 
 
 def check_readiness(database: Database, settings: Settings) -> Readiness:

@@ -42,12 +42,12 @@ class CancellationWatch:
         with self._database.read() as session:
             found = claim_states(session, going.keys())
         for claim, attempt in going.items():
-            standing = found.get(claim)
-            if standing is None:
+            state = found.get(claim)
+            if state is None:
                 _stop(attempt, StopReason.LEASE_LOST)
-            elif standing.cancel_requested or standing.status is JobStatus.CANCELLING:
+            elif state.cancel_requested or state.status is JobStatus.CANCELLING:
                 _stop(attempt, StopReason.CANCELLED)
-            elif standing.stop_requested or standing.status is JobStatus.STOPPING:
+            elif state.stop_requested or state.status is JobStatus.STOPPING:
                 _stop(attempt, StopReason.STOP_REQUESTED)
 
     def mark_overdue(self) -> None:

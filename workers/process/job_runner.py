@@ -224,14 +224,14 @@ class JobRunner:
         with self._database.write() as session:
             if leases.mark_running(session, attempt.claim, self._database.now(session)):
                 return True
-            standing = leases.claim_states(session, [attempt.claim]).get(attempt.claim)
-        if standing is None:
+            state = leases.claim_states(session, [attempt.claim]).get(attempt.claim)
+        if state is None:
             return False
-        if standing.status is JobStatus.RUNNING and not standing.cancel_requested:
+        if state.status is JobStatus.RUNNING and not state.cancel_requested:
             # An earlier try was committed although its answer was lost.
             return True
         # The lease is held and the job does not start: its cancellation or stop was just requested.
-        rests = standing.status is JobStatus.STOPPING and not standing.cancel_requested
+        rests = state.status is JobStatus.STOPPING and not state.cancel_requested
         attempt.stop(StopReason.STOP_REQUESTED if rests else StopReason.CANCELLED)
         attempt.check()
         return False

@@ -79,13 +79,13 @@ class Sweeper:
             found = Sweep()
             leads = leases.elect(session, _TASK, self._worker, now, self._term_ms)
             if leads:
-                heard_since = now - self._alive_ms
+                alive_since = now - self._alive_ms
                 found = sweep(
                     session,
                     now,
                     announce_again_ms=self._ring_again_ms,
-                    free=free_slots(session, heard_since, self._concurrency),
-                    other_versions=workers.has_other_version(session, heard_since, __version__),
+                    free=free_slots(session, alive_since, self._concurrency),
+                    other_versions=workers.has_other_version(session, alive_since, __version__),
                     end_lost=not is_late,
                 )
                 workers.remove_silent_workers(session, now - workers.KEPT_MS)
