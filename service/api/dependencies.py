@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from service.api.authentication import SharedCalls
-from service.broker.dispatch import Doorbell
+from service.broker.dispatch import JobAnnouncer
 from service.config.settings import Settings
 from service.contract.errors import NotAcceptableError
 from service.jobs.read_jobs import JobReader, JobWatcher
@@ -141,7 +141,7 @@ class Services:
 
     settings: Settings
     database: Database
-    doorbell: Doorbell
+    announcer: JobAnnouncer
     watcher: JobWatcher
     reader: JobReader
     key_ring: KeyRing

@@ -133,7 +133,7 @@ async def submit_job(
     """Checks the job against the files of its tables, stores it and queues it. A worker runs it when one is free."""
     submission = Submission(tenant, body, _unquoted(idempotency_key or ""), request_id_of(request.scope))
     accepted = await services.submissions.run(
-        submit, services.database, services.doorbell, services.settings, submission
+        submit, services.database, services.announcer, services.settings, submission
     )
     headers = {"Location": f"/v1/jobs/{accepted.job.id}"}
     if accepted.replayed:
@@ -299,7 +299,7 @@ async def resume_job(
 ) -> Response:
     """Queues a STOPPED job again. It resumes after its last mini-batch, or starts from scratch without state."""
     job = await services.submissions.run(
-        resume, services.database, services.doorbell, services.settings, tenant, job_id, body.begin, body.settings
+        resume, services.database, services.announcer, services.settings, tenant, job_id, body.begin, body.settings
     )
     return job_response(job, 202)
 

@@ -102,7 +102,7 @@ async def explain_job(body: JobBody, request: Request, services: ServicesDep, te
     return await explain(
         services.database,
         services.watcher,
-        services.doorbell,
+        services.announcer,
         services.settings,
         services.submissions,
         submission,
@@ -124,7 +124,7 @@ async def profile_keys(
     return await profile(
         services.database,
         services.watcher,
-        services.doorbell,
+        services.announcer,
         services.settings,
         services.submissions,
         body,

@@ -44,7 +44,7 @@ from service.jobs.readiness import QUEUE_ADVICE, worker_silence_ms
 from service.store import workers
 from service.store.migrate import (
     SchemaMismatchError,
-    Standing,
+    SchemaState,
     check_drift,
     head_revision,
     read_schema,
@@ -329,12 +329,12 @@ def check_database(settings: Settings) -> Finding:
 def _examine_schema(database: Database) -> Finding:
     kind = "SQLite" if database.engine.dialect.name == "sqlite" else "PostgreSQL"
     found = read_schema(database)
-    if found.standing in (Standing.EMPTY, Standing.BEHIND):
+    if found.state in (SchemaState.EMPTY, SchemaState.OUTDATED):
         where = "has no tables yet" if found.revision is None else f"is at revision {found.revision}"
         advice = "Run `evenkeel migrate`; `evenkeel up` does so by itself."
         return Finding("database", Level.WARN, f"{kind}, {where}; this version needs {head_revision()}", advice)
     require_current(database)
-    if found.standing is Standing.SERVED:
+    if found.state is SchemaState.COMPATIBLE:
         return Finding("database", Level.OK, f"{kind}, at a newer version's revision {found.revision}, which serves us")
     drift = check_drift(database)
     if drift:
@@ -492,10 +492,10 @@ def check_queues(settings: Settings) -> list[Finding]:
         with closing(Database(settings.database_url, settings=settings.database)) as database:
             require_current(database)
             with database.read() as session:
-                heard_since = database.now(session) - worker_silence_ms(settings)
-                if not workers.count_alive(session, heard_since):
+                alive_since = database.now(session) - worker_silence_ms(settings)
+                if not workers.count_alive(session, alive_since):
                     return []
-                heard = queues_listened_to(session, heard_since)
+                heard = queues_listened_to(session, alive_since)
     except WORTH_TELLING:
         return []
     unheard = [queue for queue in EXPECTED_QUEUES if queue not in heard]

@@ -51,11 +51,11 @@ def upgrade_database(settings: Settings) -> str:
 
     Raises CliError if the database is unreachable, or if its schema is newer and incompatible with this version.
     """
-    from service.store.migrate import Standing, head_revision, upgrade
+    from service.store.migrate import SchemaState, head_revision, upgrade
 
     with opened_database(settings) as database:
         found = upgrade(database)
-    if found.standing is Standing.SERVED:
+    if found.state is SchemaState.COMPATIBLE:
         return _newer(found.revision, head_revision())
     return f"The database is at revision {head_revision()}."
 
@@ -80,7 +80,7 @@ def check_schema(settings: Settings) -> str:
     """Returns a message that the schema is correct. Raises CliError if it is incomplete or differs, or if the database
     is unreachable.
     """
-    from service.store.migrate import SchemaMismatchError, Standing, check_drift, head_revision, read_schema
+    from service.store.migrate import SchemaMismatchError, SchemaState, check_drift, head_revision, read_schema
     from service.store.migrate import require_current as require
 
     with opened_database(settings) as database:
@@ -89,7 +89,7 @@ def check_schema(settings: Settings) -> str:
         except SchemaMismatchError as error:
             raise CliError(str(error), code=ExitCode.FAILED) from None
         found = read_schema(database)
-        if found.standing is Standing.SERVED:
+        if found.state is SchemaState.COMPATIBLE:
             return _newer(found.revision, head_revision())
         drift = check_drift(database)
     if drift:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import structlog
-from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from service.config.settings import Settings
@@ -25,13 +24,12 @@ from service.contract.errors import (
     JobNotFinishedError,
     NotAStreamError,
 )
-from service.contract.job import JobSpec
 from service.jobs.views import Job, QueueListeners, require_job, state_for_change
 from service.results.directories import remove_job_directory
 from service.store import jobs, streaming_jobs
-from service.store.jobs import end_abandoned_attempt
-from service.store.maintenance import end_cancelled, is_any_to_end
-from service.store.session import NO_SYNC, Database
+from service.store.attempts import end_abandoned_attempt
+from service.store.maintenance import end_cancelled, has_cancelled_to_end
+from service.store.session import Database
 from service.store.tables import JobRow
 from service.store.transitions import NO_LEASE, move_locked_job
 
@@ -47,16 +45,6 @@ def require_streaming(
     if row.mode == Mode.BATCH.value:
         raise NotAStreamError("The job is a batch job: only streaming jobs can be stopped and resumed.")
     return row
-
-
-def save_spec(session: Session, row: JobRow, spec: JobSpec, now: int) -> None:
-    """Stores a changed job. `row` must be locked; it is not refreshed."""
-    session.execute(
-        update(JobRow)
-        .where(JobRow.id == row.id)
-        .values(spec=spec.stored(), version=JobRow.version + 1, updated_at=now)
-        .execution_options(**NO_SYNC)
-    )
 
 
 def cancel_job(database: Database, settings: Settings, tenant: str, job_id: str) -> Job:
@@ -110,7 +98,7 @@ class CancelledJobs:
     def step(self) -> None:
         """Ends the jobs that qualify now. Raises database errors."""
         with self._database.read() as session:
-            if not is_any_to_end(session, self._database.now(session)):
+            if not has_cancelled_to_end(session, self._database.now(session)):
                 return
         with self._database.write() as session:
             ended = end_cancelled(session, self._database.now(session))

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.broker.dispatch import Doorbell
+from service.broker.dispatch import JobAnnouncer
 from service.config.settings import Settings
 from service.contract.enums import JobStatus, Queue
 from service.contract.errors import NotStoppedError, StateNotCompatibleError
@@ -22,10 +22,10 @@ from service.contract.options import Difference, patched, state_differences
 from service.contract.problems import Issue
 from service.data.roots import roots_of
 from service.jobs.check_job import check_job, posted_schemas
-from service.jobs.lifecycle import require_streaming, save_spec
+from service.jobs.lifecycle import require_streaming
 from service.jobs.limits import require_queue_capacity
 from service.jobs.views import Job, QueueListeners, state_for_change
-from service.store import streaming_jobs
+from service.store import jobs, streaming_jobs
 from service.store.session import Database
 from service.store.streaming_state import find_stream
 from service.store.tables import JobRow
@@ -40,7 +40,7 @@ class ResumeFrom(StrEnum):
 
 def resume_job(
     database: Database,
-    doorbell: Doorbell,
+    announcer: JobAnnouncer,
     settings: Settings,
     tenant: str,
     job_id: str,
@@ -69,11 +69,11 @@ def resume_job(
                     continue
                 has_state = not from_scratch and has_layout(session, row.id)
                 spec = with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state)
-                save_spec(session, row, spec, now)
+                jobs.save_spec(session, row, spec.stored(), now)
             streaming_jobs.request_resume(session, row, now, from_scratch=from_scratch)
             session.refresh(row)
             job = Job.of(row, now, QueueListeners(session, settings, now))
-    doorbell.ring(job_id, Queue(row.queue))
+    announcer.announce(job_id, Queue(row.queue))
     return job
 
 
@@ -95,7 +95,7 @@ def change_settings(database: Database, settings: Settings, tenant: str, job_id:
             spec = JobSpec.model_validate(row.spec)
             changed = with_settings(spec, patch, has_state=has_layout(session, row.id))
             if changed != spec:
-                save_spec(session, row, changed, now)
+                jobs.save_spec(session, row, changed.stored(), now)
                 session.refresh(row)
             return Job.of(row, now, QueueListeners(session, settings, now))
 

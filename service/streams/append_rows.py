@@ -73,7 +73,7 @@ def append_rows(database: Database, streams_dir: Path, limits: LimitSettings, po
         with database.write() as session:
             if limits.posted_bytes:
                 # Concurrent posts may all have passed the earlier check.
-                accounts.count_alone(session, posted.tenant, Counted.POSTED_BYTES)
+                accounts.lock_count(session, posted.tenant, Counted.POSTED_BYTES)
                 require_posted_bytes_capacity(session, limits, posted.tenant)
             batch = input_streams.insert_batch(session, stream, new, database.now(session))
     except (IntegrityError, TooManyPostedBytesError):

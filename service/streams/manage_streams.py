@@ -143,7 +143,7 @@ def _insert(
 ) -> tuple[InputStream, bool]:
     """Returns the stream with that name, and whether this call created it."""
     with database.write() as session:
-        accounts.count_alone(session, tenant, Counted.STREAMS)
+        accounts.lock_count(session, tenant, Counted.STREAMS)
         known = input_streams.find_stream(session, tenant, name)
         if known is not None:
             return known, False

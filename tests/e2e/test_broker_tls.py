@@ -56,7 +56,7 @@ def test_a_job_travels_behind_tls_and_waits_while_somebody_else_answers(tmp_path
         worker = production.start_worker()
         wait_for("the worker's word", lambda: told in worker.said() and "VERIFY_FAILED" in worker.said(), 120)
         front.context = server_context(trustme.CA().issue_cert("localhost"))
-        assert "is of no CA that is trusted here" in broker_issue(api.http.get("/readyz").json())
+        assert "is not from a trusted CA" in broker_issue(api.http.get("/readyz").json())
         assert api.job(waiting)["status"] == "QUEUED"
         assert front.heard == b""
 

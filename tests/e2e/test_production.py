@@ -276,9 +276,9 @@ def test_a_job_rung_for_over_and_over_runs_once(
     monkeypatch.setenv("EVENKEEL_BROKER_URL", servers.redis.url)
     with closing(Dispatcher(Settings())) as dispatcher:
         job_id = production.apis[0].submit(SLOW)
-        assert dispatcher.ring([job_id] * 30, Queue.SHORT) == (job_id,) * 30
+        assert dispatcher.announce([job_id] * 30, Queue.SHORT) == (job_id,) * 30
         production.apis[0].wait(job_id)
-        assert dispatcher.ring([job_id] * 30, Queue.SHORT) == (job_id,) * 30
+        assert dispatcher.announce([job_id] * 30, Queue.SHORT) == (job_id,) * 30
         # Its messages have been read when one that came after them has been.
         last = production.apis[0].submit(small_job(3))
         wait_until_ended(production, [last], 60)

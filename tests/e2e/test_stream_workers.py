@@ -15,7 +15,7 @@ import pytest
 from service.contract.enums import AttemptStatus, JobStatus, Queue
 from service.results.json_values import json_rows
 from service.results.stream_result import open_stream_result, result_directory
-from service.store.streaming_state import StoppedBecause
+from service.store.streaming_state import StreamStopReason
 from tests.support.databases import PostgresDatabases
 from tests.support.feeding import Feeder, Group, groups_of, within
 from tests.support.processes import wait_for
@@ -217,17 +217,17 @@ def test_two_workers_race_for_a_stream_and_one_runs_it(
 ) -> None:
     job, feeder = submitted(workers, "raced")
     for _ in range(RINGS):
-        workers.ring(job.id, Queue.STREAM)
+        workers.announce(job.id, Queue.STREAM)
     feeder.feed(3)
     job.wait_for_batch()
     for _ in range(RINGS):
-        workers.ring(job.id, Queue.STREAM)
+        workers.announce(job.id, Queue.STREAM)
     feeder.feed(3)
     wait_until_exact(workers, job, feeder)
     wait_for("the messages to be read", lambda: not list(workers.settings.broker_dir.rglob("*.stream.msg")), 60)
     job.stop()
     # Nor does a message that comes now start it again.
-    workers.ring(job.id, Queue.STREAM)
+    workers.announce(job.id, Queue.STREAM)
     other, other_feeder = submitted(workers, "behind")
     other_feeder.feed(1)
     other.wait_for_batch()
@@ -250,7 +250,7 @@ def test_an_incremental_job_catches_up_each_time_it_runs(workers: Fleet) -> None
             feeder.feed(4)
             job.resume()
         job.wait_for_rest(run)
-        assert job.stream.stopped_because == StoppedBecause.CAUGHT_UP
+        assert job.stream.stopped_because == StreamStopReason.CAUGHT_UP
         assert groups(workers, job) == feeder.posted.groups()
         assert job.committed(fence=run)
     assert [attempt.status for attempt in job.attempts] == [AttemptStatus.STOPPED] * 3
@@ -293,7 +293,7 @@ def test_a_bad_file_stops_a_stream_until_it_is_mended(workers: Fleet, mode: str)
         job.wait(JobStatus.STOPPED)
         job.resume()
     job.wait_for("its rest", lambda: job.row.status == JobStatus.STOPPED and job.row.error is not None)
-    assert job.stream.stopped_because == StoppedBecause.FAILED
+    assert job.stream.stopped_because == StreamStopReason.FAILED
     error = job.row.error
     assert error is not None
     assert "2.csv" in error["detail"], error

@@ -32,7 +32,7 @@ class Api:
     @property
     def messages(self) -> list[str]:
         """The messages in the embedded broker, once those of all stored jobs have been sent and settled."""
-        wait_for("the doorbell", lambda: not self.owed, 30)
+        wait_for("the announcer", lambda: not self.owed, 30)
         return [path.read_text() for path in (self.settings.broker_dir / "messages").iterdir()]
 
     @property
@@ -41,9 +41,9 @@ class Api:
         with self.database.read() as session:
             return list(session.scalars(select(OutboxRow.job_id)))
 
-    def end_ringing(self) -> None:
-        """Waits until the doorbell has done what it can."""
-        self.app.state.services.doorbell.close()
+    def wait_for_announcements(self) -> None:
+        """Waits until the announcer has done what it can."""
+        self.app.state.services.announcer.close()
 
     def submit(self, **changes: object) -> httpx.Response:
         """Posts the usual job with some fields changed; one with a mode reads its table as a stream."""

@@ -43,15 +43,15 @@ class Bench:
         self.database = database
         self.driver = driver
         self.running_attempts = RunningAttempts()
-        self.rung: list[str] = []
+        self.announced: list[str] = []
         self.runner = JobRunner(
-            settings, database, SharedDriver(driver), self.running_attempts, lifecycle.WORKER, self.ring
+            settings, database, SharedDriver(driver), self.running_attempts, lifecycle.WORKER, self.announce
         )
         self._submitted = 0
 
-    def ring(self, job_id: str, _queue: str) -> None:
+    def announce(self, job_id: str, _queue: str) -> None:
         """What a broker would take."""
-        self.rung.append(job_id)
+        self.announced.append(job_id)
 
     def submit(self, spec: Mapping[str, Any], *, kind: str = "run", timeout_ms: int = 600_000) -> str:
         """A QUEUED job; nothing of it is checked."""

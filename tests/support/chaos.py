@@ -242,7 +242,7 @@ class Chaos:
         """Messages for jobs that wait, run or have ended, again."""
         latest = select(JobRow.id, JobRow.queue).order_by(JobRow.submitted_at.desc()).limit(20)
         for job_id, queue in self._production.all(latest):
-            self._dispatcher.ring([job_id], queue)
+            self._dispatcher.announce([job_id], queue)
 
     def _worker(self) -> Part:
         return self._random.choice([part for part in self._production.workers if part.is_running])

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from service.contract.enums import JobStatus, Queue
 from service.store import leases, publication
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.maintenance import sweep
 from service.store.publication import Ending, PublishedResult
 from service.store.session import Database, Fault, fault_of
@@ -54,7 +54,7 @@ class Contender:
             if held is not None:
                 self._work(held)
             if held is None or self._chance.random() < 0.1:
-                self._write(lambda s: sweep(s, self._database.now(s), ring_again_ms=1, free={Queue.SHORT.value: 4}))
+                self._write(lambda s: sweep(s, self._database.now(s), announce_again_ms=1, free={Queue.SHORT.value: 4}))
 
     def _is_work_left(self) -> bool:
         ended = [status.value for status in JobStatus if status.is_terminal]

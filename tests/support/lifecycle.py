@@ -14,8 +14,8 @@ from service.contract.enums import JobStatus, Mode, Queue
 from service.contract.problems import Problem
 from service.contract.reports import PlanReport, PlanTree, Progress, RuleOutcome, RuleTrace, SkewReport, StageMetrics
 from service.store import jobs, leases, publication, workers
+from service.store.attempts import Claim
 from service.store.jobs import NewJob
-from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
 from service.store.session import Database
 from service.store.tables import JobRow
@@ -188,4 +188,4 @@ def run_whole(
 def beat(database: Database) -> None:
     """A worker's sign of life."""
     with database.write() as session:
-        workers.beat(session, WORKER, database.now(session), "0.1.0")
+        workers.record_heartbeat(session, WORKER, database.now(session), "0.1.0")

@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from service.config.spark import SparkSettings
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from tests.support.clocks import ManualSeconds
 from tests.support.processes import wait_for
 from workers.driver.driver import Driver

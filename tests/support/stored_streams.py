@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from sqlalchemy.orm import Session
 
 from service.store import jobs, leases, streaming_jobs, streaming_state
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.maintenance import Sweep, sweep
 from service.store.session import Database
 from service.store.streaming_jobs import BatchFacts
@@ -59,7 +59,9 @@ def finish(database: Database, held: Claim, batch_id: int, generation: int = 1, 
 
 def rest(database: Database, held: Claim, because: str = "stopped", **more: Any) -> bool:
     """Whether the attempt could lay its job to rest."""
-    return writing(database, lambda session, now: streaming_jobs.rest(session, held, now, because=because, **more))
+    return writing(
+        database, lambda session, now: streaming_jobs.mark_stopped(session, held, now, reason=because, **more)
+    )
 
 
 def locked(session: Session, job_id: str) -> JobRow:
@@ -87,7 +89,7 @@ def resume(database: Database, job_id: str, *, from_scratch: bool = False) -> No
 def lose_lease(database: Database, clock: ManualClock) -> Sweep:
     """What a sweep finds once every lease is over."""
     clock.ms += lifecycle.LEASE_MS
-    return writing(database, lambda session, now: sweep(session, now, ring_again_ms=10_000, free={}))
+    return writing(database, lambda session, now: sweep(session, now, announce_again_ms=10_000, free={}))
 
 
 def at_once(*steps: Callable[[], T]) -> list[T]:

@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from service.contract.enums import JobStatus
 from service.jobs.views import require_job
 from service.store import streaming_jobs
-from service.store.jobs import attempts_of
+from service.store.attempts import attempts_of
 from service.store.session import Database
 from service.store.streaming_state import Stream, find_stream
 from service.store.tables import AttemptRow, JobRow, StreamBatchRow

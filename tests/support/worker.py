@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pyarrow.parquet as pq
 
-from service.broker.dispatch import Dispatcher, Doorbell
+from service.broker.dispatch import Dispatcher, JobAnnouncer
 from service.cli.start import worker_command
 from service.config.settings import Settings
 from service.contract.job import JobSpec
@@ -25,7 +25,7 @@ from service.jobs.read_jobs import JobKey, read_jobs
 from service.jobs.submit_job import Submission, submit_job
 from service.jobs.views import Job
 from service.store import migrate
-from service.store.jobs import attempts_of
+from service.store.attempts import attempts_of
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobRow, WorkerRow
 from tests.support.processes import start_python, wait_for, wait_until_gone
@@ -43,7 +43,7 @@ class Fleet:
         self.data = self.settings.state_dir / "data"
         self.data.mkdir(parents=True, exist_ok=True)
         self._dispatcher = Dispatcher(self.settings)
-        self._doorbell = Doorbell(self.database, self._dispatcher)
+        self._announcer = JobAnnouncer(self.database, self._dispatcher)
         self._directory = directory
         self._workers: list[subprocess.Popen[bytes]] = []
 
@@ -71,11 +71,11 @@ class Fleet:
     def submit(self, spec: Mapping[str, Any]) -> str:
         """Submits a job as the API does; gives its id."""
         submission = Submission(TENANT, JobSpec.model_validate(spec), "", None)
-        return submit_job(self.database, self._doorbell, self.settings, submission).job.id
+        return submit_job(self.database, self._announcer, self.settings, submission).job.id
 
-    def ring(self, job_id: str, queue: str) -> None:
+    def announce(self, job_id: str, queue: str) -> None:
         """Announces a job once more."""
-        assert self._dispatcher.ring([job_id], queue)
+        assert self._dispatcher.announce([job_id], queue)
 
     def cancel(self, job_id: str) -> None:
         """Asks for a job's cancellation as the API does."""
@@ -153,7 +153,7 @@ class Fleet:
             process.wait()
         for family in families:
             wait_until_gone(family)
-        self._doorbell.close()
+        self._announcer.close()
         self.database.close()
 
     def _log(self, number: int) -> Path:

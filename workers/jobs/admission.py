@@ -15,8 +15,8 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
 from service.contract.enums import Queue
-from service.store.jobs import EXPLAIN, crashed_attempts, is_at_last_chance, is_suspect
-from service.store.leases import Claim
+from service.store.attempts import Claim, crashed_attempts, is_on_last_attempt, is_suspect
+from service.store.jobs import EXPLAIN
 from workers.jobs.attempt import AbandonedPlannings, RunningAttempts
 
 
@@ -69,7 +69,7 @@ class Suspects:
             return None
         if any(not _is_stream(held) and held.crashes >= held.max_attempts - 1 for held in self._held):
             return is_suspect()
-        return is_at_last_chance()
+        return is_on_last_attempt()
 
     def _forget_ended(self) -> None:
         at_work = {attempt.claim for attempt in self._running_attempts.all()}

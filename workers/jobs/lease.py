@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from service.contract.enums import JobStatus
 from service.store import leases
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.session import CommitUnknownError, Database, fault_of
 from workers.jobs.attempt import Attempt
 from workers.jobs.outcome import HandBack
@@ -106,7 +106,7 @@ def hand_back_job(
             became = leases.hand_back(session, claim, now, status=given.status, error=given.error)
             if became is None and tried > 0:
                 # An earlier try may have been committed although its answer was lost.
-                became = leases.handed_back(session, claim, status=given.status, error=given.error)
+                became = leases.outcome_of_hand_back(session, claim, status=given.status, error=given.error)
             return became
 
     return retry_on_database_fault(try_once, pause=pause, seconds=seconds)

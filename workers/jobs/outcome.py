@@ -22,7 +22,7 @@ from service.contract.problems import Problem, SpecError, problem_of_spec_error
 from service.data.roots import StoreUnavailableError
 from service.store.publication import Ending
 from service.store.session import fault_of
-from service.store.streaming_state import StoppedBecause
+from service.store.streaming_state import StreamStopReason
 from workers.driver.driver import Driver
 from workers.engine.spark.error_mapping import problem_of_spark_error
 from workers.jobs.attempt import Attempt, AttemptStopped, StopReason, reason_of_loss
@@ -49,7 +49,7 @@ class LeaseLost:
 class StreamStop:
     """A stream stops, and can be resumed."""
 
-    because: StoppedBecause
+    because: StreamStopReason
     error: Problem | None = None
 
 
@@ -106,7 +106,7 @@ def _verdict_of_reason(reason: StopReason, attempt: Attempt) -> Verdict:
         case StopReason.RESULT_TOO_LARGE:
             return Ending(JobStatus.FAILED, problems.result_too_large())
         case StopReason.STOP_REQUESTED:
-            return StreamStop(StoppedBecause.STOPPED)
+            return StreamStop(StreamStopReason.STOPPED)
 
 
 def _is_lost(error: Exception, driver: Driver) -> bool:

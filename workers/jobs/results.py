@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from service.results.directories import remove_if_empty
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from workers.jobs.attempt import RunningAttempts, StopReason
 from workers.jobs.cancellation import cancel_stopped
 

@@ -18,11 +18,10 @@ from service.contract.job import JobSpec
 from service.data.roots import roots_of
 from service.store import accounts, jobs, leases, publication, streaming_jobs
 from service.store.accounts import Quota
-from service.store.jobs import holds_for
-from service.store.leases import Claim
+from service.store.attempts import Claim, is_true_for
 from service.store.publication import AttemptMetrics, Ending, PublishedResult, publish_or_retry
 from service.store.session import Database, fault_of
-from service.store.streaming_state import StoppedBecause
+from service.store.streaming_state import StreamStopReason
 from workers.driver.driver import Driver, DriverSource
 from workers.engine.spark.engine import Engine, LateStatistics, PlannedQuery
 from workers.engine.spark.error_mapping import is_lack_of_memory
@@ -69,7 +68,7 @@ class JobRunner:
         drivers: DriverSource,
         running_attempts: RunningAttempts,
         worker: str,
-        ring: Callable[[str, str], object],
+        announce: Callable[[str, str], object],
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
         metrics: WorkerMetrics | None = None,
@@ -87,7 +86,7 @@ class JobRunner:
         self._drivers = drivers
         self._running_attempts = running_attempts
         self._worker = worker
-        self._ring = ring
+        self._announce = announce
         self._clock = clock
         self._pause = pause
         self._metrics = metrics or WorkerMetrics()
@@ -126,7 +125,7 @@ class JobRunner:
 
     def _job_if_eligible(self, session: Session, job_id: str, place: Place) -> str | None:
         apart = self._suspects.excluded_jobs(session)
-        if apart is not None and holds_for(session, job_id, apart):
+        if apart is not None and is_true_for(session, job_id, apart):
             return None
         # If the tenant has reached its limit of running jobs, the job waits until one of them ends. The slot is
         # reserved last, since it is not released before the end of the claim.
@@ -225,14 +224,14 @@ class JobRunner:
         with self._database.write() as session:
             if leases.mark_running(session, attempt.claim, self._database.now(session)):
                 return True
-            standing = leases.standings(session, [attempt.claim]).get(attempt.claim)
-        if standing is None:
+            state = leases.claim_states(session, [attempt.claim]).get(attempt.claim)
+        if state is None:
             return False
-        if standing.status is JobStatus.RUNNING and not standing.cancel_requested:
+        if state.status is JobStatus.RUNNING and not state.cancel_requested:
             # An earlier try was committed although its answer was lost.
             return True
         # The lease is held and the job does not start: its cancellation or stop was just requested.
-        rests = standing.status is JobStatus.STOPPING and not standing.cancel_requested
+        rests = state.status is JobStatus.STOPPING and not state.cancel_requested
         attempt.stop(StopReason.STOP_REQUESTED if rests else StopReason.CANCELLED)
         attempt.check()
         return False
@@ -327,7 +326,7 @@ class JobRunner:
             return
         self._metrics.handed_back(given.error.code)
         if target is JobStatus.QUEUED:
-            self._ring(claim.job_id, claim.queue)
+            self._announce(claim.job_id, claim.queue)
         else:
             self._metrics.ended(claim, target)
 
@@ -338,11 +337,11 @@ class JobRunner:
             with self._database.write() as session:
                 now = self._database.now(session)
                 passes = given.error is not None and given.error.code in _TRANSIENT
-                again = given.because is StoppedBecause.CAUGHT_UP or passes
+                again = given.because is StreamStopReason.CAUGHT_UP or passes
                 due = now + every.every // timedelta(milliseconds=1) if again and every is not None else None
-                return streaming_jobs.rest(
-                    session, claim, now, because=given.because, error=given.error, next_run_at=due
-                ) or (tried > 0 and streaming_jobs.is_at_rest(session, claim))
+                return streaming_jobs.mark_stopped(
+                    session, claim, now, reason=given.because, error=given.error, next_run_at=due
+                ) or (tried > 0 and streaming_jobs.is_stopped(session, claim))
 
         if retry_on_database_fault(try_once, pause=self._pause):
             self._metrics.ended(claim, JobStatus.STOPPED)

@@ -41,19 +41,19 @@ class Sweeper:
         worker: str,
         settings: WorkerSettings,
         results: Path,
-        ring: Callable[[str, str], bool],
+        announce: Callable[[str, str], bool],
         beat: Callable[[], object],
         connect_seconds: float = 0,
         streams: Path | None = None,
     ) -> None:
-        """`ring` announces a job and returns whether the broker accepted the message. `beat` renews this worker's
+        """`announce` announces a job and returns whether the broker accepted the message. `beat` renews this worker's
         leases. Other workers may need `connect_seconds` to connect to the database before they renew theirs. `streams`
         is the directory of posted rows."""
         self._database = database
         self._worker = worker
         self._results = results
         self._streams = streams
-        self._ring = ring
+        self._announce = announce
         self._beat = beat
         self._concurrency = settings.concurrency
         self._ring_again_ms = round(settings.ring_again_seconds * 1000)
@@ -79,17 +79,17 @@ class Sweeper:
             found = Sweep()
             leads = leases.elect(session, _TASK, self._worker, now, self._term_ms)
             if leads:
-                heard_since = now - self._alive_ms
+                alive_since = now - self._alive_ms
                 found = sweep(
                     session,
                     now,
-                    ring_again_ms=self._ring_again_ms,
-                    free=free_slots(session, heard_since, self._concurrency),
-                    other_versions=workers.is_any_of_another_version(session, heard_since, __version__),
+                    announce_again_ms=self._ring_again_ms,
+                    free=free_slots(session, alive_since, self._concurrency),
+                    other_versions=workers.has_other_version(session, alive_since, __version__),
                     end_lost=not is_late,
                 )
-                workers.purge(session, now - workers.KEPT_MS)
-                jobs.delete_forgotten_explains(session, now)
+                workers.remove_silent_workers(session, now - workers.KEPT_MS)
+                jobs.delete_old_explanations(session, now)
         self._failed = False
         self._follow_up(found)
         if leads and self._streams is not None:
@@ -119,10 +119,10 @@ class Sweeper:
         for _, job_id in found.ended:
             _log.warning("lost_job_ended", job_id=job_id)
             remove_job_directory(self._results, job_id)
-        for job_id, queue in found.ring:
+        for job_id, queue in found.announce:
             # Each try takes seconds while the broker does not respond. A later sweep announces the rest.
-            if not self._ring(job_id, queue):
-                _log.warning("ringing_put_off", jobs=len(found.ring))
+            if not self._announce(job_id, queue):
+                _log.warning("announcements_postponed", jobs=len(found.announce))
                 break
 
     def resign(self) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.contract import problems
 from service.contract.enums import AttemptStatus
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from workers.jobs.attempt import RunningAttempts, StopReason
 from workers.jobs.cancellation import cancel_stopped
 from workers.jobs.outcome import HandBack

@@ -49,13 +49,13 @@ class Worker:
     starts or stops the consumption. The worker calls `listen` every second.
     """
 
-    def __init__(self, settings: Settings, ring: Callable[[str, str], bool]) -> None:
+    def __init__(self, settings: Settings, announce: Callable[[str, str], bool]) -> None:
         self.id = f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(3)}"
         own = settings.worker
         self.held = HeldMessages()
         self.listen: Callable[[bool], object] = lambda _: None
         self._can_run = True
-        self._ring = ring
+        self._announce = announce
         self._queues = settings.worker_queues
         self._warms_up = settings.spark.warm_up
         # One connection for each thread that runs a job, each stream, and each background thread that uses the
@@ -82,7 +82,7 @@ class Worker:
             self._runtime,
             self._running_attempts,
             self.id,
-            ring,
+            announce,
             metrics=self._metrics,
             most_streams=own.streams,
         )
@@ -107,7 +107,7 @@ class Worker:
             self.id,
             own,
             settings.results_dir,
-            ring,
+            announce,
             self._heartbeat.step,
             connect_seconds=settings.database.connect_timeout_seconds,
             streams=settings.streams_dir,
@@ -236,7 +236,7 @@ class Worker:
             waiting = jobs.queues_of_waiting(session, job_ids)
         for job_id, queue in waiting:
             # If the broker is unavailable, the sweeper announces all of them later.
-            if not self._ring(job_id, queue):
+            if not self._announce(job_id, queue):
                 return
 
     def _kill_driver(self) -> None:

@@ -22,7 +22,7 @@ from service.store import streaming_jobs
 from service.store.publication import Ending
 from service.store.session import Database, fault_of
 from service.store.streaming_jobs import BatchMeasures
-from service.store.streaming_state import StoppedBecause
+from service.store.streaming_state import StreamStopReason
 from workers.engine.streaming.micro_batch import StreamOverError
 from workers.engine.streaming.query import RunningStream
 from workers.engine.streaming.sinks.base import FenceLostError, Sink, SinkError
@@ -180,7 +180,7 @@ class StreamAttempt:
             self._is_changing_versions = True
             return None
         if error is None and self._opened.ends:
-            return StreamStop(StoppedBecause.CAUGHT_UP)
+            return StreamStop(StreamStopReason.CAUGHT_UP)
         if error is None:
             claim = attempt.claim
             return HandBack(AttemptStatus.CRASHED, problems.internal_error(claim.job_id, claim.fence))
@@ -198,13 +198,13 @@ class StreamAttempt:
         try:
             self._opened.check_at_end()
         except SpecError as error:
-            return StreamStop(StoppedBecause.FAILED, problem_of_spec_error(error))
+            return StreamStop(StreamStopReason.FAILED, problem_of_spec_error(error))
         except StoreUnavailableError as error:
             # The error of a stream that failed takes precedence.
             return (
                 verdict
                 if code is not None
-                else StreamStop(StoppedBecause.FAILED, problems.storage_unavailable(str(error)))
+                else StreamStop(StreamStopReason.FAILED, problems.storage_unavailable(str(error)))
             )
         return verdict
 
@@ -282,7 +282,9 @@ class StreamAttempt:
         if report != self._reported:
             with self.attempt.waiting_for_database(), self._database.write() as session:
                 now = self._database.now(session)
-                streaming_jobs.note_followed(session, self.attempt.claim, self._opened.generation, report, now)
+                streaming_jobs.save_stream_metric(
+                    session, self.attempt.claim, self._opened.generation, streaming_jobs.FOLLOWED, report, now
+                )
             self._reported = report
         self._versions_changed = False
 
@@ -332,14 +334,14 @@ def stream_verdict(error: Exception, attempt: Attempt, redact: Callable[[str], s
     if isinstance(error, FenceLostError):
         return LeaseLost()
     if isinstance(error, SinkError | StreamPlanError) and attempt.reason is None:
-        return StreamStop(StoppedBecause.FAILED, _problem(error))
+        return StreamStop(StreamStopReason.FAILED, _problem(error))
     return _stop_instead_of_failure(verdict_of(error, attempt, redact))
 
 
 def _stop_instead_of_failure(verdict: Verdict) -> Verdict:
     """Turns a failure into a stop: a stream that fails keeps its state, and can be resumed once the cause is fixed."""
     if isinstance(verdict, Ending) and verdict.status in {JobStatus.FAILED, JobStatus.TIMED_OUT}:
-        return StreamStop(StoppedBecause.FAILED, verdict.error)
+        return StreamStop(StreamStopReason.FAILED, verdict.error)
     return verdict
 
 

@@ -24,7 +24,7 @@ from service.contract.problems import SpecError
 from service.contract.reports import Backlog, TableBacklog
 from service.data.file_changes import Arrival, Confines, local_arrivals, stored_arrivals
 from service.data.roots import Root, StoreUnavailableError
-from service.store.input_streams import waiting_batches
+from service.store.input_streams import unread_batches
 from service.store.session import Database
 from workers.engine.streaming.source_log import TakenFiles, logs_of
 from workers.engine.streaming.sources import StreamInput
@@ -159,7 +159,7 @@ class WatchedPosts:
     def waiting(self, database: Database, now: int) -> TableBacklog:
         """See `Watched`."""
         with database.read() as session:
-            found = waiting_batches(session, self.tenant, self.stream, self._read_up_to, self._read_later)
+            found = unread_batches(session, self.tenant, self.stream, self._read_up_to, self._read_later)
         return TableBacklog(
             files=found.batches, rows=found.rows, bytes=found.bytes, oldest_seconds=_age(found.oldest_at, now)
         )

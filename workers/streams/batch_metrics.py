@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from service.contract.reports import BatchMetrics, StateMetrics
 from service.store import streaming_jobs
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.streaming_jobs import BACKLOG, BatchMeasures
 from workers.engine.streaming.query import BatchProgress, SourceProgress, StateProgress
 from workers.engine.streaming.sources import SourceRead
@@ -123,7 +123,7 @@ class StreamReport:
         if self.measures:
             streaming_jobs.measure_batches(session, held, generation, self.measures, now)
         elif self.backlog is not None:
-            streaming_jobs.note_backlog(session, held, generation, self.backlog, now)
+            streaming_jobs.save_stream_metric(session, held, generation, streaming_jobs.BACKLOG, self.backlog, now)
 
 
 class StreamMeasuring:

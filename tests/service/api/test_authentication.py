@@ -150,7 +150,7 @@ def test_strangers_are_not_told_why_it_is_not_ready(api: Api, bearer: Bearer, su
         with subtests.test(headers=headers):
             facts = WorkerFacts(spark_state="unavailable", spark_fault="no master at spark://10.0.0.7:7077")
             with api.database.write() as session:
-                workers.beat(session, "host-17-worker", api.database.now(session), "0.1.0", facts)
+                workers.record_heartbeat(session, "host-17-worker", api.database.now(session), "0.1.0", facts)
             told, known = (api.client.get("/readyz", headers=shown) for shown in (headers, bearer(KeyScope.READ)))
             assert (told.status_code, known.status_code) == (503, 503)
             assert [issue["code"] for issue in told.json()["errors"]] == ["cluster"]

@@ -18,7 +18,7 @@ from service.contract import problems
 from service.contract.enums import JobStatus
 from service.jobs.views import encode_cursor
 from service.store import leases, publication
-from service.store.jobs import attempts_of
+from service.store.attempts import attempts_of
 from service.store.publication import publish_or_retry
 from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow
 from tests.support import lifecycle
@@ -76,7 +76,7 @@ class TestSubmit:
         folder.rmdir()
         answer = api.submit()
         assert answer.status_code == 202
-        api.end_ringing()
+        api.wait_for_announcements()
         assert api.owed == [answer.json()["id"]]
 
     def test_a_key_is_one_job_for_a_day(self, api: Api) -> None:

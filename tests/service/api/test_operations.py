@@ -27,7 +27,7 @@ def missing(api: Api) -> set[str]:
 
 def say(api: Api, worker: str, facts: WorkerFacts, *, leaving: bool = False) -> None:
     with api.database.write() as session:
-        workers.beat(session, worker, api.database.now(session), "0.1.0", facts, leaving=leaving)
+        workers.record_heartbeat(session, worker, api.database.now(session), "0.1.0", facts, leaving=leaving)
 
 
 def test_health_asks_nobody(api: Api) -> None:
@@ -181,6 +181,8 @@ class TestMetrics:
         for path in ("/v1/jobs/a", "/v1/jobs/b", "/nowhere/1", "/nowhere/2", "/healthz"):
             api.client.get(path)
         api.client.request("BREW", "/v1/jobs")
+        for method in ("PUT", "PATCH"):
+            api.client.request(method, "/nowhere")
         counts = {
             name: value
             for name, value in self.scraped(api).items()
@@ -190,4 +192,4 @@ class TestMetrics:
         assert labels['method="GET",route="/v1/jobs/{job_id}",status="404"'] == 2
         assert labels['method="GET",route="unmatched",status="404"'] == 2
         assert labels['method="GET",route="/healthz",status="200"'] == 1
-        assert any(label.startswith('method="other"') for label in labels)
+        assert {label.split('"')[1] for label in labels} == {"GET", "PUT", "PATCH", "other"}

@@ -33,7 +33,7 @@ from service.contract.reports import (
     WrongEstimate,
 )
 from service.store import workers
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.publication import AttemptMetrics, Ending
 from service.store.tables import JobRow, PlanRow
 from service.store.workers import WorkerFacts
@@ -437,7 +437,7 @@ class TestProfiles:
                 now = api.database.now(session)
                 for worker, slots, ago_ms in (("small", 4, 0), ("large", 64, 0), ("gone", 999, 3_600_000)):
                     facts = WorkerFacts(queues="short", spark_state="ready", slots=slots)
-                    workers.beat(session, worker, now - ago_ms, "0.1.0", facts)
+                    workers.record_heartbeat(session, worker, now - ago_ms, "0.1.0", facts)
             lifecycle.plan(api.database, held, lifecycle.REPORT.model_copy(update={"tables": (ORDERS,)}))
             lifecycle.end(api.database, held, Ending(JobStatus.SUCCEEDED))
 

@@ -160,7 +160,7 @@ class TestRequests:
                 raise OperationalError("DELETE", None, psycopg.errors.AdminShutdown())
 
         assert api.submit().status_code == 202
-        api.end_ringing()
+        api.wait_for_announcements()
         assert self.count(api, OutboxRow) == 1
 
 

@@ -95,7 +95,7 @@ class TestFault:
                     redis.Redis.from_url(settings.broker_url).info("replication")
                 assert broker_fault(settings) is None
                 with closing(Dispatcher(settings)) as dispatcher:
-                    assert dispatcher.ring(["job"], "long") == ("job",)
+                    assert dispatcher.announce(["job"], "long") == ("job",)
                 assert client.llen("hardened:evenkeel.long") == 1
             finally:
                 client.delete("hardened:evenkeel.long")
@@ -115,7 +115,7 @@ class TestFault:
     def test_another_kind_of_server(self, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer) -> None:
         fault = broker_fault(at(monkeypatch, f"redis://:secret@127.0.0.1:{postgres.port}/0"))
         assert fault is not None
-        assert fault.detail == f"What listens at 127.0.0.1:{postgres.port} does not speak as Redis does."
+        assert fault.detail == f"The server at 127.0.0.1:{postgres.port} is no Redis."
 
     @pytest.mark.parametrize(
         ("url", "told"),
@@ -144,7 +144,7 @@ class TestFault:
             settings = at(monkeypatch, f"redis+socket://{tmp_path}/redis.sock?virtual_host=1")
             assert broker_fault(settings) is None
             dispatcher = Dispatcher(settings)
-            assert dispatcher.ring(["job"], "long") == ("job",)
+            assert dispatcher.announce(["job"], "long") == ("job",)
             dispatcher.close()
             with server.client() as client:
                 assert client.execute_command("SELECT", 1)

@@ -31,7 +31,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def test_a_message_holds_the_job_id_alone(settings: Settings) -> None:
     dispatcher = Dispatcher(settings)
-    assert dispatcher.ring(["a", "b"], "short") == ("a", "b")
+    assert dispatcher.announce(["a", "b"], "short") == ("a", "b")
     dispatcher.close()
     messages = [json.loads(path.read_text()) for path in (settings.broker_dir / "messages").iterdir()]
     bodies = [json.loads(base64.b64decode(message["body"])) for message in messages]
@@ -50,7 +50,7 @@ def test_the_folders_are_their_owners_alone(settings: Settings) -> None:
 def test_a_broker_that_is_away_is_noticed_soon_and_not_raised(away: Settings) -> None:
     dispatcher = Dispatcher(away)
     started = time.monotonic()
-    assert dispatcher.ring(["a"], "short") == ()
+    assert dispatcher.announce(["a"], "short") == ()
     assert time.monotonic() - started < 5
     dispatcher.close()
 
@@ -80,12 +80,12 @@ def test_first_messages_sent_at_once_by_a_fresh_process_all_arrive(settings: Set
     FolderTransport.global_state.clear()
     dispatcher, together = Dispatcher(settings), threading.Barrier(8)
 
-    def ring(number: int) -> tuple[str, ...]:
+    def announce(number: int) -> tuple[str, ...]:
         together.wait(10)
-        return dispatcher.ring([f"job-{number}"], "long" if number % 2 else "short")
+        return dispatcher.announce([f"job-{number}"], "long" if number % 2 else "short")
 
     with ThreadPoolExecutor(8) as pool:
-        sent = [job_id for taken in pool.map(ring, range(8)) for job_id in taken]
+        sent = [job_id for taken in pool.map(announce, range(8)) for job_id in taken]
     dispatcher.close()
     messages = [json.loads(path.read_text()) for path in (settings.broker_dir / "messages").iterdir()]
     arrived = sorted(json.loads(base64.b64decode(message["body"]))[0][0] for message in messages)
@@ -100,13 +100,13 @@ def test_after_a_failure_a_broker_is_left_alone_for_a_moment(monkeypatch: pytest
     with running_redis(tmp_path) as server:
         monkeypatch.setenv("EVENKEEL_BROKER_URL", server.url)
         dispatcher = Dispatcher(Settings(), clock=lambda: now)
-        assert dispatcher.ring(["a"], "short") == ("a",)
+        assert dispatcher.announce(["a"], "short") == ("a",)
         server.stop()
-        assert dispatcher.ring(["b", "c"], "short") == ()
+        assert dispatcher.announce(["b", "c"], "short") == ()
         server.start()
-        assert dispatcher.ring(["d"], "short") == (), "the sweeper announces it"
+        assert dispatcher.announce(["d"], "short") == (), "the sweeper announces it"
         now = 2.0
-        assert dispatcher.ring(["e", "f"], "short") == ("e", "f")
+        assert dispatcher.announce(["e", "f"], "short") == ("e", "f")
         dispatcher.close()
         with server.client() as client:
             assert client.llen("two:evenkeel") == 2

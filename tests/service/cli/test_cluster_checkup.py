@@ -56,4 +56,4 @@ def test_properties_are_read(tmp_path: Path, cluster_settings: Settings, monkeyp
     path.write_text("spark.sql.ansi.enabled false\n")
     (found,) = check_properties(Settings())
     assert found.level is Level.FAIL
-    assert "spark.sql.ansi.enabled is Evenkeel's to set" in found.detail
+    assert "spark.sql.ansi.enabled cannot be set" in found.detail

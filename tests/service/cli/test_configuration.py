@@ -88,7 +88,7 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
 
 def test_what_contradicts_itself_names_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_SPARK_EXECUTOR_MEMORY", "2g")
-    with pytest.raises(CliError, match=r"^EVENKEEL_SPARK_MASTER is local\[\*\], which has no executors of its own"):
+    with pytest.raises(CliError, match=r"^EVENKEEL_SPARK_MASTER is local\[\*\], which has no executors"):
         read_settings()
 
 

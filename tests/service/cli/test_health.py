@@ -83,7 +83,7 @@ def test_a_worker_is_well_when_it_told_the_database_so(
 ) -> None:
     facts = WorkerFacts(host=host, spark_state=state.value, spark_fault="The master does not answer.")
     with sqlite_database.write() as session:
-        workers.beat(session, "w", sqlite_database.now(session) - heard_ms_ago, "0.1.0", facts)
+        workers.record_heartbeat(session, "w", sqlite_database.now(session) - heard_ms_ago, "0.1.0", facts)
     result = CliRunner().invoke(app, ["health", "worker"])
     assert (result.exit_code, told in result.output) == (code, True), result.output
 
@@ -102,7 +102,7 @@ def test_a_worker_that_takes_nothing_is_not_well(
     facts = WorkerFacts(host=socket.gethostname(), spark_state=SparkState.READY.value, queues="short")
     with sqlite_database.write() as session:
         now = sqlite_database.now(session)
-        workers.beat(session, "w", now, __version__, facts)
+        workers.record_heartbeat(session, "w", now, __version__, facts)
         session.execute(update(WorkerRow).values(started_at=now - 600_000))
         session.execute(update(JobRow).where(JobRow.id == job_id).values(updated_at=now - job_ms_ago))
     environment = {}

@@ -97,7 +97,7 @@ def test_doctor_speaks_json_and_its_exit_code_says_whether_all_is_well(tmp_path:
 def test_without_java_nothing_is_started(command: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [command], env={"JAVA_HOME": str(tmp_path), "EVENKEEL_STATE_DIR": str(tmp_path)})
     assert result.exit_code == 3
-    assert "there is no bin/java in it" in result.output
+    assert "which contains no bin/java" in result.output
 
 
 def test_a_variable_out_of_bounds_is_a_usage_error() -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from service.cli.main import app
-from service.store.migrate import Standing, head_revision, read_schema
+from service.store.migrate import SchemaState, head_revision, read_schema
 from service.store.session import Database
 from tests.support.processes import free_port
 from tests.support.servers import PostgresServer, RedisServer
@@ -70,7 +70,7 @@ def test_down_and_up(run: Run, database_url: str) -> None:
 def test_back_to_nowhere(run: Run) -> None:
     result = run("migrate", "--downgrade", "0815", "--yes")
     assert result.exit_code == 3
-    assert ", 0001, base." in result.output.partition("cannot go back to 0815. Behind it: ")[2]
+    assert ", 0001, base." in result.output.partition("cannot go back to 0815. Older revisions: ")[2]
 
 
 @pytest.mark.one_database
@@ -99,7 +99,7 @@ def test_a_newer_database_that_serves_this_version(run: Run, database_url: str) 
             result.output
         )
     with closing(Database(database_url)) as database:
-        assert read_schema(database).standing is Standing.SERVED
+        assert read_schema(database).state is SchemaState.COMPATIBLE
     assert "a newer version's revision 9999, which serves us" in run("doctor", "--api-only").output
 
 
@@ -149,7 +149,7 @@ class TestUnusable:
             "another driver": (f"postgresql+asyncpg://{secret}@db/keel", "begins with postgresql+asyncpg:"),
             "another database": (f"mysql://{secret}@db/keel", "begins with mysql:"),
             "no URL": (f"{secret}@db/keel", "Write postgresql://user:password@host:5432/database"),
-            "a port that is none": (f"postgresql://{secret}@db:port/keel", "the port is a number"),
+            "a port that is none": (f"postgresql://{secret}@db:port/keel", "the port as a number"),
             "an option that is none": (f"postgresql://{secret}@127.0.0.1:{postgres.port}/keel?x=1", "Check"),
             "a file that is no database": (f"sqlite:///{__file__}", "Move the file away"),
         }

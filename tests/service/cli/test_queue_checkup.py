@@ -25,7 +25,7 @@ def say(state_dir: Path, sqlite_database: Database) -> Say:
 
     def beat(worker: str, queues: str | None) -> None:
         with sqlite_database.write() as session:
-            workers.beat(session, worker, sqlite_database.now(session), "1", WorkerFacts(queues=queues))
+            workers.record_heartbeat(session, worker, sqlite_database.now(session), "1", WorkerFacts(queues=queues))
 
     return beat
 

@@ -45,7 +45,7 @@ def test_properties_that_are_not_the_operators_are_refused_at_start(
     path = tmp_path / "spark.conf"
     monkeypatch.setenv("EVENKEEL_SPARK_PROPERTIES_FILE", str(path))
     path.write_text("spark.sql.extensions somebody.Else\n")
-    with pytest.raises(CliError, match=r"line 1: spark\.sql\.extensions is Evenkeel's to set"):
+    with pytest.raises(CliError, match=r"line 1: spark\.sql\.extensions cannot be set"):
         require_properties(Settings())
     path.write_text("spark.jars.packages a:b:1\n")
     require_properties(Settings())

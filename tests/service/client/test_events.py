@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from service.store.jobs import append_event
+from service.store.events import append_event
 from tests.support import lifecycle
 from tests.support.scripted import answers, breaks_off, scripted
 from tests.support.served import Evenkeel, Served

@@ -44,8 +44,8 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     ("says", "code", "told"),
     [
         ('openjdk version "11.0.1"', 0, "is Java 11; Spark needs 17"),
-        ("no runtime", 0, "gave no version"),
-        ('openjdk version "17.0.1"', 1, "gave no version"),
+        ("no runtime", 0, "printed no version"),
+        ('openjdk version "17.0.1"', 1, "printed no version"),
     ],
 )
 def test_a_java_that_does_not_do_is_told_with_what_to_do(tmp_path: Path, says: str, code: int, told: str) -> None:
@@ -56,9 +56,9 @@ def test_a_java_that_does_not_do_is_told_with_what_to_do(tmp_path: Path, says: s
 
 
 def test_no_java_at_all(tmp_path: Path) -> None:
-    with pytest.raises(JavaError, match="PATH has no java"):
+    with pytest.raises(JavaError, match="no java is on PATH"):
         find_java({"PATH": str(tmp_path)})
-    with pytest.raises(JavaError, match="there is no bin/java in it"):
+    with pytest.raises(JavaError, match="which contains no bin/java"):
         find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)})
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("not a program")

@@ -43,7 +43,7 @@ def test_data_roots_may_be_uris(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings().data_root_names == ("s3a://data/in", Path.home() / "x", "hdfs://namenode:8020/y")
     assert Settings().data_roots == (Path.home() / "x",)
     monkeypatch.setenv("EVENKEEL_DATA_ROOTS", "gs://bucket")
-    with pytest.raises(ValidationError, match="scheme 'gs' is not known"):
+    with pytest.raises(ValidationError, match="scheme 'gs' is not supported"):
         Settings()
 
 
@@ -99,10 +99,10 @@ def test_every_setting_says_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"roots": "ftp://host/x"}, "the scheme 'ftp' is not known"),
+        ({"roots": "ftp://host/x"}, "the scheme 'ftp' is not supported"),
         ({"roots": "s3a://user:hunter2@bucket/x"}, "AWS default chain"),
-        ({"roots": "s3a://bucket/x:/data"}, "commas part the roots"),
-        ({"roots": "/data,s3a://bucket/../x"}, "above its beginning"),
+        ({"roots": "s3a://bucket/x:/data"}, "separate the roots by commas"),
+        ({"roots": "/data,s3a://bucket/../x"}, "above its start"),
         ({"s3_endpoint": "minio:9000"}, "https://minio:9000"),
         ({"s3_endpoint": "http://key:hunter2@minio:9000"}, "host and port"),
         ({"s3_access_key": "hunter2"}, "belong together"),
@@ -141,15 +141,15 @@ def test_urls_that_lead_to_redis(url: str) -> None:
     [
         ("amqp://guest:secret@rabbit//", "'amqp://' is no broker for Evenkeel: use Redis"),
         ("sentinel://:secret@host:26379", "'sentinel://' is no broker"),
-        ("secret", "what was given is no broker"),
+        ("secret", "this value is no broker"),
         ("redis://:sec#ret@host/0", "%23 for #"),
         ("redis://:sec/ret@host:6379/0", "not the URL of one server"),
         ("redis://:secret@host:port/0", "not the URL of one server"),
         ("redis://:secret@a;redis://b", "not the URL of one server"),
-        ("redis://:secret@/0", "no host"),
+        ("redis://:secret@/0", "the host is missing"),
         ("redis://:secret@host/first", "the database of a Redis is a number"),
-        ("redis://:secret@host?timeout=3", "there are no options behind '?'"),
-        ("redis+socket://", "no path of a socket"),
+        ("redis://:secret@host?timeout=3", "options after '?' are not supported"),
+        ("redis+socket://", "path of the socket is missing"),
     ],
 )
 def test_urls_that_do_not_are_refused_without_their_password(url: str, told: str) -> None:
@@ -314,7 +314,7 @@ def test_the_format_of_spark_defaults(tmp_path: Path) -> None:
     ],
 )
 def test_what_evenkeel_depends_on_is_refused_by_name(tmp_path: Path, key: str, reason: str) -> None:
-    with pytest.raises(SparkPropertiesError, match=f"line 2: {key} is Evenkeel's to set: .*{reason}"):
+    with pytest.raises(SparkPropertiesError, match=f"line 2: {key} cannot be set: .*{reason}"):
         read_properties(write(tmp_path, f"\n{key} true\n"))
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from service.config.settings import DatabaseSettings
-from service.store.session import CommitUnknownError, Database, Fault, bound, fault_of, take_any_time
+from service.store.session import CommitUnknownError, Database, Fault, fault_of, limit_answers, remove_time_limits
 from tests.support.databases import PostgresDatabases
 from tests.support.servers import PostgresServer, running_postgres
 
@@ -68,7 +68,7 @@ def test_a_statement_is_given_up(server: PostgresServer, database_with_deadline:
             session.execute(text("SELECT 1"))
 
     error = error_of(server, read)
-    assert "the server gave no answer for 2.1 s" in str(error)
+    assert "the server did not answer for 2.1 s" in str(error)
     assert fault_of(error) is Fault.LOST
 
 
@@ -86,11 +86,11 @@ def test_what_may_take_its_time_does(postgres_databases: PostgresDatabases) -> N
     sleep = text("SELECT pg_sleep(1)")
     unlimited = DatabaseSettings(statement_timeout_seconds=0)
     with postgres_databases.new() as url, closing(Database(url, connections=1, settings=unlimited)) as database:
-        bound(database.engine, 0.3)
+        limit_answers(database.engine, 0.3)
         with database.read() as session:
-            take_any_time(session.connection())
+            remove_time_limits(session.connection())
             session.execute(sleep)
-        with pytest.raises(OperationalError, match=r"no answer for 0\.3 s"), database.read() as session:
+        with pytest.raises(OperationalError, match=r"did not answer for 0\.3 s"), database.read() as session:
             session.execute(sleep)
         with database.read() as session:
             session.execute(text("SELECT 1"))

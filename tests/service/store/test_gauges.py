@@ -8,7 +8,7 @@ from sqlalchemy import event, update
 
 from service.contract.enums import JobStatus, Queue
 from service.store import leases
-from service.store.jobs import owe_message
+from service.store.events import add_message
 from service.store.session import Database
 from service.store.tables import JobRow
 from service.store.workers import JobGauges, read_gauges
@@ -49,7 +49,7 @@ def test_the_oldest_of_each_queue(database: Database, clock: ManualClock, add_jo
     add_job("an explanation", kind="explain")
     with database.write() as session:
         assert leases.claim(session, "0", "w", clock.ms, 1_000)
-        owe_message(session, job_id="1", tenant="default", now=clock.ms)
+        add_message(session, job_id="1", tenant="default", now=clock.ms)
     found = gauges(database, clock.ms)
     assert non_zero(found) == {("PLANNING", "short"): 1, ("QUEUED", "short"): 1, ("QUEUED", "long"): 2}
     assert (dict(found.oldest_queued_at), found.outbox) == ({"short": 102, "long": 101}, 1)

@@ -29,9 +29,9 @@ def test_two_who_ask_at_once_are_told_the_same(database: Database) -> None:
 def test_it_becomes_another_one(database: Database) -> None:
     with database.write() as session:
         first = installation.ensure_id(session)
-        installation.become(session, None)
+        installation.set_id(session, None)
         assert installation.find_id(session) is None
         assert installation.ensure_id(session) != first
-        installation.become(session, "known")
+        installation.set_id(session, "known")
     with database.write() as session:
         assert installation.ensure_id(session) == "known"

@@ -9,7 +9,8 @@ from sqlalchemy import update
 
 from service.contract.enums import JobStatus
 from service.store import jobs, leases, transitions
-from service.store.jobs import JobFilter, JobPosition, NewJob, events_after
+from service.store.events import events_after
+from service.store.jobs import JobFilter, JobPosition, NewJob
 from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support.clocks import ManualClock

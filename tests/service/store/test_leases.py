@@ -17,8 +17,7 @@ from service.contract.enums import AttemptStatus, JobStatus, Queue
 from service.contract.job import SPEC_VERSION
 from service.contract.reports import Progress
 from service.store import leases
-from service.store.jobs import attempts_of
-from service.store.leases import Claim
+from service.store.attempts import Claim, attempts_of
 from service.store.session import Database
 from service.store.streaming_state import find_stream
 from service.store.tables import JobEventRow, JobRow
@@ -141,10 +140,10 @@ def test_standings_leave_out_lost_claims(database: Database, clock: ManualClock,
         )
     lose(database, "c")
     with database.read() as session:
-        found = leases.standings(session, [running, cancelled, lost])
+        found = leases.claim_states(session, [running, cancelled, lost])
     assert found == {
-        running: leases.Standing(JobStatus.PLANNING, False),
-        cancelled: leases.Standing(JobStatus.CANCELLING, True),
+        running: leases.ClaimState(JobStatus.PLANNING, False),
+        cancelled: leases.ClaimState(JobStatus.CANCELLING, True),
     }
 
 
@@ -272,9 +271,9 @@ def test_a_job_that_a_newer_version_moved_on_is_not_ours_any_more(
     status, error = AttemptStatus.CANCELLED, problems.handed_back("w1")
     with database.write() as session:
         assert leases.hand_back(session, claim, clock.ms, status=status, error=error) is JobStatus.QUEUED
-        assert leases.handed_back(session, claim, status=status, error=error) is JobStatus.QUEUED
+        assert leases.outcome_of_hand_back(session, claim, status=status, error=error) is JobStatus.QUEUED
         session.execute(update(JobRow).values(status="PAUSED"))
-        assert leases.handed_back(session, claim, status=status, error=error) is None
+        assert leases.outcome_of_hand_back(session, claim, status=status, error=error) is None
 
 
 def test_what_a_newer_version_stored_is_left_to_it(database: Database, job_id: str) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import update
 from service.store import leases, workers
 from service.store.session import Database
 from service.store.tables import JobRow, WorkerRow
-from service.store.workers import WorkerFacts, deaf_workers, free_slots, queues_listened_to
+from service.store.workers import WorkerFacts, free_slots, queues_listened_to, unresponsive_workers
 from tests.support.clocks import ManualClock
 
 
@@ -19,7 +19,7 @@ def beat(
 ) -> None:
     facts = WorkerFacts(queues=queues, concurrency=concurrency, spark_state=spark)
     with database.write() as session:
-        workers.beat(session, worker, database.now(session), "1", facts)
+        workers.record_heartbeat(session, worker, database.now(session), "1", facts)
 
 
 def listened(database: Database, since: int) -> frozenset[str]:
@@ -83,7 +83,7 @@ class TestDeafWorkers:
         """A worker with two slots that has started, and a job that then waits for ten seconds."""
         facts = WorkerFacts(queues="short", concurrency=2, spark_state="ready")
         with database.write() as session:
-            workers.beat(session, "w1", clock.ms, "1", facts)
+            workers.record_heartbeat(session, "w1", clock.ms, "1", facts)
         add_job("waits")
         clock.ms += 10_000
 
@@ -91,7 +91,7 @@ class TestDeafWorkers:
         self, database: Database, clock: ManualClock, waited: int = 10_000, most_running: int = 0
     ) -> list[str]:
         with database.read() as session:
-            return list(deaf_workers(session, "1", 0, clock.ms - waited, most_running))
+            return list(unresponsive_workers(session, "1", 0, clock.ms - waited, most_running))
 
     def take(self, database: Database, clock: ManualClock, job_id: str) -> None:
         with database.write() as session:

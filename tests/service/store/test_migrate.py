@@ -14,7 +14,7 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import OperationalError
 
 from service.store import migrate, workers
-from service.store.migrate import SchemaMismatchError, Standing
+from service.store.migrate import SchemaMismatchError, SchemaState
 from service.store.session import Database
 from service.store.tables import Base
 from tests.support import lifecycle
@@ -91,15 +91,15 @@ def tables(database: Database) -> set[str]:
 
 @pytest.mark.not_quick
 def test_upgrade_makes_the_declared_tables(empty_database: Database) -> None:
-    assert migrate.upgrade(empty_database).standing is Standing.EMPTY
-    assert migrate.read_schema(empty_database) == migrate.Schema(migrate.head_revision(), Standing.CURRENT)
+    assert migrate.upgrade(empty_database).state is SchemaState.EMPTY
+    assert migrate.read_schema(empty_database) == migrate.Schema(migrate.head_revision(), SchemaState.CURRENT)
     assert migrate.check_drift(empty_database) == []
     migrate.require_current(empty_database)
 
 
 def test_upgrade_is_repeatable(empty_database: Database) -> None:
     migrate.upgrade(empty_database)
-    assert migrate.upgrade(empty_database).standing is Standing.CURRENT
+    assert migrate.upgrade(empty_database).state is SchemaState.CURRENT
     migrate.require_current(empty_database)
 
 
@@ -122,7 +122,7 @@ def test_every_difference_is_drift(empty_database: Database, change: str) -> Non
 @pytest.mark.not_quick
 def test_each_revision_can_be_taken_back_and_applied_again(empty_database: Database) -> None:
     migrate.upgrade(empty_database)
-    for revision in migrate._behind(migrate.head_revision()):
+    for revision in migrate._older(migrate.head_revision()):
         migrate.downgrade(empty_database, revision)
         assert migrate.current_revision(empty_database) == (None if revision == "base" else revision)
         if revision == "base":
@@ -148,7 +148,7 @@ def test_there_is_no_way_back_to_what_is_not_behind(empty_database: Database, su
     for revision in ("0009", "", "head", "0001; DROP TABLE jobs"):
         with subtests.test(revision=revision):
             migrate.upgrade(empty_database)
-            with pytest.raises(SchemaMismatchError, match=r"Behind it: .*0001, base"):
+            with pytest.raises(SchemaMismatchError, match=r"Older revisions: .*0001, base"):
                 migrate.downgrade(empty_database, revision)
             migrate.require_current(empty_database)
 
@@ -163,7 +163,7 @@ def test_an_empty_database_is_refused_with_what_to_do(empty_database: Database) 
 def test_an_older_database_is_refused_with_what_to_do(empty_database: Database) -> None:
     migrate.upgrade(empty_database)
     migrate.downgrade(empty_database, "0001")
-    assert migrate.read_schema(empty_database).standing is Standing.BEHIND
+    assert migrate.read_schema(empty_database).state is SchemaState.OUTDATED
     with pytest.raises(SchemaMismatchError, match=r"is at revision 0001.*run `evenkeel migrate`"):
         migrate.require_current(empty_database)
 
@@ -174,7 +174,7 @@ def test_a_newer_database_that_serves_this_code_is_accepted(
     migrate.upgrade(empty_database)
     newer_release(empty_database, True)
     migrate.require_current(empty_database)
-    assert migrate.upgrade(empty_database) == migrate.Schema(NEXT, Standing.SERVED)
+    assert migrate.upgrade(empty_database) == migrate.Schema(NEXT, SchemaState.COMPATIBLE)
     assert migrate.current_revision(empty_database) == NEXT
     job_id = lifecycle.insert(empty_database)
     lifecycle.claim(empty_database, job_id)
@@ -202,7 +202,7 @@ def test_processes_upgrade_at_once(url: str) -> None:
     script = (
         "import sys; from service.store.migrate import upgrade; from service.store.session import Database;"
         "database = Database(sys.argv[1]); print('here', flush=True); sys.stdin.readline();"
-        "print(upgrade(database).standing)"
+        "print(upgrade(database).state)"
     )
     command = [sys.executable, "-c", script, url]
     found = sorted(each.strip() for each in outputs_at_once([command] * 2, ROOT, 60))
@@ -232,7 +232,7 @@ def test_a_migration_lets_others_at_a_table_that_it_cannot_have_yet(
             backup.close()
 
         if move == "upgrade":
-            assert migrate.upgrade(database, pause=let_others).standing is Standing.BEHIND
+            assert migrate.upgrade(database, pause=let_others).state is SchemaState.OUTDATED
             assert migrate.check_drift(database) == []
         else:
             migrate.downgrade(database, "0001", pause=let_others)

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 
-from service.store.session import RESTED_SECONDS, check_before_use
+from service.store.session import IDLE_SECONDS, check_on_checkout
 from tests.support.databases import PostgresDatabases
 from tests.support.servers import PostgresServer
 
@@ -33,7 +33,7 @@ def engine(postgres_databases: PostgresDatabases, watch: Watch) -> Iterator[Engi
     """Of one connection."""
     with postgres_databases.new() as url:
         engine = create_engine(url, pool_size=1, max_overflow=0)
-        check_before_use(engine, watch)
+        check_on_checkout(engine, watch)
         yield engine
         engine.dispose()
 
@@ -59,13 +59,13 @@ def pings(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def test_one_that_was_used_lately_is_not_asked(engine: Engine, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     first, asked = process(engine), pings(engine, monkeypatch)
-    watch.seconds += RESTED_SECONDS
+    watch.seconds += IDLE_SECONDS
     assert (process(engine), len(asked)) == (first, 0)
-    watch.seconds += 1.001 * RESTED_SECONDS
+    watch.seconds += 1.001 * IDLE_SECONDS
     assert (process(engine), len(asked)) == (first, 1)
 
 
-@pytest.mark.parametrize("rest", [0.0, 10 * RESTED_SECONDS])
+@pytest.mark.parametrize("rest", [0.0, 10 * IDLE_SECONDS])
 def test_one_that_the_server_ended_is_not_used(
     engine: Engine, watch: Watch, postgres: PostgresServer, rest: float
 ) -> None:

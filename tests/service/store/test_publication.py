@@ -20,8 +20,7 @@ from service.contract.reports import (
     SkewReport,
     StageMetrics,
 )
-from service.store.jobs import attempts_of
-from service.store.leases import Claim
+from service.store.attempts import Claim, attempts_of
 from service.store.publication import (
     AttemptMetrics,
     Ending,

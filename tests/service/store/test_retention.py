@@ -6,8 +6,9 @@ import pytest
 from sqlalchemy import event, select, update
 
 from service.contract.enums import LEASED, TERMINAL, JobStatus
-from service.store import maintenance
-from service.store.jobs import append_event, remember_idempotency_key
+from service.store import idempotency, maintenance
+from service.store.events import append_event
+from service.store.idempotency import save_idempotency_key
 from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
 from tests.support.clocks import ManualClock
@@ -39,7 +40,7 @@ def test_the_oldest_go_first_with_all_that_hangs_on_them(database: Database, add
     with database.write() as session:
         append_event(session, job_id="job-0", tenant="default", now=1, type="plan", data={})
         session.add(OutboxRow(job_id="job-0", tenant="default", created_at=1))
-        remember_idempotency_key(session, tenant="default", key="k", payload_sha256="", job_id="job-0", now=1)
+        save_idempotency_key(session, tenant="default", key="k", payload_sha256="", job_id="job-0", now=1)
     with database.write() as session:
         gone = maintenance.remove_jobs(session, before=104, since=0, limit=3)
     assert {(job.job_id, job.finished_at, job.had_result, job.bytes) for job in gone} == {
@@ -60,7 +61,7 @@ def test_a_live_job_is_never_touched(database: Database, add_job: AddJob, status
         session.execute(update(JobRow).values(result_path="job/attempt-1"))
     with database.write() as session:
         assert maintenance.remove_jobs(session, before=1_000, since=0, limit=10) == []
-        assert maintenance.forget_results(session, before=1_000, since=0, limit=10) == []
+        assert maintenance.remove_results(session, before=1_000, since=0, limit=10) == []
         assert maintenance.count_expired(session, 1_000, 1_000) == maintenance.Expired(0, 0, 0)
 
 
@@ -79,12 +80,12 @@ def test_a_result_goes_once_and_the_job_stays(database: Database, add_job: AddJo
     end(database, add_job("failed"), at=100, status=JobStatus.FAILED)
     with database.write() as session:
         assert maintenance.count_expired(session, None, 102) == maintenance.Expired(0, 2, 200)
-        gone = maintenance.forget_results(session, before=102, since=0, limit=10)
+        gone = maintenance.remove_results(session, before=102, since=0, limit=10)
         assert sorted(job.job_id for job in gone) == ["job-0", "job-1"]
-        assert maintenance.forget_results(session, before=102, since=0, limit=10) == []
+        assert maintenance.remove_results(session, before=102, since=0, limit=10) == []
         assert maintenance.count_expired(session, None, 102) == maintenance.Expired(0, 0, 0)
     with database.read() as session:
-        lost = {row.id for row in session.scalars(select(JobRow)) if maintenance.has_lost_its_result(row)}
+        lost = {row.id for row in session.scalars(select(JobRow)) if maintenance.has_lost_result(row)}
     assert lost == {"job-0", "job-1"}
     with database.write() as session:
         without = maintenance.remove_jobs(session, before=101, since=0, limit=10)
@@ -103,7 +104,7 @@ def test_keys_go_when_their_time_is_over(database: Database, add_job: AddJob) ->
             )
             session.add(row)
     with database.write() as session:
-        assert [maintenance.remove_expired_keys(session, 103, limit=3) for _ in range(3)] == [3, 1, 0]
+        assert [idempotency.remove_expired_keys(session, 103, limit=3) for _ in range(3)] == [3, 1, 0]
         assert list(session.scalars(select(IdempotencyKeyRow.key))) == ["k4"]
 
 
@@ -131,7 +132,7 @@ def test_the_oldest_are_found_by_the_index_on_their_ends(sqlite_database: Databa
     event.listen(sqlite_database.engine, "before_cursor_execute", listen)
     with sqlite_database.write() as session:
         maintenance.remove_jobs(session, before=1, since=0, limit=10)
-        maintenance.forget_results(session, before=1, since=0, limit=10)
+        maintenance.remove_results(session, before=1, since=0, limit=10)
     changes = [statement for statement in seen if "DELETE" in statement or "UPDATE" in statement]
     assert len(changes) == 2
     with sqlite_database.read() as session:

@@ -11,7 +11,8 @@ from service.contract import problems
 from service.contract.enums import AttemptStatus, JobStatus
 from service.contract.problems import Problem
 from service.store import leases
-from service.store.jobs import attempts_of, crashed_attempts, events_after
+from service.store.attempts import attempts_of, crashed_attempts
+from service.store.events import events_after
 from service.store.maintenance import Sweep, sweep
 from service.store.publication import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, Ending, publish_or_retry
 from service.store.session import Database
@@ -42,7 +43,7 @@ def fails(
 
 def swept(database: Database) -> Sweep:
     with database.write() as session:
-        return sweep(session, database.now(session), ring_again_ms=30_000, free={"short": 2})
+        return sweep(session, database.now(session), announce_again_ms=30_000, free={"short": 2})
 
 
 def ends_of(database: Database, job_id: str) -> list[str]:
@@ -60,12 +61,12 @@ def test_it_waits_longer_each_time_and_fails_at_last(
         row = row_of(database, job_id)
         assert (row.status, row.next_run_at, row.error, row.lease_owner) == ("QUEUED", clock.ms + pause, None, None)
         clock.ms += pause - 1
-        assert swept(database).ring == []
+        assert swept(database).announce == []
         assert lifecycle.try_claim(database, job_id, lease_ms=LEASE) is None, "it waits for its pause to end"
         with database.write() as session:
             assert leases.oldest_waiting(session, {"short"}) is None
         clock.ms += 1
-        assert swept(database).ring == [(job_id, "short")]
+        assert swept(database).announce == [(job_id, "short")]
     assert fails(database, job_id) is JobStatus.FAILED
     assert (row_of(database, job_id).error or {})["code"] == "storage_unavailable"
     assert ends_of(database, job_id) == ["FAILED"] * 3
@@ -141,7 +142,7 @@ def test_a_clock_that_goes_back_keeps_nobody_waiting(
     job_id = add_job("a", failure_retries=1, timeout_ms=0)
     assert fails(database, job_id) is JobStatus.QUEUED
     clock.ms -= 86_400_000
-    assert (job_id, "short") in swept(database).ring
+    assert (job_id, "short") in swept(database).announce
     assert lifecycle.try_claim(database, job_id, lease_ms=LEASE) is not None
 
 

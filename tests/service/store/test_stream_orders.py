@@ -11,8 +11,7 @@ from sqlalchemy import select, update
 from service.contract.enums import Mode
 from service.contract.reports import Progress
 from service.store import leases, streaming_jobs
-from service.store.jobs import attempts_of
-from service.store.leases import Claim
+from service.store.attempts import Claim, attempts_of
 from service.store.maintenance import sweep
 from service.store.session import Database
 from service.store.tables import JobEventRow, JobRow, OutboxRow
@@ -69,7 +68,7 @@ class TestStopping:
         row = lifecycle.row_of(database, stream_id)
         assert (row.version, row.updated_at, row.stop_requested_at) == (version + 1, clock.ms, clock.ms)
         assert stream_of(database, stream_id).stopped_because == "stopped"
-        due = writing(database, lambda session, now: streaming_jobs.due_streams(session, now, 5))
+        due = writing(database, lambda session, now: streaming_jobs.queue_due_streams(session, now, 5))
         assert due == [(other, "short")]
 
     @pytest.mark.parametrize("status", ["CANCELLING", "CANCELLED", "FAILED", "PAUSED"])
@@ -151,9 +150,9 @@ class TestGoingOn:
         for number in range(4):
             held = opened(database, add_job(f"due-{number}", mode=Mode.INCREMENTAL))
             assert rest(database, held, "caught_up", next_run_at=clock.ms + 100 + number)
-        assert writing(database, lambda session, now: streaming_jobs.due_streams(session, now, 9)) == []
+        assert writing(database, lambda session, now: streaming_jobs.queue_due_streams(session, now, 9)) == []
         clock.ms += 102
-        found = at_once(*[lambda: writing(database, lambda s, now: streaming_jobs.due_streams(s, now, 2))] * 4)
+        found = at_once(*[lambda: writing(database, lambda s, now: streaming_jobs.queue_due_streams(s, now, 2))] * 4)
         assert sorted(job for some in found for job in some) == [(f"due-{number}", "short") for number in range(3)]
         assert [lifecycle.row_of(database, f"due-{number}").status for number in range(4)] == ["QUEUED"] * 3 + [
             "STOPPED"
@@ -163,8 +162,8 @@ class TestGoingOn:
         assert (queued.stopped_because, queued.updated_at) == (None, clock.ms)
         assert (resting.stopped_because, resting.updated_at) == ("caught_up", clock.ms - 102)
         clock.ms += 1
-        swept = writing(database, lambda session, now: sweep(session, now, ring_again_ms=10_000, free={}))
-        assert swept.ring == [("due-3", "short")]
+        swept = writing(database, lambda session, now: sweep(session, now, announce_again_ms=10_000, free={}))
+        assert swept.announce == [("due-3", "short")]
         again = lifecycle.claim(database, "due-3")
         assert (again.started_at, again.remaining_ms) == (clock.ms, 60_000)
 
@@ -183,7 +182,7 @@ class TestGoingOn:
             return 0
 
         def by_clock() -> int:
-            return len(writing(database, lambda session, now: streaming_jobs.due_streams(session, now, 5)))
+            return len(writing(database, lambda session, now: streaming_jobs.queue_due_streams(session, now, 5)))
 
         assert sum(at_once(by_hand, by_clock)) == 1
         with database.read() as session:

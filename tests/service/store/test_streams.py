@@ -15,8 +15,8 @@ from service.config.settings import DatabaseSettings
 from service.contract import problems
 from service.contract.enums import AttemptStatus, JobStatus, Mode
 from service.store import jobs, leases, streaming_jobs, transitions
-from service.store.jobs import attempts_of, events_after
-from service.store.leases import Claim
+from service.store.attempts import Claim, attempts_of
+from service.store.events import events_after
 from service.store.maintenance import Sweep
 from service.store.session import Database
 from service.store.streaming_jobs import BatchFacts, BatchMeasures
@@ -122,13 +122,24 @@ class TestBatches:
     def test_versions_that_it_follows_stay_beside_what_is_measured(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         told = [{"table": "u", "version": 2}]
-        assert writing(database, lambda session, now: streaming_jobs.note_followed(session, held, 1, told, now))
+        assert writing(
+            database,
+            lambda session, now: streaming_jobs.save_stream_metric(
+                session, held, 1, streaming_jobs.FOLLOWED, told, now
+            ),
+        )
         measures = [BatchMeasures(0, 5, {"rows": 5})]
         assert writing(database, lambda session, now: streaming_jobs.measure_batches(session, held, 1, measures, now))
         assert stream_of(database, stream_id).metrics == {"rows": 5, streaming_jobs.FOLLOWED: told}
-        assert not writing(database, lambda session, now: streaming_jobs.note_followed(session, held, 2, [], now))
+        assert not writing(
+            database,
+            lambda session, now: streaming_jobs.save_stream_metric(session, held, 2, streaming_jobs.FOLLOWED, [], now),
+        )
         late = replace(held, fence=held.fence - 1)
-        assert not writing(database, lambda session, now: streaming_jobs.note_followed(session, late, 1, [], now))
+        assert not writing(
+            database,
+            lambda session, now: streaming_jobs.save_stream_metric(session, late, 1, streaming_jobs.FOLLOWED, [], now),
+        )
 
     def test_rows_are_counted_once(self, database: Database, clock: ManualClock, stream_id: str) -> None:
         held = opened(database, stream_id)
@@ -255,7 +266,9 @@ class TestBatches:
         def note(held: Claim, files: int, generation: int = 1) -> bool:
             return writing(
                 database,
-                lambda session, now: streaming_jobs.note_backlog(session, held, generation, {"files": files}, now),
+                lambda session, now: streaming_jobs.save_stream_metric(
+                    session, held, generation, streaming_jobs.BACKLOG, {"files": files}, now
+                ),
             )
 
         held = opened(database, stream_id)
@@ -282,7 +295,7 @@ class TestRest:
         assert (row.finished_at, row.next_run_at) == (None, clock.ms + 100)
         with database.read() as session:
             assert [attempt.status for attempt in attempts_of(session, stream_id)] == [AttemptStatus.STOPPED.value]
-            assert streaming_jobs.is_at_rest(session, held)
+            assert streaming_jobs.is_stopped(session, held)
             last = events_after(session, stream_id, 0, 99)[-1]
         assert (last.type, last.data) == ("status", {"status": "STOPPED", "attempt": 1})
         found = stream_of(database, stream_id)
@@ -311,7 +324,7 @@ class TestRest:
         held = opened(database, stream_id)
         stop(database, stream_id)
         with database.read() as session:
-            standing = leases.standings(session, [held])[held]
+            standing = leases.claim_states(session, [held])[held]
         assert (standing.status, standing.stop_requested) == (JobStatus.STOPPING, True)
         assert rest(database, held, "caught_up", next_run_at=clock.ms + 100)
         assert lifecycle.row_of(database, stream_id).next_run_at is None

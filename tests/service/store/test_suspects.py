@@ -5,7 +5,7 @@ from __future__ import annotations
 from service.contract import problems
 from service.contract.enums import AttemptStatus, Mode, Queue
 from service.store import leases, streaming_jobs
-from service.store.jobs import holds_for, is_at_last_chance, is_suspect
+from service.store.attempts import is_on_last_attempt, is_suspect, is_true_for
 from service.store.session import Database
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
@@ -26,8 +26,8 @@ def told(database: Database, job_id: str) -> tuple[bool, bool]:
     """Whether it is a suspect, and at its last chance. Never are those that lost nothing, or are not there."""
     with database.read() as session:
         for other in ("unharmed", "gone"):
-            assert not holds_for(session, other, is_suspect())
-        return holds_for(session, job_id, is_suspect()), holds_for(session, job_id, is_at_last_chance())
+            assert not is_true_for(session, other, is_suspect())
+        return is_true_for(session, job_id, is_suspect()), is_true_for(session, job_id, is_on_last_attempt())
 
 
 def test_losses_make_a_suspect_and_the_last_but_one_its_last_chance(database: Database, add_job: AddJob) -> None:
@@ -63,5 +63,5 @@ def test_those_apart_wait_and_younger_ones_do_not(database: Database, clock: Man
 
     with database.write() as session:
         assert leases.oldest_waiting(session, QUEUES) == "last"
-        assert leases.oldest_waiting(session, QUEUES, apart=is_at_last_chance()) == "suspect"
-        assert leases.oldest_waiting(session, QUEUES, apart=is_suspect()) == "fresh"
+        assert leases.oldest_waiting(session, QUEUES, excluded=is_on_last_attempt()) == "suspect"
+        assert leases.oldest_waiting(session, QUEUES, excluded=is_suspect()) == "fresh"

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from tests.support.processes import wait_for
 from workers.jobs.attempt import Attempt, AttemptStopped, RunningAttempts, StopReason
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from tests.support.clocks import ManualSeconds
 from workers.driver.driver import Driver, Executors
 from workers.jobs.attempt import Attempt, RunningAttempts, StopReason

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from service.store.attempts import Claim
 from service.store.jobs import EXPLAIN, RUN
-from service.store.leases import Claim
 from workers.jobs.admission import ExplanationSlots
 from workers.jobs.attempt import AbandonedPlannings
 

@@ -19,7 +19,7 @@ from service.contract.problems import SpecError
 from service.data.files import find_table_files
 from service.data.roots import StoreUnavailableError, roots_of
 from service.sql.types.data_types import BIGINT, Field, Schema
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.tables import JobRow
 from tests.support.bench import Bench
 from tests.support.object_store import running_object_store

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import structlog
 
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from tests.support.hanging import silent_gateway
 from tests.support.processes import wait_for
 from workers.jobs.attempt import AbandonedPlannings, Attempt, AttemptStopped, StopReason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from tests.support.attempt_directories import attempts_left, write_attempts
 from workers.jobs.results import relative_path, remove_attempt, remove_older_attempts
 

@@ -9,7 +9,7 @@ from pydantic import ByteSize
 
 from service.config.settings import LimitSettings
 from service.contract import problems
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.publication import Ending
 from tests.support.bench import Bench, SharedDriver
 from tests.support.drivers import Cancelled
@@ -109,7 +109,9 @@ def test_a_result_that_is_too_large_ends_its_job(bench: Bench) -> None:
 def test_one_that_is_found_too_large_at_its_end_is_not_kept(bench: Bench) -> None:
     settings = bench.settings
     settings.limits = LimitSettings(result_bytes=ByteSize(1))
-    runner = JobRunner(settings, bench.database, SharedDriver(bench.driver), bench.running_attempts, "w1", bench.ring)
+    runner = JobRunner(
+        settings, bench.database, SharedDriver(bench.driver), bench.running_attempts, "w1", bench.announce
+    )
     job_id = bench.submit({**ENDLESS, "sql": "SELECT a.v AS v FROM a LIMIT 1"})
     runner.run(job_id)
     job = bench.job(job_id)

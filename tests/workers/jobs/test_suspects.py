@@ -10,8 +10,7 @@ import pytest
 from service.contract import problems
 from service.contract.enums import AttemptStatus, Mode, Queue
 from service.store import leases, streaming_jobs
-from service.store.jobs import is_at_last_chance, is_suspect
-from service.store.leases import Claim
+from service.store.attempts import Claim, is_on_last_attempt, is_suspect
 from service.store.session import Database
 from tests.support import lifecycle
 from tests.support.processes import wait_for
@@ -21,7 +20,7 @@ from workers.jobs.planning import PlanningThreads
 
 pytestmark = pytest.mark.one_database
 
-LAST_CHANCES, ALL = str(is_at_last_chance()), str(is_suspect())
+LAST_CHANCES, ALL = str(is_on_last_attempt()), str(is_suspect())
 
 
 def claimed(database: Database, job_id: str, crashes: int, queue: Queue = Queue.SHORT) -> Claim:

@@ -64,10 +64,10 @@ class Line:
         self.listeners.append(process)
         return process
 
-    def ring(self, *job_ids: str, queue: str = "short") -> None:
+    def announce(self, *job_ids: str, queue: str = "short") -> None:
         """Rings until the broker takes each message."""
         for job_id in job_ids:
-            wait_for(f"the broker to take {job_id}", partial(self.dispatcher.ring, [job_id], queue))
+            wait_for(f"the broker to take {job_id}", partial(self.dispatcher.announce, [job_id], queue))
 
     def wait(self, *job_ids: str, seconds: float = 60) -> None:
         """Waits until all of them have come."""
@@ -119,8 +119,8 @@ def client(line: Line) -> Iterator[redis.Redis]:
 
 
 def test_both_queues_are_heard_and_every_key_has_the_prefix(line: Line, client: redis.Redis) -> None:
-    line.ring("a1")
-    line.ring("a2", queue="long")
+    line.announce("a1")
+    line.announce("a2", queue="long")
     line.wait("a1", "a2")
     assert client.keys(f"{PREFIX}*")
     assert sorted(client.keys("*")) == sorted(client.keys(f"{PREFIX}*"))
@@ -133,7 +133,7 @@ def test_a_message_of_the_next_version_is_understood(line: Line) -> None:
 
 
 def test_what_is_no_message_of_ours_is_dropped_and_ends_nobody(line: Line, client: redis.Redis) -> None:
-    line.ring("good")
+    line.announce("good")
     line.wait("good")
     line.dispatcher._celery.send_task("unknown", args=["x"], queue="evenkeel")
     line.dispatcher._celery.send_task(RUN_JOB, args=["x"], queue="evenkeel", serializer="pickle")
@@ -146,7 +146,7 @@ def test_what_is_no_message_of_ours_is_dropped_and_ends_nobody(line: Line, clien
     garbage = ["nonsense", "\udcff", "null", json.dumps({**envelope, "body": "bnVsbA=="}), json.dumps(envelope)]
     for text in garbage:
         client.lpush(f"{PREFIX}evenkeel", text.encode(errors="surrogateescape"))
-    line.ring("c1")
+    line.announce("c1")
     line.wait("c1")
     assert [process.poll() for process in line.listeners] == [None]
     # A task may come before the word that its message was taken reaches the broker.
@@ -156,10 +156,10 @@ def test_what_is_no_message_of_ours_is_dropped_and_ends_nobody(line: Line, clien
 
 
 def test_a_busy_worker_keeps_no_messages_from_others(line: Line, client: redis.Redis) -> None:
-    line.ring("wait-1", "wait-2")
+    line.announce("wait-1", "wait-2")
     line.wait("wait-1", "wait-2")
-    line.ring("d1", "d2")
-    line.ring("d3", queue="long")
+    line.announce("d1", "d2")
+    line.announce("d3", queue="long")
     # What it wrongly took, it would have taken by the time that a listener needs to start.
     short = line.listen("short")
     line.wait("d1", "d2")
@@ -173,29 +173,29 @@ def test_a_busy_worker_keeps_no_messages_from_others(line: Line, client: redis.R
 
 def test_a_flushed_redis_goes_on(line: Line, client: redis.Redis) -> None:
     client.flushall()
-    line.ring("e1")
-    line.ring("e2", queue="long")
+    line.announce("e1")
+    line.announce("e2", queue="long")
     line.wait("e1", "e2")
 
 
 def test_a_frozen_redis_costs_one_caller_its_time(line: Line) -> None:
     line.server.freeze()
     try:
-        assert line.dispatcher.ring(["f1"], "short") == ()
+        assert line.dispatcher.announce(["f1"], "short") == ()
         started = time.process_time()
-        assert [line.dispatcher.ring(["f1"], "short") for _ in range(100)] == [()] * 100
+        assert [line.dispatcher.announce(["f1"], "short") for _ in range(100)] == [()] * 100
         assert time.process_time() - started < 1
     finally:
         line.server.thaw()
-    line.ring("f2")
+    line.announce("f2")
     line.wait("f2")
 
 
 def test_a_redis_that_was_away_is_found_again(line: Line) -> None:
     line.server.stop(signal.SIGKILL)
-    assert line.dispatcher.ring(["g1"], "short") == ()
+    assert line.dispatcher.announce(["g1"], "short") == ()
     line.server.start()
-    line.ring("g2")
+    line.announce("g2")
     line.wait("g2")
     assert [process.poll() for process in line.listeners] == [None]
 
@@ -219,14 +219,14 @@ def test_a_worker_tells_an_impostor_nothing_and_goes_on_behind_tls(line: Line, t
         with a_line(tmp_path, line.server, {**files, "BROKER_URL": url, "BROKER_KEY_PREFIX": "tls:"}) as own:
             own.start()
             wait_for("its word", lambda: own.log.exists() and "CERTIFICATE_VERIFY_FAILED" in own.log.read_text(), 60)
-            assert own.dispatcher.ring(["h1"], "short") == ()
+            assert own.dispatcher.announce(["h1"], "short") == ()
             assert front.heard == b""
             front.context = server_context(ca.issue_cert("localhost"))
-            own.ring("h2", queue="long")
+            own.announce("h2", queue="long")
             own.wait("h2")
             assert own.came() == ["h2"]
             burst = [f"h{number}" for number in range(3, 203)]
-            own.ring(*burst)
+            own.announce(*burst)
             own.wait(*burst)
             said = own.log.read_text()
     assert f"Cannot connect to rediss://:**@localhost:{front.port}/0: " in said

@@ -87,7 +87,7 @@ class Listener:
         """One message to each queue; gives their ids."""
         ids = [f"short-{number}", f"long-{number}"]
         for job_id in ids:
-            wait_for("the broker", lambda: self.dispatcher.ring([job_id], job_id.partition("-")[0]))  # noqa: B023
+            wait_for("the broker", lambda: self.dispatcher.announce([job_id], job_id.partition("-")[0]))  # noqa: B023
         return ids
 
     def has(self, ids: list[str]) -> Callable[[], bool]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from tests.support.drivers import Hung
 from tests.support.processes import start_python, wait_for
 from workers.jobs.attempt import Attempt, RunningAttempts, StopReason

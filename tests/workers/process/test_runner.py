@@ -19,7 +19,8 @@ from service.contract import problems
 from service.contract.enums import AttemptStatus, JobStatus
 from service.contract.reports import EstimateReport, PlanReport, RunFigures, SkewReport
 from service.store import leases
-from service.store.jobs import EXPLAIN, attempts_of
+from service.store.attempts import attempts_of
+from service.store.jobs import EXPLAIN
 from service.store.publication import Ending, report_of
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobEventRow, JobRow, PlanRow, StageMetricsRow
@@ -147,7 +148,7 @@ def run_flaky(bench: Bench, job_id: str, lost: Mapping[int, Exception]) -> list[
     database = Flaky(bench.settings.database_url, lost)
     settings, drivers = bench.settings, SharedDriver(bench.driver)
     try:
-        JobRunner(settings, database, drivers, bench.running_attempts, "w1", bench.ring, pause=pauses.append).run(
+        JobRunner(settings, database, drivers, bench.running_attempts, "w1", bench.announce, pause=pauses.append).run(
             job_id
         )
     finally:
@@ -191,7 +192,7 @@ def test_a_database_away_for_good_is_no_end_of_the_job(bench: Bench, gone_from: 
         SharedDriver(bench.driver),
         bench.running_attempts,
         "w1",
-        bench.ring,
+        bench.announce,
         pause=lambda _: None,
     )
     if status == "RUNNING":
@@ -216,11 +217,11 @@ class NoDriver:
 
 def test_a_worker_without_spark_takes_no_job_and_spends_no_attempt(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
-    runner = JobRunner(bench.settings, bench.database, NoDriver(), bench.running_attempts, "w1", bench.ring)
+    runner = JobRunner(bench.settings, bench.database, NoDriver(), bench.running_attempts, "w1", bench.announce)
     with pytest.raises(SparkUnavailableError, match="cluster_unreachable: No Spark master answers"):
         runner.run(job_id)
     job = bench.job(job_id)
-    assert (job.status, job.fence, bench.rung) == ("QUEUED", 0, [])
+    assert (job.status, job.fence, bench.announced) == ("QUEUED", 0, [])
 
 
 class ClosingDriver(SharedDriver):
@@ -238,7 +239,7 @@ class ClosingDriver(SharedDriver):
 
 def test_a_worker_told_to_stop_while_it_waits_for_spark_claims_nothing(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
-    JobRunner(bench.settings, bench.database, ClosingDriver(bench), bench.running_attempts, "w1", bench.ring).run(
+    JobRunner(bench.settings, bench.database, ClosingDriver(bench), bench.running_attempts, "w1", bench.announce).run(
         job_id
     )
     assert (bench.job(job_id).status, bench.job(job_id).fence) == ("QUEUED", 0)
@@ -487,7 +488,7 @@ def test_a_stopping_worker_hands_the_job_back(bench: Bench) -> None:
         bench.running_attempts.close()
         attempt.stop(StopReason.WORKER_STOPPING)
     job = bench.job(job_id)
-    assert (job.status, job.lease_owner, bench.rung) == ("QUEUED", None, [job_id])
+    assert (job.status, job.lease_owner, bench.announced) == ("QUEUED", None, [job_id])
     assert one_attempt(bench, job_id).status == AttemptStatus.CANCELLED.value
     bench.runner.run(job_id)
     assert bench.job(job_id).fence == 1, "a worker that stops claims nothing"

@@ -16,8 +16,7 @@ from py4j.protocol import Py4JError
 
 from service.contract.enums import AttemptStatus, JobStatus
 from service.store import publication
-from service.store.jobs import attempts_of, crashed_attempts
-from service.store.leases import Claim
+from service.store.attempts import Claim, attempts_of, crashed_attempts
 from service.store.publication import Ending
 from service.store.session import Database
 from tests.support import lifecycle

@@ -20,7 +20,7 @@ from service.data.file_changes import Confines
 from service.data.files import find_table_files
 from service.data.roots import Root, roots_of
 from service.sql.types.data_types import BIGINT, Field, Schema
-from service.store.streaming_state import StoppedBecause
+from service.store.streaming_state import StreamStopReason
 from tests.support.bench import Bench
 from tests.support.object_store import ObjectStore
 from tests.support.stream_runs import FIRST, PER_USER, add_orders, resume, rows, run, stream, supervised
@@ -141,7 +141,7 @@ def test_a_link_out_of_the_roots_stops_a_running_stream(
     job = bench.job(job_id)
     expected = f"'orders/' contains the link '{link.name}' to a path outside of the data roots"
     assert refused(job)["detail"].startswith(expected)
-    assert stream(bench, job_id).stopped_because == StoppedBecause.FAILED
+    assert stream(bench, job_id).stopped_because == StreamStopReason.FAILED
     assert written[-1] == stream(bench, job_id).last_batch
     known = [[0, 100, 7], [1, 101, 8], [2, 100, 7]]
     assert (rows(bench, job_id), stream(bench, job_id).rows_in) == (known, 10_001)
@@ -392,6 +392,6 @@ def test_a_static_table_of_many_files_is_checked_when_the_stream_stops(
     job = bench.job(job_id)
     assert job.error is not None
     assert (job.status, job.error["code"]) == (JobStatus.STOPPED, "files_changed")
-    assert stream(bench, job_id).stopped_because == StoppedBecause.FAILED
+    assert stream(bench, job_id).stopped_because == StreamStopReason.FAILED
     assert "The file 'more.csv' of the table 'u' has changed" in job.error["detail"]
     assert rows(bench, job_id) == [[0, 100], [1, 101], [2, 100]]

@@ -18,9 +18,9 @@ from service.contract.enums import AttemptStatus
 from service.contract.job import TableSource
 from service.contract.problems import SpecError
 from service.data.roots import StoreUnavailableError
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.session import Database
-from service.store.streaming_state import StoppedBecause
+from service.store.streaming_state import StreamStopReason
 from tests.support.processes import wait_for
 from tests.support.stored_streams import stream_of
 from workers.engine.streaming.sinks.base import FenceLostError, SinkError, Staged
@@ -141,7 +141,7 @@ def step_until(started: StreamAttempt, probe: Callable[[], object]) -> None:
 def test_a_stream_that_has_caught_up_rests(lane: Lane, database: Database) -> None:
     lane.add(10)
     started = lane.start(None)
-    assert verdict_of(started) == StreamStop(StoppedBecause.CAUGHT_UP)
+    assert verdict_of(started) == StreamStop(StreamStopReason.CAUGHT_UP)
     started.close()
     assert (lane.sink.rows, lane.sink.closed) == (10, True)
     assert (
@@ -161,7 +161,7 @@ def test_a_stream_goes_on_until_it_is_asked_to_stop(lane: Lane, database: Databa
     lane.add(4)
     step_until(started, lambda: stream_of(database, "job-1").rows_in == 7)
     lane.attempt.stop(StopReason.STOP_REQUESTED)
-    assert started.step() == StreamStop(StoppedBecause.STOPPED)
+    assert started.step() == StreamStop(StreamStopReason.STOPPED)
     assert started.wait(0.01)
     assert lane.sink.numbers == [0, 1]
 
@@ -190,7 +190,7 @@ def test_what_a_mini_batch_raises_ends_the_stream(lane: Lane, failure: Exception
     lane.add(3)
     verdict = verdict_of(lane.start(OFTEN))
     if isinstance(expected, str):
-        assert verdict.because is StoppedBecause.FAILED
+        assert verdict.because is StreamStopReason.FAILED
         assert verdict.error.code == expected
     else:
         assert verdict == expected
@@ -202,7 +202,7 @@ def test_a_mini_batch_that_was_cut_short_comes_again(lane: Lane) -> None:
     assert isinstance(verdict_of(lane.start(None)), StreamStop)
     lane.sink.failure = None
     lane.add(4)
-    assert verdict_of(lane.start(None)) == StreamStop(StoppedBecause.CAUGHT_UP)
+    assert verdict_of(lane.start(None)) == StreamStop(StreamStopReason.CAUGHT_UP)
     assert (lane.sink.numbers, lane.sink.rows) == ([0, 1], 7)
 
 
@@ -276,10 +276,10 @@ def test_the_files_of_static_tables_are_checked_when_a_stream_ends(
     verdict = started.step()
     assert isinstance(verdict, StreamStop)
     if expected is None:
-        assert verdict == StreamStop(StoppedBecause.CAUGHT_UP)
+        assert verdict == StreamStop(StreamStopReason.CAUGHT_UP)
     else:
         assert verdict.error is not None
-        assert (verdict.because, verdict.error.code) == (StoppedBecause.FAILED, expected)
+        assert (verdict.because, verdict.error.code) == (StreamStopReason.FAILED, expected)
 
 
 @pytest.mark.parametrize("error", [CHANGED, AWAY, SpecError.of("path_outside_data_roots", "It holds a link.")])
@@ -345,7 +345,7 @@ def test_an_order_to_stop_does_not_wait_for_a_copy(tmp_path: Path, database: Dat
     assert started.step() is None
     attempt.stop(StopReason.STOP_REQUESTED)
     try:
-        assert (started.step(), query.stops) == (StreamStop(StoppedBecause.STOPPED), 1)
+        assert (started.step(), query.stops) == (StreamStop(StreamStopReason.STOPPED), 1)
     finally:
         go_on.set()
     started.close()
@@ -445,6 +445,6 @@ def test_an_order_to_stop_is_carried_out_though_the_driver_ended_meanwhile(lane:
         # Nothing is decided before the driver is given up.
         started.step()
     lane.attempt.stop(StopReason.STOP_REQUESTED)
-    assert started.step() == StreamStop(StoppedBecause.STOPPED)
+    assert started.step() == StreamStop(StreamStopReason.STOPPED)
     started.close()
     assert lane.sink.closed

@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from service.store import leases
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.session import Database
 from service.store.tables import StreamBatchRow
 from tests.support.stored_streams import stream_of
@@ -32,8 +32,8 @@ def lose(database: Database, held: Claim) -> None:
     """Another worker has the job now."""
     with database.write() as session:
         now = database.now(session)
-        standing = leases.standings(session, [held])[held]
-        leases.give_up(session, held, standing, now)
+        standing = leases.claim_states(session, [held])[held]
+        leases.requeue_or_end(session, held, standing, now)
         assert leases.claim(session, held.job_id, "w2", now, LEASE_MS) is not None
 
 

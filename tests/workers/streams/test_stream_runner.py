@@ -17,9 +17,10 @@ from service.contract.job import JobSpec
 from service.data.roots import roots_of
 from service.jobs.check_job import check_job
 from service.store import streaming_jobs
-from service.store.jobs import EXPLAIN, attempts_of
+from service.store.attempts import attempts_of
+from service.store.jobs import EXPLAIN
 from service.store.publication import report_of
-from service.store.streaming_state import StoppedBecause, find_stream
+from service.store.streaming_state import StreamStopReason, find_stream
 from service.store.tables import JobRow, PlanRow
 from tests.support.bench import Bench, SharedDriver
 from tests.support.hanging import Hang, HangInJvm, LoopInPython, LoopWithChecks, WaitInPython
@@ -53,7 +54,7 @@ def test_an_incremental_job_counts_what_is_new_each_time(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
     job = run(bench, job_id)
     assert (job.status, job.error, job.lease_owner) == (JobStatus.STOPPED, None, None)
-    assert stream(bench, job_id).stopped_because == StoppedBecause.CAUGHT_UP
+    assert stream(bench, job_id).stopped_because == StreamStopReason.CAUGHT_UP
     assert rows(bench, job_id) == FIRST
     assert stream(bench, job_id).rows_in == 10_000
     done = stream(bench, job_id).last_batch
@@ -84,7 +85,7 @@ def test_an_incremental_job_counts_what_is_new_each_time(bench: Bench) -> None:
     with bench.database.read() as session:
         assert [attempt.status for attempt in attempts_of(session, job_id)] == [AttemptStatus.STOPPED] * 3
     assert bench.running_attempts.all() == ()
-    assert bench.rung == []
+    assert bench.announced == []
 
 
 def test_a_job_that_is_resumed_from_scratch_counts_everything_again(bench: Bench) -> None:
@@ -105,7 +106,7 @@ def test_a_half_that_is_lost_is_told_and_not_made_up_for(bench: Bench, lost: str
     resume(bench, job_id)
     job = run(bench, job_id)
     assert (job.status, (job.error or {})["code"]) == (JobStatus.STOPPED, code)
-    assert stream(bench, job_id).stopped_because == StoppedBecause.FAILED
+    assert stream(bench, job_id).stopped_because == StreamStopReason.FAILED
 
     resume(bench, job_id, from_scratch=True)
     assert run(bench, job_id).error is None
@@ -137,7 +138,7 @@ def test_a_continuous_job_leaves_its_thread_and_goes_on(bench: Bench) -> None:
     attempt.stop(StopReason.STOP_REQUESTED)
     supervised(bench, lambda: not bench.running_attempts.all())
     job = bench.job(job_id)
-    assert (job.status, job.error, stream(bench, job_id).stopped_because) == ("STOPPED", None, StoppedBecause.STOPPED)
+    assert (job.status, job.error, stream(bench, job_id).stopped_because) == ("STOPPED", None, StreamStopReason.STOPPED)
 
 
 @pytest.mark.parametrize("directory", ["orders/", "orders_eu/"])
@@ -204,7 +205,7 @@ def test_one_that_is_told_to_end_while_it_is_planned_does_not_start(
 
     known = {name: getattr(bench.driver, name) for name in Driver.__dataclass_fields__}
     runner = JobRunner(
-        bench.settings, bench.database, SharedDriver(Telling(**known)), bench.running_attempts, "w1", bench.ring
+        bench.settings, bench.database, SharedDriver(Telling(**known)), bench.running_attempts, "w1", bench.announce
     )
     assert runner.run(job_id)
     assert bench.job(job_id).status == (JobStatus.CANCELLED if cancelled else JobStatus.STOPPED)
@@ -245,7 +246,7 @@ def test_another_layout_than_the_state_has_stops_the_job_before_it_touches_it(be
     assert job.error is not None
     assert job.error["code"] == "state_not_compatible"
     assert "state.provider was rocksdb" in json.dumps(job.error)
-    assert stream(bench, job_id).stopped_because == StoppedBecause.FAILED
+    assert stream(bench, job_id).stopped_because == StreamStopReason.FAILED
     resume(bench, job_id, from_scratch=True)
     assert run(bench, job_id).error is None
     assert rows(bench, job_id) == FIRST

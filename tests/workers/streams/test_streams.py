@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 from service.config.settings import Settings
 from service.contract.enums import Mode, Queue
 from service.store import leases
+from service.store.attempts import Claim
 from service.store.jobs import NewJob, insert_job
-from service.store.leases import Claim
 from service.store.session import Database
-from service.store.streaming_state import StoppedBecause
+from service.store.streaming_state import StreamStopReason
 from service.store.tables import JobRow
 from tests.support.processes import start_python, wait_for
 from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
@@ -29,7 +29,7 @@ from workers.streams.attempt import StreamAttempt
 from workers.streams.supervisor import StreamSupervisor
 
 ROOT = Path(__file__).parents[3]
-RESTS = StreamStop(StoppedBecause.STOPPED)
+RESTS = StreamStop(StreamStopReason.STOPPED)
 
 
 class Scripted:

@@ -13,7 +13,7 @@ from service.config.settings import Settings
 from service.contract.enums import JobStatus
 from service.contract.problems import SpecError
 from service.store import streaming_jobs
-from service.store.jobs import attempts_of
+from service.store.attempts import attempts_of
 from tests.support.bench import Bench, SharedDriver
 from tests.support.stream_runs import PER_USER, resume, rows, run, stream, supervised
 from workers.jobs.attempt import StopReason
@@ -144,7 +144,7 @@ def test_what_fails_outside_of_a_mini_batch_is_told_as_what_it_is(bench: Bench) 
 def test_a_running_job_notices_that_a_dimension_changes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_WORKER_FOLLOW_SECONDS", "0.1")
     bench.runner = JobRunner(
-        Settings(), bench.database, SharedDriver(bench.driver), bench.running_attempts, "w1", bench.ring
+        Settings(), bench.database, SharedDriver(bench.driver), bench.running_attempts, "w1", bench.announce
     )
     clicks = Clicks(bench)
     clicks.name(u1="a", u2="b")

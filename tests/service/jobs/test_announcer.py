@@ -1,4 +1,4 @@
-"""Ringing beside the requests: whoever submits waits for no broker, and what was rung for is settled."""
+"""Jobs are announced after the requests that stored them, which do not wait for the broker."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import closing
 
 from sqlalchemy import event, select
 
-from service.broker.dispatch import Dispatcher, Doorbell
+from service.broker.dispatch import Dispatcher, JobAnnouncer
 from service.config.settings import Settings
 from service.contract.enums import Queue
-from service.store import jobs as outbox
+from service.store import events
 from service.store.session import Database
 from service.store.tables import OutboxRow
 from tests.support import lifecycle
@@ -26,12 +26,12 @@ class HeldDispatcher(Dispatcher):
         self.calls: list[tuple[str, list[str]]] = []
         self._takes = takes
 
-    def ring(self, job_ids: Iterable[str], queue: str) -> tuple[str, ...]:
+    def announce(self, job_ids: Iterable[str], queue: str) -> tuple[str, ...]:
         """As the real one."""
         assert self.may_send.wait(30)
         asked = list(job_ids)
         self.calls.append((queue, asked))
-        return super().ring(asked[: self._takes], queue)
+        return super().announce(asked[: self._takes], queue)
 
 
 def stored(database: Database, number: int) -> list[str]:
@@ -39,7 +39,7 @@ def stored(database: Database, number: int) -> list[str]:
     job_ids = [lifecycle.insert(database) for _ in range(number)]
     with database.write() as session:
         for job_id in job_ids:
-            outbox.owe_message(session, job_id=job_id, tenant=lifecycle.TENANT, now=1)
+            events.add_message(session, job_id=job_id, tenant=lifecycle.TENANT, now=1)
     return job_ids
 
 
@@ -51,10 +51,10 @@ def owed(database: Database) -> set[str]:
 def test_what_comes_meanwhile_is_sent_together(database: Database, settings: Settings) -> None:
     first, *others = stored(database, 7)
     dispatcher = HeldDispatcher(settings)
-    with closing(Doorbell(database, dispatcher)) as doorbell:
-        doorbell.ring(first, Queue.SHORT)
+    with closing(JobAnnouncer(database, dispatcher)) as announcer:
+        announcer.announce(first, Queue.SHORT)
         for number, job_id in enumerate(others):
-            doorbell.ring(job_id, Queue.LONG if number % 2 else Queue.SHORT)
+            announcer.announce(job_id, Queue.LONG if number % 2 else Queue.SHORT)
         dispatcher.may_send.set()
     assert sorted(job_id for _, ids in dispatcher.calls for job_id in ids) == sorted([first, *others])
     assert len(dispatcher.calls) <= 3, "the first alone at the most, then those of each queue"
@@ -64,9 +64,9 @@ def test_what_comes_meanwhile_is_sent_together(database: Database, settings: Set
 def test_what_the_broker_did_not_take_stays_owed(database: Database, settings: Settings) -> None:
     job_ids = stored(database, 3)
     dispatcher = HeldDispatcher(settings, takes=0)
-    with closing(Doorbell(database, dispatcher)) as doorbell:
+    with closing(JobAnnouncer(database, dispatcher)) as announcer:
         for job_id in job_ids:
-            doorbell.ring(job_id, Queue.SHORT)
+            announcer.announce(job_id, Queue.SHORT)
         dispatcher.may_send.set()
     assert owed(database) == set(job_ids)
 
@@ -85,8 +85,8 @@ def test_it_rings_on_after_the_database_failed_it(database: Database, settings: 
     dispatcher = HeldDispatcher(settings)
     dispatcher.may_send.set()
     event.listen(database.engine, "before_cursor_execute", fail)
-    with closing(Doorbell(database, dispatcher)) as doorbell:
-        doorbell.ring(lost, Queue.SHORT)
+    with closing(JobAnnouncer(database, dispatcher)) as announcer:
+        announcer.announce(lost, Queue.SHORT)
         assert settled.wait(30)
-        doorbell.ring(kept, Queue.SHORT)
+        announcer.announce(kept, Queue.SHORT)
     assert owed(database) == {lost}, "a sweeper rings once more, which does no harm"
