@@ -20,7 +20,6 @@ from workers.engine.rules.distinct.methods import (
     BY_VALUE,
     GROUP_BITMAPS,
     KEYED_BRANCHES,
-    NATIVE,
     bitmap_width,
     method_costs,
     possible_bitmaps,
@@ -158,11 +157,11 @@ def _forced(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
             choice = KEYED_BRANCHES
     if choice == BRANCHES and not is_deterministic(node.input):
         if method is not DistinctMethod.BRANCHES or not _can_be_keyed(node):
-            return Skip(f"{reason}, but {MAY_DIFFER}.", methods.alternatives(NATIVE))
+            return methods.skip(f"{reason}, but {MAY_DIFFER}.")
         choice = KEYED_BRANCHES
     if choice == BRANCHES and not is_cheap_to_repeat(node.input):
         reason += ": the input is more than a table and is computed once for each branch"
-    return Match(node, choice, f"{reason}.", methods.alternatives(choice))
+    return methods.match(node, choice, f"{reason}.")
 
 
 def _can_be_keyed(node: Aggregate) -> bool:
@@ -175,14 +174,10 @@ def _choose_branches_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggrega
     methods = method_costs(node, ctx.settings, ctx.statistics)
     if methods.unknown is not None:
         return Skip(unknown_reason(methods.unknown))
-    best = methods.best
-    if best == BRANCHES:
+    if methods.best == BRANCHES:
         reason = "Reading the rows once for each set of distinct values costs less than copying and shuffling them."
-        return Match(node, BRANCHES, reason, methods.alternatives(best))
-    if best == KEYED_BRANCHES:
+        return methods.match(node, BRANCHES, reason)
+    if methods.best == KEYED_BRANCHES:
         reason = "Shuffling the rows by group once costs less than shuffling a copy by (group, value) for each set."
-        return Match(node, KEYED_BRANCHES, reason, methods.alternatives(best))
-    return Skip(
-        "Branches are not expected to be clearly cheaper than copying the rows, as Spark does.",
-        methods.alternatives(best),
-    )
+        return methods.match(node, KEYED_BRANCHES, reason)
+    return methods.skip("Branches are not expected to be clearly cheaper than copying the rows, as Spark does.")

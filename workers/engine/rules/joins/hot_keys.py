@@ -25,7 +25,7 @@ from workers.engine.plan.nodes import (
     scanned_columns,
 )
 from workers.engine.plan.traversal import walk_up
-from workers.engine.rules.distinct.aggregate_cost import input_tasks, parses_text
+from workers.engine.rules.cost import input_tasks, parses_text
 from workers.engine.rules.joins.skew_rewrite import PRESERVED_SIDES, Side
 from workers.engine.rules.joins.strategy_cost import hashed_bytes
 from workers.engine.statistics.cardinality import (

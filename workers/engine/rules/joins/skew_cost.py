@@ -1,8 +1,7 @@
 """Plans and costs of a join that handles its hot keys separately: by isolation or by salting.
 
-Costs are rows that the slowest task handles, all phases added, as in `workers.engine.rules.distinct.aggregate_cost`: a
-row costs 1 each time that it is sent, read, sorted or emitted. For a key with l and r rows, one task reads and sorts
-l + r rows and, in an inner join, emits l * r.
+The unit of costs is that of `workers.engine.rules.cost`: a row costs 1 each time that it is sent, read, sorted or
+emitted. For a key with l and r rows, one task reads and sorts l + r rows and, in an inner join, emits l * r.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from service.contract.options import JoinLocal, JoinSkew, SkewSettings
+from service.contract.options import JoinLocal, JoinSettings, JoinSkew, SkewSettings
 from service.sql.expressions.scalar import Scalar
 from service.sql.statements.join_hints import HASHED_SIDE
 from workers.engine.plan.nodes import Join, Node, inputs_of
-from workers.engine.rules.distinct.aggregate_cost import PARSED, Cost
+from workers.engine.rules.cost import PARSED, Cost
 from workers.engine.rules.joins.hot_keys import (
     JoinProfile,
     KeyLoad,
@@ -154,7 +153,7 @@ def will_be_split(
     """
 
     def is_split(below: Join) -> bool:
-        return _is_splittable(below, skew_of(below, skew), forced_strategy(below, *NOT_FORCED), statistics)
+        return _is_splittable(below, skew_of(below, skew), forced_strategy(below, JoinSettings()), statistics)
 
     return (
         _is_splittable(join, skew, forced, statistics, above)

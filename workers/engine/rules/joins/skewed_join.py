@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
-from service.contract.reports import Alternative
 from workers.engine.plan.nodes import Join, Node, Union
+from workers.engine.rules.cost import Choice
 from workers.engine.rules.joins.hot_keys import (
     JoinProfile,
     KeyLoad,
@@ -169,10 +169,11 @@ class _Analysis:
     plans: dict[JoinSkew, SkewPlan]
     forced: _ForcedStrategy
 
-    def alternatives(self, chosen: str) -> tuple[Alternative, ...]:
-        """Returns the plain join and every plan with its cost."""
-        plain = plain_cost(self.profile).alternative(NONE, chosen)
-        return (plain, *(plan.cost.alternative(name.value, chosen) for name, plan in self.plans.items()))
+    @property
+    def choice(self) -> Choice:
+        """The costs of the plain join and of every plan."""
+        costs = {name.value: plan.cost for name, plan in self.plans.items()}
+        return Choice({NONE: plain_cost(self.profile), **costs}, NONE)
 
 
 def _skew_setting(node: Join, ctx: RuleContext) -> JoinSkew:
@@ -193,7 +194,7 @@ def _analyze(node: Join, ctx: RuleContext, skew: JoinSkew, planners: Mapping[Joi
         return "There are no statistics for the keys of both sides: it is not known which keys are hot."
     if skew is JoinSkew.AUTO and filtered_by_key(node, ctx.statistics, ctx.above):
         return "A condition is on the key: it may keep all rows of a hot key or none."
-    forced, is_skew_forced = _forced(node, ctx), skew is not JoinSkew.AUTO
+    forced, is_skew_forced = _ForcedStrategy(*forced_strategy(node, ctx.settings.join)), skew is not JoinSkew.AUTO
     if skew is JoinSkew.AUTO:
         hot, nulls = hot_key_loads(profile, ctx.settings.skew), sides_with_hot_nulls(profile, ctx.settings.skew)
     else:
@@ -206,16 +207,11 @@ def _analyze(node: Join, ctx: RuleContext, skew: JoinSkew, planners: Mapping[Joi
     return _Analysis(profile, hot, nulls, {name: plan for name, plan in plans.items() if plan is not None}, forced)
 
 
-def _forced(node: Join, ctx: RuleContext) -> _ForcedStrategy:
-    """Returns the strategy that the settings or the query force; a choice of `join_strategy` does not count."""
-    return _ForcedStrategy(*forced_strategy(node, ctx.settings.join.ship, ctx.settings.join.local))
-
-
 def _decide_forced(node: Join, skew: JoinSkew, found: _Analysis) -> Match[Join] | Skip:
     plan = found.plans.get(skew)
     if plan is None:
         return Skip(f"join.skew is {skew.value}, but {_why_no_plan(node, skew, found)}.")
-    return Match(node, skew.value, f"join.skew is {skew.value}: {_plan_text(plan)}.", found.alternatives(skew))
+    return found.choice.match(node, skew.value, f"join.skew is {skew.value}: {_plan_text(plan)}.")
 
 
 def _choose_skew_plan_by_cost(node: Join, found: _Analysis) -> Match[Join] | Skip:
@@ -223,13 +219,13 @@ def _choose_skew_plan_by_cost(node: Join, found: _Analysis) -> Match[Join] | Ski
         return Skip("No key is hot: the rows are evenly distributed by key.")
     if not found.plans:
         return Skip(f"{_hottest_key_text(found)}, but {_why_no_plan(node, JoinSkew.AUTO, found)}.")
-    name, plan = min(found.plans.items(), key=lambda item: item[1].cost.slowest)
-    if plan.cost.slowest * CLEAR_GAIN > plain_cost(found.profile).slowest:
-        return Skip(
-            f"{_hottest_key_text(found)}, but handling hot keys separately would not be clearly cheaper.",
-            found.alternatives(NONE),
+    choice = found.choice
+    best = min(found.plans, key=lambda name: choice.costs[name].slowest)
+    if not choice.is_clearly_cheaper(best, NONE, CLEAR_GAIN):
+        return choice.skip(
+            f"{_hottest_key_text(found)}, but handling hot keys separately would not be clearly cheaper."
         )
-    return Match(node, name.value, f"{_hottest_key_text(found)}: {_plan_text(plan)}.", found.alternatives(name))
+    return choice.match(node, best.value, f"{_hottest_key_text(found)}: {_plan_text(found.plans[best])}.")
 
 
 def _why_no_plan(node: Join, skew: JoinSkew, found: _Analysis) -> str:

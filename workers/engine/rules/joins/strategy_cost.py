@@ -1,6 +1,6 @@
 """The costs of the five join algorithms, the memory that a hashed side needs, and what is forced for a join.
 
-Costs are rows that the slowest task handles, all phases added, as in `aggregate_cost.py`. For l and r rows on s slots:
+The unit of costs is that of `workers.engine.rules.cost`. For l and r rows on s slots:
 
     sort-merge        (l + r)/s sent, then both hottest tasks sorted and merged     SORTED each row
     shuffled hash     (l + r)/s sent, then one hashed and the other looked up       HASHED the build side's rows
@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from service.contract.options import JoinLocal, JoinShip, JoinSkew
+from service.contract.options import JoinLocal, JoinSettings, JoinShip, JoinSkew
 from service.sql.expressions.scalar import Scalar
 from service.sql.statements.join_hints import refusal_of_local, refusal_of_ship
 from service.sql.types.data_types import NUMERIC, TEMPORAL, TypeName
@@ -29,13 +29,12 @@ from workers.engine.plan.nodes import (
     Project,
     Scan,
     Union,
-    columns_of,
     output_of,
     scanned_columns,
 )
 from workers.engine.plan.traversal import walk_up
-from workers.engine.rules.distinct.aggregate_cost import Cost, hottest_task
-from workers.engine.statistics.cardinality import KeyProfile, bounded, bytes_per_row, estimate_rows, profile_of
+from workers.engine.rules.cost import Cost, hottest_task, key_profile
+from workers.engine.statistics.cardinality import KeyProfile, bounded, bytes_per_row, estimate_rows
 from workers.engine.statistics.model import Statistics, once_per_node
 from workers.engine.statistics.partitioning import broadcast_side
 
@@ -68,11 +67,11 @@ _UNMEASURED = 512
 """Bytes assumed for a string, or any value without a bound, in addition to its size in the files."""
 
 
-def forced_strategy(join: Join, ship: JoinShip, local: JoinLocal) -> ForcedStrategy:
-    """Returns what the query forces for `join`; what it leaves open is `ship` and `local`, the settings' values."""
+def forced_strategy(join: Join, settings: JoinSettings) -> ForcedStrategy:
+    """Returns what the query forces for `join`; what it leaves open has the value of the settings."""
     own = join.strategy
-    own_ship, own_local = (own.ship, own.local) if own.forced is None else own.forced
-    return ship if own_ship is JoinShip.AUTO else own_ship, local if own_local is JoinLocal.AUTO else own_local
+    ship, local = (own.ship, own.local) if own.forced is None else own.forced
+    return settings.ship if ship is JoinShip.AUTO else ship, settings.local if local is JoinLocal.AUTO else local
 
 
 def skew_of(join: Join, skew: JoinSkew) -> JoinSkew:
@@ -233,8 +232,7 @@ def _side(node: Node, keys: tuple[Scalar, ...], statistics: Statistics) -> JoinS
     rows = estimate_rows(node, statistics)
     if rows is None:
         return None
-    columns = columns_of(keys) if keys else None
-    profile = profile_of(node, columns, statistics) if columns else None
+    profile = key_profile(node, keys, statistics)
     is_exact = not any(isinstance(part, Filter | Join | Aggregate | Limit) for part in walk_up(node))
     most = None if _unmeasured(node, statistics) else max_rows(node, statistics)
     width, least = hashed_bytes(node, statistics), min_hashed_bytes(node, statistics)

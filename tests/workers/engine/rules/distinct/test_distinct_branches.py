@@ -19,7 +19,8 @@ from tests.support.scalars import scalar
 from workers.engine.plan.explain import line_of, text_of
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Join, Limit, Named, Node, Phases, Scan
 from workers.engine.plan.traversal import walk_up
-from workers.engine.rules.distinct.aggregate_cost import PARSED, READ_AGAIN
+from workers.engine.rules.cost import PARSED
+from workers.engine.rules.distinct.cost import READ_AGAIN
 from workers.engine.rules.distinct.distinct_branches import DistinctBranches
 from workers.engine.rules.rule import RuleContext
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize, ValueRange

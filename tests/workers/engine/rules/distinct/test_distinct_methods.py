@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.contract.options import JobSettings
-from workers.engine.rules.distinct.aggregate_cost import Cost
+from workers.engine.rules.cost import Cost
 from workers.engine.rules.distinct.methods import (
     BITMAP,
     GROUP_BITMAPS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.contract.options import JoinLocal, JoinShip, JoinSkew
+from service.contract.options import JoinLocal, JoinSettings, JoinShip, JoinSkew
 from service.contract.query import JoinKind
 from tests.support.joined import col, scan
 from workers.engine.plan.nodes import Join, JoinStrategy
@@ -37,7 +37,7 @@ def join(ship: JoinShip = AUTO, local: JoinLocal = JoinLocal.AUTO, demanded: For
     ],
 )
 def test_what_is_demanded_of_a_join(of: Join, settings: ForcedStrategy, demand: ForcedStrategy) -> None:
-    assert forced_strategy(of, *settings) == demand
+    assert forced_strategy(of, JoinSettings(ship=settings[0], local=settings[1])) == demand
 
 
 def test_what_a_rule_chooses_leaves_the_demand_as_it_was() -> None:

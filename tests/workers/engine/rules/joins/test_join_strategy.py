@@ -164,9 +164,8 @@ def test_a_join_remembers_what_was_demanded_of_it(
     after = RULE.rewrite(Match(before, "HASH_RIGHT", ""), ctx)
     assert isinstance(after, Join)
     assert (after.strategy.ship, after.strategy.local) == (JoinShip.REPARTITION, JoinLocal.HASH_RIGHT)
-    told = ctx.settings.join
     assert after.strategy.forced == demand
-    assert forced_strategy(before, told.ship, told.local) == forced_strategy(after, told.ship, told.local) == demand
+    assert forced_strategy(before, ctx.settings.join) == forced_strategy(after, ctx.settings.join) == demand
 
 
 def test_it_is_about_joins_with_keys() -> None:

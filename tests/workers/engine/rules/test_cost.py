@@ -7,27 +7,30 @@ import pytest
 from service.contract.options import SkewSettings
 from service.sql.types.data_types import BIGINT, Field
 from workers.engine.plan.nodes import Limit, Scan, Union
-from workers.engine.rules.distinct.aggregate_cost import (
+from workers.engine.rules.cost import (
     PARSED,
     SPLIT_BYTES,
+    Choice,
     Cost,
-    branches,
-    distinct_in_place,
     distinct_in_share,
     hot_group,
     hottest_task,
     input_tasks,
     kept_by_local_phase,
-    keyed_branches,
-    native_distinct,
     one_phase,
-    one_phase_by_value,
     parses_text,
     partitions_of_tables,
     row_of_table,
+    two_phase,
+)
+from workers.engine.rules.distinct.cost import (
+    branches,
+    distinct_in_place,
+    keyed_branches,
+    native_distinct,
+    one_phase_by_value,
     split_distinct,
     split_native,
-    two_phase,
 )
 from workers.engine.statistics.cardinality import KeyProfile
 from workers.engine.statistics.model import Statistics, TableSize
@@ -151,11 +154,12 @@ def test_without_frequent_keys_none_is_hot() -> None:
     assert hot_group(KeyProfile(MILLION, 1000, (("7", MILLION * 0.5),)).scaled(0), SkewSettings(), 8, 1e9) is None
 
 
-def test_an_alternative_tells_its_cost_in_rows() -> None:
-    told = one_phase(HALF_HOT, 8).alternative("ONE_PHASE", chosen="TWO_PHASE")
-    assert (told.name, told.chosen) == ("ONE_PHASE", False)
-    assert (told.rows_shuffled, told.rows_on_hottest_task) == (1_000_000, 562_500)
-    assert told.cost == 125_000 + 562_500
+def test_an_alternative_has_its_cost_in_rows() -> None:
+    choice = Choice({"ONE_PHASE": one_phase(HALF_HOT, 8)}, "TWO_PHASE")
+    (alternative,) = choice.skip("").alternatives
+    assert (alternative.name, alternative.chosen) == ("ONE_PHASE", False)
+    assert (alternative.rows_shuffled, alternative.rows_on_hottest_task) == (1_000_000, 562_500)
+    assert alternative.cost == 125_000 + 562_500
 
 
 def test_text_that_is_read_again_is_parsed_again() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from service.sql.expressions.scalar import column
 from service.sql.types.data_types import BIGINT, DOUBLE, DataType, Field
 from workers.engine.plan.nodes import Aggregate, Named, Scan
-from workers.engine.rules.distinct.aggregate_cost import MIN_SAMPLED_ROWS, one_phase_obstacle
+from workers.engine.rules.cost import MIN_SAMPLED_ROWS, one_phase_obstacle
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 
