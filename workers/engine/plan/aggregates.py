@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from service.contract.options import AggPhase
 from service.contract.query import AggregateFunction
 from service.sql.expressions.scalar import Scalar, column
-from service.sql.types.data_types import BIGINT, DOUBLE, FRACTIONAL, INTEGRAL, DataType, Field, TypeName, decimal
+from service.sql.types.aggregates import result_type
+from service.sql.types.data_types import DOUBLE, FRACTIONAL, INTEGRAL, DataType, Field, TypeName, decimal
 from workers.engine.plan.expressions import compose
 from workers.engine.plan.nodes import UNKNOWN, Aggregate, AggregateRole, Call, Exchange, Named, Phases, PlanFunction
 
@@ -246,14 +247,8 @@ def _part(part: Part, sources: tuple[Scalar, ...], name: str, filter_: Scalar | 
 
 def _type_of(function: AggregateFunction | PlanFunction, arguments: tuple[Scalar, ...]) -> DataType:
     """Returns Spark's type of `function` over `arguments`."""
-    if function is AggregateFunction.COUNT:
-        return BIGINT
-    of = arguments[0].type
-    if of is None or function is not AggregateFunction.SUM:
-        return of or UNKNOWN
-    if of.name is TypeName.DECIMAL:
-        return decimal((of.precision or 0) + 10, of.scale or 0)
-    return BIGINT if of.is_integral else DOUBLE
+    of = arguments[0].type if arguments else None
+    return (of if isinstance(function, PlanFunction) else result_type(function, of)) or UNKNOWN
 
 
 def _columns(calls: tuple[Call, ...]) -> tuple[Scalar, ...]:

@@ -15,15 +15,13 @@ from typing import cast
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
 from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
 from service.sql.expressions.scalar import Scalar
+from service.sql.statements.join_hints import ONE_SIDED, Side
 from service.sql.types.data_types import INT, DataType, Field, TypeName, struct
 
 UNKNOWN = DataType(TypeName.OTHER)
 """The type of an expression whose type only Spark can determine."""
 
 _OUTPUT, _NAMES = "_output", "_names"
-
-ONE_SIDED = frozenset({JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI})
-"""Joins that emit only their left columns."""
 
 
 class AggregateRole(StrEnum):
@@ -304,6 +302,16 @@ def inputs_of(node: Node) -> tuple[Node, ...]:
     if isinstance(node, Union):
         return node.inputs
     return (node.input,)
+
+
+def join_input(join: Join, side: Side) -> Node:
+    """Returns the input of `join` on one side."""
+    return join.left if side is Side.LEFT else join.right
+
+
+def join_keys(join: Join, side: Side) -> tuple[Scalar, ...]:
+    """Returns the key expressions of `join` on one side."""
+    return tuple(key[0 if side is Side.LEFT else 1] for key in join.keys)
 
 
 def output_of(node: Node) -> tuple[Field, ...]:

@@ -22,10 +22,10 @@ from service.sql.expressions.nodes import (
     conjuncts,
 )
 from service.sql.expressions.scalar import Scalar
+from service.sql.statements.join_hints import ONE_SIDED
 from service.sql.types.data_types import UNKNOWN as UNKNOWN_OF_TABLE
-from workers.engine.plan.expressions import conjunction
+from workers.engine.plan.expressions import all_of
 from workers.engine.plan.nodes import (
-    ONE_SIDED,
     UNKNOWN,
     Aggregate,
     Deduplicate,
@@ -280,11 +280,8 @@ def _excluding(node: Node, required: Required) -> str | None:
 def _unmet(condition: Scalar, inputs: tuple[Node, ...]) -> Scalar | None:
     """Returns the terms of `condition` that some rows of `inputs` may not meet; None if all rows meet all terms."""
     fields = tuple(field for node in inputs for field in output_of(node))
-    rest: Scalar | None = None
-    for term in conjuncts_of(condition, columns_by_name(fields)):
-        if not _is_met(term, inputs):
-            rest = conjunction(rest, term)
-    return rest
+    terms = conjuncts_of(condition, columns_by_name(fields))
+    return all_of(term for term in terms if not _is_met(term, inputs))
 
 
 def _is_met(term: Scalar, inputs: tuple[Node, ...]) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from service.contract.options import JoinLocal, JoinSettings, JoinSkew, SkewSettings
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import HASHED_SIDE
+from service.sql.statements.join_hints import HASHED_SIDE, Side
 from workers.engine.plan.nodes import Join, Node, inputs_of
 from workers.engine.rules.cost import PARSED, Cost
 from workers.engine.rules.joins.hot_keys import (
@@ -29,7 +29,6 @@ from workers.engine.rules.joins.skew_rewrite import (
     MAX_NESTED_SPLITS,
     PROBE_SIDES,
     HotPart,
-    Side,
     nulls_can_bypass,
     refusal_of,
     salt_columns,

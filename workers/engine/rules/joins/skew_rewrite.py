@@ -12,14 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
 from service.contract.query import JoinKind
 from service.sql.expressions.nodes import Number
 from service.sql.expressions.scalar import Scalar, column
+from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import BOOLEAN, INT, DataType, Field, TypeName
-from workers.engine.plan.expressions import compose, conjunction, fresh_name, typed_null
+from workers.engine.plan.expressions import (
+    all_of,
+    any_of,
+    compose,
+    conjunction,
+    fresh_name,
+    is_not_null,
+    is_null,
+    typed_null,
+)
 from workers.engine.plan.nodes import (
     Aggregate,
     Exchange,
@@ -33,23 +42,12 @@ from workers.engine.plan.nodes import (
     Project,
     Union,
     inputs_of,
+    join_input,
+    join_keys,
     names_of,
     output_of,
 )
 from workers.engine.plan.traversal import walk_up
-
-
-class Side(StrEnum):
-    """One input of a join."""
-
-    LEFT = "LEFT"
-    RIGHT = "RIGHT"
-
-    @property
-    def other(self) -> Side:
-        """The other input."""
-        return Side.RIGHT if self is Side.LEFT else Side.LEFT
-
 
 PROBE_SIDES: Mapping[JoinKind, tuple[Side, ...]] = {
     JoinKind.INNER: (Side.LEFT, Side.RIGHT),
@@ -147,51 +145,44 @@ def nulls_can_bypass(join: Join, side: Side) -> bool:
     if join.null_safe or side not in PRESERVED_SIDES.get(join.kind, ()):
         return False
     return join.kind is JoinKind.LEFT_ANTI or all(
-        typed_null(field.type) is not None for field in output_of(input_of(join, side.other))
+        typed_null(field.type) is not None for field in output_of(join_input(join, side.other))
     )
 
 
 def salt_columns(join: Join, probe: Side) -> tuple[Scalar, ...]:
     """Returns the probe's columns that are not keys; the hash of their values is the salt."""
-    keys = {name for key in keys_of(join, probe) for name in key.columns}
+    keys = {name for key in join_keys(join, probe) for name in key.columns}
     return tuple(
         column(field.name, field.type)
-        for field in output_of(input_of(join, probe))
+        for field in output_of(join_input(join, probe))
         if field.name not in keys and field.type.name is not TypeName.OTHER
     )
 
 
 def _rest(join: Join, side: Side, hot: tuple[tuple[Scalar, ...], ...], without_nulls: bool) -> Node:
     """Returns the rows of one side whose keys are not hot."""
-    keys = keys_of(join, side)
-    kept = compose("NOT ({0})", (is_one_of(keys, hot),), BOOLEAN) if hot else None
-    for key in keys if without_nulls else ():
-        kept = conjunction(kept, compose("({0}) IS NOT NULL", (key,), BOOLEAN))
-    below = input_of(join, side)
+    keys = join_keys(join, side)
+    not_hot = compose("NOT ({0})", (is_one_of(keys, hot),), BOOLEAN) if hot else None
+    kept = all_of((not_hot, is_not_null(keys) if without_nulls else None))
+    below = join_input(join, side)
     return below if kept is None else Filter(below, kept)
 
 
 def _hot(join: Join, side: Side, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...]) -> Node:
     """Returns the part's rows of one side without those of earlier parts: two literals may be the same value."""
-    keys = keys_of(join, side)
+    keys = join_keys(join, side)
     kept = is_one_of(keys, part.keys)
     if earlier:
         kept = conjunction(kept, compose("NOT ({0})", (is_one_of(keys, earlier),), BOOLEAN))
-    return Filter(input_of(join, side), kept)
+    return Filter(join_input(join, side), kept)
 
 
 def is_one_of(keys: tuple[Scalar, ...], hot: tuple[tuple[Scalar, ...], ...]) -> Scalar:
     """Returns the condition that a key is one of `hot`. It is never NULL: such a row would be in no part."""
-    found: Scalar | None = None
-    for values in hot:
-        same: Scalar | None = None
-        for key, value in zip(keys, values, strict=True):
-            same = conjunction(same, compose("({0}) <=> ({1})", (key, value), BOOLEAN))
-        if same is not None:
-            found = same if found is None else compose("({0}) OR ({1})", (found, same), BOOLEAN)
-    if found is None:
-        raise ValueError("there are no hot keys")
-    return found
+    same = (
+        all_of(compose("({0}) <=> ({1})", pair, BOOLEAN) for pair in zip(keys, values, strict=True)) for values in hot
+    )
+    return any_of(one for one in same if one is not None)
 
 
 def _broadcast(join: Join, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...]) -> Node:
@@ -219,8 +210,8 @@ def _salted(join: Join, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...]) 
     salted = replace(
         join,
         # Exactly the join's keys, so Spark adds no exchange, and an explicit number, so Spark coalesces nothing.
-        left=Exchange(left, (*keys_of(join, Side.LEFT), left_salt), salts),
-        right=Exchange(right, (*keys_of(join, Side.RIGHT), right_salt), salts),
+        left=Exchange(left, (*join_keys(join, Side.LEFT), left_salt), salts),
+        right=Exchange(right, (*join_keys(join, Side.RIGHT), right_salt), salts),
         keys=(*join.keys, (left_salt, right_salt)),
         strategy=_strategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE),
     )
@@ -238,17 +229,10 @@ def _with_salt(rows: Node, columns: tuple[Scalar, ...], salts: int, salt: Scalar
 
 def _bypassing(join: Join, side: Side) -> Node:
     """Returns the rows of one side with a NULL key, as the join emits them."""
-    keys = keys_of(join, side)
-    is_null: Scalar | None = None
-    for key in keys:
-        test = compose("({0}) IS NULL", (key,), BOOLEAN)
-        is_null = test if is_null is None else compose("({0}) OR ({1})", (is_null, test), BOOLEAN)
-    if is_null is None:
-        raise ValueError("a join without keys has no NULL keys")
-    rows = Filter(input_of(join, side), is_null)
+    rows = Filter(join_input(join, side), is_null(join_keys(join, side)))
     if join.kind is JoinKind.LEFT_ANTI:
         return rows
-    own, other = unchanged_columns(output_of(rows)), tuple(_nulls(output_of(input_of(join, side.other))))
+    own, other = unchanged_columns(output_of(rows)), tuple(_nulls(output_of(join_input(join, side.other))))
     return Project(rows, (*own, *other) if side is Side.LEFT else (*other, *own))
 
 
@@ -262,16 +246,6 @@ def _nulls(fields: tuple[Field, ...]) -> Iterator[Named]:
 
 def _strategy(ship: JoinShip, local: JoinLocal) -> JoinStrategy:
     return JoinStrategy(ship, local, JoinSkew.NONE)
-
-
-def input_of(join: Join, side: Side) -> Node:
-    """Returns the join's input on `side`."""
-    return join.left if side is Side.LEFT else join.right
-
-
-def keys_of(join: Join, side: Side) -> tuple[Scalar, ...]:
-    """Returns the key expressions on `side`."""
-    return tuple(key[0 if side is Side.LEFT else 1] for key in join.keys)
 
 
 def unchanged_columns(fields: tuple[Field, ...]) -> tuple[Named, ...]:
@@ -307,16 +281,12 @@ def salted_in_one_read(join: Join, probe: Side, hot: tuple[tuple[Scalar, ...], .
 def _with_hot_key_salt(
     join: Join, probe: Side, hot: tuple[tuple[Scalar, ...], ...], nulls: bool, salts: int, name: Scalar
 ) -> Node:
-    rows, columns, keys = input_of(join, probe), salt_columns(join, probe), keys_of(join, probe)
+    rows, columns, keys = join_input(join, probe), salt_columns(join, probe), join_keys(join, probe)
     if not columns:
         raise ValueError("there is no column to compute a salt from")
-    is_salted = is_one_of(keys, hot) if hot else None
-    for key in keys if nulls else ():
-        # A NULL key matches nothing, so any salt is correct.
-        is_null = compose("({0}) IS NULL", (key,), BOOLEAN)
-        is_salted = is_null if is_salted is None else compose("({0}) OR ({1})", (is_salted, is_null), BOOLEAN)
-    if is_salted is None:
-        raise ValueError("there is nothing to salt")
+    # A NULL key matches nothing, so any salt is correct.
+    null_tests = (is_null((key,)) for key in keys if nulls)
+    is_salted = any_of((*((is_one_of(keys, hot),) if hot else ()), *null_tests))
     places = ", ".join(f"{{{index}}}" for index in range(1, len(columns) + 1))
     # Computed from the row, so a repeated task computes the same salt.
     made = f"IF({{0}}, CAST(pmod(xxhash64({places}), {salts}) + 1 AS INT), 1)"
@@ -326,10 +296,10 @@ def _with_hot_key_salt(
 
 
 def _copied(join: Join, side: Side, hot: tuple[tuple[Scalar, ...], ...], salts: int, name: Scalar) -> Node:
-    rows = input_of(join, side)
+    rows = join_input(join, side)
     if not hot:
         return Project(rows, (*unchanged_columns(output_of(rows)), Named(ONE, name.columns[0])))
-    is_hot = is_one_of(keys_of(join, side), hot)
+    is_hot = is_one_of(join_keys(join, side), hot)
     rest = Filter(rows, compose("NOT ({0})", (is_hot,), BOOLEAN))
     return Union(
         (

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
+from service.sql.statements.join_hints import Side
 from workers.engine.plan.nodes import Join, Node, Union
 from workers.engine.rules.cost import Choice
 from workers.engine.rules.joins.hot_keys import (
@@ -19,7 +20,7 @@ from workers.engine.rules.joins.hot_keys import (
     sides_with_hot_nulls,
 )
 from workers.engine.rules.joins.skew_cost import SKEW_PLANNERS, SkewPlan, SkewPlanner, may_be_salted, plain_cost
-from workers.engine.rules.joins.skew_rewrite import PROBE_SIDES, HotPart, Side, nulls_can_bypass, refusal_of, split_join
+from workers.engine.rules.joins.skew_rewrite import PROBE_SIDES, HotPart, nulls_can_bypass, refusal_of, split_join
 from workers.engine.rules.joins.strategy_cost import forced_strategy, skew_of, strategy_text
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.statistics.partitioning import is_broadcast

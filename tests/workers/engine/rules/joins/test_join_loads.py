@@ -10,6 +10,7 @@ from service.contract.options import SkewSettings
 from service.contract.query import JoinKind
 from service.contract.reports import HotKey
 from service.sql.expressions.scalar import column
+from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import BIGINT, Field
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import Filter, Join, Named, Project, Scan
@@ -21,7 +22,6 @@ from workers.engine.rules.joins.hot_keys import (
     join_profile,
     sides_with_hot_nulls,
 )
-from workers.engine.rules.joins.skew_rewrite import Side
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 KEYS = ((column("l.k", BIGINT), column("r.k", BIGINT)),)

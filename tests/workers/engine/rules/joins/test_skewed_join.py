@@ -21,6 +21,7 @@ from service.contract.options import JobSettings, JoinLocal, JoinSettings, JoinS
 from service.contract.query import JoinKind
 from service.contract.reports import HotKey, RuleOutcome
 from service.sql.expressions.scalar import column
+from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, Field, array, decimal
 from tests.support.applied_rules import matched, skipped
 from tests.support.scalars import scalar
@@ -40,7 +41,7 @@ from workers.engine.plan.nodes import (
 from workers.engine.plan.traversal import walk_up
 from workers.engine.plan.validation import check
 from workers.engine.planner import apply_rules
-from workers.engine.rules.joins.skew_rewrite import HotPart, Side, split_join
+from workers.engine.rules.joins.skew_rewrite import HotPart, split_join
 from workers.engine.rules.joins.skewed_join import ISOLATE, SALT, SkewedJoin
 from workers.engine.rules.joins.strategy_cost import NOT_FORCED
 from workers.engine.rules.rule import Match, RuleContext

@@ -10,6 +10,7 @@ from service.contract.options import JobSettings, JoinLocal, JoinShip, JoinSkew
 from service.contract.query import JoinKind
 from service.contract.reports import HotKey
 from service.sql.expressions.scalar import column
+from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import BIGINT, BOOLEAN, STRING, Field
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import Join, Limit, Scan
@@ -24,7 +25,6 @@ from workers.engine.rules.joins.skew_cost import (
     split_join_cost,
     will_be_split,
 )
-from workers.engine.rules.joins.skew_rewrite import Side
 from workers.engine.rules.joins.strategy_cost import NOT_FORCED, ForcedStrategy
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
