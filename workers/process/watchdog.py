@@ -27,12 +27,12 @@ _FACTOR_FOR_PLANNINGS = 2
 """After this many timeouts without claiming jobs because of abandoned plannings, the worker drains."""
 
 
-def is_to_end(*, stuck_seconds: float, patience_seconds: float, others_make_progress: bool) -> bool:
+def must_end_driver(*, stuck_seconds: float, timeout_seconds: float, others_make_progress: bool) -> bool:
     """Whether a driver with stuck work must be ended now.
 
     Other attempts that make progress would lose their work, so they get time to end first.
     """
-    return stuck_seconds > patience_seconds * (_FACTOR_WITH_OTHERS if others_make_progress else 1)
+    return stuck_seconds > timeout_seconds * (_FACTOR_WITH_OTHERS if others_make_progress else 1)
 
 
 class StuckWork:
@@ -42,16 +42,16 @@ class StuckWork:
         self,
         runtime: SparkRuntime,
         running_attempts: RunningAttempts,
-        patience_seconds: float,
+        timeout_seconds: float,
         clock: Callable[[], float] = time.monotonic,
-        leave: Callable[[], object] = lambda: None,
+        drain: Callable[[], object] = lambda: None,
     ) -> None:
-        """`leave` makes the worker drain, so that another one replaces it. It may be called several times."""
+        """`drain` makes the worker drain, so that another one replaces it. It may be called several times."""
         self._runtime = runtime
         self._running_attempts = running_attempts
-        self._patience = patience_seconds
+        self._timeout = timeout_seconds
         self._clock = clock
-        self._leave = leave
+        self._drain = drain
         self._since: tuple[Driver, float] | None = None
         self._calls: dict[AbandonedPlanning, float] = {}
         """The calls into the JVM of abandoned plannings, and when each was first seen."""
@@ -76,21 +76,21 @@ class StuckWork:
         self._outside = {one: self._outside.get(one, now) for one in outside}
         if self._is_blocked(now):
             _log.error("worker_blocked_by_plannings", jobs=[one.attempt.claim.job_id for one in plannings])
-            self._leave()
+            self._drain()
             self._abandoned, self._outside = {}, {}
 
     def _is_blocked(self, now: float) -> bool:
         abandoned = [now - since for since in self._abandoned.values()]
         outside = [now - since for since in self._outside.values()]
-        if max(outside, default=0.0) > _FACTOR_WITH_OTHERS * self._patience:
+        if max(outside, default=0.0) > _FACTOR_WITH_OTHERS * self._timeout:
             return True
-        if max(abandoned, default=0.0) > (_FACTOR_WITH_OTHERS + 1) * self._patience:
+        if max(abandoned, default=0.0) > (_FACTOR_WITH_OTHERS + 1) * self._timeout:
             return True
         is_any_in_jvm = len(outside) < len(abandoned)
         return (
             self._running_attempts.abandoned.are_too_many
             and not is_any_in_jvm
-            and min(outside, default=0.0) > _FACTOR_FOR_PLANNINGS * self._patience
+            and min(outside, default=0.0) > _FACTOR_FOR_PLANNINGS * self._timeout
         )
 
     def step(self) -> None:
@@ -101,12 +101,12 @@ class StuckWork:
             return
         # An attempt that has ended does not need the driver any more, also while its end is being published.
         attempts = [one for one in self._running_attempts.all() if one.driver is driver and not one.is_settled]
-        ordered = [one for one in attempts if _must_end(one)]
+        stopping = [one for one in attempts if _must_end(one)]
         left = driver.leftover_tasks()
         waiting = [self._seconds_of_tasks(driver, left), self._seconds_of_calls(driver)]
-        stuck = max([*waiting, *(one.unresponsive_for() for one in ordered)])
-        others = len(attempts) > len(ordered) and left < driver.slots
-        if is_to_end(stuck_seconds=stuck, patience_seconds=self._patience, others_make_progress=others):
+        stuck = max([*waiting, *(one.unresponsive_for() for one in stopping)])
+        others = len(attempts) > len(stopping) and left < driver.slots
+        if must_end_driver(stuck_seconds=stuck, timeout_seconds=self._timeout, others_make_progress=others):
             self._end(driver, left, attempts)
 
     def _seconds_of_tasks(self, driver: Driver, left: int) -> float:
@@ -126,10 +126,10 @@ class StuckWork:
         return max((now - since for since in self._calls.values()), default=0.0)
 
     def _end(self, driver: Driver, tasks: int, attempts: Collection[Attempt]) -> None:
-        ordered = [one for one in attempts if _must_end(one)]
+        stopping = [one for one in attempts if _must_end(one)]
         own = [one for one in attempts if one.reason is None and driver.leftover_tasks_of(one.tag)]
         abandoned = [planning.attempt for planning in self._calls]
-        jobs = list(dict.fromkeys(attempt.claim.job_id for attempt in (*ordered, *own, *abandoned)))
+        jobs = list(dict.fromkeys(attempt.claim.job_id for attempt in (*stopping, *own, *abandoned)))
         _log.error("spark_driver_stuck", tasks=tasks, jobs=jobs, pid=driver.process.pid)
         for attempt in own:
             # Its own tasks do not end, and would not end the next time. So this attempt counts.
@@ -188,18 +188,18 @@ class DriverWatch:
             self._watch_start()
             return
         if not driver.is_running():
-            self._give_up(driver, "exited")
+            self._drop(driver, "exited")
         elif self._is_unresponsive(driver):
             # Only at the second check: after the machine slept, the driver had no time to answer before the first one.
             self._overdue += 1
             if self._overdue >= 2:
                 driver.kill()
-                self._give_up(driver, "silent")
+                self._drop(driver, "silent")
         elif driver.stopped:
-            self._give_up(driver, "stopped")
+            self._drop(driver, "stopped")
         elif self._is_without_executors(driver):
             # A restarted master has lost the application, and starts no executors for it.
-            self._give_up(driver, "no_executors")
+            self._drop(driver, "no_executors")
         else:
             self._overdue = 0
 
@@ -210,7 +210,7 @@ class DriverWatch:
             if driver is None or driver is self._runtime.current or driver.is_running():
                 continue
             if attempt.stop(reason_of_loss(driver)):
-                _log.warning("attempt_left_behind", job_id=attempt.claim.job_id, pid=driver.process.pid)
+                _log.warning("attempt_of_ended_driver_stopped", job_id=attempt.claim.job_id, pid=driver.process.pid)
 
     def _watch_start(self) -> None:
         """Kills a JVM that hangs during its start. The start then fails."""
@@ -238,7 +238,7 @@ class DriverWatch:
             self._without_executors = (driver, now)
         return now - self._without_executors[1] > driver.seconds_without_executors
 
-    def _give_up(self, driver: Driver, why: str) -> None:
+    def _drop(self, driver: Driver, why: str) -> None:
         _log.error("spark_driver_lost", why=why, exit_code=driver.process.poll(), pid=driver.process.pid)
         self._overdue = 0
         for attempt in self._running_attempts.all():

@@ -86,7 +86,7 @@ def test_what_was_done_without_an_answer_counts_as_done_and_is_rung_for(
         NoDriver(),
         RunningAttempts(),
         "w1",
-        ring=lambda job_id, queue: rung.append((job_id, queue)),
+        announce=lambda job_id, queue: rung.append((job_id, queue)),
         pause=lambda _: None,
     )
     lose_answer_of_commit(postgres_database)

@@ -15,8 +15,8 @@ from service.store.leases import Claim
 from service.store.session import Database
 from tests.support import lifecycle
 from tests.support.processes import wait_for
-from workers.jobs.admission import Suspects
 from workers.jobs.attempt import Attempt, AttemptStopped, RunningAttempts, StopReason
+from workers.jobs.claim_limits import Suspects
 from workers.jobs.planning import PlanningThreads
 
 pytestmark = pytest.mark.one_database

@@ -14,7 +14,7 @@ from service.store.tables import IdempotencyKeyRow, JobRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from workers.driver.driver import new_probe
-from workers.process.maintenance import EVERY_MS, RetentionStep
+from workers.process.retention import EVERY_MS, RetentionStep
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -28,7 +28,7 @@ from workers.jobs.attempt import Attempt, AttemptStopped, RunningAttempts, StopR
 from workers.jobs.lease import hand_back_job
 from workers.jobs.outcome import HandBack, Verdict, verdict_of
 from workers.jobs.planning import PlanningThreads, is_in_jvm_call
-from workers.process.watchdog import DriverWatch, StuckWork, is_to_end
+from workers.process.watchdog import DriverWatch, StuckWork, must_end_driver
 
 PATIENCE = 30
 CUT = ConnectionResetError("the JVM is gone")
@@ -153,7 +153,7 @@ def told(database: Database, job_id: str) -> list[tuple[str, str | None]]:
     ],
 )
 def test_others_are_given_time(stuck_seconds: float, others_make_progress: bool, ends: bool) -> None:
-    told = is_to_end(stuck_seconds=stuck_seconds, patience_seconds=30, others_make_progress=others_make_progress)
+    told = must_end_driver(stuck_seconds=stuck_seconds, timeout_seconds=30, others_make_progress=others_make_progress)
     assert told is ends
 
 
