@@ -29,7 +29,7 @@ from service.sql.expressions.nodes import (
 from service.sql.expressions.reader import read_template
 from service.sql.expressions.scalar import Scalar
 from service.sql.types.data_types import BOOLEAN, NULL, DataType, TypeName
-from workers.engine.plan.nodes import Call, PlanFunction
+from workers.engine.plan.nodes import Call, Join, PlanFunction
 
 _PLACE = re.compile(r"\{(\d+)\}")
 
@@ -147,6 +147,15 @@ def call_sql(call: Call) -> str:
     inner = ", ".join(arguments) or ("*" if call.function is AggregateFunction.COUNT else "")
     text = f"{name}({'DISTINCT ' if call.distinct else ''}{inner}){order}"
     return f"{text} FILTER (WHERE {call.filter.sql})" if call.filter is not None else text
+
+
+def join_condition(join: Join) -> str:
+    """Returns the condition of the join in Spark's SQL; an empty text for a cross join."""
+    equals = "<=>" if join.null_safe else "="
+    conditions = [f"({left.sql}) {equals} ({right.sql})" for left, right in join.keys]
+    if join.residual is not None:
+        conditions.append(f"({join.residual.sql})")
+    return " AND ".join(conditions)
 
 
 def _order_of(call: Call, order_by: Scalar) -> str:

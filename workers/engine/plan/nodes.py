@@ -160,6 +160,23 @@ class JoinStrategy:
     skew: JoinSkew = JoinSkew.AUTO
     forced: tuple[JoinShip, JoinLocal] | None = field(default=None, compare=False)
 
+    @property
+    def hint(self) -> tuple[str, Side] | None:
+        """The Spark hint that requests the strategy, and the side that it names; None if the choice is Spark's."""
+        match self.ship, self.local:
+            case JoinShip.BROADCAST_LEFT, _:
+                return "BROADCAST", Side.LEFT
+            case JoinShip.BROADCAST_RIGHT, _:
+                return "BROADCAST", Side.RIGHT
+            case _, JoinLocal.HASH_LEFT:
+                return "SHUFFLE_HASH", Side.LEFT
+            case _, JoinLocal.HASH_RIGHT:
+                return "SHUFFLE_HASH", Side.RIGHT
+            case (JoinShip.REPARTITION, _) | (_, JoinLocal.SORT_MERGE):
+                return "MERGE", Side.LEFT
+            case _:
+                return None
+
 
 @dataclass(frozen=True)
 class Within:
