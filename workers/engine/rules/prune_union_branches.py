@@ -47,6 +47,21 @@ from workers.engine.rules.rule import Match, RuleContext, Skip
 Value = str | int | bool | None
 """A constant; None is NULL."""
 
+_BOTH = (True, True)
+_FILTERED_SIDES = {
+    JoinKind.INNER: _BOTH,
+    JoinKind.CROSS: _BOTH,
+    JoinKind.LEFT_SEMI: _BOTH,
+    JoinKind.LEFT: (False, True),
+    JoinKind.LEFT_ANTI: (False, True),
+    JoinKind.RIGHT: (True, False),
+    JoinKind.FULL: (False, False),
+}
+"""For the left and the right side: whether rows that cannot meet the join's condition do not affect its result."""
+
+_KEPT_SIDES = {JoinKind.LEFT: (True, False), JoinKind.RIGHT: (False, True), JoinKind.FULL: (False, False)}
+"""For the left and the right side: whether the join emits only their values, never NULLs instead."""
+
 
 @dataclass(frozen=True)
 class Requirement:
@@ -67,21 +82,6 @@ class Requirement:
 
 Required = Mapping[str, tuple[Requirement, ...]]
 """The requirements of conditions above, by column."""
-
-_BOTH = (True, True)
-_FILTERED_SIDES = {
-    JoinKind.INNER: _BOTH,
-    JoinKind.CROSS: _BOTH,
-    JoinKind.LEFT_SEMI: _BOTH,
-    JoinKind.LEFT: (False, True),
-    JoinKind.LEFT_ANTI: (False, True),
-    JoinKind.RIGHT: (True, False),
-    JoinKind.FULL: (False, False),
-}
-"""For the left and the right side: whether rows that cannot meet the join's condition do not affect its result."""
-
-_KEPT_SIDES = {JoinKind.LEFT: (True, False), JoinKind.RIGHT: (False, True), JoinKind.FULL: (False, False)}
-"""For the left and the right side: whether the join emits only their values, never NULLs instead."""
 
 
 class PruneUnionBranches:

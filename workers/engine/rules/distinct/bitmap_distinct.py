@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from service.contract.options import AggPhase, DistinctMethod, Toggle
-from workers.engine.plan.aggregates import GROUPING_SETS, distinct_sets
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Node, Phases
+from workers.engine.plan.aggregates import GROUPING_SETS, distinct_sets, is_undecided
+from workers.engine.plan.nodes import Aggregate, Node
 from workers.engine.rules.cost import MIN_ROWS, too_few_rows
 from workers.engine.rules.distinct.bitmaps import bitmap_aggregate, bitmap_obstacle, group_bitmap_aggregate
 from workers.engine.rules.distinct.methods import (
@@ -88,9 +88,7 @@ class BitmapDistinct:
 
     def match(self, node: Node, ctx: RuleContext, /) -> Match[Aggregate] | Skip | None:
         """Returns None for all nodes but whole aggregates with DISTINCT values whose phases are not decided."""
-        if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
-            return None
-        if node.phases is not Phases.UNDECIDED or not distinct_sets(node):
+        if not isinstance(node, Aggregate) or not is_undecided(node) or not distinct_sets(node):
             return None
         if node.grouping_sets:
             return Skip(GROUPING_SETS)

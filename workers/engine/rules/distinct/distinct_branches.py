@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from service.contract.options import DistinctMethod, Toggle
-from workers.engine.plan.aggregates import GROUPING_SETS, distinct_sets, refusal_of
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Node, Phases
+from workers.engine.plan.aggregates import GROUPING_SETS, distinct_sets, is_undecided, refusal_of
+from workers.engine.plan.nodes import Aggregate, Node
 from workers.engine.rules.distinct.bitmaps import bitmap_aggregate, bitmap_obstacle, group_bitmap_aggregate
 from workers.engine.rules.distinct.branch_plans import (
     branch_aggregates,
@@ -103,9 +103,7 @@ AS $v0 []
 
     def match(self, node: Node, ctx: RuleContext, /) -> Match[Aggregate] | Skip | None:
         """Returns None for all nodes but whole aggregates with DISTINCT values whose phases are not decided."""
-        if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
-            return None
-        if node.phases is not Phases.UNDECIDED or not distinct_sets(node):
+        if not isinstance(node, Aggregate) or not is_undecided(node) or not distinct_sets(node):
             return None
         if node.grouping_sets:
             return Skip(GROUPING_SETS)

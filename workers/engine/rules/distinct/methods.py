@@ -195,13 +195,17 @@ def _of_several(
 
 def _may_be_keyed(node: Aggregate, groups: KeyProfile, settings: JobSettings, statistics: Statistics) -> bool:
     """Whether rows may be shuffled by group without a local phase: reliable statistics say that groups are even."""
+    return settings.agg_phase is not AggPhase.TWO_PHASE and _is_even(node, groups, settings, statistics)
+
+
+def _is_even(node: Aggregate, sent: KeyProfile, settings: JobSettings, statistics: Statistics) -> bool:
+    """Whether reliable statistics say that rows are even if they are shuffled by a key with the distribution `sent`."""
     keys = tuple(key.expression for key in node.keys)
     return (
-        settings.agg_phase is not AggPhase.TWO_PHASE
-        and groups.rows >= MIN_ROWS
-        and groups.distinct >= GROUPS_PER_SLOT * statistics.slots
+        sent.rows >= MIN_ROWS
+        and sent.distinct >= GROUPS_PER_SLOT * statistics.slots
         and not is_partitioned_by(node.input, keys, statistics)
-        and hot_group(groups, settings.skew, statistics.slots, bytes_per_row(node.input, statistics)) is None
+        and hot_group(sent, settings.skew, statistics.slots, bytes_per_row(node.input, statistics)) is None
         and one_phase_obstacle(node, statistics) is None
     )
 
@@ -215,7 +219,6 @@ def _may_be_sent_by(node: Aggregate, sent: KeyProfile, settings: JobSettings, st
     """Whether rows may be shuffled, without a local phase, by the key whose distribution is `sent` (the values, with or
     without their group): reliable statistics say that it is even.
     """
-    keys = tuple(key.expression for key in node.keys)
     types = [value.type for value in distinct_sets(node)[0]]
     return (
         settings.distinct_method is not DistinctMethod.NATIVE
@@ -223,11 +226,7 @@ def _may_be_sent_by(node: Aggregate, sent: KeyProfile, settings: JobSettings, st
         and settings.agg_phase is AggPhase.AUTO
         # Spark groups by a normalized form of a fraction, so it would shuffle the rows again.
         and all(type_ is not None and type_.name is not TypeName.OTHER and not type_.is_fractional for type_ in types)
-        and sent.rows >= MIN_ROWS
-        and sent.distinct >= GROUPS_PER_SLOT * statistics.slots
-        and not is_partitioned_by(node.input, keys, statistics)
-        and hot_group(sent, settings.skew, statistics.slots, bytes_per_row(node.input, statistics)) is None
-        and one_phase_obstacle(node, statistics) is None
+        and _is_even(node, sent, settings, statistics)
     )
 
 

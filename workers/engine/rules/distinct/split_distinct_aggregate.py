@@ -13,6 +13,7 @@ from workers.engine.plan.aggregates import (
     bucket_refusal,
     distinct_sets,
     final_of,
+    is_undecided,
     key_columns,
     partial_of,
     refusal_of,
@@ -102,9 +103,7 @@ class SplitDistinctAggregate:
 
     def match(self, node: Node, ctx: RuleContext) -> Match[Aggregate] | Skip | None:
         """Returns None for all nodes but whole aggregates with a DISTINCT call whose phases are not decided."""
-        if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
-            return None
-        if node.phases is not Phases.UNDECIDED or not any(call.distinct for call in node.calls):
+        if not isinstance(node, Aggregate) or not is_undecided(node) or not any(call.distinct for call in node.calls):
             return None
         obstacle = _obstacle(node, ctx)
         if obstacle is not None:

@@ -10,14 +10,12 @@ from service.contract.query import JoinKind
 from service.sql.expressions.scalar import Scalar
 from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import TypeName
-from workers.engine.plan.aggregates import GROUPING_SETS
+from workers.engine.plan.aggregates import GROUPING_SETS, is_undecided
 from workers.engine.plan.joined_aggregate import JoinedAggregate, is_over_join, joined_aggregate
 from workers.engine.plan.nodes import (
     Aggregate,
-    AggregateRole,
     Join,
     Node,
-    Phases,
     columns_of,
     names_of,
     scanned_columns,
@@ -122,9 +120,7 @@ class EagerAggregation:
 
     def match(self, node: Node, ctx: RuleContext) -> Match[Aggregate] | Skip | None:
         """Returns None for all nodes but whole aggregates over a join whose phases are not decided."""
-        if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
-            return None
-        if node.phases is not Phases.UNDECIDED or not is_over_join(node):
+        if not isinstance(node, Aggregate) or not is_undecided(node) or not is_over_join(node):
             return None
         if ctx.settings.eager_aggregation is Toggle.FALSE:
             return Skip("eager_aggregation is false.")

@@ -22,7 +22,7 @@ from service.sql.expressions.scalar import Scalar, column
 from service.sql.statements.join_hints import Side
 from service.sql.types.aggregates import result_type
 from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, DataType, Field, TypeName, decimal, decimal_arithmetic
-from workers.engine.plan.aggregates import is_distinct
+from workers.engine.plan.aggregates import QUOTIENT, is_distinct
 from workers.engine.plan.expressions import all_of, compose, fresh_name, is_not_null
 from workers.engine.plan.joined_aggregate import JoinedAggregate, is_multiplied, is_over_join
 from workers.engine.plan.nodes import (
@@ -69,7 +69,6 @@ _LONG = decimal(20, 0)
 _RAISED = "9223372036854775807L + NULLIF(CAST({0} IS NOT NULL AS BIGINT), 0L)"
 """NULL for NULL; ARITHMETIC_OVERFLOW for any other value."""
 
-_QUOTIENT = "CAST({0} AS DOUBLE) / NULLIF(CAST({1} AS DOUBLE), 0.0D)"
 _BY = {
     AggregateFunction.FIRST_VALUE: (PlanFunction.MIN_BY, AggregateFunction.MIN),
     AggregateFunction.LAST_VALUE: (PlanFunction.MAX_BY, AggregateFunction.MAX),
@@ -237,7 +236,7 @@ class EagerCalls:
         else:
             doubles = (compose("CAST({0} AS DOUBLE)", call.arguments, DOUBLE),)
             as_double = replace(call, function=_SUM, arguments=doubles, output=Field("", DOUBLE))
-            total, template = self._sum(as_double, placement, above), _QUOTIENT
+            total, template = self._sum(as_double, placement, above), QUOTIENT
         rows = self._counted(replace(call, function=_COUNT), placement, above)
         return compose(template, (total, rows), call.output.type)
 

@@ -74,6 +74,11 @@ MAX_NESTED_SPLITS = 2
 """The most split joins that may be nested: each part of a join computes everything below it, so the parts multiply."""
 
 _SORTED = JoinStrategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE, JoinSkew.NONE)
+_BROADCAST = {
+    Side.LEFT: JoinStrategy(JoinShip.BROADCAST_LEFT, JoinLocal.HASH_LEFT, JoinSkew.NONE),
+    Side.RIGHT: JoinStrategy(JoinShip.BROADCAST_RIGHT, JoinLocal.HASH_RIGHT, JoinSkew.NONE),
+}
+"""By the side that is broadcast."""
 
 ONE = Scalar(Number("1"), INT)
 """The salt of rows whose key is not hot."""
@@ -191,40 +196,52 @@ def _broadcast(join: Join, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...
         # With an explicit number, Spark does not coalesce small partitions, whose join may emit many rows.
         probe = Exchange(probe, (), part.tasks)
     build = _hot(join, part.probe.other, part, earlier)
-    if part.probe is Side.LEFT:
-        return replace(
-            join, left=probe, right=build, strategy=_strategy(JoinShip.BROADCAST_RIGHT, JoinLocal.HASH_RIGHT)
-        )
-    return replace(join, left=build, right=probe, strategy=_strategy(JoinShip.BROADCAST_LEFT, JoinLocal.HASH_LEFT))
+    left, right = (probe, build) if part.probe is Side.LEFT else (build, probe)
+    return replace(join, left=left, right=right, strategy=_BROADCAST[part.probe.other])
 
 
 def _salted(join: Join, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...]) -> Node:
-    taken = names_of(join.left) | names_of(join.right)
-    salts = part.salts or 1
-    ours = column(fresh_name("$salt", taken), INT)
-    theirs = column(fresh_name("$copy", taken), INT)
-    probe = _with_salt(_hot(join, part.probe, part, earlier), salt_columns(join, part.probe), salts, ours)
+    salts, (ours, theirs) = part.salts or 1, _salt_and_copy(join)
+    probe = _with_salt(join, part.probe, _hot(join, part.probe, part, earlier), salts, ours)
     build = Expand(_hot(join, part.probe.other, part, earlier), salts, theirs.columns[0])
-    sides = {part.probe: (probe, ours), part.probe.other: (build, theirs)}
-    (left, left_salt), (right, right_salt) = sides[Side.LEFT], sides[Side.RIGHT]
-    salted = replace(
-        join,
-        # Exactly the join's keys, so Spark adds no exchange, and an explicit number, so Spark coalesces nothing.
-        left=Exchange(left, (*join_keys(join, Side.LEFT), left_salt), salts),
-        right=Exchange(right, (*join_keys(join, Side.RIGHT), right_salt), salts),
-        keys=(*join.keys, (left_salt, right_salt)),
-        strategy=_strategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE),
-    )
+    # Exactly the join's keys, so Spark adds no exchange, and an explicit number, so Spark coalesces nothing.
+    probe_rows = Exchange(probe, (*join_keys(join, part.probe), ours), salts)
+    build_rows = Exchange(build, (*join_keys(join, part.probe.other), theirs), salts)
+    salted = _joined_by_salt(join, part.probe, (probe_rows, ours), (build_rows, theirs), _SORTED)
     return Project(salted, unchanged_columns(output_of(join)))
 
 
-def _with_salt(rows: Node, columns: tuple[Scalar, ...], salts: int, salt: Scalar) -> Node:
+def _salt_and_copy(join: Join) -> tuple[Scalar, Scalar]:
+    """Returns the columns for the salt of the probe's rows, and for the number of a copy of the other side's rows."""
+    taken = names_of(join.left) | names_of(join.right)
+    return column(fresh_name("$salt", taken), INT), column(fresh_name("$copy", taken), INT)
+
+
+def _joined_by_salt(
+    join: Join, side: Side, probe: tuple[Node, Scalar], build: tuple[Node, Scalar], strategy: JoinStrategy
+) -> Join:
+    """Returns `join` by its keys and the salts of `probe`, the rows on `side`, and of `build`, those on the other."""
+    (left, left_salt), (right, right_salt) = (probe, build) if side is Side.LEFT else (build, probe)
+    return replace(join, left=left, right=right, keys=(*join.keys, (left_salt, right_salt)), strategy=strategy)
+
+
+def _with_salt(
+    join: Join, probe: Side, rows: Node, salts: int, name: Scalar, is_salted: Scalar | None = None
+) -> Project:
+    """Returns `rows` of the join's side `probe` with a salt of 1 to `salts`; where `is_salted` is false, it is 1."""
+    columns = salt_columns(join, probe)
     if not columns:
         raise ValueError("there is no column to compute a salt from")
     places = ", ".join(f"{{{index}}}" for index in range(len(columns)))
     # From 1, as Expand counts. Computed from the row, so a repeated task computes the same salt.
-    made = compose(f"CAST(pmod(xxhash64({places}), {salts}) + 1 AS INT)", columns, INT)
-    return Project(rows, (*unchanged_columns(output_of(rows)), Named(made, salt.columns[0])))
+    salt = compose(f"CAST(pmod(xxhash64({places}), {salts}) + 1 AS INT)", columns, INT)
+    if is_salted is not None:
+        salt = compose("IF({0}, {1}, 1)", (is_salted, salt), INT)
+    return _with_column(rows, salt, name)
+
+
+def _with_column(rows: Node, value: Scalar, name: Scalar) -> Project:
+    return Project(rows, (*unchanged_columns(output_of(rows)), Named(value, name.columns[0])))
 
 
 def _bypassing(join: Join, side: Side) -> Node:
@@ -244,10 +261,6 @@ def _nulls(fields: tuple[Field, ...]) -> Iterator[Named]:
         yield Named(null, field.name)
 
 
-def _strategy(ship: JoinShip, local: JoinLocal) -> JoinStrategy:
-    return JoinStrategy(ship, local, JoinSkew.NONE)
-
-
 def unchanged_columns(fields: tuple[Field, ...]) -> tuple[Named, ...]:
     """Returns projection items that emit `fields` unchanged."""
     return tuple(Named(column(field.name, field.type), field.name) for field in fields)
@@ -261,49 +274,25 @@ def salted_in_one_read(join: Join, probe: Side, hot: tuple[tuple[Scalar, ...], .
     read twice, and its rows of the hot keys are copied for each salt. The join uses sort-merge; without hot keys it
     keeps its strategy. `probe` must be one of `PROBE_SIDES`. Raises ValueError if its rows have no column but the key.
     """
-    taken = names_of(join.left) | names_of(join.right)
-    ours, theirs = (column(fresh_name(name, taken), INT) for name in ("$salt", "$copy"))
-    sides = {
-        probe: (_with_hot_key_salt(join, probe, hot, nulls, salts, ours), ours),
-        probe.other: (_copied(join, probe.other, hot, salts, theirs), theirs),
-    }
-    (left, left_salt), (right, right_salt) = sides[Side.LEFT], sides[Side.RIGHT]
-    made = replace(
+    ours, theirs = _salt_and_copy(join)
+    keys = join_keys(join, probe)
+    # A NULL key matches nothing, so any salt is correct.
+    tests = [is_one_of(keys, hot)] if hot else []
+    tests += [is_null((key,)) for key in keys] if nulls else []
+    made = _joined_by_salt(
         join,
-        left=left,
-        right=right,
-        keys=(*join.keys, (left_salt, right_salt)),
-        strategy=_SORTED if hot else replace(join.strategy, skew=JoinSkew.NONE),
+        probe,
+        (_with_salt(join, probe, join_input(join, probe), salts, ours, any_of(tests)), ours),
+        (_copied(join, probe.other, hot, salts, theirs), theirs),
+        _SORTED if hot else replace(join.strategy, skew=JoinSkew.NONE),
     )
     return Project(made, unchanged_columns(output_of(join)), replaces=join)
-
-
-def _with_hot_key_salt(
-    join: Join, probe: Side, hot: tuple[tuple[Scalar, ...], ...], nulls: bool, salts: int, name: Scalar
-) -> Node:
-    rows, columns, keys = join_input(join, probe), salt_columns(join, probe), join_keys(join, probe)
-    if not columns:
-        raise ValueError("there is no column to compute a salt from")
-    # A NULL key matches nothing, so any salt is correct.
-    null_tests = (is_null((key,)) for key in keys if nulls)
-    is_salted = any_of((*((is_one_of(keys, hot),) if hot else ()), *null_tests))
-    places = ", ".join(f"{{{index}}}" for index in range(1, len(columns) + 1))
-    # Computed from the row, so a repeated task computes the same salt.
-    made = f"IF({{0}}, CAST(pmod(xxhash64({places}), {salts}) + 1 AS INT), 1)"
-    return Project(
-        rows, (*unchanged_columns(output_of(rows)), Named(compose(made, (is_salted, *columns), INT), name.columns[0]))
-    )
 
 
 def _copied(join: Join, side: Side, hot: tuple[tuple[Scalar, ...], ...], salts: int, name: Scalar) -> Node:
     rows = join_input(join, side)
     if not hot:
-        return Project(rows, (*unchanged_columns(output_of(rows)), Named(ONE, name.columns[0])))
+        return _with_column(rows, ONE, name)
     is_hot = is_one_of(join_keys(join, side), hot)
     rest = Filter(rows, compose("NOT ({0})", (is_hot,), BOOLEAN))
-    return Union(
-        (
-            Project(rest, (*unchanged_columns(output_of(rows)), Named(ONE, name.columns[0]))),
-            Expand(Filter(rows, is_hot), salts, name.columns[0]),
-        )
-    )
+    return Union((_with_column(rest, ONE, name), Expand(Filter(rows, is_hot), salts, name.columns[0])))
