@@ -1,4 +1,4 @@
-"""Explanations of one tenant take half of a worker's slots at most."""
+"""Explanations of one tenant take at most half of a worker's slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hourly step of a worker: one of them does it, an hour after the first was started."""
+"""The hourly retention: one worker runs it, an hour after the first worker was started."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_others_are_given_time(stuck_seconds: float, others_make_progress: bool,
 
 
 @pytest.mark.parametrize("asked", [StopReason.CANCELLED, StopReason.TIMED_OUT])
-def test_jobs_beside_one_that_is_deaf_spend_no_attempt_however_often(
+def test_jobs_on_the_driver_of_an_unresponsive_attempt_lose_no_attempt(
     bench: Bench, database: Database, asked: StopReason
 ) -> None:
     lifecycle.insert(database, "innocent", max_attempts=2, timeout_ms=0)
@@ -180,7 +180,7 @@ def test_jobs_beside_one_that_is_deaf_spend_no_attempt_however_often(
     assert claimed(database, "innocent").crashes == 0
 
 
-def test_tasks_of_a_job_that_has_ended_cost_the_jobs_beside_them_nothing(bench: Bench, database: Database) -> None:
+def test_tasks_of_a_job_that_has_ended_cost_the_other_jobs_no_attempt(bench: Bench, database: Database) -> None:
     lifecycle.insert(database, "innocent", max_attempts=1, timeout_ms=0)
     innocent = bench.on_driver(claimed(database, "innocent"))
     bench.driver.left = 2
@@ -192,7 +192,7 @@ def test_tasks_of_a_job_that_has_ended_cost_the_jobs_beside_them_nothing(bench: 
     assert told(database, "innocent") == [("CANCELLED", "driver_ended")]
 
 
-def test_an_attempt_whose_own_tasks_were_left_behind_is_spent(bench: Bench, database: Database) -> None:
+def test_an_attempt_with_leftover_tasks_of_its_own_counts(bench: Bench, database: Database) -> None:
     for job_id in ("own", "innocent"):
         lifecycle.insert(database, job_id, max_attempts=1, timeout_ms=0)
     own, innocent = (bench.on_driver(claimed(database, job_id)) for job_id in ("own", "innocent"))
@@ -236,7 +236,7 @@ def test_a_driver_that_died_by_itself_costs_an_attempt(bench: Bench, database: D
 
 
 @pytest.mark.one_database
-def test_who_waits_for_the_database_is_not_deaf(bench: Bench, database: Database) -> None:
+def test_an_attempt_that_waits_for_the_database_is_not_unresponsive(bench: Bench, database: Database) -> None:
     lifecycle.insert(database, "a", max_attempts=1, timeout_ms=0)
     attempt = bench.on_driver(claimed(database, "a"))
     attempt.stop(StopReason.CANCELLED)
@@ -251,7 +251,7 @@ def test_who_waits_for_the_database_is_not_deaf(bench: Bench, database: Database
 
 
 @pytest.mark.one_database
-def test_who_publishes_its_end_is_not_deaf(bench: Bench, database: Database) -> None:
+def test_an_attempt_that_publishes_its_end_is_not_unresponsive(bench: Bench, database: Database) -> None:
     lifecycle.insert(database, "a", max_attempts=1, timeout_ms=0)
     attempt = bench.on_driver(claimed(database, "a"))
     attempt.stop(StopReason.TIMED_OUT)
@@ -289,7 +289,7 @@ def test_a_driver_that_does_not_answer_an_abandoned_planning_is_ended(bench: Ben
 
 
 @pytest.mark.one_database
-def test_jobs_beside_an_abandoned_planning_are_given_time(bench: Bench, database: Database) -> None:
+def test_other_jobs_get_time_before_an_abandoned_planning_ends_the_driver(bench: Bench, database: Database) -> None:
     lifecycle.insert(database, "innocent", max_attempts=1, timeout_ms=0)
     innocent = bench.on_driver(claimed(database, "innocent"))
     with silent_gateway() as gateway, abandoned(bench, database, lambda: gateway.jvm.java.lang.System.nanoTime()):

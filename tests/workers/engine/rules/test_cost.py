@@ -45,7 +45,7 @@ def even(distinct: float) -> KeyProfile:
 
 
 @pytest.mark.parametrize(("size", "tasks"), [(0, 4), (SPLIT_BYTES * 4, 4), (SPLIT_BYTES * 9 + 1, 10)])
-def test_tasks_read_as_many_bytes_as_spark_gives_them(size: int, tasks: int) -> None:
+def test_tasks_read_the_bytes_of_a_partition_in_spark(size: int, tasks: int) -> None:
     scan = Scan("t", "t", ((Field("t.a", BIGINT), "a"),))
     known = Statistics({"t": TableSize("t", 1, size, 1, True)}, {}, slots=4)
     assert input_tasks(scan, known) == tasks
@@ -110,14 +110,14 @@ def test_few_groups_of_many_values_are_sent_by_value() -> None:
     assert one_phase_by_value(few, repeated, 8).slowest > native_distinct(few, repeated, 8, 8).slowest
 
 
-def test_copies_behind_the_exchange_share_one_table() -> None:
+def test_copies_after_the_exchange_share_one_table() -> None:
     groups, small, large = even(100_000), even(100_000), even(900_000)
     assert keyed_branches(groups, [small], 4).slowest == MILLION / 2 + 25_000
     wide = keyed_branches(groups, [large, large], 4)
     assert wide.slowest == pytest.approx(MILLION / 4 + 2 * MILLION / 4 * 1.6 + 450_000)
 
 
-def test_a_split_pays_where_a_hot_group_would_stay_on_its_task() -> None:
+def test_a_split_pays_off_if_a_hot_group_would_stay_on_one_task() -> None:
     pairs = even(500_000)
     assert split_distinct(HALF_HOT, pairs, 16, 1024).slowest < distinct_in_place(HALF_HOT, pairs, 16).slowest
     assert split_distinct(even(1000), pairs, 16, 1024).hottest_task == MILLION / 16
@@ -176,5 +176,5 @@ def test_text_that_is_read_again_is_parsed_again() -> None:
 @pytest.mark.parametrize(
     ("entries", "slots", "partitions"), [(1e6, 2, None), (1.3e6, 2, 5), (5e6, 2, 17), (1e9, 2, 32), (5e6, 64, None)]
 )
-def test_large_tables_are_parted(entries: float, slots: int, partitions: int | None) -> None:
+def test_large_tables_get_more_partitions(entries: float, slots: int, partitions: int | None) -> None:
     assert partitions_of_tables(entries, slots) == partitions

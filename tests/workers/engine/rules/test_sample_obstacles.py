@@ -1,4 +1,4 @@
-"""What keeps a local phase that seems to be worth nothing; every reason is met in `test_two_phase_aggregate.py`."""
+"""Samples that are too weak to skip a local phase; `test_two_phase_aggregate.py` has each reason in a trace."""
 
 from __future__ import annotations
 

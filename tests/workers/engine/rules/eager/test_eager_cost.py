@@ -1,4 +1,4 @@
-"""What aggregating before a join costs."""
+"""The cost of aggregating before a join."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_broadcast_side_leaves_the_rows_where_they_are() -> None:
     assert cost(many, small, NEITHER, broadcast=True).slowest < cost(many, small, NEITHER).slowest
 
 
-def test_beside_a_broadcast_side_only_a_join_that_multiplies_is_worth_it() -> None:
+def test_with_a_broadcast_side_only_a_join_that_multiplies_rows_is_worth_it() -> None:
     facts, cities = even(20e6, 1e5), even(1e5, 1e5)
     assert cost(facts, cities, LEFT, broadcast=True).slowest > cost(facts, cities, NEITHER, broadcast=True).slowest
     repeated = even(1e6, 1e4)
@@ -93,7 +93,7 @@ def test_beside_a_broadcast_side_only_a_join_that_multiplies_is_worth_it() -> No
         (1_000, True, False, 4e6, False),
     ],
 )
-def test_beside_a_broadcast_side_texts_are_better_grouped_late(
+def test_with_a_broadcast_side_grouping_by_texts_is_better_done_late(
     keys: int, by_text: bool, key_is_text: bool, rows: float, pays: bool
 ) -> None:
     facts, cities = replace(even(rows, keys), by_text=key_is_text), even(keys, keys)

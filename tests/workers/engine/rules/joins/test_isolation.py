@@ -1,4 +1,4 @@
-"""A join in parts: which sides may be parted, what goes past it, what salts are made of."""
+"""Splitting a join: which sides may be split, which rows bypass the join, which columns salts are computed from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A join salted in one reading of its hot side: the plan is valid, and says what is meant."""
+"""A salted join that reads its hot side once: the plan is valid and has the expected text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_nulls_alone_need_no_copies() -> None:
 
 
 @pytest.mark.parametrize(("kind", "probe"), [(kind, probe) for kind, sides in PROBE_SIDES.items() for probe in sides])
-def test_any_side_that_may_be_parted(kind: JoinKind, probe: Side) -> None:
+def test_each_side_that_may_be_split(kind: JoinKind, probe: Side) -> None:
     node = replace(JOIN, kind=kind)
     check(salted_in_one_read(node, probe, (SEVEN, SEVEN), nulls=False, salts=3), "a test", output_of(node))
 

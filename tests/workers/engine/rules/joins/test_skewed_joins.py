@@ -1,4 +1,4 @@
-"""What ways of dealing with hot keys cost, and which of them there are."""
+"""The plans for hot keys, and their costs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_rows_of_one_key_are_joined_where_they_are_read() -> None:
     assert way.cost.shuffled < plain_cost(known).shuffled
 
 
-def test_rows_of_which_much_comes_are_parted_over_tasks() -> None:
+def test_rows_with_many_matches_are_distributed_over_tasks() -> None:
     known = profile(0.0005, 0.001)
     way = isolation_plan(JOIN, known, known.loads, ())
     assert way is not None
@@ -129,7 +129,7 @@ def test_adaptive_execution_parts_what_it_sees() -> None:
     assert plain_cost(wide).slowest < plain_cost(profile(0.6, 0.0)).slowest
 
 
-def test_the_cheaper_of_two_ways_is_what_a_join_apart_costs() -> None:
+def test_a_split_join_costs_what_the_cheaper_plan_costs() -> None:
     sizes = {side: TableSize(side, 4, 1 << 30, 10_000_000, True) for side in "lr"}
     hot, literals = (HotKey(value="7", share=0.6, estimated_rows=0),), ((scalar("7L", BIGINT),),)
     left = KeySketch("l", ("l.k",), 60_000, 900, 9_000_000, 0.0, hot, literals=literals)
@@ -195,7 +195,7 @@ def test_rows_with_a_null_key_are_spread_in_one_reading() -> None:
     assert salting_plan_in_one_read(Side.LEFT, replace(left, null_safe=True), known, (), (Side.LEFT,)) is None
 
 
-def test_nothing_hot_is_no_way() -> None:
+def test_without_hot_keys_there_is_no_plan() -> None:
     known = profile(0.0, 0.0)
     assert isolation_plan(JOIN, known, known.loads, ()) is None
     assert salting_plan(JOIN, known, known.loads, ()) is None
@@ -233,7 +233,7 @@ def test_what_is_forced_parts_a_join_where_it_can_be_had() -> None:
 
 
 @pytest.mark.parametrize(("hot_in", "parted"), [("l", [True, True, False]), ("y", [False, False, True])])
-def test_of_joins_one_above_the_other_two_are_parted(hot_in: str, parted: list[bool]) -> None:
+def test_two_nested_joins_are_split_at_most(hot_in: str, parted: list[bool]) -> None:
     sizes = {side: TableSize(side, 4, 200_000_000, 10_000_000, True) for side in "lrxy"}
     hot = (HotKey(value="7", share=0.6, estimated_rows=6_000_000),)
     literals = ((scalar("7L", BIGINT),),)
