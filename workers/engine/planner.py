@@ -97,101 +97,6 @@ def apply_some_rules(
     return Plan(before, after, trace, MappingProxyType(changed_by))
 
 
-def plan_report(plan: Plan, statistics: Statistics, physical_plan: str | None) -> PlanReport:
-    """Returns the report of a plan; `physical_plan` is Spark's EXPLAIN text, None without Spark."""
-
-    def rows_of(node: Node) -> int | None:
-        return estimate_rows(node, statistics)
-
-    return PlanReport(
-        before=explain(plan.before, {}, rows_of),
-        after=explain(plan.after, plan.changed_by, rows_of),
-        rules=plan.trace,
-        tables=tuple(_table_report(size) for size in statistics.tables.values()),
-        keys=tuple(_key_report(sketch, statistics) for _, sketch in sorted(statistics.keys.items())),
-        statistics_ms=statistics.elapsed_ms,
-        physical_plan=physical_plan,
-    )
-
-
-def _warnings(plan: Node, statistics: Statistics) -> Iterator[RuleTrace]:
-    """Yields a trace for all statistics that were not read; the planner uses defaults instead."""
-    scans = {node.table: node for node in walk_up(plan) if isinstance(node, Scan)}
-    for table, sentence in statistics.warnings:
-        reason = sentence if table is None else f"{sentence} The planner uses defaults for what is not known."
-        yield trace_of(STATISTICS, scans.get(table or "", plan), Skip(reason))
-
-
-def trace_of(rule: str, node: Node, found: Match[Any] | Skip) -> RuleTrace:
-    """Returns the trace of what a rule did at `node`; `rule` may also be the name of another part of the planner."""
-    return RuleTrace(
-        rule=rule,
-        outcome=RuleOutcome.SKIPPED if isinstance(found, Skip) else RuleOutcome.FIRED,
-        node=line_of(node),
-        node_id=node.id,
-        reason=found.reason,
-        alternatives=found.alternatives,
-    )
-
-
-def _above_inputs(node: Node, above: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-    if isinstance(node, Filter):
-        return (*above, node.condition)
-    return above if isinstance(node, Join) else ()
-
-
-def _settings_without_effect(plan: Node, settings: JobSettings) -> Iterator[tuple[str, str]]:
-    """Yields each setting that is set but has no effect on this query: the rule's name, and the reason."""
-    nodes = list(walk_up(plan))
-    aggregates = [node for node in nodes if isinstance(node, Aggregate)]
-    joins = [node for node in nodes if isinstance(node, Join)]
-    if settings.mini_batch != MiniBatchSettings():
-        yield "mini_batch", "mini_batch.* applies to the streaming modes: a batch job has no mini-batches."
-    if settings.state != StateSettings():
-        yield "state", "state.* applies to the streaming modes: a batch job keeps no state."
-    if settings.agg_phase is not AggPhase.AUTO and not aggregates:
-        yield TwoPhaseAggregate.name, "agg_phase is set, but the query has no aggregate."
-    if settings.eager_aggregation is not Toggle.AUTO and not any(map(is_over_join, aggregates)):
-        yield EagerAggregation.name, "eager_aggregation is set, but no aggregate is above a join."
-    split, method = settings.distinct_split, settings.distinct_method
-    if split != DistinctSplitSettings() and not any(call.distinct for node in aggregates for call in node.calls):
-        yield SplitDistinctAggregate.name, "distinct_split.* is set, but the query has no DISTINCT call."
-    if method is not DistinctMethod.AUTO and not any(map(distinct_sets, aggregates)):
-        yield DISTINCT_METHOD, "distinct_method is set, but no aggregate has DISTINCT values."
-    if contradict(split.enabled, method):
-        reason = f"distinct_split.enabled {split.enabled} contradicts distinct_method {method}, which takes precedence."
-        yield SplitDistinctAggregate.name, reason
-    if (settings.join.ship, settings.join.local) != (JoinShip.AUTO, JoinLocal.AUTO) and not joins:
-        yield JoinStrategy.name, "join.ship or join.local is set, but the query has no join."
-    if settings.join.skew is not JoinSkew.AUTO and not any(join.keys for join in joins):
-        yield SkewedJoin.name, "join.skew is set, but the query has no equi-join."
-
-
-def _table_report(size: TableSize) -> TableStatistics:
-    return TableStatistics(
-        table=size.alias,
-        files=size.files,
-        bytes=size.bytes,
-        rows=size.rows,
-        rows_are_exact=size.rows_are_exact,
-        cached=size.cached,
-    )
-
-
-def _key_report(sketch: KeySketch, statistics: Statistics) -> KeyStatistics:
-    size = statistics.tables[sketch.alias]
-    return KeyStatistics(
-        table=sketch.alias,
-        columns=sketch.columns,
-        rows=size.rows,
-        rows_are_exact=size.rows_are_exact,
-        sampled_rows=sketch.sampled_rows,
-        distinct_keys=sketch.distinct_keys,
-        null_share=sketch.null_share,
-        hot_keys=sketch.hot_keys,
-    )
-
-
 @dataclass
 class _Rewriting:
     """Applies rules to a plan, and collects the trace and the rule that created or changed each node."""
@@ -255,3 +160,98 @@ def _with_parts(node: Node, rewritten: Mapping[int, Node]) -> Node:
     if id(node) in rewritten:
         return rewritten[id(node)]
     return with_inputs(node, tuple(_with_parts(child, rewritten) for child in inputs_of(node)))
+
+
+def _above_inputs(node: Node, above: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    if isinstance(node, Filter):
+        return (*above, node.condition)
+    return above if isinstance(node, Join) else ()
+
+
+def plan_report(plan: Plan, statistics: Statistics, physical_plan: str | None) -> PlanReport:
+    """Returns the report of a plan; `physical_plan` is Spark's EXPLAIN text, None without Spark."""
+
+    def rows_of(node: Node) -> int | None:
+        return estimate_rows(node, statistics)
+
+    return PlanReport(
+        before=explain(plan.before, {}, rows_of),
+        after=explain(plan.after, plan.changed_by, rows_of),
+        rules=plan.trace,
+        tables=tuple(_table_report(size) for size in statistics.tables.values()),
+        keys=tuple(_key_report(sketch, statistics) for _, sketch in sorted(statistics.keys.items())),
+        statistics_ms=statistics.elapsed_ms,
+        physical_plan=physical_plan,
+    )
+
+
+def _warnings(plan: Node, statistics: Statistics) -> Iterator[RuleTrace]:
+    """Yields a trace for all statistics that were not read; the planner uses defaults instead."""
+    scans = {node.table: node for node in walk_up(plan) if isinstance(node, Scan)}
+    for table, sentence in statistics.warnings:
+        reason = sentence if table is None else f"{sentence} The planner uses defaults for what is not known."
+        yield trace_of(STATISTICS, scans.get(table or "", plan), Skip(reason))
+
+
+def trace_of(rule: str, node: Node, found: Match[Any] | Skip) -> RuleTrace:
+    """Returns the trace of what a rule did at `node`; `rule` may also be the name of another part of the planner."""
+    return RuleTrace(
+        rule=rule,
+        outcome=RuleOutcome.SKIPPED if isinstance(found, Skip) else RuleOutcome.FIRED,
+        node=line_of(node),
+        node_id=node.id,
+        reason=found.reason,
+        alternatives=found.alternatives,
+    )
+
+
+def _settings_without_effect(plan: Node, settings: JobSettings) -> Iterator[tuple[str, str]]:
+    """Yields each setting that is set but has no effect on this query: the rule's name, and the reason."""
+    nodes = list(walk_up(plan))
+    aggregates = [node for node in nodes if isinstance(node, Aggregate)]
+    joins = [node for node in nodes if isinstance(node, Join)]
+    if settings.mini_batch != MiniBatchSettings():
+        yield "mini_batch", "mini_batch.* applies to the streaming modes: a batch job has no mini-batches."
+    if settings.state != StateSettings():
+        yield "state", "state.* applies to the streaming modes: a batch job keeps no state."
+    if settings.agg_phase is not AggPhase.AUTO and not aggregates:
+        yield TwoPhaseAggregate.name, "agg_phase is set, but the query has no aggregate."
+    if settings.eager_aggregation is not Toggle.AUTO and not any(map(is_over_join, aggregates)):
+        yield EagerAggregation.name, "eager_aggregation is set, but no aggregate is above a join."
+    split, method = settings.distinct_split, settings.distinct_method
+    if split != DistinctSplitSettings() and not any(call.distinct for node in aggregates for call in node.calls):
+        yield SplitDistinctAggregate.name, "distinct_split.* is set, but the query has no DISTINCT call."
+    if method is not DistinctMethod.AUTO and not any(map(distinct_sets, aggregates)):
+        yield DISTINCT_METHOD, "distinct_method is set, but no aggregate has DISTINCT values."
+    if contradict(split.enabled, method):
+        reason = f"distinct_split.enabled {split.enabled} contradicts distinct_method {method}, which takes precedence."
+        yield SplitDistinctAggregate.name, reason
+    if (settings.join.ship, settings.join.local) != (JoinShip.AUTO, JoinLocal.AUTO) and not joins:
+        yield JoinStrategy.name, "join.ship or join.local is set, but the query has no join."
+    if settings.join.skew is not JoinSkew.AUTO and not any(join.keys for join in joins):
+        yield SkewedJoin.name, "join.skew is set, but the query has no equi-join."
+
+
+def _table_report(size: TableSize) -> TableStatistics:
+    return TableStatistics(
+        table=size.alias,
+        files=size.files,
+        bytes=size.bytes,
+        rows=size.rows,
+        rows_are_exact=size.rows_are_exact,
+        cached=size.cached,
+    )
+
+
+def _key_report(sketch: KeySketch, statistics: Statistics) -> KeyStatistics:
+    size = statistics.tables[sketch.alias]
+    return KeyStatistics(
+        table=sketch.alias,
+        columns=sketch.columns,
+        rows=size.rows,
+        rows_are_exact=size.rows_are_exact,
+        sampled_rows=sketch.sampled_rows,
+        distinct_keys=sketch.distinct_keys,
+        null_share=sketch.null_share,
+        hot_keys=sketch.hot_keys,
+    )

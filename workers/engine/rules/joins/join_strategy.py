@@ -13,6 +13,7 @@ from workers.engine.rules.joins.skew_cost import split_join_cost, will_be_split
 from workers.engine.rules.joins.strategy_cost import (
     NOT_FORCED,
     SORTED,
+    ForcedStrategy,
     JoinAlgorithm,
     JoinSide,
     broadcast_input,
@@ -22,7 +23,6 @@ from workers.engine.rules.joins.strategy_cost import (
     join_sides,
     possible_algorithms,
     skew_of,
-    strategy_text,
     with_choice,
 )
 from workers.engine.rules.rule import Match, RuleContext, Skip
@@ -92,17 +92,17 @@ class JoinStrategy:
         """Returns None for other nodes than joins, and for joins without keys for which nothing is forced."""
         if not isinstance(node, Join):
             return None
-        ship, local = forced_strategy(node, ctx.settings.join)
-        if (ship, local) == NOT_FORCED:
+        forced = forced_strategy(node, ctx.settings.join)
+        if forced == NOT_FORCED:
             return _choose_algorithm_by_cost(node, ctx) if node.keys else None
         refusal = (
-            refusal_of_pair(ship, local)
-            or refusal_of_ship(node.kind, ship, bool(node.keys))
-            or refusal_of_local(node.kind, local, bool(node.keys))
+            refusal_of_pair(*forced)
+            or refusal_of_ship(node.kind, forced.ship, bool(node.keys))
+            or refusal_of_local(node.kind, forced.local, bool(node.keys))
         )
         if refusal is not None:
-            return Skip(f"{strategy_text(ship, local)} is not supported for this join: {refusal}.")
-        return _decide_forced(node, ship, local, ctx)
+            return Skip(f"{forced.text} is not supported for this join: {refusal}.")
+        return _decide_forced(node, forced, ctx)
 
     def rewrite(self, match: Match[Join], ctx: RuleContext, /) -> Node:
         """Returns the join with its strategy."""
@@ -112,8 +112,8 @@ class JoinStrategy:
         return with_choice(node, ship, local if node.keys else JoinLocal.AUTO, forced)
 
 
-def _decide_forced(node: Join, ship: JoinShip, local: JoinLocal, ctx: RuleContext) -> Match[Join]:
-    algorithms = possible_algorithms(node, ship, local)
+def _decide_forced(node: Join, forced: ForcedStrategy, ctx: RuleContext) -> Match[Join]:
+    algorithms = possible_algorithms(node, *forced)
     if _will_be_split(node, ctx):
         algorithms = tuple(algorithm for algorithm in algorithms if algorithm not in _BROADCASTS)
     sides = join_sides(node, ctx.statistics) if node.keys else None
@@ -123,7 +123,7 @@ def _decide_forced(node: Join, ship: JoinShip, local: JoinLocal, ctx: RuleContex
     if sides is not None and _too_few_rows(sides) is None:
         best = _cheapest_safe(algorithms, chosen, sides, choice, ctx)
         chosen = best if choice.is_clearly_cheaper(best, chosen, CLEAR_GAIN) else chosen
-    reason = f"{strategy_text(ship, local)} is forced for this join{_memory_warning(node, ship, ctx)}."
+    reason = f"{forced.text} is forced for this join{_memory_warning(node, forced.ship, ctx)}."
     return choice.match(node, chosen.value, reason)
 
 
@@ -199,7 +199,7 @@ def _cheapest_safe(
 
 def _choice_if_repartitioned(node: Join, ctx: RuleContext) -> str:
     """Returns a sentence on what would be chosen if a shuffle were forced; an empty text if that is sort-merge."""
-    found = _decide_forced(node, JoinShip.REPARTITION, JoinLocal.AUTO, ctx)
+    found = _decide_forced(node, ForcedStrategy(JoinShip.REPARTITION), ctx)
     if found.choice == _SORT_MERGE.value:
         return ""
     return f" With join.ship REPARTITION the choice would be {found.choice}."

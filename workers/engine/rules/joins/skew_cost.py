@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from service.contract.options import JoinLocal, JoinSettings, JoinSkew, SkewSettings
+from service.contract.options import JoinSettings, JoinSkew, SkewSettings
 from service.sql.expressions.scalar import Scalar
 from service.sql.statements.join_hints import HASHED_SIDE, Side
 from workers.engine.plan.nodes import Join, Node, inputs_of
@@ -139,11 +139,6 @@ SKEW_PLANNERS: Mapping[JoinSkew, SkewPlanner] = {JoinSkew.ISOLATE: isolation_pla
 """The planner of each strategy of `join.skew`."""
 
 
-def may_be_salted(local: JoinLocal) -> bool:
-    """Whether `local`, a forced strategy, allows salted keys, which require sort-merge."""
-    return local in {JoinLocal.AUTO, JoinLocal.SORT_MERGE}
-
-
 def will_be_split(
     join: Join, skew: JoinSkew, forced: ForcedStrategy, statistics: Statistics, above: tuple[Scalar, ...] = ()
 ) -> bool:
@@ -174,10 +169,10 @@ def _nested_splits(join: Join, is_split: Callable[[Join], bool], statistics: Sta
 def _is_splittable(
     join: Join, skew: JoinSkew, forced: ForcedStrategy, statistics: Statistics, above: tuple[Scalar, ...] = ()
 ) -> bool:
-    make, (ship, local) = SKEW_PLANNERS.get(skew), forced
-    if make is None or ship in HASHED_SIDE or (forced == NOT_FORCED and is_broadcast(join, statistics)):
+    make = SKEW_PLANNERS.get(skew)
+    if make is None or forced.ship in HASHED_SIDE or (forced == NOT_FORCED and is_broadcast(join, statistics)):
         return False
-    if skew is JoinSkew.SALT and not may_be_salted(local):
+    if skew is JoinSkew.SALT and not forced.may_sort:
         return False
     profile = None if refusal_of(join) else join_profile(join, statistics, above)
     if profile is None:

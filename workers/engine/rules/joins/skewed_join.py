@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from service.contract.options import JoinLocal, JoinShip, JoinSkew
+from service.contract.options import JoinSkew
 from service.sql.statements.join_hints import Side
 from workers.engine.plan.nodes import Join, Node, Union
 from workers.engine.rules.cost import Choice
@@ -19,9 +19,9 @@ from workers.engine.rules.joins.hot_keys import (
     sides_keeping_nulls,
     sides_with_hot_nulls,
 )
-from workers.engine.rules.joins.skew_cost import SKEW_PLANNERS, SkewPlan, SkewPlanner, may_be_salted, plain_cost
+from workers.engine.rules.joins.skew_cost import SKEW_PLANNERS, SkewPlan, SkewPlanner, plain_cost
 from workers.engine.rules.joins.skew_rewrite import PROBE_SIDES, HotPart, nulls_can_bypass, refusal_of, split_join
-from workers.engine.rules.joins.strategy_cost import forced_strategy, skew_of, strategy_text
+from workers.engine.rules.joins.strategy_cost import ForcedStrategy, forced_strategy, skew_of
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.statistics.partitioning import is_broadcast
 
@@ -136,31 +136,6 @@ class SkewedJoin:
 
 
 @dataclass(frozen=True)
-class _ForcedStrategy:
-    """The strategy that is forced for the whole join. AUTO applies it to the hot keys too. A choice of `join_strategy`
-    is not forced: a side that is too large to broadcast may have few rows of a hot key.
-    """
-
-    ship: JoinShip = JoinShip.AUTO
-    local: JoinLocal = JoinLocal.AUTO
-
-    @property
-    def may_broadcast(self) -> bool:
-        """Whether hot keys may be isolated. Users force a shuffle if broadcasts ran out of memory."""
-        return self.ship is JoinShip.AUTO and self.local is JoinLocal.AUTO
-
-    @property
-    def may_sort(self) -> bool:
-        """Whether hot keys may be salted. A forced hash table takes precedence over a forced SALT."""
-        return may_be_salted(self.local)
-
-    @property
-    def text(self) -> str:
-        """The strategy as a part of a sentence: `REPARTITION with SORT_MERGE`."""
-        return strategy_text(self.ship, self.local)
-
-
-@dataclass(frozen=True)
 class _Analysis:
     """The hot keys of a join, the sides with hot NULL keys, and the plans that handle them."""
 
@@ -168,7 +143,7 @@ class _Analysis:
     hot: tuple[KeyLoad, ...]
     nulls: tuple[Side, ...]
     plans: dict[JoinSkew, SkewPlan]
-    forced: _ForcedStrategy
+    forced: ForcedStrategy
 
     @property
     def choice(self) -> Choice:
@@ -195,7 +170,7 @@ def _analyze(node: Join, ctx: RuleContext, skew: JoinSkew, planners: Mapping[Joi
         return "There are no statistics for the keys of both sides: it is not known which keys are hot."
     if skew is JoinSkew.AUTO and filtered_by_key(node, ctx.statistics, ctx.above):
         return "A condition is on the key: it may keep all rows of a hot key or none."
-    forced, is_skew_forced = _ForcedStrategy(*forced_strategy(node, ctx.settings.join)), skew is not JoinSkew.AUTO
+    forced, is_skew_forced = forced_strategy(node, ctx.settings.join), skew is not JoinSkew.AUTO
     if skew is JoinSkew.AUTO:
         hot, nulls = hot_key_loads(profile, ctx.settings.skew), sides_with_hot_nulls(profile, ctx.settings.skew)
     else:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from service.contract.options import JoinLocal, JoinSettings, JoinShip, JoinSkew
 from service.sql.expressions.scalar import Scalar
@@ -38,12 +39,6 @@ from workers.engine.statistics.cardinality import KeyProfile, bounded, bytes_per
 from workers.engine.statistics.model import Statistics, once_per_node
 from workers.engine.statistics.partitioning import broadcast_side
 
-ForcedStrategy = tuple[JoinShip, JoinLocal]
-
-NOT_FORCED: ForcedStrategy = (JoinShip.AUTO, JoinLocal.AUTO)
-"""Nothing is forced: the rules choose how the join runs."""
-
-
 SORTED = 3.0
 HASHED = 2.0
 GATHERED = 3.0
@@ -67,11 +62,39 @@ _UNMEASURED = 512
 """Bytes assumed for a string, or any value without a bound, in addition to its size in the files."""
 
 
+class ForcedStrategy(NamedTuple):
+    """The ship and the local strategy that query or settings force for a join."""
+
+    ship: JoinShip = JoinShip.AUTO
+    local: JoinLocal = JoinLocal.AUTO
+
+    @property
+    def may_broadcast(self) -> bool:
+        """Whether AUTO may isolate hot keys. Users force a shuffle if broadcasts ran out of memory."""
+        return self == NOT_FORCED
+
+    @property
+    def may_sort(self) -> bool:
+        """Whether hot keys may be salted, which requires sort-merge. A forced hash table takes precedence."""
+        return self.local in {JoinLocal.AUTO, JoinLocal.SORT_MERGE}
+
+    @property
+    def text(self) -> str:
+        """The strategy as a part of a sentence: `REPARTITION with SORT_MERGE`."""
+        return " with ".join(choice.value for choice in self if choice.value != JoinShip.AUTO.value)
+
+
+NOT_FORCED = ForcedStrategy()
+"""Nothing is forced: the rules choose how the join runs."""
+
+
 def forced_strategy(join: Join, settings: JoinSettings) -> ForcedStrategy:
     """Returns what the query forces for `join`; what it leaves open has the value of the settings."""
     own = join.strategy
     ship, local = (own.ship, own.local) if own.forced is None else own.forced
-    return settings.ship if ship is JoinShip.AUTO else ship, settings.local if local is JoinLocal.AUTO else local
+    return ForcedStrategy(
+        settings.ship if ship is JoinShip.AUTO else ship, settings.local if local is JoinLocal.AUTO else local
+    )
 
 
 def skew_of(join: Join, skew: JoinSkew) -> JoinSkew:
@@ -83,11 +106,6 @@ def skew_of(join: Join, skew: JoinSkew) -> JoinSkew:
 def with_choice(join: Join, ship: JoinShip, local: JoinLocal, forced: ForcedStrategy) -> Join:
     """Returns `join` with the strategy that a rule chose, and a record of what was `forced` for it."""
     return replace(join, strategy=replace(join.strategy, ship=ship, local=local, forced=forced))
-
-
-def strategy_text(ship: JoinShip, local: JoinLocal) -> str:
-    """Returns a forced strategy as a part of a sentence: `REPARTITION with SORT_MERGE`."""
-    return " with ".join(choice.value for choice in (ship, local) if choice.value != JoinShip.AUTO.value)
 
 
 class JoinAlgorithm(StrEnum):

@@ -13,7 +13,6 @@ from workers.engine.rules.joins.strategy_cost import (
     ForcedStrategy,
     forced_strategy,
     skew_of,
-    strategy_text,
     with_choice,
 )
 
@@ -33,7 +32,7 @@ def join(ship: JoinShip = AUTO, local: JoinLocal = JoinLocal.AUTO, demanded: For
         (join(), (BY_KEY, HASH), (BY_KEY, HASH)),
         (join(local=HASH), (BY_KEY, JoinLocal.SORT_MERGE), (BY_KEY, HASH)),
         (join(BY_KEY, HASH, NOT_FORCED), NOT_FORCED, NOT_FORCED),
-        (join(BY_KEY, HASH, (BY_KEY, JoinLocal.AUTO)), NOT_FORCED, (BY_KEY, JoinLocal.AUTO)),
+        (join(BY_KEY, HASH, ForcedStrategy(BY_KEY)), NOT_FORCED, ForcedStrategy(BY_KEY)),
     ],
 )
 def test_the_forced_strategy_of_a_join(of: Join, settings: ForcedStrategy, demand: ForcedStrategy) -> None:
@@ -41,15 +40,15 @@ def test_the_forced_strategy_of_a_join(of: Join, settings: ForcedStrategy, deman
 
 
 def test_a_choice_of_a_rule_does_not_change_what_is_forced() -> None:
-    chosen = with_choice(join(BY_KEY), BY_KEY, HASH, (BY_KEY, JoinLocal.AUTO))
-    assert chosen.strategy.forced == (BY_KEY, JoinLocal.AUTO)
+    chosen = with_choice(join(BY_KEY), BY_KEY, HASH, ForcedStrategy(BY_KEY))
+    assert chosen.strategy.forced == ForcedStrategy(BY_KEY)
     # It runs as one of which all of that is demanded.
     assert chosen == join(BY_KEY, HASH)
 
 
 def test_the_text_of_a_forced_strategy() -> None:
-    assert strategy_text(BY_KEY, HASH) == "REPARTITION with HASH_RIGHT"
-    assert strategy_text(AUTO, HASH) == "HASH_RIGHT"
+    assert ForcedStrategy(BY_KEY, HASH).text == "REPARTITION with HASH_RIGHT"
+    assert ForcedStrategy(AUTO, HASH).text == "HASH_RIGHT"
 
 
 def test_the_skew_strategy_of_a_join_precedes_the_settings() -> None:

@@ -218,14 +218,14 @@ def test_what_is_forced_parts_a_join_where_it_can_be_had() -> None:
     known = Statistics(
         sizes, {("l.k",): left, ("r.k",): replace(left, alias="r", columns=("r.k",), hot_keys=(), literals=())}, 8
     )
-    hashed: ForcedStrategy = (JoinShip.REPARTITION, JoinLocal.HASH_LEFT)
-    sent: ForcedStrategy = (JoinShip.BROADCAST_RIGHT, JoinLocal.AUTO)
+    hashed = ForcedStrategy(JoinShip.REPARTITION, JoinLocal.HASH_LEFT)
+    sent = ForcedStrategy(JoinShip.BROADCAST_RIGHT)
     both = {JoinSkew.ISOLATE, JoinSkew.SALT}
     for demand, ways in ((NOT_FORCED, both), (hashed, {JoinSkew.ISOLATE}), (sent, set[JoinSkew]())):
         assert {wanted for wanted in JoinSkew if will_be_split(JOIN, wanted, demand, known)} == ways
     small = replace(known, tables={**sizes, "r": TableSize("r", 1, 1 << 20, 10_000, True)})
     assert not will_be_split(JOIN, JoinSkew.ISOLATE, NOT_FORCED, small)
-    assert will_be_split(JOIN, JoinSkew.ISOLATE, (JoinShip.REPARTITION, JoinLocal.AUTO), small)
+    assert will_be_split(JOIN, JoinSkew.ISOLATE, ForcedStrategy(JoinShip.REPARTITION), small)
     assert not will_be_split(JOIN, JoinSkew.ISOLATE, NOT_FORCED, replace(known, keys={}))
     limited = replace(JOIN, left=Limit(LEFT, 9_000_000))
     assert not will_be_split(limited, JoinSkew.ISOLATE, NOT_FORCED, known)
