@@ -68,8 +68,9 @@ def _contract(rule: Rule[Any]) -> Iterator[str]:
 def _settings(source: str, keys: set[str]) -> Iterator[str]:
     """Yields the settings that only the contract names, or only the code reads."""
     for key in sorted(keys):
-        # The cost model receives the whole group skew.*.
-        if f"settings.{key}" not in source and not (key.startswith("skew.") and "settings.skew" in source):
+        # A rule may pass a whole group, such as skew.*, to a function.
+        group = re.search(rf"settings\.{key.partition('.')[0]}\b(?!\.)", source)
+        if f"settings.{key}" not in source and group is None:
             yield f"its contract names {key}, which it does not read."
     for used in sorted(set(re.findall(r"ctx\.settings\.([a-z_]+(?:\.[a-z_]+)?)", source))):
         if not any(key == used or key.startswith(used + ".") for key in keys):

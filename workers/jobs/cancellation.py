@@ -36,12 +36,12 @@ class CancellationWatch:
 
     def step(self) -> None:
         """Marks the attempts that must stop according to the database."""
-        going = {attempt.claim: attempt for attempt in self._running_attempts.all() if attempt.reason is None}
-        if not going:
+        running = {attempt.claim: attempt for attempt in self._running_attempts.all() if attempt.reason is None}
+        if not running:
             return
         with self._database.read() as session:
-            found = claim_states(session, going.keys())
-        for claim, attempt in going.items():
+            found = claim_states(session, running.keys())
+        for claim, attempt in running.items():
             state = found.get(claim)
             if state is None:
                 _stop(attempt, StopReason.LEASE_LOST)

@@ -55,7 +55,7 @@ def retry_on_database_fault(
 
 
 def retry_attempt_write(attempt: Attempt, write: Callable[[], T], pause: Callable[[float], object]) -> T:
-    """As `patiently`, for a running attempt: while it waits for the database, it does not count as unresponsive."""
+    """As `retry_on_database_fault`, for a running attempt, which does not count as unresponsive meanwhile."""
     with attempt.waiting_for_database():
         return retry_on_database_fault(lambda _: write(), pause=pause)
 
@@ -83,7 +83,7 @@ def claim_job(
         # A committed claim without a runner would cost the job an attempt, like the loss of a worker.
         if claim is None or not retry_on_database_fault(lambda _: _holds(database, claim), pause=pause):
             raise
-        _log.warning("claim_found_done", job_id=claim.job_id, attempt=claim.fence)
+        _log.warning("claim_found_committed", job_id=claim.job_id, attempt=claim.fence)
     if claim is None and job_id is not None:
         _log.info("nothing_to_claim", job_id=job_id)
     return claim

@@ -133,15 +133,15 @@ class StreamErrorTexts:
 
     def __call__(self, text: str) -> str | None:
         """Returns the text for clients; None if it names the service's own files: state, checkpoint or posted rows."""
-        told = self.with_own_names(text)
-        return None if self._own.search(told) else told
+        shown = self.with_own_names(text)
+        return None if self._own.search(shown) else shown
 
 
 def path_pattern(path: Path) -> re.Pattern[str]:
     """Returns a pattern of the path in a message of Spark, with or without a scheme, plain or escaped as in a URI."""
-    return re.compile(f"(?:file:(?://)?)?{''.join(map(_spelled, str(path)))}(?![^/\\s'\",;:)\\]])")
+    return re.compile(f"(?:file:(?://)?)?{''.join(map(_pattern_of, str(path)))}(?![^/\\s'\",;:)\\]])")
 
 
-def _spelled(character: str) -> str:
+def _pattern_of(character: str) -> str:
     escaped = quote(character, safe="/", errors="surrogateescape")
     return re.escape(character) if escaped == character else f"(?:{re.escape(character)}|(?i:{re.escape(escaped)}))"

@@ -28,8 +28,8 @@ from workers.engine.spark.error_mapping import is_lack_of_memory
 from workers.engine.spark.result_writer import WrittenResult
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import StatisticsCache
-from workers.jobs.admission import ExplanationSlots, Suspects
 from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
+from workers.jobs.claim_limits import ExplanationSlots, Suspects
 from workers.jobs.lease import claim_job, hand_back_job, retry_attempt_write, retry_on_database_fault
 from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict, verdict_of
 from workers.jobs.planning import PlanningThreads, TooManyPlanningsError, labelled, plan_batch_job, same_files
@@ -55,7 +55,7 @@ class _Run:
     planning_ms: int
     started: float
     number: int = 1
-    beside: LateStatistics | None = None
+    late: LateStatistics | None = None
 
 
 class JobRunner:
@@ -112,20 +112,20 @@ class JobRunner:
 
     def _oldest(self, session: Session, queues: Collection[str], place: Place) -> str | None:
         others = [queue for queue in queues if queue != Queue.STREAM.value]
-        apart = self._suspects.excluded_jobs(session)
-        wanted = others if self.supervisor.is_full else queues
+        excluded = self._suspects.excluded_jobs(session)
+        eligible = others if self.supervisor.is_full else queues
         quota = self._quota()
-        job_id = leases.oldest_waiting(session, wanted, quota, apart)
+        job_id = leases.oldest_waiting(session, eligible, quota, excluded)
         if job_id is None:
             return None
         if not self._has_place(session, job_id, place):
             # Another thread has reserved the last slot for a stream meanwhile.
-            job_id = leases.oldest_waiting(session, others, quota, apart)
+            job_id = leases.oldest_waiting(session, others, quota, excluded)
         return job_id if job_id is not None and accounts.has_room(session, job_id, quota) else None
 
     def _job_if_eligible(self, session: Session, job_id: str, place: Place) -> str | None:
-        apart = self._suspects.excluded_jobs(session)
-        if apart is not None and is_true_for(session, job_id, apart):
+        excluded = self._suspects.excluded_jobs(session)
+        if excluded is not None and is_true_for(session, job_id, excluded):
             return None
         # If the tenant has reached its limit of running jobs, the job waits until one of them ends. The slot is
         # reserved last, since it is not released before the end of the claim.
@@ -133,7 +133,7 @@ class JobRunner:
         return job_id if has_room and self._has_place(session, job_id, place) else None
 
     def _quota(self) -> Quota:
-        return Quota(self._max_running_jobs_of_tenant, self._explanations.taken_up())
+        return Quota(self._max_running_jobs_of_tenant, self._explanations.tenants_at_limit())
 
     def _has_place(self, session: Session, job_id: str, place: Place) -> bool:
         """Reserves a slot if the job is a stream. Returns False if this worker has reached its limit of streams: the
@@ -151,7 +151,7 @@ class JobRunner:
             raise TooManyPlanningsError
         with self.supervisor.starting() as place:
             claim = self._suspects.claim(
-                lambda: self._explanations.claimed(self._claimed(lambda session: choose(session, place)))
+                lambda: self._explanations.count(self._claimed(lambda session: choose(session, place)))
             )
             if claim is not None:
                 with self._suspects.running(claim), self._explanations.working(claim):
@@ -231,14 +231,14 @@ class JobRunner:
             # An earlier try was committed although its answer was lost.
             return True
         # The lease is held and the job does not start: its cancellation or stop was just requested.
-        rests = state.status is JobStatus.STOPPING and not state.cancel_requested
-        attempt.stop(StopReason.STOP_REQUESTED if rests else StopReason.CANCELLED)
+        is_stop = state.status is JobStatus.STOPPING and not state.cancel_requested
+        attempt.stop(StopReason.STOP_REQUESTED if is_stop else StopReason.CANCELLED)
         attempt.check()
         return False
 
     def _execute(self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run) -> Verdict:
         # The run after a fallback continues to use the statistics thread of the first run.
-        run = replace(run, beside=run.beside or engine.look_beside(run.planned, run.tables))
+        run = replace(run, late=run.late or engine.look_beside(run.planned, run.tables))
         try:
             written = self._written(attempt, engine, run)
         except Exception as error:  # noqa: BLE001 - as above
@@ -295,7 +295,7 @@ class JobRunner:
     def _measure(self, attempt: Attempt, driver: Driver, run: _Run) -> AttemptMetrics:
         execution_ms = round((self._clock() - run.started) * 1000)
         self._metrics.executed(execution_ms)
-        return measure(driver.monitor, attempt.run_tag, run.planned, run.tables, execution_ms, run.beside)
+        return measure(driver.monitor, attempt.run_tag, run.planned, run.tables, execution_ms, run.late)
 
     def _end(self, attempt: Attempt, verdict: Verdict) -> None:
         attempt.settle()
@@ -331,24 +331,26 @@ class JobRunner:
             self._metrics.ended(claim, target)
 
     def _stop_stream(self, claim: Claim, given: StreamStop) -> None:
-        every = JobSpec.model_validate(claim.spec).schedule
+        schedule = JobSpec.model_validate(claim.spec).schedule
 
         def try_once(tried: int) -> bool:
             with self._database.write() as session:
                 now = self._database.now(session)
-                passes = given.error is not None and given.error.code in _TRANSIENT
-                again = given.because is StreamStopReason.CAUGHT_UP or passes
-                due = now + every.every // timedelta(milliseconds=1) if again and every is not None else None
+                is_transient = given.error is not None and given.error.code in _TRANSIENT
+                runs_again = given.because is StreamStopReason.CAUGHT_UP or is_transient
+                due = None
+                if runs_again and schedule is not None:
+                    due = now + schedule.every // timedelta(milliseconds=1)
                 return streaming_jobs.mark_stopped(
                     session, claim, now, reason=given.because, error=given.error, next_run_at=due
                 ) or (tried > 0 and streaming_jobs.is_stopped(session, claim))
 
         if retry_on_database_fault(try_once, pause=self._pause):
             self._metrics.ended(claim, JobStatus.STOPPED)
-            _log.info("stream_rests", because=given.because.value, code=given.error.code if given.error else None)
+            _log.info("stream_stopped", because=given.because.value, code=given.error.code if given.error else None)
             return
         # Its cancellation was requested at the same time, or the lease is lost.
-        _log.info("rest_refused")
+        _log.info("stream_stop_refused")
         self._publish(claim, Ending(JobStatus.CANCELLED, problems.cancelled()))
 
     def _publish(self, claim: Claim, ending: Ending) -> None:

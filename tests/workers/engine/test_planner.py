@@ -124,7 +124,7 @@ def test_a_forced_phase_is_the_last_rules() -> None:
         ),
     ],
 )
-def test_a_setting_that_does_not_apply_is_told(
+def test_a_setting_without_effect_is_in_the_trace(
     bound: BoundQuery, settings: dict[str, Any], rule: str, words: str
 ) -> None:
     told = planned(bound, **settings).trace[-1]
@@ -196,7 +196,7 @@ def test_a_setting_that_does_not_apply_is_told(
         ),
     ],
 )
-def test_a_job_that_waits_is_not_refused_for_a_setting_and_its_trace_tells(
+def test_a_waiting_job_is_not_refused_for_a_setting_that_its_trace_reports(
     sql: str, settings: dict[str, Any], rule: str, words: str
 ) -> None:
     table = {"format": "parquet", "path": "t"}
@@ -210,11 +210,11 @@ def test_a_job_that_waits_is_not_refused_for_a_setting_and_its_trace_tells(
 
 
 @pytest.mark.parametrize("given", [{}, {"incremental_agg": True, "skew": {"join_strategy": "auto"}}])
-def test_defaults_are_not_told(given: dict[str, Any]) -> None:
+def test_defaults_are_not_in_the_trace(given: dict[str, Any]) -> None:
     assert planned(query(aggregate=False), **given).trace == ()
 
 
-def test_the_report_tells_plans_rules_and_statistics() -> None:
+def test_the_report_has_plans_rules_and_statistics() -> None:
     report = plan_report(planned(query(), distinct_split={"enabled": True}), STATISTICS, "== Physical Plan ==")
     assert report.before.text.startswith("Project")
     assert {node.changed_by for node in report.before.nodes} == {None}
@@ -265,13 +265,13 @@ def test_a_node_keeps_its_maker_when_a_later_rule_changes_what_is_below_it(monke
     }
 
 
-def test_a_plan_that_is_built_already_takes_the_same_way() -> None:
+def test_a_plan_that_is_built_already_is_planned_in_the_same_way() -> None:
     plan = planned(query())
     filtered = Filter(plan.before, column("n", BIGINT))
     assert apply_rules(filtered, RuleContext(JobSettings(), STATISTICS)).before == filtered
 
 
-def test_what_could_not_be_read_is_told() -> None:
+def test_statistics_that_were_not_read_are_in_the_trace() -> None:
     sentences = (("orders", "The footer of a cannot be read: it is away."), (None, "Nothing was read."))
     known = Statistics(STATISTICS.tables, {}, slots=2, warnings=sentences)
     traces = plan_query(query(), known, JobSettings()).trace[:2]
@@ -306,7 +306,7 @@ def test_another_reason_than_the_grouping_sets_reaches_the_report() -> None:
     assert reasons == ["eager_aggregation is false."]
 
 
-def test_a_rule_looks_at_parts_of_what_it_made() -> None:
+def test_a_rule_applies_to_parts_of_its_result() -> None:
     rows = call("COUNT")
     chain = Join(joined(rows).input, scan("v"), JoinKind.INNER, ((col("l.i"), col("v.i")),))
     before = Aggregate(chain, (Named(col("v.t"), "t"),), (rows,))

@@ -1,4 +1,4 @@
-"""Attempts at hand: the first reason to stop stays, and none comes after the end."""
+"""Running attempts: the first reason to stop is kept, and there is none after the end."""
 
 from __future__ import annotations
 

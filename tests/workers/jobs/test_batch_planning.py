@@ -1,4 +1,4 @@
-"""A batch job that is to end while it is planned ends at once, on real Spark, whatever its planning is at."""
+"""A batch job that must end while it is planned ends at once, on real Spark, in every step of its planning."""
 
 from __future__ import annotations
 

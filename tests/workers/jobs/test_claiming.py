@@ -1,4 +1,4 @@
-"""Claims on PostgreSQL whose commit nobody answers."""
+"""Claims on PostgreSQL whose commit is not answered."""
 
 from __future__ import annotations
 

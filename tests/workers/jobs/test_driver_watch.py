@@ -1,4 +1,4 @@
-"""When the watch gives a driver up, by a clock that tests set: the process is real, what Spark would answer is not."""
+"""When the watch drops a driver, by a manual clock: the process is real, Spark's answers are not."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def bench() -> Iterator[Bench]:
         driver.kill()
 
 
-def test_a_silent_driver_is_ended_at_the_second_look(bench: Bench) -> None:
+def test_an_unresponsive_driver_is_killed_at_the_second_check(bench: Bench) -> None:
     driver, before = bench.start(), bench.start()
     bench.runtime.current = driver
     lost, waiting, elsewhere = bench.attempt_on(driver), bench.attempt_on(None), bench.attempt_on(before)
@@ -143,7 +143,7 @@ def test_a_question_that_fails_is_no_answer(bench: Bench, monkeypatch: pytest.Mo
     assert bench.runtime.discarded == [after]
 
 
-def test_without_a_driver_there_is_nothing_to_ask(bench: Bench) -> None:
+def test_without_a_driver_there_is_nothing_to_check(bench: Bench) -> None:
     bench.watch.ping()
     assert bench.look_at(1_000)
     assert bench.runtime.killed_starts == 0
@@ -152,7 +152,7 @@ def test_without_a_driver_there_is_nothing_to_ask(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("how", "reason"), [("exited", StopReason.DRIVER_LOST), ("ended", StopReason.DRIVER_ENDED), ("stopped", None)]
 )
-def test_a_driver_that_is_gone_is_given_up_at_once(bench: Bench, how: str, reason: StopReason | None) -> None:
+def test_a_driver_that_has_ended_is_dropped_at_once(bench: Bench, how: str, reason: StopReason | None) -> None:
     driver = bench.start()
     attempt = bench.attempt_on(driver)
     assert bench.look_at(0)
@@ -176,7 +176,7 @@ def test_an_attempt_on_a_driver_that_was_replaced_stops_once_that_is_gone(bench:
     assert found == [(None, None), (StopReason.DRIVER_LOST, None)]
 
 
-def test_a_driver_without_executors_is_given_up_after_its_time(bench: Bench) -> None:
+def test_a_driver_without_executors_is_dropped_after_its_time(bench: Bench) -> None:
     driver = bench.start()
     driver.seconds_without_executors, driver.executors = ALONE, NONE_LEFT
 

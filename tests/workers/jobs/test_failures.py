@@ -1,4 +1,4 @@
-"""Jobs whose data is elsewhere, or has gone since they were submitted; databases and drivers that are lost."""
+"""Jobs whose data was moved or removed after the submission; databases and drivers that are lost."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_objects_that_are_missing_or_broken_or_that_spark_cannot_reach(
     assert end_of(bench, "orders") == "path_not_found"
 
 
-def test_a_store_that_is_away(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_DATA_ROOTS", "s3a://failures")
     monkeypatch.setenv("EVENKEEL_DATA_S3_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("EVENKEEL_DATA_STORE_ATTEMPTS", "1")

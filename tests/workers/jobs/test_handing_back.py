@@ -1,4 +1,4 @@
-"""Handing back while the database is away, and where it did what it was told without an answer."""
+"""Handing back while the database is unavailable, and after a commit without an answer."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_database_that_restarts_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [STOPPING, LOST])
-def test_what_was_done_without_an_answer_counts_as_done_and_is_rung_for(
+def test_a_committed_hand_back_without_an_answer_counts_and_is_announced(
     settings: Settings, postgres_database: Database, given: HandBack
 ) -> None:
     claimed = claim(postgres_database)

@@ -1,4 +1,4 @@
-"""Attempts have directories of their own; what is not published is removed."""
+"""Attempts have their own directories; unpublished results are removed."""
 
 from __future__ import annotations
 

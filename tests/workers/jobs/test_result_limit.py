@@ -1,4 +1,4 @@
-"""Results that outgrow their limit while they are written."""
+"""Results that exceed their limit while they are written."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write(results: Path, attempt: Attempt, run: int = 1, size: int = 100) -> Non
     part.write_bytes(b"x" * size)
 
 
-def test_what_is_too_large_is_told_to_end(tmp_path: Path, attempt: Attempt) -> None:
+def test_an_attempt_with_a_too_large_result_is_stopped(tmp_path: Path, attempt: Attempt) -> None:
     write(tmp_path, attempt)
     assert looked(attempt, tmp_path, 99) is StopReason.RESULT_TOO_LARGE
     assert attempt.driver.tags == [attempt.tag]  # type: ignore[union-attr]
@@ -58,7 +58,7 @@ def test_both_runs_of_an_attempt_count(tmp_path: Path, attempt: Attempt) -> None
 
 
 @pytest.mark.parametrize("most_bytes", [0, 100])
-def test_one_that_fits_goes_on(tmp_path: Path, attempt: Attempt, most_bytes: int) -> None:
+def test_an_attempt_with_a_result_within_the_limit_continues(tmp_path: Path, attempt: Attempt, most_bytes: int) -> None:
     write(tmp_path, attempt)
     assert looked(attempt, tmp_path, most_bytes) is None
 

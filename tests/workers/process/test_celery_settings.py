@@ -1,4 +1,4 @@
-"""How a worker listens, on real Redis servers: a job is a line in a file here, all else is as in every worker."""
+"""The consumption of messages on real Redis servers: a job is a line in a file, all else is as in every worker."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_busy_worker_keeps_no_messages_from_others(line: Line, client: redis.R
     line.gate.unlink()
 
 
-def test_a_flushed_redis_goes_on(line: Line, client: redis.Redis) -> None:
+def test_the_worker_continues_after_redis_was_flushed(line: Line, client: redis.Redis) -> None:
     client.flushall()
     line.announce("e1")
     line.announce("e2", queue="long")
@@ -191,7 +191,7 @@ def test_a_frozen_redis_costs_one_caller_its_time(line: Line) -> None:
     line.wait("f2")
 
 
-def test_a_redis_that_was_away_is_found_again(line: Line) -> None:
+def test_the_worker_reconnects_to_redis(line: Line) -> None:
     line.server.stop(signal.SIGKILL)
     assert line.dispatcher.announce(["g1"], "short") == ()
     line.server.start()
@@ -211,7 +211,7 @@ def test_the_password_is_in_no_log(line: Line) -> None:
     times=1,
     guaranteed="the worker says why and tells nothing, not even its password; it goes on by itself once all is right",
 )
-def test_a_worker_tells_an_impostor_nothing_and_goes_on_behind_tls(line: Line, tmp_path: Path) -> None:
+def test_a_worker_sends_nothing_to_an_impostor_and_continues_with_tls(line: Line, tmp_path: Path) -> None:
     ca = trustme.CA()
     files = {"BROKER_PASSWORD": line.server.password, "BROKER_TLS_CA_FILE": str(write_ca(ca, tmp_path / "ca.pem"))}
     with behind_tls(line.server.port, trustme.CA().issue_cert("localhost")) as front:
@@ -234,7 +234,7 @@ def test_a_worker_tells_an_impostor_nothing_and_goes_on_behind_tls(line: Line, t
     assert line.server.password.encode() in front.heard
 
 
-def test_a_worker_looks_for_its_broker_for_ever(line: Line) -> None:
+def test_a_worker_retries_the_connection_to_its_broker_for_ever(line: Line) -> None:
     config = worker_config(line.settings)
     assert config["broker_connection_max_retries"] is None
     assert config["broker_connection_retry_on_startup"] is True

@@ -1,4 +1,4 @@
-"""A worker listens to all of its queues or to none, whatever becomes of the orders to do so: on real Redis servers."""
+"""A worker consumes from all of its queues or from none, also after lost requests: on real Redis servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hourly step of a worker: one of them does it, an hour after the first was started."""
+"""The hourly retention: one worker runs it, an hour after the first worker was started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.store.tables import IdempotencyKeyRow, JobRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from workers.driver.driver import new_probe
-from workers.process.maintenance import EVERY_MS, RetentionStep
+from workers.process.retention import EVERY_MS, RetentionStep
 
 DAY_MS = 24 * 3600 * 1000
 

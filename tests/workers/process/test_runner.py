@@ -156,7 +156,7 @@ def run_flaky(bench: Bench, job_id: str, lost: Mapping[int, Exception]) -> list[
     return pauses
 
 
-def test_a_database_away_for_a_moment_costs_nothing(bench: Bench) -> None:
+def test_a_short_outage_of_the_database_has_no_effect(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
     # The claim is 1; then plan, start and end, of each of which the first answer is lost.
     pauses = run_flaky(bench, job_id, dict(zip((2, 4, 6), AWAY, strict=True)))
@@ -183,7 +183,7 @@ class Away(Flaky):
 
 
 @pytest.mark.parametrize(("gone_from", "status"), [(2, "PLANNING"), (3, "PLANNING"), (4, "RUNNING")])
-def test_a_database_away_for_good_is_no_end_of_the_job(bench: Bench, gone_from: int, status: str) -> None:
+def test_a_long_outage_of_the_database_does_not_end_the_job(bench: Bench, gone_from: int, status: str) -> None:
     job_id = bench.submit(PER_USER)
     database = Away(bench.settings.database_url, {gone_from: AWAY[2]})
     runner = JobRunner(
@@ -237,7 +237,7 @@ class ClosingDriver(SharedDriver):
         return super().driver()
 
 
-def test_a_worker_told_to_stop_while_it_waits_for_spark_claims_nothing(bench: Bench) -> None:
+def test_a_worker_that_stops_while_it_waits_for_spark_claims_nothing(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
     JobRunner(bench.settings, bench.database, ClosingDriver(bench), bench.running_attempts, "w1", bench.announce).run(
         job_id
@@ -306,7 +306,7 @@ def test_explanations_leave_slots_to_other_jobs(bench: Bench, monkeypatch: pytes
     assert taken[-1] == explained[2]
 
 
-def test_a_setting_that_the_version_before_took_is_told_in_the_trace(bench: Bench) -> None:
+def test_a_setting_that_the_previous_version_accepted_is_in_the_trace(bench: Bench) -> None:
     settings = {"distinct_split": {"enabled": True}, "distinct_method": "native"}
     job_id = bench.submit({**PER_USER, "settings": settings}, kind=EXPLAIN)
     bench.runner.run(job_id)
@@ -415,7 +415,7 @@ def test_an_attempt_after_a_crash_broadcasts_nothing(bench: Bench) -> None:
     assert report.first_run is None
 
 
-def test_a_defect_is_told_without_its_stack(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_is_reported_without_its_stack(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     job_id = bench.submit(PER_USER)
     with bench.database.write() as session:
         session.execute(update(JobRow).values(spec={"neither": "this", "nor": "that"}))

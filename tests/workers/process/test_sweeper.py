@@ -1,4 +1,4 @@
-"""The sweeper: one of many workers keeps jobs moving, rings after the commit and removes useless files."""
+"""The sweeper: one of many workers announces jobs after the commit, ends lost attempts and removes useless files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from workers.jobs.attempt import Attempt, RunningAttempts
 from workers.process.heartbeat import Heartbeat
-from workers.process.maintenance import Sweeper
+from workers.process.sweeper import Sweeper
 
 SETTINGS = WorkerSettings(lease_seconds=30, sweep_seconds=5, ring_again_seconds=10)
 
@@ -356,7 +356,7 @@ def test_workers_that_fell_silent_are_forgotten(database: Database, clock: Manua
         assert {row.id for row in workers.list_workers(session, 0)} == {"silent", "w1"}
 
 
-def test_what_a_newer_version_stored_is_announced_only_while_one_may_understand_it(
+def test_a_job_of_a_newer_version_is_announced_only_while_such_a_worker_lives(
     database: Database, clock: ManualClock, tmp_path: Path
 ) -> None:
     add(database)

@@ -1,4 +1,4 @@
-"""A worker goes on by itself for as long as something waits: messages may all be lost but one."""
+"""A worker continues as long as jobs wait, even if all messages but one are lost."""
 
 from __future__ import annotations
 
@@ -140,9 +140,7 @@ def test_it_takes_nothing_while_too_many_abandoned_plannings_go_on(
     assert counts(sqlite_database) == {("short", "TIMED_OUT"): 2}
 
 
-def test_what_comes_late_does_not_bring_back_one_that_has_closed(
-    worker_settings: Settings, sqlite_database: Database
-) -> None:
+def test_a_late_call_does_not_reopen_a_closed_worker(worker_settings: Settings, sqlite_database: Database) -> None:
     worker = Worker(worker_settings, Announcements())
     worker._heartbeat.step()
     worker.close()

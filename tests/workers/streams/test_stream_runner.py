@@ -361,7 +361,7 @@ def hang(request: pytest.FixtureRequest, bench: Bench, monkeypatch: pytest.Monke
         ("continuous", StopReason.LEASE_LOST, "PLANNING"),
     ],
 )
-def test_a_stream_that_is_to_end_does_not_wait_for_its_start(
+def test_a_stream_that_must_end_driver_does_not_wait_for_its_start(
     bench: Bench, hang: Hang, mode: str, reason: StopReason, status: str
 ) -> None:
     job_id = bench.submit({**PER_USER, "mode": mode})

@@ -47,88 +47,6 @@ from workers.engine.plan.nodes import (
 from workers.engine.plan.traversal import transform_up, walk_up
 
 
-def with_watermarks(node: Node, marks: tuple[BoundWatermark, ...], instead: Scalar | None = None) -> Node:
-    """Returns `node` with a watermark over each scan that `marks` names.
-
-    With `instead`, a TIMESTAMP column is added under that name, and the watermark is on it. A scan with a watermark
-    keeps it. In joins of streams, the time column of a side in `marks` becomes the event time.
-    """
-    by_alias = {mark.alias: mark for mark in marks}
-
-    def watermarked(part: Node) -> Node:
-        if isinstance(part, Watermark) and isinstance(part.input, Watermark):
-            return part.input
-        if isinstance(part, Join) and part.within is not None:
-            return replace(part, within=_with_event_time(part, part.within, frozenset(by_alias)))
-        mark = by_alias.get(part.alias) if isinstance(part, Scan) else None
-        if mark is None:
-            return part
-        if instead is None:
-            return Watermark(part, column(mark.column, TIMESTAMP), mark.delay_ms)
-        made = Named(cast(column(mark.column, TIMESTAMP_NTZ), TIMESTAMP), instead.columns[0])
-        kept = tuple(Named(column(field.name, known(field.type)), field.name) for field in output_of(part))
-        return Watermark(Project(part, (*kept, made)), instead, mark.delay_ms)
-
-    return transform_up(node, watermarked)
-
-
-def without_watermarks(node: Node) -> Node:
-    """Returns `node` without watermarks, and with joins of streams that keep all rows in their state."""
-
-    def plain(part: Node) -> Node:
-        if isinstance(part, Watermark):
-            return part.input
-        return replace(part, within=None) if isinstance(part, Join) else part
-
-    return transform_up(node, plain)
-
-
-def cast(value: Scalar, type_: DataType) -> Scalar:
-    """Returns `value` cast to `type_`."""
-    return compose(f"CAST({{0}} AS {type_})", (value,), type_)
-
-
-def _with_event_time(join: Join, within: Within, aliases: frozenset[str]) -> Within:
-    """Returns `within` with the time column of the side that has one of the tables `aliases` as its event time."""
-    for side, time in ((join.left, within.left), (join.right, within.right)):
-        if any(isinstance(part, Scan) and part.alias in aliases for part in walk_up(side)):
-            return replace(within, event_time=time.column)
-    return within
-
-
-def by_window(node: Node, window: BoundWindow, keys: tuple[Named, ...], calls: tuple[Call, ...]) -> Node:
-    """Returns `node` grouped by the window and `keys`: it emits the window's start and end, the keys, then the calls'
-    outputs.
-
-    The aggregate has the window as one structure, by which a stream removes old groups from its state. It always has a
-    call, since an aggregate without calls would emit a group before its window is closed.
-    """
-    time = window.column
-    if window.start.type == TIMESTAMP_NTZ:
-        # Spark supports watermarks only for instants. Times without a time zone are treated as UTC.
-        time = column(fresh_name("$time", names_of(node)), TIMESTAMP)
-    below = with_watermarks(node, window.watermarks, None if time == window.column else time)
-    taken = names_of(below) | {item.name for item in keys} | {call.output.name for call in calls}
-    taken |= {window.start.name, window.end.name}
-    name = fresh_name("$window", taken)
-    rows = Windows(below, time, window.size_ms, window.slide_ms, name)
-    whole = column(name, window_type(TIMESTAMP))
-    grouped = Aggregate(
-        rows,
-        (Named(whole, name), *keys),
-        calls or (Call(AggregateFunction.COUNT, (), Field(fresh_name("$rows", taken), BIGINT)),),
-    )
-    ends = (_end(whole, "start", window.start), _end(whole, "end", window.end))
-    shown = output_of(grouped)[1 : 1 + len(keys) + len(calls)]
-    others = tuple(Named(column(field.name, known(field.type)), field.name) for field in shown)
-    return Project(grouped, (*ends, *others))
-
-
-def _end(whole: Scalar, part: str, field: Field) -> Named:
-    instant = compose(f"{{0}}.`{part}`", (whole,), TIMESTAMP)
-    return Named(instant if field.type == TIMESTAMP else cast(instant, field.type), field.name)
-
-
 def build(query: BoundQuery) -> Node:
     """Returns the plan: scans and joins, then WHERE, aggregate, HAVING, ORDER BY, LIMIT and SELECT, as far as the query
     has them.
@@ -205,3 +123,85 @@ def _call(call: BoundCall) -> Call:
         order_by=call.order_by,
         descending=call.descending,
     )
+
+
+def by_window(node: Node, window: BoundWindow, keys: tuple[Named, ...], calls: tuple[Call, ...]) -> Node:
+    """Returns `node` grouped by the window and `keys`: it emits the window's start and end, the keys, then the calls'
+    outputs.
+
+    The aggregate has the window as one structure, by which a stream removes old groups from its state. It always has a
+    call, since an aggregate without calls would emit a group before its window is closed.
+    """
+    time = window.column
+    if window.start.type == TIMESTAMP_NTZ:
+        # Spark supports watermarks only for instants. Times without a time zone are treated as UTC.
+        time = column(fresh_name("$time", names_of(node)), TIMESTAMP)
+    below = with_watermarks(node, window.watermarks, None if time == window.column else time)
+    taken = names_of(below) | {item.name for item in keys} | {call.output.name for call in calls}
+    taken |= {window.start.name, window.end.name}
+    name = fresh_name("$window", taken)
+    rows = Windows(below, time, window.size_ms, window.slide_ms, name)
+    whole = column(name, window_type(TIMESTAMP))
+    grouped = Aggregate(
+        rows,
+        (Named(whole, name), *keys),
+        calls or (Call(AggregateFunction.COUNT, (), Field(fresh_name("$rows", taken), BIGINT)),),
+    )
+    ends = (_end(whole, "start", window.start), _end(whole, "end", window.end))
+    shown = output_of(grouped)[1 : 1 + len(keys) + len(calls)]
+    others = tuple(Named(column(field.name, known(field.type)), field.name) for field in shown)
+    return Project(grouped, (*ends, *others))
+
+
+def _end(whole: Scalar, part: str, field: Field) -> Named:
+    instant = compose(f"{{0}}.`{part}`", (whole,), TIMESTAMP)
+    return Named(instant if field.type == TIMESTAMP else cast(instant, field.type), field.name)
+
+
+def with_watermarks(node: Node, marks: tuple[BoundWatermark, ...], instead: Scalar | None = None) -> Node:
+    """Returns `node` with a watermark over each scan that `marks` names.
+
+    With `instead`, a TIMESTAMP column is added under that name, and the watermark is on it. A scan with a watermark
+    keeps it. In joins of streams, the time column of a side in `marks` becomes the event time.
+    """
+    by_alias = {mark.alias: mark for mark in marks}
+
+    def watermarked(part: Node) -> Node:
+        if isinstance(part, Watermark) and isinstance(part.input, Watermark):
+            return part.input
+        if isinstance(part, Join) and part.within is not None:
+            return replace(part, within=_with_event_time(part, part.within, frozenset(by_alias)))
+        mark = by_alias.get(part.alias) if isinstance(part, Scan) else None
+        if mark is None:
+            return part
+        if instead is None:
+            return Watermark(part, column(mark.column, TIMESTAMP), mark.delay_ms)
+        made = Named(cast(column(mark.column, TIMESTAMP_NTZ), TIMESTAMP), instead.columns[0])
+        kept = tuple(Named(column(field.name, known(field.type)), field.name) for field in output_of(part))
+        return Watermark(Project(part, (*kept, made)), instead, mark.delay_ms)
+
+    return transform_up(node, watermarked)
+
+
+def without_watermarks(node: Node) -> Node:
+    """Returns `node` without watermarks, and with joins of streams that keep all rows in their state."""
+
+    def plain(part: Node) -> Node:
+        if isinstance(part, Watermark):
+            return part.input
+        return replace(part, within=None) if isinstance(part, Join) else part
+
+    return transform_up(node, plain)
+
+
+def cast(value: Scalar, type_: DataType) -> Scalar:
+    """Returns `value` cast to `type_`."""
+    return compose(f"CAST({{0}} AS {type_})", (value,), type_)
+
+
+def _with_event_time(join: Join, within: Within, aliases: frozenset[str]) -> Within:
+    """Returns `within` with the time column of the side that has one of the tables `aliases` as its event time."""
+    for side, time in ((join.left, within.left), (join.right, within.right)):
+        if any(isinstance(part, Scan) and part.alias in aliases for part in walk_up(side)):
+            return replace(within, event_time=time.column)
+    return within

@@ -14,12 +14,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructField
 
-from service.contract.options import JoinLocal, JoinShip
 from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
 from service.sql.expressions.analysis import columns_by_name, conjuncts_of
 from service.sql.expressions.scalar import Scalar, column, quoted
+from service.sql.statements.join_hints import Side
 from workers.engine.plan.explain import seconds
-from workers.engine.plan.expressions import call_sql, fresh_name
+from workers.engine.plan.expressions import call_sql, fresh_name, join_condition
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -226,32 +226,18 @@ def _seconds(microseconds: int) -> str:
 def _join(node: Join, left: DataFrame, right: DataFrame) -> DataFrame:
     if node.within is not None:
         return _join_of_streams(node, node.within, left, right)
-    equals = "<=>" if node.null_safe else "="
-    conditions = [f"({one.sql}) {equals} ({other.sql})" for one, other in node.keys]
-    if node.residual is not None:
-        conditions.append(f"({node.residual.sql})")
+    condition = join_condition(node)
     left, right = _hinted(node, left, right)
-    if not conditions:
+    if not condition:
         return left.crossJoin(right)
-    return left.join(right, F.expr(" AND ".join(conditions)), _JOIN_TYPES[node.kind])
+    return left.join(right, F.expr(condition), _JOIN_TYPES[node.kind])
 
 
 def _hinted(node: Join, left: DataFrame, right: DataFrame) -> tuple[DataFrame, DataFrame]:
-    match node.strategy.ship, node.strategy.local:
-        case JoinShip.BROADCAST_LEFT, _:
-            return left.hint("broadcast"), right
-        case JoinShip.BROADCAST_RIGHT, _:
-            return left, right.hint("broadcast")
-        case _, JoinLocal.HASH_LEFT:
-            return left.hint("shuffle_hash"), right
-        case _, JoinLocal.HASH_RIGHT:
-            return left, right.hint("shuffle_hash")
-        case JoinShip.REPARTITION, _:
-            return left.hint("merge"), right
-        case _, JoinLocal.SORT_MERGE:
-            return left.hint("merge"), right
-        case _:
-            return left, right
+    if node.strategy.hint is None:
+        return left, right
+    name, side = node.strategy.hint
+    return (left.hint(name), right) if side is Side.LEFT else (left, right.hint(name))
 
 
 def _aggregate(node: Aggregate, frame: DataFrame) -> DataFrame:

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from service.contract.options import JoinLocal, JoinShip
 from service.contract.query import JoinKind
 from service.sql.expressions.scalar import Scalar, quoted
+from service.sql.statements.join_hints import ONE_SIDED
 from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import spark_expands
-from workers.engine.plan.nodes import ONE_SIDED, Aggregate, Exchange, Expand, Join, Named, Node, Project, Scan, Union
+from workers.engine.plan.nodes import Aggregate, Exchange, Expand, Join, Named, Node, Project, Scan, Union
 from workers.engine.statistics.model import Statistics, once_per_node
 
 BROADCAST_BYTES = 10 << 20

@@ -11,13 +11,14 @@ from functools import partial
 
 from service.contract.options import JobSettings, JoinSkew
 from service.sql.expressions.scalar import Scalar
+from service.sql.statements.join_hints import Side
 from workers.engine.budget import PlanningBudget
 from workers.engine.plan.nodes import Join, Node
 from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import Plan, apply_some_rules
 from workers.engine.rules.joins.join_strategy import JoinStrategy
 from workers.engine.rules.joins.skew_cost import TASKS_PER_SLOT, salting_plan_in_one_read
-from workers.engine.rules.joins.skew_rewrite import Side, salted_in_one_read
+from workers.engine.rules.joins.skew_rewrite import salted_in_one_read
 from workers.engine.rules.joins.skewed_join import SkewedJoin
 from workers.engine.rules.joins.strategy_cost import skew_of
 from workers.engine.rules.rule import Match, RuleContext, Skip

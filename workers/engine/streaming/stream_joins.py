@@ -28,8 +28,8 @@ from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import BIGINT, BOOLEAN, Field
 from workers.engine.plan.aggregates import is_distinct
 from workers.engine.plan.explain import call_text, seconds
-from workers.engine.plan.expressions import compose, fresh_name
-from workers.engine.plan.joined_aggregate import JoinedAggregate, all_of, is_not_null, joined_aggregate
+from workers.engine.plan.expressions import all_of, compose, fresh_name, is_not_null
+from workers.engine.plan.joined_aggregate import JoinedAggregate, joined_aggregate
 from workers.engine.plan.nodes import Aggregate, Call, Deduplicate, Filter, Join, Named, Node, Project, names_of
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.eager.pushdown import placement_of, refusal_of

@@ -92,7 +92,7 @@ def gather_for_joins(
 
 def _is_sent_by_spark(join: Join, settings: JobSettings, sized: Statistics) -> bool:
     """Whether nothing is demanded of the join, and Spark sends one of its sides whole, for its files are small."""
-    return forced_strategy(join, settings.join.ship, settings.join.local) == NOT_FORCED and is_broadcast(join, sized)
+    return forced_strategy(join, settings.join) == NOT_FORCED and is_broadcast(join, sized)
 
 
 def _seen(name: str, table: Input) -> TableInput | None:

@@ -45,7 +45,7 @@ def test_a_plain_selection_is_a_project_over_a_scan() -> None:
     assert text_of(build(PLAIN)) == "Project o.uid AS uid\n  Scan orders AS o [o.uid]"
 
 
-def test_everything_stands_in_the_order_of_its_meaning() -> None:
+def test_the_nodes_are_in_the_order_of_sql_semantics() -> None:
     query = replace(
         PLAIN,
         joins=(BoundJoin(JoinKind.INNER, USERS, ((UID, column("u.uid", BIGINT)),), None),),

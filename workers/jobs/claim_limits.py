@@ -1,4 +1,4 @@
-"""Decides which waiting jobs a worker may claim: crash isolation, and the limit of explanations per tenant.
+"""Limits which waiting jobs a worker may claim: crash isolation, and the slots for explanations of a tenant.
 
 `Suspects` prevents that a job's last attempt runs on the same driver as a job that may kill it. `ExplanationSlots`
 prevents that the explanations of one tenant take all slots of a worker.
@@ -62,7 +62,7 @@ class Suspects:
                     self._forget_ended()
 
     def excluded_jobs(self, session: Session) -> ColumnElement[bool] | None:
-        """Which jobs must not begin now; None if any may begin. To be called inside `claim`."""
+        """Returns the condition on jobs that must not begin now; None if any may begin. Called inside `claim`."""
         self._forget_ended()
         self._held -= {held for held in self._held if _is_stream(held) and not crashed_attempts(session, held.job_id)}
         if not self._held:
@@ -72,9 +72,9 @@ class Suspects:
         return is_on_last_attempt()
 
     def _forget_ended(self) -> None:
-        at_work = {attempt.claim for attempt in self._running_attempts.all()}
-        at_work |= {planning.attempt.claim for planning in self._running_attempts.abandoned.all()}
-        ended = self._left - at_work
+        active = {attempt.claim for attempt in self._running_attempts.all()}
+        active |= {planning.attempt.claim for planning in self._running_attempts.abandoned.all()}
+        ended = self._left - active
         self._held -= ended
         self._left -= ended
 
@@ -96,15 +96,16 @@ class ExplanationSlots:
         self._taken: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def taken_up(self) -> frozenset[str]:
-        """The tenants that have reached their limit: no further explanation of theirs may begin."""
-        left = Counter(one.attempt.claim.tenant for one in self._abandoned.all() if one.attempt.claim.kind == EXPLAIN)
+    def tenants_at_limit(self) -> frozenset[str]:
+        """Returns the tenants that have reached their limit: no further explanation of theirs may begin."""
+        claims = (planning.attempt.claim for planning in self._abandoned.all())
+        abandoned = Counter(claim.tenant for claim in claims if claim.kind == EXPLAIN)
         with self._lock:
-            taken = self._taken + left
+            taken = self._taken + abandoned
         return frozenset(tenant for tenant, number in taken.items() if 0 < self._most <= number)
 
-    def claimed(self, claim: Claim | None) -> Claim | None:
-        """Counts an explanation that was just claimed, until `working` ends."""
+    def count(self, claim: Claim | None) -> Claim | None:
+        """Counts `claim`, which was just made, if it is an explanation, until `working` ends. Returns `claim`."""
         if claim is not None and claim.kind == EXPLAIN:
             with self._lock:
                 self._taken[claim.tenant] += 1

@@ -1,4 +1,4 @@
-"""A worker that is asked to leave gives its jobs all their time; one that is ordered to gives them its drain time."""
+"""After a request a worker gives its jobs all their time, after an order their drain time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def attempt() -> Attempt:
     return Attempt(Claim("job-1", "default", "run", "a job", {}, 1, "w1", 0, 0, 60_000), 60.0)
 
 
-def test_asked_it_ends_when_its_jobs_have(bench: Bench) -> None:
+def test_after_a_request_it_ends_when_its_jobs_have(bench: Bench) -> None:
     with bench.running_attempts.holding(job := attempt()):
         bench.departure.request()
         bench.departure.request()
@@ -79,7 +79,7 @@ def test_asked_it_ends_when_its_jobs_have(bench: Bench) -> None:
     assert job.reason is None
 
 
-def test_a_job_that_is_just_being_claimed_goes_on(bench: Bench) -> None:
+def test_a_job_that_is_being_claimed_runs(bench: Bench) -> None:
     with bench.running_attempts.taking():
         bench.departure.request()
         wait_for("the messages to stop", bench.has("no more messages"))
@@ -140,7 +140,7 @@ def test_a_process_ends_although_a_thread_of_it_does_not(tmp_path: Path) -> None
     assert "worker_exit_forced" in log.read_text()
 
 
-def test_a_broker_that_is_away_holds_nothing_up(bench: Bench) -> None:
+def test_an_unavailable_broker_delays_nothing(bench: Bench) -> None:
     bench.fails = True
     bench.departure.request()
     wait_for("the end", bench.has("ended"))

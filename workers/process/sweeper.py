@@ -1,35 +1,28 @@
-"""The sweeper and retention: each runs on one worker at a time, for all workers.
-
-`Sweeper` recovers from the loss of a worker, a message or a client. `RetentionStep` removes old jobs and results every
-hour; no job waits for it.
-"""
+"""The sweeper: recovers from the loss of a worker, a message or a client. One worker at a time runs it, for all."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import structlog
 
 from service import __version__
-from service.config.settings import RetentionSettings, WorkerSettings
+from service.config.settings import WorkerSettings
 from service.data.posted_rows import show_hidden
 from service.results.directories import remove_job_directory
-from service.results.purge import Limits, purge_politely
 from service.store import jobs, leases, workers
-from service.store.maintenance import Sweep, is_due, sweep
+from service.store.maintenance import Sweep, sweep
 from service.store.session import Database
 from service.store.workers import free_slots
-from workers.driver.driver import remove_old_probes
 
 _log = structlog.get_logger(__name__)
 
 _TASK = "sweep"
+"""The name of the election."""
+
 _MOST_WAITS = 3
-EVERY_MS = 60 * 60 * 1000
-"""The period of retention."""
+"""How many late steps in a row may wait before lost attempts are ended."""
 
 
 class Sweeper:
@@ -46,7 +39,7 @@ class Sweeper:
         connect_seconds: float = 0,
         streams: Path | None = None,
     ) -> None:
-        """`announce` announces a job and returns whether the broker accepted the message. `beat` renews this worker's
+        """`announce` sends a job's message and returns whether the broker accepted it. `beat` renews this worker's
         leases. Other workers may need `connect_seconds` to connect to the database before they renew theirs. `streams`
         is the directory of posted rows."""
         self._database = database
@@ -71,14 +64,14 @@ class Sweeper:
         """Ends lost attempts, announces jobs again, removes dead workers, and publishes posted rows that a process left
         hidden. Does nothing while another worker is elected."""
         failed, self._failed = self._failed, True
-        # First of all, since after the machine slept, the leases of this worker have expired although it is alive.
+        # First, since after the machine slept, the leases of this worker have expired although it is alive.
         self._beat()
         with self._database.write() as session:
             now = self._database.now(session)
             is_late = self._is_late(now, failed)
             found = Sweep()
-            leads = leases.elect(session, _TASK, self._worker, now, self._term_ms)
-            if leads:
+            is_elected = leases.elect(session, _TASK, self._worker, now, self._term_ms)
+            if is_elected:
                 alive_since = now - self._alive_ms
                 found = sweep(
                     session,
@@ -92,7 +85,7 @@ class Sweeper:
                 jobs.delete_old_explanations(session, now)
         self._failed = False
         self._follow_up(found)
-        if leads and self._streams is not None:
+        if is_elected and self._streams is not None:
             show_hidden(self._database, self._streams)
 
     def _is_late(self, now: int, failed: bool) -> bool:
@@ -122,48 +115,10 @@ class Sweeper:
         for job_id, queue in found.announce:
             # Each try takes seconds while the broker does not respond. A later sweep announces the rest.
             if not self._announce(job_id, queue):
-                _log.warning("announcements_postponed", jobs=len(found.announce))
+                _log.warning("announcements_deferred", jobs=len(found.announce))
                 break
 
     def resign(self) -> None:
         """Gives up the election, so that another worker can sweep at once."""
         with self._database.write() as session:
             leases.resign(session, _TASK, self._worker)
-
-
-class RetentionStep:
-    """Removes, once per period, the jobs and results whose retention is over, and the probes of workers that were
-    killed."""
-
-    def __init__(
-        self,
-        database: Database,
-        worker: str,
-        settings: RetentionSettings,
-        results: Path,
-        streams: Path,
-        goes_on: Callable[[], bool],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`goes_on` is called between batches; if it returns False, because the worker stops, the rest is left to the
-        next one. `clock` returns seconds since the epoch, as file times have them."""
-        self._database = database
-        self._worker = worker
-        self._settings = settings
-        self._results = results
-        self._streams = streams
-        self._goes_on = goes_on
-        self._clock = clock
-
-    def step(self) -> None:
-        """Returns at once if retention is not due, otherwise after everything was removed."""
-        with self._database.write() as session:
-            now = self._database.now(session)
-            if not is_due(session, self._worker, now, EVERY_MS):
-                return
-        probes = remove_old_probes(self._results, self._clock() - EVERY_MS / 1000)
-        if probes:
-            _log.info("probes_removed", directories=probes)
-        removed = purge_politely(self._database, self._results, self._streams, Limits.of(self._settings), self._goes_on)
-        if not removed.is_nothing:
-            _log.info("retention_applied", **asdict(removed))

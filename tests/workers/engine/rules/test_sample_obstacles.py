@@ -1,11 +1,11 @@
-"""What keeps a local phase that seems to be worth nothing; every reason is met in `test_two_phase_aggregate.py`."""
+"""Samples that are too weak to skip a local phase; `test_two_phase_aggregate.py` has each reason in a trace."""
 
 from __future__ import annotations
 
 from service.sql.expressions.scalar import column
 from service.sql.types.data_types import BIGINT, DOUBLE, DataType, Field
 from workers.engine.plan.nodes import Aggregate, Named, Scan
-from workers.engine.rules.distinct.aggregate_cost import MIN_SAMPLED_ROWS, one_phase_obstacle
+from workers.engine.rules.cost import MIN_SAMPLED_ROWS, one_phase_obstacle
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 

@@ -7,27 +7,30 @@ import pytest
 from service.contract.options import SkewSettings
 from service.sql.types.data_types import BIGINT, Field
 from workers.engine.plan.nodes import Limit, Scan, Union
-from workers.engine.rules.distinct.aggregate_cost import (
+from workers.engine.rules.cost import (
     PARSED,
     SPLIT_BYTES,
+    Choice,
     Cost,
-    branches,
-    distinct_in_place,
     distinct_in_share,
     hot_group,
     hottest_task,
     input_tasks,
     kept_by_local_phase,
-    keyed_branches,
-    native_distinct,
     one_phase,
-    one_phase_by_value,
     parses_text,
     partitions_of_tables,
     row_of_table,
+    two_phase,
+)
+from workers.engine.rules.distinct.cost import (
+    branches,
+    distinct_in_place,
+    keyed_branches,
+    native_distinct,
+    one_phase_by_value,
     split_distinct,
     split_native,
-    two_phase,
 )
 from workers.engine.statistics.cardinality import KeyProfile
 from workers.engine.statistics.model import Statistics, TableSize
@@ -42,7 +45,7 @@ def even(distinct: float) -> KeyProfile:
 
 
 @pytest.mark.parametrize(("size", "tasks"), [(0, 4), (SPLIT_BYTES * 4, 4), (SPLIT_BYTES * 9 + 1, 10)])
-def test_tasks_read_as_many_bytes_as_spark_gives_them(size: int, tasks: int) -> None:
+def test_tasks_read_the_bytes_of_a_partition_in_spark(size: int, tasks: int) -> None:
     scan = Scan("t", "t", ((Field("t.a", BIGINT), "a"),))
     known = Statistics({"t": TableSize("t", 1, size, 1, True)}, {}, slots=4)
     assert input_tasks(scan, known) == tasks
@@ -107,14 +110,14 @@ def test_few_groups_of_many_values_are_sent_by_value() -> None:
     assert one_phase_by_value(few, repeated, 8).slowest > native_distinct(few, repeated, 8, 8).slowest
 
 
-def test_copies_behind_the_exchange_share_one_table() -> None:
+def test_copies_after_the_exchange_share_one_table() -> None:
     groups, small, large = even(100_000), even(100_000), even(900_000)
     assert keyed_branches(groups, [small], 4).slowest == MILLION / 2 + 25_000
     wide = keyed_branches(groups, [large, large], 4)
     assert wide.slowest == pytest.approx(MILLION / 4 + 2 * MILLION / 4 * 1.6 + 450_000)
 
 
-def test_a_split_pays_where_a_hot_group_would_stay_on_its_task() -> None:
+def test_a_split_pays_off_if_a_hot_group_would_stay_on_one_task() -> None:
     pairs = even(500_000)
     assert split_distinct(HALF_HOT, pairs, 16, 1024).slowest < distinct_in_place(HALF_HOT, pairs, 16).slowest
     assert split_distinct(even(1000), pairs, 16, 1024).hottest_task == MILLION / 16
@@ -151,11 +154,12 @@ def test_without_frequent_keys_none_is_hot() -> None:
     assert hot_group(KeyProfile(MILLION, 1000, (("7", MILLION * 0.5),)).scaled(0), SkewSettings(), 8, 1e9) is None
 
 
-def test_an_alternative_tells_its_cost_in_rows() -> None:
-    told = one_phase(HALF_HOT, 8).alternative("ONE_PHASE", chosen="TWO_PHASE")
-    assert (told.name, told.chosen) == ("ONE_PHASE", False)
-    assert (told.rows_shuffled, told.rows_on_hottest_task) == (1_000_000, 562_500)
-    assert told.cost == 125_000 + 562_500
+def test_an_alternative_has_its_cost_in_rows() -> None:
+    choice = Choice({"ONE_PHASE": one_phase(HALF_HOT, 8)}, "TWO_PHASE")
+    (alternative,) = choice.skip("").alternatives
+    assert (alternative.name, alternative.chosen) == ("ONE_PHASE", False)
+    assert (alternative.rows_shuffled, alternative.rows_on_hottest_task) == (1_000_000, 562_500)
+    assert alternative.cost == 125_000 + 562_500
 
 
 def test_text_that_is_read_again_is_parsed_again() -> None:
@@ -172,5 +176,5 @@ def test_text_that_is_read_again_is_parsed_again() -> None:
 @pytest.mark.parametrize(
     ("entries", "slots", "partitions"), [(1e6, 2, None), (1.3e6, 2, 5), (5e6, 2, 17), (1e9, 2, 32), (5e6, 64, None)]
 )
-def test_large_tables_are_parted(entries: float, slots: int, partitions: int | None) -> None:
+def test_large_tables_get_more_partitions(entries: float, slots: int, partitions: int | None) -> None:
     assert partitions_of_tables(entries, slots) == partitions

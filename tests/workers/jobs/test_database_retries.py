@@ -1,4 +1,4 @@
-"""The database may be away for a moment; nothing here waits."""
+"""Retries while the database is unavailable; the tests do not wait."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CAUSE = ValueError("away")
 LOCKED = OperationalError("UPDATE", None, CAUSE)
 
 
-def test_everything_that_means_away_is_waited_for() -> None:
+def test_each_fault_of_the_database_is_retried() -> None:
     pauses: list[float] = []
     errors = (
         LOCKED,
@@ -40,14 +40,14 @@ def test_everything_that_means_away_is_waited_for() -> None:
     assert pauses == [0.5, 1, 2, 4]
 
 
-def test_patience_ends_with_the_last_error_after_a_minute() -> None:
+def test_retries_end_with_the_last_error_after_a_minute() -> None:
     pauses: list[float] = []
     with pytest.raises(OperationalError):
         retry_on_database_fault(failing(*[LOCKED] * 8), pause=pauses.append)
     assert sum(pauses) == 63.5
 
 
-def test_patience_ends_when_it_is_told_to() -> None:
+def test_retries_end_after_the_given_seconds() -> None:
     now = [0.0]
 
     def pause(seconds: float) -> None:
