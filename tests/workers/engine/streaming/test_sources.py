@@ -12,7 +12,7 @@ import pytest
 from service.contract.job import TableSource
 from service.sql.types.data_types import BIGINT, Field, Schema
 from workers.engine.plan.nodes import Scan
-from workers.engine.streaming.source_log import TakenFiles, logs_of
+from workers.engine.streaming.source_log import SourceLog, logs_of
 from workers.engine.streaming.sources import Input, RateInput, SourceRead, StreamInput, read_inputs, reads_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def test_sources_have_their_tables_in_the_order_of_sparks_reports(spark: SparkSe
     )
     # Spark counts a row as often as it is read, and numbers the logs of the sources in the same order.
     assert [source.rows for source in progress_of(frame, tmp_path / "checkpoint").sources] == [2, 60, 6, 2]
-    taken = [[Path(uri).parent.name for uri in TakenFiles(log).new()] for log in logs_of(tmp_path / "checkpoint")]
+    taken = [[Path(uri).parent.name for uri in SourceLog(log).new()] for log in logs_of(tmp_path / "checkpoint")]
     assert taken == [["orders"], ["orders_eu"], ["orders"], ["orders"]]
 
 

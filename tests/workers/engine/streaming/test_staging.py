@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from workers.engine.streaming.micro_batch import Stage, run_for_its_state
+from workers.engine.streaming.micro_batch import Stage, update_state
 
 
 def left(directory: Path) -> list[str]:
@@ -57,5 +57,5 @@ def test_what_is_run_for_its_state_is_run_to_its_end(spark: SparkSession) -> Non
         seen.add(1)
         return row
 
-    run_for_its_state(spark.createDataFrame(spark.range(0, 9, 1, 3).rdd.map(counted), "id BIGINT"))
+    update_state(spark.createDataFrame(spark.range(0, 9, 1, 3).rdd.map(counted), "id BIGINT"))
     assert seen.value == 9

@@ -80,7 +80,7 @@ def test_rows_without_a_key_are_spread_where_they_are_kept() -> None:
     plan = rewritten(LEFT, known(on_stream=0.0, nulls=0.7))
     outcome, reason = told(plan)["skewed_join"]
     assert outcome is RuleOutcome.FIRED, reason
-    assert reason.endswith(": rows with a NULL key spread by their other columns.")
+    assert reason.endswith(": rows with a NULL key distributed by their other columns.")
     assert "if(s.g IS NULL, " in text_of(plan.after)
 
 
@@ -88,7 +88,7 @@ def test_joining_apart_is_refused_with_the_reason() -> None:
     plan = rewritten(JOINED, known(), skew="ISOLATE")
     outcome, reason = told(plan)["skewed_join"]
     assert outcome is RuleOutcome.SKIPPED
-    assert reason.startswith("join.skew is ISOLATE, but to join hot keys apart is to read the stream once more")
+    assert reason.startswith("join.skew is ISOLATE, but isolated hot keys would need the stream to be read twice")
     assert plan.after == plan.before
 
 

@@ -14,7 +14,7 @@ from workers.engine.plan.builder import build
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.nodes import Node
 from workers.engine.streaming.stream_aggregates import bitmap_state, stream_bitmap_obstacle
-from workers.engine.streaming.stream_plan import Bitmaps, Shape, apart, bitmap_obstacle, stream_plan
+from workers.engine.streaming.stream_plan import Bitmaps, Shape, bitmap_obstacle, split_query, stream_plan
 
 SCHEMA = Schema(
     (
@@ -76,14 +76,17 @@ def test_integers_days_and_short_decimals_have_bits(value: str) -> None:
         ("COUNT(DISTINCT k) AS c FROM s GROUP BY i", "s.k is of STRING"),
         ("COUNT(DISTINCT w) AS c FROM s GROUP BY i", r"s.w is of DECIMAL\(25,5\)"),
         ("COUNT(DISTINCT i) AS c, COUNT(DISTINCT b) AS e FROM s GROUP BY k", "There are 2 sets"),
-        ("COUNT(DISTINCT i, b) AS c FROM s GROUP BY k", "of a single value"),
+        ("COUNT(DISTINCT i, b) AS c FROM s GROUP BY k", "of single values"),
         ("SUM(DISTINCT i) AS c FROM s GROUP BY k", "needs the values themselves"),
-        ("COUNT(DISTINCT i) + 1 AS c FROM s GROUP BY k", "is computed of groups"),
-        ("COUNT(DISTINCT i) AS c FROM s GROUP BY k HAVING COUNT(*) > 1", "HAVING needs groups"),
+        ("COUNT(DISTINCT i) + 1 AS c FROM s GROUP BY k", "is computed from complete groups"),
+        ("COUNT(DISTINCT i) AS c FROM s GROUP BY k HAVING COUNT(*) > 1", "HAVING needs complete groups"),
         ("COUNT(DISTINCT i) AS c, SUM(m) AS t FROM s GROUP BY k", r"is of DECIMAL\(20,2\)"),
-        ("COUNT(DISTINCT i) AS c, AVG(m) AS t FROM s GROUP BY k", "has no parts that are added up"),
-        ("COUNT(DISTINCT i) AS c, STDDEV_POP(b) AS t FROM s GROUP BY k", "has no parts that are added up"),
-        ("COUNT(DISTINCT i) AS c, FIRST_VALUE(k ORDER BY b) AS t FROM s GROUP BY k", "has no parts that are added up"),
+        ("COUNT(DISTINCT i) AS c, AVG(m) AS t FROM s GROUP BY k", "parts that can be added up"),
+        ("COUNT(DISTINCT i) AS c, STDDEV_POP(b) AS t FROM s GROUP BY k", "parts that can be added up"),
+        (
+            "COUNT(DISTINCT i) AS c, FIRST_VALUE(k ORDER BY b) AS t FROM s GROUP BY k",
+            "parts that can be added up",
+        ),
     ],
 )
 def test_an_obstacle_is_named(query: str, words: str) -> None:
@@ -93,7 +96,7 @@ def test_an_obstacle_is_named(query: str, words: str) -> None:
 
 
 def test_what_has_an_obstacle_is_not_made() -> None:
-    select, having, aggregate = apart(built_of("SELECT k, SUM(DISTINCT i) AS c FROM s GROUP BY k"))
+    select, having, aggregate = split_query(built_of("SELECT k, SUM(DISTINCT i) AS c FROM s GROUP BY k"))
     assert aggregate is not None
     assert stream_bitmap_obstacle(select, having, aggregate) is not None
     with pytest.raises(ValueError, match="needs the values themselves"):

@@ -35,7 +35,7 @@ def test_a_plan_that_keeps_something_else_in_columns_of_the_same_types_cannot() 
 
 def test_what_the_caller_set_is_named_with_both_values() -> None:
     (one,) = differences(layout(), layout(partitions=4))
-    assert str(one) == "state.partitions was 2 when the state was made, and is 4"
+    assert str(one) == "state.partitions was 2 when the state was created, and is 4 now"
 
 
 def test_the_streams_and_their_columns_are_in_it() -> None:

@@ -17,7 +17,7 @@ from workers.engine.streaming.stream_plan import (
     StreamPlan,
     StreamPlanError,
     stream_plan,
-    windowed_in,
+    windowed_aggregate,
     windows_of,
 )
 
@@ -44,7 +44,7 @@ def test_closed_windows_are_appended_by_default() -> None:
     assert (plan.shape, plan.keys) == (Shape.PLAIN, None)
     assert plan == planned(sql, OutputMode.APPEND)
     assert plan.node == built(sql)
-    assert "A window comes out once" in plan.reason
+    assert "A window is emitted once" in plan.reason
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_closed_windows_are_rows() -> None:
     assert (plan.shape, plan.keys) == (Shape.DISTINCT, None)
     assert [field.name for field in plan.output] == ["b", "n"]
     assert "Deduplicate" in text_of(plan.node)
-    kept = "Every different row is kept"
+    kept = "Every distinct row is kept"
     assert kept not in plan.reason
     assert kept in planned(ROWS.replace("SELECT b, n", "SELECT DISTINCT n")).reason
 
@@ -98,7 +98,7 @@ def test_closed_windows_are_rows() -> None:
 @pytest.mark.parametrize(
     ("sql", "output", "words"),
     [
-        (ROWS, OutputMode.UPDATE, "before it closes"),
+        (ROWS, OutputMode.UPDATE, "that is not closed"),
         ("SELECT k, COUNT(*) AS n FROM s GROUP BY k", OutputMode.APPEND, "needs a window"),
         (f"SELECT SUM(n) AS n FROM ({ROWS}) u", None, "cannot read the result of an aggregate"),
         (f"SELECT COUNT(*) AS n FROM s GROUP BY {TUMBLE} ORDER BY n", None, "ORDER BY and LIMIT"),
@@ -111,8 +111,8 @@ def test_what_no_stream_can_do(sql: str, output: OutputMode | None, words: str) 
 
 def test_an_aggregate_knows_its_windows() -> None:
     plan = built(f"SELECT COUNT(*) AS n FROM s GROUP BY {TUMBLE}")
-    windowed = windowed_in(plan)
+    windowed = windowed_aggregate(plan)
     assert windowed is not None
     assert windows_of(windowed) is not None
-    assert windowed_in(built("SELECT COUNT(*) AS n FROM s")) is None
+    assert windowed_aggregate(built("SELECT COUNT(*) AS n FROM s")) is None
     assert [windows_of(node) for node in walk_up(built("SELECT 1 AS x FROM s")) if isinstance(node, Aggregate)] == []

@@ -30,12 +30,12 @@ def test_state_that_only_grows_is_told() -> None:
     shape, state = told(COUNT, {})
     assert shape[0] == "stream_shape"
     assert state[0] == "stream_state"
-    assert state[1].startswith("Nothing is ever dropped: the state keeps every group")
+    assert state[1].startswith("Nothing is ever removed: the state keeps every group")
 
 
 def test_windows_are_dropped() -> None:
     _, state = told("SELECT COUNT(*) AS n FROM s GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE)", {})
-    assert state == ("stream_state", "The state of a window is dropped once no more rows are to come for it.")
+    assert state == ("stream_state", "The state of a window is removed once the watermark has passed its end.")
 
 
 def test_rows_keep_nothing() -> None:
@@ -49,30 +49,30 @@ def test_how_long_rows_of_two_streams_are_kept_is_told() -> None:
     (_, shape), (rule, state) = told(f"SELECT s.k, t.v FROM {NEAR}", {})
     assert shape.startswith("Spark joins the rows of both streams")
     assert rule == "stream_state"
-    assert "left side until the watermark is 120s beyond their time, those of the right side until it is 1s" in state
+    assert "left side until the watermark is 120s after their time, those of the right side until it is 1s" in state
     assert "twice" not in state
 
 
 def test_what_is_kept_of_joined_rows_is_told_beside() -> None:
     _, _, (_, state) = told(f"SELECT s.v, COUNT(*) AS n FROM {NEAR} GROUP BY s.v", {})
-    assert state.startswith("Nothing is ever dropped: the state keeps every group")
+    assert state.startswith("Nothing is ever removed: the state keeps every group")
     window = "TUMBLE(t.ts, INTERVAL '1' HOUR)"
     _, (_, rows), (_, state) = told(f"SELECT COUNT(*) AS n, COUNT(DISTINCT s.v) AS c FROM {NEAR} GROUP BY {window}", {})
-    assert rows.endswith("The join is run, and its rows are kept, twice: for DISTINCT, and for the rest.")
-    assert state.startswith("The state of a window is dropped")
+    assert rows.endswith("The join runs twice, and its rows are kept twice: for DISTINCT, and for the others.")
+    assert state.startswith("The state of a window is removed")
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"agg_phase": "ONE_PHASE"}, "agg_phase is given"),
-        ({"distinct_split": {"enabled": True}}, "distinct_split.* is given"),
-        ({"distinct_method": "native"}, "distinct_method is native"),
-        ({"incremental_agg": False}, "incremental_agg is given"),
-        ({"eager_aggregation": True}, "eager_aggregation is given"),
-        ({"join": {"ship": "REPARTITION"}}, "join.ship or join.local is given"),
-        ({"join": {"skew": "SALT"}}, "join.skew is given"),
-        ({"skew": {"factor": 2}}, "skew.* is given"),
+        ({"agg_phase": "ONE_PHASE"}, "agg_phase has no effect"),
+        ({"distinct_split": {"enabled": True}}, "distinct_split.* has no effect"),
+        ({"distinct_method": "native"}, "distinct_method native has no effect"),
+        ({"incremental_agg": False}, "incremental_agg has no effect"),
+        ({"eager_aggregation": True}, "eager_aggregation has no effect"),
+        ({"join": {"ship": "REPARTITION"}}, "join.ship and join.local have no effect"),
+        ({"join": {"skew": "SALT"}}, "join.skew has no effect"),
+        ({"skew": {"factor": 2}}, "skew.* has no effect"),
     ],
 )
 def test_a_setting_without_effect_is_told(settings: dict[str, Any], words: str) -> None:

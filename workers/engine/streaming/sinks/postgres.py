@@ -150,7 +150,7 @@ class PostgresSink:
                         raise SinkError(
                             f"Cannot reach PostgreSQL: {error} Resume the job when it is reachable; no rows are lost."
                         ) from error
-                    _log.warning("sink_away", tries=tried, error=type(error).__name__)
+                    _log.warning("sink_unreachable", tries=tried, error=type(error).__name__)
                     self._pause(0.25 * 2**tried)
 
     def _prepare_against_others(self) -> None:
