@@ -31,7 +31,7 @@ from workers.engine.streaming.stream_plan import StreamPlanError
 from workers.jobs.attempt import Attempt
 from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict, verdict_of
 from workers.streams.batch_metrics import StreamMeasuring, report_metrics
-from workers.streams.lookup_table_polling import NotTaken
+from workers.streams.lookup_table_polling import NotUsed
 from workers.streams.lookup_tables import LookupTables, OtherVersionsError, Versions
 
 _log = structlog.get_logger(__name__)
@@ -242,7 +242,7 @@ class StreamAttempt:
 
     def _change_versions(self) -> Verdict | None:
         """Restarts the stream with the versions of its next mini-batch, once no mini-batch is running."""
-        if not self._running.ends_between_batches(_CHANGE_SECONDS, self._clock):
+        if not self._running.end_between_batches(_CHANGE_SECONDS, self._clock):
             # No further mini-batch begins after the running one.
             return None
         error = self._running.error()
@@ -264,7 +264,7 @@ class StreamAttempt:
             return self._opened.start()
         except (SpecError, StreamPlanError) as refused:
             following = self._opened.following
-            reason = NotTaken(refused.code, str(refused))
+            reason = NotUsed(refused.code, str(refused))
             if following is None or not following.lookup_tables.revert(following.planned(), reason):
                 raise
             return self._opened.start()
@@ -277,7 +277,7 @@ class StreamAttempt:
             report = following.lookup_tables.report(following.planned())
         except (SpecError, OSError):
             # A version or its disk is missing. The mini-batch that needs it fails with an error.
-            _log.warning("versions_not_told", exc_info=True)
+            _log.warning("versions_not_stored", exc_info=True)
             report = self._reported
         if report != self._reported:
             with self.attempt.waiting_for_database(), self._database.write() as session:

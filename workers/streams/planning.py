@@ -51,7 +51,7 @@ class StreamPlans:
             _bounds(spec, inputs),
             output=spec.output,
             settings=spec.settings,
-            puts_parts_together=spec.sink.kind in {"managed", "postgres"},
+            merges_parts=spec.sink.kind in {"managed", "postgres"},
             kept=layout,
             check=check,
         )

@@ -28,7 +28,7 @@ from workers.engine.streaming.sources import SourceRead
 from workers.jobs.attempt import Attempt, StopReason
 from workers.jobs.outcome import HandBack, LeaseLost, StreamStop
 from workers.streams.attempt import Following, Opened, StreamAttempt
-from workers.streams.fencing import StreamGuard
+from workers.streams.fencing import StreamFence
 from workers.streams.lookup_table_polling import FollowedTable, TableChecks
 from workers.streams.lookup_table_versions import BatchVersions, TableVersions
 from workers.streams.lookup_tables import LookupTables
@@ -113,7 +113,7 @@ class Lane:
         prepare_session(session, StateOptions(StateProvider.ROCKSDB, 1))
         frame = session.readStream.schema("v BIGINT").parquet(f"file://{self._rows}")
         batch = BatchFunction(
-            Stage(self._directory / "stage", 1), self.sink, StreamGuard(self._database, self.attempt, 1)
+            Stage(self._directory / "stage", 1), self.sink, StreamFence(self._database, self.attempt, 1)
         )
         return RunningStream.start(frame, OutputMode.APPEND, self.checkpoint, Trigger(every), batch)
 
@@ -131,11 +131,11 @@ def verdict_of(started: StreamAttempt) -> Any:
 
 
 def step_until(started: StreamAttempt, probe: Callable[[], object]) -> None:
-    def look() -> object:
+    def poll() -> object:
         assert started.step() is None
         return probe()
 
-    wait_for("the stream to get on", look, SECONDS)
+    wait_for("the stream to get on", poll, SECONDS)
 
 
 def test_a_stream_that_has_caught_up_rests(lane: Lane, database: Database) -> None:
@@ -363,7 +363,7 @@ def test_a_table_that_is_copied_does_not_keep_a_stream_from_another_ones_version
         def stop(self) -> None:
             """It is at nothing."""
 
-        def ends_between_batches(self, _seconds: float, _clock: Callable[[], float]) -> bool:
+        def end_between_batches(self, _seconds: float, _clock: Callable[[], float]) -> bool:
             return True
 
         def error(self) -> None:

@@ -80,11 +80,11 @@ class Watched:
     def step_until(self, probe: Callable[[], Any]) -> None:
         """Looks at the streams until something holds."""
 
-        def look() -> Any:
+        def poll() -> Any:
             self.supervisor.step()
             return probe()
 
-        wait_for("the supervisor", look, 30)
+        wait_for("the supervisor", poll, 30)
 
     def _end(self, stream: StreamAttempt, verdict: Verdict) -> None:
         self.ended.append((stream.attempt.claim.job_id, verdict))

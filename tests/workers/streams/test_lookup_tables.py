@@ -13,7 +13,7 @@ import pytest
 from service.contract.job import TableSource
 from tests.support.processes import wait_for
 from workers.jobs.attempt import AttemptStopped
-from workers.streams.lookup_table_polling import SETTLE_SECONDS, FollowedTable, NotTaken, Place, TableChecks
+from workers.streams.lookup_table_polling import SETTLE_SECONDS, CopySlot, FollowedTable, NotUsed, TableChecks
 from workers.streams.lookup_table_versions import KEPT, BatchVersions, TableVersions
 from workers.streams.lookup_tables import LookupTables, OtherVersionsError
 
@@ -100,9 +100,9 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def look(dimensions: LookupTables) -> bool:
+def poll(dimensions: LookupTables) -> bool:
     """A look and what comes of it, at once."""
-    dimensions.look()
+    dimensions.poll()
     return dimensions.adopt_newest()
 
 
@@ -179,7 +179,7 @@ def test_versions_do_not_pile_up_while_no_mini_batch_begins(job: Job) -> None:
     dimensions = job.opened()
     for number in range(2, 5):
         job.write("u", str(number))
-        assert [look(dimensions), look(dimensions)] == [False, True]
+        assert [poll(dimensions), poll(dimensions)] == [False, True]
         dimensions.tidy(dimensions.newest)
         assert job.kept("u") == [f"v{number}"]
 
@@ -190,7 +190,7 @@ def test_a_late_attempt_leaves_versions_to_the_new_one(job: Job) -> None:
     newer = job.opened()
     assert newer.newest == versions(2)
     job.write("u", "3")
-    assert [look(late), look(late), late.newest] == [False, True, versions(3)]
+    assert [poll(late), poll(late), late.newest] == [False, True, versions(3)]
     late.tidy(late.newest)
     assert job.kept("u") == ["v2", "v3"]
     newer.tidy(newer.newest)
@@ -202,14 +202,14 @@ def test_changes_are_looked_for_now_and_then_and_soon_again_once_there_is_one(jo
     assert not dimensions.is_due
     job.now += EVERY
     assert dimensions.is_due
-    assert not look(dimensions)
+    assert not poll(dimensions)
     assert not dimensions.is_due
     job.write("w", "2")
     job.now += EVERY
-    assert not look(dimensions)
+    assert not poll(dimensions)
     job.now += SETTLE_SECONDS
     assert dimensions.is_due
-    assert look(dimensions)
+    assert poll(dimensions)
     assert dimensions.newest == versions(1, 2)
     job.now += SETTLE_SECONDS
     assert not dimensions.is_due
@@ -217,13 +217,13 @@ def test_changes_are_looked_for_now_and_then_and_soon_again_once_there_is_one(jo
 
 def test_a_check_that_fails_is_retried_with_backoff(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     dimensions, failing = job.opened(), True
-    look_at, looked_at = FollowedTable.look, Counter[str]()
+    poll, polled = FollowedTable.poll, Counter[str]()
 
-    def look_or_fail(table: FollowedTable, place: Place = nullcontext) -> bool:
-        looked_at[table.name] += 1
+    def poll_or_fail(table: FollowedTable, slot: CopySlot = nullcontext) -> bool:
+        polled[table.name] += 1
         if failing and table.name == "u":
             raise RuntimeError("Arrow fails")
-        return look_at(table, place)
+        return poll(table, slot)
 
     def check_fails() -> bool:
         try:
@@ -232,7 +232,7 @@ def test_a_check_that_fails_is_retried_with_backoff(job: Job, monkeypatch: pytes
             return True
         return False
 
-    monkeypatch.setattr(FollowedTable, "look", look_or_fail)
+    monkeypatch.setattr(FollowedTable, "poll", poll_or_fail)
     job.now += EVERY
     delays = []
     for _ in range(8):
@@ -242,7 +242,7 @@ def test_a_check_that_fails_is_retried_with_backoff(job: Job, monkeypatch: pytes
             job.now += 0.5
         delays.append(job.now - begun)
     assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert looked_at == {"u": 8, "w": 8}
+    assert polled == {"u": 8, "w": 8}
 
     job.jitter = 0.0
     assert wait_for("another check that fails", check_fails)
@@ -311,9 +311,9 @@ def test_what_is_taken_of_one_table_does_not_wait_for_another(job: Job) -> None:
 
 
 def test_who_goes_back_does_not_wait_for_a_copy(job: Job) -> None:
-    dimensions, refused = job.opened(), NotTaken("unreadable_file", "Spark cannot read it.")
+    dimensions, refused = job.opened(), NotUsed("unreadable_file", "Spark cannot read it.")
     job.write("u", "2")
-    assert [look(dimensions), look(dimensions), dimensions.newest] == [False, True, versions(2)]
+    assert [poll(dimensions), poll(dimensions), dimensions.newest] == [False, True, versions(2)]
     job.write("u", "3")
     job.now += EVERY
     assert wait_for("a look", lambda: dimensions.step() is False)
@@ -345,7 +345,7 @@ def test_a_copy_ends_with_its_attempt(job: Job, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("workers.streams.lookup_table_polling._END_SECONDS", 0.0)
     dimensions = job.opened()
     job.write("u", "2")
-    assert look(dimensions) is False
+    assert poll(dimensions) is False
     job.now += EVERY
     with job.slow() as begun:
         assert dimensions.step() is None
@@ -359,7 +359,7 @@ def test_a_copy_ends_with_its_attempt(job: Job, monkeypatch: pytest.MonkeyPatch)
 def test_a_copy_is_stopped_with_its_attempt(job: Job) -> None:
     dimensions = job.opened()
     job.write("u", "2")
-    assert look(dimensions) is False
+    assert poll(dimensions) is False
     job.now += EVERY
 
     def stopped() -> None:
@@ -371,21 +371,21 @@ def test_a_copy_is_stopped_with_its_attempt(job: Job) -> None:
 
 
 def test_a_version_that_nothing_can_be_planned_with_is_held_back(job: Job) -> None:
-    dimensions, refused = job.opened(), NotTaken("unreadable_file", "Spark cannot read it.")
+    dimensions, refused = job.opened(), NotUsed("unreadable_file", "Spark cannot read it.")
     dimensions.begin(0, versions(1))
     job.commit(0)
     job.write("u", "2")
-    assert [look(dimensions), look(dimensions), dimensions.of_next_batch()] == [False, True, versions(2)]
+    assert [poll(dimensions), poll(dimensions), dimensions.of_next_batch()] == [False, True, versions(2)]
     assert dimensions.revert(versions(1), refused)
     assert (dimensions.of_next_batch(), job.kept("u")) == (versions(1), ["v1"])
-    assert [look(dimensions), look(dimensions)] == [False, False]
+    assert [poll(dimensions), poll(dimensions)] == [False, False]
     told = dimensions.report(versions(1))
     assert [table["not_taken"] for table in told] == [{"code": refused.code, "detail": refused.detail}, None]
     # It was planned with these versions: that is no reason to do so again.
     assert not dimensions.revert(versions(1), refused)
     dimensions.begin(1, versions(1))
     job.write("u", "3")
-    assert [look(dimensions), look(dimensions), dimensions.newest] == [False, True, versions(2)]
+    assert [poll(dimensions), poll(dimensions), dimensions.newest] == [False, True, versions(2)]
     assert dimensions.report(versions(1))[0]["not_taken"] is None
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from workers.streams.backlog import TakenNames
+from workers.streams.backlog import HashedNames
 
 
 def test_what_was_added_is_there_and_nothing_else() -> None:
-    names = TakenNames()
+    names = HashedNames()
     for _ in range(2):
         for number in range(20_000):
             names.add(f"{number}.csv")
