@@ -30,7 +30,7 @@ from workers.engine.streaming.sources import SourceRead
 from workers.engine.streaming.stream_plan import StreamPlanError
 from workers.jobs.attempt import Attempt
 from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict, verdict_of
-from workers.streams.batch_metrics import StreamMeasuring, report_metrics
+from workers.streams.batch_metrics import StreamMetrics
 from workers.streams.lookup_table_polling import NotUsed
 from workers.streams.lookup_tables import LookupTables, OtherVersionsError, Versions
 
@@ -72,14 +72,13 @@ class Opened:
     generation: int
     reads: Callable[[], Sequence[SourceRead]]
     start: Callable[[], RunningStream]
+    metrics: StreamMetrics
     ends: bool = True
     """Whether the stream ends once it has read all input. If not, it uses new versions of lookup tables as they appear.
     """
     following: Following | None = None
     release_session: Callable[[], None] = lambda: None
     """Returns the session of the stream for reuse, once the stream has ended."""
-    measuring: StreamMeasuring | None = None
-    """Adds state changes and the backlog to the metrics that Spark reports."""
     redact: Callable[[str], str | None] = str
     """Returns the part of a message of Spark that clients may see; None if it is internal."""
     check_at_end: Callable[[], None] = lambda: None
@@ -305,14 +304,13 @@ class StreamAttempt:
         """Stores the metrics since the last call. Returns whether a mini-batch was among them."""
         found = self._running.progress(self._measured)
         opened, claim = self._opened, self.attempt.claim
-        report = report_metrics(opened.measuring, found, opened.reads(), at_end=at_end)
+        report = opened.metrics.measure(found, opened.reads(), at_end=at_end)
         if not report:
             return False
         report = replace(report, measures=tuple(map(self._with_versions, report.measures)))
         with self.attempt.waiting_for_database(), self._database.write() as session:
             report.store(session, claim, opened.generation, self._database.now(session))
-        if opened.measuring is not None:
-            opened.measuring.stored(report)
+        opened.metrics.stored(report)
         if not found:
             return False
         self._measured = found[-1].batch_id

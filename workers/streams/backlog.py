@@ -7,7 +7,6 @@ time.
 
 from __future__ import annotations
 
-import re
 import time
 from array import array
 from bisect import bisect_left
@@ -173,7 +172,7 @@ def watched(spec: JobSpec, inputs: Inputs, roots: Sequence[Root], tenant: str) -
         if not isinstance(table, StreamInput):
             continue
         posted = spec.tables[name]
-        directory = re.sub(r"\\(.)", r"\1", table.directory)
+        directory = table.unescaped
         if isinstance(posted, StreamTable):
             found.append(WatchedPosts(name, directory, tenant, posted.stream))
         else:

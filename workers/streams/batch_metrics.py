@@ -126,7 +126,7 @@ class StreamReport:
             streaming_jobs.note_backlog(session, held, generation, self.backlog, now)
 
 
-class StreamMeasuring:
+class StreamMetrics:
     """Measures the stream of one attempt, one thread at a time. `allow_latency` is None if mini-batches do not wait."""
 
     def __init__(
@@ -187,12 +187,3 @@ class StreamMeasuring:
         except (OSError, ValueError, KeyError, IndexError):
             # Spark may have removed the files of an old mini-batch, which is then reported without them.
             return (), ()
-
-
-def report_metrics(
-    measuring: StreamMeasuring | None, found: Sequence[BatchProgress], reads: Sequence[SourceRead], *, at_end: bool
-) -> StreamReport:
-    """Calls `StreamMeasuring.measure`; without a `measuring`, returns the metrics that Spark alone reports."""
-    if measuring is not None:
-        return measuring.measure(found, reads, at_end=at_end)
-    return StreamReport(tuple(measures_of(one, reads) for one in found))

@@ -306,7 +306,7 @@ class ConfinedReading:
     def _places(self) -> Iterator[_Place]:
         for name, table in self._inputs().tables.items():
             if isinstance(table, StreamInput):
-                path = re.sub(r"\\(.)", r"\1", table.directory)
+                path = table.unescaped
             elif isinstance(table, TableInput):
                 path = str(table.files.directory_or_file)
             else:

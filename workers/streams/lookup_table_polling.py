@@ -18,9 +18,11 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
+from service.config.processes import DaemonPool
 from service.contract.job import TableSource
 from service.contract.problems import SpecError
 from service.data.file_io import UriFile
@@ -61,7 +63,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TableChecks:
-    """Runs the checks of one attempt, one after the other, each in its own thread.
+    """Runs the checks of one attempt, one after the other, in their own thread.
 
     `check` raises AttemptStopped once the attempt must stop. All attempts of a worker share `slots`, the semaphore of
     copies. Only one thread at a time may call the methods, except `check` and `copy_slot`, which the checks call.
@@ -71,6 +73,7 @@ class TableChecks:
         self._check = check
         self._slots = slots
         self._ended = threading.Event()
+        self._pool = DaemonPool(1, "follow")
         self._result: Future[bool] | None = None
 
     def check(self) -> None:
@@ -96,34 +99,27 @@ class TableChecks:
 
     def begin(self, poll: Callable[[], bool]) -> None:
         """Starts a check. Returns at once. The result of the previous check must have been fetched with `result`."""
-        result: Future[bool] = Future()
-        # A daemon thread and not a pool: the threads of a pool would delay the end of the process.
-        thread = threading.Thread(target=copy_context().run, args=(_run, poll, result), name="follow", daemon=True)
-        thread.start()
-        self._result = result
+        self._result = self._pool.submit(partial(copy_context().run, poll))
 
     def result(self) -> bool | None:
-        """Returns or raises what the last check returned or raised, once; None if no check has ended since then."""
+        """Returns or raises what the last check returned or raised, once; None if no check has ended since then. A
+        check that was stopped counts as one without a new version.
+        """
         result = self._result
         if result is None or not result.done():
             return None
         self._result = None
-        return result.result()
+        try:
+            return result.result()
+        except AttemptStopped:
+            return False
 
     def end(self) -> None:
         """Called at the end of the attempt. A running check stops within a few megabytes; waits two seconds for it."""
         self._ended.set()
+        self._pool.close()
         if self._result is not None:
             wait([self._result], _END_SECONDS)
-
-
-def _run(poll: Callable[[], bool], result: Future[bool]) -> None:
-    try:
-        result.set_result(poll())
-    except AttemptStopped:
-        result.set_result(False)
-    except BaseException as error:  # noqa: BLE001 - `TableChecks.result` raises it
-        result.set_exception(error)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from workers.jobs.planning import PlanningThreads, labelled
 from workers.metrics import WorkerMetrics
 from workers.streams.attempt import Following, Opened, StreamAttempt, stream_verdict
 from workers.streams.backlog import BacklogWatch, watched
-from workers.streams.batch_metrics import StreamMeasuring
+from workers.streams.batch_metrics import StreamMetrics
 from workers.streams.fencing import StreamFence
 from workers.streams.inputs import Posted, confined_reading, find_inputs
 from workers.streams.lookup_table_polling import MAX_COPIES, FollowedTable, TableChecks
@@ -339,17 +339,17 @@ class StreamRunner:
         tables = watched(spec, current.plans.inputs, self._roots, claim.tenant)
         sources = [read.table for read in current.planned.reads]
         backlog = BacklogWatch(tables, directory / "checkpoint", self._database, sources)
-        measuring = StreamMeasuring(directory / "checkpoint", backlog, trigger.every, self._metrics)
+        metrics = StreamMetrics(directory / "checkpoint", backlog, trigger.every, self._metrics)
         ends = spec.mode is Mode.INCREMENTAL
         return Opened(
             sink,
             stream.generation,
             lambda: current.planned.reads,
             start,
-            ends,
-            following,
-            current.release_session,
-            measuring,
+            metrics,
+            ends=ends,
+            following=following,
+            release_session=current.release_session,
             check_at_end=reading.check_at_end,
         )
 

@@ -19,6 +19,7 @@ from typing import Protocol
 from service.contract.query import AggregateFunction, JoinKind
 from service.sql.expressions.analysis import (
     Columns,
+    GroupCall,
     cannot_fail,
     never_true_of_nulls,
     null_of_nulls,
@@ -94,16 +95,8 @@ class Refusal:
         return REASONS[self.code].format(self.subject)
 
 
-class AggregateCall(Protocol):
-    """An aggregate call of a query or of a plan."""
-
-    @property
-    def function(self) -> object:
-        """The function."""
-
-    @property
-    def arguments(self) -> tuple[Scalar, ...]:
-        """The arguments."""
+class AggregateCall(GroupCall, Protocol):
+    """An aggregate call of a query or of a plan, with its modifiers."""
 
     @property
     def distinct(self) -> bool:

@@ -27,7 +27,10 @@ from workers.engine.streaming.sinks.base import FenceLostError, SinkError, Stage
 from workers.engine.streaming.sources import SourceRead
 from workers.jobs.attempt import Attempt, StopReason
 from workers.jobs.outcome import HandBack, LeaseLost, StreamStop
+from workers.metrics import WorkerMetrics
 from workers.streams.attempt import Following, Opened, StreamAttempt
+from workers.streams.backlog import BacklogWatch
+from workers.streams.batch_metrics import StreamMetrics
 from workers.streams.fencing import StreamFence
 from workers.streams.lookup_table_polling import FollowedTable, TableChecks
 from workers.streams.lookup_table_versions import BatchVersions, TableVersions
@@ -74,6 +77,12 @@ class Sunk:
         self.closed = True
 
 
+def unmeasured(database: Database) -> StreamMetrics:
+    """Metrics without a backlog."""
+    backlog = BacklogWatch((), Path("missing"), database, ())
+    return StreamMetrics(Path("missing"), backlog, None, WorkerMetrics())
+
+
 class Lane:
     """A directory that is read as a stream, and all that an attempt at it needs."""
 
@@ -99,7 +108,9 @@ class Lane:
 
     def start(self, every: timedelta | None) -> StreamAttempt:
         """An attempt that is under way."""
-        opened = Opened(self.sink, 1, lambda: (SourceRead("rows", 1),), lambda: self._start(every))
+        opened = Opened(
+            self.sink, 1, lambda: (SourceRead("rows", 1),), lambda: self._start(every), unmeasured(self._database)
+        )
         return StreamAttempt(self.attempt, opened, self._database)
 
     def _start(self, every: timedelta | None) -> RunningStream:
@@ -272,7 +283,9 @@ def test_the_files_of_static_tables_are_checked_when_a_stream_ends(
     attempt = Attempt(held, float("inf"))
     if reason is not None:
         attempt.stop(reason)
-    started = StreamAttempt(attempt, Opened(Sunk(), 1, tuple, start, check_at_end=check_at_end), database)
+    started = StreamAttempt(
+        attempt, Opened(Sunk(), 1, tuple, start, unmeasured(database), check_at_end=check_at_end), database
+    )
     verdict = started.step()
     assert isinstance(verdict, StreamStop)
     if expected is None:
@@ -296,7 +309,7 @@ def test_files_that_ended_a_stream_are_not_checked_again(
 
     start: Any = Ended
     checks: list[None] = []
-    opened = Opened(Sunk(), 1, tuple, start, check_at_end=lambda: checks.append(None))
+    opened = Opened(Sunk(), 1, tuple, start, unmeasured(database), check_at_end=lambda: checks.append(None))
     verdict = StreamAttempt(Attempt(held, float("inf")), opened, database).step()
     assert isinstance(verdict, StreamStop)
     assert verdict.error is not None
@@ -339,7 +352,9 @@ def test_an_order_to_stop_does_not_wait_for_a_copy(tmp_path: Path, database: Dat
     dimensions.open(lambda _: None)
     following = Following(dimensions, lambda: {"u": 1})
     start: Any = lambda: query  # noqa: E731
-    started = StreamAttempt(attempt, Opened(sink, 1, tuple, start, ends=False, following=following), database)
+    started = StreamAttempt(
+        attempt, Opened(sink, 1, tuple, start, unmeasured(database), ends=False, following=following), database
+    )
     path.write_text("22\n")
     wait_for("the copy", lambda: started.step() is None and begun.is_set())
     assert started.step() is None
@@ -394,7 +409,9 @@ def test_a_table_that_is_copied_does_not_keep_a_stream_from_another_ones_version
 
     following = Following(dimensions, lambda: planned[-1])
     attempt = Attempt(held, float("inf"))
-    started = StreamAttempt(attempt, Opened(Sunk(), 1, tuple, start, ends=False, following=following), database)
+    started = StreamAttempt(
+        attempt, Opened(Sunk(), 1, tuple, start, unmeasured(database), ends=False, following=following), database
+    )
     for name in ("u", "w"):
         (tmp_path / "roots" / name / "0.csv").write_text("22\n")
     try:
@@ -439,7 +456,7 @@ def test_an_order_to_stop_is_carried_out_though_the_driver_ended_meanwhile(lane:
             return False
 
     lane.attempt.driver = Ended()  # type: ignore[assignment]
-    opened = Opened(lane.sink, 1, tuple, Gone)  # type: ignore[arg-type]
+    opened = Opened(lane.sink, 1, tuple, Gone, unmeasured(database))  # type: ignore[arg-type]
     started = StreamAttempt(lane.attempt, opened, database)
     with pytest.raises(Py4JNetworkError):
         # Nothing is decided before the driver is given up.

@@ -8,6 +8,7 @@ rows than the size, nothing is added: Spark reads one such file, or as many smal
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,6 +60,11 @@ class StreamInput:
     directory: str
     schema: Schema
     files: tuple[DataFile, ...] = ()
+
+    @property
+    def unescaped(self) -> str:
+        """The URI without the escapes of glob patterns."""
+        return re.sub(r"\\(.)", r"\1", self.directory)
 
 
 @dataclass(frozen=True)

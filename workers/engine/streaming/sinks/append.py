@@ -26,6 +26,7 @@ from workers.engine.streaming.sinks.base import (
     SinkError,
     SinkTarget,
     Staged,
+    link_or_copy,
     staged_rows,
     staged_schema,
 )
@@ -213,12 +214,7 @@ class AppendingSink:
             self._rewrite(directory / f"{0:05}.parquet", staged)
             return
         for number, file in enumerate(staged.files):
-            path = directory / f"{number:05}.parquet"
-            try:
-                os.link(file, path)
-            except OSError:
-                # The staged file is on another file system, or the file system has no hard links.
-                shutil.copyfile(file, path)
+            link_or_copy(file, directory / f"{number:05}.parquet")
 
     def _rewrite(self, path: Path, staged: Staged) -> None:
         schema = staged_schema(self._target.output)

@@ -36,14 +36,14 @@ _FORBIDDEN_IN_NAMES = " ,;{}()\n\t=`"
 
 
 class FencedTable:
-    """The table at `path`, protected by fencing tokens. `app` names the history of mini-batches, `guard` the
-    transaction that records the newest token, and `fence` is this attempt's token.
+    """The table at `path`, protected by fencing tokens. `app` names the history of mini-batches,
+    `fence_name` the transaction that records the newest token, and `fence` is this attempt's token.
     """
 
-    def __init__(self, path: Path, app: str, guard: str, fence: int) -> None:
+    def __init__(self, path: Path, app: str, fence_name: str, fence: int) -> None:
         self.path = path
         self._app = app
-        self._guard = guard
+        self._fence_name = fence_name
         self._fence = fence
 
     def open_or_create(self, create: Callable[[CommitProperties], DeltaTable]) -> DeltaTable:
@@ -54,7 +54,7 @@ class FencedTable:
             except TableNotFoundError:
                 self.path.mkdir(parents=True, exist_ok=True)
             try:
-                return create(self._recording(self._guard, self._fence))
+                return create(self._recording(self._fence_name, self._fence))
             except DeltaError as error:
                 if not DeltaTable.is_deltatable(str(self.path)):
                     raise SinkError(f"Cannot create a Delta table for the result: {error}") from error
@@ -63,7 +63,7 @@ class FencedTable:
     def current(self) -> DeltaTable:
         """Returns the newest version. Raises FenceLostError if a newer attempt writes to the table."""
         table = DeltaTable(self.path)
-        fence = table.transaction_version(self._guard)
+        fence = table.transaction_version(self._fence_name)
         if fence is not None and fence > self._fence:
             raise FenceLostError(f"Attempt {fence} now writes to the table at {self.path}. Attempt {self._fence} ends.")
         return table
@@ -72,7 +72,7 @@ class FencedTable:
         """Records this attempt's token: attempts with older tokens can no longer commit. Raises FenceLostError."""
         for _ in range(_TRIES):
             table = self.current()
-            if table.transaction_version(self._guard) == self._fence:
+            if table.transaction_version(self._fence_name) == self._fence:
                 return
             try:
                 table.create_write_transaction(
@@ -80,7 +80,7 @@ class FencedTable:
                     "append",
                     table.schema(),
                     partition_by=table.metadata().partition_columns,
-                    commit_properties=self._recording(self._guard, self._fence),
+                    commit_properties=self._recording(self._fence_name, self._fence),
                 )
             except CommitFailedError:
                 continue
@@ -155,8 +155,8 @@ class DeltaSink:
         self._of_nothing = of_nothing
         # Attempts of older generations write to the same table.
         job = target.app.rpartition("/")[0] or target.app
-        self._fence = f"{job}/fence"
-        self._fenced = FencedTable(path, target.app, self._fence, target.fence)
+        self._fence_name = f"{job}/fence"
+        self._fenced = FencedTable(path, target.app, self._fence_name, target.fence)
 
     def prepare(self) -> None:
         """See `Sink`."""
@@ -243,7 +243,7 @@ class DeltaSink:
         keys = self._target.keys
         if keys or self._fenced.committed() is not None:
             return
-        if keys is None and table.transaction_version(self._fence) is not None and table.count() > 0:
+        if keys is None and table.transaction_version(self._fence_name) is not None and table.count() > 0:
             raise SinkError(
                 f"The table at {self._path} contains rows that this job wrote before it started from scratch. The job "
                 "would add them a second time. Delete the rows of the table, then resume the job."

@@ -10,8 +10,6 @@ each key (`service.results.stream_result`). `tidy` merges the log into the base 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +25,14 @@ from deltalake.transaction import AddAction
 from service.results.columns import arrow_schema
 from service.results.merge import check_mergeable, merged
 from service.results.stream_result import DESCRIPTION, ManagedFiles, ManagedTable, described, files_of
-from workers.engine.streaming.sinks.base import OfNothing, SinkError, SinkTarget, Staged, staged_schema
+from workers.engine.streaming.sinks.base import (
+    OfNothing,
+    SinkError,
+    SinkTarget,
+    Staged,
+    link_or_copy,
+    staged_schema,
+)
 from workers.engine.streaming.sinks.delta import FencedTable
 
 _log = structlog.get_logger(__name__)
@@ -257,11 +262,7 @@ class ManagedSink:
             if not rows:
                 continue
             path = self._path / f"{name}-{len(added):05}.parquet"
-            try:
-                os.link(file, path)
-            except OSError:
-                # The staged file is on another file system, or the file system has no hard links.
-                shutil.copyfile(file, path)
+            link_or_copy(file, path)
             added.append(self._action(path, batch_id, rows))
         return added
 

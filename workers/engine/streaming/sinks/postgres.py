@@ -22,7 +22,6 @@ from psycopg.types.json import Jsonb
 
 from service.results.columns import json_value
 from service.sql.types.aggregates import FinalLevel
-from service.sql.types.data_types import Field
 from workers.engine.streaming.sinks import postgres_sql as statements
 from workers.engine.streaming.sinks.base import (
     FenceLostError,
@@ -37,10 +36,9 @@ from workers.engine.streaming.sinks.base import (
 from workers.engine.streaming.sinks.postgres_sql import (
     LEAST_VERSION,
     TableName,
-    check,
     check_names,
+    create_or_check,
     find,
-    make,
     wire_type,
 )
 
@@ -180,7 +178,7 @@ class PostgresSink:
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('evenkeel'), 0)")
             self._table, oid = find(connection, self._name)
             restarts = self._fence_off_older(connection)
-            self._create_or_check(connection, self._table, oid, self._target.output, self._keys)
+            create_or_check(connection, self._table, oid, self._target.output, self._keys or ())
             if restarts and self._keys is None:
                 self._require_empty(connection)
             if self._of_nothing is not None and self._last_batch(connection, lock=True) is None:
@@ -189,7 +187,7 @@ class PostgresSink:
             if self._target.final is not None:
                 parts, oid = find(connection, f"{self._table}__parts")
                 final = self._target.final
-                self._create_or_check(connection, parts, oid, self._target.columns, (*final.keys, *final.parts))
+                create_or_check(connection, parts, oid, self._target.columns, (*final.keys, *final.parts))
                 if restarts:
                     # The parts of the discarded state would be added to those of the new state.
                     connection.execute(sql.SQL("DELETE FROM {}").format(parts.quoted))
@@ -200,19 +198,6 @@ class PostgresSink:
                 f"{self._table} contains rows that this job wrote before it started from scratch. The job would add "
                 "them a second time. Delete the rows of the table, then resume the job."
             )
-
-    def _create_or_check(
-        self,
-        connection: psycopg.Connection,
-        name: TableName,
-        oid: int | None,
-        columns: tuple[Field, ...],
-        keys: tuple[str, ...] | None,
-    ) -> None:
-        if oid is None:
-            make(connection, name, columns, keys or ())
-        else:
-            check(connection, name, oid, columns, keys or ())
 
     def _fence_off_older(self, connection: psycopg.Connection) -> bool:
         """Records this attempt's token, so that older attempts cannot commit. Returns whether this history of
