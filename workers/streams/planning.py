@@ -52,7 +52,7 @@ class StreamPlans:
             output=spec.output,
             settings=spec.settings,
             merges_parts=spec.sink.kind in {"managed", "postgres"},
-            kept=layout,
+            state_layout=layout,
             check=check,
         )
 

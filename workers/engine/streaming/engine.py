@@ -110,13 +110,13 @@ class StreamEngine:
         output: OutputMode | None = None,
         settings: JobSettings = _DEFAULTS,
         merges_parts: bool = True,
-        kept: Mapping[str, Any] | None = None,
+        state_layout: Mapping[str, Any] | None = None,
         check: Callable[[], None] = no_check,
     ) -> PlannedStream:
         """Returns the plan, the DataFrame and the report. Reads at most a sample of files.
 
-        `tables` and `bounds` are by table name. `merges_parts`: the sink merges the parts of groups. `kept` is the
-        layout of an existing state, which the plan uses if it can. `check` is called between steps, and raises once the
+        `tables` and `bounds` are by table name. `merges_parts`: the sink merges the parts of groups. `state_layout` is
+        that of an existing state, which the plan uses if it can. `check` is called between steps, and raises once the
         plan is no longer wanted. `output` is as in `stream_plan`. Raises StreamPlanError for a query that a stream
         cannot run, and what Spark raises when it analyses a plan.
         """
@@ -126,7 +126,7 @@ class StreamEngine:
         )
         built = with_ids(build(query))
         check()
-        bitmaps = self._bitmaps(built, streams, tables, settings.distinct_method, kept, check)
+        bitmaps = self._bitmaps(built, streams, tables, settings.distinct_method, state_layout, check)
         if bitmaps.wanted and not merges_parts:
             bitmaps = Bitmaps(False, "The sink stores complete groups, and bitmaps are parts of groups.")
         plan = stream_plan(built, streams, bitmaps, output)
@@ -177,15 +177,15 @@ class StreamEngine:
         streams: frozenset[str],
         tables: Mapping[str, Input],
         method: DistinctMethod,
-        kept: Mapping[str, Any] | None,
+        state_layout: Mapping[str, Any] | None,
         check: Callable[[], None],
     ) -> Bitmaps:
         """Decides whether distinct integers are kept as bitmaps, if that is possible."""
         aggregate = split_query(built)[2]
         if aggregate is None or bitmap_obstacle(built, streams) is not None:
             return NO_BITMAPS
-        if kept is not None:
-            wanted = kept.get("shape") == Shape.BITMAP.value
+        if state_layout is not None:
+            wanted = state_layout.get("shape") == Shape.BITMAP.value
             return Bitmaps(wanted, f"The existing state has {'' if wanted else 'no '}bitmaps.")
         if method is not DistinctMethod.AUTO:
             return Bitmaps(method is DistinctMethod.BITMAP, f"distinct_method is {method.value}.")

@@ -278,14 +278,14 @@ def bitmap_state(select: Project, node: Aggregate) -> BitmapState:
     if integer is None:
         raise ValueError(obstacle)
     taken = names_of(node) | names_of(node.input) | {item.name for item in select.items}
-    made = names("$p", taken)
+    part_names = names("$p", taken)
     block = Named(bitmap_of(integer, BLOCK), fresh_name("$block", taken))
     calls: list[Call] = []
     parts: list[Named] = []
     merged: list[MergedColumn] = []
     results: dict[str, _Result] = {}
     for call in node.calls:
-        part = _distinct_part(call, integer, made) if is_distinct(call) else _plain_part(call, made)
+        part = _distinct_part(call, integer, part_names) if is_distinct(call) else _plain_part(call, part_names)
         calls += part.calls
         parts += part.emitted
         merged += part.merged
@@ -322,17 +322,17 @@ class _Part:
     result: _Result
 
 
-def _distinct_part(call: Call, integer: Scalar, made: Iterator[str]) -> _Part:
+def _distinct_part(call: Call, integer: Scalar, part_names: Iterator[str]) -> _Part:
     # NULL sets no bit.
     place = guarded(place_in_block(integer), call.filter)
-    bits = Call(PlanFunction.BITMAP_CONSTRUCT_AGG, (place,), Field(next(made), BINARY))
-    count = Named(compose("bitmap_count({0})", (column(bits.output.name, BINARY),), BIGINT), next(made))
+    bits = Call(PlanFunction.BITMAP_CONSTRUCT_AGG, (place,), Field(next(part_names), BINARY))
+    count = Named(compose("bitmap_count({0})", (column(bits.output.name, BINARY),), BIGINT), next(part_names))
     merged = MergedColumn(count.name, Merge.SUM)
     return _Part((bits,), (count,), (merged,), _Result(count.name, zero=True))
 
 
-def _plain_part(call: Call, made: Iterator[str]) -> _Part:
-    split = split_call(call, made, made)
+def _plain_part(call: Call, part_names: Iterator[str]) -> _Part:
+    split = split_call(call, part_names, part_names)
     merged = tuple(
         MergedColumn(part.output.name, _MERGES[AggregateFunction(final.function)])
         for part, final in zip(split.partial, split.final, strict=True)
