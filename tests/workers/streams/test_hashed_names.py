@@ -5,7 +5,7 @@ from __future__ import annotations
 from workers.streams.backlog import HashedNames
 
 
-def test_what_was_added_is_there_and_nothing_else() -> None:
+def test_only_added_names_are_in_the_set() -> None:
     names = HashedNames()
     for _ in range(2):
         for number in range(20_000):

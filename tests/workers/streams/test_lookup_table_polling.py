@@ -74,7 +74,7 @@ def values(followed: FollowedTable, number: int | None = None) -> list[object]:
     return [value for file in version.files.files for value in pq.read_table(str(file)).column("v").to_pylist()]
 
 
-def test_a_change_is_taken_once_it_looks_the_same_twice(table: Table) -> None:
+def test_a_change_is_copied_after_two_equal_checks(table: Table) -> None:
     followed = table.opened()
     assert (followed.newest.number, values(followed), followed.poll()) == (1, [1, 2], False)
     table.write(3)
@@ -87,7 +87,7 @@ def test_a_change_is_taken_once_it_looks_the_same_twice(table: Table) -> None:
 
 
 @pytest.mark.parametrize("gone", ["files", "directory"])
-def test_a_table_without_a_file_is_not_one_without_rows(table: Table, gone: str) -> None:
+def test_a_table_without_a_file_is_not_an_empty_table(table: Table, gone: str) -> None:
     followed = table.opened()
     shutil.rmtree(table.files)
     if gone == "files":
@@ -104,7 +104,7 @@ def test_a_table_without_a_file_is_not_one_without_rows(table: Table, gone: str)
     assert followed.not_used is None
 
 
-def test_other_columns_are_not_taken_and_copied_once(table: Table) -> None:
+def test_other_columns_are_refused_and_copied_only_once(table: Table) -> None:
     followed = table.opened()
     table.write("a")
     assert [followed.poll(), followed.poll()] == [False, False]
@@ -121,7 +121,7 @@ def test_other_columns_are_not_taken_and_copied_once(table: Table) -> None:
     assert [followed.poll(), followed.poll(), values(followed), followed.not_used] == [False, True, [7], None]
 
 
-def test_what_changes_while_it_is_copied_is_not_taken(table: Table) -> None:
+def test_a_table_that_changes_during_its_copy_is_not_used(table: Table) -> None:
     followed = table.opened()
     table.write(3)
     followed.poll()
@@ -131,7 +131,7 @@ def test_what_changes_while_it_is_copied_is_not_taken(table: Table) -> None:
     assert [followed.poll(), followed.poll(), values(followed)] == [False, True, [3, 4]]
 
 
-def test_a_file_that_goes_while_it_is_copied_is_waited_for(table: Table) -> None:
+def test_a_file_removed_during_its_copy_is_waited_for(table: Table) -> None:
     followed = table.opened()
     table.write(3)
     table.write(4, name="1.parquet")
@@ -150,7 +150,7 @@ def test_an_attempt_begins_with_the_newest_version(table: Table) -> None:
     assert (later.newest.number, values(later), table.paused) == (2, [3], 1)
 
 
-def test_a_table_that_is_never_left_alone_stays_as_it_was(table: Table) -> None:
+def test_a_table_that_keeps_changing_keeps_its_version(table: Table) -> None:
     table.opened()
     table.write(3)
     table.while_copied = lambda: table.write(4)
@@ -169,7 +169,7 @@ def test_without_a_version_there_must_be_a_first_one(table: Table) -> None:
     assert gone.value.code == "path_not_found"
 
 
-def test_a_file_that_goes_while_the_first_version_is_listed_is_waited_for(table: Table) -> None:
+def test_a_file_removed_during_the_first_listing_is_waited_for(table: Table) -> None:
     vanishes = True
 
     def listed(*arguments: Any) -> TableFiles:
@@ -190,7 +190,7 @@ def test_a_file_that_goes_while_the_first_version_is_listed_is_waited_for(table:
         assert values(table.opened()) == [1, 2]
 
 
-def test_a_disk_that_is_full_is_left_alone_for_a_while(table: Table) -> None:
+def test_a_copy_to_a_full_disk_is_retried_later(table: Table) -> None:
     followed = table.opened()
     table.write(3)
 
@@ -209,7 +209,7 @@ def test_a_disk_that_is_full_is_left_alone_for_a_while(table: Table) -> None:
     assert followed.not_used is None
 
 
-def test_a_version_that_is_gone_is_told(table: Table) -> None:
+def test_a_missing_version_is_an_error(table: Table) -> None:
     followed = table.opened()
     with pytest.raises(SpecError) as caught:
         followed.version(7)
@@ -265,7 +265,7 @@ def test_a_table_in_a_store_is_copied_too(
 
 
 @pytest.mark.parametrize("kept", ["kept", "kept é[1]"])
-def test_a_copy_is_told_as_the_tables_own_file(tmp_path: Path, kept: str) -> None:
+def test_a_copy_is_reported_as_the_tables_own_file(tmp_path: Path, kept: str) -> None:
     for name in ("a.csv", "b/c d.csv"):
         path = tmp_path / "roots" / "t" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -290,7 +290,7 @@ def test_a_copy_is_told_as_the_tables_own_file(tmp_path: Path, kept: str) -> Non
     assert followed.with_own_names(of_another) == of_another
 
 
-def test_a_header_that_differs_is_told_with_the_name_of_the_tables_own_file(tmp_path: Path) -> None:
+def test_another_header_is_reported_with_the_name_of_the_tables_own_file(tmp_path: Path) -> None:
     file = tmp_path / "roots" / "t" / "names.csv"
     file.parent.mkdir(parents=True)
     file.write_text("k,v\n")

@@ -149,7 +149,7 @@ def step_until(started: StreamAttempt, probe: Callable[[], object]) -> None:
     wait_for("the stream to get on", poll, SECONDS)
 
 
-def test_a_stream_that_has_caught_up_rests(lane: Lane, database: Database) -> None:
+def test_a_stream_that_has_caught_up_stops(lane: Lane, database: Database) -> None:
     lane.add(10)
     started = lane.start(None)
     assert verdict_of(started) == StreamStop(StoppedBecause.CAUGHT_UP)
@@ -165,7 +165,7 @@ def test_a_stream_that_has_caught_up_rests(lane: Lane, database: Database) -> No
     assert metrics["duration_ms"] > 0
 
 
-def test_a_stream_goes_on_until_it_is_asked_to_stop(lane: Lane, database: Database) -> None:
+def test_a_stream_runs_until_it_must_stop(lane: Lane, database: Database) -> None:
     started = lane.start(OFTEN)
     lane.add(3)
     step_until(started, lambda: stream_of(database, "job-1").rows_in == 3)
@@ -177,7 +177,7 @@ def test_a_stream_goes_on_until_it_is_asked_to_stop(lane: Lane, database: Databa
     assert lane.sink.numbers == [0, 1]
 
 
-def test_a_worker_that_leaves_gives_its_stream_back_between_mini_batches(lane: Lane) -> None:
+def test_a_draining_worker_hands_its_stream_back_between_mini_batches(lane: Lane) -> None:
     lane.add(3)
     started = lane.start(OFTEN)
     step_until(started, lambda: lane.sink.numbers)
@@ -207,7 +207,7 @@ def test_what_a_mini_batch_raises_ends_the_stream(lane: Lane, failure: Exception
         assert verdict == expected
 
 
-def test_a_mini_batch_that_was_cut_short_comes_again(lane: Lane) -> None:
+def test_an_interrupted_mini_batch_runs_again(lane: Lane) -> None:
     lane.sink.failure = SinkError("The table is away.")
     lane.add(3)
     assert isinstance(verdict_of(lane.start(None)), StreamStop)
@@ -218,9 +218,7 @@ def test_a_mini_batch_that_was_cut_short_comes_again(lane: Lane) -> None:
 
 
 @pytest.mark.parametrize("log", ["sources/0", "offsets"])
-def test_a_stream_takes_over_the_mini_batch_that_a_late_attempt_planned(
-    lane: Lane, database: Database, log: str
-) -> None:
+def test_a_stream_runs_the_mini_batch_that_a_late_attempt_planned(lane: Lane, database: Database, log: str) -> None:
     lane.add(3)
     started = lane.start(OFTEN)
     # Nobody has measured it when the query ends, and is started again.
@@ -316,7 +314,7 @@ def test_files_that_ended_a_stream_are_not_checked_again(
     assert (verdict.error.code, checks) == (error.code, [])
 
 
-def test_an_order_to_stop_does_not_wait_for_a_copy(tmp_path: Path, database: Database, held: Claim) -> None:
+def test_a_stop_does_not_wait_for_a_copy(tmp_path: Path, database: Database, held: Claim) -> None:
     class Endless:
         """A query that nothing comes of."""
 
@@ -367,9 +365,7 @@ def test_an_order_to_stop_does_not_wait_for_a_copy(tmp_path: Path, database: Dat
     assert (sink.closed, sorted(path.name for path in (tmp_path / "u").iterdir())) == (True, ["v1"])
 
 
-def test_a_table_that_is_copied_does_not_keep_a_stream_from_another_ones_version(
-    tmp_path: Path, database: Database, held: Claim
-) -> None:
+def test_a_copy_of_one_table_does_not_delay_versions_of_others(tmp_path: Path, database: Database, held: Claim) -> None:
     class Quiet:
         """A query of which no mini-batch is under way."""
 
@@ -423,7 +419,7 @@ def test_a_table_that_is_copied_does_not_keep_a_stream_from_another_ones_version
     started.abandon()
 
 
-def test_nobody_is_asked_about_a_stream_whose_driver_is_gone(lane: Lane) -> None:
+def test_a_stream_whose_driver_is_lost_is_not_queried(lane: Lane) -> None:
     lane.add(3)
     started = lane.start(OFTEN)
     step_until(started, lambda: lane.sink.numbers)
@@ -435,7 +431,7 @@ def test_nobody_is_asked_about_a_stream_whose_driver_is_gone(lane: Lane) -> None
     assert lane.sink.closed
 
 
-def test_an_order_to_stop_is_carried_out_though_the_driver_ended_meanwhile(lane: Lane, database: Database) -> None:
+def test_a_stop_succeeds_although_the_driver_has_ended(lane: Lane, database: Database) -> None:
     class Gone:
         """Whoever asks it gets what a JVM that is gone answers."""
 

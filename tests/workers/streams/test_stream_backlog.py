@@ -40,7 +40,7 @@ def directory_of(root: Path, table: str = "t") -> WatchedDirectory:
 
 
 @pytest.mark.one_database
-def test_files_wait_until_a_mini_batch_has_taken_them(tmp_path: Path, database: Database) -> None:
+def test_files_are_in_the_backlog_until_a_mini_batch_reads_them(tmp_path: Path, database: Database) -> None:
     rows, elsewhere = tmp_path / "rows", tmp_path / "elsewhere.csv"
     (rows / "deep").mkdir(parents=True)
     elsewhere.write_text("12345")
@@ -66,13 +66,13 @@ def test_files_wait_until_a_mini_batch_has_taken_them(tmp_path: Path, database: 
 
 
 @pytest.mark.one_database
-def test_a_directory_that_cannot_be_listed_is_not_known(tmp_path: Path, database: Database) -> None:
+def test_a_directory_that_cannot_be_listed_has_an_unknown_backlog(tmp_path: Path, database: Database) -> None:
     watch = BacklogWatch([directory_of(tmp_path / "gone")], tmp_path, database, SOURCES)
     assert tables(watch.measure(Occasion.BATCH)) == {"t": None}
 
 
 @pytest.mark.one_database
-def test_looks_take_a_fiftieth_of_the_time(tmp_path: Path, database: Database) -> None:
+def test_measurements_take_a_fiftieth_of_the_time(tmp_path: Path, database: Database) -> None:
     clock = ManualSeconds()
     looks = []
 
@@ -91,7 +91,7 @@ def test_looks_take_a_fiftieth_of_the_time(tmp_path: Path, database: Database) -
 
 
 @pytest.mark.one_database
-def test_without_mini_batches_a_look_now_and_then_suffices(tmp_path: Path, database: Database) -> None:
+def test_without_mini_batches_the_backlog_is_measured_rarely(tmp_path: Path, database: Database) -> None:
     clock = ManualSeconds()
     (tmp_path / "rows").mkdir()
     watch = BacklogWatch([directory_of(tmp_path / "rows")], tmp_path / "checkpoint", database, SOURCES, clock)
@@ -105,7 +105,7 @@ def test_without_mini_batches_a_look_now_and_then_suffices(tmp_path: Path, datab
 
 
 @pytest.mark.one_database
-def test_a_file_that_was_taken_does_not_wait_where_it_comes_back(tmp_path: Path, database: Database) -> None:
+def test_a_restored_file_is_not_in_the_backlog_again(tmp_path: Path, database: Database) -> None:
     rows = tmp_path / "rows"
     rows.mkdir()
     watch = BacklogWatch([directory_of(rows)], tmp_path / "checkpoint", database, SOURCES, ManualSeconds())
@@ -116,7 +116,7 @@ def test_a_file_that_was_taken_does_not_wait_where_it_comes_back(tmp_path: Path,
 
 
 @pytest.mark.one_database
-def test_directories_inside_each_other_are_told_apart(tmp_path: Path, database: Database) -> None:
+def test_nested_directories_have_separate_backlogs(tmp_path: Path, database: Database) -> None:
     outer, inner = tmp_path / "a", tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     for path in (outer / "1.csv", inner / "2.csv"):
@@ -137,7 +137,7 @@ def test_directories_inside_each_other_are_told_apart(tmp_path: Path, database: 
 
 
 @pytest.mark.one_database
-def test_tables_over_one_directory_have_logs_of_their_own(tmp_path: Path, database: Database) -> None:
+def test_tables_over_one_directory_have_separate_logs(tmp_path: Path, database: Database) -> None:
     rows = tmp_path / "rows"
     (rows / "deep").mkdir(parents=True)
     for name in ("1.csv", "deep/2.csv"):
@@ -164,7 +164,7 @@ def post(database: Database, *rows: int) -> None:
             assert insert_batch(session, stream, new, database.now(session)) is not None
 
 
-def test_posted_rows_wait_from_their_acceptance_on(tmp_path: Path, database: Database) -> None:
+def test_posted_rows_are_in_the_backlog_from_their_acceptance_on(tmp_path: Path, database: Database) -> None:
     with database.write() as session:
         insert_stream(session, tenant="default", name="clicks", stream_id="s1", ddl="k STRING", now=0)
     posted = Posted(tmp_path / "posted", parse_schema("k STRING", "/schema"))
@@ -191,7 +191,7 @@ def test_posted_rows_wait_from_their_acceptance_on(tmp_path: Path, database: Dat
     assert (told["files"], told["rows"], told["oldest_seconds"]) == (0, 0, None)
 
 
-def test_numbers_of_a_batch_that_never_appears_are_not_kept_for_ever() -> None:
+def test_numbers_after_a_missing_batch_are_not_kept_for_ever() -> None:
     posts = WatchedPosts("c", "file:///c", "default", "clicks")
     for number in range(2, 5000):
         posts.mark_read(f"{number:012d}-ab.parquet")

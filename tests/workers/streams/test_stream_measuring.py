@@ -30,7 +30,7 @@ def measuring(database_url: str, tmp_path: Path) -> Iterator[StreamMetrics]:
         yield StreamMetrics(tmp_path / "checkpoint", watch, None, WorkerMetrics())
 
 
-def test_a_backlog_that_was_not_stored_is_told_again(measuring: StreamMetrics) -> None:
+def test_a_backlog_that_was_not_stored_is_returned_again(measuring: StreamMetrics) -> None:
     told = measuring.measure((), (), at_end=False)
     assert told.backlog is not None
     assert told.backlog["tables"]["t"]["files"] == 1
@@ -40,7 +40,7 @@ def test_a_backlog_that_was_not_stored_is_told_again(measuring: StreamMetrics) -
     assert not measuring.measure((), (), at_end=False)
 
 
-def test_a_backlog_that_was_stored_with_a_mini_batch_is_not_told_again(measuring: StreamMetrics) -> None:
+def test_a_backlog_that_was_stored_with_a_mini_batch_is_not_returned_again(measuring: StreamMetrics) -> None:
     batch = BatchProgress(batch_id=0, duration_ms=5, durations_ms={}, watermark=None, state=(), sources=())
     told = measuring.measure([batch], (), at_end=False)
     assert measuring.measure((), (), at_end=False).backlog == told.measures[0].metrics["backlog"]

@@ -27,7 +27,7 @@ def files(first: int, last: int) -> list[str]:
     return [f"file:///d/a b/{entry}.csv" for entry in range(first, last + 1)]
 
 
-def test_every_file_is_told_once(tmp_path: Path) -> None:
+def test_every_file_is_returned_once(tmp_path: Path) -> None:
     log(tmp_path, 0)
     log(tmp_path, 1)
     (tmp_path / "sources" / "0" / ".2.tmp").write_text("v1")
@@ -39,7 +39,7 @@ def test_every_file_is_told_once(tmp_path: Path) -> None:
     assert list(taken.new()) == files(2, 2)
 
 
-def test_entries_that_were_put_together_are_read_for_what_is_new(tmp_path: Path) -> None:
+def test_compact_entries_are_read_for_new_files(tmp_path: Path) -> None:
     log(tmp_path, 7)
     log(tmp_path, 8)
     log(tmp_path, 9, compact=True)
@@ -54,7 +54,7 @@ def test_entries_that_were_put_together_are_read_for_what_is_new(tmp_path: Path)
     assert list(taken.new()) == files(19, 20)
 
 
-def test_an_entry_that_makes_no_sense_is_read_again(tmp_path: Path) -> None:
+def test_an_unreadable_entry_is_read_again(tmp_path: Path) -> None:
     log(tmp_path, 0)
     broken = tmp_path / "sources" / "0" / "1"
     broken.write_text("v1\n{")
@@ -66,12 +66,12 @@ def test_an_entry_that_makes_no_sense_is_read_again(tmp_path: Path) -> None:
     assert [*given, *taken.new()] == files(0, 1)
 
 
-def test_a_name_that_is_no_utf8_is_as_listings_give_it(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_decoded_as_in_listings(tmp_path: Path) -> None:
     (tmp_path / "0").write_text("v1\n" + json.dumps({"path": "file:///d/%C3%A9%FF.csv", "batchId": 0}))
     assert list(SourceLog(tmp_path).new()) == ["file:///d/" + os.fsdecode(b"\xc3\xa9\xff.csv")]
 
 
-def test_logs_of_other_sources_tell_of_no_files(tmp_path: Path) -> None:
+def test_logs_of_other_sources_have_no_files(tmp_path: Path) -> None:
     assert logs_of(tmp_path) == []
     for source in (10, 2):
         (tmp_path / "sources" / str(source)).mkdir(parents=True)
@@ -91,7 +91,7 @@ def at(entry: int) -> str:
     return json.dumps({"logOffset": entry}, separators=(",", ":"))
 
 
-def test_a_mini_batch_is_told_from_those_before_it(tmp_path: Path) -> None:
+def test_entries_before_a_mini_batch_are_found(tmp_path: Path) -> None:
     for source in (0, 1, 2):
         (tmp_path / "sources" / str(source)).mkdir(parents=True)
     logs = logs_of(tmp_path)
@@ -109,7 +109,7 @@ def test_a_mini_batch_is_told_from_those_before_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("after", "first"), [(-1, 0), (4, 5), (9, 10), (10, 11)])
-def test_reading_begins_behind_an_entry(tmp_path: Path, after: int, first: int) -> None:
+def test_reading_begins_after_an_entry(tmp_path: Path, after: int, first: int) -> None:
     log(tmp_path, 8)
     log(tmp_path, 9, compact=True)
     log(tmp_path, 10)

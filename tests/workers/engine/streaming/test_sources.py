@@ -71,7 +71,7 @@ def test_sources_have_their_tables_in_the_order_of_sparks_reports(spark: SparkSe
     assert taken == [["orders"], ["orders_eu"], ["orders"], ["orders"]]
 
 
-def test_rows_that_are_made_up_and_static_ones(spark: SparkSession) -> None:
+def test_rate_and_static_tables_are_read(spark: SparkSession) -> None:
     made = scanned(spark, "r", "rate", {"rate": RateInput(5)}, Field("value", BIGINT))
     frame = made.union(made).join(spark.range(3).withColumnRenamed("id", "n"), on=made["k"] == 1)
     assert reads_of(frame) == (SourceRead("rate", 2),)

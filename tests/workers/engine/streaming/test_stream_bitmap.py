@@ -66,7 +66,7 @@ Project k, $block, bitmap_count($p0) AS $p1, $p2, $p4, $p5
 
 
 @pytest.mark.parametrize("value", ["i", "b", "da", "m", "i + 1"])
-def test_integers_days_and_short_decimals_have_bits(value: str) -> None:
+def test_integers_dates_and_short_decimals_can_be_bitmaps(value: str) -> None:
     assert obstacle(f"SELECT k, COUNT(DISTINCT {value}) AS c FROM s GROUP BY k") is None
 
 
@@ -95,7 +95,7 @@ def test_an_obstacle_is_named(query: str, words: str) -> None:
     assert re.search(words, found)
 
 
-def test_what_has_an_obstacle_is_not_made() -> None:
+def test_an_aggregate_with_an_obstacle_is_refused() -> None:
     select, having, aggregate = split_query(built_of("SELECT k, SUM(DISTINCT i) AS c FROM s GROUP BY k"))
     assert aggregate is not None
     assert stream_bitmap_obstacle(select, having, aggregate) is not None

@@ -48,7 +48,7 @@ def test_groups_of_an_inner_join_have_rows_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize(("kind", "kept", "other"), [(LEFT, "l", "r"), (RIGHT, "r", "l")])
-def test_the_side_that_an_outer_join_keeps_stands_alone(kind: JoinKind, kept: str, other: str) -> None:
+def test_the_preserved_side_of_an_outer_join_needs_no_match(kind: JoinKind, kept: str, other: str) -> None:
     told = lines(by_key(call("COUNT"), call("MIN", col(f"{other}.i")), kind=kind, by=f"{kept}.k"))
     assert [line for line in told if line.startswith("Filter")] == [
         f"Filter {other}.k IS NOT NULL",
@@ -60,20 +60,20 @@ def test_the_side_that_an_outer_join_keeps_stands_alone(kind: JoinKind, kept: st
     assert any(f"coalesce(${other}0, 1L)" in line for line in told)
 
 
-def test_what_only_decides_is_counted_and_no_more() -> None:
+def test_the_right_side_of_a_semi_join_is_only_counted() -> None:
     told = lines(by_key(call("COUNT"), kind=SEMI))
     assert "Aggregate BY $k0 [COUNT($u0) AS $l0, COUNT($u1) AS $nr]" in told
     assert "Filter $l0 > 0L AND $nr > 0L" in told
     assert told[-1] == "Project l_k, coalesce($f0, 0L) AS count"
 
 
-def test_distinct_values_of_a_side_are_told_apart_on_it() -> None:
+def test_distinct_values_of_a_side_are_deduplicated_on_it() -> None:
     told = lines(by_key(call("COUNT", col("r.i"), distinct=True)))
     assert told[2:5] == ["Filter r.k IS NOT NULL", "Project r.k AS $u1, r.i AS $u2", "Deduplicate"]
     assert told[-1] == "Project l_k, count_r.i"
 
 
-def test_conditions_of_a_side_go_below() -> None:
+def test_conditions_of_a_side_are_moved_below_the_join() -> None:
     node = by_key(call("COUNT"), residual=text("r.q", "r.q"))
     told = lines(replace(node, input=Filter(node.input, text("l.i > 3", "l.i"))))
     assert [line for line in told if line.startswith("Filter")][:4] == [
@@ -84,7 +84,7 @@ def test_conditions_of_a_side_go_below() -> None:
     ]
 
 
-def test_expressions_between_are_moved() -> None:
+def test_expressions_above_the_join_are_moved_below_it() -> None:
     node = by_key(call("COUNT"))
     between = Project(node.input, (Named(col("l.k"), "x"), Named(col("r.x"), "y")))
     key, of = scalar("`x`", BIGINT), column("y", col("r.x").type)
@@ -131,14 +131,14 @@ def test_expressions_between_are_moved() -> None:
         (by_key(call("COUNT", text("coalesce(r.i, 1)", "r.i", type_=INT)), kind=LEFT), "or may not be NULL there"),
     ],
 )
-def test_what_cannot_be_one_state(node: Aggregate, words: str) -> None:
+def test_aggregates_that_one_state_cannot_compute(node: Aggregate, words: str) -> None:
     assert one_state_refusal(node) is not None
     with pytest.raises(ValueError, match=words):
         aggregate_in_one_state(node)
 
 
 @pytest.mark.parametrize("type_", [None, INT, DataType(TypeName.OTHER)])
-def test_keys_are_of_one_known_type(type_: DataType | None) -> None:
+def test_join_keys_must_have_the_same_known_type(type_: DataType | None) -> None:
     node = by_key(call("COUNT"))
     assert isinstance(node.input, Join)
     keys = ((col("l.k"), replace(col("r.k"), type=type_)),)

@@ -112,7 +112,7 @@ def test_a_query_of_each_shape(sql: str, shape: Shape, text: str) -> None:
         ("SELECT k FROM s GROUP BY CUBE (k)", "k $key1", "k $key1", "k"),
     ],
 )
-def test_what_tells_groups_apart_is_emitted(sql: str, keys: str | None, emitted: str, shown: str) -> None:
+def test_columns_that_identify_groups_are_emitted(sql: str, keys: str | None, emitted: str, shown: str) -> None:
     plan = planned(sql)
     assert plan.keys == (None if keys is None else tuple(keys.split()))
     assert [field.name for field in plan.columns] == emitted.split()
@@ -142,7 +142,7 @@ def test_what_tells_groups_apart_is_emitted(sql: str, keys: str | None, emitted:
         ("SELECT k FROM s GROUP BY k HAVING AVG(i) > 3", "HAVING .* > 3 may become false again"),
     ],
 )
-def test_what_no_stream_can_run(sql: str, words: str) -> None:
+def test_queries_that_no_stream_can_run(sql: str, words: str) -> None:
     with pytest.raises(StreamPlanError, match=words) as caught:
         planned(sql)
     assert caught.value.code == "not_for_streams"
@@ -153,7 +153,7 @@ def test_a_plan_begins_with_its_select() -> None:
         stream_plan(scan("s"), frozenset("s"))
 
 
-def test_rows_are_of_a_stream_where_any_of_them_are() -> None:
+def test_a_node_is_streaming_if_any_scan_is() -> None:
     join = Join(scan("l"), scan("r"), JoinKind.INNER, ((col("l.k"), col("r.k")),))
     assert is_streaming(join, frozenset("r"))
     assert not is_streaming(join, frozenset({"s"}))
