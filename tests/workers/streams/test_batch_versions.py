@@ -1,4 +1,4 @@
-"""What mini-batches run with is decided by the last attempt that begins them."""
+"""The record of which versions mini-batches use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What real Spark may read of the directory of a stream while it runs: nothing that links lead to from there."""
+"""Checks of files around mini-batches on real Spark: links to paths outside of the data roots, and changed files."""
 
 from __future__ import annotations
 
@@ -298,9 +298,7 @@ def other_link(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [other_permissions, other_link], ids=lambda change: change.__name__)
-def test_a_file_of_a_stream_whose_bytes_do_not_change_is_accepted(
-    tmp_path: Path, change: Callable[[Path], None]
-) -> None:
+def test_a_file_whose_bytes_do_not_change_is_accepted(tmp_path: Path, change: Callable[[Path], None]) -> None:
     taken = tmp_path / "part-0.csv"
     taken.write_text("1\n")
     reading = reading_of_taken(tmp_path, taken)

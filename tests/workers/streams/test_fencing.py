@@ -1,4 +1,4 @@
-"""Mini-batches are announced and noted under the lease, and a database that is away is waited for."""
+"""The fence of a stream in the database, and waiting for an unavailable database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that were taken, in few bytes."""
+"""Sets of file names that need little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that streaming jobs follow while they change, on real Spark."""
+"""Lookup tables of streaming jobs on real Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a table that is followed has a new version, and when it goes on with the old one."""
+"""When a lookup table gets a new version, and when it keeps the old one."""
 
 from __future__ import annotations
 

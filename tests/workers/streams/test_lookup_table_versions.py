@@ -1,4 +1,4 @@
-"""Copies of a table's files: what they keep, and what is no version."""
+"""Copies of a table's files as versions."""
 
 from __future__ import annotations
 
@@ -121,9 +121,7 @@ def test_a_version_number_of_another_attempt_is_not_used_again(
     assert take(late, table).number == 2
 
 
-def test_a_copy_leaves_disk_space_for_the_checkpoint(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_leaves_space_for_the_checkpoint(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions, size = TableVersions(tmp_path / "kept", "t", 1), listed(table).bytes
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2 * size - 1))

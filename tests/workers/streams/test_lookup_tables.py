@@ -1,4 +1,4 @@
-"""Which versions mini-batches run with, whatever happens between two of them."""
+"""Which versions of lookup tables mini-batches use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream on real Spark, from its start to every way to end; and one whose driver is gone."""
+"""A stream on real Spark, from its start to each way to end, and one whose driver is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a stream is behind: what is there and was not taken, looked up no more often than it is worth."""
+"""The backlog of a stream, and how often it is measured."""
 
 from __future__ import annotations
 

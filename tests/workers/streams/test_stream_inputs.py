@@ -1,4 +1,4 @@
-"""The tables of a streaming job: directories that grow, tables as they are, posted rows, rows made up."""
+"""The tables of a streaming job: growing directories, static tables, posted rows and generated rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a stream, and told again where it could not be stored."""
+"""The metrics of a stream, which are returned again until they are stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a mini-batch: rows once each, however often a plan reads them, and the work of the state by row."""
+"""The metrics of a mini-batch: each row counts once, and operations of the state per row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streaming jobs from claim to rest, on real Spark: one run after the other, stopped, refused, explained, mended."""
+"""Streaming jobs on real Spark: successive runs, stops, refusals, explanations and repairs."""
 
 from __future__ import annotations
 

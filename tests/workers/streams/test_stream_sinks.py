@@ -1,4 +1,4 @@
-"""Sinks by name: which one a job gets, and where it may write."""
+"""Which sink a job gets, and where it may write."""
 
 from __future__ import annotations
 

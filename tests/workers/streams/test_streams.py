@@ -1,4 +1,4 @@
-"""Streams without a task of their own: looked at in turn, each until there is a verdict, whatever the others do."""
+"""The supervisor of continuous streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many files a mini-batch takes for the rows that it is to have."""
+"""How many files a mini-batch reads for a size in rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins of streams that Spark runs: which it can, and what is told of them.
+"""Joins of streams whose rows Spark joins: which are supported, and their description.
 
 Which queries have one is held together with submission in tests/sql/cases/streams.
 """

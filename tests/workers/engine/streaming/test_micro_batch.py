@@ -1,4 +1,4 @@
-"""The steps of a mini-batch, in order, whatever was done of it before."""
+"""The steps of a mini-batch, also of a repeated one."""
 
 from __future__ import annotations
 

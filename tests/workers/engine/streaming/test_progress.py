@@ -1,4 +1,4 @@
-"""What Spark told of mini-batches, as it was recorded of 4.3.0."""
+"""Progress reports as recorded from Spark 4.3.0."""
 
 from __future__ import annotations
 

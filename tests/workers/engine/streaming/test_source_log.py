@@ -1,4 +1,4 @@
-"""What a checkpoint tells of the files that were taken, as it was recorded of Spark 4.3.0."""
+"""The logs of files in a checkpoint, as recorded from Spark 4.3.0."""
 
 from __future__ import annotations
 

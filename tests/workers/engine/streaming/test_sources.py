@@ -1,4 +1,4 @@
-"""Streaming sources on real Spark: which table each one reads, in the order in which Spark reports them."""
+"""Streaming sources on real Spark, in the order in which Spark reports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How state is kept, and that it is read as it was written whatever a mini-batch brings."""
+"""The settings of a stream's state, which must be read as it was written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How changes are spread over partitions, by the files of a checkpoint as it was recorded of Spark 4.3.0."""
+"""Changes of the state by partition, from a checkpoint as recorded from Spark 4.3.0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which joins of a stream the rules for joins see, and what they make of them."""
+"""The rules for joins of a stream with static tables."""
 
 from __future__ import annotations
 

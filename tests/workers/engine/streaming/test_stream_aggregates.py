@@ -1,4 +1,4 @@
-"""Rows of several kinds, aggregated at once. That it is right is proven in tests/conformance/test_streams.py."""
+"""Rows of several kinds, aggregated together. tests/conformance/test_streams.py compares the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distinct integers of a stream as bitmaps: the plan, how its groups are put together, and where there can be none."""
+"""Distinct integers of a stream as bitmaps: the plan, how groups are merged, and when they are not possible."""
 
 from __future__ import annotations
 

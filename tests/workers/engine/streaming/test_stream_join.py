@@ -1,4 +1,4 @@
-"""Two streams joined and aggregated as one state. That it is right is proven in tests/conformance/test_streams.py."""
+"""Two streams joined and aggregated in one state. tests/conformance/test_streams.py compares the results."""
 
 from __future__ import annotations
 

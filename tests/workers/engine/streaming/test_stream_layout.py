@@ -1,4 +1,4 @@
-"""Which states a plan can go on from."""
+"""Which plans can use an existing state."""
 
 from __future__ import annotations
 

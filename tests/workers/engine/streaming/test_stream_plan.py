@@ -1,4 +1,4 @@
-"""The plan of a query over streams: its shape, what it emits, and what a stream cannot run.
+"""The plan of a query over streams: its shape, its output, and queries that a stream cannot run.
 
 What is refused is held together with what submission refuses in tests/sql/cases/streams.
 """

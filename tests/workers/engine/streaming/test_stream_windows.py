@@ -1,4 +1,4 @@
-"""Streams that group by windows: what comes out of them, and by what it is told apart."""
+"""Streams that group by windows: what they emit, and what identifies a window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a stream's tables before it is started: a mini-batch of the stream, and no more than is needed."""
+"""The statistics of a stream's tables before it starts."""
 
 from __future__ import annotations
 

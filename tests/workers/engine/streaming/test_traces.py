@@ -1,4 +1,4 @@
-"""What a report tells of a stream beside its shape."""
+"""The traces of a streaming plan in the report."""
 
 from __future__ import annotations
 

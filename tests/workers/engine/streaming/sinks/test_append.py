@@ -1,4 +1,4 @@
-"""The sink that adds Parquet files: each mini-batch once, in sight whole or not at all."""
+"""The sink that adds Parquet files: it publishes each mini-batch once and completely."""
 
 from __future__ import annotations
 
@@ -215,9 +215,7 @@ def test_a_mini_batch_does_not_list_those_before_it(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("point", ["_fill", "_write_manifest"])
-def test_an_attempt_completes_what_an_earlier_one_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
+def test_an_attempt_completes_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     path = tmp_path / "out"
     sink = sink_at(path)
 

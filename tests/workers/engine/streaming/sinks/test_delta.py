@@ -1,4 +1,4 @@
-"""The sink for Delta tables of users': merged, each mini-batch once, beside other writers."""
+"""The sink for Delta tables of users: it merges each mini-batch once, also with other writers."""
 
 from __future__ import annotations
 

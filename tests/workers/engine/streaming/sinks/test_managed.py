@@ -1,4 +1,4 @@
-"""The managed sink: each mini-batch once, whatever is tried again and whoever else writes."""
+"""The managed sink: it commits each mini-batch once, also after errors and with other writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The PostgreSQL sink against a real server: each mini-batch once, with whoever else writes, and what it demands."""
+"""The PostgreSQL sink with a real server: it commits each mini-batch once, and what it requires of tables."""
 
 from __future__ import annotations
 
