@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from workers.engine.streaming.sinks.base import (
     FenceLostError,
+    Sink,
     SinkError,
     SinkTarget,
     Staged,
@@ -47,7 +48,7 @@ _UNPUBLISHED = "making"
 _UNPUBLISHED_NAME = re.compile(r"\.(?:(\d+)-)?[0-9a-f]{32}")
 
 
-class AppendingSink:
+class AppendingSink(Sink):
     """See the module. The sink creates the directory; an existing one must be empty or belong to this job.
 
     A newer generation of the job replaces the files of older ones, since it reads their input again.
@@ -117,12 +118,6 @@ class AppendingSink:
         self._check_published(batch_id)
         self._write_manifest(batch_id)
         self._last = batch_id
-
-    def tidy(self) -> None:
-        """Does nothing."""
-
-    def close(self) -> None:
-        """Does nothing: there are no open connections."""
 
     def _claim_directory(self) -> None:
         owner = self._metadata / "owner.json"

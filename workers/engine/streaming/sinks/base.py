@@ -87,10 +87,14 @@ class Sink(Protocol):
         """
 
     def tidy(self) -> None:
-        """Runs maintenance between mini-batches, such as compaction. Does not change the result."""
+        """Runs maintenance between mini-batches, such as compaction. Does not change the result; does nothing by
+        default.
+        """
+        return
 
     def close(self) -> None:
-        """Closes connections."""
+        """Closes connections, if there are any."""
+        return
 
 
 def staged_schema(columns: Sequence[Field]) -> pa.Schema:

@@ -19,6 +19,7 @@ from service.results.merge import newest_of
 from workers.engine.streaming.sinks.base import (
     FenceLostError,
     OfNothing,
+    Sink,
     SinkError,
     SinkTarget,
     Staged,
@@ -140,13 +141,13 @@ class FencedTable:
         )
 
 
-class DeltaSink:
+class DeltaSink(Sink):
     """See the module. The sink creates the table; an existing one must have exactly the result's columns.
 
     `of_nothing` is inserted into an empty table, for an aggregate without GROUP BY.
 
-    Memory: the rows of a mini-batch, and what the merge needs. Groups in parts are refused, since the sink would have
-    to read all of their parts again.
+    The owner of the table decides when to remove its old versions. Memory: the rows of a mini-batch, and what the merge
+    needs. Groups in parts are refused, since the sink would have to read all of their parts again.
     """
 
     def __init__(self, path: Path, target: SinkTarget, of_nothing: OfNothing | None = None) -> None:
@@ -180,12 +181,6 @@ class DeltaSink:
             batch_id,
             (lambda table, properties: self._write(table, staged, properties)) if staged.rows else None,
         )
-
-    def tidy(self) -> None:
-        """Does nothing: the owner of the table decides when to remove old versions."""
-
-    def close(self) -> None:
-        """Does nothing: there are no open connections."""
 
     def _write(self, table: DeltaTable, staged: Staged, properties: CommitProperties) -> None:
         schema = staged_schema(self._target.columns)

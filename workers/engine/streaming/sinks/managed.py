@@ -27,6 +27,7 @@ from service.results.merge import check_mergeable, merged
 from service.results.stream_result import DESCRIPTION, ManagedFiles, ManagedTable, described, files_of
 from workers.engine.streaming.sinks.base import (
     OfNothing,
+    Sink,
     SinkError,
     SinkTarget,
     Staged,
@@ -113,7 +114,7 @@ def _written(tables: Iterable[pa.Table], schema: pa.Schema, directory: Path, nam
         yield file, rows
 
 
-class ManagedSink:
+class ManagedSink(Sink):
     """See the module. `of_nothing` is the only row of the result until a mini-batch emits rows (`ManagedTable`)."""
 
     def __init__(self, path: Path, target: SinkTarget, of_nothing: OfNothing | None = None) -> None:
@@ -172,9 +173,6 @@ class ManagedSink:
         except CommitFailedError:
             # Another writer committed in the meantime; the next call removes the files.
             return
-
-    def close(self) -> None:
-        """Does nothing: there are no open connections."""
 
     def _compact(self, table: DeltaTable, files: ManagedFiles) -> bool:
         """Writes the compacted table. Returns False if another writer created the next version first."""

@@ -26,6 +26,7 @@ from workers.engine.streaming.sinks import postgres_sql as statements
 from workers.engine.streaming.sinks.base import (
     FenceLostError,
     OfNothing,
+    Sink,
     SinkError,
     SinkTarget,
     Staged,
@@ -70,7 +71,7 @@ _PERMANENT_ERRORS = (
 """Errors that a retry does not solve, unlike those of a server that is not reachable."""
 
 
-class PostgresSink:
+class PostgresSink(Sink):
     """See the module. `url` is a connection string of libpq. `table` is a table name, with or without its schema; it is
     case-sensitive.
 
@@ -121,9 +122,6 @@ class PostgresSink:
         """See `Sink`; returns no version."""
         # A commit that raised an error may have succeeded: the retry reads the table of mini-batches first.
         self._retried(lambda: self._commit(batch_id, staged))
-
-    def tidy(self) -> None:
-        """Does nothing: the server's autovacuum cleans up."""
 
     def close(self) -> None:
         """See `Sink`."""
