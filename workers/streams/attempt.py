@@ -30,8 +30,8 @@ from workers.engine.streaming.sources import SourceRead
 from workers.engine.streaming.stream_plan import StreamPlanError
 from workers.jobs.attempt import Attempt
 from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict, verdict_of
-from workers.streams.batch_metrics import StreamMeasuring, report_metrics
-from workers.streams.lookup_table_polling import NotTaken
+from workers.streams.batch_metrics import StreamMetrics
+from workers.streams.lookup_table_polling import NotUsed
 from workers.streams.lookup_tables import LookupTables, OtherVersionsError, Versions
 
 _log = structlog.get_logger(__name__)
@@ -72,14 +72,13 @@ class Opened:
     generation: int
     reads: Callable[[], Sequence[SourceRead]]
     start: Callable[[], RunningStream]
+    metrics: StreamMetrics
     ends: bool = True
     """Whether the stream ends once it has read all input. If not, it uses new versions of lookup tables as they appear.
     """
     following: Following | None = None
     release_session: Callable[[], None] = lambda: None
     """Returns the session of the stream for reuse, once the stream has ended."""
-    measuring: StreamMeasuring | None = None
-    """Adds state changes and the backlog to the metrics that Spark reports."""
     redact: Callable[[str], str | None] = str
     """Returns the part of a message of Spark that clients may see; None if it is internal."""
     check_at_end: Callable[[], None] = lambda: None
@@ -242,7 +241,7 @@ class StreamAttempt:
 
     def _change_versions(self) -> Verdict | None:
         """Restarts the stream with the versions of its next mini-batch, once no mini-batch is running."""
-        if not self._running.ends_between_batches(_CHANGE_SECONDS, self._clock):
+        if not self._running.end_between_batches(_CHANGE_SECONDS, self._clock):
             # No further mini-batch begins after the running one.
             return None
         error = self._running.error()
@@ -264,7 +263,7 @@ class StreamAttempt:
             return self._opened.start()
         except (SpecError, StreamPlanError) as refused:
             following = self._opened.following
-            reason = NotTaken(refused.code, str(refused))
+            reason = NotUsed(refused.code, str(refused))
             if following is None or not following.lookup_tables.revert(following.planned(), reason):
                 raise
             return self._opened.start()
@@ -277,7 +276,7 @@ class StreamAttempt:
             report = following.lookup_tables.report(following.planned())
         except (SpecError, OSError):
             # A version or its disk is missing. The mini-batch that needs it fails with an error.
-            _log.warning("versions_not_told", exc_info=True)
+            _log.warning("versions_not_stored", exc_info=True)
             report = self._reported
         if report != self._reported:
             with self.attempt.waiting_for_database(), self._database.write() as session:
@@ -307,14 +306,13 @@ class StreamAttempt:
         """Stores the metrics since the last call. Returns whether a mini-batch was among them."""
         found = self._running.progress(self._measured)
         opened, claim = self._opened, self.attempt.claim
-        report = report_metrics(opened.measuring, found, opened.reads(), at_end=at_end)
+        report = opened.metrics.measure(found, opened.reads(), at_end=at_end)
         if not report:
             return False
         report = replace(report, measures=tuple(map(self._with_versions, report.measures)))
         with self.attempt.waiting_for_database(), self._database.write() as session:
             report.store(session, claim, opened.generation, self._database.now(session))
-        if opened.measuring is not None:
-            opened.measuring.stored(report)
+        opened.metrics.stored(report)
         if not found:
             return False
         self._measured = found[-1].batch_id

@@ -14,6 +14,7 @@ from datetime import timedelta
 from service.contract.job import EventTime
 from service.contract.problems import SpecError
 from service.contract.query import HoppingWindow, JoinKind, TumblingWindow
+from service.sql.checks.stream_join_rules import STREAM_JOINS
 from service.sql.expressions.analysis import Columns, columns_by_name, tree_of
 from service.sql.expressions.calls import MAX_WINDOWS_PER_ROW, milliseconds_of
 from service.sql.expressions.compile_expression import TableScope, resolve, scalar_of
@@ -236,7 +237,7 @@ def with_time_bounds(
     sources, found = [source], list[BoundJoin]()
     for place, join in enumerate(joins):
         streams = is_streaming(join.right, event_times) and any(is_streaming(each, event_times) for each in sources)
-        if streams and join.kind in BOUNDED_KINDS and join.keys:
+        if streams and join.kind in STREAM_JOINS and join.keys:
             sides = _Sides(tuple(sources), join.right, event_times)
             trees = _conditions(sources, joins[place:], where)
             found.append(replace(join, within=sides.bound(trees)))

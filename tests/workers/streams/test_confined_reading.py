@@ -1,4 +1,4 @@
-"""What real Spark may read of the directory of a stream while it runs: nothing that links lead to from there."""
+"""Checks of files around mini-batches on real Spark: links to paths outside of the data roots, and changed files."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def refused(job: JobRow) -> dict[str, Any]:
     guaranteed="`path_outside_data_roots` names the link before anything is read; the job goes on once it is gone",
 )
 @pytest.mark.parametrize("is_directory", [False, True])
-def test_a_link_out_of_the_roots_stops_a_running_stream(
+def test_a_link_to_a_path_outside_the_roots_stops_a_running_stream(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_directory: bool
 ) -> None:
     written: list[int] = []
@@ -254,7 +254,7 @@ def test_a_static_table_that_changes_stops_the_stream(
 
 
 @pytest.mark.parametrize("change", ["written", "removed"])
-def test_a_streams_file_that_is_written_while_it_is_read(
+def test_a_file_of_a_stream_that_is_written_while_it_is_read_stops_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     job_id = bench.submit(PER_USER)
@@ -298,7 +298,7 @@ def other_link(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [other_permissions, other_link], ids=lambda change: change.__name__)
-def test_a_streams_file_of_which_no_byte_is_written(tmp_path: Path, change: Callable[[Path], None]) -> None:
+def test_a_file_whose_bytes_do_not_change_is_accepted(tmp_path: Path, change: Callable[[Path], None]) -> None:
     taken = tmp_path / "part-0.csv"
     taken.write_text("1\n")
     reading = reading_of_taken(tmp_path, taken)

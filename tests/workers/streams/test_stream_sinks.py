@@ -1,4 +1,4 @@
-"""Sinks by name: which one a job gets, and where it may write."""
+"""Which sink a job gets, and where it may write."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_each_kind_has_its_sink(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "nothing is written yet"
 
 
-def test_a_connection_that_is_not_set_up_is_told_by_its_variable(tmp_path: Path) -> None:
+def test_a_missing_connection_is_reported_by_its_variable(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="EVENKEEL_SINK_LAKE_URL"):
         made(tmp_path, {"kind": "postgres", "connection": "lake", "table": "uniques"})
 
@@ -69,6 +69,6 @@ def test_a_path_outside_the_roots_is_refused(tmp_path: Path, path: str) -> None:
         made(tmp_path, {"kind": "delta", "path": path}, root)
 
 
-def test_an_absolute_path_inside_any_root_will_do(tmp_path: Path) -> None:
+def test_an_absolute_path_inside_any_root_is_accepted(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     assert isinstance(made(tmp_path, {"kind": "delta", "path": str(second / "out")}, first, second), DeltaSink)

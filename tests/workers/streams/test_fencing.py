@@ -1,4 +1,4 @@
-"""Mini-batches are announced and noted under the lease, and a database that is away is waited for."""
+"""The fence of a stream in the database, and waiting for an unavailable database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.stored_streams import stream_of
 from workers.engine.streaming.micro_batch import BatchDone
 from workers.engine.streaming.sinks.base import FenceLostError
 from workers.jobs.attempt import Attempt
-from workers.streams.fencing import StreamGuard
+from workers.streams.fencing import StreamFence
 
 LEASE_MS = 30_000
 
@@ -37,8 +37,8 @@ def lose(database: Database, held: Claim) -> None:
         assert leases.claim(session, held.job_id, "w2", now, LEASE_MS) is not None
 
 
-def test_a_mini_batch_is_begun_and_done(database: Database, held: Claim) -> None:
-    guard = StreamGuard(database, Attempt(held, math.inf), 1)
+def test_a_mini_batch_begins_and_ends(database: Database, held: Claim) -> None:
+    guard = StreamFence(database, Attempt(held, math.inf), 1)
     guard.begin(0)
     begun = batch(database, 0)
     assert begun is not None
@@ -55,16 +55,16 @@ def test_a_mini_batch_is_begun_and_done(database: Database, held: Claim) -> None
     ) == (0, 4, 1)
 
 
-def test_one_that_the_sink_had_before_is_noted_once(database: Database, held: Claim) -> None:
-    guard = StreamGuard(database, Attempt(held, math.inf), 1)
+def test_a_mini_batch_that_the_sink_had_is_recorded_once(database: Database, held: Claim) -> None:
+    guard = StreamFence(database, Attempt(held, math.inf), 1)
     for rows in (4, None):
         guard.begin(0)
         guard.finish(BatchDone(0, rows, 7, 3))
     assert (stream_of(database, "job-1").last_batch, stream_of(database, "job-1").rows_out) == (0, 4)
 
 
-def test_an_attempt_without_its_lease_may_begin_and_note_nothing(database: Database, held: Claim) -> None:
-    guard = StreamGuard(database, Attempt(held, math.inf), 1)
+def test_an_attempt_without_its_lease_can_neither_begin_nor_finish(database: Database, held: Claim) -> None:
+    guard = StreamFence(database, Attempt(held, math.inf), 1)
     guard.begin(0)
     lose(database, held)
     with pytest.raises(FenceLostError, match="Attempt 1 of job job-1"):
@@ -75,9 +75,9 @@ def test_an_attempt_without_its_lease_may_begin_and_note_nothing(database: Datab
     assert batch(database, 1) is None
 
 
-def test_an_attempt_of_an_older_generation_may_not_either(database: Database, held: Claim) -> None:
+def test_an_attempt_of_an_older_generation_can_neither_begin_nor_finish(database: Database, held: Claim) -> None:
     with pytest.raises(FenceLostError):
-        StreamGuard(database, Attempt(held, math.inf), 2).begin(0)
+        StreamFence(database, Attempt(held, math.inf), 2).begin(0)
 
 
 class Away(Database):
@@ -94,9 +94,9 @@ class Away(Database):
             yield session
 
 
-def test_a_database_that_is_away_is_waited_for(database: Database, held: Claim, database_url: str) -> None:
+def test_an_unavailable_database_is_waited_for(database: Database, held: Claim, database_url: str) -> None:
     pauses: list[float] = []
     with closing(Away(database_url)) as away:
-        StreamGuard(away, Attempt(held, math.inf), 1, pauses.append).begin(0)
+        StreamFence(away, Attempt(held, math.inf), 1, pauses.append).begin(0)
     assert pauses == [0.5, 1.0, 2.0]
     assert batch(database, 0) is not None

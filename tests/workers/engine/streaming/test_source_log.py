@@ -1,4 +1,4 @@
-"""What a checkpoint tells of the files that were taken, as it was recorded of Spark 4.3.0."""
+"""The logs of files in a checkpoint, as recorded from Spark 4.3.0."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.engine.streaming.source_log import TakenFiles, logs_of, taken_before
+from workers.engine.streaming.source_log import SourceLog, entries_before, logs_of
 
 
 def line(entry: int) -> str:
@@ -27,24 +27,24 @@ def files(first: int, last: int) -> list[str]:
     return [f"file:///d/a b/{entry}.csv" for entry in range(first, last + 1)]
 
 
-def test_every_file_is_told_once(tmp_path: Path) -> None:
+def test_every_file_is_returned_once(tmp_path: Path) -> None:
     log(tmp_path, 0)
     log(tmp_path, 1)
     (tmp_path / "sources" / "0" / ".2.tmp").write_text("v1")
     (path,) = logs_of(tmp_path)
-    taken = TakenFiles(path)
+    taken = SourceLog(path)
     assert list(taken.new()) == files(0, 1)
     assert list(taken.new()) == []
     log(tmp_path, 2)
     assert list(taken.new()) == files(2, 2)
 
 
-def test_entries_that_were_put_together_are_read_for_what_is_new(tmp_path: Path) -> None:
+def test_compact_entries_are_read_for_new_files(tmp_path: Path) -> None:
     log(tmp_path, 7)
     log(tmp_path, 8)
     log(tmp_path, 9, compact=True)
     log(tmp_path, 10)
-    taken = TakenFiles(tmp_path / "sources" / "0")
+    taken = SourceLog(tmp_path / "sources" / "0")
     assert list(taken.new()) == files(0, 10)
     for entry in range(11, 19):
         log(tmp_path, entry)
@@ -54,32 +54,32 @@ def test_entries_that_were_put_together_are_read_for_what_is_new(tmp_path: Path)
     assert list(taken.new()) == files(19, 20)
 
 
-def test_an_entry_that_makes_no_sense_is_read_again(tmp_path: Path) -> None:
+def test_an_unreadable_entry_is_read_again(tmp_path: Path) -> None:
     log(tmp_path, 0)
     broken = tmp_path / "sources" / "0" / "1"
     broken.write_text("v1\n{")
     given: list[str] = []
-    taken = TakenFiles(tmp_path / "sources" / "0")
+    taken = SourceLog(tmp_path / "sources" / "0")
     with pytest.raises(ValueError, match="Expecting"):
         given.extend(taken.new())
     log(tmp_path, 1)
     assert [*given, *taken.new()] == files(0, 1)
 
 
-def test_a_name_that_is_no_utf8_is_as_listings_give_it(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_decoded_as_in_listings(tmp_path: Path) -> None:
     (tmp_path / "0").write_text("v1\n" + json.dumps({"path": "file:///d/%C3%A9%FF.csv", "batchId": 0}))
-    assert list(TakenFiles(tmp_path).new()) == ["file:///d/" + os.fsdecode(b"\xc3\xa9\xff.csv")]
+    assert list(SourceLog(tmp_path).new()) == ["file:///d/" + os.fsdecode(b"\xc3\xa9\xff.csv")]
 
 
-def test_logs_of_other_sources_tell_of_no_files(tmp_path: Path) -> None:
+def test_logs_of_other_sources_have_no_files(tmp_path: Path) -> None:
     assert logs_of(tmp_path) == []
     for source in (10, 2):
         (tmp_path / "sources" / str(source)).mkdir(parents=True)
         (tmp_path / "sources" / str(source) / "0").write_text("v1\n1795371148048")
     assert [path.name for path in logs_of(tmp_path)] == ["2", "10"]
-    assert list(TakenFiles(logs_of(tmp_path)[0]).new()) == []
+    assert list(SourceLog(logs_of(tmp_path)[0]).new()) == []
     (tmp_path / "sources" / "2" / "0").unlink()
-    assert list(TakenFiles(logs_of(tmp_path)[0]).new()) == []
+    assert list(SourceLog(logs_of(tmp_path)[0]).new()) == []
 
 
 def offsets(checkpoint: Path, batch_id: int, *told: str, version: str = "v1") -> None:
@@ -91,26 +91,26 @@ def at(entry: int) -> str:
     return json.dumps({"logOffset": entry}, separators=(",", ":"))
 
 
-def test_a_mini_batch_is_told_from_those_before_it(tmp_path: Path) -> None:
+def test_entries_before_a_mini_batch_are_found(tmp_path: Path) -> None:
     for source in (0, 1, 2):
         (tmp_path / "sources" / str(source)).mkdir(parents=True)
     logs = logs_of(tmp_path)
-    assert taken_before(tmp_path, 0) == dict.fromkeys(logs, -1)
+    assert entries_before(tmp_path, 0) == dict.fromkeys(logs, -1)
     # Of files, of something else, and of a source that has had nothing so far.
     offsets(tmp_path, 4, at(7), "12", "-")
-    assert taken_before(tmp_path, 5) == dict(zip(logs, (7, -1, -1), strict=True))
+    assert entries_before(tmp_path, 5) == dict(zip(logs, (7, -1, -1), strict=True))
     # The plan reads the second source twice.
     offsets(tmp_path, 5, at(8), at(3), at(3), at(9))
-    assert taken_before(tmp_path, 6) == dict.fromkeys(logs, 3)
+    assert entries_before(tmp_path, 6) == dict.fromkeys(logs, 3)
     offsets(tmp_path, 6, at(8), at(4), at(9), version="v9")
     offsets(tmp_path, 7, "{", at(4), at(9))
     for unknown in (7, 8):
-        assert taken_before(tmp_path, unknown) == dict.fromkeys(logs, -1)
+        assert entries_before(tmp_path, unknown) == dict.fromkeys(logs, -1)
 
 
 @pytest.mark.parametrize(("after", "first"), [(-1, 0), (4, 5), (9, 10), (10, 11)])
-def test_reading_begins_behind_an_entry(tmp_path: Path, after: int, first: int) -> None:
+def test_reading_begins_after_an_entry(tmp_path: Path, after: int, first: int) -> None:
     log(tmp_path, 8)
     log(tmp_path, 9, compact=True)
     log(tmp_path, 10)
-    assert list(TakenFiles(tmp_path / "sources" / "0", after).new()) == files(first, 10)
+    assert list(SourceLog(tmp_path / "sources" / "0", after).new()) == files(first, 10)

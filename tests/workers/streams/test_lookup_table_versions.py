@@ -1,4 +1,4 @@
-"""Copies of a table's files: what they keep, and what is no version."""
+"""Copies of a table's files as versions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def texts(version: Version | None) -> list[str]:
     return [Path(str(file)).read_text() for file in version.files.files]
 
 
-def test_a_version_stays_as_it_was_whatever_becomes_of_the_table(table: Path, tmp_path: Path) -> None:
+def test_a_version_does_not_change_with_the_table(table: Path, tmp_path: Path) -> None:
     versions = TableVersions(tmp_path / "kept", "t", 1)
     assert versions.newest() is None
     first = take(versions, table)
@@ -66,7 +66,7 @@ def test_a_version_stays_as_it_was_whatever_becomes_of_the_table(table: Path, tm
 
 
 @pytest.mark.parametrize("change", ["grown", "same size and time", "added", "removed", "replaced"])
-def test_every_change_of_the_files_has_another_fingerprint(table: Path, change: str) -> None:
+def test_every_change_of_the_files_changes_the_fingerprint(table: Path, change: str) -> None:
     before, times = fingerprint_of(listed(table)), (table / "a.csv").stat()
     assert fingerprint_of(listed(table)) == before
     if change == "grown":
@@ -87,7 +87,7 @@ def test_every_change_of_the_files_has_another_fingerprint(table: Path, change: 
     assert fingerprint_of(listed(table)) != before
 
 
-def test_a_copy_that_was_cut_short_is_no_version(table: Path, tmp_path: Path) -> None:
+def test_an_interrupted_copy_is_not_a_version(table: Path, tmp_path: Path) -> None:
     versions = TableVersions(tmp_path / "kept", "t", 1)
     found = listed(table)
     versions.copy(found, "seen", lambda: None)
@@ -111,7 +111,7 @@ def test_two_attempts_make_two_versions(table: Path, tmp_path: Path) -> None:
     assert late.keep(draft).number == 2
 
 
-def test_a_number_that_another_attempt_takes_meanwhile_is_left_to_it(
+def test_a_version_number_of_another_attempt_is_not_used_again(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(TableVersions(tmp_path / "kept", "t", 2), table)
@@ -121,7 +121,7 @@ def test_a_number_that_another_attempt_takes_meanwhile_is_left_to_it(
     assert take(late, table).number == 2
 
 
-def test_a_copy_leaves_room_for_the_checkpoint(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_leaves_space_for_the_checkpoint(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions, size = TableVersions(tmp_path / "kept", "t", 1), listed(table).bytes
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2 * size - 1))
@@ -131,13 +131,13 @@ def test_a_copy_leaves_room_for_the_checkpoint(table: Path, tmp_path: Path, monk
     assert take(versions, table).number == 1
 
 
-def test_of_a_name_the_suffixes_alone_are_kept() -> None:
+def test_a_copy_keeps_only_the_suffixes_of_a_name() -> None:
     names = ["a.csv", "a.csv.gz", "12:30.csv", "a.1:2.csv", "a", "part-0.c000.snappy.parquet"]
     assert list(map(suffixes_of, names)) == [".csv", ".csv.gz", ".csv", ".csv", "", ".snappy.parquet"]
 
 
 @pytest.mark.parametrize("lost", ["file", "rows", "manifest"])
-def test_a_version_that_is_not_whole_is_none(table: Path, tmp_path: Path, lost: str) -> None:
+def test_an_incomplete_version_is_not_found(table: Path, tmp_path: Path, lost: str) -> None:
     versions = TableVersions(tmp_path / "kept", "t", 1)
     take(versions, table)
     kept = tmp_path / "kept" / "v1"
@@ -148,20 +148,20 @@ def test_a_version_that_is_not_whole_is_none(table: Path, tmp_path: Path, lost: 
     assert versions.find(1) is None
 
 
-def test_a_store_that_tells_no_times_tells_no_changes(table: Path) -> None:
+def test_a_store_without_modification_times_shows_no_changes(table: Path) -> None:
     found = listed(table)
     silent = TableFiles("t", found.directory_or_file, found.files, found.bytes, (None, None))
     assert fingerprint_of(silent) is None
 
 
-def test_every_table_has_a_directory_of_its_own() -> None:
+def test_every_table_has_its_own_directory() -> None:
     names = ["u", "U", "../u", "a/b", "a b", "n" * 64]
     directories = {directory_name(name) for name in names}
     assert len({name.casefold() for name in directories}) == len(names)
     assert all("/" not in name and not name.startswith(".") and len(name) < 60 for name in directories)
 
 
-def test_a_directory_that_is_told_by_a_link(table: Path, tmp_path: Path) -> None:
+def test_versions_in_a_directory_behind_a_link(table: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "here").symlink_to(tmp_path / "there")
     version = take(TableVersions(tmp_path / "here" / "kept", "t", 1), table)

@@ -1,12 +1,12 @@
-"""Names that were taken, in few bytes."""
+"""Sets of file names that need little memory."""
 
 from __future__ import annotations
 
-from workers.streams.backlog import TakenNames
+from workers.streams.backlog import HashedNames
 
 
-def test_what_was_added_is_there_and_nothing_else() -> None:
-    names = TakenNames()
+def test_only_added_names_are_in_the_set() -> None:
+    names = HashedNames()
     for _ in range(2):
         for number in range(20_000):
             names.add(f"{number}.csv")

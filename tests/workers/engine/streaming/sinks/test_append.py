@@ -1,4 +1,4 @@
-"""The sink that adds Parquet files: each mini-batch once, in sight whole or not at all."""
+"""The sink that adds Parquet files: it publishes each mini-batch once and completely."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def rows_at(path: Path) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in ds.dataset(path, format="parquet").to_table().to_pylist()]
 
 
-def test_mini_batches_come_once_and_in_order(tmp_path: Path) -> None:
+def test_mini_batches_are_published_once_and_in_order(tmp_path: Path) -> None:
     path = tmp_path / "out" / "windows"
     sink = sink_at(path)
     assert sink.committed() is None
@@ -80,7 +80,7 @@ def test_mini_batches_come_once_and_in_order(tmp_path: Path) -> None:
     }
 
 
-def test_an_older_attempt_is_shut_out(tmp_path: Path) -> None:
+def test_an_older_attempt_is_fenced_off(tmp_path: Path) -> None:
     old = sink_at(tmp_path / "out", fence=3)
     sink_at(tmp_path / "out", fence=4)
     for late in (old.prepare, lambda: old.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))):
@@ -88,7 +88,7 @@ def test_an_older_attempt_is_shut_out(tmp_path: Path) -> None:
             late()
 
 
-def test_an_attempt_that_hung_before_its_rename_brings_nothing_twice(
+def test_an_attempt_that_hung_before_its_rename_publishes_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out"
@@ -100,7 +100,7 @@ def test_an_attempt_that_hung_before_its_rename_brings_nothing_twice(
     assert rows_at(path) == [("a", 1)]
 
 
-def test_a_rename_takes_nothing_along_that_is_being_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_publishes_nothing_that_is_being_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out"
     old = sink_at(path)
     remove = shutil.rmtree
@@ -132,7 +132,7 @@ def test_a_rename_takes_nothing_along_that_is_being_swept(tmp_path: Path, monkey
     assert rows_at(path) == [("a", 1)]
 
 
-def test_an_attempt_that_hung_in_its_sweep_takes_nothing_from_a_newer_one(tmp_path: Path) -> None:
+def test_an_attempt_that_hung_while_cleaning_removes_nothing_of_a_newer_one(tmp_path: Path) -> None:
     path = tmp_path / "out"
     old, new = sink_at(path), sink_at(path, fence=2)
     making = new._unpublished_path()
@@ -143,7 +143,7 @@ def test_an_attempt_that_hung_in_its_sweep_takes_nothing_from_a_newer_one(tmp_pa
     assert not making.exists()
 
 
-def test_an_attempt_of_an_earlier_version_is_shut_out_and_shuts_out(tmp_path: Path) -> None:
+def test_attempts_of_an_earlier_version_fence_and_are_fenced_off(tmp_path: Path) -> None:
     path = tmp_path / "out"
     sink_at(path)
     assert (path / "_evenkeel" / "fence-000000000001").exists()
@@ -152,7 +152,7 @@ def test_an_attempt_of_an_earlier_version_is_shut_out_and_shuts_out(tmp_path: Pa
         sink_at(path, fence=2)
 
 
-def test_an_attempt_of_an_earlier_version_shuts_out_one_that_has_begun(tmp_path: Path) -> None:
+def test_an_attempt_of_an_earlier_version_fences_off_a_running_one(tmp_path: Path) -> None:
     path = tmp_path / "out"
     sink = sink_at(path)
     sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
@@ -163,7 +163,7 @@ def test_an_attempt_of_an_earlier_version_shuts_out_one_that_has_begun(tmp_path:
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-def test_what_comes_behind_the_look_of_an_earlier_version_is_whole_or_not_there(
+def test_a_mini_batch_after_the_listing_of_an_earlier_version_is_complete_or_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
     path = tmp_path / "out"
@@ -180,7 +180,7 @@ def test_what_comes_behind_the_look_of_an_earlier_version_is_whole_or_not_there(
     assert rows_at(path) == {1: [("a", 1), ("b", 2)], 2: [("a", 9)]}[generation]
 
 
-def test_what_may_not_be_moved_does_not_keep_an_attempt_from_beginning(
+def test_a_directory_that_cannot_be_moved_does_not_block_an_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out"
@@ -198,7 +198,7 @@ def test_what_may_not_be_moved_does_not_keep_an_attempt_from_beginning(
     assert (rows_at(path), left.is_dir()) == ([("a", 1)], True)
 
 
-def test_a_mini_batch_does_not_look_at_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mini_batch_does_not_list_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink, rows = sink_at(tmp_path / "out"), staged(tmp_path, COLUMNS, [("a", 1)])
     listed = Path.iterdir
     seen: list[str] = []
@@ -215,7 +215,7 @@ def test_a_mini_batch_does_not_look_at_those_before_it(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("point", ["_fill", "_write_manifest"])
-def test_what_ended_in_between_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+def test_an_attempt_completes_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     path = tmp_path / "out"
     sink = sink_at(path)
 
@@ -258,14 +258,14 @@ def test_some_of_the_columns_in_another_order(tmp_path: Path) -> None:
     assert rows_at(tmp_path / "out") == [(1, "a"), (3, "b")]
 
 
-def test_files_that_are_gone_are_told(tmp_path: Path) -> None:
+def test_missing_files_are_an_error(tmp_path: Path) -> None:
     sink = sink_at(tmp_path / "out")
     with pytest.raises(FileNotFoundError):
         sink.commit(0, Staged((tmp_path / "none.parquet",), 1, 1))
     assert (sink.committed(), [path.name for path in (tmp_path / "out").iterdir()]) == (None, ["_evenkeel"])
 
 
-def test_what_it_cannot_take(tmp_path: Path) -> None:
+def test_unsupported_results_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "out"
     for changes in ({"keys": ()}, {"keys": ("k",)}):
         with pytest.raises(SinkError, match="rows of this result change"):

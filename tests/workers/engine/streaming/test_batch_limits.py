@@ -1,4 +1,4 @@
-"""How many files a mini-batch takes for the rows that it is to have."""
+"""How many files a mini-batch reads for a size in rows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_large_files_do_not_make_mini_batches_of_small_ones_large(tmp_path: Path
     assert bound.bytes == ROWS * 6
 
 
-def test_lines_inside_of_values_are_no_rows(tmp_path: Path) -> None:
+def test_lines_within_values_are_not_rows(tmp_path: Path) -> None:
     row = '1,"' + "a\n" * 19 + 'a"\n'
     (tmp_path / "1.csv").write_text(row * ROWS)
     source = TableSource.model_validate({"format": "csv", "path": "t", "options": {"multi_line": True}})
@@ -63,7 +63,7 @@ def test_lines_inside_of_values_are_no_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_spark_takes_files_up_to_the_bound_and_that_too(spark: SparkSession, files: list[Path]) -> None:
+def test_spark_reads_files_up_to_the_limit(spark: SparkSession, files: list[Path]) -> None:
     for file in files[5:]:
         file.unlink()
     fields = Schema((Field("a", STRING), Field("b", STRING)))
@@ -75,7 +75,7 @@ def test_spark_takes_files_up_to_the_bound_and_that_too(spark: SparkSession, fil
     assert [progress.numInputRows for progress in query.recentProgress] == [2 * ROWS, 2 * ROWS, ROWS]
 
 
-def test_bytes_a_row_are_those_of_parquet(tmp_path: Path) -> None:
+def test_bytes_per_row_are_read_from_parquet_footers(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": range(ROWS)}), tmp_path / "1.parquet")
     size = (tmp_path / "1.parquet").stat().st_size
     parquet = TableSource.model_validate({"format": "parquet", "path": "t"})
@@ -84,7 +84,7 @@ def test_bytes_a_row_are_those_of_parquet(tmp_path: Path) -> None:
     )
 
 
-def test_where_no_file_tells_rows_are_guessed_and_bounded(tmp_path: Path) -> None:
+def test_without_files_bytes_per_row_have_a_default(tmp_path: Path) -> None:
     for files in ([], [tmp_path / "gone.csv"]):
         bound = bound_of(MiniBatchSettings(), CSV, files)
         assert bound.bytes is not None

@@ -1,4 +1,4 @@
-"""Joins of streams that Spark runs: which it can, and what is told of them.
+"""Joins of streams whose rows Spark joins: which are supported, and their description.
 
 Which queries have one is held together with submission in tests/sql/cases/streams.
 """
@@ -13,7 +13,7 @@ from service.contract.query import JoinKind
 from tests.support.joined import col, scan
 from tests.support.stream_queries import planned
 from workers.engine.plan.nodes import Deduplicate, Join, Within
-from workers.engine.streaming.stream_joins import bounded_join_obstacle, told_of
+from workers.engine.streaming.stream_joins import join_text, joined_rows_refusal
 from workers.engine.streaming.stream_plan import Shape
 
 JOIN = Join(
@@ -26,20 +26,20 @@ JOIN = Join(
 
 
 def obstacle(*joins: Join, updates: bool = False) -> str | None:
-    return bounded_join_obstacle(joins, lambda _: True, updates=updates)
+    return joined_rows_refusal(joins, lambda _: True, updates=updates)
 
 
-def test_what_can_be_joined() -> None:
+def test_joins_whose_rows_spark_can_join() -> None:
     assert obstacle(JOIN) is obstacle(JOIN, updates=True) is obstacle(replace(JOIN, kind=JoinKind.LEFT)) is None
     assert "more than two" in str(obstacle(JOIN, JOIN))
-    assert "kept forever" in str(obstacle(replace(JOIN, within=None)))
-    assert "made distinct before the join" in str(obstacle(replace(JOIN, right=Deduplicate(scan("r")))))
-    assert "LEFT_SEMI JOIN" in str(obstacle(replace(JOIN, kind=JoinKind.LEFT_SEMI), updates=True))
+    assert "kept for ever" in str(obstacle(replace(JOIN, within=None)))
+    assert "made DISTINCT before the join" in str(obstacle(replace(JOIN, right=Deduplicate(scan("r")))))
+    assert "needs the output 'append'" in str(obstacle(replace(JOIN, kind=JoinKind.LEFT_SEMI), updates=True))
 
 
-def test_the_bounds_are_told() -> None:
-    assert told_of(JOIN).endswith("l.t - r.t being from -1.5s to 0s.")
-    assert not told_of(replace(JOIN, within=None))
+def test_the_text_of_a_join_has_its_bounds() -> None:
+    assert join_text(JOIN).endswith("l.t - r.t is from -1.5s to 0s.")
+    assert not join_text(replace(JOIN, within=None))
 
 
 NEAR = "JOIN t ON s.k = t.k AND s.ts BETWEEN t.ts - INTERVAL '2' MINUTE AND t.ts"
@@ -55,14 +55,14 @@ NEAR = "JOIN t ON s.k = t.k AND s.ts BETWEEN t.ts - INTERVAL '2' MINUTE AND t.ts
         (f"SELECT COUNT(*) AS n FROM s {NEAR} GROUP BY HOP(s.ts, INTERVAL '1' DAY, INTERVAL '2' DAY)", Shape.PLAIN),
     ],
 )
-def test_the_reason_tells_the_kind_of_join(sql: str, shape: Shape) -> None:
+def test_the_reason_names_the_kind_of_join(sql: str, shape: Shape) -> None:
     plan = planned(sql, timed=True)
     assert plan.shape is shape
-    assert plan.reason.startswith("Spark joins the rows of both streams, since they are asked for")
-    assert "from -120s to 0s." in plan.reason
+    assert plan.reason.startswith("Spark joins the rows of both streams, since the query uses joined rows")
+    assert "is from -120s to 0s." in plan.reason
 
 
-def test_what_one_state_can_hold_keeps_no_rows() -> None:
+def test_a_join_in_one_state_keeps_no_rows() -> None:
     sql = "SELECT s.k, s.ts, COUNT(*) AS n FROM s JOIN t ON s.k = t.k AND s.ts = t.ts GROUP BY s.k, s.ts"
     assert planned(sql, timed=True).shape is Shape.JOINED
     assert planned(sql, timed=True).node == planned(sql).node

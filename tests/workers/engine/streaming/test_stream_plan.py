@@ -1,4 +1,4 @@
-"""The plan of a query over streams: its shape, what it emits, and what a stream cannot run.
+"""The plan of a query over streams: its shape, its output, and queries that a stream cannot run.
 
 What is refused is held together with what submission refuses in tests/sql/cases/streams.
 """
@@ -112,7 +112,7 @@ def test_a_query_of_each_shape(sql: str, shape: Shape, text: str) -> None:
         ("SELECT k FROM s GROUP BY CUBE (k)", "k $key1", "k $key1", "k"),
     ],
 )
-def test_what_tells_groups_apart_is_emitted(sql: str, keys: str | None, emitted: str, shown: str) -> None:
+def test_columns_that_identify_groups_are_emitted(sql: str, keys: str | None, emitted: str, shown: str) -> None:
     plan = planned(sql)
     assert plan.keys == (None if keys is None else tuple(keys.split()))
     assert [field.name for field in plan.columns] == emitted.split()
@@ -123,23 +123,26 @@ def test_what_tells_groups_apart_is_emitted(sql: str, keys: str | None, emitted:
     ("sql", "words"),
     [
         ("SELECT name FROM n", "reads no stream"),
-        ("SELECT k FROM s LIMIT 3", "ORDER BY and LIMIT need the whole result"),
-        ("SELECT k, COUNT(*) AS n FROM (SELECT k FROM s ORDER BY i) v GROUP BY k", "ORDER BY and LIMIT need the whole"),
+        ("SELECT k FROM s LIMIT 3", "ORDER BY and LIMIT need the complete result"),
+        (
+            "SELECT k, COUNT(*) AS n FROM (SELECT k FROM s ORDER BY i) v GROUP BY k",
+            "LIMIT need the complete",
+        ),
         ("SELECT n + 1 AS m FROM (SELECT COUNT(*) AS n FROM s) v", "cannot read the result of an aggregate as rows"),
         ("SELECT name AS x FROM n UNION ALL SELECT k FROM s", "UNION ALL of a stream and a static table"),
         ("SELECT n.name FROM n LEFT JOIN s ON s.g = n.g", "keeps rows of a static table"),
-        ("SELECT s.k FROM s JOIN t ON s.k = t.k", "would be kept forever"),
+        ("SELECT s.k FROM s JOIN t ON s.k = t.k", "would be kept for ever"),
         ("SELECT s.k, COUNT(*) AS c FROM s JOIN t ON s.k = t.k JOIN n ON n.g = s.g GROUP BY s.k", "not directly below"),
-        ("SELECT s.g, COUNT(*) AS c FROM s JOIN t ON s.k = t.k GROUP BY s.g", "It groups by s.g"),
-        ("SELECT s.k, COUNT(s.p) AS c FROM s JOIN t ON s.k = t.k GROUP BY s.k", "cannot be kept in one state"),
-        ("SELECT k, COUNT(DISTINCT i) AS c, COUNT(p) AS n FROM s GROUP BY k", "cannot be kept in one state"),
+        ("SELECT s.g, COUNT(*) AS c FROM s JOIN t ON s.k = t.k GROUP BY s.g", "grouped by s.g"),
+        ("SELECT s.k, COUNT(s.p) AS c FROM s JOIN t ON s.k = t.k GROUP BY s.k", "cannot be computed in one state"),
+        ("SELECT k, COUNT(DISTINCT i) AS c, COUNT(p) AS n FROM s GROUP BY k", "cannot be computed in one state"),
         ("SELECT k, COUNT(DISTINCT a) AS c FROM s GROUP BY k", "s.a contains nested FLOAT or DOUBLE"),
         ("SELECT k, COUNT(DISTINCT i) AS c FROM s GROUP BY ROLLUP (k)", "several grouping sets"),
         ("SELECT k, PERCENTILE(i, 0.5) AS c FROM s GROUP BY k", "keeps every value of its group"),
         ("SELECT k FROM s GROUP BY k HAVING AVG(i) > 3", "HAVING .* > 3 may become false again"),
     ],
 )
-def test_what_no_stream_can_run(sql: str, words: str) -> None:
+def test_queries_that_no_stream_can_run(sql: str, words: str) -> None:
     with pytest.raises(StreamPlanError, match=words) as caught:
         planned(sql)
     assert caught.value.code == "not_for_streams"
@@ -150,7 +153,7 @@ def test_a_plan_begins_with_its_select() -> None:
         stream_plan(scan("s"), frozenset("s"))
 
 
-def test_rows_are_of_a_stream_where_any_of_them_are() -> None:
+def test_a_node_is_streaming_if_any_scan_is() -> None:
     join = Join(scan("l"), scan("r"), JoinKind.INNER, ((col("l.k"), col("r.k")),))
     assert is_streaming(join, frozenset("r"))
     assert not is_streaming(join, frozenset({"s"}))

@@ -1,4 +1,4 @@
-"""Tables that streaming jobs follow while they change, on real Spark."""
+"""Lookup tables of streaming jobs on real Spark."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def not_taken(bench: Bench, job_id: str) -> str | None:
     return (followed(bench, job_id).get("not_taken") or {}).get("code")
 
 
-def test_a_mini_batch_that_comes_again_has_the_dimension_that_it_began_with(bench: Bench) -> None:
+def test_a_repeated_mini_batch_uses_the_same_version_of_a_lookup_table(bench: Bench) -> None:
     clicks = Clicks(bench)
     clicks.name(u1="a", u2="b")
     job_id = bench.submit({**PER_USER, **NAMES})
@@ -98,7 +98,7 @@ def test_a_mini_batch_that_comes_again_has_the_dimension_that_it_began_with(benc
     assert [path.name for path in kept.glob("dimensions/u-*/*")] == ["v2"]
 
 
-def test_a_dimension_that_a_mini_batch_cannot_read_is_mended(bench: Bench) -> None:
+def test_an_unreadable_version_of_a_lookup_table_can_be_replaced(bench: Bench) -> None:
     names = bench.settings.state_dir / "data" / "names"
     clicks = Clicks(bench)
     clicks.name(u1="a", u2="b")
@@ -123,7 +123,7 @@ def test_a_dimension_that_a_mini_batch_cannot_read_is_mended(bench: Bench) -> No
     assert (followed(bench, job_id)["version"], followed(bench, job_id)["since_batch"]) == (2, 0)
 
 
-def test_what_fails_outside_of_a_mini_batch_is_told_as_what_it_is(bench: Bench) -> None:
+def test_an_error_outside_of_a_mini_batch_is_reported_as_it_is(bench: Bench) -> None:
     data = bench.settings.state_dir / "data"
     Clicks(bench).name(u1="a")
     pq.write_table(pa.table({"uid": [1], "page": [0]}), data / "clicks" / "1.parquet")
@@ -141,7 +141,7 @@ def test_what_fails_outside_of_a_mini_batch_is_told_as_what_it_is(bench: Bench) 
         assert hidden not in job.error["detail"]
 
 
-def test_a_running_job_notices_that_a_dimension_changes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_job_uses_a_changed_lookup_table(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_WORKER_FOLLOW_SECONDS", "0.1")
     bench.runner = JobRunner(
         Settings(), bench.database, SharedDriver(bench.driver), bench.running_attempts, "w1", bench.announce

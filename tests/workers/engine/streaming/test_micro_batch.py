@@ -1,4 +1,4 @@
-"""The steps of a mini-batch, in order, whatever was done of it before."""
+"""The steps of a mini-batch, also of a repeated one."""
 
 from __future__ import annotations
 
@@ -111,21 +111,21 @@ def run(story: Story, batch_id: int) -> BatchFunction:
     return function
 
 
-def test_a_new_mini_batch_is_staged_then_taken_then_noted() -> None:
+def test_a_new_mini_batch_is_staged_committed_and_recorded() -> None:
     story = Story(newest=3)
     assert run(story, 4).failure is None
     assert story.told == ["begin 4", "committed", "write 4", "commit 4 5", "finish 4", "remove 4"]
     assert story.done == [BatchDone(4, rows=5, elapsed_ms=250, sink_version=34)]
 
 
-def test_the_first_mini_batch_is_taken_by_an_empty_sink() -> None:
+def test_an_empty_sink_commits_the_first_mini_batch() -> None:
     story = Story()
     run(story, 0)
     assert "commit 0 5" in story.told
 
 
 @pytest.mark.parametrize("newest", [4, 5])
-def test_one_that_the_sink_has_is_run_to_its_end_for_its_state(newest: int) -> None:
+def test_a_mini_batch_in_the_sink_still_updates_the_state(newest: int) -> None:
     story = Story(newest=newest)
     run(story, 4)
     assert story.told == ["begin 4", "committed", "save noop append", "finish 4", "remove 4"]
@@ -136,7 +136,7 @@ def test_one_that_the_sink_has_is_run_to_its_end_for_its_state(newest: int) -> N
     ("fails", "last"),
     [("begin", "begin 4"), ("write", "write 4"), ("commit", "commit 4 5"), ("finish", "finish 4")],
 )
-def test_nothing_follows_what_fails_and_the_failure_is_kept(fails: str, last: str) -> None:
+def test_a_failure_ends_the_mini_batch_and_is_kept(fails: str, last: str) -> None:
     story = Story(fails=fails)
     function = BatchFunction(cast("Stage", story), story, story, ticking())
     with pytest.raises(FenceLostError) as caught:
@@ -152,7 +152,7 @@ def test_nothing_follows_what_fails_and_the_failure_is_kept(fails: str, last: st
         (4, ["begin 4", "committed", "look 4", "save noop append", "look again 4"]),
     ],
 )
-def test_what_may_have_been_read_of_others_comes_to_no_sink(newest: int | None, told: list[str]) -> None:
+def test_rows_that_may_be_confidential_reach_no_sink(newest: int | None, told: list[str]) -> None:
     story = Story(newest=newest, fails="look")
     function = BatchFunction(cast("Stage", story), story, story, ticking(), story.reading)
     with pytest.raises(SpecError) as caught:

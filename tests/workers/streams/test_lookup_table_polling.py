@@ -1,4 +1,4 @@
-"""When a table that is followed has a new version, and when it goes on with the old one."""
+"""When a lookup table gets a new version, and when it keeps the old one."""
 
 from __future__ import annotations
 
@@ -74,71 +74,71 @@ def values(followed: FollowedTable, number: int | None = None) -> list[object]:
     return [value for file in version.files.files for value in pq.read_table(str(file)).column("v").to_pylist()]
 
 
-def test_a_change_is_taken_once_it_looks_the_same_twice(table: Table) -> None:
+def test_a_change_is_copied_after_two_equal_checks(table: Table) -> None:
     followed = table.opened()
-    assert (followed.newest.number, values(followed), followed.look()) == (1, [1, 2], False)
+    assert (followed.newest.number, values(followed), followed.poll()) == (1, [1, 2], False)
     table.write(3)
-    assert (followed.look(), followed.is_changing) == (False, True)
+    assert (followed.poll(), followed.is_changing) == (False, True)
     table.write(4, name="1.parquet")
-    assert (followed.look(), followed.is_changing) == (False, True)
-    assert (followed.look(), followed.is_changing) == (True, False)
+    assert (followed.poll(), followed.is_changing) == (False, True)
+    assert (followed.poll(), followed.is_changing) == (True, False)
     assert (followed.newest.number, values(followed), values(followed, 1)) == (2, [3, 4], [1, 2])
-    assert followed.look() is False
+    assert followed.poll() is False
 
 
 @pytest.mark.parametrize("gone", ["files", "directory"])
-def test_a_table_without_a_file_is_not_one_without_rows(table: Table, gone: str) -> None:
+def test_a_table_without_a_file_is_not_an_empty_table(table: Table, gone: str) -> None:
     followed = table.opened()
     shutil.rmtree(table.files)
     if gone == "files":
         table.files.mkdir()
     for _ in range(3):
-        assert followed.look() is False
-    assert followed.not_taken is not None
-    assert followed.not_taken.code == ("empty_directory" if gone == "files" else "path_not_found")
+        assert followed.poll() is False
+    assert followed.not_used is not None
+    assert followed.not_used.code == ("empty_directory" if gone == "files" else "path_not_found")
     # An attempt that begins now goes on with what there is.
     assert values(table.opened()) == [1, 2]
     table.files.mkdir(exist_ok=True)
     table.write(5)
-    assert [followed.look(), followed.look(), values(followed)] == [False, True, [5]]
-    assert followed.not_taken is None
+    assert [followed.poll(), followed.poll(), values(followed)] == [False, True, [5]]
+    assert followed.not_used is None
 
 
-def test_other_columns_are_not_taken_and_copied_once(table: Table) -> None:
+def test_other_columns_are_refused_and_copied_only_once(table: Table) -> None:
     followed = table.opened()
     table.write("a")
-    assert [followed.look(), followed.look()] == [False, False]
-    assert followed.not_taken is not None
-    assert followed.not_taken.code == "schema_changed"
-    assert "v BIGINT" in followed.not_taken.detail
+    assert [followed.poll(), followed.poll()] == [False, False]
+    assert followed.not_used is not None
+    assert followed.not_used.code == "schema_changed"
+    assert "v BIGINT" in followed.not_used.detail
     table.while_copied = lambda: pytest.fail("it was copied again")
-    assert [followed.look(), followed.look(), followed.is_changing] == [False, False, False]
+    assert [followed.poll(), followed.poll(), followed.is_changing] == [False, False, False]
     # The next attempt looks for itself, and comes to the same.
     table.while_copied = lambda: None
     later = table.opened()
-    assert (values(later), later.not_taken) == ([1, 2], followed.not_taken)
+    assert (values(later), later.not_used) == ([1, 2], followed.not_used)
     table.write(7)
-    assert [followed.look(), followed.look(), values(followed), followed.not_taken] == [False, True, [7], None]
+    assert [followed.poll(), followed.poll(), values(followed), followed.not_used] == [False, True, [7], None]
 
 
-def test_what_changes_while_it_is_copied_is_not_taken(table: Table) -> None:
+def test_a_table_that_changes_during_its_copy_is_not_used(table: Table) -> None:
     followed = table.opened()
     table.write(3)
-    followed.look()
+    followed.poll()
     table.while_copied = lambda: table.write(4, name="1.parquet")
-    assert (followed.look(), followed.newest.number) == (False, 1)
+    assert (followed.poll(), followed.newest.number) == (False, 1)
     table.while_copied = lambda: None
-    assert [followed.look(), followed.look(), values(followed)] == [False, True, [3, 4]]
+    assert [followed.poll(), followed.poll(), values(followed)] == [False, True, [3, 4]]
 
 
-def test_a_file_that_goes_while_it_is_copied_is_waited_for(table: Table) -> None:
+def test_a_file_removed_during_its_copy_is_waited_for(table: Table) -> None:
     followed = table.opened()
     table.write(3)
     table.write(4, name="1.parquet")
-    followed.look()
+    followed.poll()
     table.while_copied = lambda: (table.files / "1.parquet").unlink(missing_ok=True)
-    assert (followed.look(), followed.newest.number, followed.not_taken) == (False, 1, None)
-    assert [followed.look(), followed.look(), values(followed)] == [False, True, [3]]
+    assert (followed.poll(), followed.newest.number, followed.not_used) == (False, 1, None)
+    assert [followed.poll(), followed.poll(), values(followed)] == [False, True, [3]]
 
 
 def test_an_attempt_begins_with_the_newest_version(table: Table) -> None:
@@ -150,7 +150,7 @@ def test_an_attempt_begins_with_the_newest_version(table: Table) -> None:
     assert (later.newest.number, values(later), table.paused) == (2, [3], 1)
 
 
-def test_a_table_that_is_never_left_alone_stays_as_it_was(table: Table) -> None:
+def test_a_table_that_keeps_changing_keeps_its_version(table: Table) -> None:
     table.opened()
     table.write(3)
     table.while_copied = lambda: table.write(4)
@@ -169,7 +169,7 @@ def test_without_a_version_there_must_be_a_first_one(table: Table) -> None:
     assert gone.value.code == "path_not_found"
 
 
-def test_a_file_that_goes_while_the_first_version_is_listed_is_waited_for(table: Table) -> None:
+def test_a_file_removed_during_the_first_listing_is_waited_for(table: Table) -> None:
     vanishes = True
 
     def listed(*arguments: Any) -> TableFiles:
@@ -190,7 +190,7 @@ def test_a_file_that_goes_while_the_first_version_is_listed_is_waited_for(table:
         assert values(table.opened()) == [1, 2]
 
 
-def test_a_disk_that_is_full_is_left_alone_for_a_while(table: Table) -> None:
+def test_a_copy_to_a_full_disk_is_retried_later(table: Table) -> None:
     followed = table.opened()
     table.write(3)
 
@@ -198,18 +198,18 @@ def test_a_disk_that_is_full_is_left_alone_for_a_while(table: Table) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     table.while_copied = full
-    assert [followed.look(), followed.look()] == [False, False]
-    assert followed.not_taken is not None
-    assert (followed.not_taken.code, followed.is_changing) == ("dimension_not_copied", False)
-    assert "No space left" in followed.not_taken.detail
+    assert [followed.poll(), followed.poll()] == [False, False]
+    assert followed.not_used is not None
+    assert (followed.not_used.code, followed.is_changing) == ("dimension_not_copied", False)
+    assert "No space left" in followed.not_used.detail
     table.while_copied = lambda: None
-    assert [followed.look() for _ in range(3)] == [False] * 3
+    assert [followed.poll() for _ in range(3)] == [False] * 3
     table.now += 300
-    assert [followed.look(), followed.look(), values(followed)] == [False, True, [3]]
-    assert followed.not_taken is None
+    assert [followed.poll(), followed.poll(), values(followed)] == [False, True, [3]]
+    assert followed.not_used is None
 
 
-def test_a_version_that_is_gone_is_told(table: Table) -> None:
+def test_a_missing_version_is_an_error(table: Table) -> None:
     followed = table.opened()
     with pytest.raises(SpecError) as caught:
         followed.version(7)
@@ -235,11 +235,11 @@ def test_a_second_change_within_a_second_is_seen_in_a_store(
     followed = table.opened(*roots_of(Settings()))
     assert values(followed) == [3, 4]
     size = put(5, 6, 7)
-    assert [followed.look(), followed.look(), followed.is_changing] == [False, False, True]
+    assert [followed.poll(), followed.poll(), followed.is_changing] == [False, False, True]
     assert put(7, 8, 9) == size
     for _ in range(3):
         table.now += SETTLE_SECONDS
-        if followed.look():
+        if followed.poll():
             break
     assert values(followed) == [7, 8, 9]
     roots_of.cache_clear()
@@ -255,17 +255,17 @@ def test_a_table_in_a_store_is_copied_too(
     followed = table.opened(*roots_of(Settings()))
     table.write(*range(100))
     object_store.put("followed", {"t/0.parquet": (table.files / "0.parquet").read_bytes()})
-    assert followed.look() is False
+    assert followed.poll() is False
     table.now += SETTLE_SECONDS
-    assert [followed.look(), values(followed, 1)] == [True, [1, 2]]
+    assert [followed.poll(), values(followed, 1)] == [True, [1, 2]]
     assert values(followed) == list(range(100))
     object_store.delete("followed", "t/0.parquet")
-    assert (followed.look(), followed.look(), len(values(followed))) == (False, False, 100)
+    assert (followed.poll(), followed.poll(), len(values(followed))) == (False, False, 100)
     roots_of.cache_clear()
 
 
 @pytest.mark.parametrize("kept", ["kept", "kept é[1]"])
-def test_a_copy_is_told_as_the_tables_own_file(tmp_path: Path, kept: str) -> None:
+def test_a_copy_is_reported_as_the_tables_own_file(tmp_path: Path, kept: str) -> None:
     for name in ("a.csv", "b/c d.csv"):
         path = tmp_path / "roots" / "t" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -290,7 +290,7 @@ def test_a_copy_is_told_as_the_tables_own_file(tmp_path: Path, kept: str) -> Non
     assert followed.with_own_names(of_another) == of_another
 
 
-def test_a_header_that_differs_is_told_with_the_name_of_the_tables_own_file(tmp_path: Path) -> None:
+def test_another_header_is_reported_with_the_name_of_the_tables_own_file(tmp_path: Path) -> None:
     file = tmp_path / "roots" / "t" / "names.csv"
     file.parent.mkdir(parents=True)
     file.write_text("k,v\n")
@@ -301,6 +301,6 @@ def test_a_header_that_differs_is_told_with_the_name_of_the_tables_own_file(tmp_
     followed = FollowedTable("t", source, [tmp_path / "roots"], versions, lambda: None)
     followed.open(lambda _: None)
     file.write_text("v,k,x\n")
-    assert [followed.look(), followed.look()] == [False, False]
-    assert followed.not_taken is not None
-    assert (followed.not_taken.code, "'names.csv'" in followed.not_taken.detail) == ("schema_mismatch", True)
+    assert [followed.poll(), followed.poll()] == [False, False]
+    assert followed.not_used is not None
+    assert (followed.not_used.code, "'names.csv'" in followed.not_used.detail) == ("schema_mismatch", True)

@@ -1,4 +1,4 @@
-"""What is known of a stream's tables before it is started: a mini-batch of the stream, and no more than is needed."""
+"""The statistics of a stream's tables before it starts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def gathered(tables: dict[str, Input], bound: BatchBound, settings: dict[str, An
     return gather_for_joins(plan, joins, tables, {"s": bound}, told, 2, 1 << 28, StatisticsCache())
 
 
-def test_a_stream_counts_by_its_mini_batches(tables: dict[str, Input]) -> None:
+def test_the_size_of_a_stream_is_that_of_a_mini_batch(tables: dict[str, Input]) -> None:
     found = gathered(tables, BatchBound(files=3))
     size, sketch = found.tables["s"], found.keys[("s.g",)]
     assert (size.files, size.rows, size.rows_are_exact) == (3, 3 * ROWS, False)
@@ -61,23 +61,23 @@ def test_a_stream_counts_by_its_mini_batches(tables: dict[str, Input]) -> None:
     assert (found.tables["n"].rows, found.tables["n"].rows_are_exact) == (ROWS, True)
 
 
-def test_a_bound_in_bytes_takes_a_file_at_least_and_no_more_than_there_is(tables: dict[str, Input]) -> None:
+def test_a_limit_in_bytes_reads_between_one_and_all_files(tables: dict[str, Input]) -> None:
     assert gathered(tables, BatchBound(bytes=1)).tables["s"].rows == ROWS
     assert gathered(tables, BatchBound(bytes=1 << 30)).tables["s"].rows == FILES * ROWS
     assert gathered(tables, BatchBound()).tables["s"].rows == FILES * ROWS
 
 
-def test_some_files_stand_for_all(tables: dict[str, Input], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_files_are_examined_for_all(tables: dict[str, Input], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_statistics, "MOST_FILES", 4)
     assert gathered(tables, BatchBound(bytes=1 << 30)).tables["s"].rows == FILES * ROWS
 
 
-def test_a_file_that_is_gone_is_passed_over(tables: dict[str, Input], tmp_path: Path) -> None:
+def test_a_removed_file_is_skipped(tables: dict[str, Input], tmp_path: Path) -> None:
     (tmp_path / "s" / "3.parquet").unlink()
     assert gathered(tables, BatchBound(files=2)).tables["s"].rows == 2 * ROWS
 
 
-def test_a_stream_beside_a_table_that_spark_sends_is_not_opened(tables: dict[str, Input], tmp_path: Path) -> None:
+def test_a_stream_joined_with_a_broadcast_table_is_not_opened(tables: dict[str, Input], tmp_path: Path) -> None:
     for path in (tmp_path / "s").iterdir():
         path.write_bytes(b"no Parquet" * 100)
     found = gathered(tables, BatchBound(files=2), {})
@@ -86,14 +86,14 @@ def test_a_stream_beside_a_table_that_spark_sends_is_not_opened(tables: dict[str
 
 
 @pytest.mark.parametrize("stream", ["empty", "rate"])
-def test_of_a_stream_without_files_nothing_is_known(tables: dict[str, Input], stream: str) -> None:
+def test_a_stream_without_files_has_no_statistics(tables: dict[str, Input], stream: str) -> None:
     given = tables["s"]
     assert isinstance(given, StreamInput)
     tables["s"] = RateInput(5) if stream == "rate" else StreamInput(given.source, given.directory, given.schema)
     assert set(gathered(tables, BatchBound(files=3)).tables) == {"n"}
 
 
-def test_nothing_is_opened_where_all_is_forced(tables: dict[str, Input], tmp_path: Path) -> None:
+def test_no_file_is_opened_if_every_strategy_is_set(tables: dict[str, Input], tmp_path: Path) -> None:
     for path in (tmp_path / "s").iterdir():
         path.write_bytes(b"no Parquet")
     found = gathered(tables, BatchBound(files=2), {"join": {"ship": "BROADCAST_RIGHT"}})
