@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from service.store.session import Database
-from tests.support.browser import Watched, running_browser
+from tests.support.browser import Tab, running_browser
 from tests.support.finished_jobs import add_finished
 from tests.support.service import Service, running_service
 from tests.support.tables import parquet, write_orders
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def _round(browser: Browser, service: Service, wide: str, jobs: int) -> Iterator[tuple[str, float]]:
-    tab = Watched(browser, service.address)
+    tab = Tab(browser, service.address)
     tab.page.set_default_timeout(120_000)
     began = time.perf_counter()
     page = tab.open("#/jobs")
