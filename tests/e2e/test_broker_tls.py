@@ -20,12 +20,13 @@ JOB = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
 
 
 @pytest.mark.withstands(
-    "somebody else answers as Redis in production",
+    "an impostor of Redis in production",
     kind="attack",
-    how="API and worker started before TLS with a certificate for another host, then of another CA, then the right one",
+    how="API and worker are started with a Redis whose TLS certificate is for another host, then of another CA, then "
+    "right",
     times=2,
-    guaranteed="both say why and tell nothing; jobs are accepted and wait, and run once the right server is back, "
-    "without a restart; the password is in no log",
+    guaranteed="both log the reason and send nothing; jobs are accepted and wait, and run without a restart once the "
+    "right server is back; no log contains the password",
 )
 def test_a_job_travels_behind_tls_and_waits_while_somebody_else_answers(tmp_path: Path) -> None:
     ca = trustme.CA()

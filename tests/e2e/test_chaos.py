@@ -44,11 +44,11 @@ def dispatcher(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Di
 
 
 @pytest.mark.withstands(
-    "anything, again and again",
-    how="14 kinds of faults at random for 4 minutes (workers, JVMs, APIs, Redis, PostgreSQL, doubled messages), while "
-    "four clients submit, cancel and time out",
+    "random faults",
+    how="14 kinds of random faults for 4 minutes (workers, JVMs, APIs, Redis, PostgreSQL, duplicate messages), while "
+    "four clients submit, cancel and time out jobs",
     times=14,
-    guaranteed="each accepted job ends once, with the right rows or an honest failure, and leaves nothing else",
+    guaranteed="each accepted job ends once, with the right rows or its true error, and leaves nothing else",
 )
 @pytest.mark.timeout(1500)
 def test_every_accepted_job_ends_once_and_honestly(

@@ -224,9 +224,9 @@ def test_a_bar_on_a_terminal_of_80_columns(evenkeel: CommandLine) -> None:
 
 @pytest.mark.withstands(
     "the API is killed while commands wait",
-    how="`kill -9` while `submit --wait` and `events --follow` go on, and the job with them; it comes back later",
+    how="`kill -9` while `submit --wait` and `events --follow` and the job run; it is started again later",
     times=1,
-    guaranteed="both commands go on when it is back, each event is told once, and the exit code is that of the job",
+    guaranteed="both commands continue when it is back, each event is printed once, and the exit code is the job's",
     kind="fault",
 )
 def test_commands_outlive_the_api(evenkeel: CommandLine, production: Production) -> None:

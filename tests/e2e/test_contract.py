@@ -69,13 +69,13 @@ def make_something_of_each(client: JobClient) -> str:
 
 
 @pytest.mark.withstands(
-    "requests made from the specification",
+    "requests generated from the specification",
     kind="attack",
-    how="Schemathesis with all its checks and one seed: requests as openapi.yaml admits them and as it does not, one "
-    "by one and in sequences, on SQLite and on PostgreSQL; event streams left out",
+    how="Schemathesis with all its checks and one seed: valid and invalid requests, single and in sequences, on "
+    "SQLite and on PostgreSQL, without event streams",
     times=10_000,
-    guaranteed="no status, header or body but those declared; what the specification refuses is refused, and what it "
-    "admits never for its form; no 500; no hang",
+    guaranteed="only declared statuses, headers and bodies; invalid requests are refused, and valid ones are never "
+    "refused for their form; no 500 and no hang",
 )
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("database", SAMPLED)

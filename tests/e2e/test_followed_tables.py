@@ -201,10 +201,10 @@ def joined(production: Production) -> tuple[Follower, Callable[[], dict[int, set
 
 
 @pytest.mark.withstands(
-    "workers and JVMs die while a followed table changes",
-    how="`kill -9`, two of them aimed between sink and Spark's commit",
+    "workers and JVMs die while a lookup table changes",
+    how="`kill -9`, twice exactly between the sink's write and Spark's commit",
     times=4,
-    guaranteed="each row is joined with one version of the table, once",
+    guaranteed="each row is joined once, with one version of the table",
 )
 def test_each_row_is_joined_with_one_version_whatever_is_killed(production: Production) -> None:
     (api,) = production.apis

@@ -105,10 +105,10 @@ def wait_until_nothing_stays(workers: Fleet, job_id: str) -> None:
 
 
 @pytest.mark.withstands(
-    "a poisonous job",
-    how="`kill -9` of the JVM whenever the job runs, beside another one",
+    "a job that crashes every driver",
+    how="`kill -9` of the JVM whenever the job runs, next to another job",
     times=3,
-    guaranteed="it is CRASHED once its attempts are spent; the other one succeeds, and so does the next on this worker",
+    guaranteed="the job is CRASHED after its last attempt; the other job and the next one on this worker succeed",
 )
 def test_a_job_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_along(workers: Fleet) -> None:
     worker = workers.running_worker()
@@ -141,10 +141,10 @@ def test_a_job_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_along(
 
 
 @pytest.mark.withstands(
-    "a poisonous stream",
-    how="`kill -9` of the JVM whenever a mini-batch of a continuous job runs, beside another job",
+    "a stream that crashes every driver",
+    how="`kill -9` of the JVM whenever a mini-batch of a continuous job runs, next to another job",
     times=3,
-    guaranteed="it is STOPPED once its attempts are spent; the other one succeeds, and so does the next on this worker",
+    guaranteed="the stream is STOPPED after its last attempt; the other job and the next one on this worker succeed",
 )
 def test_a_stream_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_along(workers: Fleet) -> None:
     worker = workers.running_worker()
@@ -181,9 +181,10 @@ def _kill_jvm(worker: int, workers: Fleet) -> None:
 
 @pytest.mark.withstands(
     "a job that fails, takes too long, or is cancelled",
-    how="a division by zero, a time limit, a request amid the job; with three attempts to spend",
+    how="a division by zero, a time limit and a cancellation during the job, with three attempts allowed",
     times=3,
-    guaranteed="FAILED, TIMED_OUT or CANCELLED after one attempt, each with its code: the others are for losses",
+    guaranteed="FAILED, TIMED_OUT or CANCELLED after one attempt, with its error code: further attempts are only for "
+    "lost ones",
 )
 def test_only_losses_are_tried_again(workers: Fleet) -> None:
     workers.running_worker()
@@ -204,9 +205,9 @@ def test_only_losses_are_tried_again(workers: Fleet) -> None:
 
 @pytest.mark.withstands(
     "a Spark driver runs out of memory",
-    how="3 GB of text gathered in one group, in a heap of 512 MB",
+    how="3 GB of text in one group, with a heap of 512 MB",
     times=1,
-    guaranteed="the attempt ends with an honest code within seconds, and a new driver runs the next job",
+    guaranteed="the attempt ends within seconds with the error code of the cause, and a new driver runs the next job",
 )
 def test_a_heap_that_is_exhausted(workers: Fleet) -> None:
     worker = workers.running_worker()
@@ -223,9 +224,9 @@ def test_a_heap_that_is_exhausted(workers: Fleet) -> None:
 
 @pytest.mark.withstands(
     "the disk of results is full for a while",
-    how="as below, with a job that may be tried again after a failure",
+    how="as above, with a job that may be retried after a failure",
     times=1,
-    guaranteed="it waits, is tried again, and SUCCEEDS; no lost attempt is charged to it",
+    guaranteed="the job waits, is retried, and SUCCEEDS; no lost attempt is counted",
 )
 @pytest.mark.slow
 def test_a_job_that_fails_for_what_passes_is_tried_again(workers: Fleet) -> None:
@@ -249,9 +250,9 @@ def test_a_job_that_fails_for_what_passes_is_tried_again(workers: Fleet) -> None
 
 @pytest.mark.withstands(
     "the disk of results is full",
-    how="RLIMIT_FSIZE of the JVM at 4 KB while a result is written, and while rows are sent between tasks",
+    how="RLIMIT_FSIZE of the JVM at 4 KB while a result is written, and during a shuffle",
     times=2,
-    guaranteed="the job is FAILED with `disk_full`, nothing of it stays, and the next job runs once there is room",
+    guaranteed="the job is FAILED with `disk_full`, nothing of it remains, and the next job runs once there is space",
 )
 @pytest.mark.parametrize("sql", [ROWS, SORTED_ROWS])
 def test_a_full_disk(workers: Fleet, sql: str) -> None:

@@ -97,9 +97,9 @@ def uids(sender: int, number: int) -> range:
 
 @pytest.mark.withstands(
     "the API dies while rows are posted",
-    how="`kill -9` at random moments, posts repeated by their batch id",
+    how="`kill -9` at random moments; posts are repeated with their batch id",
     times=1,
-    guaranteed="every row is there once",
+    guaranteed="every row is stored once",
 )
 @pytest.mark.slow
 def test_every_row_is_there_once(server: Server) -> None:

@@ -56,7 +56,7 @@ def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
     "the API of `evenkeel up` dies",
     how="`kill -9`",
     times=1,
-    guaranteed="it is started again at the same address",
+    guaranteed="it is restarted at the same address",
 )
 @pytest.mark.slow
 def test_a_dead_api_is_started_again_at_the_same_address(tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ def test_a_dead_api_is_started_again_at_the_same_address(tmp_path: Path) -> None
 
 
 @pytest.mark.withstands(
-    "`evenkeel up` itself dies",
-    how="`kill -9` beside another one",
+    "`evenkeel up` dies",
+    how="`kill -9`, next to another instance",
     times=1,
-    guaranteed="all its processes end, the other one is not disturbed",
+    guaranteed="all its processes exit; the other instance is not affected",
 )
 @pytest.mark.slow
 def test_two_services_do_not_disturb_each_other_and_a_killed_one_leaves_nothing(

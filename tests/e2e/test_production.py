@@ -71,8 +71,8 @@ def issues(client: JobClient) -> set[str]:
 
 
 @pytest.mark.withstands(
-    "submissions at once, some of them twice",
-    how="500 jobs from 8 threads to two APIs and three workers, a fifth of them posted twice under one key",
+    "concurrent submissions, some sent twice",
+    how="500 jobs from 8 threads to two APIs and three workers, a fifth of them posted twice with one key",
     times=1,
     guaranteed="each runs exactly once",
 )
@@ -96,8 +96,8 @@ def test_jobs_submitted_at_once_each_run_exactly_once(production: Production) ->
 
 
 @pytest.mark.withstands(
-    "the database goes away",
-    how="PostgreSQL stopped under load and started again",
+    "the database stops",
+    how="PostgreSQL is stopped under load and started again",
     times=1,
     guaranteed="requests get 503 with Retry-After, no job is lost or runs twice, no client misses an event",
 )
@@ -129,10 +129,10 @@ def test_postgresql_restarted_under_load(production: Production, servers: Server
 
 
 @pytest.mark.withstands(
-    "the broker goes away with all its messages",
-    how="Redis killed under load, started again empty",
+    "the broker loses all messages in a crash",
+    how="Redis is killed under load and started again empty",
     times=1,
-    guaranteed="submissions go on; every job runs once",
+    guaranteed="submissions are still accepted; every job runs once",
 )
 @pytest.mark.slow
 def test_redis_restarted_under_load_and_its_messages_lost(production: Production, servers: Servers) -> None:
@@ -156,9 +156,9 @@ def test_redis_restarted_under_load_and_its_messages_lost(production: Production
 
 @pytest.mark.withstands(
     "the broker is unreachable",
-    how="Redis stopped where it is (SIGSTOP) under load for a minute",
+    how="Redis is frozen (SIGSTOP) under load for a minute",
     times=1,
-    guaranteed="submissions go on; every job runs once",
+    guaranteed="submissions are still accepted; every job runs once",
 )
 @pytest.mark.slow
 def test_unresponsive_redis_under_load(production: Production, servers: Servers) -> None:
@@ -203,10 +203,10 @@ def test_redis_flushed_under_load(production: Production, servers: Servers) -> N
 
 @pytest.mark.withstands(
     "the database is unreachable",
-    how="PostgreSQL stopped where it is (SIGSTOP) under load for a minute: connections hang",
+    how="PostgreSQL is frozen (SIGSTOP) under load for a minute: connections hang",
     times=1,
-    guaranteed="requests get 503 with Retry-After in bounded time, no job is lost or runs twice; all recover by "
-    "themselves",
+    guaranteed="requests get 503 with Retry-After in bounded time, no job is lost or runs twice; all processes "
+    "recover by themselves",
 )
 @pytest.mark.slow
 def test_unresponsive_postgresql_under_load(production: Production, servers: Servers) -> None:
@@ -234,7 +234,7 @@ def test_unresponsive_postgresql_under_load(production: Production, servers: Ser
 
 @pytest.mark.withstands(
     "an API dies between commit and message",
-    how="`kill -9` while it waits for a Redis that answers nobody; the job is stored",
+    how="`kill -9` while it waits for a frozen Redis; the job is stored",
     times=1,
     guaranteed="a worker's sweeper sends the message; the job runs once",
 )
@@ -264,8 +264,8 @@ def test_an_api_killed_between_commit_and_message(production: Production, server
 
 
 @pytest.mark.withstands(
-    "a message of a batch job comes many times",
-    how="rung for 30 times while it waits and runs, and 30 times after its end, to three workers",
+    "a batch job's message arrives many times",
+    how="30 messages while the job waits and runs, and 30 after its end, to three workers",
     times=60,
     guaranteed="one attempt",
 )
@@ -297,9 +297,9 @@ pathlib.Path(__file__).with_name("jumped").touch()
 
 @pytest.mark.withstands(
     "the clock of a worker jumps",
-    how="its wall clock, a day ahead and a day back at every look, under load",
+    how="its wall clock is a day ahead and a day back on alternate reads, under load",
     times=1,
-    guaranteed="it keeps its leases, which are by the clock of the database; every job runs once, none is lost",
+    guaranteed="it keeps its leases, which use the database's clock; every job runs once, none is lost",
 )
 @pytest.mark.slow
 def test_a_worker_whose_clock_jumps_keeps_its_jobs(production: Production) -> None:
@@ -324,10 +324,10 @@ def test_a_worker_whose_clock_jumps_keeps_its_jobs(production: Production) -> No
 
 
 @pytest.mark.withstands(
-    "API processes go away",
-    how="SIGTERM of one, `kill -9` of the other, under load",
+    "API processes stop",
+    how="SIGTERM of one and `kill -9` of the other, under load",
     times=2,
-    guaranteed="what was accepted runs once; clients that repeat their request lose nothing",
+    guaranteed="every accepted job runs once; a client that repeats its request loses nothing",
 )
 @pytest.mark.slow
 def test_an_api_restarted_under_load_loses_nothing(production: Production) -> None:

@@ -88,7 +88,7 @@ def wait_for_tasks(production: Production, job_id: str) -> None:
 
 @pytest.mark.withstands(
     "a Spark executor dies",
-    how="`kill -9` amid a job",
+    how="`kill -9` during a job",
     times=1,
     guaranteed="the job ends in the same attempt",
 )
@@ -108,9 +108,9 @@ def test_a_lost_executor_costs_no_attempt(production: Production, cluster: Spark
 
 @pytest.mark.withstands(
     "the Spark master dies",
-    how="`kill -9` under load, started again without its memory",
+    how="`kill -9` under load, started again without its state",
     times=1,
-    guaranteed="workers register anew; every job runs once",
+    guaranteed="workers register again; every job runs once",
 )
 def test_the_spark_master_restarted_under_load(production: Production, cluster: SparkCluster) -> None:
     client = production.apis[0]

@@ -54,7 +54,7 @@ def id_of(workers: Fleet, process: subprocess.Popen[bytes]) -> str:
 
 @pytest.mark.withstands(
     "a rolling restart",
-    how="every API and worker stopped and started in turn, under load",
+    how="every API and worker is stopped and started in turn, under load",
     times=1,
     guaranteed="no job is lost or runs twice",
 )

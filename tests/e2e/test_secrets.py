@@ -33,13 +33,13 @@ class Listener(JobClient):
 
 
 @pytest.mark.withstands(
-    "secrets that leak",
+    "leaked secrets",
     kind="attack",
-    how="jobs that succeed, that fail, whose store cannot be reached and whose sinks refuse the password, with secrets "
-    "for S3, for Hadoop and for sinks; then every answer and every file of the service is searched",
+    how="jobs that succeed, that fail, whose store is unreachable and whose sinks refuse the password, with secrets "
+    "for S3, Hadoop and sinks; then all responses and all files of the service are searched",
     times=7,
-    guaranteed="no secret in answers, events, plans, logs, database or results; the one file for Spark is readable by "
-    "its user alone, and goes with the driver",
+    guaranteed="no secret in responses, events, plans, logs, database or results; the one file for Spark is readable "
+    "only by its user and is deleted with the driver",
 )
 def test_no_secret_is_told_or_written(tmp_path: Path, postgres: PostgresServer) -> None:
     properties = tmp_path / "spark.conf"

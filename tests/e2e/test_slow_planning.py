@@ -82,9 +82,9 @@ def end(worker: subprocess.Popen[bytes], workers: Fleet) -> None:
 
 @pytest.mark.withstands(
     "the planning of a job does not end",
-    how="a loop in Python, with and without checks, in a job that is cancelled or over its time limit",
+    how="a loop in Python, with and without checks, in a job that is cancelled or exceeds its time limit",
     times=4,
-    guaranteed="the job is CANCELLED or TIMED_OUT at once; its worker goes on, and ends when it is ordered to",
+    guaranteed="the job is CANCELLED or TIMED_OUT at once; its worker continues, and exits when told to",
 )
 @pytest.mark.parametrize("alias", ["checks", "loops"])
 @pytest.mark.parametrize("status", ["CANCELLED", "TIMED_OUT"])
@@ -103,9 +103,10 @@ def test_a_job_ends_while_its_planning_loops(workers: Fleet, hooks: Path, alias:
 
 @pytest.mark.withstands(
     "Spark does not answer the planning of a job",
-    how="a call into the JVM that does not return, in a job that is cancelled or over its time limit",
+    how="a call into the JVM that does not return, in a job that is cancelled or exceeds its time limit",
     times=2,
-    guaranteed="the job is CANCELLED or TIMED_OUT at once; the driver is ended, and the next job runs on another one",
+    guaranteed="the job is CANCELLED or TIMED_OUT at once; the driver is terminated, and the next job runs on a new "
+    "one",
 )
 @pytest.mark.parametrize("status", ["CANCELLED", "TIMED_OUT"])
 def test_a_driver_that_does_not_answer_a_planning_is_ended(workers: Fleet, hooks: Path, status: str) -> None:
@@ -126,9 +127,9 @@ def test_a_driver_that_does_not_answer_a_planning_is_ended(workers: Fleet, hooks
 
 @pytest.mark.withstands(
     "a worker is stopped while it plans",
-    how="SIGTERM, beside plannings that do not end in Python and in the JVM",
+    how="SIGTERM during plannings that do not end, in Python and in the JVM",
     times=1,
-    guaranteed="the jobs are queued again and no attempt of them spent; the worker ends",
+    guaranteed="the jobs are queued again without losing an attempt; the worker exits",
 )
 def test_a_stopped_worker_hands_back_what_it_plans(workers: Fleet, hooks: Path) -> None:
     worker = workers.running_worker()
@@ -156,11 +157,11 @@ def test_a_worker_lets_go_of_a_job_that_another_one_has(workers: Fleet, hooks: P
 
 
 @pytest.mark.withstands(
-    "plannings that do not end are started and cancelled again and again",
+    "plannings that do not end are submitted and cancelled repeatedly",
     kind="attack",
-    how="as many as a worker has threads, none of which can be ended",
+    how="one planning for each thread of a worker, none of which can be interrupted",
     times=1,
-    guaranteed="the worker takes no further job, leaves by itself, and its successor runs what waits",
+    guaranteed="the worker accepts no more jobs and exits by itself; its successor runs the waiting jobs",
 )
 def test_a_worker_that_plannings_block_makes_room_for_another(workers: Fleet, hooks: Path) -> None:
     worker = workers.running_worker()
@@ -178,9 +179,9 @@ def test_a_worker_that_plannings_block_makes_room_for_another(workers: Fleet, ho
 
 @pytest.mark.withstands(
     "`evenkeel up` is stopped while a planning does not end",
-    how="SIGTERM, beside plannings in Python and in the JVM, one of which is cancelled before over HTTP",
+    how="SIGTERM during plannings in Python and in the JVM, one of which was cancelled over HTTP",
     times=1,
-    guaranteed="it ends with all its processes; the jobs are queued or CANCELLED",
+    guaranteed="it exits with all its processes; the jobs are queued or CANCELLED",
 )
 def test_a_service_ends_while_plannings_do_not(tmp_path: Path) -> None:
     hooks = tmp_path / "hooks"

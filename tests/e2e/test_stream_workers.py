@@ -114,10 +114,10 @@ def is_let_go(workers: Fleet, job: StreamJob, before: int) -> bool:
 
 
 @pytest.mark.withstands(
-    "a worker of a stream wakes up past its lease",
-    how="SIGSTOP, SIGCONT while another one writes",
+    "a worker of a stream resumes after its lease expired",
+    how="SIGSTOP, then SIGCONT while another worker writes",
     times=4,
-    guaranteed="what it writes changes nothing",
+    guaranteed="its writes change nothing",
 )
 @pytest.mark.parametrize(
     ("kind", "with_its_jvm", "times_late"), [("managed", True, 2), ("managed", False, 1), ("postgres", True, 1)]
@@ -207,10 +207,10 @@ def test_a_killed_worker_and_a_killed_jvm_change_nothing(
 
 
 @pytest.mark.withstands(
-    "a message comes many times",
-    how="a stream rung for over and over to two workers",
+    "a stream's message arrives many times",
+    how="repeated messages about one stream to two workers",
     times=1,
-    guaranteed="one runs it, the other does nothing",
+    guaranteed="one worker runs it; the other does nothing",
 )
 def test_two_workers_race_for_a_stream_and_one_runs_it(
     workers: Fleet, two: tuple[subprocess.Popen[bytes], ...]

@@ -167,10 +167,10 @@ def survive(
 
 
 @pytest.mark.withstands(
-    "workers and JVMs of streams die, and PostgreSQL",
+    "workers and JVMs of streams die, and PostgreSQL crashes",
     how="`kill -9` of 5 workers and 5 JVMs at random moments, 2 crashes of the server; all sinks",
     times=12,
-    guaranteed="nothing lost, nothing twice",
+    guaranteed="no row is lost or duplicated",
 )
 def test_results_survive_kills_and_crashes_of_postgresql(beside_postgres: Production, servers: Servers) -> None:
     feeder = fed(beside_postgres)
@@ -187,10 +187,10 @@ def test_results_survive_kills_and_crashes_of_postgresql(beside_postgres: Produc
 
 
 @pytest.mark.withstands(
-    "the same beside SQLite and the embedded broker",
+    "workers and JVMs of streams die, with SQLite and the embedded broker",
     how="`kill -9` of 2 workers and 2 JVMs",
     times=4,
-    guaranteed="nothing lost, nothing twice",
+    guaranteed="no row is lost or duplicated",
 )
 def test_results_survive_kills_beside_sqlite(production: Production) -> None:
     feeder = fed(production)
@@ -205,10 +205,10 @@ def is_there(production: Production) -> bool:
 
 
 @pytest.mark.withstands(
-    "everything is restarted between stop and resume of a stream",
+    "a full restart between stop and resume of a stream",
     how="SIGTERM of all processes",
     times=1,
-    guaranteed="it goes on from its checkpoint, exactly",
+    guaranteed="it continues exactly from its checkpoint",
 )
 def test_a_stream_goes_on_across_a_restart_of_everything(production: Production) -> None:
     (api,) = production.apis

@@ -91,10 +91,10 @@ def has_ended_late(workers: Fleet, worker: subprocess.Popen[bytes]) -> bool:
 
 
 @pytest.mark.withstands(
-    "a worker is stopped amid a job",
+    "a worker is stopped during a job",
     how="SIGTERM",
     times=1,
-    guaranteed="the job is queued again and no attempt of it spent",
+    guaranteed="the job is queued again without losing an attempt",
 )
 def test_a_stopped_worker_hands_its_jobs_back(workers: Fleet) -> None:
     worker = workers.start_worker()
@@ -125,9 +125,9 @@ def test_a_stopped_worker_lets_short_jobs_end(workers: Fleet) -> None:
 
 @pytest.mark.withstands(
     "a worker is killed",
-    how="`kill -9` amid a job",
+    how="`kill -9` during a job",
     times=1,
-    guaranteed="its JVM goes with it; another worker brings the job to its end, once",
+    guaranteed="its JVM exits too; another worker completes the job, once",
 )
 def test_a_killed_worker_is_replaced(workers: Fleet) -> None:
     first = workers.running_worker()
@@ -143,10 +143,10 @@ def test_a_killed_worker_is_replaced(workers: Fleet) -> None:
 
 
 @pytest.mark.withstands(
-    "a worker sleeps past its lease and wakes up",
+    "a worker resumes after its lease expired",
     how="SIGSTOP of worker and JVM, SIGCONT after the end of the job",
     times=1,
-    guaranteed="what it still writes changes nothing and is removed",
+    guaranteed="its writes change nothing and are removed",
 )
 def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
     paused = workers.running_worker()
@@ -170,9 +170,9 @@ def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
 
 @pytest.mark.withstands(
     "no worker is left",
-    how="`kill -9` of the only one amid a job",
+    how="`kill -9` of the only worker during a job",
     times=1,
-    guaranteed="once its lease has run out the job is shown as QUEUED, never as RUNNING, and may be cancelled at once",
+    guaranteed="once its lease has expired, the job is shown as QUEUED, never as RUNNING, and can be cancelled at once",
 )
 def test_nothing_is_shown_running_without_a_worker(workers: Fleet) -> None:
     only = workers.running_worker()
@@ -191,10 +191,10 @@ def test_nothing_is_shown_running_without_a_worker(workers: Fleet) -> None:
 
 
 @pytest.mark.withstands(
-    "a worker dies while a job of it is CANCELLING",
+    "a worker dies while one of its jobs is CANCELLING",
     how="`kill -9` of the paused worker after the request",
     times=1,
-    guaranteed="another worker brings the job to CANCELLED; nothing of it stays",
+    guaranteed="another worker sets the job to CANCELLED; nothing of it remains",
 )
 def test_a_job_does_not_stay_cancelling(workers: Fleet) -> None:
     first = workers.running_worker()
@@ -219,9 +219,9 @@ def test_a_job_does_not_stay_cancelling(workers: Fleet) -> None:
 
 @pytest.mark.withstands(
     "a Spark driver dies",
-    how="`kill -9` of the JVM amid a job",
+    how="`kill -9` of the JVM during a job",
     times=1,
-    guaranteed="the worker notices within seconds, builds another one and takes up the job",
+    guaranteed="the worker notices within seconds, starts another driver and runs the job again",
 )
 def test_a_killed_jvm_is_replaced_and_cancel_still_works(workers: Fleet) -> None:
     worker = workers.running_worker()
@@ -246,9 +246,9 @@ def test_a_killed_jvm_is_replaced_and_cancel_still_works(workers: Fleet) -> None
 @pytest.mark.withstands(
     "a task that cannot be interrupted",
     kind="attack",
-    how="a pattern, out of a column, that backtracks without end, in a job that is cancelled",
+    how="a regular expression from a column that backtracks endlessly, in a job that is cancelled",
     times=1,
-    guaranteed="the job is CANCELLED at once, and the slot free again soon after",
+    guaranteed="the job is CANCELLED at once, and its slot is free soon after",
 )
 def test_a_task_that_cannot_be_interrupted_loses_its_driver(workers: Fleet) -> None:
     worker = workers.running_worker()
@@ -266,11 +266,13 @@ def test_a_task_that_cannot_be_interrupted_loses_its_driver(workers: Fleet) -> N
 
 
 @pytest.mark.withstands(
-    "a job beside which drivers are ended",
+    "a job next to which drivers are terminated",
     kind="attack",
-    how="fresh jobs of tasks that cannot be interrupted, cancelled beside a job and a stream of one attempt each",
+    how="repeated jobs whose tasks cannot be interrupted are cancelled next to a job and a stream with one attempt "
+    "each",
     times=2,
-    guaranteed="it is CANCELLED; the others are handed back with `driver_ended`, spend no attempt, and go on",
+    guaranteed="each cancelled job is CANCELLED; the others are handed back with `driver_ended`, lose no attempt, and "
+    "continue",
 )
 def test_jobs_beside_one_whose_driver_is_ended_spend_no_attempt(workers: Fleet) -> None:
     worker = workers.running_worker()
