@@ -128,7 +128,8 @@ class Chaos:
     """What goes wrong. Each fault is over, and what it ended is started again, before the next one comes."""
 
     def __init__(self, production: Production, servers: Servers, dispatcher: Dispatcher, seed: int) -> None:
-        self.told: Counter[str] = Counter()
+        self.fault_counts: Counter[str] = Counter()
+        """How often each fault was made."""
         self._production = production
         self._servers = servers
         self._dispatcher = dispatcher
@@ -161,7 +162,7 @@ class Chaos:
         while first or time.monotonic() < end:
             fault = first.pop() if first else self._random.choice(self.faults)
             fault()
-            self.told[fault.__name__] += 1
+            self.fault_counts[fault.__name__] += 1
             time.sleep(self._random.uniform(*_BETWEEN_FAULTS_SECONDS))
 
     def kill_a_worker(self) -> None:

@@ -6,6 +6,7 @@ the data and the results.
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -33,6 +34,8 @@ _LISTENS = re.compile(r"Evenkeel listens on http://\S+:(\d+)")
 _START_SECONDS = 180.0
 _END_SECONDS = 60.0
 _LOG_CHARACTERS = 4000
+_INTERNAL_ERROR_EVENTS = frozenset({"attempt_failed", "publication_impossible"})
+"""The log events of a worker that store an `internal_error`."""
 
 ENVIRONMENT: Mapping[str, str] = {
     "EVENKEEL_SPARK_MASTER": "local[1]",
@@ -182,6 +185,17 @@ class Production:
             for log in sorted(self.directory.glob("*.log"))
         )
 
+    def internal_errors(self, job_id: str) -> str:
+        """Returns what the workers logged about the internal errors of a job, each with its traceback."""
+        found = []
+        for part in self.workers:
+            for line in part.said().splitlines():
+                entry = _log_entry(line)
+                if entry.get("job_id") == job_id and entry.get("event") in _INTERNAL_ERROR_EVENTS:
+                    error = entry.pop("exception", "(no traceback)")
+                    found.append(f"{part.name}: {json.dumps(entry)}\n{error}")
+        return "\n".join(found) or f"No worker logged an internal error of job {job_id}."
+
     def close(self) -> None:
         """Ends every process with its JVM."""
         self.retire_workers()
@@ -231,6 +245,15 @@ class Production:
             part.process.send_signal(signal.SIGCONT)
             end(part.process, _END_SECONDS)
         wait_until_gone(processes)
+
+
+def _log_entry(line: str) -> dict[str, Any]:
+    """Parses a line of a log. Returns an empty dictionary for a line that is not a JSON object."""
+    with suppress(json.JSONDecodeError):
+        entry = json.loads(line)
+        if isinstance(entry, dict):
+            return entry
+    return {}
 
 
 @dataclass(frozen=True)
