@@ -268,7 +268,7 @@ def test_skew_page_agrees_with_measurements(open_tab: Open, service: Service) ->
     tab = open_tab()
     tab.expect_refusals(404)
     page = tab.open(f"#/jobs/{job_id}/skew")
-    expect(page.get_by_text("eager_aggregation aggregates its rows before the join, nothing needs to")).to_be_visible()
+    expect(page.get_by_text("These rows are aggregated before the join, by")).to_be_visible()
     expect(page.get_by_role("heading", name="Not skewed")).to_be_visible()
     expect(page.get_by_text("This estimate was wrong, so it does not show the saving")).to_be_visible()
     wrong = page.get_by_role("listitem").filter(has_text="Wrong estimate")

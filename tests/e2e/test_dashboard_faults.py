@@ -143,7 +143,7 @@ def test_charts_use_the_chosen_theme_or_the_systems(open_tab: Open, service: Ser
     page.emulate_media(color_scheme="dark")
     expect(root).to_have_attribute("data-theme", "dark")
     expect(page.locator(".uplot[data-old]")).to_have_count(0)
-    page.get_by_label("Colours").select_option("light")
+    page.get_by_label("Theme").select_option("light")
     expect(root).to_have_attribute("data-theme", "light")
     page.reload()
     expect(root).to_have_attribute("data-theme", "light")

@@ -101,7 +101,7 @@ function Editor({ from }) {
 
 function Theme() {
   const [theme, setTheme] = useState(chosenTheme());
-  return html`<select class="small" aria-label="Colours" value=${theme} onChange=${(event) => (chooseTheme(event.target.value), setTheme(event.target.value))}>
+  return html`<select class="small" aria-label="Theme" value=${theme} onChange=${(event) => (chooseTheme(event.target.value), setTheme(event.target.value))}>
     ${THEMES.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
   </select>`;
 }

@@ -139,7 +139,7 @@ function Stages({ stages, skewed }) {
         return html`<tr key=${`${stage.stage_id}.${stage.stage_attempt}`} class=${loss ? "is-skewed" : ""}>
           <th scope="row">${stage.stage_id} <span class="quiet">${stage.name}</span>${loss && html` <span class="tag">skewed: ${duration(loss.lost_ms)} lost</span>`}</th>
           <td class="numeric">${number(stage.tasks)}${stage.failed_tasks > 0 && html` <span class="tag">${number(stage.failed_tasks)} failed</span>`}</td>
-          <td class="spread-cell">${times && html`<${Spread} times=${times} longest=${longest} />`}</td>
+          <td class="spread-cell">${times && html`<${Spread} times=${times} median=${medianOf(stage)} longest=${longest} />`}</td>
           <td class="numeric">${times ? duration(medianOf(stage)) : ""}</td>
           <td class="numeric">${times ? duration(times.max) : ""}</td>
           <td class="numeric">${medianOf(stage) ? factor(times.max / medianOf(stage)) : ""}</td>
@@ -153,12 +153,12 @@ function Stages({ stages, skewed }) {
   </section>`;
 }
 
-function Spread({ times, longest }) {
+function Spread({ times, median, longest }) {
   const at = (value) => `${(100 * value) / longest}%`;
-  const text = `fastest ${duration(times.min)}, quarter ${duration(times.p25)}, median ${duration(times.median)}, three quarters ${duration(times.p75)}, slowest ${duration(times.max)}`;
+  const text = `fastest ${duration(times.min)}, quarter ${duration(times.p25)}, median ${duration(median)}, three quarters ${duration(times.p75)}, slowest ${duration(times.max)}`;
   return html`<span class="spread" role="img" aria-label=${text} title=${text}>
     <span class="whole" style=${{ left: at(times.min), width: at(times.max - times.min) }}></span>
     <span class="middle" style=${{ left: at(times.p25), width: at(times.p75 - times.p25) }}></span>
-    <span class="median" style=${{ left: at(times.median) }}></span>
+    <span class="median" style=${{ left: at(median) }}></span>
   </span>`;
 }

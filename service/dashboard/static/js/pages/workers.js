@@ -81,7 +81,7 @@ function Worker({ worker, onChanged }) {
         ["Cluster", html`<code>${worker.cluster}</code>`],
         ["Application", worker.app_id],
         ["Slots", number(worker.slots)],
-        ["Jobs at once", number(worker.concurrency)],
+        ["Concurrent jobs", number(worker.concurrency)],
         ["Queues", worker.queues.join(", ")],
         ["Memory", size(worker.memory_bytes)],
         ["Version", worker.version],

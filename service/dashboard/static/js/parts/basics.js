@@ -39,18 +39,18 @@ export function Table({ caption, head, children, label }) {
 
 /** A listing with a button that copies its text. */
 export function Listing({ text, label }) {
-  const [buttonText, setButtonText] = useState("copy");
+  const [buttonText, setButtonText] = useState("Copy");
   const listing = useRef(null);
   async function copy() {
     try {
       await navigator.clipboard.writeText(text);
-      setButtonText("copied");
+      setButtonText("Copied");
     } catch {
       // Over plain HTTP to another machine, browsers have no clipboard: select the text for the user to copy.
       getSelection().selectAllChildren(listing.current);
-      setButtonText("selected");
+      setButtonText("Selected");
     }
-    setTimeout(() => setButtonText("copy"), 1500);
+    setTimeout(() => setButtonText("Copy"), 1500);
   }
   return html`<div class="listing">
     <button type="button" class="plain small" onClick=${copy} aria-label=${`Copy: ${label}`}>${buttonText}</button>
