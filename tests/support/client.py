@@ -43,7 +43,7 @@ class JobClient:
         headers = {"Prefer": "wait=2"}
         job = self.job(job_id)
         while not job["finished"] and job["status"] != status:
-            assert time.monotonic() < deadline, f"waited {seconds} s in vain: {job}"
+            assert time.monotonic() < deadline, f"timed out after {seconds} s: {job}"
             answer = self.http.get(f"/v1/jobs/{job_id}", headers=headers)
             if answer.status_code == 200:
                 job = answer.json()

@@ -1,4 +1,4 @@
-"""Takes the README's pictures of the dashboard: of real runs on the demo's tables.
+"""Takes the README's screenshots of the dashboard, with real jobs on the demo's tables.
 
 python -m tests.support.pictures
 """
@@ -17,7 +17,7 @@ from tests.support.tables import parquet
 PICTURES = Path(__file__).parents[2] / "service" / "dashboard" / "pictures"
 _REPORTS = 6_000_000
 _SLOTS = 8
-"""Enough that one task among them can be seen to lag behind."""
+"""Enough to see that one task is slower than the others."""
 _WIDE = {"width": 1280, "height": 1010}
 
 EAGER = {

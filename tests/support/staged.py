@@ -1,4 +1,4 @@
-"""Mini-batches as Spark stages them: Parquet files."""
+"""Staged mini-batches: Parquet files, as Spark writes them."""
 
 from __future__ import annotations
 

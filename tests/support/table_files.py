@@ -1,4 +1,4 @@
-"""Finding the files of a table of Parquet files, and what refuses it."""
+"""Finds the files of a Parquet table, or the error that refuses it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from service.data.roots import Root
 
 
 def find(path: str, *roots: Root) -> TableFiles:
-    """The files that a table `t` with this path reads. Raises SpecError."""
+    """Returns the files of a table `t` with this path. Raises SpecError."""
     return find_table_files("t", TableSource.model_validate({"format": "parquet", "path": path}), roots)
 
 
 def refusal(path: str, *roots: Root) -> SpecError:
-    """The error that refuses such a table."""
+    """Returns the error that refuses such a table."""
     with pytest.raises(SpecError) as caught:
         find(path, *roots)
     assert caught.value.issues[0].pointer == "/tables/t/path"
