@@ -119,7 +119,9 @@ class ComposeStack:
         return done.returncode, done.stdout + done.stderr
 
     def wait_until_healthy(self, name: str) -> None:
-        """Repeats the health check until it passes. Raises AssertionError with the log if it does not or the service ends."""
+        """Repeats the health check until it passes. Raises AssertionError with the log if it does not or the service
+        ends.
+        """
 
         def is_healthy() -> bool:
             process = self.processes.get(name)
