@@ -1,4 +1,4 @@
-"""Directories of attempts below a directory of results."""
+"""Attempt directories below a directory of results."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def write_attempts(results: Path, job_id: str, *fences: int) -> None:
 
 
 def attempts_left(results: Path) -> list[str]:
-    """What is in the directories of jobs, by its path below `results`."""
+    """Returns the paths in the directories of jobs, relative to `results`."""
     return sorted(str(path.relative_to(results)) for path in results.glob("*/*"))

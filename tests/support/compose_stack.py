@@ -58,7 +58,9 @@ class _Postgres(PostgresServer):
         return (*super()._command(), *self._flags)
 
     def set_up(self, user: str, password: str, database: str) -> None:
-        """Creates the role and the database, as the image does with POSTGRES_USER, POSTGRES_PASSWORD and POSTGRES_DB."""
+        """Creates the role and the database, as the image does with POSTGRES_USER, POSTGRES_PASSWORD and
+        POSTGRES_DB.
+        """
         self.add_role(user, password)
         owned = sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(database), sql.Identifier(user))
         self.execute(owned)
@@ -135,7 +137,9 @@ class ComposeStack:
         return self.processes.pop(name).wait(_HEALTHY_SECONDS)
 
     def stop(self, name: str) -> int:
-        """Sends SIGTERM to the process that Docker would send it to. Returns its exit code, -15 if the signal ended it."""
+        """Sends SIGTERM to the process that Docker would send it to. Returns its exit code, -15 if the signal ended
+        it.
+        """
         process = self.processes.pop(name)
         process.terminate()
         return self._explained(name, lambda: process.wait(_STOP_SECONDS))

@@ -1,4 +1,4 @@
-"""Values of every type that a sink takes, the first and the last ones among them."""
+"""Values of every type that sinks support, including the smallest and the largest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A long list of jobs, for what must bear one."""
+"""A long list of finished jobs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sqlalchemy import insert, select
 from service.store.session import Database
 from service.store.tables import JobRow
 
-_AT_ONCE = 1_000
+_ROWS_PER_INSERT = 1_000
 
 
 def add_finished(database: Database, like: str, number: int) -> list[str]:
-    """So many jobs as if they had ended well, a second apart, made from one that is there; gives their ids."""
+    """Stores copies of a job as SUCCEEDED jobs, submitted a second apart, and returns their ids."""
     with database.write() as session:
         row = session.execute(select(JobRow.__table__).where(JobRow.id == like)).mappings().one()
         ended = {**row, "status": "SUCCEEDED", "version": 5, "fence": 1, "started_at": row["submitted_at"]}
@@ -21,6 +21,6 @@ def add_finished(database: Database, like: str, number: int) -> list[str]:
             {**ended, "id": str(uuid4()), "submitted_at": at, "finished_at": at + 500, "updated_at": at + 500}
             for at in (row["submitted_at"] - 1_000 * (number - place) for place in range(number))
         ]
-        for start in range(0, number, _AT_ONCE):
-            session.execute(insert(JobRow), jobs[start : start + _AT_ONCE])
+        for start in range(0, number, _ROWS_PER_INSERT):
+            session.execute(insert(JobRow), jobs[start : start + _ROWS_PER_INSERT])
     return [job["id"] for job in jobs]

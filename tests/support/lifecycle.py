@@ -1,4 +1,4 @@
-"""Jobs driven through their states by the store's own functions, as a worker would."""
+"""Moves jobs through their states with the functions of the store, as a worker does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPEC: dict[str, Any] = {
     "sql": "SELECT uid, COUNT(*) AS orders FROM orders GROUP BY uid",
 }
 STREAM_TABLES = {"orders": {**SPEC["tables"]["orders"], "path": "arriving/"}}
-"""The same table as a directory to which files are added."""
+"""The same table as a directory, for streams."""
 
 REPORT = PlanReport(
     before=PlanTree(nodes=(), text="Scan orders"),
@@ -87,7 +87,7 @@ def insert(
     queue: Queue = Queue.SHORT,
     mode: Mode = Mode.BATCH,
 ) -> str:
-    """Stores a QUEUED job and returns its id. Nothing of the job is checked."""
+    """Stores a QUEUED job without checks and returns its id."""
     new = NewJob(
         id=job_id or str(uuid.uuid4()),
         tenant=tenant,
@@ -112,7 +112,7 @@ def row_of(database: Database, job_id: str) -> JobRow:
 
 
 def try_claim(database: Database, job_id: str, worker: str = WORKER, *, lease_ms: int = LEASE_MS) -> Claim | None:
-    """QUEUED -> PLANNING. Returns None where the job cannot be claimed."""
+    """QUEUED -> PLANNING. Returns None if the job cannot be claimed."""
     with database.write() as session:
         return leases.claim(session, job_id, worker, database.now(session), lease_ms)
 
@@ -139,7 +139,7 @@ def run(database: Database, held: Claim) -> None:
 
 
 def end(database: Database, held: Claim, ending: Ending) -> None:
-    """Publishes an end."""
+    """Publishes the end of an attempt."""
     with database.write() as session:
         assert publication.publish(session, held, ending, database.now(session))
 
@@ -155,7 +155,7 @@ METRICS = AttemptMetrics(execution_ms=12, stages=(STAGE,), skew=SKEW, progress=D
 def succeed(
     database: Database, held: Claim, results: Path, table: pa.Table, files: int = 1, metrics: AttemptMetrics = METRICS
 ) -> None:
-    """-> SUCCEEDED, with `table` as its result in so many files."""
+    """-> SUCCEEDED, with `table` as its result in this number of files."""
     path = f"{held.job_id}/attempt-{held.fence}"
     directory = results / path
     directory.mkdir(parents=True)
@@ -186,6 +186,6 @@ def run_whole(
 
 
 def beat(database: Database) -> None:
-    """A worker's sign of life."""
+    """Writes a worker's heartbeat."""
     with database.write() as session:
         workers.beat(session, WORKER, database.now(session), "0.1.0")

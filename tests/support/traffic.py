@@ -35,7 +35,9 @@ class Traffic:
         self._posting: dict[int, Future[str]] = {}
 
     def start_slow(self, number: int) -> None:
-        """Starts slow jobs, each with a client that waits for it and one that follows it. Returns when the first runs."""
+        """Starts slow jobs, each with a client that waits for it and one that follows it. Returns when the first
+        runs.
+        """
         self.slow = [self.client.submit(SLOW, f"{self._name}-slow-{place}") for place in range(number)]
         self._production.apis[0].wait(self.slow[0], "RUNNING")
         self._waiting = [self._pool.submit(self.client.wait, job_id) for job_id in self.slow]
