@@ -1,4 +1,4 @@
-"""A job's way from API to worker through a Redis with a password, behind TLS."""
+"""Test of API and worker with a Redis behind TLS that requires a password."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ JOB = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
     guaranteed="both log the reason and send nothing; jobs are accepted and wait, and run without a restart once the "
     "right server is back; no log contains the password",
 )
-def test_a_job_travels_behind_tls_and_waits_while_somebody_else_answers(tmp_path: Path) -> None:
+def test_job_waits_for_the_right_tls_certificate(tmp_path: Path) -> None:
     ca = trustme.CA()
     environment = {
         "EVENKEEL_BROKER_TLS_CA_FILE": str(write_ca(ca, tmp_path / "ca.pem")),
         "EVENKEEL_BROKER_PASSWORD": PASSWORD,
-        # So long that what arrives is what the API sent.
+        # Long enough that messages come only from the API.
         "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "600",
     }
     with (
@@ -74,5 +74,5 @@ def test_a_job_travels_behind_tls_and_waits_while_somebody_else_answers(tmp_path
 
 
 def broker_issue(problem: dict[str, list[dict[str, str]]]) -> str:
-    """What an API that is not ready says of its broker."""
+    """Returns what the readiness problem says about the broker."""
     return next(issue["detail"] for issue in problem["errors"] if issue["code"] == "broker")

@@ -1,4 +1,6 @@
-"""Jobs that bring down what they run on, and a disk that is full: they end honestly, and the others do not suffer."""
+"""Tests of jobs that crash their driver or fill the disk: they end with the right error and do not affect other
+jobs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ ENVIRONMENT = {
 
 PAIRS, WIDE = 18_000, 400
 _LONG_SECONDS = 300
-"""Innocents take a while, so that they are still there when the poisonous job is at its tasks again."""
+"""Innocent jobs take a while, so that they still run when the poisonous job is retried."""
 
 COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
 COUNTED = [{"n": 10_000}]
@@ -56,7 +58,7 @@ INNOCENT = {
 }
 # All but (0, 0), (0, 1) and (1, 0).
 INNOCENT_ROWS = [{"n": PAIRS * PAIRS - 3}]
-# Gathers 160,000 texts of 20 KB in one group: 3 GB.
+# Collects 160,000 texts of 20 KB in one group: 3 GB.
 GREEDY = {
     "name": "greedy",
     "tables": {"a": parquet("wide"), "b": parquet("wide")},
@@ -83,7 +85,7 @@ def _write(own: Fleet, name: str, columns: dict[str, Any]) -> None:
 
 
 def ends_of(workers: Fleet, job_id: str) -> list[str]:
-    """How its attempts ended."""
+    """Returns the final states of a job's attempts."""
     return [attempt.status for attempt in workers.attempts(job_id)]
 
 
@@ -100,7 +102,7 @@ def assert_next_job_runs(workers: Fleet) -> None:
 
 
 def wait_until_nothing_stays(workers: Fleet, job_id: str) -> None:
-    """The end is told before the files go."""
+    """Waits until the job's files are deleted, which happens after its end is published."""
     wait_for("the files to go", lambda: not list((workers.settings.results_dir / job_id).glob("*")))
 
 
@@ -110,7 +112,7 @@ def wait_until_nothing_stays(workers: Fleet, job_id: str) -> None:
     times=3,
     guaranteed="the job is CRASHED after its last attempt; the other job and the next one on this worker succeed",
 )
-def test_a_job_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_along(workers: Fleet) -> None:
+def test_job_that_kills_its_jvm_ends_crashed(workers: Fleet) -> None:
     worker = workers.running_worker()
     poison, innocent = workers.submit(POISON), workers.submit(INNOCENT)
 
@@ -146,7 +148,7 @@ def test_a_job_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_along(
     times=3,
     guaranteed="the stream is STOPPED after its last attempt; the other job and the next one on this worker succeed",
 )
-def test_a_stream_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_along(workers: Fleet) -> None:
+def test_stream_that_kills_its_jvm_is_stopped(workers: Fleet) -> None:
     worker = workers.running_worker()
     poison, innocent = workers.submit(POISONOUS_STREAM), workers.submit(INNOCENT)
 
@@ -175,7 +177,7 @@ def test_a_stream_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_alo
 
 def _kill_jvm(worker: int, workers: Fleet) -> None:
     (process,) = (each for each in workers.running() if each.pid == worker)
-    with suppress(ValueError, psutil.NoSuchProcess):  # it is just being started
+    with suppress(ValueError, psutil.NoSuchProcess):  # It is being started.
         jvm_of(process).kill()
 
 
@@ -186,7 +188,7 @@ def _kill_jvm(worker: int, workers: Fleet) -> None:
     guaranteed="FAILED, TIMED_OUT or CANCELLED after one attempt, with its error code: further attempts are only for "
     "lost ones",
 )
-def test_only_losses_are_tried_again(workers: Fleet) -> None:
+def test_only_lost_attempts_are_retried(workers: Fleet) -> None:
     workers.running_worker()
     wrong = workers.submit(WRONG)
     late = workers.submit({**ENDLESS, "limits": {"timeout": "1s", "max_attempts": 3}})
@@ -229,7 +231,7 @@ def test_a_heap_that_is_exhausted(workers: Fleet) -> None:
     guaranteed="the job waits, is retried, and SUCCEEDS; no lost attempt is counted",
 )
 @pytest.mark.slow
-def test_a_job_that_fails_for_what_passes_is_tried_again(workers: Fleet) -> None:
+def test_job_is_retried_after_a_transient_failure(workers: Fleet) -> None:
     worker = workers.running_worker()
     assert_next_job_runs(workers)
     jvm = jvm_of(worker)

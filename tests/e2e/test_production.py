@@ -1,4 +1,4 @@
-"""The service in production shape: two APIs, three workers, PostgreSQL and Redis, each a process that may go away."""
+"""Tests of a production with two APIs, three workers, PostgreSQL and Redis, in which processes fail."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ pytestmark = pytest.mark.e2e
 
 WORKERS = 3
 _BURST = count(sample=50, full=500)
-"""Jobs at once."""
+"""The number of concurrent jobs."""
 PAUSE = count(sample=12.0, full=60.0)
-"""Seconds for which a server answers nobody."""
+"""Seconds for which a server is frozen."""
 AWAY = (503, "database_unavailable", True)
 
 
@@ -60,12 +60,12 @@ def production(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def problem(answer: httpx.Response) -> tuple[int, str, bool]:
-    """Status, code, and whether it says when to come again."""
+    """Returns status, code, and whether there is a Retry-After header."""
     return answer.status_code, answer.json()["code"], "Retry-After" in answer.headers
 
 
 def issues(client: JobClient) -> set[str]:
-    """What an API says is missing."""
+    """Returns the codes of an API's readiness problem."""
     answer = client.http.get("/readyz")
     return {issue["code"] for issue in answer.json()["errors"]} if answer.is_error else set()
 
@@ -78,7 +78,7 @@ def issues(client: JobClient) -> set[str]:
 )
 @pytest.mark.timeout(1200)
 @pytest.mark.slow
-def test_jobs_submitted_at_once_each_run_exactly_once(production: Production) -> None:
+def test_concurrent_submissions_run_exactly_once(production: Production) -> None:
     unkeyed = _BURST * 4 // 5
     before = {path.name for path in production.results.iterdir()}
     numbers = submit_all(production.apis, range(1, unkeyed + 1))
@@ -122,7 +122,7 @@ def test_postgresql_restarted_under_load(production: Production, servers: Server
         assert {(status, code) for _, status, code in clients.client.answers} <= {
             *((status, "") for status in (200, 202, 304)),
             (503, "database_unavailable"),
-            # A stream that had begun is cut off.
+            # A stream that had started is interrupted.
             (0, "RemoteProtocolError"),
         }
     wait_for("the service to be ready", lambda: not issues(production.apis[0]))
@@ -135,7 +135,7 @@ def test_postgresql_restarted_under_load(production: Production, servers: Server
     guaranteed="submissions are still accepted; every job runs once",
 )
 @pytest.mark.slow
-def test_redis_restarted_under_load_and_its_messages_lost(production: Production, servers: Servers) -> None:
+def test_redis_restarted_empty_under_load(production: Production, servers: Servers) -> None:
     with traffic(production, "redis") as clients:
         clients.start_slow(WORKERS)
         clients.post(range(1, 31))
@@ -143,7 +143,7 @@ def test_redis_restarted_under_load_and_its_messages_lost(production: Production
         servers.redis.stop()
         for number, client in enumerate(production.apis):
             assert issues(client) == {"broker"}
-            # Stored, and rung for later: nothing else changes for a client.
+            # The job is stored and announced later; nothing else changes for a client.
             assert client.http.get("/v1/jobs").is_success
             assert client.submit(small_job(50 + number), **{"Idempotency-Key": f"while-redis-is-away-{number}"})
         clients.post(range(31, 37))
@@ -220,7 +220,7 @@ def test_unresponsive_postgresql_under_load(production: Production, servers: Ser
             clients.post(range(7, 13))
             while time.monotonic() < end:
                 for client in production.apis:
-                    # The client waits for a minute at most.
+                    # The client waits for at most a minute.
                     assert problem(client.http.get("/v1/jobs")) == AWAY
                     assert problem(client.http.post("/v1/jobs", json=small_job(1))) == AWAY
                     assert "database" in issues(client)
@@ -239,7 +239,7 @@ def test_unresponsive_postgresql_under_load(production: Production, servers: Ser
     guaranteed="a worker's sweeper sends the message; the job runs once",
 )
 @pytest.mark.slow
-def test_an_api_killed_between_commit_and_message(production: Production, servers: Servers) -> None:
+def test_api_killed_between_commit_and_message(production: Production, servers: Servers) -> None:
     api, other = production.apis
     known = {job_id for (job_id,) in production.all(select(JobRow.id))}
     with ThreadPoolExecutor(1) as pool:
@@ -252,7 +252,8 @@ def test_an_api_killed_between_commit_and_message(production: Production, server
             (job_id,) = wait_for("the commit", owed, every=0.01)
             api.part.process.kill()
             production.kill(api.part)
-        # Whoever submitted it was answered once it was stored, or not at all: the API rings beside its requests.
+        # The client got its response when the job was stored, or none: the API sends messages independently of
+        # requests.
         if posted.exception(30) is None:
             assert posted.result().json()["id"] == job_id
         else:
@@ -270,7 +271,7 @@ def test_an_api_killed_between_commit_and_message(production: Production, server
     guaranteed="one attempt",
 )
 @pytest.mark.slow
-def test_a_job_rung_for_over_and_over_runs_once(
+def test_job_with_repeated_messages_runs_once(
     production: Production, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVENKEEL_BROKER_URL", servers.redis.url)
@@ -279,7 +280,7 @@ def test_a_job_rung_for_over_and_over_runs_once(
         assert dispatcher.ring([job_id] * 30, Queue.SHORT) == (job_id,) * 30
         production.apis[0].wait(job_id)
         assert dispatcher.ring([job_id] * 30, Queue.SHORT) == (job_id,) * 30
-        # Its messages have been read when one that came after them has been.
+        # When a later message has been read, all earlier ones have been too.
         last = production.apis[0].submit(small_job(3))
         wait_until_ended(production, [last], 60)
     assert_ended_once(production, {job_id: SLOW_ANSWER, last: small_answer(3)})
@@ -292,7 +293,7 @@ real, calls = time.time, iter(range(10**12))
 time.time = lambda: real() + (86_400 if next(calls) % 2 else -86_400)
 pathlib.Path(__file__).with_name("jumped").touch()
 """
-"""For every call another day; Python imports it before all else."""
+"""A module that moves the clock by a day on every call. Python imports it first."""
 
 
 @pytest.mark.withstands(
@@ -302,7 +303,7 @@ pathlib.Path(__file__).with_name("jumped").touch()
     guaranteed="it keeps its leases, which use the database's clock; every job runs once, none is lost",
 )
 @pytest.mark.slow
-def test_a_worker_whose_clock_jumps_keeps_its_jobs(production: Production) -> None:
+def test_worker_with_jumping_clock_keeps_its_jobs(production: Production) -> None:
     directory = production.directory / "jumping"
     directory.mkdir()
     (directory / "sitecustomize.py").write_text(JUMPING)
@@ -330,7 +331,7 @@ def test_a_worker_whose_clock_jumps_keeps_its_jobs(production: Production) -> No
     guaranteed="every accepted job runs once; a client that repeats its request loses nothing",
 )
 @pytest.mark.slow
-def test_an_api_restarted_under_load_loses_nothing(production: Production) -> None:
+def test_api_restarted_under_load_loses_nothing(production: Production) -> None:
     with traffic(production, "api") as clients:
         clients.start_slow(1)
         clients.post(range(1, 41))

@@ -1,4 +1,4 @@
-"""What is secret is in no answer, and in nothing that the service writes."""
+"""Test that no secret is in a response or in a file of the service."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.tables import parquet, write_orders
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SECRET = "hush-5f2c9d41"
-"""Part of every secret that the service is given."""
+"""A part of every secret in this test."""
 
 
 class Listener(JobClient):
-    """Keeps all that it was ever answered."""
+    """A client that records all responses."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -41,7 +41,7 @@ class Listener(JobClient):
     guaranteed="no secret in responses, events, plans, logs, database or results; the one file for Spark is readable "
     "only by its user and is deleted with the driver",
 )
-def test_no_secret_is_told_or_written(tmp_path: Path, postgres: PostgresServer) -> None:
+def test_no_secret_is_sent_or_written(tmp_path: Path, postgres: PostgresServer) -> None:
     properties = tmp_path / "spark.conf"
     properties.write_text(f"spark.hadoop.fs.s3a.session.token {SECRET}-token\n")
     data = tmp_path / "state" / "data"
@@ -73,7 +73,7 @@ def test_no_secret_is_told_or_written(tmp_path: Path, postgres: PostgresServer) 
         }
         found = [path for path in (service.output, *files_of(tmp_path / "state")) if holds_a_secret(path)]
         modes = [stat.S_IMODE(path.stat().st_mode) for path in found]
-    # Spark is told by a file that its user alone can read: on a command line everybody could.
+    # Spark reads secrets from a file that only its user can read; a command line is visible to all users.
     assert [path.name for path in found] == ["further.properties"]
     assert modes == [0o600]
     assert SECRET.encode() not in client.heard
@@ -90,7 +90,7 @@ def holds_a_secret(path: Path) -> bool:
 
 
 def run_all(client: Listener) -> dict[str, str]:
-    """How each job ended, by its name; all that can be asked of each is asked."""
+    """Runs all jobs, requests everything about each, and returns their final states by name."""
     orders = {"o": parquet("orders")}
     streams: dict[str, dict[str, Any]] = {
         name: {
