@@ -1,4 +1,4 @@
-"""Every way of telling distinct values apart gives what plain Spark gives, on values at the ends of their types too."""
+"""Tests of all methods for DISTINCT against plain Spark, including the extreme values of types."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is told of the rows of a node is what the node puts out when it is run by itself, or nothing.
+"""Tests that the measured rows of a node are those that the node emits when it runs alone, or are missing.
 
-Every rule's plans are run as a worker runs them; then each node alone, without adaptive execution. A scan tells what
-was read of its table, which may be less than it holds.
+The plans of every rule run as on a worker; then each node runs alone, without adaptive execution. For a scan, the rows
+are those read, which can be fewer than the table has.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TWO_SETS = "SELECT a.w, COUNT(DISTINCT a.v) AS n, COUNT(DISTINCT a.k) AS m FROM 
 COUNTED = "(SELECT a.k, COUNT(*) AS n FROM a GROUP BY a.k) q"
 
 QUICK: list[tuple[str, dict[str, Any], set[str]]] = [
-    # With the operators of which rows must be told.
+    # With the operators that must have a row count.
     (JOINED, {**SHUFFLED, "join.skew": "ISOLATE"}, {"Join", "Union", "Aggregate"}),
     (DISTINCT, {"distinct_split.enabled": "true"}, {"Aggregate"}),
     ("SELECT a.w, COUNT(*) AS n FROM a WHERE a.v > 100 GROUP BY a.w HAVING COUNT(*) > 414 ORDER BY n", {}, {"Filter"}),
@@ -71,7 +71,7 @@ THOROUGH: list[tuple[str, dict[str, Any], set[str]]] = [
     ("SELECT a.v FROM a WHERE a.v > 50 LIMIT 10", {}, {"Limit"}),
     ("SELECT a.v FROM a JOIN b ON a.k = b.k LIMIT 10", SHUFFLED, {"Limit"}),
     ("SELECT a.w, COUNT(*) AS n FROM a GROUP BY a.w LIMIT 3", {}, {"Limit"}),
-    # Spark groups nothing here.
+    # Spark groups no rows here.
     ("SELECT DISTINCT a.w FROM a LIMIT 1", {}, set()),
     ("SELECT DISTINCT a.w FROM a ORDER BY a.w", {}, {"Sort", "Aggregate"}),
     ("SELECT a.w, a.k FROM a WHERE a.k IN (5, 6) UNION ALL SELECT c.w, c.y FROM c", {}, {"Union", "Filter"}),
@@ -89,7 +89,7 @@ THOROUGH: list[tuple[str, dict[str, Any], set[str]]] = [
 
 @dataclass
 class Ran:
-    """A query that has run, and what was told of it."""
+    """A query that has run, with its metrics."""
 
     planned: PlannedQuery
     tables: dict[str, TableInput]
@@ -110,7 +110,7 @@ def _all(top: Numbered) -> Iterator[Numbered]:
 
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, TableInput]:
-    """Keys with a hot one and NULLs on both sides, in files of several row groups' worth of tasks."""
+    """Tables with a hot key and NULL keys on both sides, in files with several row groups."""
     root = tmp_path_factory.mktemp("figures")
     key = "CASE WHEN id % 3 = 0 THEN 7 WHEN id % 50 = 1 THEN NULL ELSE id % 100 END"
     spark.range(3_000, numPartitions=3).selectExpr(f"{key} AS k", "id AS v", "id % 7 AS w").write.parquet(
@@ -141,7 +141,7 @@ def run(spark: SparkSession, tables: dict[str, TableInput], sql: str, settings: 
 
 
 def counted(spark: SparkSession, ran: Ran) -> dict[int, int]:
-    """The rows of every node by itself, all of them by one action."""
+    """Returns the rows of every node that runs alone, in one action."""
 
     def count(number: int, node: Node) -> DataFrame:
         rows = lower(node, read_scans(spark, node, ran.tables))
@@ -198,7 +198,7 @@ def test_operators_know_their_node_their_stages_and_their_size(
     node_of = {type(node).__name__: number for number, node in nodes.items()}
     assert {each.node for each in by_name["SortMergeJoin"]} == {node_of["Join"]}
     assert {each.node for each in by_name["HashAggregate"]} == {node_of["Aggregate"]}
-    # Three exchanges: two bring the sides to the join, and one the groups together.
+    # Three exchanges: two for the sides of the join, and one for the groups.
     assert sorted(each.node for each in by_name["Exchange"]) == sorted(
         [node_of["Join"], node_of["Join"], node_of["Aggregate"]]
     )

@@ -1,4 +1,4 @@
-"""What the rules promise of Spark's physical plan: where rows are sent, by what, and how often they are aggregated."""
+"""Tests of Spark's physical plans after the rules: exchanges, their keys, and the number of aggregations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Shape = Callable[..., tuple[list[str], list[str]]]
 
 @pytest.fixture
 def shape(spark: SparkSession) -> Shape:
-    """The operators of the physical plan that send or aggregate rows, top down, and what each exchange hashes by."""
+    """Returns a function that lists the exchanges with their keys and the aggregates of a physical plan, top down."""
 
     def planned(
         *calls: dict[str, Any], joins: tuple[dict[str, Any], ...] = (), group: str = "t.k", **settings: Any

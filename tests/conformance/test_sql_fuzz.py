@@ -1,4 +1,4 @@
-"""The SQL front end takes any text: it refuses or accepts, and never fails, hangs or lets something through."""
+"""Fuzz tests of the SQL front end: it accepts or refuses any text, and never fails or hangs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ WORDS = (
 
 
 def outcome(text: str) -> str:
-    """`accepted`, or the code of the refusal; whatever else is raised fails the test."""
+    """Returns `accepted` or the code of the refusal. Any other exception fails the test."""
     try:
         spec = JobSpec.model_validate(
             {"tables": {name: {"format": "parquet", "path": "x/"} for name in SCHEMAS}, "sql": text}
@@ -64,14 +64,14 @@ def outcome(text: str) -> str:
     except SpecError as error:
         return error.issues[0].code
     except ValueError:
-        # Of pydantic, before any of it is looked at: too long, or empty.
+        # Pydantic's errors before parsing: too long, or empty.
         return "invalid"
     return "accepted"
 
 
 @st.composite
 def mutated(draw: st.DrawFn) -> str:
-    """A query that is accepted, with some of its words replaced, doubled, left out or put elsewhere."""
+    """Draws an accepted query with some words replaced, doubled, removed or moved."""
     words = draw(st.sampled_from(ACCEPTED)).split(" ")
     for _ in range(draw(st.integers(1, 6))):
         place = draw(st.integers(0, len(words)))

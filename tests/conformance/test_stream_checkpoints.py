@@ -1,4 +1,4 @@
-"""Streams whose state an earlier release wrote go on from it."""
+"""Tests that streams continue from checkpoints of earlier releases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _name(archive: Path) -> str:
 
 @pytest.fixture(scope="module", params=_ARCHIVES, ids=_name)
 def archive(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of what an earlier release left."""
+    """The directory of an earlier release's archive."""
     directory = tmp_path_factory.mktemp("archive")
     shutil.unpack_archive(request.param, directory)
     return directory

@@ -1,5 +1,5 @@
-"""Streams against the oracle: whatever the order of the rows and their cut into mini-batches, and whatever is tried
-again, a stream's result is that of the same rows in one piece.
+"""Tests of streams against the oracle: for any order of rows, division into mini-batches and retries, a stream's result
+is that of a batch query over the same rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BITMAPS, JOINED, BESIDE_STATIC = (named_texts(f"streams/{name}") for name in ("b
 
 
 def _cut(random: Random, directory: Path, number_of_rows: int = _ROWS, most: int = 3) -> list[Path]:
-    """Rows in any order, in one file to `most`, of which some may be empty."""
+    """Writes rows in random order to one to `most` files, some of which may be empty."""
     rows = facts(number_of_rows, 0.3, random.randint(0, 1 << 30))
     random.shuffle(rows)
     borders = sorted(random.sample(range(len(rows) + 1), random.randint(0, most - 1)))

@@ -1,4 +1,4 @@
-"""TPC-H's 22 queries through the engine, every setting at its default, against DuckDB's answers, at `SCALE`.
+"""Tests of TPC-H's 22 queries with default settings against DuckDB, at `SCALE`.
 
 Rows are compared in order; floats within 1e-9, quotients within 1e-6: DuckDB divides decimals as doubles.
 """
@@ -31,7 +31,7 @@ REFUSED_AS_SPECIFIED = {
     "q21": "EXISTS with a subquery",
     "q22": "A subquery",
 }
-"""What each text that is refused is refused for; every other runs as it is."""
+"""The reasons for refused texts; all other texts run as specified."""
 
 
 @pytest.fixture(scope="module")

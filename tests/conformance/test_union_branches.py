@@ -1,4 +1,4 @@
-"""A query gives the same rows whether the branches of a UNION that its conditions exclude are read or not."""
+"""Tests that removing UNION branches that the conditions exclude does not change a query's rows."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_such_queries_make_the_rule_fire_and_skip(oracle: Any) -> None:
 
 @pytest.mark.parametrize("join", JOINS)
 def test_a_row_that_loses_its_partners_is_left_out(oracle: Any, join: str) -> None:
-    """The condition is true of none of the rows that an outer join would make of those without a partner."""
+    """The condition is true for none of the unmatched rows of the outer join."""
     union = "SELECT g, 'a' AS kind FROM mixed UNION ALL SELECT g, 'b' FROM names"
     plan, rows = oracle.check_sql(f"SELECT t.g, t.kind FROM ({union}) t {join} names n ON t.g = n.g WHERE t.kind = 'b'")
     assert any(trace.rule == RULE and trace.outcome is RuleOutcome.FIRED for trace in plan.trace)
@@ -94,7 +94,7 @@ def test_a_row_that_loses_its_partners_is_left_out(oracle: Any, join: str) -> No
 @pytest.mark.parametrize(
     "sql",
     [
-        # The type of x depends on both branches, and only Spark knows it.
+        # The type of x depends on both branches; only Spark knows it.
         "SELECT t.x FROM (SELECT g, COALESCE(i, m, d) AS x, 'a' AS k FROM mixed"
         " UNION ALL SELECT g, i, 'b' FROM mixed) t WHERE t.k = 'b'",
         # Spark compares the texts as instants.
