@@ -25,7 +25,7 @@ def test_makespans(stages: list[list[float]], slots: int, expected: float) -> No
     assert makespan(stages, slots) == expected
 
 
-def test_the_hottest_task_is_told_by_the_median_of_its_own_stage() -> None:
+def test_hottest_task_is_compared_with_the_median_of_its_stage() -> None:
     assert hottest([[1.0, 1.0, 9.0], [8.0, 8.0]]) == (9.0, 9.0)
     assert hottest([]) == hottest([[]]) == (0.0, 1.0)
 
@@ -35,7 +35,7 @@ def test_ratios_are_of_medians() -> None:
     assert ratio(Side(trouble="not in 60 s"), Side([1.0])) is None
 
 
-def test_what_did_not_finish_is_told() -> None:
+def test_unfinished_sides_are_marked() -> None:
     sides = {
         PLAIN: Side(trouble="not in 60 s"),
         TUNED: Side([3.0]),

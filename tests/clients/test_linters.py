@@ -39,7 +39,7 @@ LINTERS = {"redocly": redocly, "spectral": spectral}
 
 
 @pytest.mark.parametrize("linter", LINTERS)
-def test_it_finds_nothing(linter: str) -> None:
+def test_linter_finds_nothing(linter: str) -> None:
     assert LINTERS[linter](COMMITTED) == []
 
 
@@ -58,7 +58,7 @@ def test_it_finds_nothing(linter: str) -> None:
         ("spectral", {"info-contact", "operation-description", "oas3-valid-media-example"}),
     ],
 )
-def test_it_would_find_what_is_wrong(linter: str, rules: set[str], tmp_path: Path) -> None:
+def test_linter_finds_planted_errors(linter: str, rules: set[str], tmp_path: Path) -> None:
     document = yaml.safe_load(COMMITTED.read_text(encoding="utf-8"))
     spoil(document)
     spoilt = tmp_path / "openapi.yaml"

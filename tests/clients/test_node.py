@@ -24,13 +24,13 @@ def program(directory: Path, name: str, says: str) -> None:
     path.chmod(0o755)
 
 
-def test_without_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(AssertionError, match=r"need Node 20 or newer,? with npm.*apt install nodejs npm"):
         node.node_packages()
 
 
-def test_an_old_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "node", "v18.20.4")
     program(tmp_path, "npm", "10.7.0")
     monkeypatch.setenv("PATH", str(tmp_path))

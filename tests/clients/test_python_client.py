@@ -41,7 +41,7 @@ FIRST = [["BOEING", 82912, 1630], ["EMBRAER", 66068, 299], ["AIRBUS", 47302, 336
 ROWS = 35
 
 
-def test_it_has_every_operation(python_client: Path) -> None:
+def test_client_has_every_operation(python_client: Path) -> None:
     package = import_module(PACKAGE)
     modules = [module.name for module in pkgutil.walk_packages(package.__path__, f"{PACKAGE}.")]
     for module in modules:
@@ -49,7 +49,7 @@ def test_it_has_every_operation(python_client: Path) -> None:
     assert {module.rpartition(".")[2] for module in modules if module.count(".") == 3} == set(operations())
 
 
-def test_it_and_its_use_are_typed(python_client: Path, tmp_path: Path) -> None:
+def test_client_and_its_use_are_typed(python_client: Path, tmp_path: Path) -> None:
     run = subprocess.run(
         [
             *(sys.executable, "-m", "mypy", "--strict", "--explicit-package-bases", f"--cache-dir={tmp_path}"),
@@ -65,7 +65,7 @@ def test_it_and_its_use_are_typed(python_client: Path, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_a_program_goes_from_a_job_to_its_result(python_client: Path, production: Production) -> None:
+def test_program_from_job_to_result(python_client: Path, production: Production) -> None:
     from tests.clients.python import journey
 
     (api,) = production.apis
@@ -95,7 +95,7 @@ def test_a_program_goes_from_a_job_to_its_result(python_client: Path, production
     assert "manufacturers" in journey.names_of_jobs(client, JobStatus.SUCCEEDED)
 
 
-def test_a_program_posts_rows(python_client: Path, production: Production) -> None:
+def test_program_posts_rows(python_client: Path, production: Production) -> None:
     from tests.clients.python import journey
 
     (api,) = production.apis
@@ -109,7 +109,7 @@ def test_a_program_posts_rows(python_client: Path, production: Production) -> No
     assert journey.posted_rows(client, "clicks") == 2
 
 
-def test_a_program_looks_after_the_service(python_client: Path, production: Production) -> None:
+def test_program_administers_the_service(python_client: Path, production: Production) -> None:
     from tests.clients.python import journey
 
     (api,) = production.apis
@@ -146,12 +146,12 @@ EARLY += LAST
 
 
 @pytest.mark.parametrize("code", EARLY)
-def test_a_problem_comes_typed(code: str, idle: Situation) -> None:
+def test_problems_are_typed(code: str, idle: Situation) -> None:
     check(code, provocations()[code](idle))
 
 
 @pytest.mark.parametrize("code", LATE)
-def test_a_problem_of_a_job_that_ran_comes_typed(code: str, busy: Situation) -> None:
+def test_problems_of_a_finished_job_are_typed(code: str, busy: Situation) -> None:
     check(code, provocations()[code](busy))
 
 

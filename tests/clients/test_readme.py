@@ -41,7 +41,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_python_from_nothing_to_rows(checkout: Path, production: Production) -> None:
+def test_python_from_installation_to_rows(checkout: Path, production: Production) -> None:
     tool, generate, package = readme.block("commands: python client").splitlines()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -72,7 +72,7 @@ def test_python_from_nothing_to_rows(checkout: Path, production: Production) -> 
     assert ast.literal_eval(ran.stdout) == CARRIERS
 
 
-def test_typescript_from_nothing_to_rows(checkout: Path, production: Production) -> None:
+def test_typescript_from_installation_to_rows(checkout: Path, production: Production) -> None:
     (checkout / "node_modules").symlink_to(node_packages(), target_is_directory=True)
     install, generate = readme.block("commands: typescript client").splitlines()
     assert {"openapi-fetch", "openapi-typescript", "typescript"} <= set(install.split())

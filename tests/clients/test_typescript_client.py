@@ -41,7 +41,7 @@ def types(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_program_is_typed(types: Path) -> None:
+def test_program_is_typed(types: Path) -> None:
     assert check_types(types, JOURNEY) == []
 
 
@@ -53,7 +53,7 @@ WRONG = {
 }
 
 
-def test_what_the_service_does_not_know_is_no_program(types: Path, tmp_path: Path) -> None:
+def test_unknown_fields_do_not_compile(types: Path, tmp_path: Path) -> None:
     text = JOURNEY.read_text(encoding="utf-8")
     programs = [tmp_path / f"wrong-{number}.ts" for number in range(len(WRONG))]
     for program, (right, wrong) in zip(programs, WRONG.items(), strict=True):
@@ -63,7 +63,7 @@ def test_what_the_service_does_not_know_is_no_program(types: Path, tmp_path: Pat
     assert {line.partition("(")[0] for line in found} == {program.name for program in programs}, found
 
 
-def test_a_program_goes_from_a_job_to_its_result_and_meets_problems(types: Path, production: Production) -> None:
+def test_program_from_job_to_result_with_problems(types: Path, production: Production) -> None:
     (api,) = production.apis
     shutil.copy(JOURNEY, types)
     run = run_program(types, JOURNEY.name, api.address, production.key(tenant="typescript"))

@@ -51,7 +51,7 @@ def provoked(types: Path, production: Production, codes: Sequence[str]) -> dict[
     return found
 
 
-def test_the_compiler_knows_each_for_a_problem(types: Path) -> None:
+def test_compiler_accepts_each_problem(types: Path) -> None:
     assert check_types(types, PROVOCATIONS) == []
 
 
@@ -62,7 +62,7 @@ def test_every_documented_problem_is_provoked() -> None:
 
 
 @pytest.mark.parametrize("code", [*EARLY, *LATE])
-def test_a_problem_comes_typed(code: str, met: dict[str, Any]) -> None:
+def test_problems_are_typed(code: str, met: dict[str, Any]) -> None:
     answer = met[code]
     assert "failure" not in answer, answer["failure"]
     problem = answer["problem"]

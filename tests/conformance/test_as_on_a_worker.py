@@ -42,7 +42,7 @@ def laboratory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_what_a_worker_would_run_gives_sparks_answer(spark: SparkSession, laboratory: Laboratory, text: str) -> None:
+def test_plans_as_on_a_worker_have_sparks_rows(spark: SparkSession, laboratory: Laboratory, text: str) -> None:
     assert (spark.conf.get("spark.sql.adaptive.enabled"), spark.conf.get("spark.sql.codegen.wholeStage")) == (
         "true",
     ) * 2

@@ -226,7 +226,7 @@ batches = st.tuples(*(st.tuples(queries(kind), ways) for kind in KINDS * 3))
 
 @settings(max_examples=2, phases=[Phase.explicit, Phase.generate])
 @given(batch=batches)
-def test_any_query_means_the_same_when_sides_are_aggregated_first(
+def test_random_queries_are_equivalent_after_eager_aggregation(
     drawn: Tables, batch: tuple[tuple[Json, tuple[str, str]], ...]
 ) -> None:
     assert compare(drawn, batch) > len(batch) / 2
@@ -234,7 +234,7 @@ def test_any_query_means_the_same_when_sides_are_aggregated_first(
 
 @settings(max_examples=1, phases=[Phase.explicit, Phase.generate])
 @given(seed=st.integers(0, 1000))
-def test_sums_of_products_are_those_of_sums(spark: SparkSession, seed: int) -> None:
+def test_sums_of_products_are_exact(spark: SparkSession, seed: int) -> None:
     """Each key is a separate case; all are compared in one job."""
     tables = Tables(spark, PRODUCT_SCHEMA, {side: factors(side, seed, 300) for side in ("l", "r")})
     calls = [call("SUM", product, where) for product, where in SUMS_OF_PRODUCTS]
@@ -294,7 +294,7 @@ def error_of(tables: Tables, query: Json, way: str | None, told: bool) -> str | 
     return caught.value.getCondition()
 
 
-def test_what_the_join_leaves_out_or_cancels_does_not_overflow(spark: SparkSession) -> None:
+def test_rows_that_the_join_drops_do_not_overflow(spark: SparkSession) -> None:
     big = Decimal("9999999999999999.99")
     left = [(1, LARGE, big, 1e308), (2, LARGE, big, None), (2, LARGE, big, math.inf), (1, 5, None, 1.0)]
     left += [(3, -LARGE, -big, 0.0), (3, LARGE, big, 0.0)]
@@ -316,7 +316,7 @@ def test_what_the_join_leaves_out_or_cancels_does_not_overflow(spark: SparkSessi
         ([(1, 2**62), (1, 2**61)], [(1, 1), (1, 1)], "r.b * l.b", "ARITHMETIC_OVERFLOW"),
     ],
 )
-def test_what_does_not_fit_is_the_same_error(
+def test_overflow_is_the_same_error(
     spark: SparkSession, left: Any, right: Any, summed: str, condition: str | None
 ) -> None:
     tables, query = narrow(spark, l=left, r=right), fixed("inner", [], call("SUM", summed))
@@ -348,7 +348,7 @@ def test_products_that_no_row_has_do_not_overflow(spark: SparkSession) -> None:
     ]
 
 
-def test_a_filter_keeps_what_is_computed_above_from_being_evaluated(spark: SparkSession) -> None:
+def test_filter_prevents_evaluation_above_it(spark: SparkSession) -> None:
     left_out = narrow(spark, l=[(0, 1), (5, 2)], r=[(5, 0), (5, 0)])
     query = fixed("inner", [], call("SUM", "10 / l.k"), call("COUNT", None, "10 / l.k > 1"))
     assert all_ways(left_out, query) == [[("4.0", "2")]]
@@ -360,7 +360,7 @@ def test_a_filter_keeps_what_is_computed_above_from_being_evaluated(spark: Spark
 
 
 @pytest.mark.usefixtures("generated")
-def test_a_filter_guards_what_stands_twice_in_generated_code(spark: SparkSession) -> None:
+def test_filter_guards_common_subexpressions_in_generated_code(spark: SparkSession) -> None:
     """Generated code evaluates an expression that occurs twice in the arguments only once, before every FILTER."""
     tables = narrow(spark, l=[(1, 2**62, None, None, 1)], r=[(1, 2**62, None, None, 1)])
     for summed in ("l.b * r.b", "l.b + r.b"):
@@ -368,20 +368,20 @@ def test_a_filter_guards_what_stands_twice_in_generated_code(spark: SparkSession
         assert all_ways(tables, query) == [[("1", None)]]
 
 
-def test_a_range_with_one_bound_unknown_may_be_false(spark: SparkSession) -> None:
+def test_range_with_one_unknown_bound_can_be_false(spark: SparkSession) -> None:
     tables = narrow(spark, l=[(1, 1), (2, 2)], r=[(2, 1)])
     calls = [call("COUNT", "5 BETWEEN r.b AND 3"), call("COUNT", None, "5 NOT BETWEEN r.b AND 3")]
     assert all_ways(tables, fixed("left", ["l.k"], *calls)) == [[("1", "1", "1"), ("2", "1", "1")]]
 
 
-def test_conditions_are_checked_where_spark_checks_them(spark: SparkSession) -> None:
+def test_conditions_are_evaluated_where_spark_evaluates_them(spark: SparkSession) -> None:
     # Conditions move below the join, those above it first; none protects the other from evaluation.
     tables, query = narrow(spark, l=[(7, 0), (1, 2)], r=[(1, 1)]), fixed("inner", ["r.b"], call("COUNT", None))
     unguarded = {**query, "where": "10 / l.b > 1", "joins": [{**query["joins"][0], "residual": "l.b <> 0"}]}
     assert {error_of(tables, unguarded, *way) for way in WRITTEN} == {"DIVIDE_BY_ZERO"}
 
 
-def test_everything_of_nothing(spark: SparkSession) -> None:
+def test_empty_inputs(spark: SparkSession) -> None:
     calls = [call("COUNT", None), call("COUNT", "l.b"), call("SUM", "l.b"), call("AVG", "l.x"), call("MAX", "r.m")]
     queries_ = (fixed("inner", [], *calls, call("SUM", "l.x * r.b")), fixed("inner", ["r.k"], *calls))
     for tables in (narrow(spark, l=[], r=[]), narrow(spark, l=[(1, 1, None, 1.0)], r=[(2, 2)])):

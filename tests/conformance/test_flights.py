@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service.cli.demo.data import land
-from tests.conformance.beside_duckdb import BesideDuckDB, rules_for
 from tests.conformance.combinations import ALL_FORCED, Settings
+from tests.conformance.duckdb_comparison import DuckDBComparison, rules_for
 
 pytestmark = pytest.mark.spark
 
@@ -87,11 +87,11 @@ FORCED = {
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BesideDuckDB]:
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDBComparison]:
     """The landed tables."""
     directory = tmp_path_factory.mktemp("flights")
     land(directory, REPORTS)
-    with BesideDuckDB(spark, directory) as found:
+    with DuckDBComparison(spark, directory) as found:
         yield found
 
 
@@ -105,7 +105,7 @@ SIDE_CHOICES: dict[str, tuple[Settings, int, Mapping[str, Collection[str]]]] = {
 
 @pytest.mark.parametrize("way", SIDE_CHOICES)
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_the_engine_answers_as_duckdb_does(tables: BesideDuckDB, question: str, way: str) -> None:
+def test_engine_agrees_with_duckdb(tables: DuckDBComparison, question: str, way: str) -> None:
     settings, times, by_rule = SIDE_CHOICES[way]
     text = QUESTIONS[question]
     answer = tables.ask(text, text.replace("LEFT ANTI JOIN", "ANTI JOIN"), settings, times=times)
@@ -123,7 +123,7 @@ METHODS: dict[str, tuple[str, Settings]] = {
 
 
 @pytest.mark.parametrize("rule", METHODS)
-def test_other_ways_of_telling_values_apart_answer_as_duckdb_does(tables: BesideDuckDB, rule: str) -> None:
+def test_other_distinct_methods_agree_with_duckdb(tables: DuckDBComparison, rule: str) -> None:
     question, settings = METHODS[rule]
     answer = tables.ask(QUESTIONS[question], QUESTIONS[question], settings, times=TIMES)
     assert answer.rows

@@ -89,9 +89,7 @@ def operators(physical: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_way_is_the_operator_that_was_asked_for_also_under_adaptive_execution(
-    kind: JoinKind, spark: SparkSession
-) -> None:
+def test_each_strategy_has_its_operator_with_adaptive_execution(kind: JoinKind, spark: SparkSession) -> None:
     rows = list(zip(*NASTY, strict=True))
     scans = {"l": frame(spark, "l", rows), "r": frame(spark, "r", rows[2:] + rows[4:])}
     nodes = joins(kind, RESIDUAL if kind in {JoinKind.LEFT, JoinKind.FULL, JoinKind.LEFT_ANTI} else None)
@@ -112,7 +110,7 @@ ROW: st.SearchStrategy[Any] = st.tuples(*(st.sampled_from(values) for values in 
     left=st.lists(ROW, max_size=12),
     right=st.lists(ROW, max_size=12),
 )
-def test_any_rows_come_out_as_from_plain_spark(
+def test_random_rows_are_joined_as_by_plain_spark(
     kind: JoinKind, residual: Scalar | None, left: list[Row], right: list[Row], spark: SparkSession
 ) -> None:
     found, _ = run(joins(kind, residual), {"l": frame(spark, "l", left), "r": frame(spark, "r", right)})
@@ -124,7 +122,7 @@ def shuffles(node: Aggregate | Join, scans: dict[str, DataFrame]) -> int:
     return str(physical).count("Exchange hashpartitioning")
 
 
-def test_a_partitioning_that_is_there_is_used_again(spark: SparkSession) -> None:
+def test_existing_partitioning_is_reused(spark: SparkSession) -> None:
     rows: list[Row] = [(1, 1.0, "a"), (2, 2.0, "b")]
     schemas = {
         alias: spark.createDataFrame(rows, f"`{alias}.k` BIGINT, `{alias}.d` DOUBLE, `{alias}.s` STRING")

@@ -111,41 +111,41 @@ def some(choices: list[Settings], text: str) -> list[Settings]:
 
 
 @pytest.mark.parametrize("text", GROUPED)
-def test_every_combination_of_settings_gives_sparks_answer(laboratory: Laboratory, text: str) -> None:
+def test_every_combination_of_settings_has_sparks_rows(laboratory: Laboratory, text: str) -> None:
     tally = laboratory.check(text, some(all_together(laboratory.choices(text)), text))
     assert tally.wrong == []
     assert tally.unheard == []
 
 
 @pytest.mark.parametrize("text", SHAPES)
-def test_every_setting_by_itself_gives_sparks_answer(laboratory: Laboratory, text: str) -> None:
+def test_every_single_setting_has_sparks_rows(laboratory: Laboratory, text: str) -> None:
     tally = laboratory.check(text, some(alone(laboratory.choices(text)), text))
     assert tally.wrong == []
     assert tally.unheard == []
 
 
-def test_equal_values_are_there_to_be_told_apart_wrongly(spark: SparkSession, laboratory: Laboratory) -> None:
+def test_tables_have_equal_values_with_different_bytes(spark: SparkSession, laboratory: Laboratory) -> None:
     """Otherwise, the queries would prove nothing: zeros of both signs are one value with different bytes."""
     assert not laboratory.fails("SELECT x, sx FROM n")
     calls = (f"COUNT(DISTINCT {value})" for name in ("x", "sx") for value in (name, f"CAST({name} AS STRING)"))
     assert tuple(spark.sql(f"SELECT {', '.join(calls)} FROM n").collect()[0]) == (5, 7, 3, 4)
 
 
-def test_the_split_takes_arrays_and_leaves_fractions_in_them_to_spark(laboratory: Laboratory) -> None:
+def test_split_supports_arrays_without_fractions(laboratory: Laboratory) -> None:
     forced = [{"distinct_method": "split"}]
     for name, fires in {"a": True, "st": True, "deep": True, "x": False, "sx": False, "low": False}.items():
         fired = laboratory.plans(f"SELECT g, COUNT(DISTINCT {name}) FROM n GROUP BY g", forced).fired
         assert ("split_distinct_aggregate" in fired) is fires
 
 
-def test_arrays_are_group_keys_below_joins_too(laboratory: Laboratory) -> None:
+def test_arrays_are_group_keys_below_joins(laboratory: Laboratory) -> None:
     text = "SELECT t.a, t.x, COUNT(*), SUM(u.v) FROM n t JOIN n u ON t.g = u.g GROUP BY t.a, t.x"
     tally = laboratory.check(text, [{"eager_aggregation": "true"}, {"eager_aggregation": "false"}])
     assert tally.wrong == []
     assert "eager_aggregation" in tally.fired
 
 
-def test_results_have_nested_keys_in_every_format(spark: SparkSession, laboratory: Laboratory, root: Path) -> None:
+def test_nested_keys_in_every_result_format(spark: SparkSession, laboratory: Laboratory, root: Path) -> None:
     """The query runs as on a worker, and the API serves its result."""
     text = "SELECT low, a, COUNT(DISTINCT st) AS n FROM n WHERE g = 1 AND v > 1 GROUP BY low, a"
     expected = {repr_of(row) for row in spark.sql(text).collect()}

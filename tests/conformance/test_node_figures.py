@@ -173,7 +173,7 @@ def check(
 
 
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: f"{case[0][:60]} {case[1]}")
-def test_rows_are_those_of_the_node_by_itself(
+def test_measured_rows_are_those_of_the_node_alone(
     spark: SparkSession, tables: dict[str, TableInput], tmp_path: Path, case: tuple[str, dict[str, Any], set[str]]
 ) -> None:
     check(spark, tables, case, tmp_path / "out")
@@ -181,13 +181,13 @@ def test_rows_are_those_of_the_node_by_itself(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", THOROUGH, ids=lambda case: f"{case[0][:60]} {case[1]}")
-def test_rows_of_every_kind_of_plan(
+def test_every_kind_of_plan_has_row_counts(
     spark: SparkSession, tables: dict[str, TableInput], tmp_path: Path, case: tuple[str, dict[str, Any], set[str]]
 ) -> None:
     check(spark, tables, case, tmp_path / "out")
 
 
-def test_operators_know_their_node_their_stages_and_their_size(
+def test_operators_have_node_stages_and_size(
     spark: SparkSession, tables: dict[str, TableInput], tmp_path: Path
 ) -> None:
     ran = run(spark, tables, JOINED, SHUFFLED, tmp_path / "out")

@@ -120,7 +120,7 @@ def tables(spark: SparkSession, texts: Texts) -> dict[str, DataFrame]:
 
 @settings(max_examples=12)
 @given(case=cases)
-def test_the_text_of_any_query(
+def test_text_of_random_queries(
     oracle: Any, texts: Texts, tables: dict[str, DataFrame], case: tuple[Any, Any, str]
 ) -> None:
     query, chosen, known = case
@@ -144,9 +144,7 @@ def test_joins(texts: Texts, tables: dict[str, DataFrame], kind: JoinKind) -> No
         JoinStrategy(JoinShip.REPARTITION),
     ],
 )
-def test_hints_of_a_text_are_those_of_its_plan(
-    texts: Texts, tables: dict[str, DataFrame], strategy: JoinStrategy
-) -> None:
+def test_text_has_the_hints_of_its_plan(texts: Texts, tables: dict[str, DataFrame], strategy: JoinStrategy) -> None:
     join = Join(LEFT, RIGHT, JoinKind.INNER, ON, strategy=strategy)
     assert texts.check(join, tables)
     assert texts.check(Aggregate(join, (Named(column("l.v", STRING), "v"),), (COUNT,)), tables)
@@ -190,7 +188,7 @@ def test_other_operators(texts: Texts, tables: dict[str, DataFrame], node: Node)
 
 
 @pytest.mark.slow
-def test_the_texts_of_golden_plans(spark: SparkSession, texts: Texts) -> None:
+def test_texts_of_golden_plans(spark: SparkSession, texts: Texts) -> None:
     alike = []
     for path in CASES:
         given_, _ = read(path)

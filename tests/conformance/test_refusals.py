@@ -95,7 +95,7 @@ def pointers(query: BoundQuery, settings: JobSettings) -> set[str]:
 
 
 @pytest.mark.parametrize("text", [*QUERIES, *OTHERS])
-def test_what_a_query_cannot_follow_is_refused_and_nothing_else(
+def test_exactly_unsupported_settings_are_refused(
     schemas: dict[str, Schema], every: list[JobSettings], text: str
 ) -> None:
     tables = {name: source.model_dump(mode="json", by_alias=True) for name, source in nasty_tables.AS_PARQUET.items()}

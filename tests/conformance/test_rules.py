@@ -157,7 +157,7 @@ cases = st.one_of(cases_by_cost(), st.tuples(queries(), options, st.sampled_from
 
 @settings(max_examples=40)
 @given(case=cases)
-def test_any_query_means_the_same_after_the_rules(oracle: Any, case: tuple[Json, Json, str]) -> None:
+def test_random_queries_are_equivalent_after_the_rules(oracle: Any, case: tuple[Json, Json, str]) -> None:
     query, chosen, known = case
     oracle.check(query, chosen, KNOWN[known])
 
@@ -169,7 +169,7 @@ FORCED_BY = {
 """For rules that also fire by cost here: the forcing setting, and its value that does not force."""
 
 
-def test_such_queries_make_every_rule_fire(oracle: Any) -> None:
+def test_random_queries_make_every_rule_fire(oracle: Any) -> None:
     fired: Counter[str] = Counter()
     by_cost: Counter[str] = Counter()
 
@@ -212,7 +212,7 @@ EVERY_CALL: dict[str, list[Json]] = {
 @pytest.mark.parametrize("phase", ["AUTO", "ONE_PHASE"])
 @pytest.mark.parametrize("group", [[], ["t.k"]], ids=["global", "by key"])
 @pytest.mark.parametrize("name", list(EVERY_CALL))
-def test_every_call_of_the_algebra_survives_a_split(oracle: Any, name: str, group: list[str], phase: str) -> None:
+def test_every_aggregate_can_be_split(oracle: Any, name: str, group: list[str], phase: str) -> None:
     query = {
         "source": {"kind": "table", "table": "mixed", "alias": "t"},
         "group_by": [{"expression": key, "name": "key"} for key in group],
@@ -223,6 +223,6 @@ def test_every_call_of_the_algebra_survives_a_split(oracle: Any, name: str, grou
     assert [trace.outcome for trace in plan.trace if trace.rule == "split_distinct_aggregate"] == [RuleOutcome.FIRED]
 
 
-def test_every_row_of_the_algebra_is_among_them() -> None:
+def test_every_row_of_the_partial_final_table_is_tested() -> None:
     covered = {(made["function"], made["distinct"]) for made_of in EVERY_CALL.values() for made in made_of}
     assert {(row.function.value, row.distinct) for row in ALGEBRA if row.refusal is None} <= covered

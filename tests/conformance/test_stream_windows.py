@@ -176,7 +176,7 @@ def _watermark(rows: Sequence[Cells]) -> datetime:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUERIES)
-def test_each_closed_window_comes_out_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_each_closed_window_is_emitted_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random, query = Random(f"{SEED} {name}"), QUERIES[name]
     rows = _rows(random)
     files = _files(rows, random, tmp_path / "cuts")
@@ -214,7 +214,7 @@ def test_open_windows_are_updated(spark: SparkSession, tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("output", OutputMode)
-def test_late_rows_are_left_out_and_counted(spark: SparkSession, tmp_path: Path, output: OutputMode) -> None:
+def test_late_rows_are_dropped_and_counted(spark: SparkSession, tmp_path: Path, output: OutputMode) -> None:
     def row(k: str, minute: int) -> Cells:
         at = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
         return (k, 1, 1.0, at, at.replace(tzinfo=None))

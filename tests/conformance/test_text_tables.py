@@ -46,7 +46,7 @@ def laboratory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_every_setting_gives_sparks_answer(laboratory: Laboratory, text: str) -> None:
+def test_every_setting_has_sparks_rows(laboratory: Laboratory, text: str) -> None:
     choices = laboratory.choices(text)
     product = all_together(choices)
     some: list[Settings] = [{}, *Random(text).sample(product, min(_COMBINATIONS, len(product)))]
@@ -55,7 +55,7 @@ def test_every_setting_gives_sparks_answer(laboratory: Laboratory, text: str) ->
     assert tally.unheard == []
 
 
-def test_the_tables_are_what_was_written(spark: SparkSession, laboratory: Laboratory) -> None:
+def test_tables_are_read_as_written(spark: SparkSession, laboratory: Laboratory) -> None:
     """Otherwise, a reader that returns only NULLs would pass."""
     found = spark.sql("SELECT f.k, f.m, f.ts, u.name FROM f JOIN u ON f.g = u.g WHERE f.k = 'ä' AND u.name = 'één'")
     assert [row.k for row in found.collect()] != []

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.conformance.beside_duckdb import BesideDuckDB, rules_for
 from tests.conformance.combinations import ALL_FORCED
+from tests.conformance.duckdb_comparison import DuckDBComparison, rules_for
 from tests.conformance.tpch_workload import QUERIES, accepted, generate, specified
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -39,14 +39,14 @@ FORCED = {
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BesideDuckDB]:
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDBComparison]:
     """The generated tables."""
-    with BesideDuckDB(spark, generate(tmp_path_factory.mktemp("tpch"), SCALE)) as found:
+    with DuckDBComparison(spark, generate(tmp_path_factory.mktemp("tpch"), SCALE)) as found:
         yield found
 
 
 @pytest.mark.parametrize("query", sorted(set().union(*BY_COST.values())))
-def test_the_engine_answers_as_duckdb_does_when_its_tables_are_large(tables: BesideDuckDB, query: str) -> None:
+def test_engine_agrees_with_duckdb_for_large_tables(tables: DuckDBComparison, query: str) -> None:
     answer = tables.ask(accepted(query), specified(query), times=TIMES)
     assert answer.rows
     assert answer.difference is None
@@ -54,7 +54,7 @@ def test_the_engine_answers_as_duckdb_does_when_its_tables_are_large(tables: Bes
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_the_engine_answers_as_duckdb_does_with_every_rewrite_forced(tables: BesideDuckDB, query: str) -> None:
+def test_engine_agrees_with_duckdb_with_all_rewrites_forced(tables: DuckDBComparison, query: str) -> None:
     answer = tables.ask(accepted(query), specified(query), ALL_FORCED, times=TIMES)
     assert answer.rows
     assert answer.difference is None

@@ -64,11 +64,11 @@ def queries(draw: st.DrawFn) -> str:
 
 @settings(max_examples=60)
 @given(sql=queries())
-def test_the_rows_are_those_of_the_whole_union(oracle: Any, sql: str) -> None:
+def test_rows_are_those_of_the_whole_union(oracle: Any, sql: str) -> None:
     oracle.check_sql(sql)
 
 
-def test_such_queries_make_the_rule_fire_and_skip(oracle: Any) -> None:
+def test_random_queries_make_the_rule_fire_and_skip(oracle: Any) -> None:
     found: Counter[RuleOutcome | None] = Counter()
 
     @settings(max_examples=200, database=None)
@@ -83,7 +83,7 @@ def test_such_queries_make_the_rule_fire_and_skip(oracle: Any) -> None:
 
 
 @pytest.mark.parametrize("join", JOINS)
-def test_a_row_that_loses_its_partners_is_left_out(oracle: Any, join: str) -> None:
+def test_row_without_remaining_partners_is_dropped(oracle: Any, join: str) -> None:
     """The condition is true for none of the unmatched rows of the outer join."""
     union = "SELECT g, 'a' AS kind FROM mixed UNION ALL SELECT g, 'b' FROM names"
     plan, rows = oracle.check_sql(f"SELECT t.g, t.kind FROM ({union}) t {join} names n ON t.g = n.g WHERE t.kind = 'b'")
@@ -102,6 +102,6 @@ def test_a_row_that_loses_its_partners_is_left_out(oracle: Any, join: str) -> No
         " UNION ALL SELECT g, da + INTERVAL '1' HOUR FROM mixed) t WHERE t.x = '2013-01-01'",
     ],
 )
-def test_a_column_whose_type_only_spark_knows(oracle: Any, sql: str) -> None:
+def test_column_whose_type_only_spark_knows(oracle: Any, sql: str) -> None:
     _, rows = oracle.check_sql(sql)
     assert rows

@@ -33,7 +33,7 @@ class Answer:
     fired: frozenset[str]
 
 
-class BesideDuckDB:
+class DuckDBComparison:
     """The tables below `root`, each a file `NAME.parquet` or a directory of files. Use it as a context manager."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:

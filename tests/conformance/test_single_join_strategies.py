@@ -112,7 +112,7 @@ def one_join(kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hint_is_followed_or_refused(laboratory: Laboratory, kind: str) -> None:
+def test_hint_is_used_or_refused(laboratory: Laboratory, kind: str) -> None:
     for template in one_join(kind):
         text, random = template.format(""), Random(template)
         asked, refused = [], set()
@@ -135,7 +135,7 @@ def test_a_hint_is_followed_or_refused(laboratory: Laboratory, kind: str) -> Non
 
 
 @pytest.mark.parametrize("template", SEVERAL)
-def test_several_hints_in_one_text_give_sparks_rows(laboratory: Laboratory, template: str) -> None:
+def test_several_hints_in_one_text_have_sparks_rows(laboratory: Laboratory, template: str) -> None:
     text, random = template.format(""), Random(template)
     asked = [
         Asked({"sql": template.format(f"/*+ {hints} */")}, settings, hints)
@@ -179,7 +179,7 @@ def drawn_ways(random: Random) -> Iterator[list[JoinAlgorithm]]:
 
 
 @pytest.mark.parametrize(("template", "kind"), [(text, kind) for text, kinds in TEXTS.items() for kind in kinds])
-def test_each_join_runs_as_it_says_itself(laboratory: Laboratory, template: str, kind: str) -> None:
+def test_each_join_uses_its_own_strategy(laboratory: Laboratory, template: str, kind: str) -> None:
     text = template.format(kind)
     random = Random(text)
     plain = compile_sql(text, laboratory.schemas).query
