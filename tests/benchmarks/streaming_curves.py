@@ -1,15 +1,14 @@
-"""How Evenkeel's streams get on with larger and smaller mini-batches, and with ten times the input.
+"""Measures Evenkeel's streams with larger and smaller mini-batches, and with ten times the input.
 
     python tests/benchmarks/streaming_curves.py [--data DIR] [--cases NAME,…] [--rounds 3] [--json FILE]
         sizes [--sizes 50000,…] [--scale 0.4]
         growth [--scale 0.4] [--times 10]
 
-`sizes`: throughput, what a mini-batch takes, and operations on the state, by rows of a mini-batch. `growth`: processor
-time and wall time a row of an input and of one so many times as long, and the bytes of their checkpoints.
+`sizes`: throughput, duration of a mini-batch, and state operations, by rows of a mini-batch. `growth`: processor time
+and wall time per row for an input and for one that is `--times` as long, and the bytes of their checkpoints.
 
-Each measurement is a process of its own that runs the query twice and counts the second time, its JVM warm; those that
-are compared take turns. The cases are those of `streaming.py`, whose columns and kinds of state are described there.
-Prints Markdown tables, and writes all figures as JSON. A measurement, not a test.
+Each measurement has its own process, which runs the query twice and measures the second run with a warm JVM; compared
+measurements alternate. The cases are those of `streaming.py`. Prints Markdown tables and writes all figures as JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Told = dict[str, Any]
 
 
 def main() -> None:
-    """Measures, prints and writes."""
+    """Measures, prints and writes the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("sizes", "growth"))
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "evenkeel-streaming-benchmark")
@@ -110,7 +109,7 @@ def _growth(arguments: argparse.Namespace) -> tuple[str, Any]:
 def _in_turns(
     case: Case, ways: Mapping[str, tuple[float, dict[str, Any]]], arguments: argparse.Namespace
 ) -> dict[str, list[Told]]:
-    """What each way told, round by round; a way is a scale and a job's settings."""
+    """Returns the output of each variant by round. A variant is a scale and a job's settings."""
     found: dict[str, list[Told]] = {name: [] for name in ways}
     names = list(ways)
     for number in range(arguments.rounds):

@@ -1,4 +1,4 @@
-"""The arithmetic of the batch benchmark."""
+"""Tests of the batch benchmark's arithmetic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.benchmarks.batch_figures import DUCKDB, ENGINE, PLAIN, TUNED, Side, h
         ([[1.0] * 8], 4, 2),
         ([[1.0] * 9], 4, 3),
         ([[10.0, 1.0, 1.0, 1.0]], 2, 10),
-        ([[3.0, 3.0, 2.0, 2.0, 2.0]], 2, 7),  # not the best, 6: longest first
+        ([[3.0, 3.0, 2.0, 2.0, 2.0]], 2, 7),  # not the optimum of 6: longest task first
         ([[4.0, 4.0], [1.0, 2.0]], 2, 6),
         ([[4.0, 4.0], [1.0, 2.0]], 1, 11),
     ],

@@ -1,4 +1,4 @@
-"""The cases of the planning benchmark are what they say: accepted queries of so many joins."""
+"""Tests that the planning benchmark's cases are accepted queries with the stated number of joins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acts on a service for programs in other languages: asked for over HTTP, one after the other."""
+"""An HTTP server with which programs in other languages change the state of the tested service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.clients.acts import Acts
 
 @contextmanager
 def acting(acts: Acts) -> Iterator[str]:
-    """The address at which `POST /ACT`, with the act's argument as the body, is answered with what comes of it."""
+    """Yields an address at which `POST /ACT` runs an act with the body as its argument and returns the result."""
     held = ExitStack()
     known: Mapping[str, Callable[[str], str | None]] = {
         "newcomer": lambda _: acts.newcomer(),
@@ -41,7 +41,7 @@ def acting(acts: Acts) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Suppresses the log."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server, held:
         thread = threading.Thread(target=server.serve_forever)

@@ -1,4 +1,4 @@
-"""Whoever lacks Node is told what to install."""
+"""Tests of the message for a missing or old Node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support import node
 
 @pytest.fixture(autouse=True)
 def unchecked() -> Iterator[None]:
-    """What was found out about this machine's Node is not for these tests, nor the other way round."""
+    """Clears the cached check of Node before and after these tests."""
     node._check_node.cache_clear()
     yield
     node._check_node.cache_clear()

@@ -1,4 +1,4 @@
-"""What the README tells of clients, done as it is written there."""
+"""Tests of the README's client examples, run as written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CARRIERS = [["UA", 58665], ["B6", 54635], ["EV", 54173]]
 
 
 def program(client: str, production: Production) -> str:
-    """The program of the README, for the service of the tests."""
+    """Returns the README's program, adapted to the tests' service."""
     (api,) = production.apis
     text = readme.block(f"program: {client} client")
     assert ADDRESS in text
@@ -35,7 +35,7 @@ def program(client: str, production: Production) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A directory with what commands name."""
+    """A directory with the files that the commands use."""
     for name in ("openapi.yaml", "tests"):
         (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path

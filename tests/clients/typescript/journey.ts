@@ -41,7 +41,7 @@ async function finished(id: string): Promise<Job> {
     );
     if (job.finished) return job;
   }
-  throw new Error(`waited in vain for ${id}`);
+  throw new Error(`timed out waiting for ${id}`);
 }
 
 /** One page. Other formats would come as texts: the compiler asks which it is. */

@@ -66,7 +66,7 @@ async function ran(body: JobSpec, status: string): Promise<string> {
     if (data?.status === status) return id;
     if (data?.finished) throw new Error(`${id} is ${data.status}`);
   }
-  throw new Error(`waited in vain for ${id}`);
+  throw new Error(`timed out waiting for ${id}`);
 }
 
 /** A client whose tenant has a stream. */
