@@ -24,7 +24,7 @@ from rich.table import Table
 
 from service.store.session import Database
 from tests.support.browser import Tab, running_browser
-from tests.support.finished_jobs import add_finished
+from tests.support.lifecycle import add_finished
 from tests.support.service import Service, running_service
 from tests.support.tables import parquet, write_orders
 

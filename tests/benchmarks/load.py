@@ -35,7 +35,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.burst import small_job, write_small
-from tests.support.finished_jobs import add_finished
+from tests.support.lifecycle import add_finished
 from tests.support.machine import machine
 from tests.support.production import Production, running_production, running_servers
 

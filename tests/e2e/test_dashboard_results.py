@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from service.store.session import Database
 from tests.support.browser import Tab
-from tests.support.finished_jobs import add_finished
+from tests.support.lifecycle import add_finished
 from tests.support.service import Service
 from tests.support.tables import parquet
 

@@ -1,4 +1,4 @@
-"""Moves jobs through their states with the functions of the store, as a worker does."""
+"""Stores jobs and moves them through their states with the functions of the store, as a worker does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from sqlalchemy import insert as insert_rows
+from sqlalchemy import select
 
 from service.contract.enums import JobStatus, Mode, Queue
 from service.contract.problems import Problem
@@ -23,6 +25,7 @@ from service.store.tables import JobRow
 TENANT = "default"
 WORKER = "w1"
 LEASE_MS = 30_000
+_ROWS_PER_INSERT = 1_000
 
 AddJob = Callable[..., str]
 """The type of the fixture `add_job`."""
@@ -189,3 +192,30 @@ def beat(database: Database) -> None:
     """Writes a worker's heartbeat."""
     with database.write() as session:
         workers.beat(session, WORKER, database.now(session), "0.1.0")
+
+
+def add_finished(database: Database, like: str, number: int) -> list[str]:
+    """Stores copies of a job as SUCCEEDED jobs, submitted a second apart, and returns their ids."""
+    with database.write() as session:
+        row = session.execute(select(JobRow.__table__).where(JobRow.id == like)).mappings().one()
+        ended = {**row, "status": "SUCCEEDED", "version": 5, "fence": 1, "started_at": row["submitted_at"]}
+        jobs = [
+            {**ended, "id": str(uuid.uuid4()), "submitted_at": at, "finished_at": at + 500, "updated_at": at + 500}
+            for at in (row["submitted_at"] - 1_000 * (number - place) for place in range(number))
+        ]
+        for start in range(0, number, _ROWS_PER_INSERT):
+            session.execute(insert_rows(JobRow), jobs[start : start + _ROWS_PER_INSERT])
+    return [job["id"] for job in jobs]
+
+
+def write_attempts(results: Path, job_id: str, *fences: int) -> None:
+    """Writes a directory with one file for each of these attempts of a job."""
+    for fence in fences:
+        directory = results / job_id / f"attempt-{fence}"
+        directory.mkdir(parents=True)
+        (directory / "part-0.parquet").write_bytes(b"rows")
+
+
+def attempts_left(results: Path) -> list[str]:
+    """Returns the paths in the directories of jobs, relative to `results`."""
+    return sorted(str(path.relative_to(results)) for path in results.glob("*/*"))

@@ -1,4 +1,4 @@
-"""Small tables with known results for end-to-end tests."""
+"""Writes small tables with known results, and finds the files of tables."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
-from service.data.files import TableFiles
+from service.contract.job import TableSource
+from service.contract.problems import SpecError
+from service.data.files import TableFiles, find_table_files
+from service.data.roots import Root
 
 ORDERS = 10_000
 FILES = 4
@@ -77,3 +81,16 @@ ENDLESS = {
 def on_disk(files: TableFiles) -> list[Path]:
     """Returns the local files of a table."""
     return [file for file in files.files if isinstance(file, Path)]
+
+
+def find(path: str, *roots: Root) -> TableFiles:
+    """Returns the files of a table `t` with this path. Raises SpecError."""
+    return find_table_files("t", TableSource.model_validate({"format": "parquet", "path": path}), roots)
+
+
+def refusal(path: str, *roots: Root) -> SpecError:
+    """Returns the error that refuses such a table."""
+    with pytest.raises(SpecError) as caught:
+        find(path, *roots)
+    assert caught.value.issues[0].pointer == "/tables/t/path"
+    return caught.value

@@ -1,8 +1,8 @@
 /**
- * What a program does with the generated types and openapi-fetch: from a job to the pages of its result, and the problems
- * that it runs into, each narrowed to `Problem` by the compiler.
+ * A program with the generated types and openapi-fetch: from a job to the pages of its result, with problems, which the
+ * compiler narrows to `Problem`.
  *
- * Prints what it saw as JSON. Takes the service's address and a key.
+ * Arguments: the service's address and a key. Prints its results as JSON.
  */
 import createClient from "openapi-fetch";
 import type { components, paths } from "./evenkeel";

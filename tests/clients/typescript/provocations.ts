@@ -1,8 +1,8 @@
 /**
- * Each problem that the specification shows, provoked through the generated types and openapi-fetch.
+ * Provokes each documented problem with the generated types and openapi-fetch.
  *
- * Takes the service's address, the address at which things are done to it (see acting.py), the key of whoever runs it,
- * and codes. Prints what was met, by code, as JSON.
+ * Arguments: the service's address, the address of acting.py, the operator's key, and codes. Prints the problems by code
+ * as JSON.
  */
 import createClient, { type Client } from "openapi-fetch";
 import type { components, paths } from "./evenkeel";

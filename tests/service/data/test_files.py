@@ -17,7 +17,7 @@ from service.data.file_io import version_of
 from service.data.files import TableFiles, pointer_of, unreadable
 from service.data.roots import StoreUnavailableError
 from tests.support.privileges import without_privileges
-from tests.support.table_files import find, refusal
+from tests.support.tables import find, refusal
 
 
 @pytest.fixture
