@@ -60,14 +60,14 @@ def main() -> None:
         return
     chosen = arguments.cases.split(",") if arguments.cases else [case.name for case in CASES]
     sys.stdout.write(HEAD)
-    told = []
+    summaries = []
     for case in (case for case in CASES if case.name in chosen):
         sides = measure(case, arguments)
         sys.stdout.write(line(case.about, case.target, sides))
         sys.stdout.flush()
-        told.append({"case": case.name, "about": case.about, "target": case.target, "sides": summary(sides)})
+        summaries.append({"case": case.name, "about": case.about, "target": case.target, "sides": summary(sides)})
         whole = {"machine": machine(), "scale": arguments.scale, "rounds": arguments.rounds, "cold": arguments.cold}
-        whole["cases"] = told
+        whole["cases"] = summaries
         arguments.json.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
     sys.stdout.write(f"\nscale {arguments.scale:g}, medians of {arguments.rounds} rounds; {machine()}\n")
 

@@ -57,8 +57,8 @@ class Side:
     @property
     def hottest_reducing(self) -> float:
         """The longest task after a shuffle, where joins and final aggregates run; 0 without shuffles."""
-        behind = [tasks for tasks, reduces in zip(self.stages, self.reducing, strict=False) if reduces]
-        return hottest(behind)[0]
+        reducing = [tasks for tasks, reduces in zip(self.stages, self.reducing, strict=False) if reduces]
+        return hottest(reducing)[0]
 
 
 def ratio(plain: Side, other: Side) -> float | None:
@@ -68,10 +68,10 @@ def ratio(plain: Side, other: Side) -> float | None:
 
 def summary(sides: Mapping[str, Side]) -> dict[str, object]:
     """Returns a case's figures for the JSON file."""
-    told: dict[str, object] = {}
+    found: dict[str, object] = {}
     for name, side in sides.items():
         longest, times = hottest(side.stages)
-        told[name] = {
+        found[name] = {
             "seconds": list(side.seconds),
             "median_seconds": side.median,
             "trouble": side.trouble,
@@ -84,12 +84,12 @@ def summary(sides: Mapping[str, Side]) -> dict[str, object]:
             "hottest_to_median": times if side.stages else None,
             "makespan_ms": {slots: makespan(side.stages, slots) for slots in SLOTS} if side.stages else None,
         }
-    return told
+    return found
 
 
 HEAD = (
     "| case | to reach | plain Spark | tuned Spark | Evenkeel | ratio | ratio to tuned | DuckDB "
-    "| hottest task: plain | Evenkeel | behind a shuffle: plain | Evenkeel | hottest / median: plain | Evenkeel "
+    "| hottest task: plain | Evenkeel | after a shuffle: plain | Evenkeel | hottest / median: plain | Evenkeel "
     "| 16 slots: plain, Evenkeel | 64 slots | 256 slots | rules |\n"
     "| --- | --- " + "| ---: " * 15 + "| --- |\n"
 )

@@ -57,10 +57,10 @@ def main() -> None:
         cancels = sorted(measure_cancel(service) for _ in range(arguments.cancels))
     sys.stdout.write(
         f"POST to SUCCEEDED, {arguments.rows:,} rows, {arguments.jobs} jobs one after the other\n"
-        f"{told(times)}\n"
+        f"{describe(times)}\n"
         f"the first job of all, sent while Spark starts: {first:.1f} s\n"
         f"cancel to CANCELLED, {arguments.cancels} running jobs one after the other\n"
-        f"{told(cancels)}\n"
+        f"{describe(cancels)}\n"
         f"{machine()}\n"
     )
 
@@ -88,7 +88,7 @@ def measure_cancel(service: Service) -> float:
     return seconds
 
 
-def told(times: list[float]) -> str:
+def describe(times: list[float]) -> str:
     """Describes sorted times."""
     return (
         f"median {statistics.median(times):.2f} s, p90 {p90(times):.2f} s, from {times[0]:.2f} s to {times[-1]:.2f} s"

@@ -83,8 +83,8 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, list[dict[st
             command = [str(arguments.flink / "bin" / "python"), str(_HERE / "streaming_flink.py")]
             for number, name in enumerate(FLINK_SETTINGS):
                 for backend in arguments.backends.split(",") if str(number) in arguments.settings.split(",") else ():
-                    told = {**asked, "settings": FLINK_SETTINGS[name], "backend": backend}
-                    sides.append((f"{name} on {backend}", command, {**told, "checkpoints": f"{scratch}/flink"}))
+                    given = {**asked, "settings": FLINK_SETTINGS[name], "backend": backend}
+                    sides.append((f"{name} on {backend}", command, {**given, "checkpoints": f"{scratch}/flink"}))
         found: dict[str, list[dict[str, Any]]] = {name: [] for name, _, _ in sides}
         for number in range(arguments.rounds):
             for name, command, given in sides[number % len(sides) :] + sides[: number % len(sides)]:
@@ -106,7 +106,7 @@ def _tables(case: Case, data: Path, scale: float) -> dict[str, dict[str, str]]:
 
 def line(case: Case, found: dict[str, list[dict[str, Any]]], rows: int) -> str:
     """Returns a row of the table."""
-    speeds = {name: [rows / told["seconds"][-1] / 1000 for told in rounds] for name, rounds in found.items()}
+    speeds = {name: [rows / measured["seconds"][-1] / 1000 for measured in rounds] for name, rounds in found.items()}
     own = statistics.median(speeds[_EVENKEEL])
     best = _best(speeds, "rocksdb")
     heap = _best(speeds, "hashmap")
@@ -137,8 +137,8 @@ def _ask(command: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:
     done = subprocess.run(
         [*command, json.dumps(given)], check=True, capture_output=True, text=True, timeout=_LIMIT_SECONDS
     )
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measured
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from tests.support.machine import machine
 
 _SIZES = "25000,50000,100000,250000,500000,1000000,2000000"
 
-Told = dict[str, Any]
+Output = dict[str, Any]
 
 
 def main() -> None:
@@ -58,12 +58,12 @@ def main() -> None:
 def _sizes(arguments: argparse.Namespace) -> tuple[str, Any]:
     sizes = [int(size) for size in arguments.sizes.split(",")]
 
-    def measured(case: Case) -> dict[str, list[Told]]:
+    def measured(case: Case) -> dict[str, list[Output]]:
         ways = {str(size): (arguments.scale, {"mini_batch": {"size": size}}) for size in sizes}
         found = _in_turns(case, ways, arguments)
         for size, rounds in found.items():
-            batches = [batch for told in rounds for batch in told["mini_batches"][:-1] or told["mini_batches"]]
-            speeds = [case.rows(arguments.scale) / told["seconds"][-1] / 1000 for told in rounds]
+            batches = [batch for output in rounds for batch in output["mini_batches"][:-1] or output["mini_batches"]]
+            speeds = [case.rows(arguments.scale) / output["seconds"][-1] / 1000 for output in rounds]
             cells = [
                 case.about,
                 f"{int(size):,}",
@@ -80,13 +80,13 @@ def _sizes(arguments: argparse.Namespace) -> tuple[str, Any]:
 
 
 def _growth(arguments: argparse.Namespace) -> tuple[str, Any]:
-    def measured(case: Case) -> dict[str, list[Told]]:
+    def measured(case: Case) -> dict[str, list[Output]]:
         scales = {"once": arguments.scale, "grown": arguments.scale * arguments.times}
         found = _in_turns(case, {name: (scale, {}) for name, scale in scales.items()}, arguments)
         cells = [case.about, found["once"][-1]["shape"]]
         for figure, unit in (("cpu_seconds", "µs"), ("seconds", "µs")):
             per_row = {
-                name: [told[figure][-1] / case.rows(scales[name]) * 1e6 for told in rounds]
+                name: [output[figure][-1] / case.rows(scales[name]) * 1e6 for output in rounds]
                 for name, rounds in found.items()
             }
             medians = {name: statistics.median(rounds) for name, rounds in per_row.items()}
@@ -108,9 +108,9 @@ def _growth(arguments: argparse.Namespace) -> tuple[str, Any]:
 
 def _in_turns(
     case: Case, ways: Mapping[str, tuple[float, dict[str, Any]]], arguments: argparse.Namespace
-) -> dict[str, list[Told]]:
+) -> dict[str, list[Output]]:
     """Returns the output of each variant by round. A variant is a scale and a job's settings."""
-    found: dict[str, list[Told]] = {name: [] for name in ways}
+    found: dict[str, list[Output]] = {name: [] for name in ways}
     names = list(ways)
     for number in range(arguments.rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:

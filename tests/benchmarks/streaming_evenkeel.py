@@ -89,14 +89,14 @@ def main() -> None:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     session = _session(asked, work)
-    told: dict[str, Any] = {"seconds": [], "cpu_seconds": []}
+    measured: dict[str, Any] = {"seconds": [], "cpu_seconds": []}
     for number in range(asked.get("rounds", 2)):
         root = work / f"round-{number}"
         used = _cpu_seconds()
-        told |= _run(session, asked, root, told["seconds"])
-        told["cpu_seconds"].append(round(_cpu_seconds() - used, 2))
+        measured |= _run(session, asked, root, measured["seconds"])
+        measured["cpu_seconds"].append(round(_cpu_seconds() - used, 2))
         shutil.rmtree(root)
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(measured) + "\n")
     session.stop()
 
 
@@ -151,7 +151,7 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
     if error is not None:
         raise error
     batches = [measures_of(one, planned.reads) for one in running.progress(None)]
-    told: dict[str, Any] = {
+    measured: dict[str, Any] = {
         "shape": planned.plan.shape.value,
         "reason": planned.plan.reason,
         "checkpoint_bytes": sum(path.stat().st_size for path in (root / "checkpoint").rglob("*") if path.is_file()),
@@ -166,9 +166,9 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
     }
     if isinstance(sink, ManagedSink):
         begun = time.perf_counter()
-        told["result_rows"] = open_stream_result(root / "result").files.rows
-        told["read_seconds"] = round(time.perf_counter() - begun, 3)
-    return told
+        measured["result_rows"] = open_stream_result(root / "result").files.rows
+        measured["read_seconds"] = round(time.perf_counter() - begun, 3)
+    return measured
 
 
 def _sink(kind: str, planned: PlannedStream, root: Path) -> Sink:

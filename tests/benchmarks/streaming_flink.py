@@ -83,17 +83,17 @@ def main() -> None:
     # The process that PyFlink starts for the JVM reads this.
     os.environ["JVM_ARGS"] = f"{os.environ.get('JVM_ARGS', '')} {asked.get('heap', HEAP)}".strip()
     environment = _environment(asked, root)
-    told: dict[str, Any] = {"seconds": [], "cpu_seconds": []}
+    measured: dict[str, Any] = {"seconds": [], "cpu_seconds": []}
     for _ in range(asked.get("rounds", 1)):
         checkpoints = Checkpoints(root)
         used = _cpu_seconds()
         with checkpoints.watched():
-            told["seconds"].append(_run(environment, asked["sql"]))
-        told["cpu_seconds"].append(round(_cpu_seconds() - used, 2))
-        told["checkpoint_bytes"] = checkpoints.newest_bytes
+            measured["seconds"].append(_run(environment, asked["sql"]))
+        measured["cpu_seconds"].append(round(_cpu_seconds() - used, 2))
+        measured["checkpoint_bytes"] = checkpoints.newest_bytes
         for left in root.iterdir():
             shutil.rmtree(left, ignore_errors=True)
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(measured) + "\n")
 
 
 def _environment(asked: dict[str, Any], root: Path) -> Any:

@@ -44,11 +44,11 @@ def test_unfinished_sides_are_marked() -> None:
         ),
         DUCKDB: Side([1.0]),
     }
-    told = line("both hot", "< 30 s", sides)
-    assert told.startswith(
+    row = line("both hot", "< 30 s", sides)
+    assert row.startswith(
         "| both hot | < 30 s | not in 60 s | 3.00 s | 2.00 s |  | 1.50x | 1.00 s | - | 0.30 s | - | 0.20 s |"
     )
-    assert told.endswith("| -, 0.50 s | -, 0.50 s | -, 0.50 s | eager_aggregation |\n")
+    assert row.endswith("| -, 0.50 s | -, 0.50 s | -, 0.50 s | eager_aggregation |\n")
     assert summary(sides)[ENGINE] == {
         "seconds": [2.0],
         "median_seconds": 2.0,

@@ -62,7 +62,7 @@ def main() -> None:
     sys.stdout.write(_HEAD)
     for workers in map(int, arguments.workers.split(",")):
         found = measure(arguments.jobs, workers, arguments.concurrency, embedded=arguments.embedded)
-        sys.stdout.write(f"| {name} | {workers} | {told(found)} |\n")
+        sys.stdout.write(f"| {name} | {workers} | {cells(found)} |\n")
         sys.stdout.flush()
     sys.stdout.write(f"\n{arguments.jobs} jobs, {arguments.concurrency} at once in a worker, local[1]; {machine()}\n")
 
@@ -101,7 +101,7 @@ def burst(production: Production, jobs: int) -> Figures:
     )
 
 
-def told(found: Figures) -> str:
+def cells(found: Figures) -> str:
     """Returns the cells of the table."""
     waited, ran = found.waited, found.ran
     times = (statistics.median(waited), p90(waited), waited[-1], statistics.median(ran), p90(ran))

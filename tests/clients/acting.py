@@ -31,10 +31,10 @@ def acting(acts: Acts) -> Iterator[str]:
         def do_POST(self) -> None:
             argument = self.rfile.read(int(self.headers["Content-Length"])).decode()
             try:
-                told, status = known[self.path[1:]](argument) or "", 200
+                result, status = known[self.path[1:]](argument) or "", 200
             except Exception as error:  # noqa: BLE001 - whoever asked is to fail of it
-                told, status = f"{type(error).__name__}: {error}", 500
-            body = told.encode()
+                result, status = f"{type(error).__name__}: {error}", 500
+            body = result.encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

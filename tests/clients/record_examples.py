@@ -219,10 +219,10 @@ def record_problems(idle: Production, busy: Production) -> dict[str, dict[str, A
 
 def _without(texts: Mapping[str, str], value: Any) -> Any:
     """Replaces data about this machine in all keys and texts."""
-    told = json.dumps(value, ensure_ascii=False)
+    text_of_value = json.dumps(value, ensure_ascii=False)
     for text, replacement in texts.items():
-        told = told.replace(text, replacement)
-    return json.loads(told)
+        text_of_value = text_of_value.replace(text, replacement)
+    return json.loads(text_of_value)
 
 
 def write(name: str, value: Any) -> None:

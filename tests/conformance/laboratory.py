@@ -92,11 +92,11 @@ class Asked:
 
     job: Mapping[str, Any]
     settings: Settings
-    told: str = ""
+    description: str = ""
     says: Settings = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.told}{dict(self.settings)}"
+        return f"{self.description}{dict(self.settings)}"
 
 
 @dataclass
@@ -188,12 +188,12 @@ class Laboratory:
         plans = self._plans(text, asked, tally)
         tally.plans = len(plans)
         scans = self._scans(plans)
-        frames = {told: lower(plan, scans) for plan, told in plans.items()}
+        frames = {description: lower(plan, scans) for plan, description in plans.items()}
         expected = self._spark.sql(in_spark(text))
         types = [column.dataType for column in expected.schema]
-        for told, frame in frames.items():
+        for description, frame in frames.items():
             if [column.dataType for column in frame.schema] != types:
-                tally.wrong.append(f"{told}: the columns are {frame.schema.simpleString()}")
+                tally.wrong.append(f"{description}: the columns are {frame.schema.simpleString()}")
         if not tally.wrong:
             tally.wrong += self._compare(expected, frames)
         return tally
@@ -299,7 +299,7 @@ def magnified(known: Statistics, times: int = _MAGNIFIED) -> Statistics:
 
 
 def _differences(expected: DataFrame, frames: Mapping[str, DataFrame]) -> list[str]:
-    told, found = list(frames), list(frames.values())
+    names, found = list(frames), list(frames.values())
     try:
         first, *rows = _together([expected, *found[:_AT_ONCE]])
         for start in range(_AT_ONCE, len(found), _AT_ONCE):
@@ -307,7 +307,7 @@ def _differences(expected: DataFrame, frames: Mapping[str, DataFrame]) -> list[s
     except (PySparkException, Py4JJavaError):
         # PySpark raises the latter for an error in a subquery.
         return _different_ends(expected, frames)
-    wrong = ((name, difference(first, got)) for name, got in zip(told, rows, strict=True))
+    wrong = ((name, difference(first, got)) for name, got in zip(names, rows, strict=True))
     return [f"{name}: {how}" for name, how in wrong if how]
 
 
@@ -325,13 +325,13 @@ def _different_ends(expected: DataFrame, frames: Mapping[str, DataFrame]) -> lis
     """Compares the frames one by one, because one of them fails."""
     wanted = _end(expected)
     wrong = []
-    for told, frame in frames.items():
+    for description, frame in frames.items():
         got = _end(frame)
         if isinstance(wanted, str) or isinstance(got, str):
             how = None if wanted == got else f"{got if isinstance(got, str) else 'rows'} instead of {wanted!r:.200}"
         else:
             how = difference(wanted, got)
-        wrong += [f"{told}: {how}"] if how else []
+        wrong += [f"{description}: {how}"] if how else []
     return wrong
 
 

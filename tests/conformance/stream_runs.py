@@ -75,13 +75,13 @@ class Kept:
         names = [column.name for column in self.columns]
         seen = set()
         for path in staged.files:
-            for told in pq.read_table(path).to_pylist():
+            for row in pq.read_table(path).to_pylist():
                 identity = self.identity if self.identity is not None else self.keys
-                key = len(self.rows) if identity is None else tuple(repr(told[name]) for name in identity)
-                assert key not in seen, f"two rows of one group in a mini-batch: {told}"
+                key = len(self.rows) if identity is None else tuple(repr(row[name]) for name in identity)
+                assert key not in seen, f"two rows of one group in a mini-batch: {row}"
                 seen.add(key)
-                self.parts[key] = told
-                self.rows[key] = tuple(_as_spark_has_it(told[name]) for name in names[: len(self.output)])
+                self.parts[key] = row
+                self.rows[key] = tuple(_as_spark_has_it(row[name]) for name in names[: len(self.output)])
         self.newest = batch_id
         return None
 

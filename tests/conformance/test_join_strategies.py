@@ -61,10 +61,10 @@ def joins(kind: JoinKind, residual: Scalar | None = None) -> dict[JoinAlgorithm 
     """Returns the join with every strategy, and as Spark would run it."""
     plain = Join(LEFT, RIGHT, kind, KEYS, residual)
     ways = possible_algorithms(plain, JoinShip.AUTO, JoinLocal.AUTO)
-    told: dict[JoinAlgorithm | None, Join] = {
+    forced: dict[JoinAlgorithm | None, Join] = {
         way: Join(LEFT, RIGHT, kind, KEYS, residual, strategy=JoinStrategy(*way.pair)) for way in ways
     }
-    return {None: plain, **told}
+    return {None: plain, **forced}
 
 
 def run(

@@ -158,18 +158,18 @@ def check(
     case: tuple[str, dict[str, Any], set[str]],
     to: Path,
 ) -> None:
-    sql, settings, must_be_told = case
+    sql, settings, must_have_rows = case
     ran = run(spark, tables, sql, settings, to)
-    assert ran.report.operators, "the operators are told whatever is known of the nodes"
+    assert ran.report.operators, "operators must have metrics even if nodes have none"
     figures, nodes, rows = ran.figures(), ran.nodes(), counted(spark, ran)
-    told = {number: found.rows for number, found in figures.items() if found.rows is not None}
-    for number, found in told.items():
+    measured = {number: found.rows for number, found in figures.items() if found.rows is not None}
+    for number, found in measured.items():
         if isinstance(nodes[number], Scan):
             assert found <= rows[number]
         else:
             assert found == rows[number], (number, nodes[number])
-    assert must_be_told <= {type(nodes[number]).__name__ for number in told}
-    assert told[max(nodes)] == rows[max(nodes)], "the result's rows are always known"
+    assert must_have_rows <= {type(nodes[number]).__name__ for number in measured}
+    assert measured[max(nodes)] == rows[max(nodes)], "the result's rows are always known"
 
 
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: f"{case[0][:60]} {case[1]}")

@@ -120,17 +120,17 @@ def test_hint_is_used_or_refused(laboratory: Laboratory, kind: str) -> None:
             ship, local = HINTS[hint]["tu".index(table)].split()
             hinted = {"sql": template.format(f"/*+ {hint}({table}) */")}
             says = {"join.ship": ship, "join.local": local}
-            told = f"{hint}({table}) "
-            asked.append(Asked(hinted, {}, told, says))
+            described = f"{hint}({table}) "
+            asked.append(Asked(hinted, {}, described, says))
             if not allows_way(kind, ship, local):
                 refused.add(str(asked[-1]))
             elif hint in {"BROADCAST", "SHUFFLE_HASH", "SHUFFLE_MERGE"}:
                 # The settings ask for another strategy.
-                asked.append(Asked(hinted, drawn_settings(laboratory, text, random), told, says))
+                asked.append(Asked(hinted, drawn_settings(laboratory, text, random), described, says))
         tally = laboratory.check_asked(text, asked)
         assert tally.wrong == []
         assert tally.unheard == []
-        assert {told for told in tally.refused if told.endswith(" {}")} == refused
+        assert {described for described in tally.refused if described.endswith(" {}")} == refused
         assert "join_strategy" in tally.fired
 
 
@@ -160,13 +160,13 @@ def tell_joins(query: dict[str, Any], ways: Iterator[JoinAlgorithm]) -> tuple[st
     """Sets a strategy for each join of `query`. Returns the strategies, and whether every join supports its
     strategy.
     """
-    told, can_all = [], True
+    described, can_all = [], True
     for join, (ship, local, skew) in zip(joins_of(query), ways, strict=False):
         join.update(ship=ship, local=local, skew=skew)
         kind = join["kind"].upper().replace("_", " ")
         can_all &= allows_way(kind, ship, local) and allows_skew(kind, ship, local, skew)
-        told.append(f"{kind} {ship} {local} {skew}")
-    return "; ".join(told), can_all
+        described.append(f"{kind} {ship} {local} {skew}")
+    return "; ".join(described), can_all
 
 
 def drawn_ways(random: Random) -> Iterator[list[JoinAlgorithm]]:
@@ -186,16 +186,16 @@ def test_each_join_uses_its_own_strategy(laboratory: Laboratory, template: str, 
     asked, refused = [], set()
     for ways in drawn_ways(random):
         query = plain.model_dump(mode="json")
-        told, can_all = tell_joins(query, iter(ways))
-        asked.append(Asked({"query": query}, {}, told))
+        described, can_all = tell_joins(query, iter(ways))
+        asked.append(Asked({"query": query}, {}, described))
         if not can_all:
             refused.add(str(asked[-1]))
         elif random.random() < 0.5:
-            asked.append(Asked({"query": query}, drawn_settings(laboratory, text, random), f"{told} under "))
+            asked.append(Asked({"query": query}, drawn_settings(laboratory, text, random), f"{described} under "))
         if len(asked) - len(refused) >= _DRAWN:
             break
     tally = laboratory.check_asked(text, asked)
     assert tally.wrong == []
-    assert {told for told in tally.refused if " under " not in told} == refused
+    assert {described for described in tally.refused if " under " not in described} == refused
     assert refused
     assert tally.fired >= {"join_strategy", "skewed_join"}

@@ -52,10 +52,10 @@ def test_api_runs_without_pyspark(tmp_path: Path) -> None:
         # The client commands need nothing else.
         ask = {**environment, "EVENKEEL_URL": address}
         for command in (("whoami",), ("jobs",), ("workers",), ("keys", "list")):
-            told = subprocess.run(
+            done = subprocess.run(
                 [evenkeel, *command, "--json"], env=ask, cwd=tmp_path, capture_output=True, timeout=60, check=True
             )
-            json.loads(told.stdout)
+            json.loads(done.stdout)
         refused = subprocess.run(
             [evenkeel, "submit", "--sql", "SELECT 1 AS a FROM t", "--table", "t=nowhere.csv"],
             env=ask,

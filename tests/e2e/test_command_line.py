@@ -145,7 +145,7 @@ def test_refused_job_shows_the_position_of_the_error(evenkeel: CommandLine) -> N
 
 def test_job_is_followed_and_cancelled(evenkeel: CommandLine) -> None:
     waiting = evenkeel.start("submit", "-", "--wait", "--json", text=json.dumps(ENDLESS))
-    wait_for("the job to run", lambda: "RUNNING" in waiting.told, SECONDS)
+    wait_for("the job to run", lambda: "RUNNING" in waiting.error_output, SECONDS)
     (job,) = evenkeel.run("jobs", "--status", "RUNNING", "--name", "endless", "--json").document["jobs"]
     following = evenkeel.start("events", job["id"], "--follow", "--json")
     assert evenkeel.run("cancel", job["id"]).code == 0
@@ -167,7 +167,7 @@ def test_a_job_that_takes_too_long(evenkeel: CommandLine) -> None:
 
 def test_interruption_continues_or_cancels_the_job(evenkeel: CommandLine) -> None:
     waiting = evenkeel.start("submit", "-", "--wait", text=json.dumps(ENDLESS))
-    wait_for("the job to run", lambda: "RUNNING" in waiting.told, SECONDS)
+    wait_for("the job to run", lambda: "RUNNING" in waiting.error_output, SECONDS)
     waiting.process.send_signal(signal.SIGINT)
     done = waiting.done()
     job_id = done.stdout.strip()
@@ -175,21 +175,21 @@ def test_interruption_continues_or_cancels_the_job(evenkeel: CommandLine) -> Non
     assert f"evenkeel cancel {job_id}" in done.stderr
     assert evenkeel.run("job", job_id, "--json").document["status"] == "RUNNING"
     again = evenkeel.start("job", job_id, "--wait", "--cancel-on-interrupt")
-    wait_for("the job to be shown", lambda: "RUNNING" in again.told, SECONDS)
+    wait_for("the job to be shown", lambda: "RUNNING" in again.error_output, SECONDS)
     again.process.send_signal(signal.SIGTERM)
     assert again.done().code == 5
 
 
 def test_permissions_of_keys(evenkeel: CommandLine, production: Production) -> None:
-    stranger = CommandLine(evenkeel.directory, evenkeel.url)
-    assert stranger.run("jobs").code == 9
+    anonymous = CommandLine(evenkeel.directory, evenkeel.url)
+    assert anonymous.run("jobs").code == 9
     reader = evenkeel.run("keys", "create", "reader", "--scope", "read")
     (evenkeel.directory / "key").write_text(reader.stdout)
-    assert stranger.run("jobs", "--key-file", "key").code == 0
-    refused = stranger.run("submit", "--sql", PER_USER, *ORDERS, "--key-file", "key")
+    assert anonymous.run("jobs", "--key-file", "key").code == 0
+    refused = anonymous.run("submit", "--sql", PER_USER, *ORDERS, "--key-file", "key")
     assert (refused.code, "[missing_scope]" in refused.stderr) == (9, True)
     assert evenkeel.run("keys", "revoke", reader.stdout.strip()).code == 0
-    wait_for("the key to be refused", lambda: stranger.run("whoami", "--key-file", "key").code == 9)
+    wait_for("the key to be refused", lambda: anonymous.run("whoami", "--key-file", "key").code == 9)
 
 
 def test_keys_are_counted_exactly_on_request(evenkeel: CommandLine) -> None:
@@ -231,13 +231,13 @@ def test_progress_bar_on_a_terminal_of_80_columns(evenkeel: CommandLine) -> None
 )
 def test_commands_survive_a_killed_api(evenkeel: CommandLine, production: Production) -> None:
     waiting = evenkeel.start("submit", "-", "--wait", "--json", text=json.dumps(ENDLESS))
-    wait_for("the job to run", lambda: "RUNNING" in waiting.told, SECONDS)
+    wait_for("the job to run", lambda: "RUNNING" in waiting.error_output, SECONDS)
     (job,) = evenkeel.run("jobs", "--status", "RUNNING", "--name", "endless", "--json").document["jobs"]
     following = evenkeel.start("events", job["id"], "--follow", "--json")
-    wait_for("the first events", lambda: "RUNNING" in following.written, SECONDS)
+    wait_for("the first events", lambda: "RUNNING" in following.output_text, SECONDS)
     part = production.apis[0].part
     production.kill(part)
-    wait_for("both to notice", lambda: "again" in waiting.told and "again" in following.told, SECONDS)
+    wait_for("both to notice", lambda: "again" in waiting.error_output and "again" in following.error_output, SECONDS)
     # A new command fails soon.
     assert evenkeel.run("whoami").code == 10
     production.start_again(part)

@@ -172,8 +172,8 @@ def counted(production: Production) -> Follower:
 def joined(production: Production) -> tuple[Follower, Callable[[], dict[int, set[int]]]]:
     """A job that appends each row with its version to files, and a function that returns each mini-batch's versions."""
     table = ChangingTable(production.data / "lines", "csv", KEYS, SEED + 1)
-    told = {"format": "csv", "path": "lines/", "schema": "k STRING, version BIGINT"}
-    job, kept = submitted(production, "joined", told, sql=EACH, sink={"kind": "parquet", "path": "rows"})
+    source = {"format": "csv", "path": "lines/", "schema": "k STRING, version BIGINT"}
+    job, kept = submitted(production, "joined", source, sql=EACH, sink={"kind": "parquet", "path": "rows"})
     directory = production.directory / "sinks" / "rows"
 
     def parts() -> dict[int, list[tuple[int, int]]]:
@@ -230,7 +230,7 @@ def test_each_row_is_joined_with_one_version_despite_kills(production: Productio
             strike()
         killer.wait_for_the_last()
     # For the analysis of a failure.
-    _log.warning("seed %s: %s", SEED, "; ".join(killer.told))
+    _log.warning("seed %s: %s", SEED, "; ".join(killer.kills))
     changes = [(follower.table.version, round(follower.table.longest, 2)) for follower in all_of]
     _log.warning("%s rows, %s changes and seconds of the longest", len(numbered.made), changes)
 
@@ -240,12 +240,12 @@ def test_each_row_is_joined_with_one_version_despite_kills(production: Productio
         follower.wait_until_joined(len(numbered.made) - 1)
         follower.job.stop()
         check_rows(follower, numbered)
-    check_told(by_version, api)
+    check_reported_versions(by_version, api)
 
-    told, versions = check_told(by_row, api), versions_of_batches()
+    reported, versions = check_reported_versions(by_row, api), versions_of_batches()
     assert all(len(of_batch) == 1 for of_batch in versions.values()), versions
     # The reported version of a mini-batch is that of its rows, also for a repeated mini-batch.
-    pairs = {(told[number], *of_batch) for number, of_batch in versions.items() if number in told}
+    pairs = {(reported[number], *of_batch) for number, of_batch in versions.items() if number in reported}
     assert len({number for number, _ in pairs}) == len(pairs) > 2, pairs
     (followed,) = api.http.get(f"/v1/jobs/{by_row.job.id}/stream").json()["followed"]
     newest = by_row.table.version
@@ -282,18 +282,18 @@ def check_rows(follower: Follower, numbered: Numbered) -> None:
         assert versions[bisect_right(lows, first) - 1] >= newest, (first, newest, found)
 
 
-def check_told(follower: Follower, api: Api) -> dict[int, int]:
+def check_reported_versions(follower: Follower, api: Api) -> dict[int, int]:
     """Returns the version of each mini-batch as reported by the API, after checking that versions never decrease."""
-    path, told, cursor = f"/v1/jobs/{follower.job.id}/batches", {}, ""
+    path, reported, cursor = f"/v1/jobs/{follower.job.id}/batches", {}, ""
     while True:
         page = api.http.get(path, params={"page_size": 200, "cursor": cursor}).json()
         for batch in page["batches"]:
             # A mini-batch is measured after its end, so its metrics can be lost with the worker.
             if (batch["metrics"] or {}).get("versions"):
-                told[int(batch["batch_id"])] = int(batch["metrics"]["versions"]["d"])
+                reported[int(batch["batch_id"])] = int(batch["metrics"]["versions"]["d"])
         cursor = page["next_cursor"]
         if not cursor:
             break
-    in_order = [told[number] for number in sorted(told)]
-    assert in_order == sorted(in_order), told
-    return told
+    in_order = [reported[number] for number in sorted(reported)]
+    assert in_order == sorted(in_order), reported
+    return reported

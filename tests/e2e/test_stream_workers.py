@@ -100,7 +100,7 @@ def at_it(workers: Fleet, job: StreamJob) -> tuple[int, subprocess.Popen[bytes]]
 
 def times(workers: Fleet, job: StreamJob, *events: str) -> int:
     """Counts these events of the job in the workers' logs."""
-    return sum(line["event"] in events and line.get("job_id") == job.id for line in workers.told())
+    return sum(line["event"] in events and line.get("job_id") == job.id for line in workers.log_events())
 
 
 def times_let_go(workers: Fleet, job: StreamJob) -> int:

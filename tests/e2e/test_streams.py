@@ -153,7 +153,7 @@ def survive(
             strike()
         killer.wait_for_the_last()
     # For the analysis of a failure.
-    _log.warning("seed %s: %s", SEED, "; ".join(killer.told))
+    _log.warning("seed %s: %s", SEED, "; ".join(killer.kills))
     _log.warning(
         "%s posts, %s again, %s mini-batches", feeder.batches, feeder.repeats, [job.committed() for job in jobs]
     )
@@ -261,8 +261,8 @@ def test_stream_continues_after_a_full_restart(production: Production) -> None:
     job.wait(JobStatus.STOPPED)
     assert watched.read() == watched.expected()
     # The backlog is right after any kill.
-    behind = api.http.get(f"/v1/jobs/{job.id}/stream").json()["backlog"]["tables"]["t"]
-    assert behind == {"files": 0, "rows": 0, "bytes": 0, "oldest_seconds": None}
+    backlog = api.http.get(f"/v1/jobs/{job.id}/stream").json()["backlog"]["tables"]["t"]
+    assert backlog == {"files": 0, "rows": 0, "bytes": 0, "oldest_seconds": None}
     # A mini-batch is measured after its end; metrics lost with a worker are reported as missing.
     found = api.http.get(f"/v1/jobs/{job.id}/stream").json()
     assert found["rows_in"] <= len(feeder.posted.rows)

@@ -119,8 +119,10 @@ def assert_ended_once(production: Production, expected: Mapping[str, Sequence[tu
     attempts, events = defaultdict(list), defaultdict(list)
     for job_id, status in production.all(select(AttemptRow.job_id, AttemptRow.status).order_by(AttemptRow.fence)):
         attempts[job_id].append(status)
-    told = select(JobEventRow.job_id, JobEventRow.data).where(JobEventRow.type == "status").order_by(JobEventRow.id)
-    for job_id, data in production.all(told):
+    status_events = (
+        select(JobEventRow.job_id, JobEventRow.data).where(JobEventRow.type == "status").order_by(JobEventRow.id)
+    )
+    for job_id, data in production.all(status_events):
         events[job_id].append(data["status"])
     for job_id, rows in expected.items():
         status, fence, error = jobs[job_id]

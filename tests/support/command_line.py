@@ -42,12 +42,12 @@ class Running:
     errors: Path
 
     @property
-    def written(self) -> str:
+    def output_text(self) -> str:
         """The standard output so far."""
         return self.output.read_text()
 
     @property
-    def told(self) -> str:
+    def error_output(self) -> str:
         """The standard error so far."""
         return self.errors.read_text()
 
@@ -57,8 +57,8 @@ class Running:
             code = self.process.wait(SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise AssertionError(f"the command did not end:\n{self.told}") from None
-        return Done(code, self.written, self.told)
+            raise AssertionError(f"the command did not end:\n{self.error_output}") from None
+        return Done(code, self.output_text, self.error_output)
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ class Strikes:
         self._random = random.Random(seed)
         self._turn = 0
         self._struck = dict.fromkeys((job.id for job in jobs), 0)
-        self.told: list[str] = []
+        self.kills: list[str] = []
         """Descriptions of the kills."""
 
     def kill_worker(self) -> None:
@@ -274,7 +274,7 @@ class Strikes:
             return self._wait_for_moment(what)
         self._turn += 1
         self._struck[job.id] = row.fence
-        self.told.append(f"{what} of attempt {row.fence} of {job.name} {delay:.2f} s after it had {moment.value}")
+        self.kills.append(f"{what} of attempt {row.fence} of {job.name} {delay:.2f} s after it had {moment.value}")
         return part
 
     def _catch(self, instant: Instant, what: str) -> tuple[Part, psutil.Process, int]:
@@ -294,7 +294,7 @@ class Strikes:
 
         part, jvm, fence = job.wait_for(f"an instant to kill: {instant.what}", look)
         self._struck[job.id] = fence
-        self.told.append(f"{what} of attempt {fence} of {job.name} as {instant.what} {instant.number()}")
+        self.kills.append(f"{what} of attempt {fence} of {job.name} as {instant.what} {instant.number()}")
         instant.meanwhile()
         return part, jvm, fence
 

@@ -52,14 +52,14 @@ def server_context(issued: trustme.LeafCert, clients: trustme.CA | None = None) 
 
 
 class TlsFront(socketserver.ThreadingTCPServer):
-    """A proxy on loopback that terminates TLS and connects to the port `behind`. A new `context` applies to new
+    """A proxy on loopback that terminates TLS and connects to the port `server_port`. A new `context` applies to new
     connections."""
 
     daemon_threads = True
 
-    def __init__(self, behind: int, context: ssl.SSLContext) -> None:
+    def __init__(self, server_port: int, context: ssl.SSLContext) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
-        self.behind = behind
+        self.server_port = server_port
         self.context = context
         self.heard = b""
         """The decrypted bytes of all clients."""
@@ -86,7 +86,7 @@ class _Connection(socketserver.BaseRequestHandler):
             self.server.refused += 1
             _leave_last_word(client)
             return
-        with suppress(OSError), client, socket.create_connection(("127.0.0.1", self.server.behind)) as server:
+        with suppress(OSError), client, socket.create_connection(("127.0.0.1", self.server.server_port)) as server:
             pass_on(client, server, self._hear)
 
     def _hear(self, chunk: bytes) -> None:

@@ -131,15 +131,15 @@ class Fleet:
         """Returns the log of a worker."""
         return self._log(self._workers.index(worker)).read_text()
 
-    def told(self) -> Iterator[dict[str, Any]]:
+    def log_events(self) -> Iterator[dict[str, Any]]:
         """Yields the events in the workers' logs."""
         for log in sorted(self._directory.glob("*.log")):
             for line in log.read_text().splitlines():
                 # Spark and Celery write other lines.
                 with suppress(ValueError):
-                    told = json.loads(line)
-                    if isinstance(told, dict) and "event" in told:
-                        yield told
+                    entry = json.loads(line)
+                    if isinstance(entry, dict) and "event" in entry:
+                        yield entry
 
     def logs(self) -> str:
         """Returns the end of the workers' logs."""
