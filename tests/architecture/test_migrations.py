@@ -82,16 +82,20 @@ def compatible(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 @pytest.mark.parametrize("script", REVISIONS, ids=lambda script: script.revision)
 def test_revision_lists_compatible_revisions(script: Script, compatible: dict[str, set[str]]) -> None:
     before = script.down_revision
-    assert before is None or isinstance(before, str), "revisions stand in one row"
+    assert before is None or isinstance(before, str), "revisions must form one sequence"
     if before is None:
         assert compatible[script.revision] == set()
         return
     # 0002 introduced the table of compatible revisions; code of 0001 refuses every newer revision.
     reachable = (compatible[before] | {before}) - {"0001"}
     if only_adds(list(statements(script))):
-        assert compatible[script.revision] == reachable, "it only adds: whoever worked on the one before still does"
+        assert compatible[script.revision] == reachable, (
+            "a revision that only adds must stay compatible with the previous ones"
+        )
     else:
-        assert compatible[script.revision] < reachable, "it takes away: name fewer, and say in its docstring which"
+        assert compatible[script.revision] < reachable, (
+            "a revision that removes something must list fewer and name them in its docstring"
+        )
 
 
 @pytest.mark.parametrize("script", REVISIONS, ids=lambda script: script.revision)

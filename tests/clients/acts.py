@@ -69,7 +69,7 @@ class Acts:
         (worker,) = wait_for("the worker", lambda: self._api.http.get("/v1/workers").json()["workers"], 120)
         self._production.kill(part)
         path = f"/v1/workers/{worker['id']}"
-        wait_for("its silence", lambda: self._api.http.get(path).json()["status"] == "SILENT", 60)
+        wait_for("the worker to be SILENT", lambda: self._api.http.get(path).json()["status"] == "SILENT", 60)
         return str(worker["id"])
 
     def stop(self) -> None:

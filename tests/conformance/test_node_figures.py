@@ -209,7 +209,7 @@ def test_operators_have_node_stages_and_size(
     scans = [each for each in by_name["Scan parquet"] if each.rows == 3_000]
     assert [len(each.stage_ids) for each in scans] == [1], "one stage of several tasks read the larger table"
     top = ran.report.operators[0]
-    assert top.detail == "", "where the attempt writes is nobody's business"
+    assert top.detail == "", "the path of the attempt must not be shown"
     assert str(tmp_path) not in top.model_dump_json()
     ids = {each.id for each in ran.report.operators}
     assert all(set(each.inputs) <= ids for each in ran.report.operators)

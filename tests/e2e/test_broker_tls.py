@@ -55,7 +55,7 @@ def test_job_waits_for_the_right_tls_certificate(tmp_path: Path) -> None:
         assert message in broker_issue(api.http.get("/readyz").json())
         waiting = api.submit(JOB)
         worker = production.start_worker()
-        wait_for("the worker's word", lambda: message in worker.said() and "VERIFY_FAILED" in worker.said(), 120)
+        wait_for("the worker's log message", lambda: message in worker.said() and "VERIFY_FAILED" in worker.said(), 120)
         front.context = server_context(trustme.CA().issue_cert("localhost"))
         assert "is of no CA that is trusted here" in broker_issue(api.http.get("/readyz").json())
         assert api.job(waiting)["status"] == "QUEUED"

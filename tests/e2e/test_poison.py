@@ -103,7 +103,7 @@ def assert_next_job_runs(workers: Fleet) -> None:
 
 def wait_until_nothing_stays(workers: Fleet, job_id: str) -> None:
     """Waits until the job's files are deleted, which happens after its end is published."""
-    wait_for("the files to go", lambda: not list((workers.settings.results_dir / job_id).glob("*")))
+    wait_for("the files to be deleted", lambda: not list((workers.settings.results_dir / job_id).glob("*")))
 
 
 @pytest.mark.withstands(
@@ -120,7 +120,7 @@ def test_job_that_kills_its_jvm_ends_crashed(workers: Fleet) -> None:
         return has_tasks(workers, poison) and has_tasks(workers, innocent)
 
     for _ in range(2):
-        wait_for("both jobs at their tasks", both_run, 120)
+        wait_for("tasks of both jobs", both_run, 120)
         _kill_jvm(worker.pid, workers)
         wait_for("the loss to be noticed", lambda: not both_run(), 30)
 
@@ -156,7 +156,7 @@ def test_stream_that_kills_its_jvm_is_stopped(workers: Fleet) -> None:
         return workers.job(poison).status == "RUNNING" and has_tasks(workers, innocent)
 
     for _ in range(2):
-        wait_for("both jobs at their tasks", both_run, 120)
+        wait_for("tasks of both jobs", both_run, 120)
         _kill_jvm(worker.pid, workers)
         wait_for("the loss to be noticed", lambda: not both_run(), 30)
 

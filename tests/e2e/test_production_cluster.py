@@ -147,5 +147,5 @@ def test_killed_worker_is_replaced_by_the_other(production: Production, cluster:
     assert worker_of(production, job_id) is not killed
     # It has left the cluster, so that its successor gets executors.
     wait_until_gone(executors, 60)
-    wait_for("the cluster to forget it", lambda: application not in cluster.applications(), 60)
+    wait_for("the cluster to remove it", lambda: application not in cluster.applications(), 60)
     assert len(cluster.applications()) == 1

@@ -78,7 +78,7 @@ def test_no_secret_is_sent_or_written(tmp_path: Path, postgres: PostgresServer) 
     assert modes == [0o600]
     assert SECRET.encode() not in client.heard
     assert len(client.heard) > 10_000
-    assert not any(map(holds_a_secret, files_of(tmp_path / "state"))), "no file of the driver's stays behind"
+    assert not any(map(holds_a_secret, files_of(tmp_path / "state"))), "files of the driver are left"
 
 
 def files_of(directory: Path) -> list[Path]:

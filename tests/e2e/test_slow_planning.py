@@ -151,7 +151,7 @@ def test_worker_abandons_a_job_that_another_worker_has(workers: Fleet, hooks: Pa
         mine = JobRow.id == job_id
         session.execute(update(JobRow).where(mine).values(status="QUEUED", lease_owner=None, lease_expires_at=None))
         assert leases.claim(session, job_id, "another", now, 600_000) is not None
-    wait_for("the worker to let go", lambda: "attempt_lost_its_lease" in workers.log(worker), END_SECONDS)
+    wait_for("the worker to abandon the job", lambda: "attempt_lost_its_lease" in workers.log(worker), END_SECONDS)
     job = workers.job(job_id)
     assert (job.status, job.fence, job.lease_owner) == ("PLANNING", 2, "another")
     assert_goes_on(workers, worker)

@@ -144,7 +144,7 @@ def test_late_worker_changes_nothing(
     with feeder.feeding():
         for _ in range(times_late):
             job.wait_for_batch()
-            fence, late = job.wait_for("who is at it", partial(at_it, workers, job))
+            fence, late = job.wait_for("the running attempt", partial(at_it, workers, job))
             before = times_let_go(workers, job)
             jvm = jvm_of(late)
             job.wait_for("a moment to pause it", partial(pause, workers, late))
@@ -190,7 +190,7 @@ def test_killed_worker_and_jvm_change_no_result(
         for kill in (kill_worker, kill_jvm):
             job.wait_for_batch()
             other.wait_for_batch()
-            fence, worker = job.wait_for("who is at it", partial(at_it, workers, job))
+            fence, worker = job.wait_for("the running attempt", partial(at_it, workers, job))
             kill(worker)
             # The second time, both jobs run on the remaining worker.
             job.wait_for_attempt(after=fence)
@@ -290,7 +290,7 @@ def test_bad_file_stops_a_stream_until_it_is_repaired(workers: Fleet, mode: str)
     if mode == "incremental":
         job.wait(JobStatus.STOPPED)
         job.resume()
-    job.wait_for("its rest", lambda: job.row.status == JobStatus.STOPPED and job.row.error is not None)
+    job.wait_for("the stop of the job", lambda: job.row.status == JobStatus.STOPPED and job.row.error is not None)
     assert job.stream.stopped_because == StoppedBecause.FAILED
     error = job.row.error
     assert error is not None
@@ -298,7 +298,7 @@ def test_bad_file_stops_a_stream_until_it_is_repaired(workers: Fleet, mode: str)
     assert sorted(rows_of(workers, job)) == [["a", 1], ["b", 2]]
     # Without a change, it fails again.
     job.resume()
-    job.wait_for("its rest", lambda: job.row.status == JobStatus.STOPPED and job.row.error is not None)
+    job.wait_for("the stop of the job", lambda: job.row.status == JobStatus.STOPPED and job.row.error is not None)
     add(directory, "2.csv", "a,10\nb,20\n")
     add(directory, "3.csv", "c,3\n")
     job.resume()

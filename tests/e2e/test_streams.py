@@ -113,7 +113,7 @@ def appended(production: Production, feeder: Feeder) -> Watched:
         files = sorted(directory.glob("part-*/*.parquet"))
         rows = [tuple(row.values()) for file in files for row in pq.read_table(file).to_pylist()]
         found = {(k, begin.replace(tzinfo=None), n, d) for k, begin, n, d in rows}
-        assert len(found) == len(rows), "a window comes twice"
+        assert len(found) == len(rows), "a window is emitted twice"
         return found
 
     job = submitted(production, "appended", sql=WINDOWS, output="append", sink=sink)
@@ -241,7 +241,7 @@ def test_stream_continues_after_a_full_restart(production: Production) -> None:
             part.process.terminate()
         for part in production.workers:
             assert part.process.wait(120) == 0, production.logs()
-        job.wait_for("the job to be given back", lambda: job.row.lease_owner is None)
+        job.wait_for("the job to be handed back", lambda: job.row.lease_owner is None)
         for part in production.workers:
             production.start_again(part)
         job.wait_for("the next attempt", lambda: job.committed(job.row.fence))

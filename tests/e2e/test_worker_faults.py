@@ -164,7 +164,7 @@ def test_paused_worker_cannot_publish(workers: Fleet) -> None:
     # It continues, notices the loss of its lease, and deletes its files.
     wait_for("the late attempt to end", lambda: has_ended_late(workers, paused), 60)
     own = workers.settings.results_dir / job_id / "attempt-1"
-    wait_for("its files to go", lambda: not own.exists(), 30)
+    wait_for("its files to be deleted", lambda: not own.exists(), 30)
     assert_ended_once(workers, job_id, "CRASHED", "SUCCEEDED")
     paused.kill()
     paused.wait(10)
@@ -183,8 +183,8 @@ def test_job_without_a_worker_is_not_shown_running(workers: Fleet) -> None:
     assert workers.shown(job_id).status == "RUNNING"
     only.kill()
     only.wait(10)
-    wait_for("the lease to run out", lambda: workers.shown(job_id).status == "QUEUED", 30)
-    assert workers.job(job_id).status == "RUNNING", "nobody has swept"
+    wait_for("the lease to expire", lambda: workers.shown(job_id).status == "QUEUED", 30)
+    assert workers.job(job_id).status == "RUNNING", "a sweep has already happened"
     shown = workers.shown(job_id)
     assert (shown.finished, shown.progress) == (False, None)
     workers.cancel(job_id)
@@ -216,7 +216,7 @@ def test_job_of_a_dead_worker_is_cancelled(workers: Fleet) -> None:
     (attempt,) = workers.attempts(job_id)
     assert attempt.error is not None
     assert (attempt.status, attempt.error["code"]) == ("CRASHED", "worker_lost")
-    wait_for("its files to go", lambda: not (workers.settings.results_dir / job_id).exists(), 15)
+    wait_for("its files to be deleted", lambda: not (workers.settings.results_dir / job_id).exists(), 15)
 
 
 @pytest.mark.withstands(
@@ -294,7 +294,7 @@ def test_terminated_driver_uses_no_attempt_of_other_jobs(workers: Fleet) -> None
         assert ends_of(workers, killer) == [("CANCELLED", "cancelled")]
         assert ends_of(workers, innocent) == [("CANCELLED", "driver_ended"), ("SUCCEEDED", None)]
         assert workers.rows(innocent) == [{"n": 10_000}]
-        wait_for("the stream to go on", lambda: workers.job(stream).fence > number, 60)  # noqa: B023 - called at once
+        wait_for("the stream to continue", lambda: workers.job(stream).fence > number, 60)  # noqa: B023 - called at once
         assert ends_of(workers, stream)[:number] == [("CANCELLED", "driver_ended")] * number
     workers.wait(stream, "RUNNING")
     assert worker.poll() is None

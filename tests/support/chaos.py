@@ -181,7 +181,7 @@ class Chaos:
         with suppress(ValueError, psutil.NoSuchProcess):
             jvm = jvm_of(self._worker().process)
             jvm.suspend()
-            wait_for("the JVM to be ended by its worker", lambda: not jvm.is_running(), 60)
+            wait_for("the worker to terminate the JVM", lambda: not jvm.is_running(), 60)
 
     def pause_a_worker_past_its_lease(self) -> None:
         """Freezes a worker until others have taken over its jobs."""
