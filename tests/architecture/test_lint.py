@@ -1,4 +1,4 @@
-"""Each check of `tests.lint` finds a violation that is planted into a tree of its own."""
+"""Tests that each check of `tests.lint` finds a violation in a small source tree."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def planted(root: Path, files: dict[str, str]) -> Path:
         (layout.check, "tests/service/gone/test_one.py", "", "no package service/gone"),
     ],
 )
-def test_a_violation_is_found(tmp_path: Path, check: Check, path: str, text: str, expected: str) -> None:
+def test_violation_is_found(tmp_path: Path, check: Check, path: str, text: str, expected: str) -> None:
     (violation,) = check(planted(tmp_path, {path: text}))
     assert expected in violation
 
@@ -62,11 +62,11 @@ def test_a_violation_is_found(tmp_path: Path, check: Check, path: str, text: str
         (layout.check, "service/empty/__init__.py", ""),
     ],
 )
-def test_what_is_allowed_is_not_reported(tmp_path: Path, check: Check, path: str, text: str) -> None:
+def test_allowed_code_is_not_reported(tmp_path: Path, check: Check, path: str, text: str) -> None:
     assert list(check(planted(tmp_path, {path: text}))) == []
 
 
-def test_a_word_may_not_be_used_more_often(tmp_path: Path) -> None:
+def test_word_must_not_be_used_more_often(tmp_path: Path) -> None:
     root = planted(tmp_path, {"service/one.py": "# They are told.\n", "tests/lint/words.json": json.dumps({"told": 1})})
     assert list(words.check(root)) == []
     planted(root, {"service/two.py": "def told_of() -> None: ...\n"})
@@ -75,7 +75,7 @@ def test_a_word_may_not_be_used_more_often(tmp_path: Path) -> None:
 
 
 @pytest.mark.not_quick
-def test_a_document_that_is_out_of_date_is_found(tmp_path: Path) -> None:
+def test_outdated_document_is_found(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     text = f"{readme}\nSee service/gone.py and `tests/e2e/test_jobs.py::test_gone`.\n".replace(
         "| `agg_phase` |", "| `x` |"
@@ -87,7 +87,7 @@ def test_a_document_that_is_out_of_date_is_found(tmp_path: Path) -> None:
     assert "README.md: there is no test tests/e2e/test_jobs.py::test_gone." in found
 
 
-def test_a_rule_without_a_test_is_found(tmp_path: Path) -> None:
+def test_rule_without_a_test_is_found(tmp_path: Path) -> None:
     rulebook = (ROOT / rules.RULES_FOLDER / "rulebook.py").read_text(encoding="utf-8")
     folder = str(rules.RULES_FOLDER)
     stray = "class Stray:\n    def rewrite(self, match: Match[Join], ctx: RuleContext) -> Node: ...\n"
@@ -113,7 +113,7 @@ def test_a_contract_without_settings_read_is_one_violation() -> None:
     assert not any("not declared" in one for one in violations)
 
 
-def test_a_log_event_that_is_not_documented_or_not_written_is_found(tmp_path: Path) -> None:
+def test_undocumented_or_unused_log_event_is_found(tmp_path: Path) -> None:
     text = "_log.error('made_up')\nlog = _log.info if quiet else _log.warning\nlog('job_lost')\n"
     found = list(log_events.check(planted(tmp_path, {"service/one.py": text})))
     assert "log event made_up: an error is not documented." in found

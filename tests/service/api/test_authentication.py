@@ -111,11 +111,11 @@ def test_every_operation_says_what_it_takes(authentication: str) -> None:
 
 
 @pytest.mark.withstands(
-    "a stranger asks",
+    "a request without a key",
     kind="attack",
     how="every operation without a key",
     times=1,
-    guaranteed="401, but for the open paths",
+    guaranteed="401, except for the open paths",
 )
 def test_without_a_key_nothing_is_told(api: Api, subtests: pytest.Subtests) -> None:
     for operation in sorted(SCOPES):
@@ -138,11 +138,11 @@ def test_whether_the_service_is_there_is_told_to_all(api: Api) -> None:
 
 
 @pytest.mark.withstands(
-    "a stranger asks whether the service is ready",
+    "a readiness check without a key",
     kind="attack",
-    how="/readyz without a key, and with one that opens nothing",
+    how="/readyz without a key and with an unknown key",
     times=2,
-    guaranteed="which part is missing is told, and no name, address or version",
+    guaranteed="the response says which component is unavailable, without names, addresses or versions",
 )
 def test_strangers_are_not_told_why_it_is_not_ready(api: Api, bearer: Bearer, subtests: pytest.Subtests) -> None:
     cases: list[dict[str, str]] = [{}, {"Authorization": f"Bearer {make_secret().text}"}]
@@ -161,7 +161,7 @@ def test_strangers_are_not_told_why_it_is_not_ready(api: Api, bearer: Bearer, su
 
 
 @pytest.mark.withstands(
-    "a key is used for what it is not for",
+    "a key without the required scope",
     kind="attack",
     how="every operation with every scope",
     times=1,
@@ -224,11 +224,11 @@ def test_a_revoked_key_opens_nothing(api: Api, bearer: Bearer) -> None:
 
 
 @pytest.mark.withstands(
-    "a tenant guesses ids of another's jobs",
+    "a tenant guesses the ids of another tenant's jobs",
     kind="attack",
     how="every operation on a job, with a key of another tenant",
     times=1,
-    guaranteed="404, word for word as for a job that nobody has",
+    guaranteed="404, exactly as for a job that does not exist",
 )
 def test_a_job_of_another_tenant_is_not_there(api: Api, bearer: Bearer) -> None:
     job_id = lifecycle.insert(api.database, tenant="sales")
@@ -257,9 +257,9 @@ def test_a_list_holds_the_jobs_of_its_caller(api: Api, bearer: Bearer) -> None:
 @pytest.mark.withstands(
     "an idempotency key of another tenant",
     kind="attack",
-    how="the same key by two tenants",
+    how="two tenants send the same key",
     times=1,
-    guaranteed="each gets a job of its own",
+    guaranteed="each gets its own job",
 )
 @pytest.mark.both_databases
 def test_an_idempotency_key_is_its_tenant_s_own(api: Api, bearer: Bearer) -> None:
@@ -293,9 +293,9 @@ def test_a_worker_s_jobs_are_told_to_their_tenant(api: Api, bearer: Bearer) -> N
 
 
 @pytest.mark.withstands(
-    "a revoked key in an open event stream",
+    "a key is revoked during an open event stream",
     kind="attack",
-    how="the key revoked while its stream is open",
+    how="the key is revoked while its stream is open",
     times=1,
     guaranteed="the stream ends",
 )

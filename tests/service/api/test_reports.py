@@ -366,11 +366,11 @@ class TestExplain:
         assert answer.json()["request_id"] == answer.headers["x-request-id"]
 
     @pytest.mark.withstands(
-        "a tenant fills the workers with explanations",
+        "a tenant floods the workers with explanations",
         kind="attack",
-        how="8 posts to `/v1/explain` at once where 3 may be",
+        how="8 concurrent posts to `/v1/explain` with a limit of 3",
         times=1,
-        guaranteed="3 are planned, the others get a 429 with `Retry-After`",
+        guaranteed="3 are planned; the others get 429 with `Retry-After`",
     )
     @pytest.mark.parametrize(("tenant_limits", "explain_timeout_seconds"), [({"EXPLANATIONS": "3"}, 120)])
     @pytest.mark.both_databases

@@ -94,11 +94,11 @@ def test_a_message_goes_there_and_comes_back(server: RedisServer, monkeypatch: p
 
 @pytest.mark.not_quick
 @pytest.mark.withstands(
-    "somebody else answers as Redis",
+    "an impostor of Redis",
     kind="attack",
-    how="behind TLS with a certificate of another CA, for another host, and expired",
+    how="TLS with a certificate of another CA, for another host, and expired",
     times=3,
-    guaranteed="API and worker refuse it, and say why; it hears no password and no job",
+    guaranteed="API and worker refuse it and say why; it receives no password and no job",
 )
 @pytest.mark.parametrize("name", IMPOSTORS)
 def test_an_impostor_hears_nothing(server: RedisServer, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -133,12 +133,12 @@ def test_a_ca_of_the_system_does_not_count_beside_our_own(
 
 @pytest.mark.not_quick
 @pytest.mark.withstands(
-    "the check of certificates turned off",
+    "TLS verification disabled",
     kind="attack",
-    how="kombu's own ways to ask for none, before somebody else who answers as Redis: no options of TLS, and CERT_NONE "
-    "without a look at names",
+    how="kombu's ways to disable it, with an impostor of Redis: no TLS options, and CERT_NONE without a check of host "
+    "names",
     times=2,
-    guaranteed="the connection checks all the same; no password is told",
+    guaranteed="the connection is verified anyway; no password is sent",
 )
 @pytest.mark.parametrize("options", [None, {"ssl_cert_reqs": "none", "ssl_check_hostname": False}])
 def test_no_option_turns_the_check_off(

@@ -89,10 +89,10 @@ def test_a_worker_is_well_when_it_told_the_database_so(
 
 
 @pytest.mark.withstands(
-    "a worker lives and hears nothing",
-    how="signs of life, a free slot, and a job that has waited for it for too long",
+    "a worker is alive but receives no jobs",
+    how="heartbeats, a free slot, and a job that has waited too long for it",
     times=1,
-    guaranteed="its health check fails, unless the broker is away; `/readyz` warns",
+    guaranteed="its health check fails unless the broker is unavailable; `/readyz` warns",
 )
 @pytest.mark.parametrize(("job_ms_ago", "broker", "code"), [(130_000, True, 1), (130_000, False, 0), (60_000, True, 0)])
 def test_a_worker_that_takes_nothing_is_not_well(

@@ -33,10 +33,10 @@ def refused(call: Callable[[], object]) -> CliError:
 
 
 @pytest.mark.withstands(
-    "a service that sends elsewhere",
-    how="every request is answered with a redirect to another host, permanent, temporary and with the method kept",
+    "a service that redirects to another host",
+    how="every request gets a redirect to another host: permanent, temporary, or keeping the method",
     times=3,
-    guaranteed="nothing is sent there, least of all the API key; the command says where it was sent",
+    guaranteed="no request and no API key is sent to the other host; the command shows the redirect's target",
     kind="attack",
 )
 @pytest.mark.parametrize("status", [301, 302, 307])
@@ -51,10 +51,10 @@ def test_the_key_goes_to_no_other_host(status: int) -> None:
 
 
 @pytest.mark.withstands(
-    "an answer to a submission is lost",
+    "the response to a submission is lost",
     how="the connection breaks after the job was posted, twice",
     times=2,
-    guaranteed="it is posted again under the same Idempotency-Key: one job",
+    guaranteed="it is posted again with the same Idempotency-Key: one job",
     kind="fault",
 )
 def test_a_submission_is_repeated_as_the_same() -> None:
@@ -183,10 +183,11 @@ def test_loopback_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.withstands(
-    "somebody else answers as the service",
-    how="behind TLS with a certificate of another CA",
+    "an impostor of the service",
+    how="TLS with a certificate of another CA",
     times=1,
-    guaranteed="the command ends with exit code 10 and shows it no API key; with the CA in `SSL_CERT_FILE` it is asked",
+    guaranteed="the command ends with exit code 10 and sends no API key; with the CA in `SSL_CERT_FILE`, the request "
+    "succeeds",
     kind="attack",
 )
 def test_an_impostor_hears_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

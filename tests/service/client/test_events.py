@@ -79,11 +79,12 @@ def page(*numbers: int, complete: bool) -> Callable[[BaseHTTPRequestHandler], No
 
 
 @pytest.mark.withstands(
-    "a stream of events that breaks off",
-    how="amid the stream, before any answer, and in good order as a service that restarts ends it; with events again "
-    "that had come",
+    "an event stream breaks off",
+    how="during the stream, before any response, and closed regularly by a restarting service; some events are sent "
+    "again",
     times=3,
-    guaranteed="`events --follow` goes on behind the last event: each is told once, and the end of the job ends it",
+    guaranteed="`events --follow` continues after the last event: each event is printed once, and the command ends "
+    "with the job",
     kind="fault",
 )
 def test_each_event_is_told_once_over_many_connections(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,8 +94,8 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u2028\r\x08"
 
 
 @pytest.mark.withstands(
-    "names that command the terminal",
-    how="names and messages with escape sequences, C1 controls and marks that turn the direction of writing",
+    "terminal escape sequences in names",
+    how="names and messages with escape sequences, C1 control characters and bidirectional control characters",
     times=1,
     guaranteed="they are shown as `\\x1b` and the like, also in JSON",
     kind="attack",

@@ -117,10 +117,10 @@ def test_no_rows(served: Served, evenkeel: Evenkeel) -> None:
 
 
 @pytest.mark.withstands(
-    "a download that breaks off",
-    how="the connection breaks amid a result that is saved over a file, each time",
+    "a download breaks off",
+    how="each time, the connection breaks while a result is saved over a file",
     times=3,
-    guaranteed="the file is as it was before, nothing half lies beside it, and the exit code tells",
+    guaranteed="the file stays as it was, no partial file is left, and the exit code reports the failure",
     kind="fault",
 )
 def test_a_file_is_whole_or_as_it_was(evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

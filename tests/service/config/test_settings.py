@@ -161,11 +161,11 @@ def test_urls_that_do_not_are_refused_without_their_password(url: str, told: str
 
 
 @pytest.mark.withstands(
-    "a URL of Redis that turns TLS's checks off",
+    "a Redis URL that disables TLS verification",
     kind="attack",
-    how="kombu's and redis-py's options, with values, without one, and empty, which kombu took for none at all",
+    how="options of kombu and redis-py, with a value, without one, and empty, which kombu ignored",
     times=8,
-    guaranteed="the service does not start, and says which settings there are; there is no way to connect unchecked",
+    guaranteed="the service does not start and names the valid settings; an unverified connection is not possible",
 )
 @pytest.mark.parametrize(
     "options",
@@ -297,11 +297,11 @@ def test_the_format_of_spark_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.withstands(
-    "Spark switches turned off",
+    "Spark's safety settings disabled",
     kind="attack",
-    how="`spark.sql.restrictedMode.enabled` and others in the operator's own properties",
+    how="`spark.sql.restrictedMode.enabled` and others in the operator's properties file",
     times=5,
-    guaranteed="the worker does not start; no job can set any property",
+    guaranteed="the worker does not start; no job can set a Spark property",
 )
 @pytest.mark.parametrize(
     ("key", "reason"),

@@ -76,7 +76,7 @@ def test_only_what_is_cancelling_and_has_no_worker_is_ended(database: Database, 
 @pytest.mark.not_quick
 @pytest.mark.withstands(
     "no worker is left while a job is CANCELLING",
-    how="its lease runs out beside the API alone, on both databases",
+    how="its lease expires with only the API running, on both databases",
     times=1,
     guaranteed="it is CANCELLED within seconds",
 )

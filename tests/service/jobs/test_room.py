@@ -79,11 +79,11 @@ def test_one_that_nobody_waits_for_any_more_does_not_count(
 
 
 @pytest.mark.withstands(
-    "a tenant declares streams without end",
+    "a tenant declares too many streams",
     kind="attack",
-    how="12 declarations at once where 3 may be",
+    how="12 concurrent declarations with a limit of 3",
     times=1,
-    guaranteed="3 streams, and 429 for the others",
+    guaranteed="3 streams are declared; the other requests get 429",
 )
 def test_streams_at_once_do_not_pass_the_limit(
     database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -115,9 +115,9 @@ def stream_directories(settings: Settings) -> list[Path]:
 @pytest.mark.withstands(
     "a tenant fills the disk with posted rows",
     kind="attack",
-    how="batches posted until `EVENKEEL_LIMITS_POSTED_BYTES` is reached, then more",
+    how="batches are posted until `EVENKEEL_LIMITS_POSTED_BYTES` is reached, then more",
     times=1,
-    guaranteed="429 for further rows, none of which are stored; those accepted before stay",
+    guaranteed="429 for further rows, none of which are stored; rows accepted before stay",
 )
 def test_posted_rows_are_taken_until_their_room_is_full(
     database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch

@@ -97,11 +97,11 @@ def test_a_structure_without_end_is_refused_as_json(client: TestClient) -> None:
 
 @pytest.mark.not_quick
 @pytest.mark.withstands(
-    "submissions that take long, more than the API has threads",
+    "more slow submissions than the API has threads",
     kind="attack",
-    how="60 submissions and explanations whose queries are not compiled until reads were answered",
+    how="60 submissions and explanations whose queries are compiled only after reads have been served",
     times=60,
-    guaranteed="health, jobs and lists are answered meanwhile, and all submissions afterwards",
+    guaranteed="health checks, jobs and lists are served meanwhile, and all submissions afterwards",
 )
 def test_submissions_keep_no_thread_from_reads(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = client.post("/v1/jobs", json=SMALL).json()["id"]
@@ -146,9 +146,9 @@ serve(port=0)
 @pytest.mark.withstands(
     "a directory whose listing hangs while the API stops",
     kind="fault",
-    how="SIGTERM to `evenkeel serve` while a submission lists a directory, which never returns",
+    how="SIGTERM to `evenkeel serve` while a submission lists a directory and does not return",
     times=1,
-    guaranteed="the submission gets a 503, and the API ends",
+    guaranteed="the submission gets 503, and the API exits",
 )
 def test_a_submission_that_hangs_does_not_keep_the_api_from_ending(
     tmp_path: Path, state_dir: Path, sqlite_database: Database

@@ -89,9 +89,9 @@ def test_a_replaced_standard_error_is_followed(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.withstands(
     "log injection",
     kind="attack",
-    how="line breaks, escapes of terminals and marks that turn the order of characters round, in what callers send",
+    how="line breaks, terminal escape sequences and bidirectional control characters in what clients send",
     times=2,
-    guaranteed="one line an event, in which they are escaped",
+    guaranteed="one line per event, with these characters escaped",
 )
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_no_caller_writes_a_line_of_its_own(

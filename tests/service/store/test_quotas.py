@@ -133,9 +133,9 @@ def test_a_job_that_is_gone_is_nobody_s_quota(database: Database) -> None:
 
 @pytest.mark.withstands(
     "a tenant floods the queue",
-    how="16 jobs of two tenants claimed by 8 threads at once",
+    how="8 threads claim 16 jobs of two tenants concurrently",
     times=1,
-    guaranteed="no more of a tenant's jobs run than its quota",
+    guaranteed="a tenant never runs more jobs than its quota",
 )
 def test_workers_that_claim_at_once_do_not_pass_the_quota(database: Database, add_job: AddJob) -> None:
     jobs = [add_job(f"{tenant}{number}", tenant=tenant) for number in range(8) for tenant in ("a", "b")]

@@ -116,8 +116,8 @@ def test_a_heartbeat_before_the_sweep_saves_the_lease(database: Database, clock:
 
 
 @pytest.mark.withstands(
-    "two sweepers at once",
-    how="threads over the same expired leases, on both databases",
+    "two concurrent sweepers",
+    how="threads that sweep the same expired leases, on both databases",
     times=1,
     guaranteed="each attempt is ended once",
 )

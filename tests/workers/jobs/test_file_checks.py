@@ -128,10 +128,10 @@ def failed(bench: Bench, job_id: str) -> dict[str, Any]:
 
 @pytest.mark.withstands(
     "a file changes while a job reads it",
-    how="a Parquet, CSV or JSON file is written, replaced or removed after it was found, after the planning, or after "
-    "the last task",
+    how="a Parquet, CSV or JSON file is written, replaced or removed after listing, after planning, or after the last "
+    "task",
     times=13,
-    guaranteed="`files_changed` names the file, and nothing of the run is kept",
+    guaranteed="`files_changed` names the file, and nothing of the run is stored",
 )
 @pytest.mark.parametrize(
     ("format_", "when", "change"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from service.store.attempts import Claim
-from tests.support.attempt_directories import attempts_left, write_attempts
+from tests.support.lifecycle import attempts_left, write_attempts
 from workers.jobs.results import relative_path, remove_attempt, remove_older_attempts
 
 CLAIM = Claim(

@@ -84,11 +84,11 @@ def files_of(bench: Bench) -> list[Path]:
 
 @pytest.mark.spark
 @pytest.mark.withstands(
-    "a result that fills the disk",
+    "a result that would fill the disk",
     kind="attack",
     how="more bytes than `EVENKEEL_LIMITS_RESULT_BYTES`",
     times=1,
-    guaranteed="the job fails and its files go",
+    guaranteed="the job fails and its files are deleted",
 )
 def test_a_result_that_is_too_large_ends_its_job(bench: Bench) -> None:
     # One part is written soon, the other never: Spark holds rows of a file back until there are many.

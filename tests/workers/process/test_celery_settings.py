@@ -205,11 +205,12 @@ def test_the_password_is_in_no_log(line: Line) -> None:
 
 
 @pytest.mark.withstands(
-    "a worker that is led to another Redis",
+    "a worker connects to an impostor of Redis",
     kind="attack",
-    how="TLS with a certificate of another CA, until there is one that is right",
+    how="TLS with a certificate of another CA, then with the right certificate",
     times=1,
-    guaranteed="the worker says why and tells nothing, not even its password; it goes on by itself once all is right",
+    guaranteed="the worker logs the reason and sends nothing, not even its password; it connects by itself once the "
+    "certificate is right",
 )
 def test_a_worker_sends_nothing_to_an_impostor_and_continues_with_tls(line: Line, tmp_path: Path) -> None:
     ca = trustme.CA()

@@ -513,11 +513,11 @@ def test_progress_is_stored_when_it_changed(bench: Bench) -> None:
 
 
 @pytest.mark.withstands(
-    "a file is swapped for a link between the worker's look and Spark's reading",
+    "a file is replaced by a link between the worker's check and Spark's read",
     kind="attack",
-    how="a file of the table becomes a link to one outside of the data roots once the query is planned",
+    how="a file of the table becomes a link to a file outside the data roots after planning",
     times=2,
-    guaranteed="the job fails, with neither rows nor words of what the link leads to",
+    guaranteed="the job fails; no row and no text of the link's target appears",
 )
 @pytest.mark.parametrize("is_readable", [True, False])
 def test_what_spark_reads_through_a_link_is_not_kept(

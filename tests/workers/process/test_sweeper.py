@@ -130,10 +130,10 @@ def test_rows_that_a_process_left_hidden_are_shown(database: Database, clock: Ma
 
 
 @pytest.mark.withstands(
-    "the sweeping worker goes away",
-    how="its lease runs out by the injected clock",
+    "the sweeping worker stops",
+    how="its lease expires by the injected clock",
     times=1,
-    guaranteed="another one sweeps",
+    guaranteed="another worker sweeps",
 )
 def test_one_sweeps_for_all_and_is_replaced(database: Database, clock: ManualClock, tmp_path: Path) -> None:
     add(database)
@@ -205,9 +205,9 @@ def test_after_a_pause_others_may_renew_first(database: Database, clock: ManualC
 @pytest.mark.not_quick
 @pytest.mark.withstands(
     "the database's clock jumps",
-    how="the injected clock, a day ahead and a day back, amid a job",
+    how="the injected clock jumps a day ahead and a day back during a job",
     times=2,
-    guaranteed="the attempt of a worker that lives goes on",
+    guaranteed="the attempt of a live worker continues",
 )
 @pytest.mark.parametrize("jump", [86_400_000, -86_400_000])
 def test_a_clock_that_jumps_ends_no_attempt_of_the_living(
@@ -230,9 +230,10 @@ def test_a_clock_that_jumps_ends_no_attempt_of_the_living(
 
 @pytest.mark.withstands(
     "the database's clock jumps and a worker dies",
-    how="the injected clock, a day back, as the sweeping worker dies with a job; another job's message is owed",
+    how="the injected clock jumps a day back while the sweeping worker dies with a job and another job's message is "
+    "unsent",
     times=1,
-    guaranteed="another worker sweeps within seconds: the lost job is announced again, the message is sent",
+    guaranteed="another worker sweeps within seconds: the lost job is announced again, and the message is sent",
 )
 def test_a_clock_that_goes_back_hides_nothing_that_was_lost(
     database: Database, clock: ManualClock, tmp_path: Path

@@ -107,11 +107,12 @@ def refused(job: JobRow) -> dict[str, Any]:
 
 
 @pytest.mark.withstands(
-    "a link comes into the directory of a running stream",
+    "a link appears in the directory of a running stream",
     kind="attack",
-    how="a link to a file, or to a directory, outside of the data roots is put beside the files of a continuous job",
+    how="a link to a file or a directory outside the data roots is added to the files of a continuous job",
     times=2,
-    guaranteed="`path_outside_data_roots` names the link before anything is read; the job goes on once it is gone",
+    guaranteed="`path_outside_data_roots` names the link before anything is read; the job continues after the link is "
+    "removed",
 )
 @pytest.mark.parametrize("is_directory", [False, True])
 def test_a_link_to_a_path_outside_the_roots_stops_a_running_stream(
@@ -158,11 +159,11 @@ def test_a_link_to_a_path_outside_the_roots_stops_a_running_stream(
 
 
 @pytest.mark.withstands(
-    "a file is swapped for a link while a stream reads it",
+    "a file is replaced by a link while a stream reads it",
     kind="attack",
-    how="a new file of a stream, or one of a static table, becomes a link out of the data roots once it was looked at",
+    how="a new file of a stream, or a file of a static table, becomes a link out of the data roots after its check",
     times=3,
-    guaranteed="the mini-batch fails, and neither rows nor words of what the link leads to stay in state or sink",
+    guaranteed="the mini-batch fails; no row and no text of the link's target stays in the state or the sink",
 )
 @pytest.mark.parametrize(
     "swapped",

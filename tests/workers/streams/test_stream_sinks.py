@@ -53,11 +53,12 @@ def test_without_a_root_no_sink_writes_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.withstands(
-    "a sink that leads elsewhere",
+    "a sink path outside the sink roots",
     kind="attack",
-    how="paths above and beside the sink roots, and through a link",
+    how="paths above and next to the sink roots, and through a link",
     times=4,
-    guaranteed="refused at submission and by the worker; PostgreSQL is reached by the name of a configured connection",
+    guaranteed="it is refused at submission and by the worker; PostgreSQL is reached only by the name of a configured "
+    "connection",
 )
 @pytest.mark.parametrize("path", ["../elsewhere", "/elsewhere", ".", "link/out"])
 def test_a_path_outside_the_roots_is_refused(tmp_path: Path, path: str) -> None:

@@ -95,9 +95,9 @@ def test_padding_needs_a_bearable_literal(length: Number | Negation | Name, boun
 
 
 @pytest.mark.withstands(
-    "rounding to digits without end",
+    "rounding to an extreme number of digits",
     kind="attack",
-    how="`round(1.5, 2147483647)` and the like, which Spark would write out while it plans",
+    how="`round(1.5, 2147483647)` and others, which Spark would expand while planning",
     times=7,
     guaranteed="422 `type_mismatch`, before anything runs",
 )

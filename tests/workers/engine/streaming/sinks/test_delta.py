@@ -13,8 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from service.sql.types.aggregates import FinalLevel
 from service.sql.types.data_types import BIGINT, DOUBLE, INT, STRING, DataType, Field, array, decimal, struct
-from tests.support.every_type import EVERY_TYPE
-from tests.support.staged import staged
+from tests.support.staged import EVERY_TYPE, staged
 from workers.engine.streaming.sinks.base import FenceLostError, SinkError, SinkTarget
 from workers.engine.streaming.sinks.delta import DeltaSink
 

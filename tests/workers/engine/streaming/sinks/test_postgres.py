@@ -28,8 +28,7 @@ from service.sql.types.data_types import (
     decimal,
     struct,
 )
-from tests.support.every_type import EVERY_TYPE
-from tests.support.staged import staged
+from tests.support.staged import EVERY_TYPE, staged
 from workers.engine.streaming.sinks import postgres
 from workers.engine.streaming.sinks.base import FenceLostError, SinkError, SinkTarget
 from workers.engine.streaming.sinks.postgres import PostgresSink

@@ -1,8 +1,8 @@
-"""Joins that are told how to run one by one, by hints in the text or in the structured query, give plain Spark's rows.
+"""Tests of strategies for single joins, by hints in SQL or in the structured query, against plain Spark.
 
-Each text is asked with many hints, or with many ways for each of its joins, by default and with settings for all joins
-drawn from the whole product: what a join says itself goes before what the settings say. Which are refused at submission
-is told by tables of what goes. Small queries are drawn; EVENKEEL_CONFORMANCE asks for more of them.
+Each text runs with many hints or strategies for its joins, with default and with random settings for all joins; the
+strategy of a join takes precedence over the settings. Tables say which combinations are refused at submission. Queries
+are random; EVENKEEL_CONFORMANCE increases their number.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 IS_WIDE = "EVENKEEL_CONFORMANCE" in os.environ
 _DRAWN = 200 if IS_WIDE else 5
-"""Ways of telling the joins of a query, one by one, that are drawn of it."""
+"""The number of random combinations of strategies for the joins of a query."""
 
 JoinAlgorithm = tuple[str, str, str]
 EVERY_WAY: list[JoinAlgorithm] = [
     (ship.value, local.value, skew.value) for ship, local, skew in product(JoinShip, JoinLocal, JoinSkew)
 ]
 _JOINS = 2
-"""As many as any of the texts has."""
+"""The maximum number of joins in the texts."""
 
 KINDS = ("INNER", "LEFT", "RIGHT", "FULL", "LEFT SEMI", "LEFT ANTI")
 HINTS = {
@@ -46,7 +46,7 @@ HINTS = {
     "MERGE": ("REPARTITION SORT_MERGE", "REPARTITION SORT_MERGE"),
     "MERGEJOIN": ("REPARTITION SORT_MERGE", "REPARTITION SORT_MERGE"),
 }
-"""What each says of a join whose left table it names, and whose right one."""
+"""The strategy of each hint if it names the left table of a join, and if it names the right one."""
 
 SEVERAL = {
     "SELECT {} t.id, u.name, v.v FROM h t JOIN u ON t.g = u.g LEFT JOIN u v ON t.k = v.k": [
@@ -69,7 +69,7 @@ SEVERAL = {
         "MERGE(t)",
     ],
 }
-"""Texts, and hints that stand in them."""
+"""Texts with hints."""
 
 TEXTS = {
     "SELECT t.id, t.g, u.name FROM h t {} JOIN u ON t.g = u.g AND (t.x < u.x OR u.v > 2)": ("INNER", "LEFT", "FULL"),
@@ -82,7 +82,7 @@ TEXTS = {
     "SELECT a.name, COUNT(*), SUM(a.b) FROM (SELECT u.name, t.b, t.k FROM f t {} JOIN u ON u.g = t.g) AS a "
     "JOIN h w ON w.k = a.k GROUP BY a.name": ("LEFT", "FULL"),
 }
-"""Texts, and what the first of their joins in the text is; the others are as they stand."""
+"""Texts in which the kind of the first join is replaced."""
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +96,12 @@ def laboratory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def drawn_settings(laboratory: Laboratory, text: str, random: Random) -> Settings:
-    """One of the product for such a query."""
+    """Draws a combination of settings for a query."""
     return random.choice(all_together(laboratory.choices(text)))
 
 
 def one_join(kind: str) -> list[str]:
-    """Texts with a join of that kind, for hints: its rows, and an aggregate over it."""
+    """Returns texts with a join of this kind: its rows, and an aggregate over it."""
     has_right = not kind.startswith("LEFT ")
     columns, calls = (", u.name, u.v", ", SUM(u.v), MIN(u.name)") if has_right else ("", "")
     source = f"h t {kind} JOIN u ON t.g = u.g"
@@ -112,7 +112,7 @@ def one_join(kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hint_is_followed_or_refused(laboratory: Laboratory, kind: str) -> None:
+def test_hint_is_used_or_refused(laboratory: Laboratory, kind: str) -> None:
     for template in one_join(kind):
         text, random = template.format(""), Random(template)
         asked, refused = [], set()
@@ -120,22 +120,22 @@ def test_a_hint_is_followed_or_refused(laboratory: Laboratory, kind: str) -> Non
             ship, local = HINTS[hint]["tu".index(table)].split()
             hinted = {"sql": template.format(f"/*+ {hint}({table}) */")}
             says = {"join.ship": ship, "join.local": local}
-            told = f"{hint}({table}) "
-            asked.append(Asked(hinted, {}, told, says))
+            described = f"{hint}({table}) "
+            asked.append(Asked(hinted, {}, described, says))
             if not allows_way(kind, ship, local):
                 refused.add(str(asked[-1]))
             elif hint in {"BROADCAST", "SHUFFLE_HASH", "SHUFFLE_MERGE"}:
-                # Against what the settings want of every join.
-                asked.append(Asked(hinted, drawn_settings(laboratory, text, random), told, says))
+                # The settings ask for another strategy.
+                asked.append(Asked(hinted, drawn_settings(laboratory, text, random), described, says))
         tally = laboratory.check_asked(text, asked)
         assert tally.wrong == []
         assert tally.unheard == []
-        assert {told for told in tally.refused if told.endswith(" {}")} == refused
+        assert {described for described in tally.refused if described.endswith(" {}")} == refused
         assert "join_strategy" in tally.fired
 
 
 @pytest.mark.parametrize("template", SEVERAL)
-def test_several_hints_in_one_text_give_sparks_rows(laboratory: Laboratory, template: str) -> None:
+def test_several_hints_in_one_text_have_sparks_rows(laboratory: Laboratory, template: str) -> None:
     text, random = template.format(""), Random(template)
     asked = [
         Asked({"sql": template.format(f"/*+ {hints} */")}, settings, hints)
@@ -149,7 +149,7 @@ def test_several_hints_in_one_text_give_sparks_rows(laboratory: Laboratory, temp
 
 
 def joins_of(query: Any) -> Iterator[dict[str, Any]]:
-    """Every join of a structured query in JSON, and of those inside it."""
+    """Yields every join of a structured query in JSON, including nested ones."""
     if isinstance(query, dict):
         yield from query.get("joins", [])
     for part in query.values() if isinstance(query, dict) else query if isinstance(query, list) else ():
@@ -157,20 +157,20 @@ def joins_of(query: Any) -> Iterator[dict[str, Any]]:
 
 
 def tell_joins(query: dict[str, Any], ways: Iterator[JoinAlgorithm]) -> tuple[str, bool]:
-    """Tells each join of `query` how to run, in the words that a job takes; gives them back, and whether every join can
-    follow what it is told.
+    """Sets a strategy for each join of `query`. Returns the strategies, and whether every join supports its
+    strategy.
     """
-    told, can_all = [], True
+    described, can_all = [], True
     for join, (ship, local, skew) in zip(joins_of(query), ways, strict=False):
         join.update(ship=ship, local=local, skew=skew)
         kind = join["kind"].upper().replace("_", " ")
         can_all &= allows_way(kind, ship, local) and allows_skew(kind, ship, local, skew)
-        told.append(f"{kind} {ship} {local} {skew}")
-    return "; ".join(told), can_all
+        described.append(f"{kind} {ship} {local} {skew}")
+    return "; ".join(described), can_all
 
 
 def drawn_ways(random: Random) -> Iterator[list[JoinAlgorithm]]:
-    """Ways for the joins of one query after the other: one that each can follow, one that none can, and others."""
+    """Yields strategies for the joins of a query: supported by all, supported by none, and random ones."""
     yield from (
         [way] * _JOINS for way in (("REPARTITION", "AUTO", "ISOLATE"), ("BROADCAST_LEFT", "SORT_MERGE", "AUTO"))
     )
@@ -179,23 +179,23 @@ def drawn_ways(random: Random) -> Iterator[list[JoinAlgorithm]]:
 
 
 @pytest.mark.parametrize(("template", "kind"), [(text, kind) for text, kinds in TEXTS.items() for kind in kinds])
-def test_each_join_runs_as_it_says_itself(laboratory: Laboratory, template: str, kind: str) -> None:
+def test_each_join_uses_its_own_strategy(laboratory: Laboratory, template: str, kind: str) -> None:
     text = template.format(kind)
     random = Random(text)
     plain = compile_sql(text, laboratory.schemas).query
     asked, refused = [], set()
     for ways in drawn_ways(random):
         query = plain.model_dump(mode="json")
-        told, can_all = tell_joins(query, iter(ways))
-        asked.append(Asked({"query": query}, {}, told))
+        described, can_all = tell_joins(query, iter(ways))
+        asked.append(Asked({"query": query}, {}, described))
         if not can_all:
             refused.add(str(asked[-1]))
         elif random.random() < 0.5:
-            asked.append(Asked({"query": query}, drawn_settings(laboratory, text, random), f"{told} under "))
+            asked.append(Asked({"query": query}, drawn_settings(laboratory, text, random), f"{described} under "))
         if len(asked) - len(refused) >= _DRAWN:
             break
     tally = laboratory.check_asked(text, asked)
     assert tally.wrong == []
-    assert {told for told in tally.refused if " under " not in told} == refused
+    assert {described for described in tally.refused if " under " not in described} == refused
     assert refused
     assert tally.fired >= {"join_strategy", "skewed_join"}

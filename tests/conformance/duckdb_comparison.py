@@ -1,4 +1,4 @@
-"""Queries over Parquet files, answered by the engine as a worker runs it, and by DuckDB."""
+"""Runs queries over Parquet files with the engine, as a worker does, and with DuckDB."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from workers.engine.spark.engine import Engine
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a query: how many rows DuckDB has for it, how the engine's differ (None where they do not), and
-    the rules that made the engine's plan.
+    """The comparison of a query: DuckDB's number of rows, how the engine's rows differ (None if they are equal), and
+    the rules that fired.
     """
 
     rows: int
@@ -33,8 +33,8 @@ class Answer:
     fired: frozenset[str]
 
 
-class BesideDuckDB:
-    """The tables below `root`, a file `NAME.parquet` each or a directory of files. Use as a context manager."""
+class DuckDBComparison:
+    """The tables below `root`, each a file `NAME.parquet` or a directory of files. Use it as a context manager."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self._spark = spark
@@ -51,15 +51,15 @@ class BesideDuckDB:
         self._duck.close()
 
     def compiled(self, text: str, settings: Settings | None = None) -> BoundQuery:
-        """The query of a job; forced settings that it cannot follow are left to the rules. Raises SpecError."""
+        """Compiles a query; unsupported forced settings are left to the rules. Raises SpecError."""
         sources = {name: table.source.model_dump(mode="json", by_alias=True) for name, table in self._inputs.items()}
         spec = JobSpec.model_validate({"tables": sources, "sql": text, "settings": settings or {}})
         schemas = {name: table.schema for name, table in self._inputs.items()}
         return compile_job(spec, schemas, is_accepted=True)
 
     def ask(self, text: str, duckdbs: str, settings: Settings | None = None, *, times: int = 1) -> Answer:
-        """Asks the engine `text` and DuckDB `duckdbs`, which means the same; planned as if the tables were so many
-        times as large. Rows are compared in order.
+        """Runs `text` with the engine and the equivalent `duckdbs` with DuckDB, and compares the rows in order. The
+        query is planned as if the tables were `times` as large.
         """
         session = self._spark.newSession()
         session.conf.set("spark.sql.shuffle.partitions", "4")
@@ -73,5 +73,5 @@ class BesideDuckDB:
 
 
 def rules_for(name: str, by_rule: Mapping[str, Collection[str]]) -> set[str]:
-    """The rules that are said to fire for the query `name`."""
+    """Returns the rules that should fire for the query `name`."""
     return {rule for rule, names in by_rule.items() if name in names}
