@@ -6,7 +6,7 @@ back-quotes: the dot is part of the name. Shuffles are Spark's hints and clauses
 for a join's strategy.
 
 The text is assembled here and not by sqlglot's generator. Expressions are Spark SQL already, so the generator would
-only lay out the clauses, for which it takes half a millisecond per SELECT. It also joins conditions without
+only format the clauses, for which it takes half a millisecond per SELECT. It also joins conditions without
 parentheses if it cannot read them, and omits NULLS FIRST where that is Spark's default.
 """
 
