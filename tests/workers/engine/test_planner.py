@@ -35,7 +35,7 @@ OUTPUT = (Field("uid", BIGINT), Field("n", BIGINT))
 HOT = (HotKey(value="7", share=0.25, estimated_rows=250_000),)
 STATISTICS = Statistics(
     tables={"o": TableSize("o", 4, 100_000_000, 1_000_000, True)},
-    keys={("o.uid",): KeySketch("o", ("o.uid",), 50_000, 900, 1000, 0.0, HOT)},
+    keys={("o.uid",): KeySketch("o", ("o.uid",), 50_000, 1000, 0.0, HOT)},
     slots=8,
     elapsed_ms=12,
 )

@@ -48,7 +48,7 @@ from workers.engine.spark.session_options import (
 )
 from workers.engine.spark.sources import TableInput, read_scans, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
-from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_alone
+from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_only
 from workers.engine.statistics.model import Statistics
 from workers.engine.statistics.selectivity import conditions_of
 
@@ -194,7 +194,7 @@ class Engine:
         scans, memory = scans_of(built), task_memory(self._session, self._slots)
         built = without_excluded_branches(built)
         if is_all_forced(built, settings):
-            return replace(sizes_alone(scans, tables, self._slots, NOT_READ), task_memory=memory)
+            return replace(sizes_only(scans, tables, self._slots, NOT_READ), task_memory=memory)
         is_open = undecided(built, settings)
         keys = statistics_keys(built, is_open)
         known = gather_statistics(

@@ -218,7 +218,7 @@ def test_pages_that_only_the_statistics_meet_cost_a_warning(
     plan = engine.plan(query, {"t": table}, spec.settings)
     told = [trace.reason for trace in plan.report.rules if trace.rule == "statistics"]
     assert told == [
-        "A sample of part-001.parquet cannot be read: what it holds is not what its format has. "
+        "A sample of part-001.parquet cannot be read: its content does not match its format. "
         "The planner uses defaults for what is not known."
     ]
     assert plan.report.tables[0].rows_are_exact
