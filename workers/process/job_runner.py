@@ -239,7 +239,7 @@ class JobRunner:
 
     def _execute(self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run) -> Verdict:
         # The run after a fallback continues to use the statistics thread of the first run.
-        run = replace(run, beside=run.beside or engine.look_beside(run.planned, run.tables))
+        run = replace(run, beside=run.beside or engine.late_statistics(run.planned, run.tables))
         try:
             written = self._written(attempt, engine, run)
         except Exception as error:  # noqa: BLE001 - as above
