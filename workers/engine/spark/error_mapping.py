@@ -250,7 +250,7 @@ def _is_sparks_fault(causes: tuple[_Cause, ...]) -> bool:
 
 
 def _message(causes: tuple[_Cause, ...]) -> str:
-    """Returns the texts from Spark's first condition to the innermost cause; only the latter if there is no condition."""
+    """Returns the texts from Spark's first condition to the innermost cause, or only the latter without a condition."""
     named = next((index for index, cause in enumerate(causes) if cause.condition is not None), len(causes) - 1)
     texts = dict.fromkeys(
         text for cause in causes[named:] if cause.condition != _WRITING or cause is causes[-1] if (text := _text(cause))

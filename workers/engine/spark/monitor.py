@@ -72,7 +72,7 @@ class SparkMonitor:
         self._sleep = sleep
 
     def progress(self, tag: str) -> Progress:
-        """Returns the progress of the jobs with `tag`. Stages that are skipped or not started yet are not in the totals."""
+        """Returns the progress of the jobs with `tag`. The totals exclude stages that are skipped or not started."""
         return self._progress(self._jobs(tag))
 
     def stages(self, tag: str) -> tuple[StageMetrics, ...]:
