@@ -190,9 +190,9 @@ class _Matching:
         return _Context(filtered, exact)
 
     def _match_join(self, ours: Segment[Numbered], sparks: Segment[OperatorMetrics], context: _Context) -> None:
-        operator, made = sparks.members[0], ours.members[0]
-        self.figures.assign(operator, made)
-        node = made.node
+        operator, join = sparks.members[0], ours.members[0]
+        self.figures.assign(operator, join)
+        node = join.node
         if not isinstance(node, Join):
             raise TypeError(node)
         exact = max(context.exact, _EXACT_BELOW_JOIN.get(operator.operator.strip(), ExactBelow.EXCHANGE))
@@ -201,7 +201,7 @@ class _Matching:
         for place, keeps in enumerate((_KEEPS_LEFT, _KEEPS_RIGHT)):
             has_residual = node.kind is JoinKind.CROSS and bool(node.residual)
             filtered = context.filtered or node.kind not in keeps or has_residual
-            self.match(ours.inputs[place], sparks.inputs[place], _Context(filtered, exact), made)
+            self.match(ours.inputs[place], sparks.inputs[place], _Context(filtered, exact), join)
 
     def _match_aggregates(self, ours: Segment[Numbered], sparks: Segment[OperatorMetrics], context: _Context) -> None:
         aggregates = [each for each in ours.members if not isinstance(each.node, Project | Sort | Exchange)]
@@ -292,10 +292,10 @@ def _exact_below(operators: Sequence[OperatorMetrics], exact: ExactBelow) -> Exa
 
 def _is_on_calls(node: Filter, ours: Segment[Numbered]) -> bool:
     """Whether a condition uses only results of calls of the aggregate below it, so that Spark cannot move it down."""
-    made = ours.members[0].node
-    if not isinstance(made, Aggregate):
+    aggregate = ours.members[0].node
+    if not isinstance(aggregate, Aggregate):
         return False
-    outputs = {call.output.name for call in made.calls}
+    outputs = {call.output.name for call in aggregate.calls}
     above = [each.node for each in ours.above]
     columns = set(node.condition.columns)
     for each in above[above.index(node) + 1 :]:

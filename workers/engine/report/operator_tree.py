@@ -134,10 +134,10 @@ def numbered(plan: Node) -> Numbered:
 
 def segments_of_plan(top: Numbered) -> Segment[Numbered]:
     """Returns the segments of one of our plans."""
-    above, made = _nodes_down(top, _NODES_ABOVE)
-    kind = _KINDS.get(type(made.node), Kind.OTHER)
-    members: tuple[Numbered, ...] = (made,)
-    last = made
+    above, first = _nodes_down(top, _NODES_ABOVE)
+    kind = _KINDS.get(type(first.node), Kind.OTHER)
+    members: tuple[Numbered, ...] = (first,)
+    last = first
     while kind is Kind.AGGREGATE:
         between, below = _nodes_down(last.inputs[0], _NODES_BETWEEN)
         if _KINDS.get(type(below.node)) is not Kind.AGGREGATE:
@@ -186,10 +186,10 @@ def segments_of_operators(operators: Sequence[OperatorMetrics]) -> Segment[Opera
     def segment(top: OperatorMetrics) -> Segment[OperatorMetrics]:
         if next(left, None) is None:
             raise TooManySegmentsError
-        above, made = _operators_down(top, by_id, _OPERATORS_ABOVE)
-        kind = _kind_of(made)
-        members: tuple[OperatorMetrics, ...] = (made,)
-        last = made
+        above, first = _operators_down(top, by_id, _OPERATORS_ABOVE)
+        kind = _kind_of(first)
+        members: tuple[OperatorMetrics, ...] = (first,)
+        last = first
         while kind is Kind.AGGREGATE and len(last.inputs) == 1 and name_of(last) != _EXPAND:
             between, below = _operators_down(by_id[last.inputs[0]], by_id, _OPERATORS_BETWEEN)
             if not is_aggregate(below) and name_of(below) != _EXPAND:
@@ -242,8 +242,8 @@ def agree(ours: Segment[Numbered], sparks: Segment[OperatorMetrics], files: File
 def _are_alike(ours: Segment[Numbered], sparks: Segment[OperatorMetrics], files: Files, several: bool) -> bool:
     if ours.kind is not sparks.kind or ours.kind is Kind.OTHER or len(ours.inputs) != len(sparks.inputs):
         return False
-    made = ours.members[0].node
-    if isinstance(made, Scan) and not _reads(made, sparks.members[0], files.get(made.table, ()), several):
+    first = ours.members[0].node
+    if isinstance(first, Scan) and not _reads(first, sparks.members[0], files.get(first.table, ()), several):
         return False
     return all(_are_alike(one, other, files, several) for one, other in zip(ours.inputs, sparks.inputs, strict=True))
 
