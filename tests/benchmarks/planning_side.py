@@ -108,9 +108,7 @@ def _statistics(built: Node, keys: frozenset[tuple[str, ...]], knowledge: str) -
         values = tuple(HotKey(value=text, share=share, estimated_rows=round(share * rows)) for text, share in hot)
         exact = [literal(text, types[columns[0]]) for text, _ in hot]
         literals = tuple(None if one is None else (one,) for one in exact)
-        sketches[columns] = KeySketch(
-            alias, columns, _SAMPLED, _SAMPLED // 2, rows // 20, 0.0, values, literals=literals
-        )
+        sketches[columns] = KeySketch(alias, columns, _SAMPLED, rows // 20, 0.0, values, literals=literals)
     return Statistics(sizes, sketches, _SLOTS)
 
 

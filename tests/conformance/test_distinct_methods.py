@@ -23,7 +23,7 @@ from workers.engine.rules.distinct.bitmaps import BLOCK, LANE, LANES, bitmap_agg
 from workers.engine.rules.distinct.branch_plans import joined_branches, keyed_branches, sent_by_value
 from workers.engine.rules.distinct.incremental_aggregate import IncrementalAggregate
 from workers.engine.spark.lowering import lower, physical_plan
-from workers.engine.spark.session_options import hash_blocks
+from workers.engine.spark.session_options import raise_hash_limit
 
 pytestmark = pytest.mark.spark
 
@@ -233,7 +233,7 @@ def test_bitmap_blocks_are_hashed(spark: SparkSession) -> None:
     calls = (call, Call(AggregateFunction.MAX, (v,), Field("most", BIGINT)))
     node = Aggregate(Scan("t", "t", tuple((field, field.name) for field in FIELDS[:2])), (Named(k, "k"),), calls)
     plan = bitmap_aggregate(node, BLOCK, AggPhase.AUTO)
-    hash_blocks(session, plan, 1 << 30)
+    raise_hash_limit(session, plan, 1 << 30)
     frame = lower(plan, {"t": table})
     assert "SortAggregate" not in physical_plan(frame)
     assert sorted(map(str, frame.collect())) == sorted(map(str, lower(node, {"t": table}).collect()))

@@ -105,7 +105,7 @@ options = st.fixed_dictionaries(
 
 def _sketch(columns: tuple[str, ...], distinct: int, hot: float) -> KeySketch:
     keys = (HotKey(value="a", share=hot, estimated_rows=round(10_000_000 * hot)),) if hot else ()
-    return KeySketch("t", columns, 60_000, 60_000, distinct, 0.0, keys)
+    return KeySketch("t", columns, 60_000, distinct, 0.0, keys)
 
 
 def statistics(distinct: int, hot: float) -> Statistics:

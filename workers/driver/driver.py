@@ -169,9 +169,9 @@ class Driver:
     seconds_without_executors: float | None = None
     """How long it may have no executor before it counts as lost; None for no limit."""
     executors: Executors | None = None
-    """As of the last call of `look`; None before."""
+    """As of the last call of `refresh`; None before."""
     stopped: bool = False
-    """Whether Spark had stopped at the last call of `look`."""
+    """Whether Spark had stopped at the last call of `refresh`."""
     ended: bool = False
     """Whether this worker killed the driver because of stuck work. Other attempts on it do not count then."""
     idle_sessions: list[SparkSession] = field(default_factory=list)
@@ -231,7 +231,7 @@ class Driver:
             raise ConnectionError("the driver was discarded")
         jvm.java.lang.System.nanoTime()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Updates the state of the cluster. Like `ping`, raises if the JVM has ended, and waits while it hangs."""
         self.stopped = bool(self.context._jsc.sc().isStopped())
         if self.on_cluster and not self.stopped:

@@ -29,7 +29,7 @@ from workers.engine.plan.builder import build
 from workers.engine.plan.explain import explain, line_of
 from workers.engine.plan.joined_aggregate import is_over_join
 from workers.engine.plan.nodes import Aggregate, Filter, Join, Node, Scan, inputs_of, output_of
-from workers.engine.plan.traversal import NodeIds, walk_up, with_inputs
+from workers.engine.plan.traversal import NodeIds, id_of, walk_up, with_inputs
 from workers.engine.plan.validation import check
 from workers.engine.rules.distinct.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.rules.eager.eager_aggregation import EagerAggregation
@@ -146,12 +146,15 @@ class _Rewriting:
         return made
 
     def _numbered(self, rule_name: str, before: Node, after: Node) -> Node:
-        """Returns `after` with ids, and records `rule_name` for its new nodes."""
+        """Returns `after` with ids, and records `rule_name` for its new nodes. If there are none, because the rule only
+        removed nodes, `rule_name` is recorded for the top node.
+        """
         numbered = self.ids.number(after, before)
         for copied, original in self.ids.copies.items():
             if original in self.changed_by:
                 self.changed_by[copied] = self.changed_by[original]
-        self.changed_by.update(dict.fromkeys(self.ids.new, rule_name))
+        changed = self.ids.new if self.ids.new or numbered is before else {id_of(numbered)}
+        self.changed_by.update(dict.fromkeys(changed, rule_name))
         return numbered
 
 

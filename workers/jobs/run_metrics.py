@@ -60,7 +60,7 @@ def measure(
         stages, progress = monitor.outcome(tag)
         run_by = _run_by(monitor, tag, planned, tables, stages)
         estimates = estimates_of(planned.report, planned.plan, planned.statistics, stages, run_by)
-        skew = _skew(planned, None if late is None else late.known(), stages, run_by, estimates)
+        skew = _skew(planned, None if late is None else late.result(), stages, run_by, estimates)
     except Exception:  # noqa: BLE001 - an error of the metrics must not lose the result
         _log.warning("metrics_missing", exc_info=True)
         return AttemptMetrics(execution_ms, (), None, None)

@@ -238,7 +238,7 @@ class JobRunner:
 
     def _execute(self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run) -> Verdict:
         # The run after a fallback continues to use the statistics thread of the first run.
-        run = replace(run, late=run.late or engine.look_beside(run.planned, run.tables))
+        run = replace(run, late=run.late or engine.late_statistics(run.planned, run.tables))
         try:
             written = self._written(attempt, engine, run)
         except Exception as error:  # noqa: BLE001 - as above

@@ -182,7 +182,7 @@ class DriverWatch:
             return
         driver.ping()
         self._answered = (driver, self._clock())
-        driver.look()
+        driver.refresh()
 
     def watch(self) -> None:
         """Drops a driver that has ended or lost its cluster. Kills one that does not respond, or that hangs at its

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from workers.driver import scratch
-from workers.driver.scratch import QUIET_SECONDS, STALE_OF_BEFORE_SECONDS, STALE_SECONDS, Scratch
+from workers.driver.scratch import QUIET_SECONDS, STALE_LEGACY_SECONDS, STALE_SECONDS, Scratch
 
 HOLD = "import sys; from pathlib import Path; from workers.driver.scratch import Scratch; "
 HOLD += "print(Scratch(Path(sys.argv[1])).path, flush=True); sys.stdin.read()"
@@ -246,7 +246,7 @@ def test_directories_of_the_version_before(tmp_path: Path, own: Scratch) -> None
     foreign = tmp_path / "notes"
     for directory in (left, reused, running, in_use, old, foreign):
         (directory / "local").mkdir(parents=True)
-        age(directory, STALE_OF_BEFORE_SECONDS + 60)
+        age(directory, STALE_LEGACY_SECONDS + 60)
     # Spark has written there since.
     (in_use / "local" / "shuffle.data").touch()
 

@@ -68,8 +68,8 @@ def test_hot_keys_are_not_broadcast_after_the_exchange_that_spread_them() -> Non
     sizes = {"a": TableSize("a", 8, 1 << 30, 10_000_000, True), "b": TableSize("b", 8, 1 << 28, 5_000_000, True)}
     hot = HotKey(value="7", share=0.9, estimated_rows=9_000_000)
     literals = ((scalar("7L", BIGINT),),)
-    of_a = KeySketch("a", ("a.k",), 60_000, 6_000, 1_000_000, 0.0, (hot,), literals=literals)
-    of_b = KeySketch("b", ("b.k",), 60_000, 60_000, 5_000_000, 0.0, ())
+    of_a = KeySketch("a", ("a.k",), 60_000, 1_000_000, 0.0, (hot,), literals=literals)
+    of_b = KeySketch("b", ("b.k",), 60_000, 5_000_000, 0.0, ())
     known = Statistics(sizes, {("a.k",): of_a, ("b.k",): of_b}, slots=4, task_memory=1 << 30)
     by_setting, by_hint = join(A, B, JoinStrategy()), join(A, B, JoinStrategy(skew=JoinSkew.ISOLATE))
     cases: list[tuple[Join, dict[str, Any]]] = [(by_setting, {"join": {"skew": "ISOLATE"}}), (by_hint, {})]

@@ -18,12 +18,24 @@ from service.sql.ddl import parse_schema
 from service.sql.expressions.scalar import column
 from service.sql.resolve.bound import BoundCall, BoundQuery, BoundTable
 from service.sql.types.data_types import BIGINT, STRING, Field, Schema
+from tests.support.compiled import compiled
 from tests.support.joined import call, col, joined, scan
 from workers.engine.budget import PlanningBudget
 from workers.engine.errors import InvalidPlanError
 from workers.engine.plan.aggregates import GROUPING_SETS
 from workers.engine.plan.explain import text_of
-from workers.engine.plan.nodes import Aggregate, Filter, Join, Limit, Named, Node, Union, output_of
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Filter,
+    Join,
+    Limit,
+    Named,
+    Node,
+    Project,
+    Scan,
+    Union,
+    output_of,
+)
 from workers.engine.plan.traversal import id_of, walk_up
 from workers.engine.planner import Plan, apply_rules, plan_query, plan_report
 from workers.engine.rules import rulebook
@@ -35,7 +47,7 @@ OUTPUT = (Field("uid", BIGINT), Field("n", BIGINT))
 HOT = (HotKey(value="7", share=0.25, estimated_rows=250_000),)
 STATISTICS = Statistics(
     tables={"o": TableSize("o", 4, 100_000_000, 1_000_000, True)},
-    keys={("o.uid",): KeySketch("o", ("o.uid",), 50_000, 900, 1000, 0.0, HOT)},
+    keys={("o.uid",): KeySketch("o", ("o.uid",), 50_000, 1000, 0.0, HOT)},
     slots=8,
     elapsed_ms=12,
 )
@@ -224,6 +236,19 @@ def test_the_report_has_plans_rules_and_statistics() -> None:
     assert (report.statistics_ms, report.physical_plan) == (12, "== Physical Plan ==")
     assert (report.tables[0].table, report.tables[0].rows) == ("o", 1_000_000)
     assert (report.keys[0].columns, report.keys[0].distinct_keys, report.keys[0].hot_keys) == (("o.uid",), 1000, HOT)
+
+
+def test_what_replaces_a_union_with_one_branch_left_is_marked() -> None:
+    sql = """
+        WITH sales AS (SELECT uid, 'w' AS kind FROM web UNION ALL SELECT uid, 's' FROM shop)
+        SELECT uid FROM sales WHERE kind = 's'
+    """
+    bound = compiled(dict.fromkeys(("web", "shop"), "uid BIGINT"), sql, name="pruned")
+    plan = plan_query(bound, Statistics({}, {}, slots=4), JobSettings())
+    (changed,) = (node for node in walk_up(plan.after) if node.id in plan.changed_by)
+    assert isinstance(changed, Project)
+    assert isinstance(changed.input, Scan)
+    assert plan.changed_by == {changed.id: "prune_union_branches"}
 
 
 class _LosesColumns:

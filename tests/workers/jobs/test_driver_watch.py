@@ -25,14 +25,14 @@ SOME_LEFT = Executors(number=1, cores=2)
 class Processes(Driver):
     """A process without Spark."""
 
-    looks = 0
+    refreshes = 0
 
     def ping(self) -> None:
         """Answers at once."""
 
-    def look(self) -> None:
-        """Counts the looks."""
-        self.looks += 1
+    def refresh(self) -> None:
+        """Counts its calls."""
+        self.refreshes += 1
 
 
 @dataclass
@@ -116,7 +116,7 @@ def test_a_driver_that_answers_again_has_its_time_again(bench: Bench) -> None:
         assert bench.look_at(begin), "one look too late"
         bench.watch.ping()
         assert bench.look_at(begin + TIMEOUT)
-    assert driver.looks == 3
+    assert driver.refreshes == 3
     # A start in between: neither the answers nor the late looks of the driver before count for the next one.
     assert bench.look_at(80)
     bench.start()

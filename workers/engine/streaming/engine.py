@@ -33,7 +33,7 @@ from workers.engine.plan.traversal import NodeIds, id_of, walk_up, with_ids
 from workers.engine.planner import plan_report
 from workers.engine.spark.lowering import lower
 from workers.engine.spark.session_options import task_memory
-from workers.engine.spark.sources import TableInput, scans_of, spelled
+from workers.engine.spark.sources import TableInput, ddl_of, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.statistics.model import Statistics
 from workers.engine.streaming.sinks.base import OfNothing
@@ -202,7 +202,7 @@ class StreamEngine:
         if plan.keys != ():
             return None
         scans = {
-            scan.alias: self._session.createDataFrame([], spelled(field for field, _ in scan.columns))
+            scan.alias: self._session.createDataFrame([], ddl_of(field for field, _ in scan.columns))
             for scan in scans_of(plan.before)
         }
         rows = lower(plan.before, scans).collect()

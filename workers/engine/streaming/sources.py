@@ -27,7 +27,7 @@ from service.data.schemas import RATE_SCHEMA
 from service.sql.expressions.scalar import quoted
 from service.sql.types.data_types import Schema
 from workers.engine.plan.nodes import Node, Scan
-from workers.engine.spark.sources import TableInput, fields_to_read, read_scan, reader_options, scans_of, spelled
+from workers.engine.spark.sources import TableInput, ddl_of, fields_to_read, read_scan, reader_options, scans_of
 
 DEFAULT_ROWS = 2_000_000
 """Rows of a mini-batch if the job does not set its size. Smaller mini-batches have more overhead (distinct texts: 357,
@@ -119,7 +119,7 @@ def read_stream(session: SparkSession, scan: Scan, table: StreamInput, bound: Ba
     fields = fields_to_read(scan, table.source.format, table.schema)
     reader = (
         session.readStream.format(table.source.format.value)
-        .schema(spelled(fields))
+        .schema(ddl_of(fields))
         .options(**reader_options(table.source))
         .option("recursiveFileLookup", True)
         # Spark silently ignores files that are older than the newest one by more than this; the default is seven days.

@@ -25,11 +25,12 @@ from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.distinct.bitmaps import BLOCK
 from workers.engine.rules.joins.strategy_cost import BROADCAST_PARTS, NOT_FORCED, ROW_BYTES, forced_strategy
 from workers.engine.rules.required_statistics import NOT_READ, READ_IN_PART, joined_texts, statistics_keys, undecided
+from workers.engine.spark.parquet_sampling import sample_parquet
 from workers.engine.spark.predicate_evaluation import typed
-from workers.engine.spark.sampling import sample_parquet, sample_text, spread
+from workers.engine.spark.sampling import sample_text, spread
 from workers.engine.spark.sources import TableInput, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
-from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_alone
+from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_only
 from workers.engine.statistics.cardinality import estimate_distinct
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 from workers.engine.statistics.partitioning import is_broadcast
@@ -63,7 +64,7 @@ def gather_for_joins(
     # Other rules decide how rows are aggregated.
     joins_only = settings.model_copy(update={"eager_aggregation": Toggle.FALSE})
     is_open = frozenset(join for join in joins if undecided(join, joins_only)(join))
-    by_bytes = sizes_alone(scans, examined, slots, NOT_READ)
+    by_bytes = sizes_only(scans, examined, slots, NOT_READ)
     sized = _with_mini_batches(by_bytes, scans, tables, bounds)
     if not is_open:
         warnings = by_bytes.warnings if any(join.keys for join in joins) else ()

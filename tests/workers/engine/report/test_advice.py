@@ -111,8 +111,8 @@ def skewed() -> Statistics:
     sizes = {alias: TableSize(alias, 8, 1 << 30, 10_000_000, True) for alias in ("o", "u")}
     hot = (HotKey(value="7", share=0.5, estimated_rows=500),)
     literals = ((scalar("7L", BIGINT),),)
-    orders = KeySketch("o", ("o.uid",), 60_000, 30_000, 5_000_000, 0.0, hot, literals=literals)
-    users = KeySketch("u", ("u.uid",), 60_000, 60_000, 10_000_000, 0.0, ())
+    orders = KeySketch("o", ("o.uid",), 60_000, 5_000_000, 0.0, hot, literals=literals)
+    users = KeySketch("u", ("u.uid",), 60_000, 10_000_000, 0.0, ())
     return Statistics(sizes, {("o.uid",): orders, ("u.uid",): users}, slots=4)
 
 
@@ -348,11 +348,11 @@ def known(users_hot: float, sql: str) -> Statistics:
         hot = (HotKey(value="7", share=share, estimated_rows=round(share * 50_000_000)),) if share else ()
         literals = ((scalar("7L", BIGINT),),) if share else ()
         columns = (f"{alias}.uid",)
-        keys[columns] = KeySketch(alias, columns, 60_000, 50_000, 40_000_000, 0.0, hot, literals=literals)
+        keys[columns] = KeySketch(alias, columns, 60_000, 40_000_000, 0.0, hot, literals=literals)
     if "DISTINCT" not in sql:
         # By what a side would be grouped by, were it aggregated before the join.
         pair = ("o.uid", "o.category")
-        keys[pair] = KeySketch("o", pair, 60_000, 50_000, 1_000_000, 0.0, ())
+        keys[pair] = KeySketch("o", pair, 60_000, 1_000_000, 0.0, ())
     return Statistics(sizes, keys, 16)
 
 

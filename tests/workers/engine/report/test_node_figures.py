@@ -13,9 +13,9 @@ from service.sql.types.data_types import BIGINT, Field
 from tests.support.plan_parts import ORDERS, UID, USERS
 from tests.support.scalars import scalar
 from tests.support.stages import operator
-from tests.workers.engine.report.test_spot_agreement import FILES, ORDER_FILE, USER_FILE
-from tests.workers.engine.report.test_spot_agreement import scan as scan_of
-from tests.workers.engine.report.test_spots import BY_UID, KEEP
+from tests.workers.engine.report.test_operator_tree import BY_UID, KEEP
+from tests.workers.engine.report.test_segment_agreement import FILES, ORDER_FILE, USER_FILE
+from tests.workers.engine.report.test_segment_agreement import scan as scan_of
 from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Limit, Node, Union
 from workers.engine.report import operator_tree
 from workers.engine.report.operator_matching import figures_of
@@ -151,5 +151,5 @@ def test_what_is_used_again_is_counted_once() -> None:
 def test_subqueries_and_plans_without_end_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures(TOTAL) == OperatorReport()
     assert figures(ORDERS, operator(1, "Filter", 2), scan(2), operator(3, "Subquery")).nodes == ()
-    monkeypatch.setattr(operator_tree, "MOST_SPOTS", 1)
+    monkeypatch.setattr(operator_tree, "MAX_SEGMENTS", 1)
     assert figures(joined(JoinKind.FULL), *side_by_side("BroadcastHashJoin")).nodes == ()

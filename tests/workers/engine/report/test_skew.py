@@ -52,7 +52,7 @@ def sketch(*columns: str, hot: dict[str, float], distinct: int = 10_000, null_sh
         )
         for value, share in hot.items()
     )
-    return KeySketch(columns[0].split(".")[0], columns, 60_000, 5_000, distinct, null_share, keys)
+    return KeySketch(columns[0].split(".")[0], columns, 60_000, distinct, null_share, keys)
 
 
 def statistics(*sketches: KeySketch, slots: int = 4, users_bytes: int = 1 << 30) -> Statistics:

@@ -10,7 +10,7 @@ from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 
 def doubt(type_: DataType, sampled: int = MIN_SAMPLED_ROWS, representative: bool = True) -> str | None:
-    sketch = KeySketch("t", ("t.a",), sampled, 1, 1, 0.0, (), representative)
+    sketch = KeySketch("t", ("t.a",), sampled, 1, 0.0, (), representative)
     known = Statistics({"t": TableSize("t", 1, 1 << 30, 1_000_000, True)}, {("t.a",): sketch}, slots=2)
     scan = Scan("t", "t", ((Field("t.a", type_), "a"),))
     return one_phase_obstacle(Aggregate(scan, (Named(column("t.a", type_), "a"),), ()), known)

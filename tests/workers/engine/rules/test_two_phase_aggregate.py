@@ -82,9 +82,7 @@ def context(
     if values:
         distinct["o.category",] = values
     keys = {
-        columns: KeySketch(
-            "o", columns, sampled, 1000, values, 0.0, hot if columns == ("o.uid",) else (), representative
-        )
+        columns: KeySketch("o", columns, sampled, values, 0.0, hot if columns == ("o.uid",) else (), representative)
         for columns, values in distinct.items()
     }
     tables = {"o": TableSize("o", 8, rows * 100, rows, True), "u": TableSize("u", 1, 20_000_000, 1_000_000, True)}

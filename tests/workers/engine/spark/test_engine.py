@@ -173,13 +173,13 @@ def test_files_are_read_for_what_is_to_be_decided(spark: SparkSession, tables: d
     assert told(**aggregate) == ({("o.uid",), ("u.uid",)}, [True, True], [READ_IN_PART])
     forced = {**aggregate, "join.ship": "BROADCAST_RIGHT"}
     assert told(**forced) == (set(), [False, False], [NOT_READ])
-    # Hot keys are told of what ran all the same: read beside the run.
-    beside = engine.look_beside(engine.plan(bound, tables, JobSettings.model_validate(forced)), tables)
-    assert beside is not None
-    known = beside.known(60)
+    # The report has hot keys nevertheless: their statistics are read during the run.
+    late = engine.late_statistics(engine.plan(bound, tables, JobSettings.model_validate(forced)), tables)
+    assert late is not None
+    known = late.result(60)
     assert known is not None
     assert known.keys.keys() == keys
-    assert engine.look_beside(engine.plan(bound, tables, JobSettings()), tables) is None
+    assert engine.late_statistics(engine.plan(bound, tables, JobSettings()), tables) is None
 
 
 @pytest.mark.parametrize("files", [1, 40])
@@ -218,7 +218,7 @@ def test_pages_that_only_the_statistics_meet_cost_a_warning(
     plan = engine.plan(query, {"t": table}, spec.settings)
     told = [trace.reason for trace in plan.report.rules if trace.rule == "statistics"]
     assert told == [
-        "A sample of part-001.parquet cannot be read: what it holds is not what its format has. "
+        "A sample of part-001.parquet cannot be read: its content does not match its format. "
         "The planner uses defaults for what is not known."
     ]
     assert plan.report.tables[0].rows_are_exact
@@ -358,7 +358,7 @@ def test_memory_that_a_broadcast_by_adaptive_execution_may_have_taken(
     plan = hinted(engine, sides, "")
     assert "BroadcastHashJoin" not in (plan.report.physical_plan or "")
     safer = run_again(engine, sides, lacking_memory(plan), tmp_path / "result")
-    assert safer.cautious
+    assert safer.low_memory
     told = safer.report.rules[0].reason
     assert "The plan hashed and broadcast no side of a join, but adaptive execution may have broadcast one." in told
     assert "Spark broadcasts nothing automatically" in told

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workers.engine.spark.parquet_footers import ranges_of
+from workers.engine.spark.parquet_sampling import ranges_of
 from workers.engine.statistics.model import ValueRange
 
 LOW, HIGH = -(2**63), 2**63 - 1

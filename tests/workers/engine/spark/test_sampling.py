@@ -17,7 +17,8 @@ from service.data.roots import StoreRoot, open_store
 from service.sql.types.data_types import BIGINT, STRING, Field
 from tests.support.object_store import KEYS, ObjectStore
 from tests.support.tables import on_disk
-from workers.engine.spark.sampling import MAX_FILES, MAX_ROWS_PER_FILE, sample_parquet, sample_text, spread
+from workers.engine.spark.parquet_sampling import MAX_ROWS_PER_FILE, sample_parquet
+from workers.engine.spark.sampling import MAX_FILES, sample_text, spread
 from workers.engine.spark.sources import TableInput
 
 Tables = Callable[..., TableInput]

@@ -23,7 +23,8 @@ from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import StatisticsCache
-from workers.engine.spark.table_statistics import HOT_KEYS, Texts, gather_statistics, sizes_alone
+from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_only
+from workers.engine.statistics.hot_keys import HOT_KEYS
 from workers.engine.statistics.model import Statistics
 
 Tables = Callable[..., TableInput]
@@ -318,10 +319,10 @@ def test_what_cannot_be_read_is_told_and_not_kept(parquet_table: Tables, text_ta
         assert known.keys[("o.uid",)].hot_keys[0].value == "7"
         return known.warnings
 
-    told = "The footer of part-000.parquet cannot be read: what it holds is not what its format has."
+    told = "The footer of part-000.parquet cannot be read: its content does not match its format."
     assert warnings() == (("t", told),)
     gone.rename(gone.with_suffix(".away"))
-    both = "The footer of part-000.parquet and of 1 more cannot be read: what it holds is not what its format has."
+    both = "The footer of part-000.parquet and of 1 more cannot be read: its content does not match its format."
     assert warnings() == (("t", both),)
     gone.with_suffix(".away").rename(gone)
     broken.write_bytes(sound)
@@ -347,7 +348,7 @@ def test_no_surprise_fails_a_job(parquet_table: Tables, scan_of: Scans) -> None:
 def test_sizes_alone_open_no_file(parquet_table: Tables, scan_of: Scans) -> None:
     table = parquet_table(pa.table({"a": list(range(1000))}))
     on_disk(table.files)[0].unlink()
-    known = sizes_alone([scan_of(table, "x"), scan_of(table, "y")], {"t": table}, slots=3, why="Because.")
+    known = sizes_only([scan_of(table, "x"), scan_of(table, "y")], {"t": table}, slots=3, warning="Because.")
     guessed = (table.files.bytes, table.files.bytes // 100)
     assert [(size.bytes, size.rows) for size in known.tables.values()] == [guessed, guessed]
     assert (known.keys, known.slots, known.warnings) == ({}, 3, ((None, "Because."),))

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workers.engine.spark import table_statistics
-from workers.engine.spark.sampling import Troubles
-from workers.engine.spark.table_statistics import MARGIN, decoded_widths
+from workers.engine.spark import parquet_sampling
+from workers.engine.spark.parquet_sampling import MARGIN, decoded_widths
+from workers.engine.spark.sampling import FileReads
 
 ROWS = 20_000
 
@@ -21,9 +21,9 @@ def written(path: Path, name: str = "a.parquet", **columns: pa.Array | list[obje
 
 
 def widths(*files: Path, columns: tuple[str, ...] = ("s",)) -> dict[str, float | None]:
-    troubles = Troubles()
-    found = decoded_widths(files, columns, troubles)
-    assert troubles.sentences() == ()
+    reads = FileReads()
+    found = decoded_widths(files, columns, reads)
+    assert reads.warnings() == ()
     return found
 
 
@@ -57,7 +57,7 @@ def test_a_row_group_that_is_too_large_to_read_through_is_not_measured(
 ) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"s": ["ab"] * ROWS}), path)
-    monkeypatch.setattr(table_statistics, "_MOST_BYTES", 10)
+    monkeypatch.setattr(parquet_sampling, "_MAX_SLICED_BYTES", 10)
     assert widths(path) == {"s": None}
     # Of four files a beginning is enough.
     assert widths(*[path] * 4) == {"s": MARGIN * 2}
@@ -89,17 +89,15 @@ def test_megabytes_that_repeat_are_read_once(tmp_path: Path) -> None:
 def test_what_no_file_tells(tmp_path: Path) -> None:
     assert widths(written(tmp_path, s=pa.array([], pa.string()))) == {"s": None}
     assert widths(written(tmp_path, n=[1, 2]), written(tmp_path, "b.parquet", s=["ab"] * ROWS)) == {"s": MARGIN * 2}
-    assert decoded_widths([tmp_path], (), Troubles()) == {}
+    assert decoded_widths([tmp_path], (), FileReads()) == {}
 
 
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     good, bad = written(tmp_path, s=["ab"] * ROWS), tmp_path / "bad.parquet"
     bad.write_bytes(b"nothing of the kind")
-    troubles = Troubles()
-    assert decoded_widths([good, bad], ("s",), troubles) == {"s": MARGIN * 2}
-    assert troubles.sentences() == (
-        "A sample of bad.parquet cannot be read: what it holds is not what its format has.",
-    )
+    reads = FileReads()
+    assert decoded_widths([good, bad], ("s",), reads) == {"s": MARGIN * 2}
+    assert reads.warnings() == ("A sample of bad.parquet cannot be read: its content does not match its format.",)
 
 
 @pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.binary_view()])

@@ -41,7 +41,7 @@ from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 def sketch(alias: str, distinct: int, *hot: tuple[str, float]) -> KeySketch:
     keys = tuple(HotKey(value=value, share=share, estimated_rows=0) for value, share in hot)
-    return KeySketch(alias, (f"{alias}.uid",), 1000, distinct, distinct, 0.0, keys)
+    return KeySketch(alias, (f"{alias}.uid",), 1000, distinct, 0.0, keys)
 
 
 def nulls_of(known: KeySketch) -> KeySketch:

@@ -33,7 +33,6 @@ def known(*, on_stream: float = 0.6, on_table: float = 0.0, nulls: float = 0.0) 
             alias,
             (f"{alias}.g",),
             sampled_rows=60_000,
-            distinct_in_sample=20_000,
             distinct_keys=100_000,
             null_share=nulls if alias == "s" else 0.0,
             hot_keys=(

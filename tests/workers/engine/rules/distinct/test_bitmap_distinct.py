@@ -33,7 +33,7 @@ WHOLE = Aggregate(ORDERS, (Named(UID, "uid"),), (ITEMS, ROWS))
 
 def context(high: int | None = 1_000_000, rows: int = 10_000_000, **settings: Any) -> RuleContext:
     distinct = {("o.uid",): 20, ("o.uid", "o.item"): round(rows * 0.9)}
-    keys = {names: KeySketch("o", names, 60_000, 1, count, 0.0, ()) for names, count in distinct.items()}
+    keys = {names: KeySketch("o", names, 60_000, count, 0.0, ()) for names, count in distinct.items()}
     ranges = {} if high is None else {"o.item": ValueRange(0, high)}
     tables = {"o": TableSize("o", 8, rows * 16, rows, True)}
     return RuleContext(JobSettings.model_validate(settings), Statistics(tables, keys, slots=4, ranges=ranges))
@@ -161,7 +161,7 @@ def context_of_names(
     top = (HotKey(value="x", share=0.6, estimated_rows=round(0.6 * rows)),)
     counts = {("o.uid",): keys, ("o.name",): names, ("o.uid", "o.name"): pairs}
     sketches = {
-        columns: KeySketch("o", columns, 60_000, 1, count, 0.0, top if columns == (hot,) else ())
+        columns: KeySketch("o", columns, 60_000, count, 0.0, top if columns == (hot,) else ())
         for columns, count in counts.items()
     }
     ranges = {} if groups is None else {"o.uid": ValueRange(0, groups - 1)}

@@ -44,7 +44,7 @@ def context(groups: int = 3_000_000, pairs: int = 19_000_000, hot: float = 0.0, 
     rows = 20_000_000
     top = (HotKey(value="7", share=hot, estimated_rows=round(hot * rows)),) if hot else ()
     keys: dict[tuple[str, ...], KeySketch] = {
-        names: KeySketch("o", names, 60_000, 1, count, 0.0, top if len(names) == 1 else ())
+        names: KeySketch("o", names, 60_000, count, 0.0, top if len(names) == 1 else ())
         for key in ("o.uid", "o.rate")
         for names, count in (((key,), groups), ((key, "o.item"), pairs), ((key, "o.shop"), pairs))
     }

@@ -70,8 +70,8 @@ def context(share: float = 0.9, rows: int = 10_000_000, **settings: Any) -> Rule
             "u": TableSize("u", 1, 20_000_000, 1_000_000, True),
         },
         keys={
-            ("o.uid",): KeySketch("o", ("o.uid",), 50_000, 1000, 1_000_000, 0.0, hot),
-            ("u.uid",): KeySketch("u", ("u.uid",), 50_000, 50_000, 1_000_000, 0.0, ()),
+            ("o.uid",): KeySketch("o", ("o.uid",), 50_000, 1_000_000, 0.0, hot),
+            ("u.uid",): KeySketch("u", ("u.uid",), 50_000, 1_000_000, 0.0, ()),
         },
         slots=16,
     )

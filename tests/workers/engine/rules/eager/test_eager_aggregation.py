@@ -42,7 +42,7 @@ COUNTED = joined(call("COUNT"), by=("l.k",))
 
 def sketch(columns: tuple[str, ...], distinct: int, hot: float = 0.0) -> KeySketch:
     keys = (HotKey(value="7", share=hot, estimated_rows=0),) if hot else ()
-    return KeySketch(columns[0][0], columns, 60_000, 60_000, distinct, 0.0, keys)
+    return KeySketch(columns[0][0], columns, 60_000, distinct, 0.0, keys)
 
 
 def context(

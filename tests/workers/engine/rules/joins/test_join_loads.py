@@ -37,7 +37,7 @@ def known(left: dict[str, float], right: dict[str, float], *, distinct: int = 10
         hot = tuple(HotKey(value=value, share=share, estimated_rows=0) for value, share in shares.items())
         literals = tuple((scalar(f"{value}L", BIGINT),) for value in shares)
         key = (f"{side}.k",)
-        sketches[key] = KeySketch(side, key, 60_000, 900, distinct, nulls, hot, literals=literals)
+        sketches[key] = KeySketch(side, key, 60_000, distinct, nulls, hot, literals=literals)
     return Statistics(sizes, sketches, slots=4)
 
 

@@ -50,8 +50,8 @@ def context(
     }
     hottest = (HotKey(value="7", share=hot, estimated_rows=round(hot * users)),) if hot else ()
     keys: dict[tuple[str, ...], KeySketch] = {
-        ("o.uid",): KeySketch("o", ("o.uid",), 60_000, 60_000, orders, 0.0, ()),
-        ("u.uid",): KeySketch("u", ("u.uid",), 60_000, 60_000, users, 0.0, hottest),
+        ("o.uid",): KeySketch("o", ("o.uid",), 60_000, orders, 0.0, ()),
+        ("u.uid",): KeySketch("u", ("u.uid",), 60_000, users, 0.0, hottest),
     }
     return RuleContext(JobSettings.model_validate(settings), Statistics(tables, keys, slots=16, task_memory=memory))
 
@@ -93,7 +93,7 @@ def test_joining_hot_keys_separately_may_cost_less_than_a_broadcast() -> None:
     many = context(orders=40_000_000, users=1_500_000, memory=1 << 30)
     hot = HotKey(value="7", share=0.2, estimated_rows=8_000_000)
     literals = ((scalar("7L", BIGINT),),)
-    sketch = KeySketch("o", ("o.uid",), 60_000, 40_000, 30_000_000, 0.0, (hot,), literals=literals)
+    sketch = KeySketch("o", ("o.uid",), 60_000, 30_000_000, 0.0, (hot,), literals=literals)
     known = replace(many.statistics, keys={**many.statistics.keys, ("o.uid",): sketch})
     few_slots, slots = (replace(many, statistics=replace(known, slots=count)) for count in (16, 1024))
     assert choice(join(), few_slots) == "BROADCAST_RIGHT"
@@ -110,7 +110,7 @@ def test_joining_hot_keys_separately_may_cost_less_than_a_broadcast() -> None:
 def test_auto_broadcasts_no_side_if_join_skew_is_forced(skew: JoinSkew) -> None:
     plain = context()
     hot = HotKey(value="7", share=0.2, estimated_rows=4_000_000)
-    named = KeySketch("o", ("o.uid",), 60_000, 40_000, 20_000_000, 0.0, (hot,), literals=((scalar("7L", BIGINT),),))
+    named = KeySketch("o", ("o.uid",), 60_000, 20_000_000, 0.0, (hot,), literals=((scalar("7L", BIGINT),),))
     known = replace(plain.statistics, keys={**plain.statistics.keys, ("o.uid",): named})
     orders = replace(ORDERS, columns=(*ORDERS.columns, (Field("o.n", BIGINT), "n")))
     for node, settings in ((join(skew=skew), {}), (join(), {"join": {"skew": skew.value}})):

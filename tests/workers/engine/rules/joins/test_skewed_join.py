@@ -94,7 +94,7 @@ def sketch(alias: str, names: tuple[str, ...], shares: Mapping[int, float], null
         found = [literal(value, TYPES[name]) for name, value in zip(names, values, strict=True)]
         literals.append(tuple(one for one in found if one is not None))
     columns = tuple(f"{alias}.{name}" for name in names)
-    return KeySketch(alias, columns, 60_000, 30_000, 50_000, nulls, tuple(hot), literals=tuple(literals))
+    return KeySketch(alias, columns, 60_000, 50_000, nulls, tuple(hot), literals=tuple(literals))
 
 
 def context(
@@ -265,7 +265,7 @@ def test_integers_of_two_types_are_compared_as_they_are() -> None:
 def test_hot_values_without_literals_are_left_alone() -> None:
     ctx = context(("k",), {0: 0.9}, {}, skew="ISOLATE")
     bare = {
-        key: KeySketch(*[getattr(one, name) for name in KeySketch.__match_args__[:7]])
+        key: KeySketch(*[getattr(one, name) for name in KeySketch.__match_args__[:6]])
         for key, one in ctx.statistics.keys.items()
     }
     known = Statistics(ctx.statistics.tables, bare, slots=4)

@@ -53,7 +53,7 @@ def profile(
         hot = (HotKey(value="7", share=share, estimated_rows=0),) if share else ()
         literals = ((scalar("7L", BIGINT),),) if share else ()
         key = (f"{side}.k",)
-        sketches[key] = KeySketch(side, key, 60_000, 900, 9_000_000, 0.0, hot, representative=even, literals=literals)
+        sketches[key] = KeySketch(side, key, 60_000, 9_000_000, 0.0, hot, representative=even, literals=literals)
     found = join_profile(join, Statistics(sizes, sketches, slots=8))
     assert found is not None
     return found
@@ -132,7 +132,7 @@ def test_adaptive_execution_parts_what_it_sees() -> None:
 def test_a_split_join_costs_what_the_cheaper_plan_costs() -> None:
     sizes = {side: TableSize(side, 4, 1 << 30, 10_000_000, True) for side in "lr"}
     hot, literals = (HotKey(value="7", share=0.6, estimated_rows=0),), ((scalar("7L", BIGINT),),)
-    left = KeySketch("l", ("l.k",), 60_000, 900, 9_000_000, 0.0, hot, literals=literals)
+    left = KeySketch("l", ("l.k",), 60_000, 9_000_000, 0.0, hot, literals=literals)
     right = replace(left, alias="r", columns=("r.k",), hot_keys=(), literals=())
     statistics = Statistics(sizes, {("l.k",): left, ("r.k",): right}, slots=8)
     known = join_profile(JOIN, statistics)
@@ -214,7 +214,7 @@ def test_a_join_below_is_computed_again_for_every_part() -> None:
 def test_what_is_forced_parts_a_join_where_it_can_be_had() -> None:
     sizes = {side: TableSize(side, 4, 1 << 30, 10_000_000, True) for side in "lr"}
     hot, literals = (HotKey(value="7", share=0.6, estimated_rows=0),), ((scalar("7L", BIGINT),),)
-    left = KeySketch("l", ("l.k",), 60_000, 900, 9_000_000, 0.0, hot, literals=literals)
+    left = KeySketch("l", ("l.k",), 60_000, 9_000_000, 0.0, hot, literals=literals)
     known = Statistics(
         sizes, {("l.k",): left, ("r.k",): replace(left, alias="r", columns=("r.k",), hot_keys=(), literals=())}, 8
     )
@@ -242,7 +242,6 @@ def test_two_nested_joins_are_split_at_most(hot_in: str, parted: list[bool]) -> 
             side,
             (f"{side}.k",),
             60_000,
-            900,
             9_000_000,
             0.0,
             hot if side == hot_in else (),

@@ -9,7 +9,7 @@ from service.contract.options import JoinLocal, JoinShip
 from service.contract.query import JoinKind
 from tests.support.joined import col, scan
 from workers.engine.plan.nodes import Join, JoinStrategy, Limit, Node
-from workers.engine.spark.session_options import cautious_session, hashed_joins, may_hash_while_it_runs
+from workers.engine.spark.session_options import count_hashed_joins, low_memory_session, may_broadcast_during_run
 
 PLAN = """== Physical Plan ==
 AdaptiveSparkPlan (20)
@@ -26,8 +26,8 @@ Join condition: (name = BroadcastHashJoin Inner)
 
 
 def test_the_tree_is_counted_and_not_what_is_said_of_it() -> None:
-    assert hashed_joins(PLAN) == 3
-    assert hashed_joins(None) == 0
+    assert count_hashed_joins(PLAN) == 3
+    assert count_hashed_joins(None) == 0
 
 
 def joined(kind: JoinKind = JoinKind.LEFT, keyed: bool = True, strategy: JoinStrategy | None = None) -> Node:
@@ -40,14 +40,14 @@ def test_what_adaptive_execution_may_broadcast(spark: SparkSession) -> None:
     session = spark.newSession()
     for key, value in {"adaptive.enabled": "true", "autoBroadcastJoinThreshold": "10m"}.items():
         session.conf.set(f"spark.sql.{key}", value)
-    assert may_hash_while_it_runs(joined(), session)
+    assert may_broadcast_during_run(joined(), session)
     merged = JoinStrategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE)
     for node in (joined(JoinKind.FULL), joined(JoinKind.CROSS, keyed=False), joined(strategy=merged), scan("l")):
-        assert not may_hash_while_it_runs(node, session)
-    assert not may_hash_while_it_runs(joined(), cautious_session(session))
+        assert not may_broadcast_during_run(node, session)
+    assert not may_broadcast_during_run(joined(), low_memory_session(session))
     session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-    assert not may_hash_while_it_runs(joined(), session)
+    assert not may_broadcast_during_run(joined(), session)
     session.conf.set("spark.sql.adaptive.autoBroadcastJoinThreshold", "1k")
-    assert may_hash_while_it_runs(joined(), session)
+    assert may_broadcast_during_run(joined(), session)
     session.conf.set("spark.sql.adaptive.enabled", "false")
-    assert not may_hash_while_it_runs(joined(), session)
+    assert not may_broadcast_during_run(joined(), session)

@@ -1,4 +1,4 @@
-"""Plans of both kinds as trees of spots."""
+"""Plans of both kinds as trees of segments."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from workers.engine.report import operator_tree
 from workers.engine.report.operator_tree import (
     Kind,
     Numbered,
-    TooManySpotsError,
+    TooManySegmentsError,
     numbered,
-    spots_of_operators,
-    spots_of_plan,
+    segments_of_operators,
+    segments_of_plan,
 )
 
 KEEP = scalar("`o.uid` > 1", None)
@@ -41,27 +41,31 @@ def test_nodes_have_the_ids_of_the_report() -> None:
 def test_a_plan_of_ours() -> None:
     inner = Aggregate(Filter(ORDERS, KEEP), BY_UID, (COUNT,))
     plan = Limit(Aggregate(Project(inner, BY_UID), BY_UID, (COUNT,)), 3)
-    top = spots_of_plan(numbered(plan))
+    top = segments_of_plan(numbered(plan))
     assert (top.kind, [type(each.node).__name__ for each in top.above]) == (Kind.AGGREGATE, ["Limit"])
     assert [type(each.node).__name__ for each in top.members] == ["Aggregate", "Project", "Aggregate"]
     (below,) = top.inputs
     assert (below.kind, [type(each.node).__name__ for each in below.above]) == (Kind.SCAN, ["Filter"])
 
 
-def test_aggregates_with_a_condition_between_them_are_two_spots() -> None:
+def test_aggregates_with_a_condition_between_them_are_two_segments() -> None:
     plan = Aggregate(Filter(Aggregate(ORDERS, BY_UID, (COUNT,)), KEEP), BY_UID, (COUNT,))
-    assert [each.kind for each in spots_of_plan(numbered(plan)).walk()] == [Kind.AGGREGATE, Kind.AGGREGATE, Kind.SCAN]
+    assert [each.kind for each in segments_of_plan(numbered(plan)).walk()] == [
+        Kind.AGGREGATE,
+        Kind.AGGREGATE,
+        Kind.SCAN,
+    ]
 
 
 def test_unions_below_unions_are_one() -> None:
     limited = Project(Limit(Union((ORDERS, ORDERS)), 3), BY_UID)
     plan = Union((Project(Union((ORDERS, ORDERS)), BY_UID), limited, ORDERS))
-    top = spots_of_plan(numbered(plan))
+    top = segments_of_plan(numbered(plan))
     assert [each.kind for each in top.inputs] == [Kind.SCAN, Kind.SCAN, Kind.UNION, Kind.SCAN]
 
 
 def test_sparks_unions_below_unions_are_one() -> None:
-    found = spots_of_operators(
+    found = segments_of_operators(
         [
             operator(1, "Union", 2, 3),
             operator(2, "Project", 4),
@@ -74,7 +78,7 @@ def test_sparks_unions_below_unions_are_one() -> None:
 
 
 def test_sparks_operators() -> None:
-    found = spots_of_operators(
+    found = segments_of_operators(
         [
             operator(1, "Execute InsertIntoHadoopFsRelationCommand", 2),
             operator(2, "WriteFiles", 3),
@@ -104,12 +108,12 @@ def test_sparks_operators() -> None:
     ],
 )
 def test_what_moves_rows_stands_above_what_makes_them(name: str) -> None:
-    found = spots_of_operators([operator(1, name, 2), operator(2, "Scan parquet")])
+    found = segments_of_operators([operator(1, name, 2), operator(2, "Scan parquet")])
     assert (found.kind, len(found.above)) == (Kind.SCAN, 1)
 
 
 def test_copies_end_a_row_of_aggregates() -> None:
-    found = spots_of_operators(
+    found = segments_of_operators(
         [
             operator(1, "HashAggregate", 2),
             operator(2, "Expand", 3),
@@ -117,18 +121,18 @@ def test_copies_end_a_row_of_aggregates() -> None:
             operator(4, "Scan parquet"),
         ]
     )
-    assert [[each.id for each in spot.members] for spot in found.walk()] == [[1, 2], [3], [4]]
+    assert [[each.id for each in segment.members] for segment in found.walk()] == [[1, 2], [3], [4]]
 
 
 def test_sorts_and_moves_stand_between_aggregates() -> None:
     names = ("SortAggregate", "Sort", "AQEShuffleRead", "Exchange", "Project", "SortAggregate")
     chain = [operator(number, name, number + 1) for number, name in enumerate(names)]
-    found = spots_of_operators([*chain, operator(len(names), "Scan parquet")])
+    found = segments_of_operators([*chain, operator(len(names), "Scan parquet")])
     assert [each.operator for each in found.members] == [*names]
 
 
 def test_an_operator_above_an_aggregate_is_none_of_it() -> None:
-    found = spots_of_operators(
+    found = segments_of_operators(
         [
             operator(1, "Window", 2),
             operator(2, "SortAggregate", 3),
@@ -136,7 +140,7 @@ def test_an_operator_above_an_aggregate_is_none_of_it() -> None:
             operator(4, "Scan parquet"),
         ]
     )
-    assert [(spot.kind, len(spot.members)) for spot in found.walk()] == [
+    assert [(segment.kind, len(segment.members)) for segment in found.walk()] == [
         (Kind.OTHER, 1),
         (Kind.AGGREGATE, 1),
         (Kind.SCAN, 1),
@@ -159,13 +163,13 @@ def test_an_operator_above_an_aggregate_is_none_of_it() -> None:
 )
 def test_an_operator_of_another_name_or_number_of_inputs_is_unknown(name: str, inputs: int, kind: Kind) -> None:
     operators = [operator(1, "Project", 2), operator(2, name, *[3] * inputs), operator(3, "Scan parquet")]
-    assert spots_of_operators(operators).kind is kind
+    assert segments_of_operators(operators).kind is kind
 
 
 def test_what_is_used_again_and_again_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator_tree, "MOST_SPOTS", 50)
+    monkeypatch.setattr(operator_tree, "MAX_SEGMENTS", 50)
     # Each union takes the next one twice.
     chain = [operator(number, "Union", number + 1, number + 1) for number in range(30)]
     joins = [each.model_copy(update={"operator": "SortMergeJoin"}) for each in chain]
-    with pytest.raises(TooManySpotsError):
-        spots_of_operators([*joins, operator(30, "Scan parquet")])
+    with pytest.raises(TooManySegmentsError):
+        segments_of_operators([*joins, operator(30, "Scan parquet")])

@@ -9,7 +9,7 @@ from service.contract.query import AggregateFunction
 from service.sql.expressions.scalar import column
 from service.sql.types.data_types import BIGINT, Field
 from workers.engine.plan.nodes import Aggregate, Call, Node, PlanFunction, Scan
-from workers.engine.spark.session_options import has_blocks, hash_blocks, may_hash_blocks
+from workers.engine.spark.session_options import has_bitmaps, may_hash_bitmaps, raise_hash_limit
 
 pytestmark = pytest.mark.spark
 
@@ -37,11 +37,11 @@ def plan(*functions: AggregateFunction | PlanFunction) -> Node:
 def test_as_many_as_memory_holds(spark: SparkSession, made: Node, memory: int, entries: str | None) -> None:
     session = spark.newSession()
     before = session.conf.get(THRESHOLD)
-    hash_blocks(session, made, memory)
+    raise_hash_limit(session, made, memory)
     assert session.conf.get(THRESHOLD) == (entries or before)
 
 
 def test_what_a_plan_has() -> None:
-    assert has_blocks(plan(PlanFunction.BITMAP_CONSTRUCT_AGG))
-    assert not has_blocks(plan(PlanFunction.BIT_OR))
-    assert not may_hash_blocks(plan(AggregateFunction.PERCENTILE))
+    assert has_bitmaps(plan(PlanFunction.BITMAP_CONSTRUCT_AGG))
+    assert not has_bitmaps(plan(PlanFunction.BIT_OR))
+    assert not may_hash_bitmaps(plan(AggregateFunction.PERCENTILE))

@@ -9,9 +9,9 @@ from service.contract.reports import OperatorMetrics
 from tests.support.plan_parts import ORDERS, UID, USERS
 from tests.support.scalars import scalar
 from tests.support.stages import operator
-from tests.workers.engine.report.test_spots import KEEP
+from tests.workers.engine.report.test_operator_tree import KEEP
 from workers.engine.plan.nodes import Filter, Join, Node, Scan
-from workers.engine.report.operator_tree import agree, numbered, spots_of_operators, spots_of_plan
+from workers.engine.report.operator_tree import agree, numbered, segments_of_operators, segments_of_plan
 
 JOIN = Join(ORDERS, USERS, JoinKind.INNER, ((UID, UID),))
 FILES = {"orders": ["/data/orders/0.parquet", "/data/orders/1.parquet"], "users": ["s3a://shop/users/0.parquet"]}
@@ -27,7 +27,7 @@ def scan(number: int, location: str, columns: str = "uid#1L") -> OperatorMetrics
 
 
 def agrees(plan: Node, *operators: OperatorMetrics) -> bool:
-    return agree(spots_of_plan(numbered(plan)), spots_of_operators(operators), FILES)
+    return agree(segments_of_plan(numbered(plan)), segments_of_operators(operators), FILES)
 
 
 JOINED = operator(1, "SortMergeJoin", 2, 3)
