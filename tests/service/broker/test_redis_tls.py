@@ -1,4 +1,4 @@
-"""TLS to Redis: both ends of the broker check certificate and name, whatever the URL says, and tell what is wrong."""
+"""TLS to Redis: both ends check certificate and host name, whatever the URL says, and report faults."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def at(front: TlsFront | RedisServer, monkeypatch: pytest.MonkeyPatch, host: str
 
 
 def read(settings: Settings) -> str:
-    """The id of the job that the next message is about, as a worker's end of the broker gets it."""
+    """Returns the job id of the next message, as a worker receives it."""
     with closing(Celery("evenkeel", set_as_current=False)) as app:
         app.conf.update(celery_config(settings))
         with app.connection_for_read() as connection, closing(connection.SimpleQueue("evenkeel")) as queue:
@@ -73,7 +73,7 @@ def read(settings: Settings) -> str:
 
 
 def tell(settings: Settings) -> str:
-    """What is said of the broker; nothing where it is well."""
+    """Returns the fault of the broker as text; empty if there is none."""
     fault = broker_fault(settings)
     told = "" if fault is None else f"{fault.detail} {fault.advice}"
     assert PASSWORD not in told
@@ -101,7 +101,7 @@ def test_a_message_goes_there_and_comes_back(server: RedisServer, monkeypatch: p
     guaranteed="API and worker refuse it and say why; it receives no password and no job",
 )
 @pytest.mark.parametrize("name", IMPOSTORS)
-def test_an_impostor_hears_nothing(server: RedisServer, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_another_server_gets_no_message(server: RedisServer, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     issued, told = IMPOSTORS[name]
     with behind_tls(server.port, issued) as front:
         settings = at(front, monkeypatch)
@@ -114,7 +114,7 @@ def test_an_impostor_hears_nothing(server: RedisServer, monkeypatch: pytest.Monk
     assert front.heard == b""
 
 
-def test_a_ca_of_the_system_does_not_count_beside_our_own(
+def test_with_a_ca_file_the_system_s_cas_do_not_count(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(write_ca(OTHER_CA, tmp_path / "system.pem")))
@@ -155,7 +155,7 @@ def test_no_option_turns_the_check_off(
 
 
 class TestClients:
-    """A Redis that asks for certificates of its clients."""
+    """A Redis that requires certificates of its clients."""
 
     @pytest.fixture
     def front(self, server: RedisServer) -> Iterator[TlsFront]:
@@ -163,7 +163,7 @@ class TestClients:
             yield front
 
     @pytest.mark.parametrize("in_one", [False, True])
-    def test_one_that_it_trusts(
+    def test_a_trusted_certificate(
         self, front: TlsFront, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_one: bool
     ) -> None:
         pair = write_pair(CA.issue_cert("evenkeel"), tmp_path, "own")
@@ -193,14 +193,14 @@ def show(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_BROKER_TLS_KEY_FILE", str(pair.key))
 
 
-class TestTold:
-    """What is no TLS, and files that are none."""
+class TestReported:
+    """Servers without TLS, and files without certificates."""
 
     def test_a_plain_redis_behind_rediss(self, server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("EVENKEEL_BROKER_TIMEOUT_SECONDS", "0.5")
         assert "redis:// for one without" in tell(at(server, monkeypatch))
 
-    def test_what_answers_in_plain(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_server_without_tls(self, monkeypatch: pytest.MonkeyPatch) -> None:
         heard = b""
 
         def answer() -> None:

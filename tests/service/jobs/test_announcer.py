@@ -18,7 +18,7 @@ from tests.support import lifecycle
 
 
 class HeldDispatcher(Dispatcher):
-    """Sends once it may; `takes` is how many jobs the broker takes of each call."""
+    """Sends once `may_send` is set; the broker accepts `takes` jobs of each call."""
 
     def __init__(self, settings: Settings, takes: int = 1_000) -> None:
         super().__init__(settings)
@@ -35,7 +35,7 @@ class HeldDispatcher(Dispatcher):
 
 
 def stored(database: Database, number: int) -> list[str]:
-    """So many jobs of which workers are to be told."""
+    """Stores so many jobs with their messages."""
     job_ids = [lifecycle.insert(database) for _ in range(number)]
     with database.write() as session:
         for job_id in job_ids:
@@ -48,7 +48,7 @@ def owed(database: Database) -> set[str]:
         return set(session.scalars(select(OutboxRow.job_id)))
 
 
-def test_what_comes_meanwhile_is_sent_together(database: Database, settings: Settings) -> None:
+def test_jobs_stored_meanwhile_are_announced_together(database: Database, settings: Settings) -> None:
     first, *others = stored(database, 7)
     dispatcher = HeldDispatcher(settings)
     with closing(JobAnnouncer(database, dispatcher)) as announcer:

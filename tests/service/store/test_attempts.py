@@ -1,4 +1,4 @@
-"""Attempts: numbered by their token, ended once."""
+"""Attempts: numbered by their fencing token, and ended once."""
 
 from __future__ import annotations
 

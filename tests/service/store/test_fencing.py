@@ -1,4 +1,4 @@
-"""What a worker writes about a job: by the newest claim alone, of a job that has a worker, and of no other job."""
+"""Fencing: only the newest claim of a job with a worker changes the job, and no other job."""
 
 from __future__ import annotations
 
@@ -131,14 +131,14 @@ def test_a_stale_claim_changes_nothing(database: Database, held: Claim, stale: s
 
 
 @pytest.mark.parametrize("status", [*sorted(set(JobStatus) - LEASED), "PAUSED"])
-def test_a_job_that_no_worker_has_is_not_changed(database: Database, held: Claim, status: str) -> None:
+def test_a_job_without_a_worker_is_not_changed(database: Database, held: Claim, status: str) -> None:
     with database.write() as session:
         session.execute(update(JobRow).where(JobRow.id == "a").values(status=status))
     assert not_refused(database, held) == []
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_a_write_changes_its_own_job_and_attempt_alone(database: Database, held: Claim, name: str) -> None:
+def test_a_write_changes_only_its_job_and_attempt(database: Database, held: Claim, name: str) -> None:
     before, others = stored(database), of_others(database)
     assert do(database, WRITES[name], held)
     assert stored(database) != before
@@ -167,9 +167,7 @@ ANSWERS: dict[str, tuple[Write | None, Write]] = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_what_was_done_without_an_answer_was_done_by_this_very_claim(
-    database: Database, held: Claim, name: str
-) -> None:
+def test_an_unconfirmed_write_is_found_by_its_claim_only(database: Database, held: Claim, name: str) -> None:
     """Stream b, of the same worker and with the same fencing token, has done the same."""
     write, was_done = ANSWERS[name]
     for claim in (held, replace(held, job_id="b")):
@@ -182,7 +180,7 @@ def test_what_was_done_without_an_answer_was_done_by_this_very_claim(
     assert stored(database) == before
 
 
-def test_a_job_that_is_queued_again_has_no_worker_and_does_not_rest(database: Database, held: Claim) -> None:
+def test_a_job_that_is_queued_again_has_no_worker_and_is_not_stopped(database: Database, held: Claim) -> None:
     with database.write() as session:
         session.execute(update(JobRow).where(JobRow.id == "a").values(status="QUEUED"))
         assert not leases.is_claimed(session, held)

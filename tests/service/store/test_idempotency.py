@@ -1,4 +1,4 @@
-"""Keys are kept for a day, each for its tenant."""
+"""Idempotency keys are stored for a day, for each tenant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow
 
 
-def test_a_key_is_found_for_a_day_and_then_given_anew(database: Database, add_job: Callable[..., str]) -> None:
+def test_a_key_is_found_for_a_day_and_can_then_be_used_again(database: Database, add_job: Callable[..., str]) -> None:
     first, second = add_job("a"), add_job("b")
     with database.write() as session:
         save_idempotency_key(session, tenant="t", key="k", payload_sha256="1", job_id=first, now=1000)
@@ -40,7 +40,7 @@ def remember(database: Database, job_id: str, tenant: str, key: str, now: int) -
 
 
 def test_only_the_same_expired_key_is_replaced(database: Database, add_job: Callable[..., str]) -> None:
-    """Others are removed by the workers, a limited number at a time."""
+    """Workers remove the others, a limited number at a time."""
     job_id = add_job("a")
     kept = [("other", "k"), *(("t", f"k{number}") for number in range(20))]
     for tenant, key in (("t", "k"), *kept):

@@ -1,4 +1,4 @@
-"""Pooled connections: asked only after a rest, and never used once the server has ended them."""
+"""Pooled connections: pinged only after they were idle, and not used if the server has ended them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.servers import PostgresServer
 
 
 class Watch:
-    """Seconds that pass only when told to."""
+    """A clock in seconds that tests set."""
 
     seconds = 100.0
 
@@ -39,13 +39,13 @@ def engine(postgres_databases: PostgresDatabases, watch: Watch) -> Iterator[Engi
 
 
 def process(engine: Engine) -> int:
-    """The server's process that answers."""
+    """Returns the id of the server's process."""
     with engine.connect() as connection:
         return int(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
 
 
 def pings(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Each connection that is asked from now on whether it is there."""
+    """Every connection that is pinged from now on."""
     asked: list[object] = []
     ping = engine.dialect.do_ping
 
@@ -57,7 +57,9 @@ def pings(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return asked
 
 
-def test_one_that_was_used_lately_is_not_asked(engine: Engine, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recently_used_connection_is_not_pinged(
+    engine: Engine, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, asked = process(engine), pings(engine, monkeypatch)
     watch.seconds += IDLE_SECONDS
     assert (process(engine), len(asked)) == (first, 0)
@@ -66,7 +68,7 @@ def test_one_that_was_used_lately_is_not_asked(engine: Engine, watch: Watch, mon
 
 
 @pytest.mark.parametrize("rest", [0.0, 10 * IDLE_SECONDS])
-def test_one_that_the_server_ended_is_not_used(
+def test_a_connection_that_the_server_ended_is_not_used(
     engine: Engine, watch: Watch, postgres: PostgresServer, rest: float
 ) -> None:
     first = process(engine)

@@ -1,4 +1,4 @@
-"""Old jobs and results go, a few at a time; whatever may still change stays."""
+"""Retention removes old jobs and results, a few at a time, and nothing that may still change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVERY_MS = 3_600_000
 
 
 def end(database: Database, job_id: str, at: int, status: JobStatus = JobStatus.SUCCEEDED) -> None:
-    """As `publish` leaves a job; a result of 100 bytes where it succeeded."""
+    """Ends a job as `publish` does, with a result of 100 bytes if it SUCCEEDED."""
     result = {"result_path": f"{job_id}/attempt-1", "result_rows": 1, "result_bytes": 100}
     with database.write() as session:
         session.execute(
@@ -34,7 +34,7 @@ def ids(database: Database) -> set[str]:
         return set(session.scalars(select(JobRow.id)))
 
 
-def test_the_oldest_go_first_with_all_that_hangs_on_them(database: Database, add_job: AddJob) -> None:
+def test_the_oldest_jobs_are_removed_first_with_their_rows(database: Database, add_job: AddJob) -> None:
     for number in range(5):
         end(database, add_job(f"job-{number}"), at=100 + number)
     with database.write() as session:
@@ -54,7 +54,7 @@ def test_the_oldest_go_first_with_all_that_hangs_on_them(database: Database, add
 
 
 @pytest.mark.parametrize("status", sorted(LEASED | {JobStatus.QUEUED}))
-def test_a_live_job_is_never_touched(database: Database, add_job: AddJob, status: JobStatus) -> None:
+def test_a_job_that_has_not_ended_is_never_removed(database: Database, add_job: AddJob, status: JobStatus) -> None:
     # Not even one with a time of its end that it should not have.
     end(database, add_job("job"), at=100, status=status)
     with database.write() as session:
@@ -74,7 +74,7 @@ def test_every_end_counts(database: Database, add_job: AddJob) -> None:
     assert sorted((job.had_result, job.bytes) for job in gone) == [(False, 0)] * 4 + [(True, 100)]
 
 
-def test_a_result_goes_once_and_the_job_stays(database: Database, add_job: AddJob) -> None:
+def test_a_result_is_removed_once_and_the_job_stays(database: Database, add_job: AddJob) -> None:
     for number in range(3):
         end(database, add_job(f"job-{number}"), at=100 + number)
     end(database, add_job("failed"), at=100, status=JobStatus.FAILED)
@@ -95,7 +95,7 @@ def test_a_result_goes_once_and_the_job_stays(database: Database, add_job: AddJo
     ]
 
 
-def test_keys_go_when_their_time_is_over(database: Database, add_job: AddJob) -> None:
+def test_expired_keys_are_removed(database: Database, add_job: AddJob) -> None:
     add_job("job")
     with database.write() as session:
         for number in range(5):
@@ -108,7 +108,7 @@ def test_keys_go_when_their_time_is_over(database: Database, add_job: AddJob) ->
         assert list(session.scalars(select(IdempotencyKeyRow.key))) == ["k4"]
 
 
-def test_one_is_told_that_it_is_time_and_nobody_at_first(database: Database, clock: ManualClock) -> None:
+def test_retention_is_due_for_one_process_and_not_at_first(database: Database, clock: ManualClock) -> None:
     def told(worker: str) -> bool:
         with database.write() as session:
             return maintenance.is_due(session, worker, clock.ms, EVERY_MS)

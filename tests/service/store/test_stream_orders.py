@@ -1,4 +1,4 @@
-"""Clients stop and resume streaming jobs, and the clock has them run again."""
+"""Clients stop and resume streaming jobs, and due ones are queued again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.stored_streams import at_once, finish, locked, opened, rest, 
 
 
 class TestStopping:
-    """What a request to stop does to a job, wherever it stands."""
+    """Requests to stop a job, in each of its states."""
 
     def test_a_queued_job_stops_at_once(self, database: Database, stream_id: str) -> None:
         stop(database, stream_id)
@@ -32,7 +32,7 @@ class TestStopping:
         stop(database, stream_id)
         assert lifecycle.row_of(database, stream_id).version == 2
 
-    def test_asking_twice_changes_nothing(self, database: Database, stream_id: str) -> None:
+    def test_a_second_request_changes_nothing(self, database: Database, stream_id: str) -> None:
         opened(database, stream_id)
         stop(database, stream_id)
         version = lifecycle.row_of(database, stream_id).version
@@ -72,7 +72,7 @@ class TestStopping:
         assert due == [(other, "short")]
 
     @pytest.mark.parametrize("status", ["CANCELLING", "CANCELLED", "FAILED", "PAUSED"])
-    def test_a_job_that_ends_or_has_ended_is_left_alone(self, database: Database, stream_id: str, status: str) -> None:
+    def test_a_job_that_ends_or_has_ended_is_not_changed(self, database: Database, stream_id: str, status: str) -> None:
         """Also one that was to run again: `next_run_at` alone changes nothing."""
         opened(database, stream_id)
         with database.write() as session:
@@ -99,8 +99,8 @@ class TestStopping:
             assert lifecycle.row_of(database, job_id).status == ("STOPPED" if held is None else "STOPPING")
 
 
-class TestGoingOn:
-    """How a job that rests is queued again."""
+class TestResuming:
+    """Requests and schedules that queue a STOPPED job again."""
 
     def test_from_the_checkpoint(self, database: Database, clock: ManualClock, stream_id: str) -> None:
         held = opened(database, stream_id)
@@ -134,7 +134,7 @@ class TestGoingOn:
         assert not finish(database, again, 0, generation=1)
         assert finish(database, again, 0, generation=2)
 
-    def test_one_whose_worker_was_lost_while_it_stopped(
+    def test_a_job_whose_worker_was_lost_while_it_stopped(
         self, database: Database, clock: ManualClock, stream_id: str
     ) -> None:
         opened(database, stream_id)

@@ -1,4 +1,4 @@
-"""Sweeps: what a lost worker, a lost message or a busy queue leaves behind is found, once."""
+"""Sweeps find lost workers, lost messages and unclaimed jobs, each once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_sweep(database: Database, **free: int) -> Sweep:
         return sweep(session, database.now(session), announce_again_ms=RING_AGAIN, free=free or {"short": 100})
 
 
-def test_a_live_lease_is_left_alone(database: Database, clock: ManualClock, job_id: str) -> None:
+def test_a_job_with_a_lease_is_not_changed(database: Database, clock: ManualClock, job_id: str) -> None:
     lifecycle.claim(database, job_id)
     clock.ms += LEASE_MS - 1
     assert run_sweep(database) == Sweep()
@@ -197,7 +197,7 @@ def test_a_claimed_job_is_not_announced(database: Database, clock: ManualClock, 
 
 
 @pytest.mark.parametrize(("age", "announced"), [(1_999, False), (2_000, True)])
-def test_messages_never_sent_are_sent(
+def test_unsent_messages_are_sent(
     database: Database, clock: ManualClock, job_id: str, age: int, announced: bool
 ) -> None:
     with database.write() as session:
@@ -209,7 +209,7 @@ def test_messages_never_sent_are_sent(
     assert run_sweep(database) == Sweep()
 
 
-def test_a_lost_job_for_which_a_message_is_owed_is_announced_once(
+def test_a_lost_job_with_an_unsent_message_is_announced_once(
     database: Database, clock: ManualClock, job_id: str
 ) -> None:
     with database.write() as session:
@@ -219,7 +219,7 @@ def test_a_lost_job_for_which_a_message_is_owed_is_announced_once(
     assert run_sweep(database) == Sweep(announce=[(job_id, "short")], recovered=[job_id])
 
 
-def test_a_message_owed_for_a_job_that_runs_is_forgotten(database: Database, clock: ManualClock, job_id: str) -> None:
+def test_the_unsent_message_of_a_running_job_is_deleted(database: Database, clock: ManualClock, job_id: str) -> None:
     with database.write() as session:
         events.add_message(session, job_id=job_id, tenant="default", now=clock.ms)
     lifecycle.claim(database, job_id)
@@ -227,7 +227,7 @@ def test_a_message_owed_for_a_job_that_runs_is_forgotten(database: Database, clo
     assert run_sweep(database) == Sweep()
 
 
-def test_only_old_messages_are_announced_and_forgotten(
+def test_only_old_messages_are_announced_and_deleted(
     database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     for job_id in ("old", "young", "none"):
@@ -283,10 +283,8 @@ def test_no_attempt_is_ended_while_workers_may_renew_their_leases(
     assert row_of(database, job_id).status == "PLANNING"
 
 
-def test_a_lease_that_ends_further_off_than_any_is_given_for_has_run_out(
-    database: Database, clock: ManualClock, job_id: str
-) -> None:
-    """It was given before the clock went back."""
+def test_a_lease_longer_than_allowed_has_expired(database: Database, clock: ManualClock, job_id: str) -> None:
+    """It was stored before the clock was set back."""
     lifecycle.claim(database, job_id, lease_ms=LONGEST_LEASE_MS)
     assert run_sweep(database) == Sweep()
     clock.ms -= 1
@@ -294,7 +292,7 @@ def test_a_lease_that_ends_further_off_than_any_is_given_for_has_run_out(
 
 
 @pytest.mark.parametrize("step", [queue_due_streams, release_due_retries])
-def test_what_is_due_comes_the_longest_due_first(
+def test_due_jobs_come_in_the_order_of_their_times(
     database: Database,
     clock: ManualClock,
     add_job: Callable[..., str],
@@ -324,7 +322,7 @@ def test_what_is_due_comes_the_longest_due_first(
 
 
 @pytest.mark.one_database("postgresql")
-def test_a_sweep_does_not_wait_for_a_job_that_somebody_changes(
+def test_a_sweep_does_not_wait_for_a_locked_job(
     database: Database, database_url: str, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     """Of each kind, the other job is dealt with, and the first one in the next sweep."""

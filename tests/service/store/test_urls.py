@@ -1,4 +1,4 @@
-"""Which URLs are understood, and that a refusal gives no password away."""
+"""URLs of databases, and refusals without their passwords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs of life of worker processes."""
+"""Heartbeats of worker processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.clocks import ManualClock
 from tests.support.lifecycle import AddJob
 
 
-def test_a_beat_adds_then_moves(database: Database, clock: ManualClock) -> None:
+def test_the_first_heartbeat_adds_the_worker(database: Database, clock: ManualClock) -> None:
     begin = clock.ms
     for _ in range(2):
         with database.write() as session:
@@ -25,7 +25,7 @@ def test_a_beat_adds_then_moves(database: Database, clock: ManualClock) -> None:
     assert (row.started_at, row.heartbeat_at) == (begin, begin + 5_000)
 
 
-def test_only_those_heard_of_lately_count(database: Database, clock: ManualClock) -> None:
+def test_only_workers_with_a_recent_heartbeat_count(database: Database, clock: ManualClock) -> None:
     for name in ("old", "new"):
         with database.write() as session:
             workers.record_heartbeat(session, name, clock.ms, "0.1.0")
@@ -39,7 +39,7 @@ def test_only_those_heard_of_lately_count(database: Database, clock: ManualClock
         assert [row.id for row in workers.list_workers(session, 0)] == ["newest"]
 
 
-def test_what_it_says_is_stored_anew_each_time(database: Database, clock: ManualClock) -> None:
+def test_each_heartbeat_replaces_the_reported_values(database: Database, clock: ManualClock) -> None:
     for facts in (WorkerFacts(spark_state="unavailable", spark_fault="no master"), WorkerFacts(spark_state="ready")):
         with database.write() as session:
             assert not workers.record_heartbeat(session, "w1", clock.ms, "0.1.0", facts)
@@ -48,7 +48,7 @@ def test_what_it_says_is_stored_anew_each_time(database: Database, clock: Manual
     assert (row.spark_state, row.spark_fault) == ("ready", None)
 
 
-def test_a_request_to_drain_stays_as_it_was_first_made(database: Database, clock: ManualClock) -> None:
+def test_the_first_request_to_drain_counts(database: Database, clock: ManualClock) -> None:
     begin = clock.ms
     with database.write() as session:
         assert not workers.record_heartbeat(session, "w1", clock.ms, "0.1.0")
@@ -60,7 +60,7 @@ def test_a_request_to_drain_stays_as_it_was_first_made(database: Database, clock
         clock.ms += 5_000
 
 
-def test_one_that_leaves_by_itself_is_seen_to_drain(database: Database, clock: ManualClock) -> None:
+def test_a_worker_that_leaves_is_draining(database: Database, clock: ManualClock) -> None:
     with database.write() as session:
         workers.record_heartbeat(session, "new", clock.ms, "0.1.0", leaving=True)
         workers.record_heartbeat(session, "old", clock.ms, "0.1.0")
@@ -87,9 +87,7 @@ def test_workers_are_counted_by_status(database: Database, clock: ManualClock) -
     }
 
 
-def test_a_worker_is_found_while_it_gives_signs_of_life_and_drains_alone(
-    database: Database, clock: ManualClock
-) -> None:
+def test_a_worker_with_heartbeats_is_found_and_drains_alone(database: Database, clock: ManualClock) -> None:
     with database.write() as session:
         for worker in ("w1", "w2"):
             workers.record_heartbeat(session, worker, clock.ms, "0.1.0")
@@ -104,7 +102,7 @@ def test_a_worker_is_found_while_it_gives_signs_of_life_and_drains_alone(
     }
 
 
-def test_another_version_counts_while_it_gives_signs_of_life(database: Database, clock: ManualClock) -> None:
+def test_another_version_counts_while_it_sends_heartbeats(database: Database, clock: ManualClock) -> None:
     with database.write() as session:
         workers.record_heartbeat(session, "old", clock.ms, "0.1.0")
         workers.record_heartbeat(session, "new", clock.ms + 5, "0.2.0")
@@ -115,7 +113,7 @@ def test_another_version_counts_while_it_gives_signs_of_life(database: Database,
     assert found == [True, False, True]
 
 
-def test_jobs_at_hand_are_those_with_a_lease_of_these_workers(
+def test_running_jobs_are_those_with_a_lease_of_these_workers(
     database: Database, clock: ManualClock, add_job: AddJob
 ) -> None:
     def held(job_id: str, worker: str = "w1", lease_ms: int = 30_000) -> str:
