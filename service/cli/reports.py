@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli.options import AsJson, JobFile, JobId, KeyFile, Name, ReadOptions, Schemas, Settings, Sql, Tables, Url
-from service.client.terminal import CliError, ExitCode, told_plainly
+from service.client.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
     from service.client.responses import Document, Profile, ProfiledTable
@@ -18,7 +18,7 @@ ShowSql = Annotated[bool, typer.Option("--show-sql", help="Show the SQL before a
 ShowPhysical = Annotated[bool, typer.Option("--show-physical", help="Show Spark's physical plan.")]
 
 
-@told_plainly
+@prints_errors
 def explain(
     file: JobFile = None,
     sql: Sql = None,
@@ -37,23 +37,16 @@ def explain(
 
     Shows each rule's decision and reason, the alternatives that it compared, and the resulting plan.
     """
-    from service.client.display import show_plan
-    from service.client.job_input import Given, read_job
-    from service.client.responses import read as understood
+    from service.client.job_input import CommandLine, read_job
     from service.client.session import opened
-    from service.contract.reports import PlanReport
 
-    job_input = read_job(Given(file, sql, settings or (), name, table or (), schema or (), read or ()))
+    job_input = read_job(CommandLine(file, sql, settings or (), name, table or (), schema or (), read or ()))
     with opened(url, key_file, as_json=as_json) as session:
         document = session.service.explain(job_input.spec, job_input.source)
-        if as_json:
-            session.output.document(document)
-        else:
-            plan = understood(PlanReport, document)
-            show_plan(session.output, plan, with_sql=show_sql, with_physical=show_physical)
+        _show_plan(session.output, document, show_sql, show_physical)
 
 
-@told_plainly
+@prints_errors
 def plan(
     job_id: JobId,
     show_sql: ShowSql = False,
@@ -63,18 +56,19 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Show the plan of a job, in the form of `explain`."""
-    from service.client.display import show_plan
-    from service.client.responses import read
     from service.client.session import opened
-    from service.contract.reports import PlanReport
 
     with opened(url, key_file, as_json=as_json) as session:
-        document = session.service.plan(job_id)
-        if as_json:
-            session.output.document(document)
-        else:
-            report = read(PlanReport, document)
-            show_plan(session.output, report, with_sql=show_sql, with_physical=show_physical)
+        _show_plan(session.output, session.service.plan(job_id), show_sql, show_physical)
+
+
+def _show_plan(output: Output, document: Document, show_sql: bool, show_physical: bool) -> None:
+    from functools import partial
+
+    from service.client.display import show_plan
+    from service.contract.reports import PlanReport
+
+    output.show(document, PlanReport, partial(show_plan, with_sql=show_sql, with_physical=show_physical))
 
 
 Slots = Annotated[
@@ -83,24 +77,20 @@ Slots = Annotated[
 ]
 
 
-@told_plainly
+@prints_errors
 def metrics(
     job_id: JobId, slots: Slots = None, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
     """Show the metrics of a job's run."""
     from service.client.display import show_metrics
-    from service.client.responses import RunMetrics, RunSavings, read
+    from service.client.responses import RunMetrics
     from service.client.session import opened
 
     with opened(url, key_file, as_json=as_json) as session:
-        document = session.service.metrics(job_id, slots)
-        if as_json:
-            session.output.document(document)
-        else:
-            show_metrics(session.output, read(RunMetrics, document), read(RunSavings, document))
+        session.output.show(session.service.metrics(job_id, slots), RunMetrics, show_metrics)
 
 
-@told_plainly
+@prints_errors
 def skew(
     job_id: JobId, slots: Slots = None, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
@@ -109,20 +99,18 @@ def skew(
     Lists the hot keys, the time lost and the setting that would help.
     """
     from service.client.display import show_skew
-    from service.client.responses import RunSavings, read
+    from service.client.responses import RunMetrics, read
     from service.client.session import opened
-    from service.contract.reports import SkewReport
 
     with opened(url, key_file, as_json=as_json) as session:
         document = session.service.metrics(job_id, slots)
-        report = document.get("skew")
         if as_json:
-            session.output.document(report)
+            session.output.document(document.get("skew"))
         else:
-            show_skew(session.output, read(SkewReport, report), read(RunSavings, document))
+            show_skew(session.output, read(RunMetrics, document))
 
 
-@told_plainly
+@prints_errors
 def profile(
     table: Annotated[
         str, typer.Argument(metavar="TABLE", help="FORMAT:PATH, or a path whose extension is its format.")
@@ -156,7 +144,6 @@ def profile(
     from service.client.exact_profile import exact_profile
     from service.client.job_input import given_tables
     from service.client.responses import Profile
-    from service.client.responses import read as understood
     from service.client.session import opened
 
     name = "t"
@@ -169,10 +156,7 @@ def profile(
         else:
             body = {"table": source, "keys": wanted, **({} if slots is None else {"slots": slots})}
             document = _profile(session, body)
-        if as_json:
-            session.output.document(document)
-        else:
-            show_profile(session.output, table, understood(Profile, document), limit)
+        session.output.show(document, Profile, lambda output, found: show_profile(output, table, found, limit))
 
 
 def _profile(session: Session, body: dict[str, Any]) -> Document:

@@ -107,7 +107,7 @@ def test_a_drained_worker_ends_after_its_job_and_up_starts_another(tmp_path: Pat
         assert [it["status"] for it in fresh] in (["STARTING"], ["READY"])
         said = service.output.read_text()
         assert "The worker was drained and has ended; starting a fresh one." in said
-        assert "starting it again" not in said
+        assert "restarting it" not in said
 
 
 def listed(service: Service) -> list[dict[str, Any]]:

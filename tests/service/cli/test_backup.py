@@ -65,7 +65,7 @@ def test_refusals_say_what_to_do(environment: Mapping[str, str], tmp_path: Path)
     copy = tmp_path / "copy"
     assert run(environment, "backup", copy).exit_code == 0
     again = run(environment, "backup", copy)
-    assert (again.exit_code, "Give a new directory" in again.output) == (3, True)
+    assert (again.exit_code, "Use a new directory" in again.output) == (3, True)
     full = run(environment, "restore", copy)
     assert (full.exit_code, "--force" in full.output) == (3, True)
     assert run(environment, "restore", "--force", copy).exit_code == 0
@@ -83,7 +83,7 @@ def test_results_that_are_not_there_are_no_success(environment: Mapping[str, str
     assert (result.exit_code, "cannot be read" in result.output) == (3, True)
     (tmp_path / "nowhere").mkdir()
     result = run(elsewhere, "backup", tmp_path / "another one")
-    assert (result.exit_code, "1 results that jobs name were not found" in result.output) == (1, True)
+    assert (result.exit_code, "1 result of jobs not found in" in result.output) == (1, True)
 
 
 def test_not_while_it_runs_here(environment: Mapping[str, str], tmp_path: Path) -> None:

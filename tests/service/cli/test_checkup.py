@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from service.cli.database import upgrade_database
 from service.cli.doctor_checks import Finding, Level, examine
-from service.cli.maintenance import upgrade_database
-from service.cli.startup import listen, read_settings
+from service.cli.preparation import listen, read_settings
 from tests.support.object_store import ObjectStore
 
 Examine = Callable[..., dict[str, Finding]]
@@ -64,16 +64,16 @@ def test_what_is_wrong_is_told_with_what_to_do(findings: Examine, subtests: pyte
     cases: list[tuple[dict[str, str], str, Level, str]] = [
         ({"API_HOST": "0.0.0.0", "API_AUTHENTICATION": "off"}, "port", Level.FAIL, "not a loopback address"),
         ({"SPARK_DRIVER_MEMORY": "9000g"}, "memory", Level.FAIL, "the worker's JVM takes up to 9000.0 GiB"),
-        ({"STATE_DIR": "/proc/evenkeel"}, "state directory", Level.FAIL, "/proc cannot be written to"),
-        ({"DATA_ROOTS": "/nowhere"}, "data root", Level.FAIL, "/nowhere is no readable directory"),
-        ({"DATA_ROOTS": "file:///nowhere"}, "data root", Level.FAIL, "/nowhere is no readable directory"),
+        ({"STATE_DIR": "/proc/evenkeel"}, "state directory", Level.FAIL, "/proc is not writable"),
+        ({"DATA_ROOTS": "/nowhere"}, "data root", Level.FAIL, "/nowhere is not a readable directory"),
+        ({"DATA_ROOTS": "file:///nowhere"}, "data root", Level.FAIL, "/nowhere is not a readable directory"),
         (
             {"DATA_ROOTS": "s3a://data", "DATA_S3_ENDPOINT": "http://127.0.0.1:1", "DATA_STORE_ATTEMPTS": "1"},
             "data root",
             Level.FAIL,
             "s3a://data: The store of a data root does not answer",
         ),
-        ({"DATA_RESULTS": "/proc/results"}, "results", Level.FAIL, "/proc cannot be written to"),
+        ({"DATA_RESULTS": "/proc/results"}, "results", Level.FAIL, "/proc is not writable"),
         ({"BROKER_URL": "redis://127.0.0.1:1/0"}, "broker", Level.FAIL, "Redis does not answer"),
         (
             {"BROKER_URL": "rediss://127.0.0.1:1/0", "BROKER_TLS_CA_FILE": "/nowhere"},

@@ -30,7 +30,7 @@ def test_the_last_line_has_the_findings(cluster_settings: Settings) -> None:
     ("program", "detail"),
     [
         ("raise SystemExit('no module')", "the check ended with 1: no module"),
-        ("pass", "the check ended with 0: it said nothing"),
+        ("pass", "the check ended with 0: no output"),
         ("print('[{}]')", "the check ended with 0: [{}]"),
     ],
 )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.doctor_checks import lacks_s3a
-from service.cli.startup import child_environment, isolate, prepare_directories, read_settings, without_client_key
+from service.cli.doctor_checks import is_s3a_missing
+from service.cli.preparation import child_environment, isolate, prepare_directories, read_settings, without_client_key
 from service.client.terminal import CliError, ExitCode
 from service.config.settings import Settings
 
@@ -103,21 +103,21 @@ def test_a_path_that_would_be_read_otherwise_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / name))
-    with pytest.raises(CliError, match="the path of the state directory holds"):
+    with pytest.raises(CliError, match="the path of the state directory contains"):
         prepare_directories(read_settings())
     assert not list(tmp_path.iterdir())
 
 
 def test_a_bucket_needs_a_jar_that_someone_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
-    assert not lacks_s3a(Settings())
+    assert not is_s3a_missing(Settings())
     monkeypatch.setenv("EVENKEEL_DATA_ROOTS", "hdfs://namenode:8020/x")
-    assert not lacks_s3a(Settings())
+    assert not is_s3a_missing(Settings())
     monkeypatch.setenv("EVENKEEL_DATA_ROOTS", "s3a://bucket")
-    assert lacks_s3a(Settings())
+    assert is_s3a_missing(Settings())
     properties = tmp_path / "spark.properties"
     properties.write_text("spark.executor.logs.rolling.maxSize 1000\n")
     monkeypatch.setenv("EVENKEEL_SPARK_PROPERTIES_FILE", str(properties))
-    assert lacks_s3a(Settings())
+    assert is_s3a_missing(Settings())
     properties.write_text("spark.jars.packages org.apache.hadoop:hadoop-aws:3.4.2\n")
-    assert not lacks_s3a(Settings())
+    assert not is_s3a_missing(Settings())

@@ -54,11 +54,11 @@ def test_it_tells_by_its_exit_code(address: str, subtests: pytest.Subtests) -> N
         ("/good", (), 0, ""),
         ("/good", ("--field", "status=ALIVE"), 0, ""),
         ("/good", ("--field", "workers"), 0, ""),
-        ("/good", ("--field", "status=STANDBY"), 1, "answers status=ALIVE, not STANDBY"),
-        ("/good", ("--field", "masterwebuiurl"), 1, "answers masterwebuiurl=, not a value"),
-        ("/good", ("--field", "unknown"), 1, "answers unknown=None, not a value"),
-        ("/text", ("--field", "status"), 1, "answers no JSON"),
-        ("/bad", (), 1, "answers 503: " + json.dumps({"detail": "No worker has given a sign of life lately."})),
+        ("/good", ("--field", "status=STANDBY"), 1, "answered status=ALIVE instead of STANDBY"),
+        ("/good", ("--field", "masterwebuiurl"), 1, "answered masterwebuiurl= instead of a value"),
+        ("/good", ("--field", "unknown"), 1, "answered unknown=None instead of a value"),
+        ("/text", ("--field", "status"), 1, "is not JSON"),
+        ("/bad", (), 1, "answered 503: " + json.dumps({"detail": "No worker has given a sign of life lately."})),
     ]
     for path, options, code, told in cases:
         with subtests.test(path=path, options=options, code=code, told=told):
@@ -110,7 +110,7 @@ def test_a_worker_that_takes_nothing_is_not_well(
     if not broker:
         environment["EVENKEEL_BROKER_URL"] = f"redis://127.0.0.1:{free_port()}/0"
     result = CliRunner().invoke(app, ["health", "worker"], env=environment)
-    told = "worker w takes nothing although jobs wait for it" in result.output
+    told = "worker w takes no jobs although jobs wait for it" in result.output
     assert (result.exit_code, told) == (code, code == 1), result.output
 
 
@@ -123,10 +123,10 @@ def test_a_worker_without_its_database_is_not_well() -> None:
 def test_what_does_not_answer_is_not_well() -> None:
     result = CliRunner().invoke(app, ["health", f"http://127.0.0.1:{free_port()}/"])
     assert result.exit_code == 1
-    assert "does not answer" in result.output
+    assert "does not respond" in result.output
 
 
 def test_it_asks_over_http_alone() -> None:
     result = CliRunner().invoke(app, ["health", "file:///etc/hostname"])
     assert result.exit_code == 2
-    assert "is no address of HTTP" in result.output
+    assert "is not an HTTP address" in result.output

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from service.cli.main import app
-from service.cli.startup import first_key_notice
+from service.cli.start import first_key_notice
 from service.config.settings import Settings
 from service.keys.verification import read_secret
 
@@ -52,7 +52,7 @@ def test_the_list_tells_of_each_without_its_secret() -> None:
     assert secret not in table
     assert "[red]nightly[/red]" in table
     assert "revoked" in table
-    assert "for good" in table
+    assert "no expiry" in table
     assert "gone" not in keys("list", "--tenant", "default").output
 
 

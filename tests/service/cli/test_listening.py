@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.startup import address_of, listen
+from service.cli.preparation import address_of, listen
 from service.client.terminal import CliError, ExitCode
 from service.config.settings import Settings
 
@@ -40,7 +40,7 @@ def test_the_port_given_comes_before_the_configured_one(api_settings: Callable[.
 def test_a_busy_port_is_told_with_what_to_do(api_settings: Callable[..., Settings]) -> None:
     with listen(api_settings(), 0) as one:
         port = one.getsockname()[1]
-        with pytest.raises(CliError, match=f"port {port} on 127.0.0.1 is taken") as raised:
+        with pytest.raises(CliError, match=f"port {port} on 127.0.0.1 is in use") as raised:
             listen(api_settings(port=port))
     assert raised.value.code is ExitCode.MISSING
     assert "--port 0" in raised.value.advice

@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from service.client.terminal import CliError, ExitCode, StopRequestedError, StopSignals, amount, size, told_plainly
+from service.client.terminal import CliError, ExitCode, StopRequestedError, StopSignals, amount, prints_errors, size
 from service.store.migrate import head_revision
 
 ROOT = Path(__file__).parents[3]
@@ -90,7 +90,7 @@ def test_doctor_speaks_json_and_its_exit_code_says_whether_all_is_well(tmp_path:
     result = CliRunner().invoke(app, ["doctor"], env=bad)
     assert result.exit_code == 1
     assert "FAIL  data root" in result.output
-    assert "Make it, or correct EVENKEEL_DATA_ROOTS." in result.output
+    assert "Create it, or correct EVENKEEL_DATA_ROOTS." in result.output
 
 
 @pytest.mark.parametrize("command", ["up", "demo", "worker"])
@@ -107,7 +107,7 @@ def test_a_variable_out_of_bounds_is_a_usage_error() -> None:
 
 
 def run(error: BaseException) -> int:
-    @told_plainly
+    @prints_errors
     def command() -> None:
         raise error
 
@@ -117,9 +117,9 @@ def run(error: BaseException) -> int:
 
 
 def test_an_expected_failure_is_told_with_advice(capsys: pytest.CaptureFixture[str]) -> None:
-    code = run(CliError("the port is taken", "Take another.", code=ExitCode.MISSING, details="the log's end"))
+    code = run(CliError("the port is in use", "Choose another.", code=ExitCode.MISSING, details="the log's end"))
     assert code == 3
-    assert capsys.readouterr().err == "the log's end\nevenkeel: the port is taken\n  Take another.\n"
+    assert capsys.readouterr().err == "the log's end\nevenkeel: the port is in use\n  Choose another.\n"
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), StopRequestedError()])
@@ -128,7 +128,7 @@ def test_an_interruption_is_no_traceback(interruption: KeyboardInterrupt) -> Non
 
 
 def test_what_is_not_expected_is_not_hidden() -> None:
-    @told_plainly
+    @prints_errors
     def command() -> None:
         raise ZeroDivisionError
 
@@ -142,9 +142,9 @@ def test_the_first_raises_and_the_second_is_counted(number: signal.Signals) -> N
     with StopSignals() as signals:
         with pytest.raises(StopRequestedError):
             os.kill(os.getpid(), number)
-        assert not signals.hurried
+        assert not signals.is_repeated
         os.kill(os.getpid(), number)
-        assert signals.hurried
+        assert signals.is_repeated
     assert signal.getsignal(number) == before
 
 

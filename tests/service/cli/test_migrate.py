@@ -83,9 +83,9 @@ def test_drift_is_named(run: Run, database_url: str) -> None:
     result = run("migrate", "--check")
     assert result.exit_code == 1
     assert "ix_outbox_job_id" in result.output
-    assert "Change them back" in result.output
+    assert "Undo the changes" in result.output
     doctor = run("doctor", "--api-only")
-    assert "1 things differ" in doctor.output
+    assert "with 1 difference from" in doctor.output
     assert "evenkeel migrate --check" in doctor.output
 
 
@@ -100,7 +100,7 @@ def test_a_newer_database_that_serves_this_version(run: Run, database_url: str) 
         )
     with closing(Database(database_url)) as database:
         assert read_schema(database).standing is Standing.SERVED
-    assert "a newer version's revision 9999, which serves us" in run("doctor", "--api-only").output
+    assert "at revision 9999 of a newer version, which is compatible" in run("doctor", "--api-only").output
 
 
 def test_a_newer_database_that_does_not(run: Run, database_url: str) -> None:

@@ -149,7 +149,7 @@ def test_in_a_hurry_nothing_is_waited_for(tmp_path: Path, supervise: Callable[..
     said(deaf)
     pid = supervisor.pids()["child"]
     began = time.monotonic()
-    supervisor.stop(seconds=60, hurried=lambda: True)
+    supervisor.stop(seconds=60, kill_now=lambda: True)
     assert time.monotonic() - began < 5
     assert not is_running(pid)
 
@@ -162,7 +162,7 @@ def test_what_a_child_started_ends_with_it(tmp_path: Path, supervise: Callable[.
     pid = supervisor.pids()["child"]
     assert sorted(group_members(pid)) == sorted([pid, grandchild])
     if how == "stop":
-        supervisor.stop(seconds=0.5, hurried=lambda: True)
+        supervisor.stop(seconds=0.5, kill_now=lambda: True)
     else:
         os.kill(pid, signal.SIGKILL)
         wait_for("the exit", supervisor.check)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from service.cli.doctor_checks import Finding, Level, check_queues
 from service.cli.main import app
-from service.cli.startup import read_settings
+from service.cli.preparation import read_settings
 from service.store import workers
 from service.store.session import Database
 from service.store.workers import WorkerFacts

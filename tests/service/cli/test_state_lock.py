@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.startup import locked, remove_abandoned, temporary_state_dir
+from service.cli.preparation import locked, remove_abandoned, temporary_state_dir
 from service.client.terminal import CliError
 
 HOLD = """
 import sys
 from pathlib import Path
-from service.cli.startup import locked
+from service.cli.preparation import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.start import require_properties, worker_command
+from service.cli.processes import worker_command
+from service.cli.start import require_properties
 from service.client.terminal import CliError
 from service.config.settings import Settings
 

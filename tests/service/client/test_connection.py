@@ -12,7 +12,15 @@ import pytest
 import trustme
 from pydantic import SecretStr
 
-from service.client.connection import Connection, Patience, api_key, checked_url, is_here, seconds_asked, segment
+from service.client.connection import (
+    Connection,
+    RetryBudget,
+    api_key,
+    checked_url,
+    is_loopback,
+    retry_after_seconds,
+    segment,
+)
 from service.client.operations import Service
 from service.client.terminal import CliError, ExitCode
 from service.config.client import ClientSettings
@@ -81,7 +89,7 @@ def test_a_busy_service_is_asked_again_when_it_says(status: int) -> None:
     told: list[str] = []
     with scripted(answers(status, JOB, Retry_After="1"), answers(200, JOB)) as service:
         began = time.monotonic()
-        with Connection(service.url, retry_seconds=30, tell=told.append) as connection:
+        with Connection(service.url, retry_seconds=30, notify=told.append) as connection:
             assert Service(connection).job("1") == JOB
         assert time.monotonic() - began >= 1
     assert told == [f"The service is busy ({status}): trying again in 1 s"]
@@ -224,7 +232,7 @@ def test_what_is_set_up_wrong_is_told(monkeypatch: pytest.MonkeyPatch, subtests:
             monkeypatch.setenv(name, value)
             assert refused(lambda: Connection("https://jobs.invalid")).code == ExitCode.USAGE
             with scripted(answers(200, JOB)) as service, Connection(service.url) as connection:
-                assert connection.ask("GET", "/").status_code == 200
+                assert connection.request("GET", "/").status_code == 200
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "https://jobs.example.org/evenkeel/", "http://[::1]:8080 "])
@@ -260,8 +268,8 @@ def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
 
 
 def test_loopback_is_here() -> None:
-    assert all(map(is_here, ("http://127.0.0.1", "http://localhost:1", "http://[::1]:2")))
-    assert not is_here("http://10.0.0.1")
+    assert all(map(is_loopback, ("http://127.0.0.1", "http://localhost:1", "http://[::1]:2")))
+    assert not is_loopback("http://10.0.0.1")
 
 
 @pytest.mark.parametrize("name", ["../keys", "a/b", "", "a?x", "..", "a\nb"])
@@ -292,7 +300,7 @@ def test_the_option_goes_before_the_variable_and_that_before_its_file(
 @pytest.mark.parametrize("content", [b"", b"two words", b"a\r\nHost: evil", "ü".encode(), b"\xff"])
 def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key").write_bytes(content)
-    with pytest.raises(CliError, match="holds no API key") as raised:
+    with pytest.raises(CliError, match="does not contain an API key") as raised:
         shown(tmp_path / "key")
     assert raised.value.code == ExitCode.USAGE
 
@@ -305,20 +313,22 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_pauses_double_until_the_time_is_over() -> None:
     clock = ManualSeconds()
-    patience, pauses = Patience(3, clock), []
-    while (pause := patience.pause()) is not None:
+    budget, pauses = RetryBudget(3, clock), []
+    while (pause := budget.next_pause()) is not None:
         pauses.append(pause)
         clock.now += pause
     assert pauses == [0.2, 0.4, 0.8, 1.6]
 
 
 def test_what_the_service_asks_for_is_waited_or_not_at_all() -> None:
-    patience = Patience(3, ManualSeconds())
-    assert patience.pause(2) == 2
-    assert patience.pause(60) is None
-    assert Patience(0, ManualSeconds()).pause() is None
+    budget = RetryBudget(3, ManualSeconds())
+    assert budget.next_pause(2) == 2
+    assert budget.next_pause(60) is None
+    assert RetryBudget(0, ManualSeconds()).next_pause() is None
 
 
 def test_only_seconds_are_understood() -> None:
-    assert seconds_asked("7") == 7
-    assert [seconds_asked(text) for text in (None, "", "Wed, 21 Oct 2015 07:28:00 GMT", "-1", "9999999")] == [None] * 5
+    assert retry_after_seconds("7") == 7
+    assert [retry_after_seconds(text) for text in (None, "", "Wed, 21 Oct 2015 07:28:00 GMT", "-1", "9999999")] == [
+        None
+    ] * 5

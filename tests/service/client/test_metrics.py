@@ -9,7 +9,18 @@ import pyarrow as pa
 import pytest
 
 from service.contract.enums import JobStatus
-from service.contract.reports import HotKey, HotKeyReport, Quantiles, SkewReport, StageSkew
+from service.contract.reports import (
+    Comparison,
+    EstimateReport,
+    HotKey,
+    HotKeyReport,
+    MetricsReport,
+    Quantiles,
+    SavingsReport,
+    SimulatedSaving,
+    SkewReport,
+    StageSkew,
+)
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
 from tests.support import lifecycle
 from tests.support.scripted import answers, scripted
@@ -38,6 +49,39 @@ SKEW = SkewReport(
     setting="agg_phase",
     value="TWO_PHASE",
 )
+METRICS = MetricsReport(
+    stages=(STAGE,),
+    skew=SKEW,
+    savings=SavingsReport(
+        simulated=SimulatedSaving(slots=64, as_is_ms=3_000, even_ms=400, saved_ms=2_600, stages=()), estimated=()
+    ),
+    comparison=Comparison(
+        job_id="0b9f",
+        status="SUCCEEDED",
+        before_ms=5_000,
+        after_ms=3_100,
+        saved_ms=1_900,
+        ratio=0.62,
+        same_query=True,
+        settings_changed={},
+    ),
+    planning_ms=1,
+    execution_ms=3_100,
+    result_rows=None,
+    result_bytes=None,
+).model_dump(mode="json")
+ESTIMATES = EstimateReport(
+    choices=(),
+    estimated_rows_read=None,
+    measured_rows_read=0,
+    estimated_rows_shuffled=None,
+    measured_rows_shuffled=0,
+    estimated_rows_on_hottest_task=None,
+    measured_rows_on_hottest_task=None,
+    estimated_result_rows=None,
+    all_estimated=False,
+    summary="Nothing.",
+).model_dump(mode="json")
 
 
 @pytest.fixture
@@ -77,12 +121,7 @@ def test_what_is_not_skewed_needs_nothing(served: Served, evenkeel: Evenkeel) ->
 
 
 def test_what_would_be_saved_is_told_by_services_that_know(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
-    document = {
-        "skew": SKEW.model_dump(mode="json"),
-        "savings": {"simulated": {"slots": 64, "as_is_ms": 3_000, "even_ms": 400, "new": 1}, "estimated": []},
-        "comparison": {"job_id": "0b9f", "before_ms": 5_000, "after_ms": 3_100, "status": "SUCCEEDED"},
-    }
-    with scripted(answers(200, document)) as service:
+    with scripted(answers(200, METRICS)) as service:
         monkeypatch.setenv("EVENKEEL_URL", service.url)
         told = evenkeel("skew", "1", "--slots", "64").stdout
     assert service.seen[0].path == "/v1/jobs/1/metrics?slots=64"
@@ -93,8 +132,17 @@ def test_what_would_be_saved_is_told_by_services_that_know(evenkeel: Evenkeel, m
 def test_metrics_of_older_and_of_newer_services_are_understood(
     evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    older = {"planning_ms": 1, "execution_ms": 3_100, "stages": [], "skew": SKEW.model_dump(mode="json")}
-    newer = {**older, "comparison": {"job_id": "0b9f", "status": "PAUSED"}, "stages": [{"stage_id": 1, "new": 1}]}
+    older = {name: value for name, value in METRICS.items() if name not in {"savings", "comparison", "slots"}}
+    newer = {
+        **METRICS,
+        "comparison": {**METRICS["comparison"], "status": "PAUSED"},
+        "stages": [{**METRICS["stages"][0], "new": 1}],
+        "estimates": {
+            **ESTIMATES,
+            "wrong": [{"quantity": "new", "node_id": 1, "node": "x", "estimated": 1, "measured": 2, "factor": 2}],
+        },
+        "new": {"x": 1},
+    }
     with scripted(answers(200, older), answers(200, newer)) as service:
         monkeypatch.setenv("EVENKEEL_URL", service.url)
         for _ in range(2):
@@ -115,9 +163,8 @@ def test_estimates_that_were_wrong_are_shown(evenkeel: Evenkeel, monkeypatch: py
             "measured": 2_000,
         },
     ]
-    estimates = {"summary": "Nothing.", "wrong": [{**one, "factor": 20, "new": 1} for one in wrong]}
-    run = {"planning_ms": 1, "execution_ms": 2, "stages": [], "skew": SKEW.model_dump(mode="json")}
-    with scripted(answers(200, {**run, "estimates": estimates})) as service:
+    estimates = {**ESTIMATES, "wrong": [{**one, "factor": 20, "new": 1} for one in wrong]}
+    with scripted(answers(200, {**METRICS, "estimates": estimates})) as service:
         monkeypatch.setenv("EVENKEEL_URL", service.url)
         shown = evenkeel("metrics", "1").stdout
     for line in (

@@ -13,10 +13,10 @@ from rich.console import Console
 
 from service.cli import results
 from service.cli.results import event_data
-from service.client.display import ago, lasted
+from service.client.display import ago, duration_text
 from service.client.responses import Job, JobPage, JobSummary, read
-from service.client.session import Output, text_chunks
-from service.client.terminal import CliError, ExitCode, safe_json, safe_line, safe_text, shortened
+from service.client.session import Output
+from service.client.terminal import CliError, ExitCode, safe_chunks, safe_json, safe_line, safe_text, shortened
 from service.client.waiting import shown_progress
 from service.contract.reports import Progress, SkewReport
 
@@ -87,7 +87,7 @@ def test_one_line_a_document_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_download_commands_no_terminal() -> None:
     raw = "ü\x1b[2J\n".encode()
-    assert "".join(text_chunks(raw[at : at + 1] for at in range(len(raw)))) == "ü\\x1b[2J\n"
+    assert "".join(safe_chunks(raw[at : at + 1] for at in range(len(raw)))) == "ü\\x1b[2J\n"
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u2028\r\x08"
@@ -139,7 +139,7 @@ NOW = datetime(2026, 1, 31, tzinfo=UTC)
     ],
 )
 def test_spans(seconds: float, told: str) -> None:
-    assert lasted(timedelta(seconds=seconds)) == told
+    assert duration_text(timedelta(seconds=seconds)) == told
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_line_for_every_state_and_quarter() -> None:
             see(job)
             see(job)
     assert [line.strip() for line in said] == [
-        "QUEUED until a worker is free",
+        "QUEUED waiting for a free worker",
         "QUEUED no worker listens to its queue",
         "QUEUED \\x1b[2J",
         "RUNNING 0/8 tasks",
@@ -205,7 +205,7 @@ def test_what_is_new_is_passed_over_at_every_depth() -> None:
 
 @pytest.mark.parametrize("document", [None, [], {}, {"id": 1}, {**JOB, "progress": {"\x1b[2J": 1, "tasks_done": "x"}}])
 def test_something_else_is_no_answer(document: object) -> None:
-    with pytest.raises(CliError, match="none that this version of evenkeel understands") as raised:
+    with pytest.raises(CliError, match="does not have the expected form") as raised:
         read(Job, document)
     assert raised.value.code == ExitCode.CRASHED
     assert raised.value.message.isprintable()

@@ -55,7 +55,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, Any]]:
         return httpx.Response(200, json=PROFILE)
 
     transport = httpx.MockTransport(answer)
-    monkeypatch.setattr("service.client.connection.Connection", partial(Connection, transport=transport))
+    monkeypatch.setattr("service.client.session.Connection", partial(Connection, transport=transport))
     return seen
 
 

@@ -98,17 +98,17 @@ def test_several_mistakes_are_all_told(served: Served, evenkeel: Evenkeel) -> No
     result = evenkeel("submit", "-", text='{"tables": {"o": {"format": "orc"}}, "sql": 1, "nmae": "x"}')
     assert result.exit_code == 2
     told = result.stderr.splitlines()
-    assert told[0] == "evenkeel: 3 things are wrong [invalid_request]"
+    assert told[0] == "evenkeel: the request has 3 errors [invalid_request]"
     assert {line.strip() for line in told if line.startswith("  at ")} == {"at /tables/o/format", "at /sql", "at /nmae"}
 
 
 def test_what_cannot_be_meant_is_never_sent(evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
     cases: list[tuple[tuple[str, ...], str]] = [
-        ((), "nothing to submit"),
+        ((), "no job is given"),
         (("--sql", "SELECT 1"), "has no tables"),
         (("nowhere.yaml",), "nowhere.yaml: No such file or directory"),
         (("/",), "Is a directory"),
-        (("--sql", "SELECT 1", "--table", "o=orders"), "does not tell its format"),
+        (("--sql", "SELECT 1", "--table", "o=orders"), "the format of 'orders' is unknown"),
     ]
     for arguments, told in cases:
         with subtests.test(arguments=arguments, told=told):
@@ -119,7 +119,7 @@ def test_what_cannot_be_meant_is_never_sent(evenkeel: Evenkeel, subtests: pytest
 
 def test_a_file_that_is_no_text(evenkeel: Evenkeel, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_bytes(b"\xff\xfe")
-    assert "is not text in UTF-8" in evenkeel("submit", str(tmp_path / "job.yaml")).stderr
+    assert "is not UTF-8 text" in evenkeel("submit", str(tmp_path / "job.yaml")).stderr
 
 
 @pytest.mark.parametrize("authentication", ["on"])
