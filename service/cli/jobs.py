@@ -20,6 +20,7 @@ from service.cli.options import (
     Tables,
     Url,
     Wait,
+    open_session,
 )
 from service.client.terminal import prints_errors
 
@@ -58,13 +59,12 @@ def submit(
     from service.client.operations import new_idempotency_key
     from service.client.responses import Job
     from service.client.responses import read as validated
-    from service.client.session import opened
     from service.client.terminal import CliError, ExitCode
     from service.client.waiting import wait as wait_for
 
     job_input = read_job(CommandLine(file, sql, settings or (), name, table or (), schema or (), read or ()))
     key = idempotency_key or new_idempotency_key()
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         output = session.output
         try:
             document, is_replayed = session.service.submit(job_input.spec, source=job_input.source, idempotency_key=key)
@@ -117,14 +117,13 @@ def jobs(
     """List jobs, newest first."""
     from service.client.display import show_jobs
     from service.client.responses import JobPage, read
-    from service.client.session import opened
 
     filters = {
         **({"status": [one.upper() for one in status]} if status else {}),
         **({"name": name} if name else {}),
         **({"queue": queue.lower()} if queue else {}),
     }
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         document = session.service.jobs(filters, limit, cursor)
         if as_json:
             session.output.document(document)
@@ -147,10 +146,9 @@ def job(
     """Show the state of a job, or wait for it to end."""
     from service.client.display import show_end, show_job
     from service.client.responses import Job
-    from service.client.session import opened
     from service.client.waiting import wait as wait_for
 
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         if wait:
             show_end(session, wait_for(session, job_id, cancel_on_interrupt=cancel_on_interrupt))
         else:
@@ -160,9 +158,7 @@ def job(
 @prints_errors
 def cancel(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
     """Cancel a job."""
-    from service.client.session import opened
-
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         _print_status(session, session.service.cancel(job_id))
 
 
@@ -172,9 +168,7 @@ def stop(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: AsJs
 
     `resume` continues after that mini-batch.
     """
-    from service.client.session import opened
-
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         _print_status(session, session.service.stop(job_id))
 
 
@@ -196,10 +190,9 @@ def resume(
 ) -> None:
     """Resume a stopped streaming job."""
     from service.client.job_input import given_settings
-    from service.client.session import opened
 
     body = {"from": begin, "settings": given_settings(settings or ())}
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         _print_status(session, session.service.resume(job_id, body))
 
 
@@ -209,9 +202,7 @@ def delete(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: As
 
     Its plan, metrics and events are deleted too.
     """
-    from service.client.session import opened
-
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         session.service.delete(job_id)
         if as_json:
             session.output.document({"deleted": job_id})
@@ -238,9 +229,8 @@ _STYLES = (("READY", "green"), ("UNAVAILABLE", "red"), ("SILENT", "red"), ("DRAI
 def workers(url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
     """List the workers of the service and what each is running."""
     from service.client.responses import WorkerList
-    from service.client.session import opened
 
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         session.output.show(session.service.workers(), WorkerList, _show_workers)
 
 
@@ -272,9 +262,8 @@ def _show_workers(output: Output, found: WorkerList) -> None:
 def whoami(url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
     """Show the address of the service and the identity of your API key."""
     from service.client.responses import Me, read
-    from service.client.session import opened
 
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         document = session.service.me()
         if as_json:
             session.output.document(document)

@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.options import AsJson, JobFile, JobId, KeyFile, Name, ReadOptions, Schemas, Settings, Sql, Tables, Url
+from service.cli.options import (
+    AsJson,
+    JobFile,
+    JobId,
+    KeyFile,
+    Name,
+    ReadOptions,
+    Schemas,
+    Settings,
+    Sql,
+    Tables,
+    Url,
+    open_session,
+)
 from service.client.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
@@ -38,10 +51,9 @@ def explain(
     Shows each rule's decision and reason, the alternatives that it compared, and the resulting plan.
     """
     from service.client.job_input import CommandLine, read_job
-    from service.client.session import opened
 
     job_input = read_job(CommandLine(file, sql, settings or (), name, table or (), schema or (), read or ()))
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         document = session.service.explain(job_input.spec, job_input.source)
         _show_plan(session.output, document, show_sql, show_physical)
 
@@ -56,9 +68,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Show the plan of a job, in the form of `explain`."""
-    from service.client.session import opened
-
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         _show_plan(session.output, session.service.plan(job_id), show_sql, show_physical)
 
 
@@ -84,9 +94,8 @@ def metrics(
     """Show the metrics of a job's run."""
     from service.client.display import show_metrics
     from service.client.responses import RunMetrics
-    from service.client.session import opened
 
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         session.output.show(session.service.metrics(job_id, slots), RunMetrics, show_metrics)
 
 
@@ -100,9 +109,8 @@ def skew(
     """
     from service.client.display import show_skew
     from service.client.responses import RunMetrics, read
-    from service.client.session import opened
 
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         document = session.service.metrics(job_id, slots)
         if as_json:
             session.output.document(document.get("skew"))
@@ -144,13 +152,12 @@ def profile(
     from service.client.exact_profile import exact_profile
     from service.client.job_input import given_tables
     from service.client.responses import Profile
-    from service.client.session import opened
 
     name = "t"
     schemas = () if schema is None else (f"{name}={schema}",)
     source = given_tables([f"{name}={table}"], schemas, [f"{name}.{option}" for option in read or ()])[name]
     wanted = [_columns(key) for key in keys]
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         if exact:
             document = exact_profile(session, source, wanted, limit)
         else:

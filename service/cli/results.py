@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.options import AsJson, JobId, KeyFile, Url
+from service.cli.options import AsJson, JobId, KeyFile, Url, open_session
 from service.client.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
@@ -57,10 +57,9 @@ def result(
     as_json: AsJson = False,
 ) -> None:
     """Show the rows of a job, or write them to a file."""
-    from service.client.session import opened
 
     form = _format(format, file, as_json=as_json)
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         if form == "table":
             _show_result(session, job_id, rows)
         else:
@@ -179,9 +178,8 @@ def events(
     With --follow --json, prints one object per line.
     """
     from service.client.responses import Event, read
-    from service.client.session import opened
 
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         if follow:
             for document in followed(session.service, job_id, after):
                 if as_json:

@@ -63,7 +63,7 @@ def test_a_stale_table_is_noticed_and_mended(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_readme_without_a_place_is_refused() -> None:
-    with pytest.raises(ValueError, match="no place for the table 'settings'"):
+    with pytest.raises(ValueError, match="no markers for the table 'settings'"):
         with_tables("# Evenkeel\n")
 
 
