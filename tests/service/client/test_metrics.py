@@ -1,4 +1,4 @@
-"""`evenkeel metrics` and `evenkeel skew`: numbers, and what to do."""
+"""`evenkeel metrics` and `evenkeel skew`."""
 
 from __future__ import annotations
 
@@ -96,42 +96,40 @@ def job_id(served: Served) -> str:
     return job_id
 
 
-def test_skew_tells_what_to_change(job_id: str, evenkeel: Evenkeel) -> None:
-    told = evenkeel("skew", job_id).stdout
-    assert told.startswith("Skewed, 2.97 s lost\nSet agg_phase to TWO_PHASE.\n")
-    assert "--set agg_phase=TWO_PHASE" in told
-    rows = [line.split() for line in told.splitlines()]
+def test_skew_shows_the_advice(job_id: str, evenkeel: Evenkeel) -> None:
+    printed = evenkeel("skew", job_id).stdout
+    assert printed.startswith("Skewed, 2.97 s lost\nSet agg_phase to TWO_PHASE.\n")
+    assert "--set agg_phase=TWO_PHASE" in printed
+    rows = [line.split() for line in printed.splitlines()]
     assert ["o.uid", "group", "key", "N725MQ", "90.0%", "2,700,000"] in rows
     assert ["3", "100.0x", "3.00", "s", "0.03", "s", "95%", "2.97", "s"] in rows
     assert json.loads(evenkeel("skew", job_id, "--json").stdout)["setting"] == "agg_phase"
 
 
-def test_metrics_tell_of_stages_and_skew(job_id: str, evenkeel: Evenkeel) -> None:
-    told = evenkeel("metrics", job_id).stdout
+def test_metrics_show_stages_and_skew(job_id: str, evenkeel: Evenkeel) -> None:
+    printed = evenkeel("metrics", job_id).stdout
     for text in ("running 3.10 s", "3,000,000 rows", "0.03 s", "3.00 s", "Skewed, 2.97 s lost"):
-        assert text in told
+        assert text in printed
     assert json.loads(evenkeel("metrics", job_id, "--json").stdout)["execution_ms"] == 3_100
 
 
-def test_what_is_not_skewed_needs_nothing(served: Served, evenkeel: Evenkeel) -> None:
+def test_job_without_skew(served: Served, evenkeel: Evenkeel) -> None:
     job_id = lifecycle.insert(served.database)
     lifecycle.run_whole(served.database, job_id, served.settings.results_dir, pa.table({"a": pa.array([1])}))
-    told = evenkeel("skew", job_id).stdout
-    assert told == "Not skewed\nNothing needs to change.\n"
+    printed = evenkeel("skew", job_id).stdout
+    assert printed == "Not skewed\nNothing needs to change.\n"
 
 
-def test_what_would_be_saved_is_told_by_services_that_know(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_savings_and_comparison_are_shown(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted(answers(200, METRICS)) as service:
         monkeypatch.setenv("EVENKEEL_URL", service.url)
-        told = evenkeel("skew", "1", "--slots", "64").stdout
+        printed = evenkeel("skew", "1", "--slots", "64").stdout
     assert service.seen[0].path == "/v1/jobs/1/metrics?slots=64"
-    assert "On 64 slots its stages take 3.00 s, and 0.40 s with even tasks.\n" in told
-    assert "It ran for 3.10 s, 0b9f for 5.00 s.\n" in told
+    assert "On 64 slots its stages take 3.00 s, and 0.40 s with even tasks.\n" in printed
+    assert "It ran for 3.10 s, 0b9f for 5.00 s.\n" in printed
 
 
-def test_metrics_of_older_and_of_newer_services_are_understood(
-    evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_of_older_and_newer_services_are_accepted(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
     older = {name: value for name, value in METRICS.items() if name not in {"savings", "comparison", "slots"}}
     newer = {
         **METRICS,
@@ -149,7 +147,7 @@ def test_metrics_of_older_and_of_newer_services_are_understood(
             assert "running 3.10 s" in evenkeel("metrics", "1").stdout
 
 
-def test_estimates_that_were_wrong_are_shown(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_estimates_are_shown(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong: list[dict[str, Any]] = [
         {"quantity": "rows_emitted", "node_id": 6, "node": "Join INNER", "estimated": 20_000_000, "measured": 2_000},
         {"quantity": "rows_read", "node_id": None, "node": None, "estimated": 100, "measured": 2_000},
@@ -176,6 +174,6 @@ def test_estimates_that_were_wrong_are_shown(evenkeel: Evenkeel, monkeypatch: py
         assert f"The estimate was wrong: {line}\n" in shown
 
 
-def test_before_there_are_any(served: Served, evenkeel: Evenkeel) -> None:
+def test_job_without_metrics(served: Served, evenkeel: Evenkeel) -> None:
     result = evenkeel("skew", lifecycle.insert(served.database))
     assert (result.exit_code, "[metrics_not_ready]" in result.stderr) == (8, True)
