@@ -211,15 +211,14 @@ def delete(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: As
 
 
 def _print_status(session: Session, document: Document) -> None:
-    from service.client.responses import Job, read
+    from service.client.responses import Job
 
-    if session.output.as_json:
-        session.output.document(document)
-        return
-    job = read(Job, document)
-    session.output.plain(job.status)
-    if not job.is_at_rest:
-        session.output.note(f"Wait for it:  evenkeel job {job.id} --wait")
+    def display(output: Output, job: Job) -> None:
+        output.plain(job.status)
+        if not job.is_at_rest:
+            output.note(f"Wait for it:  evenkeel job {job.id} --wait")
+
+    session.output.show(document, Job, display)
 
 
 _STYLES = (("READY", "green"), ("UNAVAILABLE", "red"), ("SILENT", "red"), ("DRAINING", "yellow"), ("STARTING", "cyan"))

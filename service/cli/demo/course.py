@@ -176,7 +176,7 @@ def _show_rows(output: Output, frame: pd.DataFrame) -> None:
     rows = [[_cell(value) for value in row] for row in frame.head(_ROWS_SHOWN).itertuples(index=False)]
     output.table([str(name) for name in frame.columns], rows, numbers=numbers, indent=2)
     if len(frame) > _ROWS_SHOWN:
-        output.say(f"  … and {len(frame) - _ROWS_SHOWN} more rows")
+        output.say(f"  … and {len(frame) - _ROWS_SHOWN:,} more rows")
 
 
 def _cell(value: object) -> str:
