@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.demo.data import land
+from service.cli.demo.data import write_tables
 from tests.clients.generated import generate_python_client
 from tests.support.production import Production, running_production
 from tests.support.tables import write_orders
@@ -31,6 +31,6 @@ def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]
     directory = tmp_path_factory.mktemp("clients")
     settings = {"EVENKEEL_API_AUTHENTICATION": "on"}
     with running_production(directory, None, apis=1, workers=1, environment=settings) as running:
-        land(running.data, reports=REPORTS)
+        write_tables(running.data, reports=REPORTS)
         write_orders(running.data)
         yield running

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from service.api.openapi import BODIES
-from service.cli.demo.data import land
+from service.cli.demo.data import write_tables
 from tests.clients.generated import generate_python_client
 from tests.clients.provoked import LATE, idle_service, provocations, situation_of
 from tests.support.production import Api, Production, running_production
@@ -243,7 +243,7 @@ def main() -> None:
         sys.path.insert(0, str(generate_python_client(client)))
         service = running_production(busy, None, apis=1, workers=1, environment=settings)
         production = stack.enter_context(service)
-        land(production.data, reports=10_000)
+        write_tables(production.data, reports=10_000)
         write_orders(production.data)
         problems = record_problems(stack.enter_context(idle_service(idle)), production)
         recorded = record(production)

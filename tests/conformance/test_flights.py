@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 import pytest
 from pyspark.sql import SparkSession
 
-from service.cli.demo.data import land
+from service.cli.demo.data import write_tables
 from tests.conformance.combinations import ALL_FORCED, Settings
 from tests.conformance.duckdb_comparison import DuckDBComparison, rules_for
 
@@ -90,7 +90,7 @@ FORCED = {
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDBComparison]:
     """The landed tables."""
     directory = tmp_path_factory.mktemp("flights")
-    land(directory, REPORTS)
+    write_tables(directory, REPORTS)
     with DuckDBComparison(spark, directory) as found:
         yield found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.cli.startup import listen
+from service.cli.preparation import listen
 from service.config.settings import Settings
 from tests.support.processes import end, family, start_python, wait_for, wait_until_gone
 from tests.support.service import ENVIRONMENT, Service, running_service
@@ -46,7 +46,7 @@ def test_second_signal_kills_at_once(tmp_path: Path) -> None:
     with running_service(tmp_path, {"EVENKEEL_WORKER_DRAIN_SECONDS": "300"}) as service:
         processes = start_job(service)
         os.kill(service.process.pid, signal.SIGINT)
-        wait_for("the notice", lambda: "Ctrl-C again kills" in service.output.read_text())
+        wait_for("the notice", lambda: "Press Ctrl-C again" in service.output.read_text())
         os.kill(service.process.pid, signal.SIGINT)
         assert service.process.wait(60) == 0
         wait_until_gone(list(processes), 15)
@@ -133,7 +133,7 @@ def test_failed_start_of_a_worker_shows_the_end_of_its_log(tmp_path: Path) -> No
         end(process)
         raise
     said = log.read_text()
-    assert "ended while starting" in said
+    assert "ended during its start" in said
     assert "out of luck" in said
     assert "evenkeel doctor" in said
 

@@ -107,7 +107,7 @@ def test_drained_worker_exits_after_its_job_and_is_replaced(tmp_path: Path) -> N
         assert [it["status"] for it in fresh] in (["STARTING"], ["READY"])
         said = service.output.read_text()
         assert "The worker was drained and has ended; starting a fresh one." in said
-        assert "starting it again" not in said
+        assert "restarting it" not in said
 
 
 def listed(service: Service) -> list[dict[str, Any]]:

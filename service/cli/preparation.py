@@ -1,19 +1,10 @@
-"""The settings of this process, or a plain message about the variable that is wrong.
+"""What a process of the service needs before it starts: settings, environment, directories, a lock and a socket.
 
-The directories that a service needs before anything starts.
+One `up` or `demo` at a time uses a state directory. The lock is a `flock`, which the system releases when the process
+ends, even by `kill -9`.
 
-One `up` or `demo` a state directory, and no leftovers of those that were killed.
-
-The lock is the system's own on a file (`flock`): it ends with the process that holds it, however that ends.
-
-The API's socket. The parent binds it and the API child inherits it.
-
-So a busy port is known before anything starts, port 0 has no race, and while an API that died is started again,
-clients wait in the socket's queue instead of being refused.
-
-Tells at start what is wrong with the broker. It keeps nothing from starting: jobs wait in the database for it.
-
-The key with which whoever installed the service makes all others.
+The parent binds the API's socket, and the API process inherits it. So a port that is in use is an error before anything
+starts, port 0 has no race, and during a restart of the API clients wait in the socket's queue instead of being refused.
 """
 
 from __future__ import annotations
@@ -36,49 +27,56 @@ from service.config.data import join_roots
 from service.config.settings import GROUPS, Settings, is_loopback
 from service.monitoring.logs import configure_logging
 
-_LOCATIONS = ("EVENKEEL_STATE_", "EVENKEEL_API_", "EVENKEEL_DATABASE_", "EVENKEEL_BROKER_", "EVENKEEL_DATA_")
+_ISOLATED = ("EVENKEEL_STATE_", "EVENKEEL_API_", "EVENKEEL_DATABASE_", "EVENKEEL_BROKER_", "EVENKEEL_DATA_")
+"""Prefixes of the variables that a demo does not inherit."""
+
+_UNSAFE_IN_PATHS = '?#%,"'  # special characters of URLs, lists of directories and options of a JVM
+
+_LOCK = "evenkeel.lock"
+_TEMPORARY = "evenkeel-demo-"
+_BACKLOG = 512
 
 
 def read_settings() -> Settings:
-    """Settings from the environment, which logs obey from now on. Raises CliError that names the variables which are
-    out of bounds."""
+    """Reads the settings from the environment and configures logging. Raises CliError that names invalid variables."""
     try:
         settings = Settings()
     except ValidationError as error:
         prefixes = {group.__name__: group.model_config.get("env_prefix", "") for group in GROUPS}
         prefix = prefixes.get(error.title, "")
         lines = [
-            # What is wrong with several variables together names them itself.
+            # An error that concerns several variables names them in its message.
             (f"{prefix}{'_'.join(str(part) for part in problem['loc'])}".upper() + ": " if problem["loc"] else "")
             + problem["msg"]
             for problem in error.errors()
         ]
         raise CliError("; ".join(lines), "The README lists every variable.", code=ExitCode.USAGE) from None
-    except RuntimeError as error:  # `Path.home()` of a user who has none
+    except RuntimeError as error:  # raised by `Path.home()`
         raise CliError(str(error), "Set EVENKEEL_STATE_DIR to a directory of yours.", code=ExitCode.USAGE) from None
     configure_logging(settings.log)
     return settings
 
 
 def isolate(environment: Mapping[str, str], state_dir: Path) -> dict[str, str]:
-    """A copy of `environment` for a service of its own in `state_dir`, which touches no configured database, broker,
-    data or port. What tunes workers, Spark and logs is kept."""
-    kept = {name: value for name, value in environment.items() if not name.upper().startswith(_LOCATIONS)}
+    """Returns the environment of a separate service in `state_dir`, which uses no configured database, broker, data
+    or port. Variables that tune workers, Spark and logs are kept.
+    """
+    kept = {name: value for name, value in environment.items() if not name.upper().startswith(_ISOLATED)}
     return {**kept, "EVENKEEL_STATE_DIR": str(state_dir), "EVENKEEL_API_PORT": "0"}
 
 
 def without_client_key(environment: Mapping[str, str]) -> dict[str, str]:
-    """A copy without the key that the user asks services with: it is none of a service's business, and would stand in
-    Spark's environment.
-    """
+    """Returns the environment without the user's API key, which would otherwise be visible in Spark's environment."""
     return {name: value for name, value in environment.items() if name.upper() != "EVENKEEL_API_KEY"}
 
 
 def child_environment(
     settings: Settings, environment: Mapping[str, str], parent_pid: int | None = None
 ) -> dict[str, str]:
-    """The environment of a child that runs in another directory: every relative path in it is made absolute, and it
-    ends with `parent_pid` (this process by default)."""
+    """Returns the environment of a child process that runs in another directory and ends with its parent.
+
+    Relative paths are made absolute. The parent is this process by default.
+    """
     child = {
         **environment,
         "EVENKEEL_STATE_DIR": str(settings.state_dir),
@@ -109,27 +107,23 @@ def _absolute_sqlite(url: str) -> str:
     return prefix + str(Path(path).absolute())
 
 
-_AWKWARD = '?#%,"'  # parts of a URL, of a list of directories, of a JVM's options
-
-
 def prepare_directories(settings: Settings) -> None:
-    """Makes the state directory and what it holds, the first three readable by their owner alone.
+    """Creates the state directory and its subdirectories. Only the owner can read state, results and streams.
 
-    Raises CliError where that is not possible, and for a path that a database URL or Spark would read otherwise.
+    Raises CliError if that fails, and for a path with characters that a database URL or Spark would misread.
     """
-    awkward = sorted(set(str(settings.state_dir)) & set(_AWKWARD))
-    if awkward:
+    unsafe = sorted(set(str(settings.state_dir)) & set(_UNSAFE_IN_PATHS))
+    if unsafe:
         raise CliError(
-            f"the path of the state directory holds {' '.join(awkward)}: {settings.state_dir}",
+            f"the path of the state directory contains {' '.join(unsafe)}: {settings.state_dir}",
             "Set EVENKEEL_STATE_DIR to a path without these characters.",
             code=ExitCode.USAGE,
         )
     try:
-        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        settings.results_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        settings.streams_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for directory in (settings.state_dir, settings.results_dir, settings.streams_dir):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         (settings.state_dir / "logs").mkdir(exist_ok=True)
-        if not settings.data.roots:  # a root that was configured and is missing is a mistake to be told, not to be made
+        if not settings.data.roots:  # a configured root that does not exist is an error, and is not created
             settings.data_roots[0].mkdir(exist_ok=True)
         probe = settings.state_dir / f".writable-{os.getpid()}"
         probe.touch()
@@ -142,13 +136,9 @@ def prepare_directories(settings: Settings) -> None:
         ) from None
 
 
-_LOCK = "evenkeel.lock"
-_TEMPORARY = "evenkeel-demo-"
-
-
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Holds an existing state directory for this process alone. Raises CliError where another one has it."""
+    """Locks an existing state directory. Raises CliError if another process has locked it."""
     descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if not _try_lock(descriptor):
@@ -164,29 +154,35 @@ def locked(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def temporary_state_dir(*, keep: bool) -> Iterator[Path]:
-    """A new directory for one demo, removed at the end unless it is to be kept, as are those of killed demos."""
+    """Creates a directory for a demo, and removes it at the end of the block unless `keep`.
+
+    Also removes the directories of demos that were killed.
+    """
     remove_abandoned(Path(tempfile.gettempdir()))
     directory = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
     try:
         yield directory
     finally:
         if keep:
-            # What is kept on purpose is not left over.
+            # Without a lock file, a later demo does not remove it.
             (directory / _LOCK).unlink(missing_ok=True)
         else:
             shutil.rmtree(directory, ignore_errors=True)
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Removes the temporary state directories of this user below `parent` whose process is gone."""
+    """Removes temporary state directories of this user below `parent` whose process has ended."""
     for directory in parent.glob(f"{_TEMPORARY}*"):
-        with suppress(OSError):  # somebody else's, or just gone
+        with suppress(OSError):  # another user's, or removed in the meantime
             if directory.stat().st_uid == os.getuid() and _is_abandoned(directory):
                 shutil.rmtree(directory, ignore_errors=True)
 
 
 def _is_abandoned(directory: Path) -> bool:
-    """Whether its lock was made and nobody holds it: one without a lock file is being made, or was kept."""
+    """Whether the directory has a lock file and no process holds the lock.
+
+    Raises OSError for one without a lock file, which was kept or is just being created.
+    """
     descriptor = os.open(directory / _LOCK, os.O_RDWR)
     try:
         return _try_lock(descriptor)
@@ -202,26 +198,24 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-_BACKLOG = 512
-
-
 def listen(settings: Settings, port: int | None = None) -> socket.socket:
-    """A listening socket at the configured address; `port` overrides the configured one, 0 takes any free one.
+    """Returns a listening socket at the configured address. `port` overrides the configured port; 0 is any free port.
 
-    Raises CliError where the port is taken, the address is not this machine's, or it would admit strangers.
+    Raises CliError if the port is in use, if the address does not belong to this machine, or if other machines could
+    reach the API without authentication.
     """
     api = settings.api
     wanted = api.port if port is None else port
-    refuse_open_door(settings)
+    refuse_unauthenticated_access(settings)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             api.host, wanted, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise CliError(f"{api.host} is no address to listen on: {error}", code=ExitCode.USAGE) from None
+        raise CliError(f"{api.host} is not an address to listen on: {error}", code=ExitCode.USAGE) from None
     try:
-        # Lets a restart take over a port whose old connections are still being closed down, never a port in use.
+        # Allows a restart while old connections are in TIME_WAIT; a port in use remains an error.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(_BACKLOG)
@@ -231,21 +225,21 @@ def listen(settings: Settings, port: int | None = None) -> socket.socket:
     return listener
 
 
-def refuse_open_door(settings: Settings) -> None:
-    """Raises CliError for an address that others can reach while nobody needs a key, unless the operator allows it."""
+def refuse_unauthenticated_access(settings: Settings) -> None:
+    """Raises CliError if other machines can reach the address without an API key, unless the settings allow it."""
     api = settings.api
     if settings.authenticates or api.insecure_bind or is_loopback(api.host):
         return
     raise CliError(
         f"{api.host} is not a loopback address, and callers are not authenticated",
         "Leave EVENKEEL_API_AUTHENTICATION=auto, keep EVENKEEL_API_HOST=127.0.0.1, or set "
-        "EVENKEEL_API_INSECURE_BIND=true behind something that authenticates.",
+        "EVENKEEL_API_INSECURE_BIND=true if a proxy in front of the API authenticates callers.",
         code=ExitCode.USAGE,
     )
 
 
 def address_of(listener: socket.socket) -> str:
-    """The URL at which this machine reaches the socket."""
+    """Returns the URL of the socket on this machine."""
     host, port = listener.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = "::1" if listener.family is socket.AF_INET6 else "127.0.0.1"
@@ -255,42 +249,10 @@ def address_of(listener: socket.socket) -> str:
 def _cannot_listen(host: str, port: int, error: OSError) -> CliError:
     if error.errno == errno.EADDRINUSE:
         return CliError(
-            f"port {port} on {host} is taken",
-            f"Stop what listens there (`lsof -i :{port}` tells), or choose another: --port 0 takes any free one.",
+            f"port {port} on {host} is in use",
+            f"Stop the process that uses it (`lsof -i :{port}`), or choose another port: --port 0 is any free one.",
             code=ExitCode.MISSING,
         )
     if error.errno == errno.EACCES:
-        return CliError(f"listening on port {port} is not allowed", "Take a port above 1023.", code=ExitCode.MISSING)
+        return CliError(f"listening on port {port} is not allowed", "Choose a port above 1023.", code=ExitCode.MISSING)
     return CliError(f"cannot listen on {host}, port {port}: {error.strerror}", code=ExitCode.MISSING)
-
-
-def tell_broker_fault(settings: Settings) -> None:
-    """One line on standard error where Redis takes no messages; nothing for the embedded broker."""
-    import typer
-
-    from service.broker.configuration import broker_fault, is_embedded
-
-    fault = None if is_embedded(settings) else broker_fault(settings)
-    if fault is not None:
-        typer.echo(f"evenkeel: {fault.detail} {fault.advice} Until then, jobs are accepted and wait.", err=True)
-
-
-def first_key_notice(settings: Settings) -> str:
-    """What to show once, where callers are authenticated and no key was ever made: it is made now. Empty otherwise.
-
-    Raises CliError where the database is away.
-    """
-    from service.cli.maintenance import opened_database
-    from service.keys.administration import issue_first_key
-
-    if not settings.authenticates:
-        return ""
-    with opened_database(settings) as database:
-        issued = issue_first_key(database)
-    if issued is None:
-        return ""
-    return (
-        f"The first API key, for tenant '{issued.tenant}' and with every scope:\n"
-        f"  {issued.key}\n"
-        "It is not shown again. Make others with it (POST /v1/keys) or with `evenkeel keys create`, then revoke it."
-    )
