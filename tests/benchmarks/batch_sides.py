@@ -160,7 +160,7 @@ class Sides:
         assert jvm is not None
         mapper = jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
         found, reducing = [], []
-        for stage in self._monitor.stages(tag):
+        for stage in self._monitor.outcome(tag)[0]:
             tasks = json.loads(
                 mapper.writeValueAsString(store.taskList(stage.stage_id, stage.stage_attempt, _ALL_TASKS))
             )

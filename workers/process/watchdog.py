@@ -132,7 +132,7 @@ class StuckWork:
 
     def _end(self, driver: Driver, tasks: int, attempts: Collection[Attempt], abandoned: Collection[Attempt]) -> None:
         stopping = [one for one in attempts if _must_end(one)]
-        own = [one for one in attempts if one.reason is None and driver.leftover_tasks_of(one.tag)]
+        own = [one for one in attempts if one.reason is None and driver.leftover_tasks(one.tag)]
         jobs = list(dict.fromkeys(attempt.claim.job_id for attempt in (*stopping, *own, *abandoned)))
         _log.error("spark_driver_stuck", tasks=tasks, jobs=jobs, pid=driver.process.pid)
         for attempt in own:

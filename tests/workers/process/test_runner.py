@@ -441,7 +441,7 @@ def test_cancel_ends_the_job_and_its_tasks(bench: Bench) -> None:
     assert job.error is not None
     assert (job.status, job.error["code"]) == ("CANCELLED", "cancelled")
     assert one_attempt(bench, job_id).status == "CANCELLED"
-    assert all(stage.status != "ACTIVE" for stage in bench.driver.monitor.stages(attempt.tag))
+    assert all(stage.status != "ACTIVE" for stage in bench.driver.monitor.outcome(attempt.tag)[0])
     assert files_of(bench) == []
     with bench.database.read() as session:
         assert session.scalars(select(StageMetricsRow)).all(), "the stages of a cancelled job tell what took its time"

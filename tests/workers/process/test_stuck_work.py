@@ -39,13 +39,9 @@ class Processes(Driver):
     left = 0
     of_tags: tuple[str, ...] = ()
 
-    def leftover_tasks(self) -> int:
+    def leftover_tasks(self, tag: str | None = None) -> int:
         """See `Driver`."""
-        return self.left
-
-    def leftover_tasks_of(self, tag: str) -> int:
-        """See `Driver`."""
-        return self.left if tag in self.of_tags else 0
+        return self.left if tag is None or tag in self.of_tags else 0
 
 
 @dataclass

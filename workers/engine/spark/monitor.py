@@ -75,10 +75,6 @@ class SparkMonitor:
         """Returns the progress of the jobs with `tag`. The totals exclude stages that are skipped or not started."""
         return self._progress(self._jobs(tag))
 
-    def stages(self, tag: str) -> tuple[StageMetrics, ...]:
-        """Returns the stages of `outcome`."""
-        return self.outcome(tag)[0]
-
     def outcome(self, tag: str) -> tuple[tuple[StageMetrics, ...], Progress]:
         """Returns all stage attempts of the jobs with `tag`, in order of their ids, and the progress of these jobs.
 

@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.support.processes import wait_for
-from workers.driver.driver import leftover_tasks, leftover_tasks_of
+from workers.driver.driver import leftover_tasks
 
 pytestmark = pytest.mark.spark
 
@@ -59,7 +59,7 @@ def test_tasks_of_a_job_that_goes_on_are_not_left_behind(spark: SparkSession, tm
     with stuck(spark, tmp_path / "gate"):
         # Spark's store of executors has them long before that of stages.
         assert [leftover_tasks(context) for _ in range(20)] == [0] * 20
-        assert leftover_tasks_of(context, "own") == 0
+        assert leftover_tasks(context, "own") == 0
 
 
 def test_tasks_of_a_cancelled_job_are_left_behind_by_it_alone(spark: SparkSession, tmp_path: Path) -> None:
@@ -70,5 +70,5 @@ def test_tasks_of_a_cancelled_job_are_left_behind_by_it_alone(spark: SparkSessio
         assert not job.is_alive()
         # The end of its stage comes through Spark's listener bus.
         wait_for("what is left behind", lambda: leftover_tasks(context) == 2, 30)
-        assert (leftover_tasks_of(context, "own"), leftover_tasks_of(context, "other")) == (2, 0)
+        assert (leftover_tasks(context, "own"), leftover_tasks(context, "other")) == (2, 0)
     assert leftover_tasks(context) == 0
