@@ -1,24 +1,26 @@
-"""The application: routes, what they need, and the order in which a request passes through."""
+"""The application: its routes, its middleware in order, and the objects that it opens at its start."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.middleware.cors import CORSMiddleware
 
 from service import __version__
-from service.api import jobs, keys, operations, reports, results, streams
+from service.api import dashboard, events, health, jobs, keys, metrics, reports, results, streams, workers
 from service.api.authentication import Authentication
+from service.api.database_retries import DatabaseOutage
 from service.api.dependencies import Services
-from service.api.metrics import HttpMetrics, ServiceGauges
-from service.api.middleware import BodyGuard, HeadAsGet, Outage, RequestContext, SiteGuard, UnderWay, origins_of
+from service.api.host_and_origin import HostAndOriginCheck, add_cors
 from service.api.openapi import TITLE, operation_id, specification
 from service.api.problems import EVERYWHERE, add_problem_handlers, problems
+from service.api.representations import HeadAsGet
+from service.api.request_bodies import BodyCheck
+from service.api.request_context import RequestContext, RequestsInProgress
 from service.broker.dispatch import Dispatcher, JobAnnouncer
 from service.config.settings import Settings
 from service.contract.errors import MissingScopeError, UnauthenticatedError
@@ -31,26 +33,26 @@ from service.monitoring.logs import configure_logging
 from service.store.migrate import require_current
 from service.store.session import Database
 
-_ASKED_WITH = (
-    "Authorization",
-    "Content-Type",
-    "Idempotency-Key",
-    "If-None-Match",
-    "Last-Event-ID",
-    "Prefer",
-    "X-Request-Id",
+_FINAL_RESPONSES_SECONDS = 3.0
+"""How long the shutdown waits for the responses to cancelled requests."""
+_ROUTERS = (
+    jobs.router,
+    jobs.streaming_router,
+    results.router,
+    events.router,
+    reports.router,
+    streams.router,
+    workers.router,
+    keys.router,
 )
-_TOLD_IN = ("ETag", "Idempotency-Replayed", "Location", "Preference-Applied", "Retry-After", "X-Request-Id")
-_LAST_WORDS_SECONDS = 3.0
-_WITH_A_KEY = problems(*EVERYWHERE, UnauthenticatedError, MissingScopeError)
 
 
 def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
-    """The API. Database, broker and poller are opened when it starts and closed when it stops.
+    """Returns the API. It opens database, broker and poller when it starts, and closes them when it stops.
 
-    Starting raises SchemaMismatchError unless the database is at this version's revision. A `database` that is given
-    stays open at the end. Unless `settings` have callers authenticated, whoever listens with it makes sure that
-    strangers cannot reach it.
+    A `database` that is given stays open. The start raises SchemaMismatchError unless the database schema has this
+    version's revision. If `settings` do not require API keys, the caller must ensure that only trusted clients can
+    reach the service.
     """
     app = FastAPI(
         title=TITLE,
@@ -59,48 +61,28 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         generate_unique_id_function=operation_id,
         separate_input_output_schemas=False,
         redirect_slashes=False,
-        docs_url=None,  # its page would be loaded from another host
+        docs_url=None,  # FastAPI's pages load scripts from another host
         redoc_url=None,
     )
-    metrics = HttpMetrics()
-    app.state.metrics = metrics
-    app.state.under_way = UnderWay()
-    app.state.outage = Outage(settings.database.retry_seconds)
-    for router in (
-        jobs.router,
-        jobs.streaming_router,
-        results.router,
-        results.events_router,
-        reports.router,
-        streams.router,
-        operations.workers_router,
-        keys.router,
-    ):
-        app.include_router(router, responses=_WITH_A_KEY)
-    app.include_router(operations.router, responses=problems(*EVERYWHERE))
+    app.state.metrics = metrics.HttpMetrics()
+    app.state.in_progress = RequestsInProgress()
+    app.state.outage = DatabaseOutage(settings.database.retry_seconds)
+    for router in _ROUTERS:
+        app.include_router(router, responses=problems(*EVERYWHERE, UnauthenticatedError, MissingScopeError))
+    for router in (health.router, metrics.router):
+        app.include_router(router, responses=problems(*EVERYWHERE))
     if settings.api.dashboard:
-        app.include_router(operations.dashboard_router)
+        app.include_router(dashboard.router)
     add_problem_handlers(app)
-    app.add_middleware(BodyGuard, settings=settings.api)
+    # The last one added is the first one that a request passes.
+    app.add_middleware(BodyCheck, settings=settings.api)
     app.add_middleware(Authentication, required=settings.authenticates)
-    app.add_middleware(SiteGuard, settings=settings.api)
-    _share_with_other_sites(app, origins_of(settings.api))
-    app.add_middleware(RequestContext, metrics=metrics, under_way=app.state.under_way)
+    app.add_middleware(HostAndOriginCheck, settings=settings.api)
+    add_cors(app, settings.api)
+    app.add_middleware(RequestContext, metrics=app.state.metrics, in_progress=app.state.in_progress)
     app.add_middleware(HeadAsGet)
     _cache_specification(app)
     return app
-
-
-def _share_with_other_sites(app: FastAPI, origins: Sequence[str]) -> None:
-    """Lets browsers show answers to pages of these sites. A key is shown in a header, so no cookie is of use."""
-    if origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=origins,
-            allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
-            allow_headers=_ASKED_WITH,
-            expose_headers=_TOLD_IN,
-        )
 
 
 @asynccontextmanager
@@ -115,7 +97,7 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
     cancelled = CancelledJobs(database)
     cancelled.start()
     submissions = Submissions()
-    gauges = ServiceGauges(database, settings)
+    gauges = metrics.ServiceGauges(database, settings)
     app.state.metrics.registry.register(gauges)
     app.state.services = Services(
         settings, database, announcer, watcher, JobReader(database, settings), KeyRing(database), submissions
@@ -123,8 +105,8 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
     try:
         yield
     finally:
-        # The server gives up requests that take too long, and does not wait until they have told so.
-        await app.state.under_way.ended(_LAST_WORDS_SECONDS)
+        # The server cancels requests that take too long, and does not wait for the responses to them.
+        await app.state.in_progress.wait_until_none(_FINAL_RESPONSES_SECONDS)
         app.state.metrics.registry.unregister(gauges)
         submissions.close()
         await cancelled.stop()
@@ -142,4 +124,4 @@ def _cache_specification(app: FastAPI) -> None:
             document.update(specification(app))
         return document
 
-    app.openapi = openapi  # type: ignore[method-assign]  # the framework's own way to replace it
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to replace the document

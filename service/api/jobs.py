@@ -14,19 +14,10 @@ from pydantic import AwareDatetime, BeforeValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from service.api.authentication import KEY_ENDED, ReaderTenant, SubmitterTenant, principal_of
-from service.api.dependencies import (
-    Cursor,
-    IfNoneMatch,
-    JobId,
-    Prefer,
-    ServicesDep,
-    is_known,
-    job_response,
-    lines_of,
-    wait_seconds,
-)
-from service.api.middleware import Repeatable, SteadyRoute
-from service.api.problems import BODY_ERRORS, problems, request_id_of
+from service.api.database_retries import Repeatable, RetryingRoute
+from service.api.dependencies import Cursor, JobId, KnownTags, Preferences, ServicesDep, page_size_query
+from service.api.problems import BODY_ERRORS, header_schema, problems, request_id_of
+from service.api.representations import is_current, job_response, wait_seconds
 from service.contract.enums import JobStatus, Queue
 from service.contract.errors import (
     DatabaseUnavailableError,
@@ -61,7 +52,7 @@ from service.jobs.submit_job import submit_job as submit
 from service.jobs.views import Job
 from service.store.jobs import JobFilter
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=SteadyRoute)
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=RetryingRoute)
 
 JobBody = Annotated[JobSpec, Body()]
 
@@ -81,19 +72,21 @@ def _as_text(value: Any) -> Any:
 _Moment = Annotated[AwareDatetime, BeforeValidator(_as_text)]
 
 
-def _header(description: str, example: str) -> dict[str, Any]:
-    return {"description": description, "schema": {"type": "string"}, "example": example}
-
-
-ETAG_HEADER = {"ETag": _header("Strong entity tag of this representation.", '"3-5f1d0c7b9a3e2d41"')}
-RETRY_HEADER = {
-    "Retry-After": _header("Seconds to wait before the next poll; absent if the job has finished or is STOPPED.", "1")
+ETAG_HEADER = {"ETag": header_schema("Strong entity tag of this representation.", '"3-5f1d0c7b9a3e2d41"')}
+_JOB_HEADERS = {
+    **ETAG_HEADER,
+    "Retry-After": header_schema(
+        "Seconds to wait before the next poll; absent if the job has finished or is STOPPED.", "1"
+    ),
 }
-_APPLIED = {"Preference-Applied": _header("The wait that the service applied.", "wait=10")}
-_REPLAYED = {
-    "Idempotency-Replayed": _header("`true` if an earlier request with this Idempotency-Key created the job.", "true")
+_SUBMISSION_HEADERS = {
+    "Location": header_schema("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a"),
+    "Idempotency-Replayed": header_schema(
+        "`true` if an earlier request with this Idempotency-Key created the job.", "true"
+    ),
+    **_JOB_HEADERS,
 }
-_LOCATION = {"Location": _header("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a")}
+_READ_HEADERS = {**_JOB_HEADERS, "Preference-Applied": header_schema("The wait that the service applied.", "wait=10")}
 
 
 @router.post(
@@ -102,10 +95,7 @@ _LOCATION = {"Location": _header("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7
     response_model=Job,
     summary="Submit a job",
     responses={
-        202: {
-            "description": "The job is stored and queued.",
-            "headers": {**_LOCATION, **_REPLAYED, **ETAG_HEADER, **RETRY_HEADER},
-        },
+        202: {"description": "The job is stored and queued.", "headers": _SUBMISSION_HEADERS},
         **problems(
             *BODY_ERRORS,
             IdempotencyKeyReusedError,
@@ -158,9 +148,7 @@ def list_jobs(
         _Moment | SkipJsonSchema[None], Query(description="Only jobs submitted before this time.")
     ] = None,
     cursor: Cursor = "",
-    page_size: Annotated[
-        int, Query(ge=1, description=f"Jobs per page; larger values are treated as {MAX_PAGE_SIZE}.")
-    ] = 50,
+    page_size: Annotated[int, page_size_query("Jobs per page", MAX_PAGE_SIZE)] = 50,
 ) -> JobPage:
     """Returns jobs, newest first. Jobs that are submitted while you page do not shift the pages."""
     wanted = JobFilter(frozenset(status), name, _milliseconds(submitted_after), _milliseconds(submitted_before), queue)
@@ -172,8 +160,8 @@ def list_jobs(
     response_model=Job,
     summary="Read a job",
     responses={
-        200: {"description": "The job.", "headers": {**ETAG_HEADER, **RETRY_HEADER, **_APPLIED}},
-        304: {"description": "The job has not changed.", "headers": {**ETAG_HEADER, **RETRY_HEADER, **_APPLIED}},
+        200: {"description": "The job.", "headers": _READ_HEADERS},
+        304: {"description": "The job has not changed.", "headers": _READ_HEADERS},
         **problems(JobNotFoundError),
     },
 )
@@ -182,18 +170,17 @@ async def get_job(
     request: Request,
     services: ServicesDep,
     tenant: ReaderTenant,
-    if_none_match: IfNoneMatch = "",  # noqa: ARG001 - for the specification, like the next parameter
-    prefer: Prefer = "",  # noqa: ARG001
+    known_tags: KnownTags,
+    preferences: Preferences,
 ) -> Response:
     """Returns the job's state. To wait for a change, send `Prefer: wait=N`: it costs the service less than polling."""
-    known_tags = lines_of(request, "if-none-match")
-    wait = wait_seconds(lines_of(request, "prefer"), services.settings.api.max_wait_seconds)
+    wait = wait_seconds(preferences, services.settings.api.max_wait_seconds)
     job = await wait_for_job(
         services.reader,
         services.watcher,
         JobKey(tenant, job_id),
         # A client that sends no tags waits for the end of the job.
-        is_known=lambda job: not known_tags or is_known(job, known_tags),
+        is_known=lambda job: not known_tags or is_current(job, known_tags),
         seconds=wait or 0,
     )
     # The key may have been revoked during the wait.
@@ -220,7 +207,7 @@ def delete_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) ->
     response_model=Job,
     summary="Cancel a job",
     responses={
-        202: {"description": "The job, CANCELLED or CANCELLING.", "headers": {**ETAG_HEADER, **RETRY_HEADER}},
+        202: {"description": "The job, CANCELLED or CANCELLING.", "headers": _JOB_HEADERS},
         **problems(JobNotFoundError, JobAlreadyFinishedError, JobStateUnknownError),
     },
 )
@@ -237,7 +224,7 @@ def _milliseconds(moment: datetime | None) -> int | None:
     return None if moment is None else (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
-streaming_router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], route_class=SteadyRoute)
+streaming_router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], route_class=RetryingRoute)
 
 
 class Resumption(Frozen):
@@ -257,6 +244,16 @@ class Resumption(Frozen):
 
 
 _DEFAULT_RESUMPTION = Resumption()
+_SETTINGS_ERRORS = (
+    *BODY_ERRORS,
+    JobNotFoundError,
+    NotAStreamError,
+    NotStoppedError,
+    JobStateUnknownError,
+    StateNotCompatibleError,
+    StorageUnavailableError,
+)
+"""The errors of requests that may change the settings of a streaming job."""
 
 
 @streaming_router.post(
@@ -265,7 +262,7 @@ _DEFAULT_RESUMPTION = Resumption()
     response_model=Job,
     summary="Stop a streaming job",
     responses={
-        202: {"description": "The job, STOPPING or STOPPED.", "headers": {**ETAG_HEADER, **RETRY_HEADER}},
+        202: {"description": "The job, STOPPING or STOPPED.", "headers": _JOB_HEADERS},
         **problems(JobNotFoundError, NotAStreamError, JobAlreadyFinishedError, JobStateUnknownError),
     },
 )
@@ -280,18 +277,8 @@ def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> R
     response_model=Job,
     summary="Resume a streaming job",
     responses={
-        202: {"description": "The job, QUEUED.", "headers": {**ETAG_HEADER, **RETRY_HEADER}},
-        **problems(
-            *BODY_ERRORS,
-            JobNotFoundError,
-            NotAStreamError,
-            NotStoppedError,
-            JobStateUnknownError,
-            StateNotCompatibleError,
-            TooManyJobsError,
-            StorageUnavailableError,
-            spec=True,
-        ),
+        202: {"description": "The job, QUEUED.", "headers": _JOB_HEADERS},
+        **problems(*_SETTINGS_ERRORS, TooManyJobsError, spec=True),
     },
 )
 async def resume_job(
@@ -309,17 +296,8 @@ async def resume_job(
     response_model=Job,
     summary="Change settings of a streaming job",
     responses={
-        200: {"description": "The job with the settings changed.", "headers": {**ETAG_HEADER}},
-        **problems(
-            *BODY_ERRORS,
-            JobNotFoundError,
-            NotAStreamError,
-            NotStoppedError,
-            JobStateUnknownError,
-            StateNotCompatibleError,
-            StorageUnavailableError,
-            spec=True,
-        ),
+        200: {"description": "The job with the settings changed.", "headers": ETAG_HEADER},
+        **problems(*_SETTINGS_ERRORS, spec=True),
     },
 )
 async def change_job_settings(
@@ -354,13 +332,7 @@ def list_job_batches(
     services: ServicesDep,
     tenant: ReaderTenant,
     cursor: Cursor = "",
-    page_size: Annotated[
-        int,
-        Query(
-            ge=1,
-            description=f"Mini-batches per page; larger values are treated as {MAX_BATCH_PAGE_SIZE}.",
-        ),
-    ] = 50,
+    page_size: Annotated[int, page_size_query("Mini-batches per page", MAX_BATCH_PAGE_SIZE)] = 50,
 ) -> JobBatchPage:
     """Returns mini-batches, newest first. The service keeps the newest thousand of each job."""
     return list_batches(services.database, tenant, job_id, cursor, page_size)

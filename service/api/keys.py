@@ -8,8 +8,8 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from service.api.authentication import Admin, Caller
-from service.api.dependencies import Cursor, ServicesDep
-from service.api.middleware import SteadyRoute
+from service.api.database_retries import RetryingRoute
+from service.api.dependencies import Cursor, ServicesDep, page_size_query
 from service.api.problems import BODY_ERRORS, problems
 from service.contract.enums import TENANT_PATTERN, KeyScope
 from service.contract.errors import InvalidCursorError, KeyNotFoundError, LastAdminKeyError
@@ -19,7 +19,7 @@ from service.keys.administration import issue_key as issue
 from service.keys.administration import list_keys as list_page
 from service.keys.administration import revoke_key as revoke
 
-router = APIRouter(prefix="/v1", tags=["keys"], route_class=SteadyRoute)
+router = APIRouter(prefix="/v1", tags=["keys"], route_class=RetryingRoute)
 
 KeyId = Annotated[str, Path(description="Id of an API key.", pattern=r"^[a-z2-7]{16}$", examples=["mfrggzdfmztwq2lk"])]
 
@@ -55,9 +55,7 @@ def list_keys(
         str, Query(pattern=f"^$|{TENANT_PATTERN}", description="Only keys of this tenant; all tenants by default.")
     ] = "",
     cursor: Cursor = "",
-    page_size: Annotated[
-        int, Query(ge=1, description=f"Keys per page; larger values are treated as {MAX_PAGE_SIZE}.")
-    ] = 50,
+    page_size: Annotated[int, page_size_query("Keys per page", MAX_PAGE_SIZE)] = 50,
 ) -> KeyPage:
     """Returns keys without their secrets, oldest first, including revoked keys."""
     return list_page(services.database, tenant or None, cursor, page_size)

@@ -1,5 +1,5 @@
-"""The metrics that Prometheus scrapes: requests, counted as they are answered; jobs and workers, read from the database
-at every scrape. Names, labels and meanings are declared in `service.monitoring.metrics`.
+"""The metrics for Prometheus, and their route: requests, counted as they are answered; jobs and workers, read from the
+database at every scrape. Names, labels and meanings are declared in `service.monitoring.metrics`.
 """
 
 from __future__ import annotations
@@ -7,15 +7,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import structlog
-from prometheus_client import CollectorRegistry, Histogram
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
 from service import __version__
+from service.api.authentication import Scraper
+from service.api.problems import problems
 from service.broker.configuration import broker_fault
 from service.config.settings import Settings
 from service.contract.enums import TERMINAL, JobStatus, Queue
+from service.contract.errors import MissingScopeError, UnauthenticatedError
 from service.jobs.readiness import worker_silence_ms
 from service.monitoring import metrics as declared
 from service.monitoring.metrics import DeclaredMetric
@@ -23,9 +27,28 @@ from service.store import workers
 from service.store.session import Database
 from service.store.workers import JobGauges, read_gauges
 
+router = APIRouter(tags=["operations"])
+
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 _log = structlog.get_logger(__name__)
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "Prometheus' text format.",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        },
+        **problems(UnauthenticatedError, MissingScopeError),
+    },
+)
+def get_prometheus_metrics(request: Request, _caller: Scraper) -> Response:
+    """Returns requests by route and status with latency, jobs by status, age of the oldest queued job, live workers."""
+    return Response(generate_latest(request.app.state.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 class HttpMetrics:

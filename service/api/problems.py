@@ -1,15 +1,13 @@
-"""The fields that were meant, maybe, by one that nobody knows.
+"""Every error response of the API as a problem (RFC 9457), and its documentation in the OpenAPI document.
 
-Every error that leaves the API, as RFC 9457 problem details; and how the specification tells of them.
-
-What may be wrong with a body of JSON before it is looked at: see `service.api.middleware`.
+`add_problem_handlers` covers what routes raise; middleware answers with `service_error_response` itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import structlog
 from fastapi import FastAPI, Request
@@ -42,189 +40,157 @@ from service.contract.problems import Issue, Problem, SpecError, did_you_mean, n
 from service.jobs.explain_job import ExplainFailedError
 from service.store.session import CommitUnknownError, fault_of, first_line
 
-_MOST_LETTERS = 100
-
-
-def near_fields(annotation: Any, path: Sequence[object]) -> tuple[str, ...]:
-    """The names most like the last of `path`, which leads into a body of type `annotation`: those of fields that may
-    stand there, whatever the shape of what stands around.
-    """
-    *parents, unknown = path
-    models = frozenset(_models_in(annotation))
-    for part in parents:
-        fields = [
-            field for model in models for name, field in model.model_fields.items() if part in (name, field.alias)
-        ]
-        # A key, an index, or the name of a shape leads nowhere else.
-        if fields:
-            models = frozenset(model for field in fields for model in _models_in(field.annotation))
-    names = {field.alias or name for model in models for name, field in model.model_fields.items()}
-    return nearest_names(str(unknown)[:_MOST_LETTERS], sorted(names))
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _models_in(part)
-
-
 MEDIA_TYPE = "application/problem+json"
 PROBLEM_REF = "#/components/schemas/Problem"
+EVERYWHERE = (HostNotAllowedError, OriginNotAllowedError, InternalError, DatabaseUnavailableError, StoppingError)
+"""The errors that any request may get."""
+BODY_ERRORS = (
+    MalformedJsonError,
+    BodyTooLargeError,
+    UnsupportedMediaTypeError,
+    NestingTooDeepError,
+    DuplicateKeyError,
+)
+"""The errors that `service.api.request_bodies` raises for a JSON body."""
 
 _log = structlog.get_logger(__name__)
 _PYDANTIC_CODES = frozenset(get_args(ErrorType))
-_E = TypeVar("_E", bound=Exception)
 _UNCHANGED = "The database did not answer in time. Nothing was changed; try again."
-_UNKNOWN = (
-    "The database went away while it stored this, and whether it did is not known. Look before you try again; a "
-    "submission with an Idempotency-Key may simply be repeated."
+_COMMIT_UNKNOWN = (
+    "The connection to the database was lost during the commit, and it is not known whether the change was stored. "
+    "Check before you try again; a submission with an Idempotency-Key can simply be repeated."
 )
-_OF_TABLE = len(("tables", "its name", "its field"))
-_SUGGESTED = 20
-"""Of more unknown fields than these, nobody wants to know which were meant."""
-_RETRY_AFTER = {
-    "Retry-After": {
-        "description": "Seconds after which the same request may succeed.",
-        "schema": {"type": "string"},
-        "example": "5",
-    }
-}
-_CHALLENGE = {
-    "WWW-Authenticate": {
-        "description": "How to show a key.",
-        "schema": {"type": "string"},
-        "example": 'Bearer realm="evenkeel"',
-    }
-}
-_HEADERS: Mapping[int, Mapping[str, Any]] = {
-    401: {"headers": _CHALLENGE},
-    429: {"headers": _RETRY_AFTER},
-    503: {"headers": _RETRY_AFTER},
-}
-"""What problems of these statuses carry besides."""
+_LENGTH_OF_TABLE_FIELD = len(("tables", "name", "field"))
+_MAX_SUGGESTIONS = 20
+"""Only this many unknown fields of a request get suggestions."""
+_MAX_NAME_SHOWN = 100
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
 def request_id_of(scope: Scope) -> str | None:
-    """The id that the request came with or was given."""
+    """Returns the request's id: that of its `X-Request-Id`, or a generated one."""
     state: Mapping[str, Any] = scope.get("state", {})
     return state.get("request_id")
 
 
-EVERYWHERE = (HostNotAllowedError, OriginNotAllowedError, InternalError, DatabaseUnavailableError, StoppingError)
-"""What any request may be refused with."""
-
-
 def problem_response(problem: Problem, scope: Scope, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer that tells of a problem, completed with path and request id."""
+    """Returns the response with a problem, to which path and request id are added."""
     complete = problem.model_copy(update={"instance": scope["path"], "request_id": request_id_of(scope)})
-    # A path or key may hold half a surrogate pair, which UTF-8 cannot.
+    # A path or a key may contain half of a surrogate pair, which cannot be encoded in UTF-8.
     body = complete.model_dump_json(exclude_none=True, ensure_ascii=True).encode("utf-8", "replace")
     return Response(body, complete.status, dict(headers or {}), MEDIA_TYPE)
 
 
 def service_error_response(error: ServiceError, scope: Scope) -> Response:
-    """The answer that tells of a refusal."""
-    return problem_response(_problem(error), scope, error.headers)
+    """Returns the response to a request that was refused."""
+    problem = Problem.of(error.code, error.status, str(error), title=error.title, errors=error.issues)
+    return problem_response(problem, scope, error.headers)
 
 
 def internal_error_response(scope: Scope) -> Response:
-    """The answer when the service itself failed; the log has the details, the client gets the id to ask with."""
-    detail = "The service failed in a way it does not know. Its log has the details under the request id."
+    """Returns the response to an unexpected error. The log has the details; the client gets the request id."""
+    detail = "An unexpected error occurred in the service. Its log has the details under the request id."
     return service_error_response(InternalError(detail), scope)
 
 
 def add_problem_handlers(app: FastAPI) -> None:
-    """Turns every exception that a handler may raise into a problem."""
+    """Registers handlers that turn every exception of a route into a problem."""
 
-    def on_service_error(request: Request, error: Exception) -> Response:
-        return service_error_response(_as(ServiceError, error), request.scope)
+    @app.exception_handler(ServiceError)
+    def on_service_error(request: Request, error: ServiceError) -> Response:
+        return service_error_response(error, request.scope)
 
-    def on_spec_error(request: Request, error: Exception) -> Response:
-        return problem_response(problem_of_spec_error(_as(SpecError, error)), request.scope)
+    @app.exception_handler(SpecError)
+    def on_spec_error(request: Request, error: SpecError) -> Response:
+        return problem_response(problem_of_spec_error(error), request.scope)
 
-    def on_explain_failed(request: Request, error: Exception) -> Response:
-        return problem_response(_as(ExplainFailedError, error).problem, request.scope)
+    @app.exception_handler(ExplainFailedError)
+    def on_explain_failed(request: Request, error: ExplainFailedError) -> Response:
+        return problem_response(error.problem, request.scope)
 
-    def on_invalid_request(request: Request, error: Exception) -> Response:
-        return _validation_response(_as(RequestValidationError, error), request.scope)
+    @app.exception_handler(RequestValidationError)
+    def on_invalid_request(request: Request, error: RequestValidationError) -> Response:
+        return _validation_response(error, request.scope)
 
-    def on_http_exception(request: Request, error: Exception) -> Response:
-        return _http_response(_as(HTTPException, error), request)
+    @app.exception_handler(HTTPException)
+    def on_http_exception(request: Request, error: HTTPException) -> Response:
+        return _http_response(error, request)
 
-    def on_database_error(request: Request, error: Exception) -> Response:
+    @app.exception_handler(SQLAlchemyError)
+    def on_database_error(request: Request, error: SQLAlchemyError) -> Response:
         fault = fault_of(error)
         if fault is None:
-            raise error  # a statement of ours is wrong
-        # Without a traceback: in an outage, every request comes by here.
+            raise error  # a defect in one of the service's own statements
+        # Without a traceback: during an outage, every request gets here.
         _log.error("database_unavailable", fault=fault.value, error=type(error).__name__, reason=first_line(error))
-        detail = _UNKNOWN if isinstance(error, CommitUnknownError) else _UNCHANGED
+        detail = _COMMIT_UNKNOWN if isinstance(error, CommitUnknownError) else _UNCHANGED
         return service_error_response(DatabaseUnavailableError(detail, retry_after_seconds=1), request.scope)
 
-    app.add_exception_handler(ServiceError, on_service_error)
-    app.add_exception_handler(SpecError, on_spec_error)
-    app.add_exception_handler(ExplainFailedError, on_explain_failed)
-    app.add_exception_handler(RequestValidationError, on_invalid_request)
-    app.add_exception_handler(HTTPException, on_http_exception)
-    app.add_exception_handler(SQLAlchemyError, on_database_error)
+
+def header_schema(description: str, example: str) -> dict[str, Any]:
+    """Returns the OpenAPI description of a response header."""
+    return {"description": description, "schema": {"type": "string"}, "example": example}
+
+
+_RETRY_AFTER = {"Retry-After": header_schema("Seconds after which the same request may succeed.", "5")}
+_CHALLENGE = {"WWW-Authenticate": header_schema("How to authenticate.", 'Bearer realm="evenkeel"')}
+_HEADERS: Mapping[int, Mapping[str, Any]] = {401: _CHALLENGE, 429: _RETRY_AFTER, 503: _RETRY_AFTER}
+"""Additional headers of problems, by status."""
 
 
 def problems(*errors: type[ServiceError], spec: bool = False) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may refuse with these errors; `spec` where a job's text may be wrong.
+    """Returns the `responses` of a route that may raise these errors; with `spec`, also errors in the text of a job.
 
-    Written out instead of FastAPI's `model`, which would add an `application/json` that is never sent.
+    Does not use FastAPI's `model`, which would document `application/json`, a media type that problems do not have.
     """
     titles: dict[int, dict[str, str]] = {}
-    for error in errors:
+    own: tuple[type[ServiceError], ...] = (*errors, InvalidRequestError)
+    for error in own:
         titles.setdefault(error.status, {})[error.code] = error.title
     for error in EVERYWHERE:
-        # Else the codes that every route has would be lost where it has others of their status.
+        # For a status that a route documents, FastAPI ignores what its router documents.
         if error.status in titles:
             titles[error.status].setdefault(error.code, error.title)
-    invalid = titles.setdefault(422, {})
-    invalid.setdefault(InvalidRequestError.code, InvalidRequestError.title)
     if spec:
-        invalid.setdefault("unknown_column", "Unknown column")
+        titles[InvalidRequestError.status]["unknown_column"] = "Unknown column"
     return {status: _documented(status, titles[status]) for status in sorted(titles)}
 
 
 def _documented(status: int, titles: Mapping[str, str]) -> dict[str, Any]:
     examples = {
-        code: {
-            "value": {
-                "type": f"/problems/{code}",
-                "title": title,
-                "status": status,
-                "detail": title,
-                "code": code,
-            }
-        }
+        code: {"value": Problem.of(code, status, title, title=title).model_dump(exclude_none=True, exclude={"errors"})}
         for code, title in titles.items()
     }
     return {
         "description": "; ".join(f"`{code}`" for code in titles),
-        **_HEADERS.get(status, {}),
+        **({"headers": _HEADERS[status]} if status in _HEADERS else {}),
         "content": {MEDIA_TYPE: {"schema": {"$ref": PROBLEM_REF}, "examples": examples}},
     }
 
 
-def _as(kind: type[_E], error: Exception) -> _E:
-    """Starlette types every handler for `Exception`; it calls it for what it was registered for alone."""
-    if not isinstance(error, kind):
-        raise TypeError(f"{type(error).__name__} reached the handler of {kind.__name__}")
-    return error
+def _http_response(error: HTTPException, request: Request) -> Response:
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return service_error_response(RouteNotFoundError("There is no such path. See /openapi.json."), request.scope)
+    if error.status_code == HTTPStatus.BAD_REQUEST:
+        return service_error_response(MalformedJsonError("The body could not be read as JSON."), request.scope)
+    headers, detail = dict(error.headers or {}), str(error.detail)
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_allowed_methods(request))
+        detail = f"The method {request.method} is not allowed for this path; use {headers['Allow']}."
+    phrase = HTTPStatus(error.status_code).phrase
+    problem = Problem.of(phrase.lower().replace(" ", "_"), error.status_code, detail, title=phrase)
+    return problem_response(problem, request.scope, headers)
 
 
-def _problem(error: ServiceError) -> Problem:
-    return Problem(
-        type=f"/problems/{error.code}",
-        title=error.title,
-        status=error.status,
-        detail=str(error),
-        code=error.code,
-        errors=error.issues,
-    )
+def _allowed_methods(request: Request) -> list[str]:
+    """Returns all methods of the path; the framework names only those of the first route with this path."""
+    app: FastAPI = request.app
+    allowed = [
+        method
+        for method in _METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in app.router.routes)
+    ]
+    return sorted({*allowed, "HEAD"}) if "GET" in allowed else allowed
 
 
 def _validation_response(error: RequestValidationError, scope: Scope) -> Response:
@@ -237,62 +203,58 @@ def _validation_response(error: RequestValidationError, scope: Scope) -> Respons
         )
     field = getattr(scope.get("route"), "body_field", None)
     body = None if field is None else field.field_info.annotation
-    issues = tuple(_issue(detail, body if place < _SUGGESTED else None) for place, detail in enumerate(details))
-    code = issues[0].code
-    # Pydantic's own codes tell what is wrong with a value; ours what is wrong with the job.
-    own = code not in _PYDANTIC_CODES
-    problem = Problem(
-        type=f"/problems/{code if own else InvalidRequestError.code}",
-        title=code.replace("_", " ").capitalize() if own else InvalidRequestError.title,
-        status=422,
-        detail="; ".join(_told(issue) for issue in issues[:3]) + ("" if len(issues) <= 3 else "; …"),
-        code=code if own else InvalidRequestError.code,
-        errors=issues,
-    )
-    return problem_response(problem, scope)
+    issues = tuple(_issue(detail, body if place < _MAX_SUGGESTIONS else None) for place, detail in enumerate(details))
+    texts = [f"{issue.pointer}: {issue.detail}" if issue.pointer else issue.detail for issue in issues[:3]]
+    detail = "; ".join(texts) + ("" if len(issues) <= len(texts) else "; …")
+    # Pydantic's codes describe an invalid value, the service's own codes an error in the job.
+    if issues[0].code in _PYDANTIC_CODES:
+        return service_error_response(InvalidRequestError(detail, issues=issues), scope)
+    return problem_response(Problem.of(issues[0].code, InvalidRequestError.status, detail, errors=issues), scope)
 
 
 def _without_consequences(details: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Pydantic counts the items that it took: a list is not too short because one of its items is wrong."""
+    """Removes `too_short` errors of lists that have invalid items: pydantic counts only valid items."""
     short = {tuple(detail["loc"]) for detail in details if detail["type"] == "too_short"}
     lengths = {len(place) for place in short}
     places = (tuple(detail["loc"]) for detail in details)
-    with_wrong_items = {place[:length] for place in places for length in lengths if length < len(place)} & short
-    return [each for each in details if each["type"] != "too_short" or tuple(each["loc"]) not in with_wrong_items]
+    with_invalid_items = {place[:length] for place in places for length in lengths if length < len(place)} & short
+    return [each for each in details if each["type"] != "too_short" or tuple(each["loc"]) not in with_invalid_items]
 
 
 def _issue(detail: Mapping[str, Any], body: Any) -> Issue:
-    """One error of pydantic's, without the value that it is about; `body` is the type of the request's body."""
+    """Returns an error of pydantic as an issue, without the invalid value; `body` is the type of the request's body."""
     context = detail.get("ctx", {})
     where, *path = detail["loc"]
     is_unknown = detail["type"] == "extra_forbidden" and where == "body"
-    suggestions = near_fields(body, path) if is_unknown else tuple(context.get("suggestions", ()))
-    setting = context.get("setting") if detail["type"] == "unknown_setting" else None
+    suggestions = _similar_fields(body, path) if is_unknown else tuple(context.get("suggestions", ()))
+    place = path if where == "body" else [where, *path]
+    if detail["type"] == "unknown_setting" and where == "body":
+        place = [*path, context["setting"]]
     return Issue(
         code=detail["type"],
-        detail=_words(detail, path, suggestions),
-        pointer=_pointer([*path, setting] if setting else path) if where == "body" else _pointer([where, *path]),
+        detail=_text(detail, path, suggestions),
+        pointer=json_pointer(place),
         suggestions=suggestions,
     )
 
 
-def _words(detail: Mapping[str, Any], path: Sequence[object], suggestions: Sequence[str]) -> str:
-    """What is wrong, without words that are for those who know pydantic or our classes."""
+def _text(detail: Mapping[str, Any], path: Sequence[object], suggestions: Sequence[str]) -> str:
+    """Returns the text of an issue, without pydantic's terms and the names of classes."""
     match detail["type"]:
         case "extra_forbidden":
             return _unknown_field(path, suggestions)
         case "model_type" | "model_attributes_type" | "dict_type":
             return "Input should be an object"
         case "value_error":
-            told = str(detail["msg"]).removeprefix("Value error, ")
-            return told[:1].upper() + told[1:]
+            text = str(detail["msg"]).removeprefix("Value error, ")
+            return text[:1].upper() + text[1:]
         case _:
             return str(detail["msg"])
 
 
 def _unknown_field(path: Sequence[object], suggestions: Sequence[str]) -> str:
-    name = str(path[-1])[:100]
-    is_of_table = len(path) == _OF_TABLE and path[0] == "tables"
+    name = str(path[-1])[:_MAX_NAME_SHOWN]
+    is_of_table = len(path) == _LENGTH_OF_TABLE_FIELD and path[0] == "tables"
     if is_of_table and name in ReadOptions.model_fields:
         way_out = f' Write "options": {{"{name}": …}}.'
     else:
@@ -300,45 +262,31 @@ def _unknown_field(path: Sequence[object], suggestions: Sequence[str]) -> str:
     return f"There is no field '{name}' here.{way_out}"
 
 
-def _pointer(path: Iterable[object]) -> str:
+def _similar_fields(annotation: Any, path: Sequence[object]) -> tuple[str, ...]:
+    """Returns the names of fields that are similar to the last part of `path`, a path in a body of type `annotation`.
+
+    Considers the fields of all models of a union at that place.
+    """
+    *parents, unknown = path
+    models = frozenset(_models_in(annotation))
+    for part in parents:
+        fields = [
+            field for model in models for name, field in model.model_fields.items() if part in (name, field.alias)
+        ]
+        # A key, an index, or the name of a model in a union does not change the models.
+        if fields:
+            models = frozenset(model for field in fields for model in _models_in(field.annotation))
+    names = {field.alias or name for model in models for name, field in model.model_fields.items()}
+    return nearest_names(str(unknown)[:_MAX_NAME_SHOWN], sorted(names))
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def json_pointer(path: Iterable[object]) -> str:
+    """Returns the JSON pointer (RFC 6901) of a path of keys and indexes."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
-
-
-def _told(issue: Issue) -> str:
-    return f"{issue.pointer}: {issue.detail}" if issue.pointer else issue.detail
-
-
-def _http_response(error: HTTPException, request: Request) -> Response:
-    headers = dict(error.headers or {})
-    if error.status_code == HTTPStatus.NOT_FOUND:
-        return service_error_response(RouteNotFoundError("Nothing has this path. See /openapi.json."), request.scope)
-    if error.status_code == HTTPStatus.BAD_REQUEST:
-        return service_error_response(MalformedJsonError("The body could not be read as JSON."), request.scope)
-    detail = str(error.detail)
-    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["Allow"] = ", ".join(_allowed_methods(request))
-        detail = f"This path does not take {request.method}, but {headers['Allow']}."
-    phrase = HTTPStatus(error.status_code).phrase
-    code = phrase.lower().replace(" ", "_")
-    problem = Problem(type=f"/problems/{code}", title=phrase, status=error.status_code, detail=detail, code=code)
-    return problem_response(problem, request.scope, headers)
-
-
-def _allowed_methods(request: Request) -> list[str]:
-    """All methods of the path: the framework names those of the first route that has it."""
-    app: FastAPI = request.app
-    allowed = [
-        method
-        for method in _METHODS
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in app.router.routes)
-    ]
-    return sorted({*allowed, "HEAD"}) if "GET" in allowed else allowed
-
-
-BODY_ERRORS = (
-    MalformedJsonError,
-    BodyTooLargeError,
-    UnsupportedMediaTypeError,
-    NestingTooDeepError,
-    DuplicateKeyError,
-)

@@ -9,10 +9,11 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from service.api.authentication import ReaderTenant, SubmitterTenant
-from service.api.dependencies import IfNoneMatch, JobId, ServicesDep, lines_of, report_response
+from service.api.database_retries import Repeatable, RetryingRoute
+from service.api.dependencies import JobId, KnownTags, ServicesDep
 from service.api.jobs import ETAG_HEADER, JobBody
-from service.api.middleware import Repeatable, SteadyRoute
 from service.api.problems import BODY_ERRORS, problems, request_id_of
+from service.api.representations import report_response
 from service.contract.errors import (
     DatabaseUnavailableError,
     JobNotFoundError,
@@ -31,7 +32,7 @@ from service.jobs.reports import get_plan as read_plan
 from service.jobs.submit_job import Submission
 from service.store.jobs import EXPLAIN
 
-router = APIRouter(prefix="/v1", tags=["reports"], route_class=SteadyRoute)
+router = APIRouter(prefix="/v1", tags=["reports"], route_class=RetryingRoute)
 
 _PLANNING_PROBLEMS = problems(
     *BODY_ERRORS,
@@ -58,18 +59,12 @@ _Slots = Annotated[
     summary="Read a job's plan",
     responses={**_WITH_ETAG, **problems(JobNotFoundError, PlanNotReadyError)},
 )
-def get_plan(
-    job_id: JobId,
-    request: Request,
-    services: ServicesDep,
-    tenant: ReaderTenant,
-    if_none_match: IfNoneMatch = "",  # noqa: ARG001 - for the specification
-) -> Response:
+def get_plan(job_id: JobId, services: ServicesDep, tenant: ReaderTenant, known_tags: KnownTags) -> Response:
     """Returns the plan before and after the rules, each rule's decision and reason, and Spark's physical plan.
 
     404 until the job has been planned.
     """
-    return report_response(read_plan(services.database, tenant, job_id), lines_of(request, "if-none-match"))
+    return report_response(read_plan(services.database, tenant, job_id), known_tags)
 
 
 @router.get(
@@ -79,19 +74,13 @@ def get_plan(
     responses={**_WITH_ETAG, **problems(JobNotFoundError, MetricsNotReadyError)},
 )
 def get_metrics(
-    job_id: JobId,
-    request: Request,
-    services: ServicesDep,
-    tenant: ReaderTenant,
-    slots: _Slots = None,
-    if_none_match: IfNoneMatch = "",  # noqa: ARG001 - for the specification
+    job_id: JobId, services: ServicesDep, tenant: ReaderTenant, known_tags: KnownTags, slots: _Slots = None
 ) -> Response:
     """Returns task quantiles of each stage, metrics of Spark's operators, the skew report and the savings.
 
     404 until the job has run.
     """
-    report = read_metrics(services.database, tenant, job_id, slots)
-    return report_response(report, lines_of(request, "if-none-match"))
+    return report_response(read_metrics(services.database, tenant, job_id, slots), known_tags)
 
 
 @router.post("/explain", summary="Explain a job", responses=_PLANNING_PROBLEMS)

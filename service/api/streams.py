@@ -9,8 +9,8 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from service.api.authentication import ReaderTenant, SubmitterTenant
-from service.api.dependencies import Cursor, ServicesDep
-from service.api.middleware import Repeatable, SteadyRoute
+from service.api.database_retries import Repeatable, RetryingRoute
+from service.api.dependencies import Cursor, ServicesDep, page_size_query
 from service.api.problems import BODY_ERRORS, problems
 from service.contract.errors import (
     BatchIdReusedError,
@@ -37,7 +37,7 @@ from service.streams.manage_streams import delete_stream as delete
 from service.streams.manage_streams import get_stream as get
 from service.streams.manage_streams import list_streams as list_page
 
-router = APIRouter(prefix="/v1/streams", tags=["streams"], route_class=SteadyRoute)
+router = APIRouter(prefix="/v1/streams", tags=["streams"], route_class=RetryingRoute)
 
 StreamName = Annotated[
     str, Path(description="Name of a stream.", pattern=NAME_PATTERN, max_length=100, examples=["clicks"])
@@ -71,7 +71,7 @@ class StreamDeclaration(Frozen):
 
 
 async def _body(request: Request) -> bytes:
-    # BodyGuard has read the body already, up to its limit; a second try of the same request gets it again.
+    # BodyCheck has read the body already, up to its limit; a second try of the same request gets it again.
     return await request.body()
 
 
@@ -101,9 +101,7 @@ def list_streams(
     services: ServicesDep,
     tenant: ReaderTenant,
     cursor: Cursor = "",
-    page_size: Annotated[
-        int, Query(ge=1, description=f"Streams per page; larger values are treated as {MAX_PAGE_SIZE}.")
-    ] = 50,
+    page_size: Annotated[int, page_size_query("Streams per page", MAX_PAGE_SIZE)] = 50,
 ) -> StreamPage:
     """Returns streams, ordered by name."""
     return list_page(services.database, tenant, cursor, page_size)

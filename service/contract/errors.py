@@ -70,6 +70,11 @@ class ServiceError(Exception):
     code: ClassVar[str]
     title: ClassVar[str]
 
+    def __init_subclass__(cls, *, status: int | None = None, code: str | None = None, title: str | None = None) -> None:
+        for name, value in (("status", status), ("code", code), ("title", title)):
+            if value is not None:
+                setattr(cls, name, value)
+
     def __init__(self, detail: str, *, issues: Sequence[Issue] = (), headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
         self.issues = tuple(issues)
@@ -80,378 +85,216 @@ class RequestError(ServiceError):
     """The request itself is wrong: the same request always fails."""
 
 
-class MalformedJsonError(RequestError):
+class MalformedJsonError(RequestError, status=400, code="malformed_json", title="The body is not JSON"):
     """The body is not JSON."""
 
-    status = 400
-    code = "malformed_json"
-    title = "The body is not JSON"
 
-
-class InvalidCursorError(RequestError):
+class InvalidCursorError(
+    RequestError, status=400, code="invalid_cursor", title="The cursor does not belong to this list"
+):
     """The cursor was not issued by this service, or was issued for another list."""
 
-    status = 400
-    code = "invalid_cursor"
-    title = "The cursor does not belong to this list"
 
-
-class OriginNotAllowedError(RequestError):
-    """A browser sent the request from a page of another site."""
-
-    status = 403
-    code = "origin_not_allowed"
-    title = "Origin not allowed"
-
-
-class NotAcceptableError(RequestError):
-    """The service cannot produce any of the media types of the Accept header."""
-
-    status = 406
-    code = "not_acceptable"
-    title = "No acceptable representation"
-
-
-class BodyTooLargeError(RequestError):
-    """The body exceeds the limit."""
-
-    status = 413
-    code = "body_too_large"
-    title = "The body is too large"
-
-
-class UnsupportedMediaTypeError(RequestError):
-    """The Content-Type is not one that the endpoint reads: JSON, or a format of rows where rows are posted."""
-
-    status = 415
-    code = "unsupported_media_type"
-    title = "Unsupported media type"
-
-
-class HostNotAllowedError(RequestError):
-    """The Host header names a host that is not in `EVENKEEL_API_ALLOWED_HOSTS`."""
-
-    status = 421
-    code = "host_not_allowed"
-    title = "Host not allowed"
-
-
-class NestingTooDeepError(RequestError):
-    """The body nests arrays or objects too deeply."""
-
-    status = 422
-    code = "nesting_too_deep"
-    title = "The body is nested too deeply"
-
-
-class DuplicateKeyError(RequestError):
-    """A JSON object of the body has two members with the same name."""
-
-    status = 422
-    code = "duplicate_key"
-    title = "The body has a duplicate key"
-
-
-class InvalidRequestError(RequestError):
-    """Parameters or body do not have the required form; `issues` has an entry for each error."""
-
-    status = 422
-    code = "invalid_request"
-    title = "The request is not valid"
-
-
-class IdempotencyKeyReusedError(RequestError):
-    """The idempotency key was used before, with another body."""
-
-    status = 422
-    code = "idempotency_key_reused"
-    title = "The idempotency key was used with another body"
-
-
-class InvalidRowsError(RequestError):
-    """Posted rows are not valid; the one issue has the line and column."""
-
-    status = 422
-    code = "invalid_rows"
-    title = "The rows are not valid"
-
-
-class BatchIdReusedError(RequestError):
-    """The batch id was used before, with other rows."""
-
-    status = 422
-    code = "batch_id_reused"
-    title = "The batch id was used with other rows"
-
-
-class NotFoundError(ServiceError):
-    """The resource does not exist, or not yet."""
-
-
-class RouteNotFoundError(NotFoundError):
-    """No endpoint has this path."""
-
-    status = 404
-    code = "not_found"
-    title = "Not found"
-
-
-class JobNotFoundError(NotFoundError):
-    """The job does not exist, or was deleted."""
-
-    status = 404
-    code = "job_not_found"
-    title = "Job not found"
-
-
-class PlanNotReadyError(NotFoundError):
-    """The job does not have a plan yet, or ended without one."""
-
-    status = 404
-    code = "plan_not_ready"
-    title = "The job does not have a plan yet"
-
-
-class MetricsNotReadyError(NotFoundError):
-    """The job does not have metrics yet, or ended without them."""
-
-    status = 404
-    code = "metrics_not_ready"
-    title = "The job does not have metrics yet"
-
-
-class WorkerNotFoundError(NotFoundError):
-    """The worker does not exist, has stopped, or last sent a heartbeat long ago."""
-
-    status = 404
-    code = "unknown_worker"
-    title = "Worker not found"
-
-
-class StreamNotFoundError(NotFoundError):
-    """The input stream was not declared."""
-
-    status = 404
-    code = "stream_not_found"
-    title = "Stream not found"
-
-
-class ResultMissingError(NotFoundError):
-    """The job succeeded, but the files of its result were removed from the results directory afterwards."""
-
-    status = 410
-    code = "result_missing"
-    title = "The files of the result were removed"
-
-
-class ConflictError(ServiceError):
-    """The request is not possible in the current state of the job, worker or stream."""
-
-
-class JobNotFinishedError(ConflictError):
-    """Only a finished job can be deleted."""
-
-    status = 409
-    code = "job_not_finished"
-    title = "The job has not finished"
-
-
-class JobAlreadyFinishedError(ConflictError):
-    """A finished job cannot be cancelled."""
-
-    status = 409
-    code = "job_already_finished"
-    title = "The job has already finished"
-
-
-class JobStateUnknownError(ConflictError):
-    """The job is in a state that only a newer version of the service defines."""
-
-    status = 409
-    code = "job_state_unknown"
-    title = "The job's state is unknown to this version"
-
-
-class ResultNotReadyError(ConflictError):
-    """Only a job that SUCCEEDED has a result."""
-
-    status = 409
-    code = "result_not_ready"
-    title = "The job does not have a result"
-
-
-class NotAStreamError(ConflictError):
-    """Only streaming jobs can be stopped or resumed, and have mini-batches."""
-
-    status = 409
-    code = "not_a_stream"
-    title = "The job is not a streaming job"
-
-
-class NotStoppedError(ConflictError):
-    """Only a STOPPED job can be resumed or changed."""
-
-    status = 409
-    code = "not_stopped"
-    title = "The job is not stopped"
-
-
-class StateNotCompatibleError(ConflictError):
-    """The stream's state was created with other settings; `issues` has an entry for each setting that differs."""
-
-    status = 409
-    code = "state_not_compatible"
-    title = "The stream's state is not compatible with these settings"
-
-
-class WorkerSilentError(ConflictError):
-    """The worker sends no heartbeats, so it cannot process the request."""
-
-    status = 409
-    code = "worker_silent"
-    title = "The worker is not responding"
-
-
-class StreamDiffersError(ConflictError):
-    """The stream was declared with another schema; `issues` has an entry for each difference."""
-
-    status = 409
-    code = "stream_differs"
-    title = "The stream has another schema"
-
-
-class StreamInUseError(ConflictError):
-    """Jobs that have not finished read the stream."""
-
-    status = 409
-    code = "stream_in_use"
-    title = "The stream is in use"
-
-
-class UnavailableError(ServiceError):
-    """The same request may succeed later. The response has a Retry-After header."""
-
-    def __init__(self, detail: str, *, issues: Sequence[Issue] = (), retry_after_seconds: int = 5) -> None:
-        super().__init__(detail, issues=issues, headers={"Retry-After": str(retry_after_seconds)})
-
-
-class DatabaseUnavailableError(UnavailableError):
-    """The database cannot be reached, or did not answer in time."""
-
-    status = 503
-    code = "database_unavailable"
-    title = "The database is not available"
-
-
-class InternalError(ServiceError):
-    """An unexpected error: a defect of the service."""
-
-    status = 500
-    code = "internal_error"
-    title = "Internal error"
-
-
-class StoppingError(UnavailableError):
-    """This API process is shutting down and cannot process the request in time."""
-
-    status = 503
-    code = "stopping"
-    title = "The service is stopping"
-
-
-class StorageUnavailableError(UnavailableError):
-    """The object store or HDFS of a data root does not answer, or refuses the service's credentials."""
-
-    status = 503
-    code = "storage_unavailable"
-    title = "The data store is not available"
-
-
-class NotReadyError(UnavailableError):
-    """A component that jobs need is not available; `issues` has an entry for each."""
-
-    status = 503
-    code = "not_ready"
-    title = "The service is not ready"
-
-
-class WorkerUnavailableError(UnavailableError):
-    """No worker answered in time."""
-
-    status = 503
-    code = "worker_unavailable"
-    title = "No worker answered in time"
-
-
-class UnauthenticatedError(RequestError):
+class UnauthenticatedError(RequestError, status=401, code="unauthenticated", title="A valid API key is required"):
     """The request has no API key, or the key is unknown, expired or revoked."""
-
-    status = 401
-    code = "unauthenticated"
-    title = "A valid API key is required"
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail, headers={"WWW-Authenticate": 'Bearer realm="evenkeel"'})
 
 
-class MissingScopeError(RequestError):
+class OriginNotAllowedError(RequestError, status=403, code="origin_not_allowed", title="Origin not allowed"):
+    """A browser sent the request from a page of another site."""
+
+
+class MissingScopeError(
+    RequestError, status=403, code="missing_scope", title="The API key does not have the required scope"
+):
     """The caller's API key does not have the scope that the request needs."""
 
-    status = 403
-    code = "missing_scope"
-    title = "The API key does not have the required scope"
+
+class NotAcceptableError(RequestError, status=406, code="not_acceptable", title="No acceptable representation"):
+    """The service cannot produce any of the media types of the Accept header."""
 
 
-class KeyNotFoundError(NotFoundError):
+class BodyTooLargeError(RequestError, status=413, code="body_too_large", title="The body is too large"):
+    """The body exceeds the limit."""
+
+
+class UnsupportedMediaTypeError(
+    RequestError, status=415, code="unsupported_media_type", title="Unsupported media type"
+):
+    """The Content-Type is not one that the endpoint reads: JSON, or a format of rows where rows are posted."""
+
+
+class HostNotAllowedError(RequestError, status=421, code="host_not_allowed", title="Host not allowed"):
+    """The Host header names a host that is not in `EVENKEEL_API_ALLOWED_HOSTS`."""
+
+
+class NestingTooDeepError(RequestError, status=422, code="nesting_too_deep", title="The body is nested too deeply"):
+    """The body nests arrays or objects too deeply."""
+
+
+class DuplicateKeyError(RequestError, status=422, code="duplicate_key", title="The body has a duplicate key"):
+    """A JSON object of the body has two members with the same name."""
+
+
+class InvalidRequestError(RequestError, status=422, code="invalid_request", title="The request is not valid"):
+    """Parameters or body do not have the required form; `issues` has an entry for each error."""
+
+
+class IdempotencyKeyReusedError(
+    RequestError, status=422, code="idempotency_key_reused", title="The idempotency key was used with another body"
+):
+    """The idempotency key was used before, with another body."""
+
+
+class InvalidRowsError(RequestError, status=422, code="invalid_rows", title="The rows are not valid"):
+    """Posted rows are not valid; the one issue has the line and column."""
+
+
+class BatchIdReusedError(
+    RequestError, status=422, code="batch_id_reused", title="The batch id was used with other rows"
+):
+    """The batch id was used before, with other rows."""
+
+
+class NotFoundError(ServiceError, status=404):
+    """The resource does not exist, or not yet."""
+
+
+class RouteNotFoundError(NotFoundError, code="not_found", title="Not found"):
+    """No endpoint has this path."""
+
+
+class JobNotFoundError(NotFoundError, code="job_not_found", title="Job not found"):
+    """The job does not exist, or was deleted."""
+
+
+class PlanNotReadyError(NotFoundError, code="plan_not_ready", title="The job does not have a plan yet"):
+    """The job does not have a plan yet, or ended without one."""
+
+
+class MetricsNotReadyError(NotFoundError, code="metrics_not_ready", title="The job does not have metrics yet"):
+    """The job does not have metrics yet, or ended without them."""
+
+
+class WorkerNotFoundError(NotFoundError, code="unknown_worker", title="Worker not found"):
+    """The worker does not exist, has stopped, or last sent a heartbeat long ago."""
+
+
+class StreamNotFoundError(NotFoundError, code="stream_not_found", title="Stream not found"):
+    """The input stream was not declared."""
+
+
+class KeyNotFoundError(NotFoundError, code="key_not_found", title="API key not found"):
     """The API key does not exist."""
 
-    status = 404
-    code = "key_not_found"
-    title = "API key not found"
+
+class ResultMissingError(
+    NotFoundError, status=410, code="result_missing", title="The files of the result were removed"
+):
+    """The job succeeded, but the files of its result were removed from the results directory afterwards."""
 
 
-class LastAdminKeyError(ConflictError):
+class ConflictError(ServiceError, status=409):
+    """The request is not possible in the current state of the job, worker or stream."""
+
+
+class JobNotFinishedError(ConflictError, code="job_not_finished", title="The job has not finished"):
+    """Only a finished job can be deleted."""
+
+
+class JobAlreadyFinishedError(ConflictError, code="job_already_finished", title="The job has already finished"):
+    """A finished job cannot be cancelled."""
+
+
+class JobStateUnknownError(ConflictError, code="job_state_unknown", title="The job's state is unknown to this version"):
+    """The job is in a state that only a newer version of the service defines."""
+
+
+class ResultNotReadyError(ConflictError, code="result_not_ready", title="The job does not have a result"):
+    """Only a job that SUCCEEDED has a result."""
+
+
+class NotAStreamError(ConflictError, code="not_a_stream", title="The job is not a streaming job"):
+    """Only streaming jobs can be stopped or resumed, and have mini-batches."""
+
+
+class NotStoppedError(ConflictError, code="not_stopped", title="The job is not stopped"):
+    """Only a STOPPED job can be resumed or changed."""
+
+
+class StateNotCompatibleError(
+    ConflictError, code="state_not_compatible", title="The stream's state is not compatible with these settings"
+):
+    """The stream's state was created with other settings; `issues` has an entry for each setting that differs."""
+
+
+class WorkerSilentError(ConflictError, code="worker_silent", title="The worker is not responding"):
+    """The worker sends no heartbeats, so it cannot process the request."""
+
+
+class StreamDiffersError(ConflictError, code="stream_differs", title="The stream has another schema"):
+    """The stream was declared with another schema; `issues` has an entry for each difference."""
+
+
+class StreamInUseError(ConflictError, code="stream_in_use", title="The stream is in use"):
+    """Jobs that have not finished read the stream."""
+
+
+class LastAdminKeyError(ConflictError, code="last_admin_key", title="This is the last key with the scope admin"):
     """Without this key, nobody could create another key over HTTP."""
 
-    status = 409
-    code = "last_admin_key"
-    title = "This is the last key with the scope admin"
 
-
-class QuotaError(ServiceError):
+class QuotaError(ServiceError, status=429):
     """The tenant has reached a limit. The response has a Retry-After header."""
 
     def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
         super().__init__(detail, headers={"Retry-After": str(retry_after_seconds)})
 
 
-class TooManyJobsError(QuotaError):
+class TooManyJobsError(QuotaError, code="too_many_jobs", title="Too many queued jobs"):
     """The tenant has reached the limit of queued jobs."""
 
-    status = 429
-    code = "too_many_jobs"
-    title = "Too many queued jobs"
 
-
-class TooManyExplanationsError(QuotaError):
+class TooManyExplanationsError(QuotaError, code="too_many_explanations", title="Too many explanations at once"):
     """The tenant has reached the limit of explanations that wait or run at the same time."""
 
-    status = 429
-    code = "too_many_explanations"
-    title = "Too many explanations at once"
 
-
-class TooManyStreamsError(QuotaError):
+class TooManyStreamsError(QuotaError, code="too_many_streams", title="Too many streams"):
     """The tenant has reached the limit of input streams."""
 
-    status = 429
-    code = "too_many_streams"
-    title = "Too many streams"
 
-
-class TooManyPostedBytesError(QuotaError):
+class TooManyPostedBytesError(QuotaError, code="too_many_posted_bytes", title="Too many bytes of posted rows"):
     """The posted rows of the tenant have reached the limit of their total size."""
 
-    status = 429
-    code = "too_many_posted_bytes"
-    title = "Too many bytes of posted rows"
+
+class InternalError(ServiceError, status=500, code="internal_error", title="Internal error"):
+    """An unexpected error: a defect of the service."""
+
+
+class UnavailableError(ServiceError, status=503):
+    """The same request may succeed later. The response has a Retry-After header."""
+
+    def __init__(self, detail: str, *, issues: Sequence[Issue] = (), retry_after_seconds: int = 5) -> None:
+        super().__init__(detail, issues=issues, headers={"Retry-After": str(retry_after_seconds)})
+
+
+class DatabaseUnavailableError(UnavailableError, code="database_unavailable", title="The database is not available"):
+    """The database cannot be reached, or did not answer in time."""
+
+
+class StoppingError(UnavailableError, code="stopping", title="The service is stopping"):
+    """This API process is shutting down and cannot process the request in time."""
+
+
+class StorageUnavailableError(UnavailableError, code="storage_unavailable", title="The data store is not available"):
+    """The object store or HDFS of a data root does not answer, or refuses the service's credentials."""
+
+
+class NotReadyError(UnavailableError, code="not_ready", title="The service is not ready"):
+    """A component that jobs need is not available; `issues` has an entry for each."""
+
+
+class WorkerUnavailableError(UnavailableError, code="worker_unavailable", title="No worker answered in time"):
+    """No worker answered in time."""

@@ -110,70 +110,56 @@ class Problem(BaseModel):
     )
     errors: tuple[Issue, ...] = Field(default=(), description="Each error, with its place.")
 
+    @classmethod
+    def of(
+        cls, code: str, status: int, detail: str, *, title: str | None = None, errors: Sequence[Issue] = ()
+    ) -> Problem:
+        """Returns a problem with the type of `code`. Without a `title`, the code is its title: `Timed out`."""
+        title = title or code.replace("_", " ").capitalize()
+        return cls(type=f"/problems/{code}", title=title, status=status, detail=detail, code=code, errors=tuple(errors))
+
 
 def problem_of_spec_error(error: SpecError) -> Problem:
     """Returns a `SpecError` as a problem, with status 422."""
-    return Problem(
-        type=f"/problems/{error.code}",
-        title=error.code.replace("_", " ").capitalize(),
-        status=422,
-        detail=str(error),
-        code=error.code,
-        errors=error.issues,
-    )
+    return Problem.of(error.code, 422, str(error), errors=error.issues)
 
 
 def cancelled() -> Problem:
     """Returns the problem of a job that was cancelled on request."""
-    return _problem("cancelled", "Cancelled", 422, "The job was cancelled on request.")
+    return Problem.of("cancelled", 422, "The job was cancelled on request.")
 
 
 def timed_out(timeout_ms: int) -> Problem:
     """Returns the problem of a job that exceeded `limits.timeout`, counted from its first start."""
-    return _problem(
-        "timed_out",
-        "Timed out",
-        422,
-        f"The job did not end within {timeout_ms / 1000:g} s of its first start. Raise limits.timeout, or read the "
-        "skew report in its metrics to find out what took the time.",
-    )
+    detail = f"The job did not end within {timeout_ms / 1000:g} s of its first start."
+    way_out = "Raise limits.timeout, or read the skew report in its metrics to find out what took the time."
+    return Problem.of("timed_out", 422, f"{detail} {way_out}")
 
 
 def result_too_large() -> Problem:
     """Returns the problem of a job whose result exceeded `EVENKEEL_LIMITS_RESULT_BYTES`."""
-    return _problem(
-        "result_too_large",
-        "Result too large",
-        422,
-        "The result exceeded the service's size limit (EVENKEEL_LIMITS_RESULT_BYTES). Aggregate or filter further.",
-    )
+    detail = "The result exceeded the service's size limit (EVENKEEL_LIMITS_RESULT_BYTES). Aggregate or filter further."
+    return Problem.of("result_too_large", 422, detail)
 
 
 def worker_lost(attempts: int) -> Problem:
     """Returns the problem of a job each of whose attempts lost its worker or its Spark driver."""
     times = "once" if attempts == 1 else f"{attempts} times"
-    return _problem(
-        "worker_lost",
-        "Worker lost",
-        500,
-        f"The worker or its Spark driver was lost while it ran the job, {times}. A possible cause is a job that needs "
-        "more memory than the driver has.",
+    detail = f"The worker or its Spark driver was lost while it ran the job, {times}."
+    return Problem.of(
+        "worker_lost", 500, f"{detail} A possible cause is a job that needs more memory than the driver has."
     )
 
 
 def lease_lost(worker: str) -> Problem:
     """Returns the problem of an attempt whose worker sent no heartbeat until the lease expired."""
-    return _problem("worker_lost", "Worker lost", 500, f"Worker {worker} sent no heartbeat until the lease expired.")
+    return Problem.of("worker_lost", 500, f"Worker {worker} sent no heartbeat until the lease expired.")
 
 
 def driver_lost(worker: str) -> Problem:
     """Returns the problem of an attempt whose Spark driver died, stopped responding, or lost its cluster."""
-    return _problem(
-        "driver_lost",
-        "Spark driver lost",
-        500,
-        f"The Spark driver of worker {worker} died, stopped responding or lost its cluster.",
-    )
+    detail = f"The Spark driver of worker {worker} died, stopped responding or lost its cluster."
+    return Problem.of("driver_lost", 500, detail, title="Spark driver lost")
 
 
 def driver_ended(worker: str) -> Problem:
@@ -181,13 +167,11 @@ def driver_ended(worker: str) -> Problem:
 
     The attempt does not count against the job's `max_attempts`.
     """
-    return _problem(
-        "driver_ended",
-        "Spark driver ended",
-        500,
+    detail = (
         f"Worker {worker} stopped its Spark driver because work of another job continued in it after that job had "
-        "ended, and handed this job back to the queue.",
+        "ended, and handed this job back to the queue."
     )
+    return Problem.of("driver_ended", 500, detail, title="Spark driver ended")
 
 
 def handed_back(worker: str) -> Problem:
@@ -195,26 +179,16 @@ def handed_back(worker: str) -> Problem:
 
     The attempt does not count against the job's `max_attempts`.
     """
-    return _problem(
-        "handed_back", "Handed back", 500, f"Worker {worker} was stopped and handed the job back to the queue."
-    )
+    return Problem.of("handed_back", 500, f"Worker {worker} was stopped and handed the job back to the queue.")
 
 
 def storage_unavailable(detail: str) -> Problem:
     """Returns the problem of a job that could not read from the object store or HDFS of a data root."""
-    return _problem("storage_unavailable", "The data store is not available", 500, f"{detail} Submit it again.")
+    title = "The data store is not available"
+    return Problem.of("storage_unavailable", 500, f"{detail} Submit it again.", title=title)
 
 
 def internal_error(job_id: str, attempt: int) -> Problem:
     """Returns the problem of an unexpected error. The log has the details, which clients do not get."""
-    return _problem(
-        "internal_error",
-        "Internal error",
-        500,
-        f"An unexpected error occurred in the worker. Its log has the details under job_id {job_id}, "
-        f"attempt {attempt}.",
-    )
-
-
-def _problem(code: str, title: str, status: int, detail: str) -> Problem:
-    return Problem(type=f"/problems/{code}", title=title, status=status, detail=detail, code=code)
+    detail = f"Its log has the details under job_id {job_id}, attempt {attempt}."
+    return Problem.of("internal_error", 500, f"An unexpected error occurred in the worker. {detail}")

@@ -1,11 +1,7 @@
-"""What a job saved, or would save, by other settings or evenly spread work.
+"""The reports of a job: progress, plan, skew, estimates, operators, savings, metrics, and those of mini-batches.
 
-What the service tells about a job: progress, plan, metrics and skew. Written by workers, served as they are.
-
-The times of a stage's tasks, as far as five quantiles of them tell.
-
-What the service tells of a streaming job's mini-batches, and how far it is behind. Written by workers, served as it
-is.
+Workers write and store them, and the API returns them. Savings and the comparison with another job are calculated when
+the metrics are read. `task_times` estimates the durations of a stage's tasks from the five stored quantiles.
 """
 
 from __future__ import annotations
@@ -21,79 +17,8 @@ from service.contract.enums import StatusText
 from service.contract.model import Frozen
 
 
-class StageSaving(Frozen):
-    """One stage at a number of slots: as its tasks were, and had they been even."""
-
-    stage_id: int
-    stage_attempt: int
-    as_is_ms: int = Field(description="Its tasks as they were, the longest first, each on the slot that is free first.")
-    even_ms: int = Field(description="The same work in as many tasks that take equally long; never above `as_is_ms`.")
-    saved_ms: int
-
-
-class SimulatedSaving(Frozen):
-    """What the stages would take on so many slots, reckoned from their tasks' quantiles and not run.
-
-    Task times between two quantiles are taken from the line between them, those above the third quartile to be as long
-    as that, the slowest aside. Stages are taken to run one after the other.
-    """
-
-    slots: int = Field(description="Tasks that run at once.")
-    as_is_ms: int
-    even_ms: int
-    saved_ms: int
-    stages: tuple[StageSaving, ...] = Field(description="Stages that were completed, in order.")
-
-
-class EstimatedSaving(Frozen):
-    """One choice of the cost model beside what Spark's own plan was estimated to cost, before the run."""
-
-    rule: str = Field(examples=["skewed_join"])
-    node: str = Field(description="The node that was decided on, on one line, as in the rule's trace.")
-    node_id: int | None = Field(default=None, description="Its id, as in the rule's trace.")
-    alternative: str = Field(description="The way that was chosen.", examples=["ISOLATE"])
-    cost: float = Field(description="Rows handled by the slowest task, all phases added.")
-    spark_alternative: str = Field(description="The way that Spark takes by itself.", examples=["NONE"])
-    spark_cost: float
-    ratio: float | None = Field(
-        description="`cost` over `spark_cost`: 0.25 is a quarter, 1 that nothing changed; null where Spark's is 0."
-    )
-    is_wrong: bool = Field(
-        default=False,
-        description="Whether what was measured differs from an estimate of the chosen way by more than 10 times: the "
-        "costs say nothing then.",
-    )
-
-
-class SavingsReport(Frozen):
-    """What evenly spread work would save, and what the rules' choices were estimated to save."""
-
-    simulated: SimulatedSaving | None = Field(
-        description="At `slots` of the request, by default those that the job ran on; null where these are not known."
-    )
-    estimated: tuple[EstimatedSaving, ...] = Field(
-        description="One for each choice with a cost where Spark's own way is among those that were weighed."
-    )
-
-
-class Comparison(Frozen):
-    """This job beside the one that its `compare_with` names; figures are null until both SUCCEEDED."""
-
-    job_id: str = Field(description="The other job.")
-    status: StatusText = Field(description="Of the other job.")
-    before_ms: int | None = Field(description="`execution_ms` of the other job, with that of a first run that failed.")
-    after_ms: int | None = Field(description="The same of this one.")
-    saved_ms: int | None = Field(description="The difference; below 0 where this one took longer.")
-    ratio: float | None = Field(description="`after_ms` over `before_ms`; null also where that is 0.")
-    same_query: bool = Field(description="Whether both ask the same of the same tables, in the same words.")
-    settings_changed: dict[str, list[str]] = Field(
-        description="By setting: its value in the other job, and its value in this one.",
-        examples=[{"join.skew": ["AUTO", "ISOLATE"]}],
-    )
-
-
 class Progress(Frozen):
-    """How far the running attempt is. Totals grow while Spark discovers stages."""
+    """Progress of the running attempt. The totals grow while Spark discovers stages."""
 
     stages_done: int = 0
     stages_total: int = 0
@@ -105,24 +30,25 @@ class PlanNodeReport(Frozen):
     """One node of a plan, for trees and graphs."""
 
     id: int = Field(
-        description="Unique within its plan. A node that is in `before` and in `after` has the same id in both; in a "
-        "report of an earlier version each plan counts from 0."
+        description="Unique within the plan. A node that is in both `before` and `after` has the same id in both; in "
+        "reports of earlier versions, the ids of each plan start at 0."
     )
     operator: str = Field(description="`Scan`, `Filter`, `Join`, `Aggregate`, …", examples=["Aggregate"])
     detail: str = Field(description="What the operator does, on one line.")
     inputs: tuple[int, ...] = Field(description="Ids of the inputs, left first.")
-    changed_by: str | None = Field(default=None, description="The rule that made or changed this node.")
-    estimated_rows: int | None = Field(default=None, description="Rows this node is expected to emit.")
+    changed_by: str | None = Field(default=None, description="The rule that created or changed this node.")
+    estimated_rows: int | None = Field(default=None, description="Estimated number of rows that the node returns.")
 
 
 class PlanTree(Frozen):
     """A plan as nodes, as indented text and as SQL."""
 
-    nodes: tuple[PlanNodeReport, ...] = Field(description="Inputs before the nodes that read them; the root is last.")
+    nodes: tuple[PlanNodeReport, ...] = Field(description="Each node comes after its inputs; the root is the last one.")
     text: str
     sql: str = Field(
         default="",
-        description="What the plan is equivalent to in Spark SQL over the job's tables, a step of WITH for each part.",
+        description="An equivalent query in Spark SQL over the job's tables. Each part of the plan is a common table "
+        "expression.",
     )
 
 
@@ -134,45 +60,45 @@ class RuleOutcome(StrEnum):
 
 
 class Alternative(Frozen):
-    """One way of running a node that the cost model weighed."""
+    """An alternative for running a node, with its estimated cost."""
 
     name: str = Field(examples=["TWO_PHASE"])
-    cost: float = Field(description="Rows handled by the slowest task, all phases added: lower is better.")
-    rows_shuffled: int = Field(description="Estimated rows that cross the network.")
-    rows_on_hottest_task: int = Field(description="Estimated rows of the busiest task after the shuffle.")
+    cost: float = Field(description="Rows that the slowest task processes, summed over all phases; lower is better.")
+    rows_shuffled: int = Field(description="Estimated number of rows that are shuffled.")
+    rows_on_hottest_task: int = Field(description="Estimated number of rows of the busiest task after the shuffle.")
     chosen: bool
 
 
 class RuleTrace(Frozen):
-    """What one rule did at one node, and why."""
+    """What a rule did at one node, and why."""
 
     rule: str = Field(examples=["split_distinct_aggregate"])
     outcome: RuleOutcome
-    node: str = Field(description="The node looked at, on one line.")
+    node: str = Field(description="The node that the rule examined, on one line.")
     node_id: int | None = Field(
         default=None,
-        description="Its id: of a node of `before`, of `after`, or of a plan between the two. Null in a report of an "
-        "earlier version.",
+        description="Id of the node in `before`, in `after`, or in a plan between the two. Null in reports of earlier "
+        "versions.",
     )
-    reason: str = Field(description="Why it fired, or why not, in one sentence.")
+    reason: str = Field(description="One sentence: why the rule fired, or why it did not.")
     alternatives: tuple[Alternative, ...] = ()
 
 
 class HotKey(Frozen):
     """A frequent value of a key, from the sample taken before the run."""
 
-    value: str = Field(description="The key as text, columns separated by `, `; NULL as `NULL`.")
-    share: float = Field(ge=0, le=1, description="Its share of the table's rows.")
+    value: str = Field(description="The key as text, with columns separated by `, `; NULL is written as `NULL`.")
+    share: float = Field(ge=0, le=1, description="Share of the table's rows that have this key.")
     estimated_rows: int
     is_null: bool = Field(default=False, description="Whether a column of the key is NULL, and not the text `NULL`.")
 
 
 class KeyStatistics(Frozen):
-    """What is known of one key of one table before the run."""
+    """Statistics of one key of a table, collected before the run."""
 
     table: str
     columns: tuple[str, ...]
-    rows: int = Field(description="Rows of the table (from file footers where there are any).")
+    rows: int = Field(description="Rows of the table, from the footers of its files if they have footers.")
     rows_are_exact: bool
     sampled_rows: int
     distinct_keys: int = Field(description="Estimated number of distinct keys.")
@@ -181,7 +107,7 @@ class KeyStatistics(Frozen):
 
 
 class TableStatistics(Frozen):
-    """Size of one table before the run."""
+    """Size of a table before the run."""
 
     table: str
     files: int
@@ -189,32 +115,36 @@ class TableStatistics(Frozen):
     rows: int
     rows_are_exact: bool
     cached: bool = Field(
-        default=False, description="Whether an earlier query of the worker had read the same files, and none was now."
+        default=False,
+        description="Whether the worker reused statistics of an earlier query over the same files, and read none of "
+        "the files for this one.",
     )
 
 
 class FirstRun(Frozen):
-    """A run that memory did not suffice for; the attempt then ran the query again, by the plan that is told beside."""
+    """A run that failed because memory was not sufficient; the attempt then ran the query again with another plan."""
 
-    after: PlanTree = Field(description="The plan that it ran by.")
-    rules: tuple[RuleTrace, ...] = Field(description="What each rule did to make it.")
-    physical_plan: str | None = Field(default=None, description="Spark's physical plan of it, as Spark prints it.")
-    failure: str = Field(description="What Spark said.")
-    execution_ms: int = Field(description="From its begin to its failure; no part of the metrics' `execution_ms`.")
+    after: PlanTree = Field(description="The plan of this run.")
+    rules: tuple[RuleTrace, ...] = Field(description="What each rule did to this plan.")
+    physical_plan: str | None = Field(default=None, description="Spark's physical plan, as Spark prints it.")
+    failure: str = Field(description="The error from Spark.")
+    execution_ms: int = Field(
+        description="From the start of the run to its failure. Not included in `execution_ms` of the metrics."
+    )
 
 
 class PlanReport(Frozen):
-    """The query before and after the rules, what each rule did, and Spark's own plan."""
+    """The query before and after the rules, what each rule did, and Spark's physical plan."""
 
     before: PlanTree
     after: PlanTree
     rules: tuple[RuleTrace, ...]
     tables: tuple[TableStatistics, ...]
     keys: tuple[KeyStatistics, ...]
-    statistics_ms: int = Field(description="What gathering the statistics took.")
+    statistics_ms: int = Field(description="Time to collect the statistics.")
     physical_plan: str | None = Field(default=None, description="Spark's physical plan, as Spark prints it.")
     first_run: FirstRun | None = Field(
-        default=None, description="The run before this one, where the attempt ran out of memory and fell back."
+        default=None, description="The first run, if the attempt ran out of memory and ran the query a second time."
     )
 
 
@@ -229,7 +159,7 @@ class Quantiles(Frozen):
 
 
 class StageMetrics(Frozen):
-    """One Spark stage of the attempt that ended the job."""
+    """A Spark stage of the attempt that ended the job."""
 
     stage_id: int
     stage_attempt: int
@@ -237,7 +167,7 @@ class StageMetrics(Frozen):
     status: str
     tasks: int
     failed_tasks: int
-    wall_ms: int = Field(description="From the stage's submission to its end.")
+    wall_ms: int = Field(description="From the submission of the stage to its end.")
     input_rows: int
     input_bytes: int
     shuffle_read_rows: int
@@ -245,25 +175,30 @@ class StageMetrics(Frozen):
     shuffle_write_rows: int
     shuffle_write_bytes: int
     spilled_bytes: int = Field(description="Bytes spilled to disk.")
-    duration_ms: Quantiles | None = Field(description="Task run time; null while no task has ended.")
+    duration_ms: Quantiles | None = Field(description="Run time per task; null until a task has ended.")
     records: Quantiles | None = Field(description="Rows read per task, from files and shuffles together.")
     shuffle_bytes: Quantiles | None = Field(description="Shuffle bytes read per task.")
     spill_bytes: Quantiles | None = Field(description="Bytes spilled to disk per task.")
 
 
 class StageSkew(Frozen):
-    """A stage whose slowest task stands out."""
+    """A stage whose slowest task took much longer than the others."""
 
     stage_id: int
-    max_over_median: float = Field(description="Slowest task over the median one; does not dilute with parallelism.")
+    max_over_median: float = Field(
+        description="Time of the slowest task divided by that of the median task; does not depend on the number of "
+        "parallel tasks."
+    )
     slowest_task_ms: float
-    median_task_ms: float = Field(description="Of two tasks, the shorter one.")
-    stage_impact: float = Field(ge=0, le=1, description="Slowest task over the wall time of its stage (at most 1).")
-    lost_ms: int = Field(description="What the stage would have saved had its tasks been even.")
+    median_task_ms: float = Field(description="If the stage has two tasks, the time of the faster one.")
+    stage_impact: float = Field(
+        ge=0, le=1, description="Time of the slowest task divided by the wall time of the stage, at most 1."
+    )
+    lost_ms: int = Field(description="Time that the stage would have saved if all its tasks had taken equally long.")
 
 
 class HotKeyReport(Frozen):
-    """Hot keys of one key of one table, and what they do to this query."""
+    """Hot keys of one key of a table, and their effect on this query."""
 
     table: str
     columns: tuple[str, ...]
@@ -272,49 +207,51 @@ class HotKeyReport(Frozen):
     sampled_rows: int
     rows_on_one_task: int | None = Field(
         default=None,
-        description="Rows of the hottest key that one task was estimated to read by the plan that ran; null where the "
-        "plan spreads, aggregates or does not move them, and where their number is not known.",
+        description="Estimated number of rows of the hottest key that one task reads in the plan that ran. Null if the "
+        "plan distributes, aggregates or does not shuffle these rows, and if their number is unknown.",
     )
     estimate_is_wrong: bool = Field(
         default=False,
         description="Whether no task read a tenth of `rows_on_one_task`, or the estimated rows of the operator were "
-        "wrong: no advice follows from this key then.",
+        "wrong. Then this key leads to no advice.",
     )
 
 
 class SkewReport(Frozen):
-    """Is the job skewed, by which keys, what did it cost, and which setting would change it."""
+    """Whether the job is skewed, by which keys, what that cost, and which setting would help."""
 
     skewed: bool = Field(
-        description="Whether the slowest task of a stage took more than `skew.factor` times the median one and 100 ms "
-        "or more. Where no stage was measured, whether the plan gives one task all rows of a hot key."
+        description="Whether the slowest task of a stage took more than `skew.factor` times as long as the median "
+        "task, and at least 100 ms. If no stage was measured: whether the plan sends all rows of a hot key to one task."
     )
     keys: tuple[HotKeyReport, ...]
     stages: tuple[StageSkew, ...] = Field(description="Stages above the skew factor, worst first.")
     lost_ms: int = Field(description="Sum over these stages.")
-    advice: str = Field(description="One sentence: what to change, or that nothing needs to.")
+    advice: str = Field(description="One sentence: what to change, or that no change is needed.")
     setting: str | None = Field(default=None, description="The setting to change.", examples=["distinct_split.enabled"])
-    value: str | None = Field(default=None, description="The value to give it.", examples=["true"])
+    value: str | None = Field(default=None, description="The value to set.", examples=["true"])
 
 
 class ChoiceOutcome(Frozen):
-    """One choice of the cost model: what the chosen way was estimated to do, and what it did."""
+    """One choice of the cost model: the estimates for the chosen alternative, and the measurements."""
 
     rule: str = Field(examples=["two_phase_aggregate"])
-    node: str = Field(description="The node that was decided on, on one line, as in the rule's trace.")
+    node: str = Field(description="The node of the choice, on one line, as in the rule's trace.")
     node_id: int | None = Field(default=None, description="Its id, as in the rule's trace.")
-    alternative: str = Field(description="The way that was chosen.", examples=["TWO_PHASE"])
+    alternative: str = Field(description="The chosen alternative.", examples=["TWO_PHASE"])
     estimated_rows_shuffled: int
     estimated_rows_on_hottest_task: int
     measured_rows_shuffled: int | None = Field(
-        description="Null where the query sends rows for another operator too: Spark tells stages and not operators."
+        description="Null if the query also shuffles rows for another operator: Spark measures stages, not operators."
     )
-    measured_rows_on_hottest_task: int | None = Field(description="Null where the rows shuffled are.")
-    is_wrong: bool = Field(default=False, description="Whether `wrong` of the report names an estimate of this choice.")
+    measured_rows_on_hottest_task: int | None = Field(description="Null if `measured_rows_shuffled` is null.")
+    is_wrong: bool = Field(
+        default=False, description="Whether `wrong` of the report contains an estimate of this choice."
+    )
 
 
 class Quantity(StrEnum):
-    """What an estimate is about."""
+    """The quantity that was estimated."""
 
     ROWS_READ = "rows_read"
     ROWS_SHUFFLED = "rows_shuffled"
@@ -323,105 +260,188 @@ class Quantity(StrEnum):
 
 
 class WrongEstimate(Frozen):
-    """An estimate that is more than 10 times as high, or as low, as what was measured."""
+    """An estimate that is more than 10 times higher or lower than the measured value."""
 
     quantity: Quantity
     node_id: int | None = Field(
-        description="The node that it is about, by its id in the plan report; null where it is about the whole query."
+        description="Id of the estimated node in the plan report; null if the estimate is for the whole query."
     )
-    node: str | None = Field(description="This node on one line.")
-    rule: str | None = Field(default=None, description="The rule that estimated it, where it is of a rule's choice.")
+    node: str | None = Field(description="The node, on one line.")
+    rule: str | None = Field(default=None, description="The rule, if the estimate belongs to a choice of a rule.")
     estimated: int
     measured: int = Field(
-        description="What was measured; for a choice of a rule, the nearest number that the measurements of the whole "
-        "query leave possible."
+        description="The measured value. For a choice of a rule: the value nearest to the estimate that the "
+        "measurements of the whole query permit."
     )
-    factor: float = Field(description="How many times as high, or as low, as what was measured.")
+    factor: float = Field(description="How many times too high or too low the estimate is.")
 
 
 class EstimateReport(Frozen):
-    """The estimates that the plan was chosen by, beside what was measured when it ran."""
+    """The estimates by which the plan was chosen, and the measurements of its run."""
 
-    choices: tuple[ChoiceOutcome, ...] = Field(description="One for each trace of the plan report with alternatives.")
+    choices: tuple[ChoiceOutcome, ...] = Field(
+        description="One for each rule trace of the plan report that has alternatives."
+    )
     estimated_rows_read: int | None = Field(
-        description="Rows of all scans, a table that is read twice counted twice; null where a table's are not known."
+        description="Rows of all scans; a table that is read twice counts twice. Null if the rows of a table are "
+        "unknown."
     )
-    measured_rows_read: int = Field(description="Less where Spark passed over row groups that hold no such rows.")
+    measured_rows_read: int = Field(description="Lower than the estimate if Spark skipped row groups without matches.")
     estimated_rows_shuffled: int | None = Field(
-        description="The sum over the operators that were decided by cost; null where there is none."
+        description="Sum over the operators that were chosen by cost; null if there are none."
     )
-    measured_rows_shuffled: int = Field(description="Of the whole query, operators without an estimate included.")
-    estimated_rows_on_hottest_task: int | None = Field(description="The largest of these operators' estimates.")
+    measured_rows_shuffled: int = Field(description="Rows of the whole query, including operators without an estimate.")
+    estimated_rows_on_hottest_task: int | None = Field(
+        description="The largest estimate among the operators that were chosen by cost."
+    )
     measured_rows_on_hottest_task: int | None = Field(
-        description="The most rows that one task took from a shuffle; at most so many where its stage reads files too. "
-        "Spark joins small partitions into one task."
+        description="The most rows that one task read from a shuffle; an upper bound if the stage also reads files. "
+        "Spark coalesces small partitions into one task."
     )
-    estimated_result_rows: int | None = Field(description="To compare with `result_rows`.")
+    estimated_result_rows: int | None = Field(description="Compare it with `result_rows`.")
     all_estimated: bool = Field(
-        description="Whether every operator that may send rows was decided by cost, so that the sums can be compared."
+        description="Whether every operator that may shuffle rows was chosen by cost, so that the sums are comparable."
     )
-    summary: str = Field(description="One sentence: how far the estimate was from what happened.")
+    summary: str = Field(description="One sentence: how far the estimates were from the measurements.")
     wrong: tuple[WrongEstimate, ...] = Field(
         default=(),
-        description="Estimates that were wrong by more than 10 times, the worst first. Numbers of rows below 1,000 are "
-        "not compared with each other.",
+        description="Estimates that were wrong by more than 10 times, the worst first. An estimate is not compared if "
+        "both numbers of rows are below 1,000.",
     )
 
 
 class OperatorMetrics(Frozen):
-    """One physical operator of Spark, as it ran; null where Spark measures nothing. Sizes and times are as exact as
-    Spark tells them, to one decimal of their unit.
+    """A physical operator of Spark as it ran. A field is null if Spark does not measure it.
+
+    Sizes and times have the precision of Spark's metrics: one decimal of their unit.
     """
 
-    id: int = Field(description="Unique within the plan; `inputs` name it by this.")
-    operator: str = Field(description="Spark's name of it.", examples=["HashAggregate"])
-    detail: str = Field(description="What it does, as Spark prints it, cut where it is long.")
-    inputs: tuple[int, ...] = Field(description="Ids of the operators whose rows it takes, left first.")
+    id: int = Field(description="Unique within the plan; `inputs` refer to it.")
+    operator: str = Field(description="Spark's name of the operator.", examples=["HashAggregate"])
+    detail: str = Field(description="What it does, as Spark prints it; long texts are cut.")
+    inputs: tuple[int, ...] = Field(description="Ids of the operators whose rows it reads, left first.")
     rows: int | None = Field(
-        description="Rows that it put out; of an exchange, rows sent. Null also where Spark ran it twice, to take "
-        "samples for a sort."
+        description="Rows that it returned; for an exchange, rows that it sent. Also null if Spark ran the operator "
+        "twice to sample rows for a sort."
     )
     bytes: int | None = Field(
-        description="Of a scan, the size of the files that it read, all columns of them; of an exchange, what it sent; "
-        "of a broadcast, what it takes in memory; of the write, what it wrote."
+        description="For a scan, the size of the files that it read, with all their columns; for an exchange, the "
+        "bytes that it sent; for a broadcast, its size in memory; for a write, the bytes written."
     )
     time_ms: int | None = Field(
-        description="What Spark counts for it, over all tasks. Of an aggregate the time of its inputs in the same "
-        "pipeline is in it."
+        description="The time that Spark measures for it, summed over all tasks. For an aggregate, this includes its "
+        "inputs in the same pipeline."
     )
-    spilled_bytes: int | None = Field(description="What did not fit in memory, as it was there.")
-    stage_ids: tuple[int, ...] = Field(default=(), description="Stages that it ran in, as far as Spark tells.")
+    spilled_bytes: int | None = Field(description="Size in memory of the data that was spilled.")
+    stage_ids: tuple[int, ...] = Field(default=(), description="Stages in which it ran, as far as Spark reports them.")
     pipeline: int | None = Field(
-        default=None, description="Number of the pipeline that Spark compiled it into, together with others."
+        default=None,
+        description="Number of the pipeline into which Spark compiled it together with other operators (whole-stage "
+        "code generation).",
     )
-    pipeline_ms: int | None = Field(default=None, description="What that pipeline took as a whole, over all tasks.")
+    pipeline_ms: int | None = Field(default=None, description="Time of the whole pipeline, summed over all tasks.")
     node: int | None = Field(
-        default=None, description="Id of the node of `PlanReport.after` that it runs, where that can be told."
+        default=None, description="Id of the node of `PlanReport.after` that it executes; null if unknown."
     )
 
 
 class NodeFigures(Frozen):
-    """What was measured of a node of `PlanReport.after`; null where Spark's operators cannot be told apart so far."""
+    """Measurements of a node of `PlanReport.after`. A field is null if it cannot be attributed to the node."""
 
     id: int = Field(description="Id of the node.")
     rows: int | None = Field(
-        description="Rows that the node put out; of a scan, rows read, which are less where Spark passed over parts of "
-        "files or stopped early."
+        description="Rows that the node returned; for a scan, rows that it read, which are fewer if Spark skipped "
+        "parts of files or stopped early."
     )
-    bytes: int | None = Field(description="The sum over the operators that run it, by their own meaning.")
-    time_ms: int | None = Field(description="The sum over the operators that run it, by their own meaning.")
+    bytes: int | None = Field(description="Sum of `bytes` over the operators that execute the node.")
+    time_ms: int | None = Field(description="Sum of `time_ms` over the operators that execute the node.")
 
 
 class OperatorReport(Frozen):
-    """What ran a query, and how that and its plan go together. `is_cut`: there were more operators."""
+    """The operators that ran a query, and the measurements of the plan's nodes. `is_cut`: there were more operators."""
 
     operators: tuple[OperatorMetrics, ...] = ()
     is_cut: bool = False
     nodes: tuple[NodeFigures, ...] = ()
 
 
+class StageSaving(Frozen):
+    """The simulated times of one stage: with its tasks as measured, and with tasks of equal length."""
+
+    stage_id: int
+    stage_attempt: int
+    as_is_ms: int = Field(
+        description="Time with the tasks as measured: the longest task first, each in the slot that becomes free first."
+    )
+    even_ms: int = Field(
+        description="Time with the same work in the same number of tasks of equal length; never above `as_is_ms`."
+    )
+    saved_ms: int
+
+
+class SimulatedSaving(Frozen):
+    """The times that the stages would take in a given number of slots. Simulated from quantiles, not measured.
+
+    Task times between two quantiles are interpolated. Those above the third quartile are set to the third quartile,
+    except for the slowest task. Stages are assumed to run one after the other.
+    """
+
+    slots: int = Field(description="Number of tasks that run at the same time.")
+    as_is_ms: int
+    even_ms: int
+    saved_ms: int
+    stages: tuple[StageSaving, ...] = Field(description="The completed stages, in order.")
+
+
+class EstimatedSaving(Frozen):
+    """One choice of the cost model, compared with the estimated cost of Spark's own plan."""
+
+    rule: str = Field(examples=["skewed_join"])
+    node: str = Field(description="The node of the choice, on one line, as in the rule's trace.")
+    node_id: int | None = Field(default=None, description="Its id, as in the rule's trace.")
+    alternative: str = Field(description="The chosen alternative.", examples=["ISOLATE"])
+    cost: float = Field(description="Rows that the slowest task processes, summed over all phases.")
+    spark_alternative: str = Field(description="The alternative that Spark chooses by default.", examples=["NONE"])
+    spark_cost: float
+    ratio: float | None = Field(
+        description="`cost` divided by `spark_cost`: 0.25 means a quarter, 1 no change; null if `spark_cost` is 0."
+    )
+    is_wrong: bool = Field(
+        default=False,
+        description="Whether an estimate for the chosen alternative differs from the measurement by more than 10 "
+        "times. Then the costs have no meaning.",
+    )
+
+
+class SavingsReport(Frozen):
+    """The time that evenly distributed work would save, and the estimated savings of the rules' choices."""
+
+    simulated: SimulatedSaving | None = Field(
+        description="For `slots` of the request, by default those of the job's run; null if these are unknown."
+    )
+    estimated: tuple[EstimatedSaving, ...] = Field(
+        description="One for each choice by cost whose alternatives include that of Spark."
+    )
+
+
+class Comparison(Frozen):
+    """This job compared with that of its `compare_with`. Times and ratio are null until both jobs have SUCCEEDED."""
+
+    job_id: str = Field(description="The other job.")
+    status: StatusText = Field(description="State of the other job.")
+    before_ms: int | None = Field(description="`execution_ms` of the other job, plus that of a first run that failed.")
+    after_ms: int | None = Field(description="The same of this job.")
+    saved_ms: int | None = Field(description="The difference; negative if this job took longer.")
+    ratio: float | None = Field(description="`after_ms` divided by `before_ms`; also null if `before_ms` is 0.")
+    same_query: bool = Field(description="Whether both jobs have the same text of the query and the same tables.")
+    settings_changed: dict[str, list[str]] = Field(
+        description="By setting: its value in the other job and its value in this one.",
+        examples=[{"join.skew": ["AUTO", "ISOLATE"]}],
+    )
+
+
 class RunFigures(Frozen):
-    """What a worker stores of a run beside stages, skew and estimates."""
+    """Measurements of a run that a worker stores in addition to stages, skew and estimates."""
 
     slots: int
     run_by: OperatorReport = OperatorReport()
@@ -429,44 +449,127 @@ class RunFigures(Frozen):
 
 
 class MetricsReport(Frozen):
-    """Measured facts of the attempt that ended the job."""
+    """Measurements of the attempt that ended the job."""
 
     stages: tuple[StageMetrics, ...]
     operators: tuple[OperatorMetrics, ...] = Field(
-        default=(),
-        description="Spark's physical operators as they ran, the last one first; empty where it did not tell.",
+        default=(), description="Spark's physical operators as they ran, the last one first; empty if unknown."
     )
-    operators_cut: bool = Field(default=False, description="Whether there were more operators than are told here.")
+    operators_cut: bool = Field(default=False, description="Whether there were more operators than are listed.")
     nodes: tuple[NodeFigures, ...] = Field(
-        default=(), description="What was measured of nodes of `PlanReport.after`, those of which anything can be told."
+        default=(), description="Measurements of those nodes of `PlanReport.after` for which there are any."
     )
     skew: SkewReport
     estimates: EstimateReport | None = Field(
-        default=None, description="What was estimated beside what happened; null for a job of an earlier version."
+        default=None, description="Estimates and measurements; null for a job of an earlier version."
     )
     slots: int | None = Field(
-        default=None, description="Tasks that ran at once when it was planned; null for a job of an earlier version."
+        default=None,
+        description="Number of tasks that could run at the same time when the job was planned; null for a job of an "
+        "earlier version.",
     )
     savings: SavingsReport
     comparison: Comparison | None = Field(
-        default=None, description="This job beside that of its `compare_with`; null where there is none (any more)."
+        default=None,
+        description="Comparison with the job of `compare_with`; null without `compare_with`, or if that job was "
+        "deleted.",
     )
     planning_ms: int
     execution_ms: int = Field(
-        description="Of the run that ended the job. Where it fell back, `first_run` of the plan has the other's."
+        description="Time of the run that ended the job. If there was a first run that failed, its time is in "
+        "`first_run` of the plan."
     )
     result_rows: int | None
     result_bytes: int | None
 
 
-def task_times(times: Quantiles, tasks: int) -> Iterator[float]:
-    """The time of each of `tasks`, shortest first, as far as five of them tell it; exact for five tasks and fewer.
+class StateMetrics(Frozen):
+    """Changes of a mini-batch to the state of one operator."""
 
-    Spark's quantile q of n sorted times is number floor(q n). Between two that are known the times lie on a straight
-    line, but for those above the third quartile: they take as long as that one, the slowest being by itself. So the
-    slowest task of 100 does not stand for 25 slow ones.
+    operator: str = Field(description="Spark's name of the operator.", examples=["stateStoreSave"])
+    rows: int | None = Field(
+        description="Number of keys in the state; null for `rocksdb`, which would need a read before every write to "
+        "count them."
+    )
+    updated: int = Field(description="Keys that the mini-batch added or changed.")
+    removed: int = Field(description="Keys that it removed because their window had ended.")
+    late_rows: int = Field(description="Rows that it ignored because their window had ended.")
+    memory_bytes: int = Field(
+        description="Memory that the state store uses; for `rocksdb`, caches and buffers, whose size does not depend "
+        "on that of the state."
+    )
+    state_bytes: int | None = Field(
+        description="Size of the state. For `rocksdb`, this is the size of its files. New files are written after ten "
+        "or more mini-batches, so the value does not change until then, and the files contain replaced values until "
+        "they are compacted. Before there are files, it is the compressed size of all changes in the checkpoint. Null "
+        "if unknown."
+    )
+    partitions: int = Field(description="Number of partitions of the state; each has its own task.")
+    commit_ms: int = Field(description="Time to commit the changes, summed over all partitions.")
+    changed_bytes: int | None = Field(
+        default=None,
+        description="Compressed size of the changes that the mini-batch wrote to the checkpoint, for all partitions.",
+    )
+    largest_changed_bytes: int | None = Field(
+        default=None, description="The same for the partition with the most changes."
+    )
+    skew: float | None = Field(
+        default=None,
+        description="`largest_changed_bytes` divided by the median of the partitions: 1 if the changes are evenly "
+        "distributed. Null if half of the partitions have no changes.",
+    )
+
+
+class BatchMetrics(Frozen):
+    """Measurements of a mini-batch."""
+
+    duration_ms: int = Field(description="From the search for new files to the end of the mini-batch.")
+    busy: float | None = Field(
+        description="`duration_ms` divided by `mini_batch.allow_latency`. Above 1, rows wait longer than requested, "
+        "because the next mini-batch cannot start in time. Null if the job does not wait between mini-batches."
+    )
+    rows_per_second: float | None
+    durations_ms: dict[str, int] = Field(description="The parts of the duration, as Spark reports them.")
+    watermark: str | None = Field(description="Rows with an earlier event time are late.")
+    state_operations_per_row: float | None = Field(
+        description="Reads and writes of the state per input row; larger mini-batches need fewer."
+    )
+    state: tuple[StateMetrics, ...]
+    versions: dict[str, int] | None = Field(
+        default=None, description="By lookup table with `follow`: the version that the mini-batch read."
+    )
+
+
+class TableBacklog(Frozen):
+    """Input of a stream that no mini-batch contains yet, not even the running one."""
+
+    files: int = Field(description="Files in the directory; for posted rows, accepted batches.")
+    rows: int | None = Field(description="Rows of the posted batches; null for a directory, whose files are not read.")
+    bytes: int = Field(description="Total size of the files.")
+    oldest_seconds: float | None = Field(
+        description="Time since the oldest file was changed, or the oldest batch was accepted. Null if there are none."
+    )
+
+
+class Backlog(Frozen):
+    """How far a job is behind its streams."""
+
+    at: datetime = Field(
+        description="Time of the measurement. The service uses at most a fiftieth of the time to list directories."
+    )
+    tables: dict[str, TableBacklog | None] = Field(
+        description="By table, except for tables of generated rows; null if the directory could not be listed."
+    )
+
+
+def task_times(times: Quantiles, tasks: int) -> Iterator[float]:
+    """Yields the time of each of `tasks`, shortest first, estimated from five quantiles; exact for up to five tasks.
+
+    Spark's quantile q of n sorted times is number floor(q n). Times between two known ones are interpolated linearly.
+    Those above the third quartile are set to the third quartile, except for the slowest. So the slowest task of 100
+    does not count as 25 slow tasks.
     """
-    known = _known(times, tasks)
+    known = _known_times(times, tasks)
     places = sorted(known)
     for low, high in pairwise(places):
         begin, end = known[low], known[low] if high == tasks - 1 else known[high]
@@ -475,9 +578,9 @@ def task_times(times: Quantiles, tasks: int) -> Iterator[float]:
     yield known[tasks - 1]
 
 
-def work(times: Quantiles, tasks: int) -> float:
-    """The sum of `task_times`, without making them: the milliseconds of all tasks together."""
-    known = _known(times, tasks)
+def total_task_time(times: Quantiles, tasks: int) -> float:
+    """Returns the sum of `task_times` in constant time."""
+    known = _known_times(times, tasks)
     places, total = sorted(known), 0.0
     for low, high in pairwise(places):
         end = known[low] if high == tasks - 1 else known[high]
@@ -485,82 +588,7 @@ def work(times: Quantiles, tasks: int) -> float:
     return total + known[tasks - 1]
 
 
-def _known(times: Quantiles, tasks: int) -> dict[int, float]:
+def _known_times(times: Quantiles, tasks: int) -> dict[int, float]:
+    """Returns the five known times by their place in the sorted times."""
     values = (times.min, times.p25, times.median, times.p75, times.max)
     return {min(tasks * quarter // 4, tasks - 1): value for quarter, value in enumerate(values)}
-
-
-class StateMetrics(Frozen):
-    """What a mini-batch did to the state of one operator."""
-
-    operator: str = Field(description="As Spark calls it.", examples=["stateStoreSave"])
-    rows: int | None = Field(
-        description="Keys that the state has, of the provider `memory`; RocksDB would look before every write to know."
-    )
-    updated: int = Field(description="Keys that the mini-batch wrote, new ones and known ones.")
-    removed: int = Field(description="Keys that it dropped, since their window was over.")
-    late_rows: int = Field(description="Rows that it left out, since their window was over.")
-    memory_bytes: int = Field(
-        description="What the state's stores hold in memory; of RocksDB caches and buffers, which say nothing of its "
-        "size."
-    )
-    state_bytes: int | None = Field(
-        description="Size of the state. Of RocksDB, of its files: it writes new ones after ten mini-batches or more, "
-        "this does not change until then, and they hold replaced values until they are compacted. Before the first "
-        "ones, of all changes that the checkpoint holds, compressed. Null where that is not known."
-    )
-    partitions: int = Field(description="Parts of the state, each with a task of its own.")
-    commit_ms: int = Field(description="What it took all of them together to keep their changes.")
-    changed_bytes: int | None = Field(
-        default=None,
-        description="What the mini-batch wrote to the checkpoint for its changes, compressed, of all partitions.",
-    )
-    largest_changed_bytes: int | None = Field(default=None, description="The same, of the partition with the most.")
-    skew: float | None = Field(
-        default=None,
-        description="The largest partition's changed bytes by the median one's: 1 where all have the same to do. Null "
-        "where half of them had nothing.",
-    )
-
-
-class BatchMetrics(Frozen):
-    """What was measured of a mini-batch after its end."""
-
-    duration_ms: int = Field(description="From the look for new files to the end of all.")
-    busy: float | None = Field(
-        description="`duration_ms` by `mini_batch.allow_latency`. Above 1, rows wait longer than was asked for, since "
-        "the next mini-batch cannot begin in time. Null where none is waited for."
-    )
-    rows_per_second: float | None
-    durations_ms: dict[str, int] = Field(description="Spark's own parts of the duration.")
-    watermark: str | None = Field(description="Rows from before are late.")
-    state_operations_per_row: float | None = Field(
-        description="Looks into the state and writes, by row that was read: larger mini-batches have fewer."
-    )
-    state: tuple[StateMetrics, ...]
-    versions: dict[str, int] | None = Field(
-        default=None, description="Of each table that is followed, the version that the mini-batch read."
-    )
-
-
-class TableBacklog(Frozen):
-    """What a stream has that no mini-batch took yet, not even the one that is under way."""
-
-    files: int = Field(description="Files in the directory; of posted rows, batches that were accepted.")
-    rows: int | None = Field(description="Rows of posted batches; null for a directory, whose files are not read.")
-    bytes: int = Field(description="Size of these files.")
-    oldest_seconds: float | None = Field(
-        description="How long the oldest of it has been there, by its time of change or acceptance. Null where there "
-        "is none."
-    )
-
-
-class Backlog(Frozen):
-    """How far a job is behind its streams."""
-
-    at: datetime = Field(
-        description="When this was found out. Directories are listed for it, at most a fiftieth of the time."
-    )
-    tables: dict[str, TableBacklog | None] = Field(
-        description="By table, those of made-up rows aside; null where its directory could not be listed."
-    )

@@ -34,7 +34,7 @@ from service.contract.reports import (
     StageMetrics,
     StageSaving,
     task_times,
-    work,
+    total_task_time,
 )
 from service.jobs.views import is_job_id, require_job
 from service.store import jobs, publication
@@ -154,7 +154,7 @@ def stage_times(times: Quantiles, tasks: int, slots: int, *, one_by_one: bool = 
         durations = list(task_times(times, tasks))
         total, as_is = sum(durations), makespan(durations, slots)
     else:
-        total = work(times, tasks)
+        total = total_task_time(times, tasks)
         as_is = max(total / slots, times.max)
     even = -(-tasks // slots) * total / tasks
     return as_is, min(even, as_is)

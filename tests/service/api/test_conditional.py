@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.api.dependencies import is_known, job_response, wait_seconds
+from service.api.representations import is_current, job_response, wait_seconds
 from service.jobs.views import Job, WaitingFor
 from service.store.tables import JobRow
 from tests.support.lifecycle import SPEC
@@ -64,12 +64,12 @@ def job(**changes: object) -> Job:
 def test_a_job_is_known_by_any_tag_of_any_line() -> None:
     tag = job_response(job()).headers["etag"]
     known = [[tag], [f"W/{tag}"], [f'"a", {tag}'], ['"a"', tag], ["*"], [f'"3-0000000000000000",{tag}']]
-    assert all(is_known(job(), lines) for lines in known)
+    assert all(is_current(job(), lines) for lines in known)
     other: list[list[str]] = [[], [""], ['"a"'], [tag.strip('"')], ['"3-0000000000000000"']]
-    assert not any(is_known(job(), lines) for lines in other)
+    assert not any(is_current(job(), lines) for lines in other)
 
 
 def test_another_representation_of_one_version_is_not_known() -> None:
     running = job(request_id="x")
     assert running.version == job().version
-    assert not is_known(job(), [job_response(running).headers["etag"]])
+    assert not is_current(job(), [job_response(running).headers["etag"]])

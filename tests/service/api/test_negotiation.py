@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.api.dependencies import choose
+from service.api.representations import choose_media_type
 from service.contract.errors import NotAcceptableError
 
 OFFERED = ("application/json", "text/csv")
@@ -25,15 +25,15 @@ OFFERED = ("application/json", "text/csv")
     ],
 )
 def test_the_best_is_chosen(accept: str, chosen: str) -> None:
-    assert choose([accept], OFFERED) == chosen
+    assert choose_media_type([accept], OFFERED) == chosen
 
 
 def test_every_line_of_the_header_counts() -> None:
-    assert choose(["application/json;q=0.1", "text/csv"], OFFERED) == "text/csv"
-    assert choose([], OFFERED) == "application/json"
+    assert choose_media_type(["application/json;q=0.1", "text/csv"], OFFERED) == "text/csv"
+    assert choose_media_type([], OFFERED) == "application/json"
 
 
 @pytest.mark.parametrize("accept", ["image/png", "text/csv;q=0", "nonsense", "*/*;q=0"])
 def test_nothing_acceptable(accept: str) -> None:
     with pytest.raises(NotAcceptableError, match="text/csv"):
-        choose([accept], OFFERED)
+        choose_media_type([accept], OFFERED)

@@ -145,7 +145,7 @@ class TestRequests:
     def test_a_method_that_the_path_has_not(self, api: Api) -> None:
         answer = api.client.put("/v1/jobs", json={})
         refused(answer, 405, "method_not_allowed")
-        assert answer.json()["detail"].endswith(f"but {answer.headers['Allow']}.")
+        assert answer.json()["detail"].endswith(f"use {answer.headers['Allow']}.")
         assert answer.headers["allow"] == "GET, HEAD, POST"
         answer = api.client.post("/v1/jobs/x", json={})
         assert answer.headers["allow"] == "DELETE, GET, HEAD"

@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.api.app import create_app
 from service.api.metrics import HttpMetrics
-from service.api.middleware import RequestContext, UnderWay
+from service.api.request_context import RequestContext, RequestsInProgress
 from service.config.settings import Settings
 from service.keys.administration import KeyRequest, issue_key
 from service.store.session import Database
@@ -40,7 +40,9 @@ async def given_up(begins: bool) -> tuple[list[Message], bool]:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    task = asyncio.create_task(RequestContext(wait_for_ever, HttpMetrics(), UnderWay())(dict(SCOPE), receive, send))
+    task = asyncio.create_task(
+        RequestContext(wait_for_ever, HttpMetrics(), RequestsInProgress())(dict(SCOPE), receive, send)
+    )
     await waiting.wait()
     task.cancel()
     try:
@@ -66,7 +68,7 @@ def test_an_answer_that_has_begun_is_cut_off() -> None:
 async def told_before_the_end(seconds: float) -> list[str]:
     """In which order a request that is given up is answered, and the application ends that waits for it so long."""
     course: list[str] = []
-    under_way, given_up_on = UnderWay(), asyncio.Event()
+    in_progress, given_up_on = RequestsInProgress(), asyncio.Event()
 
     async def slow_to_end(scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -81,11 +83,11 @@ async def told_before_the_end(seconds: float) -> list[str]:
     async def send(message: Message) -> None:
         course.append(message["type"])
 
-    task = asyncio.create_task(RequestContext(slow_to_end, HttpMetrics(), under_way)(dict(SCOPE), receive, send))
+    task = asyncio.create_task(RequestContext(slow_to_end, HttpMetrics(), in_progress)(dict(SCOPE), receive, send))
     await asyncio.sleep(0)
     task.cancel()
     asyncio.get_running_loop().call_later(0.01, given_up_on.set)
-    await under_way.ended(seconds)
+    await in_progress.wait_until_none(seconds)
     course.append("end")
     await task
     return course
@@ -105,7 +107,7 @@ def test_the_application_ends_behind_the_last_answer() -> None:
 
 
 async def waited_for_nothing() -> None:
-    await UnderWay().ended(60)
+    await RequestsInProgress().wait_until_none(60)
 
 
 @pytest.mark.timeout(30)

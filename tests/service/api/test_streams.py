@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select, update
 
-from service.api.middleware import _OF_ROWS
+from service.api.request_bodies import _ROWS_PATH
 from service.api.streams import router
 from service.config.settings import Settings
 from service.contract.enums import JobStatus
@@ -308,7 +308,7 @@ class TestGuarding:
 
     def test_the_guard_knows_the_route(self) -> None:
         paths = [getattr(route, "path", "").replace("{name}", "clicks") for route in router.routes]
-        assert [path for path in paths if _OF_ROWS.fullmatch(path)] == ["/v1/streams/clicks/rows"]
+        assert [path for path in paths if _ROWS_PATH.fullmatch(path)] == ["/v1/streams/clicks/rows"]
 
 
 @pytest.mark.both_databases

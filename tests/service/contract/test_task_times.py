@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.contract.reports import task_times, work
+from service.contract.reports import task_times, total_task_time
 from tests.support.stages import quantiles
 
 TIMES = st.lists(st.floats(0, 1e7), min_size=5, max_size=5).map(sorted)
@@ -27,4 +27,4 @@ def test_there_is_a_time_for_each_task_between_the_quantiles(values: list[float]
 
 @given(TIMES, TASKS)
 def test_the_work_is_the_sum_of_all_times(values: list[float], tasks: int) -> None:
-    assert work(quantiles(*values), tasks) == pytest.approx(sum(task_times(quantiles(*values), tasks)))
+    assert total_task_time(quantiles(*values), tasks) == pytest.approx(sum(task_times(quantiles(*values), tasks)))

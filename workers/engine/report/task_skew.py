@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from service.contract.reports import OperatorMetrics, StageMetrics, StageSkew, work
+from service.contract.reports import OperatorMetrics, StageMetrics, StageSkew, total_task_time
 from workers.engine.report.estimates import COMPLETE, FEW_ROWS, WRONG, is_wrong, max_shuffle_rows
 from workers.engine.report.operator_tree import name_of
 
@@ -131,5 +131,5 @@ def lost_ms(stage: StageMetrics, slots: int) -> int:
     """
     if stage.duration_ms is None:
         return 0
-    total = work(stage.duration_ms, stage.tasks)
+    total = total_task_time(stage.duration_ms, stage.tasks)
     return max(0, round(stage.duration_ms.max - total / max(1, min(stage.tasks, slots))))

@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from service.api.app import create_app
-from service.api.middleware import Outage, SteadyRoute, repeatable
+from service.api.database_retries import DatabaseOutage, RetryingRoute, repeatable
 from service.config.settings import Settings
 from service.store.migrate import upgrade
 from service.store.session import CommitUnknownError, Database, Fault, database_clock
@@ -38,10 +38,10 @@ class TestOutage:
         return [100.0]
 
     @pytest.fixture
-    def outage(self, now: list[float]) -> Outage:
-        return Outage(3, lambda: now[0])
+    def outage(self, now: list[float]) -> DatabaseOutage:
+        return DatabaseOutage(3, lambda: now[0])
 
-    def test_pauses_grow_and_end_with_the_patience(self, outage: Outage, now: list[float]) -> None:
+    def test_pauses_grow_and_end_with_the_patience(self, outage: DatabaseOutage, now: list[float]) -> None:
         pauses: list[float] = []
         while (pause := outage.pause(Fault.LOST, len(pauses) + 1)) is not None:
             pauses.append(pause)
@@ -49,21 +49,21 @@ class TestOutage:
         assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
         assert sum(pauses) == pytest.approx(3)
 
-    def test_who_comes_later_does_not_wait(self, outage: Outage, now: list[float]) -> None:
+    def test_who_comes_later_does_not_wait(self, outage: DatabaseOutage, now: list[float]) -> None:
         assert outage.pause(Fault.LOST, 1) is not None
         now[0] += 3
         assert outage.pause(Fault.LOST, 1) is None
 
-    def test_the_next_outage_is_waited_for_again(self, outage: Outage, now: list[float]) -> None:
+    def test_the_next_outage_is_waited_for_again(self, outage: DatabaseOutage, now: list[float]) -> None:
         outage.pause(Fault.LOST, 1)
         now[0] += 3
-        outage.is_over()
+        outage.mark_recovered()
         assert outage.pause(Fault.LOST, 1) is not None
 
-    def test_a_conflict_is_tried_again_a_few_times(self, outage: Outage) -> None:
+    def test_a_conflict_is_tried_again_a_few_times(self, outage: DatabaseOutage) -> None:
         assert [outage.pause(Fault.CONFLICT, tried) is None for tried in (1, 2, 3, 4)] == [False, False, False, True]
 
-    def test_what_is_busy_is_left_alone(self, outage: Outage) -> None:
+    def test_what_is_busy_is_left_alone(self, outage: DatabaseOutage) -> None:
         assert outage.pause(Fault.BUSY, 1) is None
 
 
@@ -204,7 +204,7 @@ class TestRoutes:
             return handle
 
         app = FastAPI()
-        app.state.outage = Outage(60)
+        app.state.outage = DatabaseOutage(60)
         scope = {
             "type": "http",
             "app": app,
@@ -242,7 +242,7 @@ class TestRoutes:
 
     def test_a_request_that_changes_nothing_is_repeated(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Such a one may note the use of a key."""
-        route = SteadyRoute("/", lambda: None)
+        route = RetryingRoute("/", lambda: None)
         assert self.tries(route, "GET", set(), monkeypatch) == 2
 
 

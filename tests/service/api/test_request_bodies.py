@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.middleware import MAX_NESTING, BodyGuard
+from service.api.request_bodies import MAX_NESTING, BodyCheck
 from tests.support.api import Api, refused, specification
 from tests.support.lifecycle import SPEC
 
@@ -170,7 +170,7 @@ def test_half_a_body_is_no_request(api: Api) -> None:
 
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": "/v1/jobs", "headers": headers}
-    asyncio.run(BodyGuard(application, api.settings.api)(scope, receive, send))
+    asyncio.run(BodyCheck(application, api.settings.api)(scope, receive, send))
     assert asked == []
 
 
