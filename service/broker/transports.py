@@ -187,7 +187,7 @@ def fault_of_files(settings: BrokerSettings) -> str | None:
     try:
         _context(ca)
     except OSError as error:
-        return f"EVENKEEL_BROKER_TLS_CA_FILE contains no certificates: {_words(error)}."
+        return f"EVENKEEL_BROKER_TLS_CA_FILE is not a file of certificates: {_words(error)}."
     try:
         _context(None, certificate, key)
     except OSError as error:

@@ -57,8 +57,8 @@ def finish(database: Database, held: Claim, batch_id: int, generation: int = 1, 
     )
 
 
-def rest(database: Database, held: Claim, because: str = "stopped", **more: Any) -> bool:
-    """Stops the job from its attempt; False if the attempt cannot."""
+def mark_stopped(database: Database, held: Claim, because: str = "stopped", **more: Any) -> bool:
+    """Moves the job of a claim to STOPPED. Returns whether the claim still held."""
     return writing(
         database, lambda session, now: streaming_jobs.mark_stopped(session, held, now, reason=because, **more)
     )

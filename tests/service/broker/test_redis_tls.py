@@ -239,7 +239,7 @@ class TestReported:
             file.write_text(text)
         monkeypatch.setenv("EVENKEEL_BROKER_TLS_CA_FILE", str(file))
         monkeypatch.setenv("EVENKEEL_BROKER_URL", "rediss://127.0.0.1:1/0")
-        assert f"EVENKEEL_BROKER_TLS_CA_FILE contains no certificates: {told}" in tell(Settings())
+        assert f"EVENKEEL_BROKER_TLS_CA_FILE is not a file of certificates: {told}" in tell(Settings())
 
     def test_files_of_no_certificate(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         pair = write_pair(CA.issue_cert("evenkeel"), tmp_path, "own")

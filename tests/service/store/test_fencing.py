@@ -155,7 +155,7 @@ ANSWERS: dict[str, tuple[Write | None, Write]] = {
         WRITES["retry"],
         lambda session, held, now: publication.publish_or_retry(session, held, FAILED, now, again=True),
     ),
-    "rest": (WRITES["rest"], lambda session, held, _: streaming_jobs.is_stopped(session, held)),
+    "mark_stopped": (WRITES["mark_stopped"], lambda session, held, _: streaming_jobs.is_stopped(session, held)),
     "hand_back": (
         WRITES["hand_back"],
         lambda session, held, _: leases.outcome_of_hand_back(

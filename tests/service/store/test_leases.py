@@ -252,7 +252,7 @@ def test_handing_back_because_of_a_stop_uses_up_no_attempt(database: Database, c
     assert (row.lease_owner, row.lease_expires_at, row.error, row.progress) == (None, None, None, None)
     assert statuses_of_events(database, job_id) == ["QUEUED", *["PLANNING", "RUNNING", "QUEUED"] * 5]
     with database.read() as session:
-        assert find_stream(session, job_id) is None, "it is no stream, and does not rest"
+        assert find_stream(session, job_id) is None, "it is no stream, and has no stop reason"
 
 
 def test_handing_back_a_job_being_cancelled_cancels_it(database: Database, clock: ManualClock, job_id: str) -> None:

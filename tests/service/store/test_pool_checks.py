@@ -67,13 +67,13 @@ def test_a_recently_used_connection_is_not_pinged(
     assert (process(engine), len(asked)) == (first, 1)
 
 
-@pytest.mark.parametrize("rest", [0.0, 10 * IDLE_SECONDS])
+@pytest.mark.parametrize("idle_seconds", [0.0, 10 * IDLE_SECONDS])
 def test_a_connection_that_the_server_ended_is_not_used(
-    engine: Engine, watch: Watch, postgres: PostgresServer, rest: float
+    engine: Engine, watch: Watch, postgres: PostgresServer, idle_seconds: float
 ) -> None:
     first = process(engine)
     postgres.end_connections(engine.url.database or "")
-    watch.seconds += rest
+    watch.seconds += idle_seconds
     assert process(engine) != first
 
 

@@ -17,7 +17,7 @@ from service.store.session import Database
 from service.store.tables import JobEventRow, JobRow, OutboxRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
-from tests.support.stored_streams import at_once, finish, locked, opened, rest, resume, stop, stream_of, writing
+from tests.support.stored_streams import at_once, finish, locked, mark_stopped, opened, resume, stop, stream_of, writing
 
 
 class TestStopping:
@@ -61,7 +61,7 @@ class TestStopping:
     ) -> None:
         other = add_job("other", mode=Mode.INCREMENTAL)
         for job_id in (stream_id, other):
-            assert rest(database, opened(database, job_id), "caught_up", next_run_at=clock.ms + 1)
+            assert mark_stopped(database, opened(database, job_id), "caught_up", next_run_at=clock.ms + 1)
         version = lifecycle.row_of(database, stream_id).version
         clock.ms += 1
         stop(database, stream_id)
@@ -106,7 +106,7 @@ class TestResuming:
         held = opened(database, stream_id)
         assert finish(database, held, 0)
         stop(database, stream_id)
-        assert rest(database, held)
+        assert mark_stopped(database, held)
         clock.ms += 500
         before = stream_of(database, stream_id)
         resume(database, stream_id)
@@ -125,7 +125,7 @@ class TestResuming:
         held = opened(database, stream_id)
         assert writing(database, lambda session, now: streaming_jobs.save_layout(session, held, {"partitions": 8}, now))
         assert finish(database, held, 7)
-        assert rest(database, held)
+        assert mark_stopped(database, held)
         resume(database, stream_id, from_scratch=True)
         found = stream_of(database, stream_id)
         assert (found.generation, found.layout, found.last_batch) == (2, None, None)
@@ -149,7 +149,7 @@ class TestResuming:
     ) -> None:
         for number in range(4):
             held = opened(database, add_job(f"due-{number}", mode=Mode.INCREMENTAL))
-            assert rest(database, held, "caught_up", next_run_at=clock.ms + 100 + number)
+            assert mark_stopped(database, held, "caught_up", next_run_at=clock.ms + 100 + number)
         assert writing(database, lambda session, now: streaming_jobs.queue_due_streams(session, now, 9)) == []
         clock.ms += 102
         found = at_once(*[lambda: writing(database, lambda s, now: streaming_jobs.queue_due_streams(s, now, 2))] * 4)
@@ -171,7 +171,7 @@ class TestResuming:
         self, database: Database, clock: ManualClock, add_job: Callable[..., str]
     ) -> None:
         held = opened(database, add_job("due", mode=Mode.INCREMENTAL))
-        assert rest(database, held, "caught_up", next_run_at=clock.ms)
+        assert mark_stopped(database, held, "caught_up", next_run_at=clock.ms)
 
         def by_hand() -> int:
             with database.write() as session:

@@ -29,8 +29,8 @@ from tests.support.stored_streams import (
     begin,
     finish,
     lose_lease,
+    mark_stopped,
     opened,
-    rest,
     resume,
     stop,
     stream_of,
@@ -113,7 +113,7 @@ class TestBatches:
         measures = [BatchMeasures(6, 5, {"rows": 5})]
         assert writing(database, lambda session, now: streaming_jobs.measure_batches(session, held, 1, measures, now))
         assert unmeasured() == 2
-        assert rest(database, held)
+        assert mark_stopped(database, held)
         resume(database, stream_id, from_scratch=True)
         assert unmeasured(2) == 0
 
@@ -184,7 +184,7 @@ class TestBatches:
         assert not finish(database, old, 0)
         assert not writing(database, lambda session, now: streaming_jobs.save_layout(session, old, {}, now))
         assert not writing(database, lambda session, now: streaming_jobs.measure_batches(session, old, 1, (), now))
-        assert not rest(database, old)
+        assert not mark_stopped(database, old)
         assert stream_of(database, stream_id) == before
         assert begin(database, new, 0)
         assert finish(database, new, 0)
@@ -240,7 +240,7 @@ class TestBatches:
         assert batches(stream_id, (1, 4), 1) == [(1, 3)]
         assert finish(database, held, 5)
         assert stream_of(database, stream_id).metrics == {"rows": 5, UNMEASURED: 3}
-        assert rest(database, held)
+        assert mark_stopped(database, held)
         resume(database, stream_id, from_scratch=True)
         held = opened(database, stream_id)
         assert finish(database, held, 0, generation=2)
@@ -287,7 +287,7 @@ class TestStopped:
         self, database: Database, clock: ManualClock, stream_id: str
     ) -> None:
         held = opened(database, stream_id)
-        assert rest(database, held, "caught_up", next_run_at=clock.ms + 100)
+        assert mark_stopped(database, held, "caught_up", next_run_at=clock.ms + 100)
         row = lifecycle.row_of(database, stream_id)
         assert (row.status, row.lease_owner, row.lease_expires_at, row.error) == ("STOPPED", None, None, None)
         assert (row.finished_at, row.next_run_at) == (None, clock.ms + 100)
@@ -298,11 +298,11 @@ class TestStopped:
         assert (last.type, last.data) == ("status", {"status": "STOPPED", "attempt": 1})
         found = stream_of(database, stream_id)
         assert (found.stopped_because, found.steady_fence) == ("caught_up", 1)
-        assert not rest(database, held, "caught_up")
+        assert not mark_stopped(database, held, "caught_up")
 
     def test_a_failed_stream_has_an_error_and_can_be_resumed(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
-        assert rest(database, held, "failed", error=problems.storage_unavailable("It is away."))
+        assert mark_stopped(database, held, "failed", error=problems.storage_unavailable("It is away."))
         row = lifecycle.row_of(database, stream_id)
         assert row.error is not None
         assert (row.status, row.error["code"]) == ("STOPPED", "storage_unavailable")
@@ -314,7 +314,7 @@ class TestStopped:
     def test_an_unknown_reason_raises(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         with pytest.raises(ValueError, match="tired"):
-            rest(database, held, "tired")
+            mark_stopped(database, held, "tired")
 
     def test_a_stream_that_was_to_stop_does_not_run_again(
         self, database: Database, clock: ManualClock, stream_id: str
@@ -324,7 +324,7 @@ class TestStopped:
         with database.read() as session:
             standing = leases.claim_states(session, [held])[held]
         assert (standing.status, standing.stop_requested) == (JobStatus.STOPPING, True)
-        assert rest(database, held, "caught_up", next_run_at=clock.ms + 100)
+        assert mark_stopped(database, held, "caught_up", next_run_at=clock.ms + 100)
         assert lifecycle.row_of(database, stream_id).next_run_at is None
         assert stream_of(database, stream_id).stopped_because == "stopped"
 
@@ -342,7 +342,7 @@ class TestStopped:
                 values={"cancel_requested_at": now},
             ),
         )
-        assert not rest(database, held)
+        assert not mark_stopped(database, held)
         assert lifecycle.row_of(database, stream_id).status == "CANCELLING"
 
     @pytest.mark.parametrize("status", [AttemptStatus.CRASHED, AttemptStatus.CANCELLED])
@@ -378,7 +378,7 @@ class TestLostAttempts:
         # One that got on in a later attempt says nothing of this stream.
         other = opened(database, add_job("a", mode=Mode.CONTINUOUS, timeout_ms=0))
         assert finish(database, other, 0)
-        assert rest(database, other)
+        assert mark_stopped(database, other)
         with database.write() as session:
             session.execute(update(StreamRow).values(steady_fence=9))
         for batch_id in range(4):
