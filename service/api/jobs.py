@@ -37,16 +37,11 @@ from service.contract.errors import (
 from service.contract.job import JobSpec
 from service.contract.model import Frozen
 from service.contract.options import MERGE_PATCH, SettingsPatch
-from service.jobs.lifecycle import cancel_job as cancel
-from service.jobs.lifecycle import delete_job as delete
-from service.jobs.lifecycle import stop_job as stop
+from service.jobs import lifecycle, stream_progress
 from service.jobs.read_jobs import MAX_PAGE_SIZE, JobKey, JobPage, wait_for_job
 from service.jobs.read_jobs import list_jobs as list_page
 from service.jobs.resume_job import ResumeFrom, change_settings
 from service.jobs.resume_job import resume_job as resume
-from service.jobs.stream_progress import MAX_BATCH_PAGE_SIZE, JobBatchPage, JobStream
-from service.jobs.stream_progress import get_job_stream as read_stream
-from service.jobs.stream_progress import list_job_batches as list_batches
 from service.jobs.submit_job import Submission
 from service.jobs.submit_job import submit_job as submit
 from service.jobs.views import Job
@@ -198,7 +193,9 @@ async def get_job(
 )
 def delete_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> None:
     """Deletes the job with its plan, metrics, events, result and state. Rows that its sink wrote elsewhere remain."""
-    delete(services.database, services.settings.results_dir, services.settings.streams_dir, tenant, job_id)
+    lifecycle.delete_job(
+        services.database, services.settings.results_dir, services.settings.streams_dir, tenant, job_id
+    )
 
 
 @router.post(
@@ -213,7 +210,7 @@ def delete_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) ->
 )
 def cancel_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> Response:
     """Cancels a queued job immediately, and a running job when its worker sees the request. Idempotent."""
-    return job_response(cancel(services.database, services.settings, tenant, job_id), 202)
+    return job_response(lifecycle.cancel_job(services.database, services.settings, tenant, job_id), 202)
 
 
 def _unquoted(key: str) -> str:
@@ -268,7 +265,7 @@ _SETTINGS_ERRORS = (
 )
 def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> Response:
     """Stops the job after its current mini-batch. No progress is lost, and the job can be resumed. Idempotent."""
-    return job_response(stop(services.database, services.settings, tenant, job_id), 202)
+    return job_response(lifecycle.stop_job(services.database, services.settings, tenant, job_id), 202)
 
 
 @streaming_router.post(
@@ -286,7 +283,14 @@ async def resume_job(
 ) -> Response:
     """Queues a STOPPED job again. It resumes after its last mini-batch, or starts from scratch without state."""
     job = await services.submissions.run(
-        resume, services.database, services.announcer, services.settings, tenant, job_id, body.begin, body.settings
+        resume,
+        services.database,
+        services.announcer,
+        services.settings,
+        tenant,
+        job_id,
+        body.begin,
+        body.settings,
     )
     return job_response(job, 202)
 
@@ -317,9 +321,9 @@ async def change_job_settings(
 @streaming_router.get(
     "/stream", summary="Read the progress of a streaming job", responses=problems(JobNotFoundError, NotAStreamError)
 )
-def get_job_stream(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> JobStream:
+def get_job_stream(job_id: JobId, services: ServicesDep, tenant: ReaderTenant) -> stream_progress.JobStream:
     """Returns the state, the newest mini-batch, the worker's measurements, and the reason why the job stopped."""
-    return read_stream(services.database, tenant, job_id)
+    return stream_progress.get_job_stream(services.database, tenant, job_id)
 
 
 @streaming_router.get(
@@ -332,7 +336,7 @@ def list_job_batches(
     services: ServicesDep,
     tenant: ReaderTenant,
     cursor: Cursor = "",
-    page_size: Annotated[int, page_size_query("Mini-batches per page", MAX_BATCH_PAGE_SIZE)] = 50,
-) -> JobBatchPage:
+    page_size: Annotated[int, page_size_query("Mini-batches per page", stream_progress.MAX_BATCH_PAGE_SIZE)] = 50,
+) -> stream_progress.JobBatchPage:
     """Returns mini-batches, newest first. The service keeps the newest thousand of each job."""
-    return list_batches(services.database, tenant, job_id, cursor, page_size)
+    return stream_progress.list_job_batches(services.database, tenant, job_id, cursor, page_size)

@@ -14,10 +14,8 @@ from service.api.problems import BODY_ERRORS, problems
 from service.contract.enums import TENANT_PATTERN, KeyScope
 from service.contract.errors import InvalidCursorError, KeyNotFoundError, LastAdminKeyError
 from service.contract.model import Frozen
+from service.keys import administration
 from service.keys.administration import MAX_PAGE_SIZE, ApiKey, IssuedKey, KeyPage, KeyRequest
-from service.keys.administration import issue_key as issue
-from service.keys.administration import list_keys as list_page
-from service.keys.administration import revoke_key as revoke
 
 router = APIRouter(prefix="/v1", tags=["keys"], route_class=RetryingRoute)
 
@@ -44,7 +42,7 @@ def create_key(body: KeyRequest, services: ServicesDep, caller: Admin, response:
     """Creates a key and returns its secret, this once. To rotate a key, create a new one, then revoke the old one."""
     # No cache may store the secret.
     response.headers["Cache-Control"] = "no-store"
-    return issue(services.database, body, caller.key_id)
+    return administration.issue_key(services.database, body, caller.key_id)
 
 
 @router.get("/keys", summary="List API keys", responses=problems(InvalidCursorError))
@@ -58,10 +56,10 @@ def list_keys(
     page_size: Annotated[int, page_size_query("Keys per page", MAX_PAGE_SIZE)] = 50,
 ) -> KeyPage:
     """Returns keys without their secrets, oldest first, including revoked keys."""
-    return list_page(services.database, tenant or None, cursor, page_size)
+    return administration.list_keys(services.database, tenant or None, cursor, page_size)
 
 
 @router.delete("/keys/{key_id}", summary="Revoke an API key", responses=problems(KeyNotFoundError, LastAdminKeyError))
 def revoke_key(key_id: KeyId, services: ServicesDep, _caller: Admin) -> ApiKey:
     """Revokes the key permanently; every process rejects it within seconds. It stays in the list. Idempotent."""
-    return revoke(services.database, key_id)
+    return administration.revoke_key(services.database, key_id)

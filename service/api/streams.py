@@ -29,13 +29,10 @@ from service.contract.errors import (
 from service.contract.model import Frozen
 from service.data.posted_rows import NAME_PATTERN
 from service.ingest.parsing import ARROW, CSV, NDJSON
+from service.streams import manage_streams
 from service.streams.append_rows import AppendedRows, PostedRows
 from service.streams.append_rows import append_rows as append
 from service.streams.manage_streams import MAX_PAGE_SIZE, Stream, StreamPage
-from service.streams.manage_streams import declare_stream as declare
-from service.streams.manage_streams import delete_stream as delete
-from service.streams.manage_streams import get_stream as get
-from service.streams.manage_streams import list_streams as list_page
 
 router = APIRouter(prefix="/v1/streams", tags=["streams"], route_class=RetryingRoute)
 
@@ -91,7 +88,9 @@ def declare_stream(
 ) -> Response:
     """Creates a stream to which clients append rows and which jobs read. Repeating the declaration changes nothing."""
     settings = services.settings
-    declared = declare(services.database, settings.streams_dir, settings.limits, tenant, name, body.declared_schema)
+    declared = manage_streams.declare_stream(
+        services.database, settings.streams_dir, settings.limits, tenant, name, body.declared_schema
+    )
     content = declared.stream.model_dump(mode="json", by_alias=True)
     return JSONResponse(content, 201 if declared.is_new else 200)
 
@@ -104,13 +103,13 @@ def list_streams(
     page_size: Annotated[int, page_size_query("Streams per page", MAX_PAGE_SIZE)] = 50,
 ) -> StreamPage:
     """Returns streams, ordered by name."""
-    return list_page(services.database, tenant, cursor, page_size)
+    return manage_streams.list_streams(services.database, tenant, cursor, page_size)
 
 
 @router.get("/{name}", summary="Read a stream", responses=problems(StreamNotFoundError))
 def get_stream(name: StreamName, services: ServicesDep, tenant: ReaderTenant) -> Stream:
     """Returns the declaration of a stream and the number of rows appended so far."""
-    return get(services.database, tenant, name)
+    return manage_streams.get_stream(services.database, tenant, name)
 
 
 @router.delete(
@@ -118,7 +117,7 @@ def get_stream(name: StreamName, services: ServicesDep, tenant: ReaderTenant) ->
 )
 def delete_stream(name: StreamName, services: ServicesDep, tenant: SubmitterTenant) -> None:
     """Deletes the stream with all its rows. Fails while unfinished jobs read the stream."""
-    delete(services.database, services.settings.streams_dir, tenant, name)
+    manage_streams.delete_stream(services.database, services.settings.streams_dir, tenant, name)
 
 
 @router.post(

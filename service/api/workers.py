@@ -11,11 +11,8 @@ from service.api.database_retries import RetryingRoute
 from service.api.dependencies import ServicesDep
 from service.api.problems import problems
 from service.contract.errors import WorkerNotFoundError, WorkerSilentError
+from service.jobs import workers
 from service.jobs.readiness import worker_silence_ms
-from service.jobs.workers import Worker, WorkerList
-from service.jobs.workers import drain_worker as drain
-from service.jobs.workers import get_worker as get
-from service.jobs.workers import list_workers as list_all
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"], route_class=RetryingRoute)
 
@@ -23,15 +20,15 @@ WorkerId = Annotated[str, Path(description="Id of a worker.", examples=["node-1-
 
 
 @router.get("", summary="List workers", responses=problems())
-def list_workers(services: ServicesDep, tenant: ReaderTenant) -> WorkerList:
+def list_workers(services: ServicesDep, tenant: ReaderTenant) -> workers.WorkerList:
     """Returns every worker with a heartbeat within the last hour, oldest first. Workers that shut down are removed."""
-    return list_all(services.database, tenant, worker_silence_ms(services.settings))
+    return workers.list_workers(services.database, tenant, worker_silence_ms(services.settings))
 
 
 @router.get("/{worker_id}", summary="Read a worker", responses=problems(WorkerNotFoundError))
-def get_worker(worker_id: WorkerId, services: ServicesDep, tenant: ReaderTenant) -> Worker:
+def get_worker(worker_id: WorkerId, services: ServicesDep, tenant: ReaderTenant) -> workers.Worker:
     """Returns a worker as of its last heartbeat, with the jobs that it is running."""
-    return get(services.database, tenant, worker_id, worker_silence_ms(services.settings))
+    return workers.get_worker(services.database, tenant, worker_id, worker_silence_ms(services.settings))
 
 
 @router.post(
@@ -40,9 +37,9 @@ def get_worker(worker_id: WorkerId, services: ServicesDep, tenant: ReaderTenant)
     summary="Drain a worker",
     responses={202: {"description": "The worker, DRAINING."}, **problems(WorkerNotFoundError, WorkerSilentError)},
 )
-def drain_worker(worker_id: WorkerId, services: ServicesDep, tenant: AdminTenant) -> Worker:
+def drain_worker(worker_id: WorkerId, services: ServicesDep, tenant: AdminTenant) -> workers.Worker:
     """The worker takes no new jobs, finishes its running jobs, however long they take, and exits. Idempotent.
 
     The worker reads the request with its next heartbeat. Your process manager starts a new worker in its place.
     """
-    return drain(services.database, tenant, worker_id, worker_silence_ms(services.settings))
+    return workers.drain_worker(services.database, tenant, worker_id, worker_silence_ms(services.settings))

@@ -76,39 +76,18 @@ def discriminated_by(field: str, models: Mapping[str, type[Frozen]]) -> WrapVali
 
 
 _UNITS_MS = {
-    "ms": 1,
-    "milli": 1,
-    "millis": 1,
-    "millisecond": 1,
-    "milliseconds": 1,
-    "s": 1000,
-    "sec": 1000,
-    "secs": 1000,
-    "second": 1000,
-    "seconds": 1000,
-    "m": 60_000,
-    "min": 60_000,
-    "minute": 60_000,
-    "minutes": 60_000,
-    "h": 3_600_000,
-    "hour": 3_600_000,
-    "hours": 3_600_000,
-    "d": 86_400_000,
-    "day": 86_400_000,
-    "days": 86_400_000,
+    name: milliseconds
+    for milliseconds, names in (
+        (1, ("ms", "milli", "millis", "millisecond", "milliseconds")),
+        (1000, ("s", "sec", "secs", "second", "seconds")),
+        (60_000, ("m", "min", "minute", "minutes")),
+        (3_600_000, ("h", "hour", "hours")),
+        (86_400_000, ("d", "day", "days")),
+    )
+    for name in names
 }
-_UNITS_BYTES = {
-    "": 1,
-    "b": 1,
-    "bytes": 1,
-    "k": 1 << 10,
-    "kb": 1 << 10,
-    "m": 1 << 20,
-    "mb": 1 << 20,
-    "g": 1 << 30,
-    "gb": 1 << 30,
-    "t": 1 << 40,
-    "tb": 1 << 40,
+_UNITS_BYTES = {"": 1, "b": 1, "bytes": 1} | {
+    unit + suffix: 1 << shift for unit, shift in (("k", 10), ("m", 20), ("g", 30), ("t", 40)) for suffix in ("", "b")
 }
 _QUANTITY = re.compile(r"\s*([0-9]{1,19})\s*([A-Za-z]*)\s*")
 _LONGEST = timedelta(days=3650)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import (
     BeforeValidator,
@@ -43,7 +43,15 @@ from service.contract.model import (
 from service.contract.problems import did_you_mean, nearest_names
 
 
-class Toggle(StrEnum):
+class _Choice(StrEnum):
+    """Values of a setting, which are accepted in any letter case."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
+
+
+class Toggle(_Choice):
     """Whether a rewrite is applied: decided by cost (`auto`), always where possible (`true`), or never (`false`)."""
 
     AUTO = "auto"
@@ -51,13 +59,11 @@ class Toggle(StrEnum):
     FALSE = "false"
 
     @classmethod
-    def _missing_(cls, value: object) -> Toggle | None:
-        if isinstance(value, bool):
-            return cls.TRUE if value else cls.FALSE
-        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
+    def _missing_(cls, value: object) -> Self | None:
+        return super()._missing_(str(value) if isinstance(value, bool) else value)
 
 
-class AggPhase(StrEnum):
+class AggPhase(_Choice):
     """The number of phases of an aggregate. Flink's older NONE is read as AUTO."""
 
     AUTO = "AUTO"
@@ -65,13 +71,11 @@ class AggPhase(StrEnum):
     TWO_PHASE = "TWO_PHASE"
 
     @classmethod
-    def _missing_(cls, value: object) -> AggPhase | None:
-        if not isinstance(value, str):
-            return None
-        return cls.__members__.get("AUTO" if value.upper() == "NONE" else value.upper())
+    def _missing_(cls, value: object) -> Self | None:
+        return super()._missing_("AUTO" if str(value).upper() == "NONE" else value)
 
 
-class DistinctMethod(StrEnum):
+class DistinctMethod(_Choice):
     """How the values of DISTINCT are deduplicated.
 
     `auto` decides by cost; `native` is Spark's own plan; `split` uses buckets of the values' hash; `bitmap` uses
@@ -84,12 +88,8 @@ class DistinctMethod(StrEnum):
     BITMAP = "bitmap"
     BRANCHES = "branches"
 
-    @classmethod
-    def _missing_(cls, value: object) -> DistinctMethod | None:
-        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
 
-
-class JoinShip(StrEnum):
+class JoinShip(_Choice):
     """The ship strategy of a join: both sides repartitioned by the key, or one side broadcast to every task."""
 
     AUTO = "AUTO"
@@ -97,12 +97,8 @@ class JoinShip(StrEnum):
     BROADCAST_LEFT = "BROADCAST_LEFT"
     BROADCAST_RIGHT = "BROADCAST_RIGHT"
 
-    @classmethod
-    def _missing_(cls, value: object) -> JoinShip | None:
-        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
 
-
-class JoinLocal(StrEnum):
+class JoinLocal(_Choice):
     """The local strategy of a join: a task sorts and merges both sides, or builds a hash table of one side."""
 
     AUTO = "AUTO"
@@ -110,12 +106,8 @@ class JoinLocal(StrEnum):
     HASH_LEFT = "HASH_LEFT"
     HASH_RIGHT = "HASH_RIGHT"
 
-    @classmethod
-    def _missing_(cls, value: object) -> JoinLocal | None:
-        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
 
-
-class JoinSkew(StrEnum):
+class JoinSkew(_Choice):
     """How hot keys of a join are handled: decided by cost, not at all, joined separately, or by salting the key.
 
     Flink's FORCED is read as ISOLATE.
@@ -127,10 +119,8 @@ class JoinSkew(StrEnum):
     SALT = "SALT"
 
     @classmethod
-    def _missing_(cls, value: object) -> JoinSkew | None:
-        if not isinstance(value, str):
-            return None
-        return cls.__members__.get("ISOLATE" if value.upper() == "FORCED" else value.upper())
+    def _missing_(cls, value: object) -> Self | None:
+        return super()._missing_("ISOLATE" if str(value).upper() == "FORCED" else value)
 
 
 _BARE_NUMBER = re.compile(r"\s*[0-9]+\s*")

@@ -59,18 +59,8 @@ class SpecError(Exception):
         suggestions: Sequence[str] = (),
     ) -> SpecError:
         """Returns a `SpecError` with a single issue."""
-        return cls(
-            [
-                Issue(
-                    code=code,
-                    detail=detail,
-                    pointer=pointer,
-                    line=line,
-                    column=column,
-                    suggestions=tuple(suggestions),
-                )
-            ]
-        )
+        names = tuple(suggestions)
+        return cls([Issue(code=code, detail=detail, pointer=pointer, line=line, column=column, suggestions=names)])
 
 
 def nearest_names(

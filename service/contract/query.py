@@ -121,31 +121,8 @@ EXPANDED_NODES = Limit(
     "Use each of these columns fewer times.",
 )
 
-LIMITS = (
-    SQL_CHARACTERS,
-    SQL_TOKENS,
-    NESTING,
-    OPERATOR_DEPTH,
-    QUERY_DEPTH,
-    QUERIES,
-    BRANCHES,
-    TABLES,
-    TABLE_COLUMNS,
-    JOINS,
-    COLUMNS,
-    GROUP_KEYS,
-    GROUPING_SETS,
-    CUBE_KEYS,
-    AGGREGATES,
-    SORT_KEYS,
-    CONDITIONS,
-    NODES,
-    WRITTEN_NODES,
-    EXPRESSION_CHARACTERS,
-    EXPRESSION_TOKENS,
-    EXPANDED_NODES,
-)
-"""All limits, in the order of the README's table."""
+LIMITS = tuple(value for value in list(globals().values()) if isinstance(value, Limit))
+"""All limits, in the order of their declaration, which is that of the README's table."""
 
 
 MAX_NAME_LENGTH = 255
