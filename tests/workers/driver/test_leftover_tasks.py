@@ -1,4 +1,4 @@
-"""Which tasks go on although what they were for has ended, and whose they are."""
+"""Tasks that run although their stage has ended, and the jobs that they belong to."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def running_tasks(context: SparkContext) -> int:
     return int(context._jsc.sc().taskScheduler().rootPool().runningTasks())
 
 
-def test_tasks_of_a_job_that_goes_on_are_not_left_behind(spark: SparkSession, tmp_path: Path) -> None:
+def test_tasks_of_a_running_job_are_not_leftover(spark: SparkSession, tmp_path: Path) -> None:
     context = spark.sparkContext
     with stuck(spark, tmp_path / "gate"):
         # Spark's store of executors has them long before that of stages.
@@ -62,13 +62,13 @@ def test_tasks_of_a_job_that_goes_on_are_not_left_behind(spark: SparkSession, tm
         assert leftover_tasks(context, "own") == 0
 
 
-def test_tasks_of_a_cancelled_job_are_left_behind_by_it_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_leftover_tasks_are_those_of_the_cancelled_job(spark: SparkSession, tmp_path: Path) -> None:
     context = spark.sparkContext
     with stuck(spark, tmp_path / "gate") as job:
         context.cancelJobsWithTag("own")
         job.join(60)
         assert not job.is_alive()
         # The end of its stage comes through Spark's listener bus.
-        wait_for("what is left behind", lambda: leftover_tasks(context) == 2, 30)
+        wait_for("the leftover tasks", lambda: leftover_tasks(context) == 2, 30)
         assert (leftover_tasks(context, "own"), leftover_tasks(context, "other")) == (2, 0)
     assert leftover_tasks(context) == 0

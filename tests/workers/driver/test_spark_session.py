@@ -1,4 +1,4 @@
-"""The worker's Spark driver, in processes of its own."""
+"""The Spark driver of a worker, in separate processes."""
 
 from __future__ import annotations
 

@@ -9,10 +9,9 @@ rule.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from service.contract.options import JoinShip
 from service.contract.reports import (
     Alternative,
     ChoiceOutcome,
@@ -67,11 +66,6 @@ _EMITS_ITS_INPUT = frozenset({"Scan", "Project", "Sort", "Exchange"})
 """Operators whose rows are not compared. Most emit their input; a scan's estimate is the size of its table, of which
 Spark may skip a part.
 """
-
-_BROADCAST_WAYS = {
-    JoinShip.BROADCAST_LEFT: JoinAlgorithm.BROADCAST_LEFT,
-    JoinShip.BROADCAST_RIGHT: JoinAlgorithm.BROADCAST_RIGHT,
-}
 
 
 def estimates_of(
@@ -315,18 +309,8 @@ def estimated_savings(
     default. `before` is the plan without the rules; `choices` are the outcomes of the same traces, if they are known.
     """
     wrong = {(choice.rule, choice.node_id) for choice in choices if choice.is_wrong}
-    return tuple(_savings(rules, before, statistics, wrong))
-
-
-def _savings(
-    rules: Sequence[RuleTrace], before: Node, statistics: Statistics, wrong: Collection[tuple[str, int | None]]
-) -> Iterator[EstimatedSaving]:
-    for trace in rules:
-        chosen = choice_of(trace)
-        default = _spark_default(trace, before, statistics)
-        if chosen is None or default is None:
-            continue
-        yield EstimatedSaving(
+    return tuple(
+        EstimatedSaving(
             rule=trace.rule,
             node=trace.node,
             node_id=trace.node_id,
@@ -337,6 +321,10 @@ def _savings(
             ratio=round(chosen.cost / default.cost, 4) if default.cost else None,
             is_wrong=(trace.rule, trace.node_id) in wrong,
         )
+        for trace in rules
+        if (chosen := choice_of(trace)) is not None
+        and (default := _spark_default(trace, before, statistics)) is not None
+    )
 
 
 def _spark_default(trace: RuleTrace, before: Node, statistics: Statistics) -> Alternative | None:
@@ -353,5 +341,5 @@ def _default_join(node_id: int | None, before: Node, statistics: Statistics) -> 
     for each in numbered(before).walk():
         if each.id == node_id and isinstance(each.node, Join):
             ship = broadcast_side(each.node, statistics)
-            return JoinAlgorithm.SORT_MERGE.value if ship is None else _BROADCAST_WAYS[ship].value
+            return JoinAlgorithm.SORT_MERGE if ship is None else JoinAlgorithm(ship)
     return None

@@ -219,21 +219,14 @@ def _on_group(report: HotKeyReport, node: Aggregate, node_id: int, situation: Si
 
 def _changes_for_group(node: Aggregate, settings: JobSettings) -> Iterator[Change]:
     if _can_be_split(node):
-        # distinct_split.enabled would contradict another method.
-        setting, value = "distinct_split.enabled", Toggle.TRUE.value
+        changes, omit = {"distinct_split.enabled": Toggle.TRUE.value}, ""
         if settings.distinct_method is not DistinctMethod.AUTO:
-            setting, value = "distinct_method", DistinctMethod.SPLIT.value
-        if setting == "distinct_method" and settings.distinct_split.enabled is Toggle.FALSE:
-            yield Change(
-                {setting: value, "distinct_split.enabled": Toggle.AUTO.value},
-                f"Set {setting} to {value} and omit distinct_split.enabled to distribute them over several tasks by "
-                "distinct value",
-            )
-        else:
-            yield Change(
-                {setting: value},
-                f"Set {setting} to {value} to distribute them over several tasks by distinct value",
-            )
+            # distinct_split.enabled would contradict another method.
+            changes = {"distinct_method": DistinctMethod.SPLIT.value}
+            if settings.distinct_split.enabled is Toggle.FALSE:
+                changes["distinct_split.enabled"], omit = Toggle.AUTO.value, " and omit distinct_split.enabled"
+        setting, value = next(iter(changes.items()))
+        yield Change(changes, f"Set {setting} to {value}{omit} to distribute them over several tasks by distinct value")
     if node.phases is Phases.ONE_PHASE:
         value = AggPhase.TWO_PHASE.value
         yield Change({"agg_phase": value}, f"Set agg_phase to {value} to aggregate before the shuffle")

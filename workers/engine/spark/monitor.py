@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
@@ -150,22 +150,14 @@ class _Job(_FromSpark):
         return self.status == "RUNNING"
 
 
-class _InputDistribution(_FromSpark):
-    records_read: tuple[float, ...]
-
-
-class _ShuffleReadDistribution(_FromSpark):
-    read_bytes: tuple[float, ...]
-    read_records: tuple[float, ...]
-
-
 class _Distributions(_FromSpark):
     """Each tuple has the values of the five `_QUANTILES`."""
 
     duration: tuple[float, ...]
     disk_bytes_spilled: tuple[float, ...]
-    input_metrics: _InputDistribution
-    shuffle_read_metrics: _ShuffleReadDistribution
+    input_records: tuple[float, ...] = Field(validation_alias=AliasPath("inputMetrics", "recordsRead"))
+    shuffle_records: tuple[float, ...] = Field(validation_alias=AliasPath("shuffleReadMetrics", "readRecords"))
+    shuffle_bytes: tuple[float, ...] = Field(validation_alias=AliasPath("shuffleReadMetrics", "readBytes"))
 
 
 class _Stage(_FromSpark):
@@ -210,10 +202,8 @@ def _metrics(stage: _Stage) -> StageMetrics:
         spilled_bytes=stage.disk_bytes_spilled,
         duration_ms=_quantiles(tasks.duration) if tasks else None,
         # Exact if a stage reads only files or only shuffles; if it reads both, the sum of two quantiles is a bound.
-        records=_quantiles(tasks.input_metrics.records_read, tasks.shuffle_read_metrics.read_records)
-        if tasks
-        else None,
-        shuffle_bytes=_quantiles(tasks.shuffle_read_metrics.read_bytes) if tasks else None,
+        records=_quantiles(tasks.input_records, tasks.shuffle_records) if tasks else None,
+        shuffle_bytes=_quantiles(tasks.shuffle_bytes) if tasks else None,
         spill_bytes=_quantiles(tasks.disk_bytes_spilled) if tasks else None,
     )
 

@@ -11,11 +11,11 @@ import re
 
 from pyspark.sql import SparkSession
 
-from service.contract.options import JoinLocal, JoinShip
 from service.contract.query import AggregateFunction, JoinKind
 from workers.engine.plan.nodes import Aggregate, Join, Node, PlanFunction
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.distinct.bitmaps import BLOCK_BYTES
+from workers.engine.statistics.partitioning import is_left_to_spark
 
 _RESERVED = 300 << 20
 """Bytes of every heap that Spark reserves for itself (`RESERVED_SYSTEM_MEMORY_BYTES`)."""
@@ -107,13 +107,10 @@ def may_broadcast_during_run(plan: Node, session: SparkSession) -> bool:
     if session.conf.get(_ADAPTIVE) != "true":
         return False
     threshold = session.conf.get(_ADAPTIVE_BROADCAST, None) or session.conf.get(_BROADCAST) or ""
-    return not threshold.startswith("-") and any(_is_left_to_spark(node) for node in walk_up(plan))
-
-
-def _is_left_to_spark(node: Node) -> bool:
-    if not isinstance(node, Join) or not node.keys or node.kind is JoinKind.FULL:
-        return False
-    return node.strategy.ship is JoinShip.AUTO and node.strategy.local is JoinLocal.AUTO
+    return not threshold.startswith("-") and any(
+        isinstance(node, Join) and node.keys and node.kind is not JoinKind.FULL and is_left_to_spark(node)
+        for node in walk_up(plan)
+    )
 
 
 def has_bitmaps(plan: Node) -> bool:

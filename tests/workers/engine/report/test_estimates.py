@@ -1,4 +1,4 @@
-"""Estimates are compared with what was measured, and those of one operator only where it must have been that one."""
+"""Estimates are compared with measurements; those of one operator only if no other can have been measured."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_only_operator_has_what_was_measured() -> None:
     )
 
 
-def test_beside_a_sort_stages_cannot_be_told_apart() -> None:
+def test_with_a_sort_stages_cannot_be_assigned() -> None:
     run = report(tree("Scan o", "Aggregate BY uid", "Sort uid"), trace(1, 10_000, 5_000))
     made = estimates_of(run, ORDERS, KNOWN, STAGES)
     assert [way.measured_rows_shuffled for way in made.choices] == [None]
@@ -160,7 +160,7 @@ def test_what_is_aggregated_below_a_join_counts_as_it_was_weighed_in_the_plan_th
 
 
 @pytest.mark.parametrize("by", ["split_distinct_aggregate", "incremental_aggregate"])
-def test_what_a_rule_made_is_in_its_estimate(by: str) -> None:
+def test_nodes_added_by_a_rule_are_in_its_estimate(by: str) -> None:
     before = plan(made("Scan", 0), made("Aggregate", 1))
     after = plan(made("Scan", 0), made("Aggregate", 2, "split_distinct_aggregate"), made("Aggregate", 3, by))
     split = trace(1, 20_000, 9_000, "split_distinct_aggregate")

@@ -1,4 +1,4 @@
-"""Plans of both kinds as trees of segments."""
+"""Our plans and Spark's plans as trees of segments."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_sparks_operators() -> None:
         *("WriteFiles", "Execute InsertIntoHadoopFsRelationCommand"),
     ],
 )
-def test_what_moves_rows_stands_above_what_makes_them(name: str) -> None:
+def test_operators_that_move_rows_are_above_the_members(name: str) -> None:
     found = segments_of_operators([operator(1, name, 2), operator(2, "Scan parquet")])
     assert (found.kind, len(found.above)) == (Kind.SCAN, 1)
 
@@ -131,7 +131,7 @@ def test_sorts_and_moves_stand_between_aggregates() -> None:
     assert [each.operator for each in found.members] == [*names]
 
 
-def test_an_operator_above_an_aggregate_is_none_of_it() -> None:
+def test_an_operator_above_an_aggregate_is_not_part_of_it() -> None:
     found = segments_of_operators(
         [
             operator(1, "Window", 2),
@@ -166,7 +166,7 @@ def test_an_operator_of_another_name_or_number_of_inputs_is_unknown(name: str, i
     assert segments_of_operators(operators).kind is kind
 
 
-def test_what_is_used_again_and_again_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_segments_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator_tree, "MAX_SEGMENTS", 50)
     # Each union takes the next one twice.
     chain = [operator(number, "Union", number + 1, number + 1) for number in range(30)]

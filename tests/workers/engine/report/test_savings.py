@@ -1,4 +1,4 @@
-"""What choices cost in comparison with Spark's own way, which the rule names or, of joins, the sizes of the sides."""
+"""Costs of choices compared with Spark's default, which the rule names or the sizes of a join's sides decide."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def known(users_bytes: int) -> Statistics:
     return Statistics(sizes, {}, 4)
 
 
-def test_a_choice_beside_sparks_own() -> None:
+def test_a_choice_with_sparks_default_among_the_alternatives() -> None:
     rules = [trace("skewed_join", "Join", ("NONE", 800.0), ("ISOLATE", 200.0), ("SALT", 300.0), chosen="ISOLATE")]
     (found,) = estimated_savings(rules, JOIN, known(1 << 30))
     assert (found.rule, found.node, found.alternative, found.cost) == ("skewed_join", "Join", "ISOLATE", 200.0)
@@ -111,18 +111,18 @@ def outcome(node_id: int, *, is_wrong: bool) -> ChoiceOutcome:
 
 @pytest.mark.not_quick
 def test_every_rule_that_weighs_ways_has_sparks_own_among_them() -> None:
-    """By the golden plans: whatever a rule weighs, Spark's own way is told by the name that is known here."""
-    weighed, told = set(), set()
+    """By the golden plans: the alternatives of each rule include the known name of what Spark does by default."""
+    weighed, named = set(), set()
     for path in CASES:
         given, _ = read(path)
         plan = planned(given)
         chosen = [one for one in plan.trace if any(way.chosen for way in one.alternatives)]
         weighed |= {one.rule for one in chosen}
         found = estimated_savings(plan.trace, plan.before, statistics(given))
-        told |= {one.rule for one in found}
+        named |= {one.rule for one in found}
         by_rule = [one.rule for one in chosen if one.rule in SPARK_DEFAULTS]
         assert [one.rule for one in found if one.rule in SPARK_DEFAULTS] == by_rule, path
-    assert weighed == told
+    assert weighed == named
     weighs_nothing = {"prune_union_branches"}
     assert set(SPARK_DEFAULTS) | {"join_strategy", "incremental_aggregate"} | weighs_nothing == {
         rule.name for rule in RULES

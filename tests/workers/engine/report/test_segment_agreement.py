@@ -1,4 +1,4 @@
-"""Two plans agree where they have the same shape over the same files, and in no other case."""
+"""Two plans agree only if they have the same shape over the same files."""
 
 from __future__ import annotations
 

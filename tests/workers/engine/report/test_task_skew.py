@@ -1,4 +1,4 @@
-"""Which stages count as skewed, and what a run shows of a key that one task should have read."""
+"""Which stages are skewed, and what a run shows about a key whose rows one task was estimated to read."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_of_two_tasks_the_longer_one_is_compared_with_the_other(shorter: float, 
         ((stage((9.0, 9.0, 9.0, 9.0, 900.0)), stage(read=1_000_000, most=250_000, stage_id=4)), 250_000, Finding.EVEN),
     ],
 )
-def test_what_a_run_shows_of_a_key(measured: tuple[StageMetrics, ...], rows: float | None, finding: Finding) -> None:
+def test_findings_about_a_key(measured: tuple[StageMetrics, ...], rows: float | None, finding: Finding) -> None:
     assert evidence(*measured).finding_on(rows, node_id=1) is finding
 
 

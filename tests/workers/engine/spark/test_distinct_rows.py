@@ -1,4 +1,4 @@
-"""Each row once, by the operator that Spark keeps for the first rows of a group."""
+"""Distinct rows of a mini-batch, by Spark's operator for the first rows of a group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workers.engine.spark.lowering import distinct_in_batch
 pytestmark = pytest.mark.spark
 
 
-def test_each_row_is_there_once_whatever_it_holds(spark: SparkSession) -> None:
+def test_rows_of_all_types_become_distinct(spark: SparkSession) -> None:
     frame = spark.range(0, 2000, 1, 5).selectExpr(
         "id % 3 AS `a.b`",
         "IF(id % 5 = 0, NULL, CAST(id % 7 AS STRING)) AS `a``c`",
@@ -24,7 +24,7 @@ def test_each_row_is_there_once_whatever_it_holds(spark: SparkSession) -> None:
     assert difference(frame.distinct().collect(), once.collect()) is None
 
 
-def test_rows_are_dropped_before_the_shuffle_and_after_it(spark: SparkSession) -> None:
+def test_rows_are_dropped_before_and_after_the_shuffle(spark: SparkSession) -> None:
     once = distinct_in_batch(spark.range(100).selectExpr("id % 3 AS k"))
     physical = once._jdf.queryExecution().executedPlan().toString()
     operators = [line.strip(" +-*:()0123456789").split(" ")[0] for line in physical.splitlines()]

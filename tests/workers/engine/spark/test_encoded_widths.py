@@ -1,4 +1,4 @@
-"""Widths of columns, by footers."""
+"""Encoded widths of columns, from footers."""
 
 from __future__ import annotations
 

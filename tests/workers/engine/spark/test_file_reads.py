@@ -1,4 +1,4 @@
-"""What cannot be read is told once a kind, with no more of a path than a name."""
+"""Errors of reading files are one sentence for each kind, without any path but the name of a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATH = Path("/secret/place/b.parquet")
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         (PermissionError(errno.EACCES, "Cannot open /secret/place"), os.strerror(errno.EACCES)),
         (OSError("Cannot read /secret/place"), "its content does not match its format"),
@@ -24,10 +24,10 @@ PATH = Path("/secret/place/b.parquet")
         (StoreUnavailableError("The store does not answer.", "Start it."), "The store does not answer"),
     ],
 )
-def test_reasons(error: Exception, told: str) -> None:
+def test_reasons(error: Exception, expected: str) -> None:
     reads = FileReads()
     reads.add("The footer", PATH, error)
-    assert reads.warnings() == (f"The footer of b.parquet cannot be read: {told}.",)
+    assert reads.warnings() == (f"The footer of b.parquet cannot be read: {expected}.",)
 
 
 def test_files_are_counted() -> None:

@@ -1,4 +1,4 @@
-"""When Spark is told to hash objects. That it does is in `tests/conformance/test_distinct_methods.py`."""
+"""The limit of hashed objects. `tests/conformance/test_distinct_methods.py` tests that Spark uses it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_as_many_as_memory_holds(spark: SparkSession, made: Node, memory: int, e
     assert session.conf.get(THRESHOLD) == (entries or before)
 
 
-def test_what_a_plan_has() -> None:
+def test_functions_of_a_plan() -> None:
     assert has_bitmaps(plan(PlanFunction.BITMAP_CONSTRUCT_AGG))
     assert not has_bitmaps(plan(PlanFunction.BIT_OR))
     assert not may_hash_bitmaps(plan(AggregateFunction.PERCENTILE))

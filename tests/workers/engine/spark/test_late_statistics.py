@@ -1,4 +1,4 @@
-"""Statistics beside a run. What they are for is in `tests/workers/process/test_runner.py`."""
+"""Statistics that are read during a run. Their use is tested in `tests/workers/process/test_runner.py`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from workers.engine.statistics.model import Statistics
 KNOWN = Statistics({}, {}, slots=3)
 
 
-def test_what_was_gathered() -> None:
+def test_the_gathered_statistics_are_returned() -> None:
     assert LateStatistics(lambda: KNOWN).result(60) is KNOWN
 
 
-def test_what_failed_or_is_late_is_not_known() -> None:
+def test_failed_or_late_statistics_are_none() -> None:
     def fail() -> Statistics:
         raise OSError
 

@@ -25,7 +25,7 @@ Join condition: (name = BroadcastHashJoin Inner)
 """
 
 
-def test_the_tree_is_counted_and_not_what_is_said_of_it() -> None:
+def test_only_the_operators_of_the_tree_are_counted() -> None:
     assert count_hashed_joins(PLAN) == 3
     assert count_hashed_joins(None) == 0
 
@@ -36,7 +36,7 @@ def joined(kind: JoinKind = JoinKind.LEFT, keyed: bool = True, strategy: JoinStr
 
 
 @pytest.mark.spark
-def test_what_adaptive_execution_may_broadcast(spark: SparkSession) -> None:
+def test_joins_that_adaptive_execution_may_broadcast(spark: SparkSession) -> None:
     session = spark.newSession()
     for key, value in {"adaptive.enabled": "true", "autoBroadcastJoinThreshold": "10m"}.items():
         session.conf.set(f"spark.sql.{key}", value)

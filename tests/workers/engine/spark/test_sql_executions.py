@@ -1,4 +1,4 @@
-"""Queries out of Spark's own store: the right one, at its end, and no more of it than is wanted."""
+"""SQL queries in Spark's status store: the right one, after its end, with a limited number of operators."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_query_of_these_jobs_is_found_among_others(spark: SparkSession, jobs
     assert not found.is_cut
 
 
-def test_nothing_is_told_of_no_jobs_and_of_a_query_that_failed(spark: SparkSession, jobs: Jobs, tmp_path: Path) -> None:
+def test_there_is_no_query_without_jobs_or_after_a_failure(spark: SparkSession, jobs: Jobs, tmp_path: Path) -> None:
     def fail() -> None:
         failing = spark.range(10).selectExpr("raise_error('zz') AS e")
         with pytest.raises(PySparkException, match="zz"):

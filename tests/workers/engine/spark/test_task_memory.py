@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def test_tasks_share_what_spark_leaves_of_the_heap(spark: SparkSession) -> None:
+def test_tasks_share_the_heap_that_spark_does_not_reserve(spark: SparkSession) -> None:
     # The suite's driver has 2 GB, of which the collector hides a little.
     whole = task_memory(spark, 1)
     assert 0.5 * 0.6 * (2 << 30) < whole < 0.6 * (2 << 30)
