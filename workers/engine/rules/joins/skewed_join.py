@@ -46,8 +46,8 @@ class SkewedJoin:
     >>> sizes = {"o": TableSize("o", 8, 1 << 30, 10_000_000, True), "u": TableSize("u", 8, 1 << 28, 5_000_000, True)}
     >>> hot = HotKey(value="7", share=0.9, estimated_rows=9_000_000)
     >>> literals = ((literal(7, BIGINT),),)
-    >>> orders_by_uid = KeySketch("o", ("o.uid",), 60_000, 6_000, 1_000_000, 0.0, (hot,), literals=literals)
-    >>> users_by_uid = KeySketch("u", ("u.uid",), 60_000, 60_000, 5_000_000, 0.0, ())
+    >>> orders_by_uid = KeySketch("o", ("o.uid",), 60_000, 1_000_000, 0.0, (hot,), literals=literals)
+    >>> users_by_uid = KeySketch("u", ("u.uid",), 60_000, 5_000_000, 0.0, ())
     >>> known = Statistics(sizes, {("o.uid",): orders_by_uid, ("u.uid",): users_by_uid}, slots=4)
     >>> print(text_of(SkewedJoin().rewrite(Match(before, ISOLATE, ""), RuleContext(JobSettings(), known))))
     Union 2 inputs
