@@ -107,7 +107,7 @@ def test_busy_port_is_reported_before_anything_starts(tmp_path: Path) -> None:
             cwd=tmp_path,
         )
         assert process.wait(30) == 3
-    assert log.read_text().splitlines()[0] == f"evenkeel: port {port} on 127.0.0.1 is taken"
+    assert log.read_text().splitlines()[0] == f"evenkeel: port {port} on 127.0.0.1 is in use"
     assert not (tmp_path / "state").exists()
 
 

@@ -106,7 +106,7 @@ def test_drained_worker_exits_after_its_job_and_is_replaced(tmp_path: Path) -> N
         fresh = wait_for("a fresh worker", lambda: [it for it in listed(service) if it["id"] != worker["id"]], 120)
         assert [it["status"] for it in fresh] in (["STARTING"], ["READY"])
         said = service.output.read_text()
-        assert "The worker was drained and has ended; starting a fresh one." in said
+        assert "The worker was drained and has ended; starting a new one." in said
         assert "restarting it" not in said
 
 
