@@ -106,7 +106,7 @@ class TestRequests:
     @pytest.mark.one_database("postgresql")
     @pytest.mark.parametrize("after_it", [False, True])
     def test_a_submission_with_a_key_is_stored_once(self, api: Api, after_it: bool) -> None:
-        self.lose_the_answer_of_a_commit(api, after_it=after_it)
+        self.lose_connection_at_commit(api, after_it=after_it)
         answer = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "k"})
         assert answer.status_code == 202
         assert self.count(api, JobRow) == 1
@@ -117,7 +117,7 @@ class TestRequests:
     @pytest.mark.parametrize("after_it", [False, True])
     def test_a_batch_of_rows_is_stored_once(self, api: Api, after_it: bool) -> None:
         assert api.client.put("/v1/streams/clicks", json={"schema": "uid BIGINT"}).status_code == 201
-        self.lose_the_answer_of_a_commit(api, after_it=after_it, table="input_batches")
+        self.lose_connection_at_commit(api, after_it=after_it, table="input_batches")
         answer = api.client.post(
             "/v1/streams/clicks/rows?batch_id=b",
             content=b'{"uid": 1}',
@@ -131,13 +131,13 @@ class TestRequests:
     @pytest.mark.one_database("postgresql")
     @pytest.mark.parametrize("after_it", [False, True])
     def test_a_declaration_is_stored_once(self, api: Api, after_it: bool) -> None:
-        self.lose_the_answer_of_a_commit(api, after_it=after_it, table="input_streams")
+        self.lose_connection_at_commit(api, after_it=after_it, table="input_streams")
         answer = api.client.put("/v1/streams/clicks", json={"schema": "uid BIGINT"})
         assert answer.status_code == (200 if after_it else 201)
 
     @pytest.mark.one_database("postgresql")
     def test_a_submission_without_a_key_is_not_repeated(self, api: Api) -> None:
-        self.lose_the_answer_of_a_commit(api, after_it=True)
+        self.lose_connection_at_commit(api, after_it=True)
         answer = api.submit()
         assert answer.status_code == 503
         assert "not known" in answer.json()["detail"]
@@ -146,7 +146,7 @@ class TestRequests:
     @pytest.mark.one_database("postgresql")
     def test_the_creation_of_an_api_key_is_never_repeated(self, api: Api) -> None:
         """There would be two keys, and the caller would know only one."""
-        self.lose_the_answer_of_a_commit(api, after_it=True, table="api_keys")
+        self.lose_connection_at_commit(api, after_it=True, table="api_keys")
         answer = api.client.post("/v1/keys?batch_id=b", json={"name": "nightly"}, headers={"Idempotency-Key": "k"})
         assert answer.status_code == 503
         assert "not known" in answer.json()["detail"]
