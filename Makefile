@@ -1,4 +1,4 @@
-# Run README.md's test command first: it makes the environment.
+# Run README.md's test command first: it creates the environment.
 PYTHON ?= .venv/bin/python
 
 .PHONY: lint quick full coverage
@@ -8,17 +8,17 @@ lint:
 	$(PYTHON) -m mypy
 	$(PYTHON) -m tests.lint
 
-# The tests that need neither Spark nor a server.
+# Tests without Spark and servers.
 quick:
 	$(PYTHON) -m pytest -n 2 -m quick tests/service tests/workers tests/sql tests/golden tests/architecture --ignore tests/service/api --ignore tests/service/cli
 
-# The slow tier, with faults and requests as often as README.md's tables state.
+# The slow tests, with the full number of faults and requests of README.md's tables.
 full: export EVENKEEL_TEST_FULL = 1
 full:
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not property"
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m property --hypothesis-profile=random
 
-# Measures which branches the tests of all tiers take, also in the processes that they start.
+# Branch coverage of all tests, including the processes that they start.
 coverage:
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow --cov --cov-append

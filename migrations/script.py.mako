@@ -17,5 +17,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes this revision back."""
+    """Reverts this revision."""
     ${downgrades if downgrades else "pass"}

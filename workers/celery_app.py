@@ -28,7 +28,7 @@ sys.setrecursionlimit(5_000)
 _settings = Settings()
 configure_logging(_settings.log)
 _dispatcher = Dispatcher(_settings)
-_worker = Worker(_settings, ring=lambda job_id, queue: bool(_dispatcher.ring([job_id], queue)))
+_worker = Worker(_settings, announce=lambda job_id, queue: bool(_dispatcher.announce([job_id], queue)))
 _consumption = Consumption()
 _worker.listen = _consumption.listen
 

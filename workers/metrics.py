@@ -19,8 +19,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from service.contract.enums import JobStatus
 from service.monitoring import metrics as declared
 from service.monitoring.metrics import DeclaredMetric
+from service.store.attempts import Claim
 from service.store.jobs import RUN
-from service.store.leases import Claim
 
 _log = structlog.get_logger(__name__)
 

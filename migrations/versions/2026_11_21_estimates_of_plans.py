@@ -1,4 +1,4 @@
-"""What plans were estimated to move, what they did, and more of what they are. Only adds: code of 0002 works on."""
+"""Estimates of plans compared with their runs, and details of plans. Compatible with code of revision 0002."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes it back."""
+    """Reverts this revision."""
     op.execute("DELETE FROM compatible_revisions WHERE revision = '0002'")
     op.drop_column("plans", "details")
     op.drop_column("plans", "estimates")

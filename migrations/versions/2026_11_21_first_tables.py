@@ -1,4 +1,4 @@
-"""First tables: jobs with what hangs on them, workers, leaders."""
+"""First tables: jobs and the tables that refer to them, workers, leaders."""
 
 from __future__ import annotations
 
@@ -143,17 +143,16 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes this revision back."""
-    op.drop_table("stage_metrics")
-    op.drop_table("plans")
-
-    op.drop_table("outbox")
-
-    op.drop_table("job_events")
-
-    op.drop_table("idempotency_keys")
-    op.drop_table("attempts")
-    op.drop_table("workers")
-    op.drop_table("leaders")
-
+    """Reverts this revision."""
+    for table in (
+        "stage_metrics",
+        "plans",
+        "outbox",
+        "job_events",
+        "idempotency_keys",
+        "attempts",
+        "workers",
+        "leaders",
+    ):
+        op.drop_table(table)
     op.drop_table("jobs")

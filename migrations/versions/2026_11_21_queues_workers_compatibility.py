@@ -1,4 +1,4 @@
-"""Queues, what workers say of themselves, which older code a schema serves, which installation it is. Only adds."""
+"""Queues, reports of workers, compatible revisions, the id of the installation. Compatible with older code."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes it back."""
+    """Reverts this revision."""
     for name in reversed(_WORKER_COLUMNS):
         op.drop_column("workers", name)
     op.drop_index(op.f("ix_jobs_status_submitted_at"), table_name="jobs")

@@ -1,4 +1,4 @@
-"""Streams of rows that clients post, and their batches. Only adds: code of the revisions before works on."""
+"""Input streams and their batches. Compatible with code of revision 0004."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes it back. The files of posted rows stay where they are."""
+    """Reverts this revision. The files of posted rows stay."""
     op.execute("DELETE FROM compatible_revisions WHERE revision = '0004'")
     op.drop_table("input_batches")
     op.drop_table("input_streams")

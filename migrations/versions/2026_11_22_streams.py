@@ -1,4 +1,4 @@
-"""Streaming jobs: their mode, how they rest, and how far they have come. Only adds: code of 0003 works on."""
+"""Streaming jobs: mode, stop requests, next runs, and their state. Compatible with code of revision 0003."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes it back."""
+    """Reverts this revision."""
     op.execute("DELETE FROM compatible_revisions WHERE revision = '0003'")
     op.drop_table("stream_batches")
     op.drop_table("streams")

@@ -1,5 +1,4 @@
-"""API keys, and an index for limits of tenants. Only adds: code of the revision before works on, and authenticates
-nobody."""
+"""API keys, and an index for limits of tenants. Compatible with code of revision 0005, which authenticates nobody."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes it back, and with it every key."""
+    """Reverts this revision, and deletes every key."""
     op.execute("DELETE FROM compatible_revisions WHERE revision = '0005'")
     op.drop_index(op.f("ix_jobs_tenant_status"), table_name="jobs")
     op.drop_table("api_keys")

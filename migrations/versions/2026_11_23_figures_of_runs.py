@@ -1,5 +1,4 @@
-"""What Spark's operators did, and what choices were estimated to save. Only adds: code of the revision before works
-on."""
+"""Figures of Spark's operators, and estimated savings. Compatible with code of revision 0006."""
 
 from __future__ import annotations
 
@@ -21,6 +20,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes it back, and with it these figures."""
+    """Reverts this revision, and deletes these figures."""
     op.execute("DELETE FROM compatible_revisions WHERE revision = '0006'")
     op.drop_column("plans", "figures")

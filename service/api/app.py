@@ -21,7 +21,7 @@ from service.api.problems import EVERYWHERE, add_problem_handlers, problems
 from service.api.representations import HeadAsGet
 from service.api.request_bodies import BodyCheck
 from service.api.request_context import RequestContext, RequestsInProgress
-from service.broker.dispatch import Dispatcher, Doorbell
+from service.broker.dispatch import Dispatcher, JobAnnouncer
 from service.config.settings import Settings
 from service.contract.errors import MissingScopeError, UnauthenticatedError
 from service.jobs.explain_job import delete_abandoned_explanations
@@ -91,7 +91,7 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
     database = given or Database(settings.database_url, settings=settings.database)
     require_current(database)
     delete_abandoned_explanations(database)
-    doorbell = Doorbell(database, Dispatcher(settings))
+    announcer = JobAnnouncer(database, Dispatcher(settings))
     watcher = JobWatcher(database, settings.api.poll_interval_seconds)
     watcher.start()
     cancelled = CancelledJobs(database)
@@ -100,7 +100,7 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
     gauges = metrics.ServiceGauges(database, settings)
     app.state.metrics.registry.register(gauges)
     app.state.services = Services(
-        settings, database, doorbell, watcher, JobReader(database, settings), KeyRing(database), submissions
+        settings, database, announcer, watcher, JobReader(database, settings), KeyRing(database), submissions
     )
     try:
         yield
@@ -111,7 +111,7 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
         submissions.close()
         await cancelled.stop()
         await watcher.stop()
-        await asyncio.to_thread(doorbell.close)
+        await asyncio.to_thread(announcer.close)
         if given is None:
             database.close()
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Path, Query, Request
 
 from service.api.authentication import SharedCalls
-from service.broker.dispatch import Doorbell
+from service.broker.dispatch import JobAnnouncer
 from service.config.settings import Settings
 from service.jobs.read_jobs import JobReader, JobWatcher
 from service.jobs.readiness import Readiness
@@ -23,7 +23,7 @@ class Services:
 
     settings: Settings
     database: Database
-    doorbell: Doorbell
+    announcer: JobAnnouncer
     watcher: JobWatcher
     reader: JobReader
     key_ring: KeyRing

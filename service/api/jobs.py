@@ -40,6 +40,8 @@ from service.contract.options import MERGE_PATCH, SettingsPatch
 from service.jobs import lifecycle, stream_progress
 from service.jobs.read_jobs import MAX_PAGE_SIZE, JobKey, JobPage, wait_for_job
 from service.jobs.read_jobs import list_jobs as list_page
+from service.jobs.resume_job import ResumeFrom, change_settings
+from service.jobs.resume_job import resume_job as resume
 from service.jobs.submit_job import Submission
 from service.jobs.submit_job import submit_job as submit
 from service.jobs.views import Job
@@ -116,7 +118,7 @@ async def submit_job(
     """Checks the job against the files of its tables, stores it and queues it. A worker runs it when one is free."""
     submission = Submission(tenant, body, _unquoted(idempotency_key or ""), request_id_of(request.scope))
     accepted = await services.submissions.run(
-        submit, services.database, services.doorbell, services.settings, submission
+        submit, services.database, services.announcer, services.settings, submission
     )
     headers = {"Location": f"/v1/jobs/{accepted.job.id}"}
     if accepted.replayed:
@@ -225,8 +227,8 @@ streaming_router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], route_cl
 class Resumption(Frozen):
     """From where a job resumes, and which settings change."""
 
-    begin: lifecycle.ResumeFrom = Field(
-        default=lifecycle.ResumeFrom.CHECKPOINT,
+    begin: ResumeFrom = Field(
+        default=ResumeFrom.CHECKPOINT,
         alias="from",
         description="`checkpoint`: after the last mini-batch. `scratch`: without state; reads all input that still "
         "exists and writes a new result.",
@@ -281,9 +283,9 @@ async def resume_job(
 ) -> Response:
     """Queues a STOPPED job again. It resumes after its last mini-batch, or starts from scratch without state."""
     job = await services.submissions.run(
-        lifecycle.resume_job,
+        resume,
         services.database,
-        services.doorbell,
+        services.announcer,
         services.settings,
         tenant,
         job_id,
@@ -312,9 +314,7 @@ async def change_job_settings(
     """Applies a merge patch to the settings of a STOPPED job, for its next run; `application/json` is accepted too.
     Settings that the layout of the state depends on can change only when the job resumes from scratch.
     """
-    job = await services.submissions.run(
-        lifecycle.change_settings, services.database, services.settings, tenant, job_id, body
-    )
+    job = await services.submissions.run(change_settings, services.database, services.settings, tenant, job_id, body)
     return job_response(job)
 
 

@@ -29,6 +29,8 @@ from service.store.workers import JobGauges, read_gauges
 
 router = APIRouter(tags=["operations"])
 
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
+
 _log = structlog.get_logger(__name__)
 
 
@@ -62,7 +64,7 @@ class HttpMetrics:
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Counts one answered request."""
         # Clients can send any method name; without this, each would add a permanent series.
-        known = method if method in {"GET", "POST", "DELETE"} else "other"
+        known = method if method in _METHODS else "other"
         self._requests.labels(known, route, str(status)).observe(seconds)
 
 

@@ -91,7 +91,7 @@ async def explain_job(body: JobBody, request: Request, services: ServicesDep, te
     return await explain(
         services.database,
         services.watcher,
-        services.doorbell,
+        services.announcer,
         services.settings,
         services.submissions,
         submission,
@@ -113,7 +113,7 @@ async def profile_keys(
     return await profile(
         services.database,
         services.watcher,
-        services.doorbell,
+        services.announcer,
         services.settings,
         services.submissions,
         body,

@@ -43,7 +43,7 @@ from service.backup.manifest import (
 )
 from service.results.directories import remove_job_directory
 from service.store import installation
-from service.store.maintenance import start_streams_over
+from service.store.maintenance import reset_streams
 from service.store.migrate import current_revision, is_known, upgrade
 from service.store.publication import published_paths
 from service.store.session import Database
@@ -199,7 +199,7 @@ def require_replaceable(database: Database, silence_ms: int, *, replace: bool) -
     a worker's last heartbeat is less than `silence_ms` ago, and, unless `replace`, if there are jobs.
     """
     with database.read() as session:
-        found = installation.occupant(session)
+        found = installation.contents_of(session)
         _require_ours(found, alone=database.engine.dialect.name == "sqlite")
         if installation.has_workers(session, database.now(session) - silence_ms):
             raise BackupError("workers are using this database", "Stop the API and all workers first, then restore.")
@@ -213,7 +213,7 @@ def require_replaceable(database: Database, silence_ms: int, *, replace: bool) -
     return installation_id
 
 
-def _require_ours(found: installation.Occupant, *, alone: bool) -> None:
+def _require_ours(found: installation.DatabaseContents, *, alone: bool) -> None:
     """Raises BackupError if the restore would lose tables of others; --force does not override this.
 
     `alone`: the whole database is replaced, including tables of others.
@@ -322,9 +322,9 @@ def _finish(database: Database, manifest: Manifest, installation_id: str | None)
         )
     upgrade(database)
     with database.write() as session:
-        installation.forget_processes(session)
-        start_streams_over(session, database.now(session))
-        installation.become(session, installation_id)
+        installation.remove_processes(session)
+        reset_streams(session, database.now(session))
+        installation.set_id(session, installation_id)
 
 
 def _copy_results(directory: Path, manifest: Manifest, results: Path) -> None:

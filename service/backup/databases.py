@@ -25,6 +25,16 @@ from service.backup.manifest import BackupError
 from service.store.installation import TABLES
 
 _PATIENCE_SECONDS = 10
+DUMP, RESTORE = "pg_dump", "pg_restore"
+_SECRET = ("password", "sslpassword")
+_VERSION = re.compile(r"\(PostgreSQL\) (\d+)\S*")
+_COPY = re.compile(rb"COPY .+ FROM stdin;")
+_END_OF_ROWS = b"\\."
+_PSQL_COMMAND = b"\\"
+_UNSUPPORTED_SETTING = b"SET transaction_timeout"
+"""Written by pg_restore 17 and newer. Older servers do not support it, and no restored row depends on it."""
+_COMMON_OPTIONS = ("--no-password", "--no-owner", "--no-privileges")
+_UNCHANGED = "No partial changes were made."
 
 
 def database_file(engine: Engine) -> Path:
@@ -53,21 +63,6 @@ def as_one_file(copy: Path) -> None:
     """Makes a copy independent of a WAL file, which databases in use have."""
     with closing(sqlite3.connect(copy)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
-
-
-DUMP, RESTORE = "pg_dump", "pg_restore"
-
-_SECRET = ("password", "sslpassword")
-_VERSION = re.compile(r"\(PostgreSQL\) (\d+)\S*")
-_COPY = re.compile(rb"COPY .+ FROM stdin;")
-_END_OF_ROWS = b"\\."
-_PSQL_COMMAND = b"\\"
-_UNSUPPORTED_SETTING = b"SET transaction_timeout"
-"""Written by pg_restore 17 and newer. Older servers do not support it, and no restored row depends on it."""
-_COMMON_OPTIONS = ("--no-password", "--no-owner", "--no-privileges")
-
-
-_UNCHANGED = "No partial changes were made."
 
 
 class PostgresTool:

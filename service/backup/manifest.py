@@ -19,6 +19,15 @@ from pydantic import Field, ValidationError, field_validator
 
 from service.contract.model import Frozen
 
+MANIFEST = "manifest.json"
+SUMS = "SHA256SUMS"
+DATABASE_FILES = {"sqlite": "database.sqlite", "postgresql": "database.dump"}
+RESULTS = "results"
+FORMAT = 1
+_CHUNK_BYTES = 1 << 20
+_SUM_LINE = re.compile(r"([0-9a-f]{64})  (.+)\n")
+_RESULT_FILE = re.compile(r"results/[0-9a-f-]{36}/attempt-\d+(-\d+)?/[^/\n\0]+\.parquet")
+
 
 class BackupError(Exception):
     """A precondition is not met. The message says which, `advice` what to do. Nothing was changed."""
@@ -30,17 +39,6 @@ class BackupError(Exception):
 
 class DamagedBackupError(BackupError):
     """The backup has changed since it was made, or was never completed."""
-
-
-MANIFEST = "manifest.json"
-SUMS = "SHA256SUMS"
-DATABASE_FILES = {"sqlite": "database.sqlite", "postgresql": "database.dump"}
-RESULTS = "results"
-FORMAT = 1
-
-_CHUNK_BYTES = 1 << 20
-_SUM_LINE = re.compile(r"([0-9a-f]{64})  (.+)\n")
-_RESULT_FILE = re.compile(r"results/[0-9a-f-]{36}/attempt-\d+(-\d+)?/[^/\n\0]+\.parquet")
 
 
 class Manifest(Frozen):

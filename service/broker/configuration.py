@@ -1,6 +1,6 @@
-"""The doorbell's wiring: what the API, which rings, and the workers, which listen, must agree on.
+"""The Celery settings that the API, which announces jobs, and the workers share, and a check of the broker.
 
-The database is the truth. A message holds a job id alone and may be lost or come twice without harm.
+Jobs are in the database. A message contains only a job id, and may be lost or arrive twice.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _QUEUE = "evenkeel"
 
 
 def queue_name(queue: str) -> str:
-    """What the broker calls a `Queue`. Short jobs keep the one name that there was before."""
+    """Returns the broker's name of a `Queue`. That of short jobs is the name of version 1, which had one queue."""
     return _QUEUE if queue == Queue.SHORT else f"{_QUEUE}.{queue}"
 
 
 def celery_config(settings: Settings) -> dict[str, Any]:
-    """The Celery settings that both sides share. Makes the embedded broker's folders, readable by their owner alone."""
+    """Returns the shared Celery settings. Creates the embedded broker's folders, readable only by their owner."""
     transports.register()
     return {
-        # A host that means nothing keeps kombu from warning that there is none.
+        # kombu warns if the URL has no host. This one is not used.
         "broker_url": "filesystem://localhost/" if is_embedded(settings) else settings.broker_url,
         "broker_transport": "service.broker.transports:FolderTransport" if is_embedded(settings) else None,
         "broker_transport_options": _transport_options(settings),
@@ -48,12 +48,12 @@ def celery_config(settings: Settings) -> dict[str, Any]:
 
 
 def is_embedded(settings: Settings) -> bool:
-    """Whether messages travel through folders instead of a server."""
+    """Returns whether messages are sent through folders instead of a server."""
     return settings.broker.url is None
 
 
 def broker_fault(settings: Settings) -> BrokerFault | None:
-    """What keeps messages from being sent; None while nothing does. Takes a few seconds where Redis is silent."""
+    """Returns why messages cannot be sent; None if they can. Takes a few seconds if Redis does not answer."""
     if is_embedded(settings):
         folder = _messages(settings)
         if os.access(folder, os.W_OK | os.X_OK):
@@ -72,15 +72,15 @@ def broker_fault(settings: Settings) -> BrokerFault | None:
         return fault_of(error, address, is_tls=is_tls(settings.broker_url))
     if is_replica:
         return BrokerFault(
-            f"The Redis at {address} is a replica, which takes no messages.",
+            f"The Redis at {address} is a replica, which accepts no messages.",
             "Set EVENKEEL_BROKER_URL to its primary.",
         )
     return None
 
 
 def _is_replica(client: redis.Redis) -> bool:
-    """Whether it says that it is one. A user without dangerous commands may not ask, and may send messages all the
-    same: that is no fault."""
+    """Returns whether Redis reports that it is a replica; False for a user that may not run INFO, which can still send
+    messages."""
     try:
         return client.info("replication").get("role") == "slave"
     except redis.exceptions.NoPermissionError:
@@ -110,7 +110,7 @@ def _transport_options(settings: Settings) -> dict[str, Any]:
     if not is_embedded(settings):
         return {
             "global_keyprefix": settings.broker.key_prefix,
-            # Without these, a caller would hang for as long as Redis is away, or frozen.
+            # Without these, a client would wait as long as Redis is unavailable or hangs.
             "socket_connect_timeout": settings.broker.timeout_seconds,
             "socket_timeout": settings.broker.timeout_seconds,
             "socket_keepalive": True,

@@ -1,17 +1,13 @@
-"""What is behind an error.
+"""The transports of messages: folders of the embedded broker, and Redis, with TLS; and the meaning of their errors.
 
-What an error of a connection to Redis means, in words, and what to do about it. No secret is in either.
+Both transports drop messages that announce no job: everybody who reaches Redis can write there, and some malformed
+messages would end a Celery worker, and the next worker after it.
 
-Connections to Redis over TLS: each checks the server's certificate and its name, and nothing turns that off.
+kombu's own transport over folders writes a message or a binding into a file that other processes already read. A
+process that reads half of it ends with a JSONDecodeError. `FolderChannel` writes another file and renames it.
 
-Whether a message is one of ours. Celery ends a worker over some that are not, and the next worker, and the next.
-
-The embedded broker's transport: kombu's folders, with messages that appear whole or not at all.
-
-kombu writes a message or a binding into the file that others already look for. Whoever looks in between reads half of
-it, or nothing, and a worker ends with a JSONDecodeError. Here both are written beside it and renamed into place.
-
-kombu's transport over Redis, which drops messages that are not ours: whoever reaches Redis can write there.
+Each connection over TLS checks the server's certificate and host name; no setting turns that off. No error text
+contains a secret.
 """
 
 from __future__ import annotations
@@ -39,17 +35,16 @@ from kombu.utils.json import dumps, loads
 
 from service.config.settings import BrokerSettings
 
+RUN_JOB = "run_job"
+"""Name of the workers' task. Its only argument is the job id."""
 
-def causes_of(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, what it was raised for, and so on, to the first of them."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+_MAX_BYTES = 64 << 10
 
+_log = structlog.get_logger(__name__)
 
 _OTHER_NAME = frozenset({62, 64})
 _UNKNOWN_CA = frozenset({2, 18, 19, 20, 21})
-"""X509_V_ERR_… of OpenSSL, which `ssl` passes on as they are."""
+"""X509_V_ERR_… of OpenSSL, as `ssl` reports them."""
 
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"})
 _OF_CLIENTS = frozenset(
@@ -58,21 +53,28 @@ _OF_CLIENTS = frozenset(
 )
 _PORTS = "rediss:// is for a port with TLS, redis:// for one without."
 _CLOSED = f"{_PORTS} If it asks its clients for certificates, set EVENKEEL_BROKER_TLS_CERTIFICATE_FILE."
-"""For a server that closes the connection amid TLS: why it does so, it says too late now and then."""
+"""For a server that closes the connection during the TLS handshake, sometimes before it sends the reason."""
 
-_OWN_CERTIFICATE = "Set EVENKEEL_BROKER_TLS_CERTIFICATE_FILE to one of a CA that it trusts."
+_OWN_CERTIFICATE = "Set EVENKEEL_BROKER_TLS_CERTIFICATE_FILE to a certificate of a CA that Redis trusts."
+
+
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error, its cause or context, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 @dataclass(frozen=True)
 class BrokerFault:
-    """What keeps messages from being sent, and what to do, each in one sentence without any secret."""
+    """Why messages cannot be sent, and what to do, each in one sentence without any secret."""
 
     detail: str
     advice: str
 
 
 def fault_of(error: Exception, address: str, *, is_tls: bool) -> BrokerFault:
-    """What came of talking to the Redis at `address` ("host:port", or a path), over TLS or not."""
+    """Returns the fault of an error of a connection to the Redis at `address` ("host:port", or a path)."""
     match error:
         case redis.AuthenticationError() | redis.exceptions.NoPermissionError():
             return BrokerFault(
@@ -80,11 +82,11 @@ def fault_of(error: Exception, address: str, *, is_tls: bool) -> BrokerFault:
                 "Correct user and password in EVENKEEL_BROKER_URL, or EVENKEEL_BROKER_PASSWORD.",
             )
         case redis.BusyLoadingError():
-            return BrokerFault(f"The Redis at {address} is still loading its data.", "Wait until it has.")
+            return BrokerFault(f"The Redis at {address} is still loading its data.", "Wait until it is ready.")
         case redis.TimeoutError() | TimeoutError():
             return BrokerFault(
                 f"Redis does not answer at {address}: no answer in time.",
-                "See whether the server hangs or a firewall swallows packets; EVENKEEL_BROKER_TIMEOUT_SECONDS bounds "
+                "Check whether the server hangs or a firewall drops packets; EVENKEEL_BROKER_TIMEOUT_SECONDS limits "
                 f"the wait. {_PORTS if is_tls else ''}".rstrip(),
             )
         case redis.ConnectionError():
@@ -97,10 +99,11 @@ def fault_of(error: Exception, address: str, *, is_tls: bool) -> BrokerFault:
                     )
         case redis.ResponseError():
             return BrokerFault(
-                f"The Redis at {address} refuses to work: {error}.", "Correct its configuration or EVENKEEL_BROKER_URL."
+                f"The Redis at {address} refuses the connection: {error}.",
+                "Correct its configuration or EVENKEEL_BROKER_URL.",
             )
     return BrokerFault(
-        f"What listens at {address} does not speak as Redis does.",
+        f"The server at {address} is no Redis.",
         f"Correct host and port in EVENKEEL_BROKER_URL; {_CLOSED if is_tls else _PORTS}",
     )
 
@@ -111,49 +114,49 @@ def _fault_of_tls(error: ssl.SSLError, address: str) -> BrokerFault:
     reason = error.reason or type(error).__name__
     alert = reason.partition("_ALERT_")[2]
     if reason in _NO_TLS:
-        return BrokerFault(f"What listens at {address} does not speak TLS.", f"Correct EVENKEEL_BROKER_URL: {_PORTS}")
+        return BrokerFault(f"The server at {address} does not use TLS.", f"Correct EVENKEEL_BROKER_URL: {_PORTS}")
     if alert == "CERTIFICATE_REQUIRED":
-        return BrokerFault(f"The Redis at {address} asks for a certificate of its clients.", _OWN_CERTIFICATE)
+        return BrokerFault(f"The Redis at {address} requires a certificate of its clients.", _OWN_CERTIFICATE)
     if alert in _OF_CLIENTS:
         words = alert.lower().replace("_", " ")
         return BrokerFault(f"The Redis at {address} refuses our certificate: {words}.", _OWN_CERTIFICATE)
     words = reason.lower().replace("_", " ")
-    return BrokerFault(f"TLS with what listens at {address} fails: {words}.", f"See its log. {_CLOSED}")
+    return BrokerFault(f"TLS with the server at {address} fails: {words}.", f"See its log. {_CLOSED}")
 
 
 def _fault_of_certificate(error: ssl.SSLCertVerificationError, address: str) -> BrokerFault:
-    whose = f"The certificate of the Redis at {address}"
+    subject = f"The certificate of the Redis at {address}"
     match error.verify_code:
         case code if code in _UNKNOWN_CA:
             return BrokerFault(
-                f"{whose} is of no CA that is trusted here.",
-                "Set EVENKEEL_BROKER_TLS_CA_FILE to the certificate of its CA; if it is that already, somebody else "
+                f"{subject} is not from a trusted CA.",
+                "Set EVENKEEL_BROKER_TLS_CA_FILE to the certificate of its CA; if it already is, another server "
                 "answers there.",
             )
         case code if code in _OTHER_NAME:
             return BrokerFault(
-                f"{whose} is for another host name.",
-                "Write a name that the certificate has in EVENKEEL_BROKER_URL, or have one made for this; if it has "
-                "this, somebody else answers there.",
+                f"{subject} is for another host name.",
+                "Use a name of the certificate in EVENKEEL_BROKER_URL, or create a certificate for this name; if the "
+                "right server has one, another server answers there.",
             )
         case 10:  # X509_V_ERR_CERT_HAS_EXPIRED
-            return BrokerFault(f"{whose} has expired.", "Give the server a new one.")
+            return BrokerFault(f"{subject} has expired.", "Renew it on the server.")
         case 9:  # X509_V_ERR_CERT_NOT_YET_VALID
-            return BrokerFault(f"{whose} is not valid yet.", "See whether the clocks of both machines are right.")
-    return BrokerFault(f"{whose} is not valid: {error.verify_message}.", "Give the server another one.")
+            return BrokerFault(f"{subject} is not valid yet.", "Check the clocks of both machines.")
+    return BrokerFault(f"{subject} is not valid: {error.verify_message}.", "Replace it on the server.")
 
 
 def _reason(error: BaseException) -> str | None:
-    """Why nothing could be reached; None where something took the connection and then closed it, or talked nonsense."""
+    """Returns why no server could be reached; None if one accepted the connection and closed it, or sent nonsense."""
     if isinstance(error, OSError) and not isinstance(error, ConnectionResetError | BrokenPipeError):
-        # Name resolution has errors of its own, with texts of their own.
+        # Errors of name resolution have numbers and texts of their own.
         return None if error.errno is None else error.strerror or os.strerror(error.errno)
     return None
 
 
 class VerifiedConnection(redis.SSLConnection):
-    """Trusts the CA file alone where there is one, which redis-py would add to those of the system; and checks whatever
-    kombu was told of checking, which takes any certificate by default."""
+    """Trusts only the CA file if one is set, while redis-py would add it to the system's CAs. Always checks the
+    certificate, while kombu accepts any by default."""
 
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
         context = _context(self.ca_certs, self.certfile, self.keyfile)
@@ -161,12 +164,12 @@ class VerifiedConnection(redis.SSLConnection):
 
 
 def is_tls(url: str) -> bool:
-    """Whether a broker's URL asks for TLS."""
+    """Returns whether a broker's URL uses TLS."""
     return url.startswith("rediss://")
 
 
 def tls_options(settings: BrokerSettings) -> dict[str, Any]:
-    """What kombu and redis-py are told of TLS, for a URL that asks for it."""
+    """Returns the TLS options of kombu and redis-py."""
     return {
         "ssl_cert_reqs": ssl.CERT_REQUIRED,
         "ssl_check_hostname": True,
@@ -177,29 +180,30 @@ def tls_options(settings: BrokerSettings) -> dict[str, Any]:
 
 
 def fault_of_files(settings: BrokerSettings) -> str | None:
-    """What is wrong with the files that the settings name, in a sentence with the variable; None where they do."""
+    """Returns what is wrong with the files of the settings, in a sentence with the variable; None if they can be
+    used."""
     options = tls_options(settings)
     ca, certificate, key = (options[name] for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"))
     try:
         _context(ca)
     except OSError as error:
-        return f"EVENKEEL_BROKER_TLS_CA_FILE is no file of certificates: {_words(error)}."
+        return f"EVENKEEL_BROKER_TLS_CA_FILE is not a file of certificates: {_words(error)}."
     try:
         _context(None, certificate, key)
     except OSError as error:
-        beside = " with that of EVENKEEL_BROKER_TLS_KEY_FILE" if key else ""
+        with_key = " with EVENKEEL_BROKER_TLS_KEY_FILE" if key else ""
         return (
-            f"EVENKEEL_BROKER_TLS_CERTIFICATE_FILE{beside} is no certificate with its key, without a passphrase: "
+            f"EVENKEEL_BROKER_TLS_CERTIFICATE_FILE{with_key} is no certificate with its key, without a passphrase: "
             f"{_words(error)}."
         )
     return None
 
 
 def _context(ca: str | None, certificate: str | None = None, key: str | None = None) -> ssl.SSLContext:
-    """Read anew for each connection, so that files may be replaced while the service runs."""
+    """Reads the files for each connection, so that they can be replaced while the service runs."""
     context = ssl.create_default_context(cafile=ca)
     if certificate is not None:
-        # Without a passphrase to try, OpenSSL would ask for that of a locked key at the terminal.
+        # Without a passphrase, OpenSSL would prompt for that of an encrypted key at the terminal.
         context.load_cert_chain(certificate, key, password="")
     return context
 
@@ -210,21 +214,13 @@ def _absolute(path: Path | None) -> str | None:
 
 def _words(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
-        return error.reason.replace("_", " ").lower() if error.reason else "not to be read as PEM"
+        return error.reason.replace("_", " ").lower() if error.reason else "cannot be read as PEM"
     return error.strerror or type(error).__name__
 
 
-RUN_JOB = "run_job"
-"""Name of the task that workers register; its one argument is the job id."""
-
-_MAX_BYTES = 64 << 10
-
-_log = structlog.get_logger(__name__)
-
-
 def is_ours(message: Any) -> bool:
-    """Whether a message as a transport has it, out of its JSON, announces a job. Further arguments of a next version,
-    and headers that it adds, are no fault. One that is not ours is logged, for the caller to drop."""
+    """Returns whether a decoded message announces a job, and logs one that does not, which the caller drops. A newer
+    version may add arguments and headers."""
     try:
         fault = _fault(message)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
@@ -239,24 +235,24 @@ def _fault(message: Any) -> str | None:
         return "its content is not JSON"
     headers, properties = message["headers"], message["properties"]
     if headers["task"] != RUN_JOB:
-        return "it names a task that does not exist here"
+        return "its task does not exist"
     if any(headers.get(name) is not None for name in ("eta", "expires", "group")) or not isinstance(headers["id"], str):
-        return "its headers are none that Evenkeel writes"
+        return "Evenkeel writes no such headers"
     if not isinstance(properties["delivery_tag"], str) or not isinstance(properties["delivery_info"], dict):
-        return "its properties are none that Evenkeel writes"
+        return "Evenkeel writes no such properties"
     if len(message["body"]) > _MAX_BYTES:
         return "it is too large"
     arguments, keywords, _ = json.loads(base64.b64decode(message["body"], validate=True))
     if not isinstance(arguments, list) or not isinstance(keywords, dict) or not isinstance(arguments[0], str):
-        return "it holds no job id"
+        return "it contains no job id"
     return None
 
 
 class FolderChannel(filesystem.Channel):  # type: ignore[misc]
-    """A channel over two folders: `data_folder_in` and `data_folder_out` are the same one here."""
+    """A channel over a folder: `data_folder_in` and `data_folder_out` are the same."""
 
     def _put(self, queue: str, payload: dict[str, Any], **_: Any) -> None:
-        # Names sort by time; the clock is the machine's, as all who share a folder are on it.
+        # Names sort by time, by the clock of the machine that all processes share.
         name = f"{time.monotonic_ns():020d}_{uuid.uuid4()}.{queue}.msg"
         try:
             _replace(Path(self.data_folder_out) / name, payload)
@@ -270,7 +266,7 @@ class FolderChannel(filesystem.Channel):  # type: ignore[misc]
                 continue
             taken = folder / f".{name}.taken"
             try:
-                # One of those who look succeeds. It may die before the job is claimed: the sweeper rings again.
+                # Only one process succeeds. If it ends before it claims the job, the sweeper announces that again.
                 (folder / name).rename(taken)
             except FileNotFoundError:
                 continue
@@ -279,14 +275,14 @@ class FolderChannel(filesystem.Channel):  # type: ignore[misc]
             try:
                 return loads(content.decode())
             except ValueError as error:
-                _log.error("message_dropped", reason=f"it is no JSON ({type(error).__name__})", file=name)
+                _log.error("message_dropped", reason=f"it is not JSON ({type(error).__name__})", file=name)
         raise Empty
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
         binding = filesystem.exchange_queue_t(routing_key or "", pattern or "", queue or "")
         file: Path = self._exchange_file(exchange)
         if binding in self.get_table(exchange):
-            return  # a process that stands still with the lock in its hands then holds up nobody but newcomers
+            return  # without the lock, so that a stopped process that has it blocks only new bindings
         try:
             with (self.control_folder / "bindings.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -308,14 +304,14 @@ class FolderTransport(filesystem.Transport):  # type: ignore[misc]
 
 
 def _replace(file: Path, content: Any) -> None:
-    """Writes `content` as JSON so that `file` is either as it was or complete."""
-    beside = file.with_name(f".{file.name}.{uuid.uuid4()}.part")
-    beside.write_text(dumps(content), encoding="utf-8")
-    beside.replace(file)
+    """Replaces `file` by `content` as JSON, at once."""
+    temporary = file.with_name(f".{file.name}.{uuid.uuid4()}.part")
+    temporary.write_text(dumps(content), encoding="utf-8")
+    temporary.replace(file)
 
 
 class RedisChannel(kombu_redis.Channel):  # type: ignore[misc]
-    """A channel that drops what is no JSON."""
+    """A channel that drops what is not JSON."""
 
     connection_class_ssl = VerifiedConnection
 
@@ -323,8 +319,8 @@ class RedisChannel(kombu_redis.Channel):  # type: ignore[misc]
         try:
             return super()._brpop_read(**options)
         except ValueError as error:
-            # Taken from Redis, and no message to anybody.
-            _log.error("message_dropped", reason=f"it is no JSON ({type(error).__name__})")
+            # The message is removed from Redis.
+            _log.error("message_dropped", reason=f"it is not JSON ({type(error).__name__})")
             return True
 
 
@@ -339,6 +335,6 @@ class RedisTransport(kombu_redis.Transport):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Makes it what these URLs mean in this process: of a socket's URL, kombu takes the transport's name alone."""
+    """Registers RedisTransport for these schemes, also for a socket's, of whose URL kombu uses only the scheme."""
     name = f"{__name__}:{RedisTransport.__name__}"
     TRANSPORT_ALIASES.update(redis=name, rediss=name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.client.terminal import CliError, ExitCode, told_plainly
+from service.client.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
     from service.backup.manifest import Manifest
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 Directory = Annotated[Path, typer.Argument(help="A new or empty directory.", show_default=False)]
 
 
-@told_plainly
+@prints_errors
 def backup(directory: Directory) -> None:
     """Copy the database and its results, with checksums. The service may run during the backup."""
     from service.backup.backup import make_backup
-    from service.cli.maintenance import opened_database
-    from service.cli.startup import read_settings
+    from service.cli.database import opened_database
+    from service.cli.preparation import read_settings
     from service.client.terminal import amount
 
     settings = read_settings()
@@ -32,7 +32,7 @@ def backup(directory: Directory) -> None:
     typer.echo(f"Copied {description(manifest)} to {directory}.")
     removed = manifest.results_missing - manifest.results_lost
     if removed:
-        typer.echo(f"{removed:,} results were removed before they could be copied.")
+        typer.echo(f"Results that were removed before they could be copied: {removed:,}.")
     streams = manifest.rows.get("streams", 0)
     if streams:
         typer.echo(
@@ -41,7 +41,7 @@ def backup(directory: Directory) -> None:
         )
     if manifest.results_lost:
         raise CliError(
-            f"{manifest.results_lost:,} results of jobs are missing in {settings.results_dir}",
+            f"{amount(manifest.results_lost, 'result')} of jobs not found in {settings.results_dir}",
             "Check that this is the results directory of the service. The backup is complete except for them.",
             code=ExitCode.FAILED,
         )
@@ -75,11 +75,11 @@ Check = Annotated[bool, typer.Option("--check", help="Only check that the backup
 Force = Annotated[bool, typer.Option("--force", help="Replace a database that contains jobs.")]
 
 
-@told_plainly
+@prints_errors
 def restore(directory: BackupDirectory, check: Check = False, force: Force = False) -> None:
     """Restore database and results. Stop the API and all workers first. A damaged backup changes nothing."""
     from service.backup.backup import check_backup
-    from service.cli.startup import read_settings
+    from service.cli.preparation import read_settings
 
     settings = read_settings()
     if check:
@@ -91,8 +91,8 @@ def restore(directory: BackupDirectory, check: Check = False, force: Force = Fal
 
 def _restore(settings: Settings, directory: Path, *, force: bool) -> None:
     from service.backup.backup import restore_backup
-    from service.cli.maintenance import opened_database
-    from service.cli.startup import locked, prepare_directories
+    from service.cli.database import opened_database
+    from service.cli.preparation import locked, prepare_directories
     from service.jobs.readiness import worker_silence_ms
 
     prepare_directories(settings)

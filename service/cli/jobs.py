@@ -20,15 +20,16 @@ from service.cli.options import (
     Tables,
     Url,
     Wait,
+    open_session,
 )
-from service.client.terminal import told_plainly
+from service.client.terminal import prints_errors
 
 if TYPE_CHECKING:
-    from service.client.responses import Document, Worker
-    from service.client.session import Session
+    from service.client.responses import Document, Worker, WorkerList
+    from service.client.session import Output, Session
 
 
-@told_plainly
+@prints_errors
 def submit(
     file: JobFile = None,
     sql: Sql = None,
@@ -53,21 +54,20 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job, given as FILE or as SQL with tables, and print its id."""
-    from service.client.display import tell_end
-    from service.client.job_input import Given, read_job
+    from service.client.display import show_end
+    from service.client.job_input import CommandLine, read_job
     from service.client.operations import new_idempotency_key
     from service.client.responses import Job
-    from service.client.responses import read as understood
-    from service.client.session import opened
+    from service.client.responses import read as validated
     from service.client.terminal import CliError, ExitCode
     from service.client.waiting import wait as wait_for
 
-    job_input = read_job(Given(file, sql, settings or (), name, table or (), schema or (), read or ()))
+    job_input = read_job(CommandLine(file, sql, settings or (), name, table or (), schema or (), read or ()))
     key = idempotency_key or new_idempotency_key()
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         output = session.output
         try:
-            document, was_there = session.service.submit(job_input.spec, source=job_input.source, idempotency_key=key)
+            document, is_replayed = session.service.submit(job_input.spec, source=job_input.source, idempotency_key=key)
         except KeyboardInterrupt:
             raise CliError(
                 "interrupted; the job may have been accepted",
@@ -79,8 +79,8 @@ def submit(
                 raise
             advice = f"{error.advice}\n  To submit it again without a second job, add --idempotency-key {key}"
             raise CliError(error.message, advice.strip(), code=error.code) from None
-        job = understood(Job, document)
-        if was_there:
+        job = validated(Job, document)
+        if is_replayed:
             output.note("A job was submitted with this key before; no second job was created.")
         if not wait:
             if as_json:
@@ -93,10 +93,10 @@ def submit(
             # Print the id now, so that the user has it if the wait is interrupted.
             output.plain(job.id)
         ended = wait_for(session, job.id, cancel_on_interrupt=cancel_on_interrupt)
-        tell_end(session, ended, job_input.source)
+        show_end(session, ended, job_input.source)
 
 
-@told_plainly
+@prints_errors
 def jobs(
     status: Annotated[
         list[str] | None,
@@ -117,14 +117,13 @@ def jobs(
     """List jobs, newest first."""
     from service.client.display import show_jobs
     from service.client.responses import JobPage, read
-    from service.client.session import opened
 
     filters = {
         **({"status": [one.upper() for one in status]} if status else {}),
         **({"name": name} if name else {}),
         **({"queue": queue.lower()} if queue else {}),
     }
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         document = session.service.jobs(filters, limit, cursor)
         if as_json:
             session.output.document(document)
@@ -135,7 +134,7 @@ def jobs(
             session.output.note(f"There are more jobs: use --limit {limit * 5}, or --limit 0 for all.")
 
 
-@told_plainly
+@prints_errors
 def job(
     job_id: JobId,
     wait: Wait = False,
@@ -145,44 +144,35 @@ def job(
     as_json: AsJson = False,
 ) -> None:
     """Show the state of a job, or wait for it to end."""
-    from service.client.display import show_job, tell_end
-    from service.client.responses import Job, read
-    from service.client.session import opened
+    from service.client.display import show_end, show_job
+    from service.client.responses import Job
     from service.client.waiting import wait as wait_for
 
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         if wait:
-            tell_end(session, wait_for(session, job_id, cancel_on_interrupt=cancel_on_interrupt))
-            return
-        document = session.service.job(job_id)
-        if as_json:
-            session.output.document(document)
+            show_end(session, wait_for(session, job_id, cancel_on_interrupt=cancel_on_interrupt))
         else:
-            show_job(session.output, read(Job, document))
+            session.output.show(session.service.job(job_id), Job, show_job)
 
 
-@told_plainly
+@prints_errors
 def cancel(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
     """Cancel a job."""
-    from service.client.session import opened
-
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         _print_status(session, session.service.cancel(job_id))
 
 
-@told_plainly
+@prints_errors
 def stop(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
     """Stop a streaming job after its current mini-batch.
 
     `resume` continues after that mini-batch.
     """
-    from service.client.session import opened
-
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         _print_status(session, session.service.stop(job_id))
 
 
-@told_plainly
+@prints_errors
 def resume(
     job_id: JobId,
     begin: Annotated[
@@ -200,22 +190,19 @@ def resume(
 ) -> None:
     """Resume a stopped streaming job."""
     from service.client.job_input import given_settings
-    from service.client.session import opened
 
     body = {"from": begin, "settings": given_settings(settings or ())}
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         _print_status(session, session.service.resume(job_id, body))
 
 
-@told_plainly
+@prints_errors
 def delete(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
     """Delete a job that has ended, with its result.
 
     Its plan, metrics and events are deleted too.
     """
-    from service.client.session import opened
-
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         session.service.delete(job_id)
         if as_json:
             session.output.document({"deleted": job_id})
@@ -224,66 +211,58 @@ def delete(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: As
 
 
 def _print_status(session: Session, document: Document) -> None:
-    from service.client.responses import Job, read
+    from service.client.responses import Job
 
-    if session.output.as_json:
-        session.output.document(document)
-        return
-    job = read(Job, document)
-    session.output.plain(job.status)
-    if not job.at_rest:
-        session.output.note(f"Wait for it:  evenkeel job {job.id} --wait")
+    def display(output: Output, job: Job) -> None:
+        output.plain(job.status)
+        if not job.is_at_rest:
+            output.note(f"Wait for it:  evenkeel job {job.id} --wait")
+
+    session.output.show(document, Job, display)
 
 
 _STYLES = (("READY", "green"), ("UNAVAILABLE", "red"), ("SILENT", "red"), ("DRAINING", "yellow"), ("STARTING", "cyan"))
 
 
-@told_plainly
+@prints_errors
 def workers(url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
     """List the workers of the service and what each is running."""
-    from service.client.responses import WorkerList, read
-    from service.client.session import opened
+    from service.client.responses import WorkerList
+
+    with open_session(url, key_file, as_json) as session:
+        session.output.show(session.service.workers(), WorkerList, _show_workers)
+
+
+def _show_workers(output: Output, found: WorkerList) -> None:
     from service.client.terminal import size
 
-    with opened(url, key_file, as_json=as_json) as session:
-        output = session.output
-        document = session.service.workers()
-        if as_json:
-            output.document(document)
-            return
-        found = read(WorkerList, document).workers
-        if not found:
-            output.note("No worker has sent a heartbeat within the last hour.")
-            return
-        output.table(
-            ("worker", "status", "queues", "jobs", "slots", "memory"),
-            [
-                (
-                    worker.id,
-                    worker.status,
-                    ",".join(worker.queues),
-                    _jobs(worker),
-                    worker.slots,
-                    None if worker.memory_bytes is None else size(worker.memory_bytes),
-                )
-                for worker in found
-            ],
-            numbers=("jobs", "slots", "memory"),
-            whole=("status",),
-            styles=_STYLES,
+    if not found.workers:
+        output.note("No worker has sent a heartbeat within the last hour.")
+        return
+    rows = [
+        (
+            worker.id,
+            worker.status,
+            ",".join(worker.queues),
+            _jobs(worker),
+            worker.slots,
+            None if worker.memory_bytes is None else size(worker.memory_bytes),
         )
-        for worker in found:
-            if worker.fault:
-                output.say(f"{worker.id}: {worker.fault}", "red")
+        for worker in found.workers
+    ]
+    head = ("worker", "status", "queues", "jobs", "slots", "memory")
+    output.table(head, rows, numbers=("jobs", "slots", "memory"), whole=("status",), styles=_STYLES)
+    for worker in found.workers:
+        if worker.fault:
+            output.say(f"{worker.id}: {worker.fault}", "red")
 
 
-@told_plainly
+@prints_errors
 def whoami(url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
     """Show the address of the service and the identity of your API key."""
     from service.client.responses import Me, read
-    from service.client.session import opened
 
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         document = session.service.me()
         if as_json:
             session.output.document(document)

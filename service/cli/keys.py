@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.options import AsJson, KeyFile
-from service.client.terminal import CliError, ExitCode, told_plainly
+from service.client.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
+    from service.client.operations import Service
+    from service.client.responses import Document
+    from service.client.session import Output
     from service.keys.administration import KeyRequest
+    from service.store.session import Database
 
 app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True, add_completion=False)
 
@@ -24,8 +30,59 @@ Url = Annotated[
 _PAGE = 200
 
 
+class _StoredKeys:
+    """The keys in the database; the same operations as those of `Service`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create_key(self, body: Mapping[str, object]) -> Document:
+        from service.keys.administration import issue_key
+
+        return issue_key(self._database, _request(body), None).model_dump(mode="json")
+
+    def keys(self, tenant: str) -> Document:
+        from service.keys.administration import list_keys as list_page
+
+        found: list[Document] = []
+        cursor = ""
+        while True:
+            page = list_page(self._database, tenant or None, cursor, _PAGE)
+            found += [key.model_dump(mode="json") for key in page.keys]
+            cursor = page.next_cursor
+            if not cursor:
+                return {"keys": found}
+
+    def revoke_key(self, key_id: str) -> Document:
+        from service.contract.errors import KeyNotFoundError
+        from service.keys.administration import revoke_key
+
+        try:
+            return revoke_key(self._database, key_id, even_the_last=True).model_dump(mode="json")
+        except KeyNotFoundError as error:
+            raise CliError(str(error), "`evenkeel keys list` shows all keys.", code=ExitCode.USAGE) from None
+
+
+@contextmanager
+def _opened(url: str | None, key_file: Path | None, as_json: bool) -> Iterator[tuple[Service | _StoredKeys, Output]]:
+    """Opens the service if an option or a variable names one, otherwise the database."""
+    from service.client.session import Output, client_settings, opened
+
+    if url is not None or key_file is not None or "url" in client_settings().model_fields_set:
+        with opened(url, key_file, as_json=as_json) as session:
+            yield session.service, session.output
+        return
+    from service.cli.database import opened_database
+    from service.cli.preparation import read_settings
+    from service.store.migrate import require_current
+
+    with opened_database(read_settings()) as database:
+        require_current(database)
+        yield _StoredKeys(database), Output(as_json=as_json)
+
+
 @app.command("create")
-@told_plainly
+@prints_errors
 def create(
     name: Annotated[str, typer.Argument(help="A label: who uses the key, or what for.")],
     tenant: Annotated[str, typer.Option(help="Tenant whose jobs and streams the key gives access to.")] = "default",
@@ -39,27 +96,17 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a key and print it. It cannot be shown again."""
-    from service.client import display as over_api
-
     given = {"name": name, "tenant": tenant, "scopes": scope or None, "expires_in": expires_in}
-    body = {field: value for field, value in given.items() if value is not None}
-    if over_api.is_over_api(url, key_file):
-        over_api.create_key(url, key_file, body, as_json=as_json)
-        return
-    from service.cli.maintenance import opened_database
-    from service.cli.startup import read_settings
-    from service.keys.administration import issue_key
-    from service.store.migrate import require_current
-
-    request = _request(body)
-    with opened_database(read_settings()) as database:
-        require_current(database)
-        issued = issue_key(database, request, None)
-    typer.echo(issued.model_dump_json() if as_json else issued.key)
+    with _opened(url, key_file, as_json) as (keys, output):
+        document = keys.create_key({field: value for field, value in given.items() if value is not None})
+        if as_json:
+            output.document(document)
+        else:
+            output.plain(str(document["key"]))
 
 
 @app.command("list")
-@told_plainly
+@prints_errors
 def list_keys(
     tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.")] = None,
     url: Url = None,
@@ -67,37 +114,19 @@ def list_keys(
     as_json: AsJson = False,
 ) -> None:
     """List keys, without their secrets, oldest first."""
-    from service.client import display as over_api
-
-    if over_api.is_over_api(url, key_file):
-        over_api.list_all_keys(url, key_file, tenant, as_json=as_json)
-        return
-    from service.cli.maintenance import opened_database
-    from service.cli.startup import read_settings
+    from service.client.display import show_keys
     from service.client.responses import KeyPage, read
-    from service.client.session import Output
-    from service.keys.administration import list_keys as list_page
-    from service.store.migrate import require_current
 
-    found: list[dict[str, object]] = []
-    with opened_database(read_settings()) as database:
-        require_current(database)
-        cursor = ""
-        while True:
-            page = list_page(database, tenant, cursor, _PAGE)
-            found += [key.model_dump(mode="json") for key in page.keys]
-            cursor = page.next_cursor
-            if not cursor:
-                break
-    output = Output(as_json=as_json)
-    if as_json:
-        output.document(found)
-    else:
-        over_api.show_keys(output, read(KeyPage, {"keys": found}).keys)
+    with _opened(url, key_file, as_json) as (keys, output):
+        document = keys.keys(tenant or "")
+        if as_json:
+            output.document(document["keys"])
+        else:
+            show_keys(output, read(KeyPage, document))
 
 
 @app.command("revoke")
-@told_plainly
+@prints_errors
 def revoke(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key, or the key itself.")],
     url: Url = None,
@@ -105,26 +134,13 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key permanently. API processes accept it for a few more seconds."""
-    from service.client import display as over_api
+    from service.client.responses import Key
     from service.keys.verification import read_secret
 
-    shown = read_secret(key_id)
-    if over_api.is_over_api(url, key_file):
-        over_api.revoke_key(url, key_file, shown.id if shown else key_id, as_json=as_json)
-        return
-    from service.cli.maintenance import opened_database
-    from service.cli.startup import read_settings
-    from service.contract.errors import KeyNotFoundError
-    from service.keys.administration import revoke_key
-    from service.store.migrate import require_current
-
-    with opened_database(read_settings()) as database:
-        require_current(database)
-        try:
-            revoked = revoke_key(database, shown.id if shown else key_id, even_the_last=True)
-        except KeyNotFoundError as error:
-            raise CliError(str(error), "`evenkeel keys list` shows all keys.", code=ExitCode.USAGE) from None
-    typer.echo(revoked.model_dump_json() if as_json else f"Revoked {revoked.id} ({revoked.name}).")
+    secret = read_secret(key_id)
+    with _opened(url, key_file, as_json) as (keys, output):
+        document = keys.revoke_key(secret.id if secret else key_id)
+        output.show(document, Key, lambda out, key: out.plain(f"Revoked {key.id} ({key.name})."))
 
 
 def _request(body: Mapping[str, object]) -> KeyRequest:

@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from service.cli.backup import backup, restore
+from service.cli.database import migrate
 from service.cli.doctor import doctor, health
 from service.cli.jobs import cancel, delete, job, jobs, resume, stop, submit, whoami, workers
 from service.cli.keys import app as keys
-from service.cli.maintenance import migrate, openapi, purge
+from service.cli.openapi import openapi
+from service.cli.purge import purge
 from service.cli.reports import explain, metrics, plan, profile, skew
 from service.cli.results import events, result
 from service.cli.start import demo, serve, up, worker

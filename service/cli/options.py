@@ -1,11 +1,18 @@
-"""Options and arguments that several commands share. Imports nothing heavy, so that help is printed at once."""
+"""Options and arguments that several commands share, and the session that they open.
+
+Imports nothing heavy, so that help is printed at once.
+"""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from service.client.session import Session
 
 Url = Annotated[
     str | None,
@@ -18,7 +25,12 @@ Url = Annotated[
 ]
 KeyFile = Annotated[
     Path | None,
-    typer.Option("--key-file", metavar="FILE", help="File with the API key.", show_default="EVENKEEL_API_KEY"),
+    typer.Option(
+        "--key-file",
+        metavar="FILE",
+        help="File with the API key.",
+        show_default="EVENKEEL_API_KEY or EVENKEEL_API_KEY_FILE",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and messages on standard error.")]
 
@@ -77,3 +89,10 @@ ReadOptions = Annotated[
         show_default=False,
     ),
 ]
+
+
+def open_session(url: str | None, key_file: Path | None, as_json: bool) -> AbstractContextManager[Session]:
+    """Opens a session with the service that the options or the environment name. Raises CliError."""
+    from service.client.session import opened
+
+    return opened(url, key_file, as_json=as_json)

@@ -1,10 +1,9 @@
-"""The processes of one installation under one parent: started, restarted when they die, stopped together.
+"""The API and a worker as child processes of `up` and `demo`: started, restarted when they end, stopped together.
 
-Every child runs in a session of its own, so Ctrl-C in a terminal reaches the parent alone, and carries
-`EVENKEEL_PARENT_PID`, so it dies with the parent (`service.config.processes`). What a child leaves in its process group
-(a JVM) is ended with it. Start children from the main thread: the kernel ties their life to the thread.
-
-An API and a worker under one supervisor: what `up` and `demo` run.
+`Supervisor` runs any programs; `Stack` runs these two. Each child runs in a session of its own, so that Ctrl-C in a
+terminal reaches only the parent. It gets `EVENKEEL_PARENT_PID`, so that it ends with the parent
+(`service.config.processes`). When a child ends, the rest of its process group (a JVM) is killed. Start children in the
+main thread: the kernel ends them with the thread that started them.
 """
 
 from __future__ import annotations
@@ -23,23 +22,28 @@ from pathlib import Path
 import httpx
 import psutil
 
-from service.cli.start import worker_command
-from service.cli.startup import address_of, child_environment
+from service.cli.preparation import address_of, child_environment
 from service.client.terminal import CliError, ExitCode
 from service.config.settings import Settings
 from service.contract.problems import Problem
 
+API, WORKER = "api", "worker"
+READY_SECONDS = 180.0
+
 _POLL_SECONDS = 0.05
-_LEFTOVER_SECONDS = 5.0
-_LOG_LIMIT_BYTES = 64 << 20
+_GROUP_SECONDS = 5.0
+_MAX_LOG_BYTES = 64 << 20
 _TAIL_BYTES = 64 << 10
+_PROBE_SECONDS = 0.2
+_STOP_MARGIN_SECONDS = 20.0
+"""Time after the drain in which a worker hands back its jobs and stops Spark."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What to run, where, and the file that takes its output. `pass_fds` stay open in the child.
+    """A command, its directory and environment, and the log file of its output. `pass_fds` stay open in the child.
 
-    One that `may_end` does so with 0 when somebody else asked it to, and is then started again at once.
+    With `may_end`, exit code 0 is not a failure: the program was stopped by someone else and is restarted immediately.
     """
 
     name: str
@@ -53,9 +57,9 @@ class Program:
 
 @dataclass(frozen=True)
 class Exit:
-    """A child that ended without having been asked by its supervisor. `code` is negative for a signal.
+    """A child that ended although its supervisor did not stop it. `code` is negative for a signal.
 
-    `planned` where it may end and did so by itself, in good order.
+    `planned`: its program may end, and it ended with exit code 0.
     """
 
     name: str
@@ -66,7 +70,7 @@ class Exit:
 
     @property
     def how(self) -> str:
-        """`exit code 3` or `SIGKILL`."""
+        """Returns `exit code 3` or `SIGKILL`."""
         if self.code >= 0:
             return f"exit code {self.code}"
         try:
@@ -77,14 +81,14 @@ class Exit:
 
 @dataclass(frozen=True)
 class Backoff:
-    """Seconds before a restart: `first`, then doubled up to `most`; from the start after a run of `steady`."""
+    """Seconds before a restart: `first`, then doubled up to `most`; `first` again after a run of `steady` seconds."""
 
     first: float = 0.5
     most: float = 30.0
     steady: float = 60.0
 
     def after(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row (1 or more)."""
+        """Returns the seconds to wait after `failures` consecutive failures (1 or more)."""
         return float(min(self.most, self.first * 2 ** min(failures - 1, 16)))
 
 
@@ -99,10 +103,7 @@ class _Child:
 
 @dataclass
 class Supervisor:
-    """Runs `programs` until `stop` or `kill`. Not for use from several threads.
-
-    `now` is a monotonic clock in seconds.
-    """
+    """Runs `programs` until `stop` or `kill`. Use it in one thread. `now` is a monotonic clock in seconds."""
 
     programs: Sequence[Program]
     backoff: Backoff = field(default_factory=Backoff)
@@ -112,18 +113,18 @@ class Supervisor:
         self._children = [_Child(program) for program in self.programs]
 
     def start(self) -> None:
-        """Starts every program with a fresh log; the log before it is kept as `*.log.1`.
+        """Starts every program with a new log; the previous log is kept as `*.log.1`.
 
-        Raises OSError when a command cannot be run or a log cannot be written.
+        Raises OSError if a command cannot be run or a log cannot be written.
         """
         for child in self._children:
             child.program.log.parent.mkdir(parents=True, exist_ok=True)
             if child.program.log.exists():
-                child.program.log.replace(_older(child.program.log))
+                child.program.log.replace(_previous(child.program.log))
             self._spawn(child)
 
     def pids(self) -> dict[str, int]:
-        """Process ids of the children that are running, by program."""
+        """Returns the process ids of the running children, by program."""
         return {
             child.program.name: child.process.pid
             for child in self._children
@@ -131,8 +132,9 @@ class Supervisor:
         }
 
     def check(self) -> tuple[Exit, ...]:
-        """Looks after the children once: tells which have ended since, starts those again whose wait is over, and
-        keeps logs from growing without end. To be called a few times a second."""
+        """Restarts ended children whose wait is over, limits the size of logs, and returns the children that have ended
+        since the last call. Call it a few times per second.
+        """
         exits = []
         for child in self._children:
             if child.process is not None and child.process.poll() is not None:
@@ -142,25 +144,27 @@ class Supervisor:
             _limit_log(child.program.log)
         return tuple(exits)
 
-    def stop(self, seconds: float, hurried: Callable[[], bool] = lambda: False) -> None:
-        """Asks every child to end (SIGTERM) and waits up to `seconds`; kills what is left then, or once `hurried`
-        says so. Returns when nothing is left of any child's process group."""
+    def stop(self, seconds: float, kill_now: Callable[[], bool] = lambda: False) -> None:
+        """Sends SIGTERM to every child, waits up to `seconds`, or until `kill_now` returns true, and kills the rest.
+
+        Returns when no process of any child's group is left.
+        """
         running = [child.process for child in self._children if child.process is not None]
         for process in running:
             with suppress(ProcessLookupError):
                 process.terminate()
         deadline = self.now() + seconds
-        while any(process.poll() is None for process in running) and self.now() < deadline and not hurried():
+        while any(process.poll() is None for process in running) and self.now() < deadline and not kill_now():
             time.sleep(_POLL_SECONDS)
-        # A JVM whose worker has gone removes its scratch files before it goes too.
+        # After its worker has ended, a JVM removes its temporary files before it ends too.
         if all(process.poll() is not None for process in running):
-            deadline = self.now() + _LEFTOVER_SECONDS
-            while any(group_members(process.pid) for process in running) and self.now() < deadline and not hurried():
+            deadline = self.now() + _GROUP_SECONDS
+            while any(group_members(process.pid) for process in running) and self.now() < deadline and not kill_now():
                 time.sleep(_POLL_SECONDS)
         self.kill()
 
     def kill(self) -> None:
-        """Kills every child and what is in its process group, at once."""
+        """Kills every child with its process group."""
         for child in self._children:
             if child.process is not None:
                 _kill_group(child.process)
@@ -170,9 +174,9 @@ class Supervisor:
 
     def _spawn(self, child: _Child) -> None:
         program = child.program
-        # Unbuffered append, so that the log can be cut short while the child writes.
+        # Append mode, so that the log can be truncated while the child writes.
         with program.log.open("ab") as log:
-            child.process = subprocess.Popen(  # noqa: S603 - the commands are our own
+            child.process = subprocess.Popen(  # noqa: S603 - the commands are fixed
                 program.command,
                 cwd=program.directory,
                 env=dict(program.environment),
@@ -198,7 +202,7 @@ class Supervisor:
 
 
 def group_members(group: int) -> list[int]:
-    """Process ids in the process group `group` that are more than a zombie."""
+    """Returns the ids of the processes in a process group, except zombies."""
     members = []
     for process in psutil.process_iter():
         with suppress(ProcessLookupError, PermissionError, psutil.Error):
@@ -208,7 +212,7 @@ def group_members(group: int) -> list[int]:
 
 
 def tail(log: Path, lines: int = 25) -> str:
-    """The last lines of a log; empty where there is none."""
+    """Returns the last lines of a log; empty if there is none."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -223,24 +227,19 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _older(log: Path) -> Path:
+def _previous(log: Path) -> Path:
     return log.with_name(f"{log.name}.1")
 
 
 def _limit_log(log: Path) -> None:
     with suppress(FileNotFoundError):
-        if log.stat().st_size > _LOG_LIMIT_BYTES:
-            _older(log).write_bytes(log.read_bytes())
+        if log.stat().st_size > _MAX_LOG_BYTES:
+            _previous(log).write_bytes(log.read_bytes())
             os.truncate(log, 0)
 
 
-API, WORKER = "api", "worker"
-_PROBE_SECONDS = 0.2
-_MARGIN_SECONDS = 20.0  # for handing jobs back and for Spark to close
-
-
 class Stack:
-    """Both processes, the socket they are reached by, and how they are doing. Use it from the main thread."""
+    """An API and a worker under one supervisor. Use it in the main thread."""
 
     def __init__(self, settings: Settings, listener: socket.socket, environment: Mapping[str, str]) -> None:
         self.settings = settings
@@ -248,52 +247,55 @@ class Stack:
         self._supervisor = Supervisor(_programs(settings, listener, environment))
 
     def start(self) -> None:
-        """Starts both. Raises CliError where that is impossible."""
+        """Starts both processes. Raises CliError if one cannot be started."""
         try:
             self._supervisor.start()
         except OSError as error:
             raise CliError(f"cannot start a process: {error}", code=ExitCode.CHILD) from None
 
-    def wait_until_ready(self, seconds: float, tell: Callable[[str], None]) -> None:
-        """Returns once `/readyz` says so; `tell` hears what is being waited for, each time that changes.
+    def wait_until_ready(self, seconds: float, notify: Callable[[str], None]) -> None:
+        """Waits until `/readyz` answers 200. Calls `notify` with the part that is not ready, whenever that changes.
 
-        Raises CliError with the end of the log where a process ends first, and where it takes longer than `seconds`.
+        Raises CliError with the end of the log if a process ends, or after `seconds`.
         """
         deadline = time.monotonic() + seconds
-        told = ""
+        last = ""
         with httpx.Client(base_url=self.address, timeout=2, trust_env=False) as client:
-            while (waiting_for := _missing_part(client)) is not None:
-                if waiting_for != told:
-                    told = waiting_for
-                    tell(waiting_for)
+            while (missing := _missing_part(client)) is not None:
+                if missing != last:
+                    last = missing
+                    notify(missing)
                 for exit_ in self._supervisor.check():
-                    raise self._failed(f"the {exit_.name} ended while starting ({exit_.how})", exit_.name)
+                    raise self._failed(f"the {exit_.name} ended during its start ({exit_.how})", exit_.name)
                 if time.monotonic() > deadline:
-                    raise self._failed(f"still waiting after {seconds:.0f} s: {waiting_for}", WORKER)
+                    raise self._failed(f"not ready after {seconds:.0f} s, waiting for {missing}", WORKER)
                 time.sleep(_PROBE_SECONDS)
 
-    def look_after(self, tell: Callable[[str], None]) -> None:
-        """Restarts what has died; `tell` hears of it. To be called a few times a second."""
+    def restart_ended(self, notify: Callable[[str], None]) -> None:
+        """Restarts processes that have ended, with a message to `notify`. Call it a few times per second."""
         for exit_ in self._supervisor.check():
             if exit_.planned:
-                tell(f"The {exit_.name} was drained and has ended; starting a fresh one.")
+                notify(f"The {exit_.name} was drained and has ended; starting a new one.")
                 continue
             log = self.log_of(exit_.name)
-            tell(f"The {exit_.name} ended ({exit_.how}); starting it again in {exit_.restart_in:g} s. See {log}")
+            notify(f"The {exit_.name} ended ({exit_.how}); restarting it in {exit_.restart_in:g} s. See {log}")
 
-    def log_of(self, name: str) -> str:
-        """Path of a process's log."""
-        return str(self.settings.state_dir / "logs" / f"{name}.log")
+    def log_of(self, name: str) -> Path:
+        """Returns the path of a process's log."""
+        return self.settings.state_dir / "logs" / f"{name}.log"
 
-    def stop(self, hurried: Callable[[], bool]) -> None:
-        """Ends both: the worker may finish its jobs within its drain time. Returns when nothing is left."""
-        self._supervisor.stop(self.settings.worker.drain_seconds + _MARGIN_SECONDS, hurried)
+    def stop(self, kill_now: Callable[[], bool]) -> None:
+        """Stops both processes. The worker may finish its jobs within its drain time, unless `kill_now` returns true.
+
+        Returns when no process is left.
+        """
+        self._supervisor.stop(self.settings.worker.drain_seconds + _STOP_MARGIN_SECONDS, kill_now)
 
     def _failed(self, message: str, name: str) -> CliError:
-        log = self.settings.state_dir / "logs" / f"{name}.log"
+        log = self.log_of(name)
         return CliError(
             message,
-            f"The lines above are the end of {log}. `evenkeel doctor` checks what is needed.",
+            f"The lines above are the end of {log}. `evenkeel doctor` checks the requirements.",
             code=ExitCode.CHILD,
             details=tail(log),
         )
@@ -302,7 +304,7 @@ class Stack:
 def _programs(settings: Settings, listener: socket.socket, environment: Mapping[str, str]) -> tuple[Program, Program]:
     logs = settings.state_dir / "logs"
     child = child_environment(settings, environment)
-    # -P and a directory of our own: `service` and `workers` must not be picked up from where the user happens to be.
+    # With -P, `service` and `workers` are not imported from the user's current directory.
     serve = (sys.executable, "-P", "-m", "service.cli", "serve", "--fd", str(listener.fileno()))
     return (
         Program(API, serve, child, settings.state_dir, logs / "api.log", (listener.fileno(),)),
@@ -310,15 +312,28 @@ def _programs(settings: Settings, listener: socket.socket, environment: Mapping[
     )
 
 
+def worker_command(settings: Settings) -> tuple[str, ...]:
+    """Returns the command of a worker process.
+
+    It has a pool of threads, since all jobs of a worker share one JVM. Gossip and mingle are off, since workers
+    coordinate through the database.
+    """
+    return (
+        *(sys.executable, "-P", "-m", "workers"),
+        *("--pool", "threads", "--concurrency", str(settings.worker.concurrency)),
+        *("--loglevel", settings.log.level, "--without-gossip", "--without-mingle"),
+    )
+
+
 def _missing_part(client: httpx.Client) -> str | None:
-    """What readiness waits for, for people; None once everything is ready."""
+    """Returns the part that is not ready; None if everything is ready."""
     try:
-        answer = client.get("/readyz")
+        response = client.get("/readyz")
     except httpx.TransportError:
-        return "the API to answer"
-    if answer.status_code == httpx.codes.OK:
+        return "the API"
+    if response.status_code == httpx.codes.OK:
         return None
-    problem = Problem.model_validate_json(answer.content)
+    problem = Problem.model_validate_json(response.content)
     if any(issue.code == "worker" for issue in problem.errors):
-        return "the worker to report"
+        return "the worker"
     return "; ".join(issue.detail for issue in problem.errors) or problem.detail

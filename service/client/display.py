@@ -1,35 +1,15 @@
-"""Jobs, for people.
-
-What a run measured, for people; first of all whether it was skewed, and what to change.
-
-Prints a plan report: what each rule did and why, what was weighed, and the plan.
-
-API keys over the API, for `evenkeel keys` with the address of a service.
-"""
+"""Prints jobs, metrics, plans and API keys for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import typer
 
 from service.client.connection import Source, problem_head, problem_lines
-from service.client.responses import (
-    Document,
-    EstimateError,
-    IssuedKey,
-    Job,
-    JobSummary,
-    Key,
-    KeyPage,
-    RunMetrics,
-    RunSavings,
-    read,
-)
-from service.client.session import Output, Session, client_settings, opened
+from service.client.responses import Document, EstimateError, Job, JobSummary, KeyPage, RunMetrics, read
+from service.client.session import Output, Session
 from service.client.terminal import ExitCode, amount, size
 from service.client.waiting import exit_code
 from service.contract.enums import JobStatus
@@ -44,7 +24,7 @@ from service.contract.reports import (
     TableStatistics,
 )
 
-STYLES = (
+_JOB_STYLES = (
     (JobStatus.SUCCEEDED, "green"),
     (JobStatus.RUNNING, "cyan"),
     (JobStatus.PLANNING, "cyan"),
@@ -54,10 +34,15 @@ STYLES = (
     (JobStatus.CANCELLED, "yellow"),
 )
 _WIDE = 110
+"""Columns of a terminal from which lists of jobs have more columns."""
+
+_RULE_STYLES = ((RuleOutcome.FIRED, "green"), (RuleOutcome.SKIPPED, "yellow"))
+_SKEWED_KEYS_SHOWN = 5
+_PLANNED_KEYS_SHOWN = 3
 
 
 def show_jobs(output: Output, jobs: Iterable[JobSummary]) -> None:
-    """A line a job."""
+    """Prints a line for each job."""
     now = datetime.now(UTC)
     wide = output.width >= _WIDE
     head = ["id", "status", "submitted", *(("took", "mode", "queue") if wide else ()), "name"]
@@ -72,13 +57,14 @@ def show_jobs(output: Output, jobs: Iterable[JobSummary]) -> None:
         for job in jobs
     ]
     if rows:
-        output.table(head, rows, numbers=("submitted", "took"), whole=("id", "status"), cut="name", styles=STYLES)
+        numbers, whole = ("submitted", "took"), ("id", "status")
+        output.table(head, rows, numbers=numbers, whole=whole, cut="name", styles=_JOB_STYLES)
     else:
-        output.note("There are no such jobs.")
+        output.note("No jobs match.")
 
 
-def show_job(output: Output, job: Job, source: Source | None = None) -> None:
-    """All that is known of a job, but for what it computed."""
+def show_job(output: Output, job: Job) -> None:
+    """Prints a job's state, settings, error and SQL."""
     now = datetime.now(UTC)
     progress = job.progress
     output.pairs(
@@ -86,16 +72,16 @@ def show_job(output: Output, job: Job, source: Source | None = None) -> None:
             ("id", job.id),
             ("name", job.name),
             ("status", job.status),
-            ("waits for", job.waiting_for),
+            ("waiting for", job.waiting_for),
             ("mode", job.mode),
             ("queue", job.queue),
             ("submitted", _moment(job.submitted_at, now)),
             ("started", _moment(job.started_at, now)),
             ("ended", _moment(job.finished_at, now)),
-            ("runs again", _moment(job.next_run_at, now)),
+            ("next run", _moment(job.next_run_at, now)),
             ("took", took(job, now)),
             ("attempts", job.attempts if job.attempts > 1 else None),
-            ("tasks", f"{progress.tasks_done} of {progress.tasks_total}" if progress and not job.at_rest else None),
+            ("tasks", f"{progress.tasks_done} of {progress.tasks_total}" if progress and not job.is_at_rest else None),
             ("result", _result(job)),
             ("settings", ", ".join(f"{key}={value}" for key, value in _settings(job))),
         )
@@ -103,15 +89,18 @@ def show_job(output: Output, job: Job, source: Source | None = None) -> None:
     if job.error is not None:
         output.say()
         output.say(problem_head(job.error), "red")
-        for line in problem_lines(job.error, source or (Source(job.sql, "sql") if job.sql else None)):
+        for line in problem_lines(job.error, _source(job)):
             output.indented(line)
     if job.sql:
         output.heading("SQL")
         output.indented(job.sql)
 
 
-def tell_end(session: Session, document: Document, source: Source | None = None) -> None:
-    """How a job ended that was waited for: as JSON, or in words beside the matter. Ends the command with its code."""
+def show_end(session: Session, document: Document, source: Source | None = None) -> None:
+    """Reports how a job ended, as JSON or as a message on standard error.
+
+    Raises typer.Exit with the job's exit code unless that is 0.
+    """
     job = read(Job, document)
     code = exit_code(job)
     output = session.output
@@ -121,24 +110,28 @@ def tell_end(session: Session, document: Document, source: Source | None = None)
         spent = took(job, datetime.now(UTC))
         output.note(", ".join(part for part in (job.status, spent and f"took {spent}", _result(job)) if part))
     if job.error is not None:
-        lines = problem_lines(job.error, source or (Source(job.sql, "sql") if job.sql else None))
+        lines = problem_lines(job.error, source or _source(job))
         output.note("\n  ".join((problem_head(job.error), *lines)))
     if not output.as_json and code is ExitCode.OK and job.result is not None:
-        output.note(f"See its rows:  evenkeel result {job.id}\nWas it skewed: evenkeel skew {job.id}")
+        output.note(f"Show its rows:  evenkeel result {job.id}\nCheck for skew: evenkeel skew {job.id}")
     if code is not ExitCode.OK:
         raise typer.Exit(code)
 
 
+def _source(job: Job) -> Source | None:
+    return Source(job.sql, "sql") if job.sql else None
+
+
 def took(job: JobSummary, now: datetime) -> str:
-    """How long a job has been at work, or was."""
-    if job.started_at is None:
+    """Returns how long a job ran, or has been running; empty if unknown."""
+    if job.started_at is None or (job.finished_at is None and job.is_at_rest):
         return ""
-    return lasted((job.finished_at or now) - job.started_at) if job.finished_at or not job.at_rest else ""
+    return duration_text((job.finished_at or now) - job.started_at)
 
 
-def lasted(span: timedelta) -> str:
-    """A span to two digits or so: `0.4 s`, `12 s`, `3 min 5 s`, `2 h 10 min`, `3 d`."""
-    seconds = max(span.total_seconds(), 0)
+def duration_text(duration: timedelta) -> str:
+    """Returns a duration with about two digits: `0.4 s`, `12 s`, `3 min 5 s`, `2 h 10 min`, `3 d`."""
+    seconds = max(duration.total_seconds(), 0)
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -150,7 +143,7 @@ def lasted(span: timedelta) -> str:
 
 
 def ago(at: datetime | None, now: datetime) -> str:
-    """How long ago a moment was."""
+    """Returns how long ago a time was; empty for None."""
     if at is None:
         return ""
     seconds = max((now - at).total_seconds(), 0)
@@ -163,8 +156,8 @@ def ago(at: datetime | None, now: datetime) -> str:
 def _moment(at: datetime | None, now: datetime) -> str:
     if at is None:
         return ""
-    told = f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
-    return f"{told} ({ago(at, now)})" if at <= now else told
+    text = f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
+    return f"{text} ({ago(at, now)})" if at <= now else text
 
 
 def _result(job: JobSummary) -> str:
@@ -172,7 +165,7 @@ def _result(job: JobSummary) -> str:
 
 
 def _settings(job: Job) -> Iterable[tuple[str, object]]:
-    """Those that are not at their defaults."""
+    """Yields the settings that differ from their defaults."""
     from service.contract.options import JobSettings
 
     default = JobSettings().model_dump(mode="json")
@@ -184,14 +177,11 @@ def _settings(job: Job) -> Iterable[tuple[str, object]]:
             yield key, value
 
 
-_SKEWED_KEYS_SHOWN = 5
-
-
-def show_metrics(output: Output, metrics: RunMetrics, saved: RunSavings) -> None:
-    """The stages of a run, its estimates, and its skew."""
-    took = f"planning {_seconds(metrics.planning_ms)}, running {_seconds(metrics.execution_ms)}"
+def show_metrics(output: Output, metrics: RunMetrics) -> None:
+    """Prints the stages, wrong estimates and skew of a run."""
+    times = f"planning {_seconds(metrics.planning_ms)}, running {_seconds(metrics.execution_ms)}"
     rows = "" if metrics.result_rows is None else f"{metrics.result_rows:,}"
-    output.pairs((("took", took), ("result rows", rows)))
+    output.pairs((("took", times), ("result rows", rows)))
     output.heading("Stages")
     output.table(
         ("stage", "tasks", "took", "read", "shuffled", "spilled", "task median", "task max"),
@@ -216,11 +206,12 @@ def show_metrics(output: Output, metrics: RunMetrics, saved: RunSavings) -> None
         for wrong in metrics.estimates.wrong:
             output.say(_wrong(wrong), "yellow")
     output.heading("Skew")
-    show_skew(output, metrics.skew, saved)
+    show_skew(output, metrics)
 
 
-def show_skew(output: Output, skew: SkewReport, saved: RunSavings) -> None:
-    """Is it skewed, what is to be done, by which keys, what did it cost, and what would be saved."""
+def show_skew(output: Output, metrics: RunMetrics) -> None:
+    """Prints whether a run was skewed, the advice, the savings, the hot keys and the skewed stages."""
+    skew = metrics.skew
     verdict = "Skewed" if skew.skewed else "Not skewed"
     if skew.lost_ms:
         verdict += f", {_seconds(skew.lost_ms)} lost"
@@ -228,7 +219,7 @@ def show_skew(output: Output, skew: SkewReport, saved: RunSavings) -> None:
     output.say(skew.advice)
     if skew.setting is not None and skew.value is not None:
         output.say(f"Submit it again with  --set {skew.setting}={skew.value}", "bold")
-    for line in _saved(saved):
+    for line in _savings(metrics):
         output.say(line)
     keys = list(_measured_hot_keys(skew))
     if keys:
@@ -258,7 +249,7 @@ def _wrong(wrong: EstimateError) -> str:
     node = "" if wrong.node is None else f"{number} {wrong.node}"
     rule = "" if wrong.rule is None else f", estimated by {wrong.rule}"
     is_high = wrong.estimated > wrong.measured
-    # Of one operator among several, the measurements only say how many rows were possible.
+    # For one of several operators, the measurements give only the maximum of its rows.
     found = f"at most {wrong.measured:,} possible" if wrong.rule and is_high else f"{wrong.measured:,} measured"
     return (
         f"The estimate was wrong: {wrong.quantity.replace('_', ' ')}{node}{rule}: {wrong.estimated:,} estimated, "
@@ -266,13 +257,14 @@ def _wrong(wrong: EstimateError) -> str:
     )
 
 
-def _saved(saved: RunSavings) -> Iterator[str]:
-    simulated, beside = saved.savings.simulated, saved.comparison
+def _savings(metrics: RunMetrics) -> Iterator[str]:
+    simulated, comparison = metrics.savings.simulated, metrics.comparison
     if simulated is not None and simulated.as_is_ms > simulated.even_ms:
         slots, as_is, even = simulated.slots, _seconds(simulated.as_is_ms), _seconds(simulated.even_ms)
         yield f"On {amount(slots, 'slot')} its stages take {as_is}, and {even} with even tasks."
-    if beside is not None and beside.before_ms is not None and beside.after_ms is not None:
-        yield f"It ran for {_seconds(beside.after_ms)}, {beside.job_id} for {_seconds(beside.before_ms)}."
+    if comparison is not None and comparison.before_ms is not None and comparison.after_ms is not None:
+        before, after = _seconds(comparison.before_ms), _seconds(comparison.after_ms)
+        yield f"It ran for {after}, {comparison.job_id} for {before}."
 
 
 def _measured_hot_keys(skew: SkewReport) -> Iterator[tuple[str, str, str, str, str]]:
@@ -289,14 +281,10 @@ def _seconds(milliseconds: float) -> str:
     return f"{milliseconds / 1000:,.2f} s"
 
 
-_STYLES = ((RuleOutcome.FIRED, "green"), (RuleOutcome.SKIPPED, "yellow"))
-_PLANNED_KEYS_SHOWN = 3
-
-
 def show_plan(output: Output, plan: PlanReport, *, with_sql: bool = False, with_physical: bool = False) -> None:
-    """All of a plan report, but for Spark's own plan and the SQL unless these are wanted."""
+    """Prints a plan report. SQL and Spark's physical plan are printed on request only."""
     if plan.first_run is not None:
-        output.say(f"It ran twice: the first run failed ({plan.first_run.failure}); what follows is of the second.")
+        output.say(f"The first run failed ({plan.first_run.failure}). The following is the plan of the second run.")
     output.say("Tables", "bold")
     output.table(("", " ", "  "), list(_tables(plan.tables)), indent=2)
     hot = list(_estimated_hot_keys(plan.keys))
@@ -309,32 +297,32 @@ def show_plan(output: Output, plan: PlanReport, *, with_sql: bool = False, with_
     output.indented(_text_with_ids(plan))
     if with_sql:
         output.heading("SQL before")
-        output.indented(plan.before.sql or "(not told)")
+        output.indented(plan.before.sql or "(not available)")
         output.heading("SQL after")
-        output.indented(plan.after.sql or "(not told)")
+        output.indented(plan.after.sql or "(not available)")
     if with_physical and plan.physical_plan:
         output.heading("Spark's physical plan")
         output.indented(plan.physical_plan)
 
 
 def show_rules(output: Output, rules: Iterable[RuleTrace]) -> None:
-    """Each rule with the node that it looked at and its reason, then what was weighed."""
+    """Prints each rule's decision, node and reason, then the alternatives that were compared."""
     traces = tuple(rules)
     if _have_ids(traces):
         rows = [(trace.outcome, trace.rule, _number(trace.node_id), trace.reason) for trace in traces]
-        output.table(("", " ", "  ", "   "), rows, whole=("", " ", "  "), styles=_STYLES, indent=2)
+        output.table(("", " ", "  ", "   "), rows, whole=("", " ", "  "), styles=_RULE_STYLES, indent=2)
     else:
         plain = [(trace.outcome, trace.rule, trace.reason) for trace in traces]
-        output.table(("", " ", "  "), plain, whole=("", " "), styles=_STYLES, indent=2)
-    weighed = [line for trace in traces for line in _weighed(trace)]
-    if weighed:
-        output.heading("What was weighed (cost: rows of the slowest task over all phases)")
+        output.table(("", " ", "  "), plain, whole=("", " "), styles=_RULE_STYLES, indent=2)
+    compared = [line for trace in traces for line in _alternatives(trace)]
+    if compared:
+        output.heading("Alternatives (cost: rows of the slowest task, over all phases)")
         numbers = ("cost", "shuffled", "hottest task")
-        output.table(("rule, way", *numbers), weighed, numbers=numbers, whole=("rule, way",), indent=2)
+        output.table(("alternative", *numbers), compared, numbers=numbers, whole=("alternative",), indent=2)
 
 
 def _have_ids(rules: Iterable[RuleTrace]) -> bool:
-    """Whether they are of a version whose rules name nodes by their ids."""
+    """Whether the rules name nodes by id; reports of earlier versions do not."""
     return any(trace.node_id is not None for trace in rules)
 
 
@@ -343,7 +331,7 @@ def _number(node_id: int | None) -> str:
 
 
 def _text_with_ids(plan: PlanReport) -> str:
-    """The plan after the rules as text, each node with its id where the rules name nodes by them."""
+    """Returns the text of the plan after the rules, with the id before each node if the rules name nodes by id."""
     lines = plan.after.text.splitlines()
     if not _have_ids(plan.rules) or len(lines) != len(plan.after.nodes):
         return plan.after.text
@@ -359,13 +347,13 @@ def _text_with_ids(plan: PlanReport) -> str:
     return "\n".join(f"{number:<{width}} {line}" for number, line in zip(numbers, lines, strict=True))
 
 
-def _weighed(trace: RuleTrace) -> Iterator[tuple[str, str, str, str]]:
-    """The rule, and a line for each way below it; the chosen one with an arrow."""
+def _alternatives(trace: RuleTrace) -> Iterator[tuple[str, str, str, str]]:
+    """Yields the rule, and below it a line for each alternative; an arrow marks the chosen one."""
     if trace.alternatives:
         yield trace.rule, "", "", ""
-    for way in trace.alternatives:
-        name = f"{'→' if way.chosen else ' '} {way.name}"
-        yield name, f"{way.cost:,.0f}", f"{way.rows_shuffled:,}", f"{way.rows_on_hottest_task:,}"
+    for each in trace.alternatives:
+        name = f"{'→' if each.chosen else ' '} {each.name}"
+        yield name, f"{each.cost:,.0f}", f"{each.rows_shuffled:,}", f"{each.rows_on_hottest_task:,}"
 
 
 def _tables(tables: Iterable[TableStatistics]) -> Iterator[tuple[str, str, str]]:
@@ -380,50 +368,12 @@ def _estimated_hot_keys(keys: Iterable[KeyStatistics]) -> Iterator[tuple[str, st
             yield ", ".join(key.columns), hot.value, f"{hot.share:.1%}", f"{hot.estimated_rows:,}"
 
 
-def is_over_api(url: str | None, key_file: Path | None) -> bool:
-    """Whether a service was named, in an option or a variable: else keys are those of the database."""
-    if url is not None or key_file is not None:
-        return True
-    return "url" in client_settings().model_fields_set
-
-
-def create_key(url: str | None, key_file: Path | None, body: dict[str, Any], *, as_json: bool) -> None:
-    """Makes a key and prints it."""
-    with opened(url, key_file, as_json=as_json) as session:
-        document = session.service.create_key(body)
-        if as_json:
-            session.output.document(document)
-        else:
-            session.output.plain(read(IssuedKey, document).key)
-
-
-def list_all_keys(url: str | None, key_file: Path | None, tenant: str | None, *, as_json: bool) -> None:
-    """Prints all keys; as JSON a list, as of the database."""
-    with opened(url, key_file, as_json=as_json) as session:
-        document = session.service.keys(tenant or "")
-        if as_json:
-            session.output.document(document["keys"])
-        else:
-            show_keys(session.output, read(KeyPage, document).keys)
-
-
-def revoke_key(url: str | None, key_file: Path | None, key_id: str, *, as_json: bool) -> None:
-    """Ends a key."""
-    with opened(url, key_file, as_json=as_json) as session:
-        document = session.service.revoke_key(key_id)
-        if as_json:
-            session.output.document(document)
-        else:
-            key = read(Key, document)
-            session.output.plain(f"Revoked {key.id} ({key.name}).")
-
-
-def show_keys(output: Output, keys: tuple[Key, ...]) -> None:
-    """A line a key."""
+def show_keys(output: Output, page: KeyPage) -> None:
+    """Prints a line for each API key."""
     rows = []
-    for key in keys:
-        until = "for good" if key.expires_at is None else f"until {key.expires_at:%Y-%m-%d %H:%M}"
-        holds = until if key.live else ("revoked" if key.revoked_at else "expired")
+    for key in page.keys:
+        until = "no expiry" if key.expires_at is None else f"until {key.expires_at:%Y-%m-%d %H:%M}"
+        valid = until if key.live else ("revoked" if key.revoked_at else "expired")
         used = "never" if key.used_at is None else f"{key.used_at:%Y-%m-%d %H:%M}"
-        rows.append((key.id, key.tenant, key.name, " ".join(key.scopes), holds, used))
-    output.table(("id", "tenant", "name", "scopes", "holds", "last used"), rows, whole=("id",))
+        rows.append((key.id, key.tenant, key.name, " ".join(key.scopes), valid, used))
+    output.table(("id", "tenant", "name", "scopes", "valid", "last used"), rows, whole=("id",))

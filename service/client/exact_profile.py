@@ -1,4 +1,4 @@
-"""The frequent values of keys, counted by ordinary jobs over all rows and told as `POST /v1/profiles` tells them."""
+"""Exact statistics of keys: jobs count all rows; the result has the form of a response of `POST /v1/profiles`."""
 
 from __future__ import annotations
 
@@ -13,28 +13,25 @@ from service.client.waiting import exit_code, wait
 
 
 def exact_profile(session: Session, source: Mapping[str, Any], keys: Sequence[Sequence[str]], limit: int) -> Document:
-    """Two jobs a key: its most frequent values, and how many there are in all. Raises CliError where one fails.
+    """Submits two jobs for each key, one for its most frequent values and one for its totals. Raises CliError.
 
-    Nobody else knows of these jobs: however this ends before they have, they are cancelled.
+    If one of them fails or the command is interrupted, all of them are cancelled.
     """
     job_ids: list[str] = []
-    told = []
+    profiles = []
     try:
         for columns in keys:
-            job_ids += (_submit(session, source, columns, sql) for sql in _queries(columns, limit))
+            queries = _values_sql(columns, limit), _totals_sql(columns)
+            job_ids += (_submit(session, source, columns, sql) for sql in queries)
         for columns, values, totals in zip(keys, job_ids[::2], job_ids[1::2], strict=True):
             counted = _rows(session, values)
             (total,) = _rows(session, totals)
-            told.append(_key(columns, counted, total))
+            profiles.append(_profile(columns, counted, total))
     except BaseException:
         _cancel(session, job_ids)
         raise
-    rows = told[0]["rows"] if told else None
-    return {
-        "table": {"rows": rows, "rows_are_exact": True},
-        "keys": told,
-        "job_ids": job_ids,
-    }
+    rows = profiles[0]["rows"] if profiles else None
+    return {"table": {"rows": rows, "rows_are_exact": True}, "keys": profiles, "job_ids": job_ids}
 
 
 def _cancel(session: Session, job_ids: Sequence[str]) -> None:
@@ -42,7 +39,7 @@ def _cancel(session: Session, job_ids: Sequence[str]) -> None:
         try:
             session.service.cancel(job_id)
         except CliError as error:
-            if error.code is not ExitCode.CONFLICT:  # it has ended
+            if error.code is not ExitCode.CONFLICT:  # the job has ended
                 session.output.note(f"The job {job_id} could not be cancelled: {error.message}")
 
 
@@ -56,12 +53,12 @@ def _rows(session: Session, job_id: str) -> tuple[tuple[Any, ...], ...]:
     job = read(Job, wait(session, job_id))
     code = exit_code(job)
     if code is not ExitCode.OK:
-        told = f": {problem_head(job.error)}" if job.error else ""
-        raise CliError(f"the job {job_id} that counts ended {safe_line(job.status)}{told}", code=code)
+        reason = f": {problem_head(job.error)}" if job.error else ""
+        raise CliError(f"the counting job {job_id} ended {safe_line(job.status)}{reason}", code=code)
     return read(ResultPage, session.service.result_page(job_id, 1000)).rows
 
 
-def _key(columns: Sequence[str], counted: Sequence[Sequence[Any]], total: Sequence[Any]) -> Document:
+def _profile(columns: Sequence[str], counted: Sequence[Sequence[Any]], total: Sequence[Any]) -> Document:
     rows, distinct, nulls = (int(value or 0) for value in total)
     return {
         "columns": list(columns),
@@ -80,10 +77,6 @@ def _key(columns: Sequence[str], counted: Sequence[Sequence[Any]], total: Sequen
             for *values, count in counted
         ],
     }
-
-
-def _queries(columns: Sequence[str], limit: int) -> tuple[str, str]:
-    return _values_sql(columns, limit), _totals_sql(columns)
 
 
 def _values_sql(columns: Sequence[str], limit: int) -> str:

@@ -1,10 +1,6 @@
-"""Settings as they are given on the command line, and put together with those of a file.
+"""Builds the job to submit from a file or standard input and the options of the command line.
 
-Tables as they are named on the command line.
-
-Files of jobs: JSON, or YAML as version 1.2 has it, where `on` is a word and 2013-01-31 a text; no name twice.
-
-A job from a file, standard input and options.
+Files are JSON or YAML 1.2, in which `on` and 2013-01-31 are text. A key that occurs twice in an object is an error.
 """
 
 from __future__ import annotations
@@ -19,15 +15,131 @@ from typing import Any
 
 import yaml
 
-from service.client.connection import Source, pointed_out
+from service.client.connection import Source, excerpt
 from service.client.terminal import CliError, ExitCode, safe_line
+
+STDIN = "-"
+_MAX_BYTES = 16 << 20
+_SPEC_EXTENSIONS = (".yaml", ".yml", ".json")
 
 _INTEGER = re.compile(r"-?\d{1,18}")
 _FRACTION = re.compile(r"-?\d+\.\d+")
+_YAML_INTEGER = r"-?(?:0|[1-9][0-9]*)"
+
+_FORMATS = ("parquet", "csv", "json")
+_EXTENSIONS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+}
+_FLAGS = frozenset({"header", "multi_line"})
+"""Read options that are not text: the value of `--read t.null_value=0` is the text 0."""
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """The arguments and options that describe a job."""
+
+    file: str | None = None
+    sql: str | None = None
+    settings: Sequence[str] = ()
+    name: str | None = None
+    tables: Sequence[str] = ()
+    schemas: Sequence[str] = ()
+    read_options: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class JobInput:
+    """The job to submit, and the source of its SQL."""
+
+    spec: dict[str, Any]
+    source: Source
+
+
+def read_job(given: CommandLine) -> JobInput:
+    """Builds the job. Raises CliError for input that cannot be read; the service validates the job."""
+    spec, label = _base(given)
+    if given.sql is not None:
+        spec.pop("query", None)
+        spec["sql"], label = given.sql, "--sql"
+    tables = given_tables(given.tables, given.schemas, given.read_options)
+    if tables:
+        spec["tables"] = {**_mapping(spec, "tables"), **tables}
+    settings = given_settings(given.settings)
+    if settings:
+        spec["settings"] = merged_settings(_mapping(spec, "settings"), settings)
+    if given.name is not None:
+        spec["name"] = given.name
+    if not spec.get("tables"):
+        advice = "Give each one with --table, such as f=parquet:flights/, or in `tables` of FILE."
+        raise CliError("the job has no tables", advice, code=ExitCode.USAGE)
+    sql = spec.get("sql")
+    return JobInput(spec, Source(sql if isinstance(sql, str) else "", label))
+
+
+def _base(given: CommandLine) -> tuple[dict[str, Any], str]:
+    """Returns the job of FILE, which is empty without FILE, and the name of its SQL for the user."""
+    if given.file is None:
+        if given.sql is None:
+            raise CliError("no job is given", "Give FILE, or --sql and --table.", code=ExitCode.USAGE)
+        return {}, "--sql"
+    text = _text(given.file)
+    label = "standard input" if given.file == STDIN else given.file
+    if _is_sql(given.file, text):
+        if given.sql is not None:
+            raise CliError(f"SQL is given twice, in {label} and --sql", "Leave one of them out.", code=ExitCode.USAGE)
+        name = Path(given.file).stem if given.file != STDIN else ""
+        return ({"sql": text, "name": name[:200]} if name.isprintable() and name else {"sql": text}), label
+    parsed = parsed_document(text, label)
+    if not isinstance(parsed, dict):
+        raise CliError(
+            f"{safe_line(label)} does not contain a job",
+            "A job is an object with tables, and sql or query. SQL alone needs --table NAME=FORMAT:PATH.",
+            code=ExitCode.USAGE,
+        )
+    return parsed, f"{label}: sql"
+
+
+def _is_sql(file: str, text: str) -> bool:
+    extension = Path(file).suffix.lower()
+    if extension == ".sql" or extension in _SPEC_EXTENSIONS:
+        return extension == ".sql"
+    first = text.lstrip().partition("\n")[0].lower()
+    return first.startswith(("select", "with ", "with\t", "/*", "--", "(")) or first.rstrip() == "with"
+
+
+def _text(file: str) -> str:
+    try:
+        if file == STDIN:
+            if sys.stdin.isatty():
+                sys.stderr.write("Reading the job from the terminal; press Ctrl-D at the end.\n")
+            read = sys.stdin.buffer.read(_MAX_BYTES + 1)
+        else:
+            with Path(file).open("rb") as opened:
+                read = opened.read(_MAX_BYTES + 1)
+        if len(read) > _MAX_BYTES:
+            raise CliError(f"{safe_line(file)} is larger than {_MAX_BYTES >> 20} MiB", code=ExitCode.USAGE)
+        return read.decode("utf-8-sig")
+    except OSError as error:
+        raise CliError(f"{safe_line(file)}: {error.strerror}", code=ExitCode.USAGE) from None
+    except UnicodeDecodeError:
+        raise CliError(f"{safe_line(file)} is not UTF-8 text", code=ExitCode.USAGE) from None
+
+
+def _mapping(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    found = spec.get(name) or {}
+    if not isinstance(found, dict):
+        raise CliError(f"{name!r} of the job is not an object", code=ExitCode.USAGE)
+    return found
 
 
 def plain_value(text: str) -> Any:
-    """true, false and numbers as such; everything else as text.
+    """Converts true, false and numbers; other values remain text.
 
     >>> [plain_value(text) for text in ("true", "16", "4.5", "2s", "AUTO")]
     [True, 16, 4.5, '2s', 'AUTO']
@@ -40,19 +152,20 @@ def plain_value(text: str) -> Any:
 
 
 def given_settings(pairs: Iterable[str]) -> dict[str, Any]:
-    """The settings of `--set KEY=VALUE`, under the names that were given. Raises CliError."""
+    """Returns the settings of `--set KEY=VALUE`. Raises CliError."""
     found: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
-            raise CliError(f"--set {safe_line(pair)!r} cannot be read", "Write --set KEY=VALUE.", code=ExitCode.USAGE)
+            raise CliError(f"invalid option --set {safe_line(pair)!r}", "Write --set KEY=VALUE.", code=ExitCode.USAGE)
         found[key.strip()] = plain_value(value.strip())
     return found
 
 
 def merged_settings(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`base`, nested or dotted, with `given` before it, whatever each calls a setting. Names that this version does not
-    know are kept for the service to judge.
+    """Returns the settings `base`, nested or with dotted names, overridden by `given`; both may use aliases.
+
+    Unknown names are kept, so that the service reports them.
 
     >>> merged_settings({"skew": {"factor": 2, "threshold": "1MB"}}, {"skew.factor": 8})
     {'skew.threshold': '1MB', 'skew.factor': 8}
@@ -81,24 +194,8 @@ def _canonical_names() -> dict[str, str]:
     return {alias: setting.key for setting in declared_settings() for alias in setting.aliases}
 
 
-_FORMATS = ("parquet", "csv", "json")
-_ENDINGS = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-}
-
-
-_FLAGS = frozenset({"header", "multi_line"})
-"""The options of reading that are no texts: `--read t.null_value=0` is the text 0."""
-
-
 def table_source(text: str) -> dict[str, Any]:
-    """`format:path`, or a path whose ending tells the format; `stream:name` for posted rows. Raises CliError.
+    """Parses `FORMAT:PATH`, a path with the extension of its format, or `stream:NAME`. Raises CliError.
 
     >>> table_source("parquet:flights/")
     {'format': 'parquet', 'path': 'flights/'}
@@ -112,73 +209,70 @@ def table_source(text: str) -> dict[str, Any]:
         return {"format": head, "path": rest}
     if colon and rest and head == "stream":
         return {"format": "stream", "stream": rest}
-    ending = next((known for known in _ENDINGS if text.lower().endswith(known)), None)
-    if ending is None:
+    extension = next((known for known in _EXTENSIONS if text.lower().endswith(known)), None)
+    if extension is None:
         raise CliError(
-            f"{safe_line(text)!r} does not tell its format",
+            f"the format of {safe_line(text)!r} is unknown",
             f"Write FORMAT:PATH; formats are {', '.join(_FORMATS)} and stream.",
             code=ExitCode.USAGE,
         )
-    source: dict[str, Any] = {"format": _ENDINGS[ending], "path": text}
-    return source | {"options": {"delimiter": "\t"}} if ending == ".tsv" else source
+    source: dict[str, Any] = {"format": _EXTENSIONS[extension], "path": text}
+    return source | {"options": {"delimiter": "\t"}} if extension == ".tsv" else source
 
 
 def given_tables(tables: Iterable[str], schemas: Iterable[str], options: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The tables of `--table`, with the columns of `--schema` and the options of `--read`. Raises CliError."""
+    """Returns the tables of `--table` with the columns of `--schema` and the options of `--read`. Raises CliError."""
     found: dict[str, dict[str, Any]] = {}
     for text in tables:
-        name, source = parted(text, "--table", "NAME=FORMAT:PATH")
+        name, source = _name_and_value(text, "--table", "NAME=FORMAT:PATH")
         if name in found:
-            raise CliError(f"--table gives {safe_line(name)!r} twice", code=ExitCode.USAGE)
+            raise CliError(f"--table defines {safe_line(name)!r} twice", code=ExitCode.USAGE)
         found[name] = table_source(source)
     for text in schemas:
-        name, ddl = parted(text, "--schema", "NAME=DDL")
-        _of(found, name, "--schema")["schema"] = ddl
+        name, ddl = _name_and_value(text, "--schema", "NAME=DDL")
+        _table(found, name, "--schema")["schema"] = ddl
     for text in options:
-        place, value = parted(text, "--read", "NAME.OPTION=VALUE")
-        name, dot, option = place.rpartition(".")
+        path, value = _name_and_value(text, "--read", "NAME.OPTION=VALUE")
+        name, dot, option = path.rpartition(".")
         if not dot:
             raise CliError(
-                f"--read {safe_line(text)!r} names no table", "Write NAME.OPTION=VALUE.", code=ExitCode.USAGE
+                f"--read {safe_line(text)!r} does not name a table", "Write NAME.OPTION=VALUE.", code=ExitCode.USAGE
             )
-        _of(found, name, "--read").setdefault("options", {})[option] = plain_value(value) if option in _FLAGS else value
+        read_options = _table(found, name, "--read").setdefault("options", {})
+        read_options[option] = plain_value(value) if option in _FLAGS else value
     return found
 
 
-def parted(text: str, option: str, form: str) -> tuple[str, str]:
-    """What stands before and after the first `=`. Raises CliError where either is missing."""
+def _name_and_value(text: str, option: str, form: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip() or not value:
-        raise CliError(f"{option} {safe_line(text)!r} cannot be read", f"Write {option} {form}.", code=ExitCode.USAGE)
+        raise CliError(f"invalid option {option} {safe_line(text)!r}", f"Write {option} {form}.", code=ExitCode.USAGE)
     return name.strip(), value
 
 
-def _of(tables: dict[str, dict[str, Any]], name: str, option: str) -> dict[str, Any]:
+def _table(tables: dict[str, dict[str, Any]], name: str, option: str) -> dict[str, Any]:
     if name not in tables:
         known = ", ".join(map(safe_line, tables)) or "none"
         raise CliError(
-            f"{option} is about the table {safe_line(name)!r}, which --table does not give",
-            f"It gives {known}.",
+            f"{option} names the table {safe_line(name)!r}, which no --table defines",
+            f"Tables defined with --table: {known}.",
             code=ExitCode.USAGE,
         )
     return tables[name]
 
 
-_YAML_INTEGER = r"-?(?:0|[1-9][0-9]*)"
-
-
 class _Loader(yaml.SafeLoader):
-    """Reads plain words as JSON would, as far as it has them."""
+    """Reads unquoted scalars as YAML 1.2 does in its JSON schema."""
 
-    # Those of the base class are YAML 1.1's: `on`, `yes` and `1:30` would be a truth and a number.
+    # The resolvers of the base class are those of YAML 1.1, in which `on` and `yes` are booleans and `1:30` a number.
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """A mapping whose names differ."""
+        """Builds a mapping. Raises ConstructorError for a duplicate key."""
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"'{key.value}' stands here twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key '{key.value}'", key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
@@ -193,150 +287,41 @@ for _tag, _pattern, _first in (
 
 
 def parsed_document(text: str, label: str) -> Any:
-    """What a text of YAML or JSON says; `label` is what its user knows it as. Raises CliError with the place."""
+    """Parses YAML or JSON. Raises CliError with the line and column; `label` is the name of the text for the user."""
     if text.lstrip().startswith("{"):
         try:
-            return json.loads(text, object_pairs_hook=_without_twins)
-        except _TwinError as error:
-            raise _refusal(text, label, str(error), None, None) from None
+            return json.loads(text, object_pairs_hook=_object)
+        except _DuplicateKeyError as error:
+            raise _syntax_error(text, label, str(error)) from None
         except (ValueError, RecursionError) as error:
             if not isinstance(error, json.JSONDecodeError) or label.lower().endswith(".json"):
                 line, column = getattr(error, "lineno", None), getattr(error, "colno", None)
-                raise _refusal(text, label, getattr(error, "msg", str(error)), line, column) from None
-            # YAML may begin so too.
+                raise _syntax_error(text, label, getattr(error, "msg", str(error)), line, column) from None
+            # It may be YAML in flow style.
     try:
         return _Loader(text).get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
-        raise _refusal(text, label, error.problem or str(error), line, column) from None
+        raise _syntax_error(text, label, error.problem or str(error), line, column) from None
     except (yaml.YAMLError, AttributeError, RecursionError, TypeError, ValueError) as error:
-        # A tag such as `!!timestamp` takes texts that its reader then fails on.
-        raise _refusal(text, label, " ".join(str(error).split()), None, None) from None
+        # Tags such as `!!timestamp` raise these errors for invalid values.
+        raise _syntax_error(text, label, " ".join(str(error).split())) from None
 
 
-class _TwinError(Exception):
+class _DuplicateKeyError(Exception):
     pass
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise _TwinError(f"'{name}' stands in one object twice")
+            raise _DuplicateKeyError(f"duplicate key '{name}'")
         found[name] = value
     return found
 
 
-def _refusal(text: str, label: str, told: str, line: int | None, column: int | None) -> CliError:
-    place = [] if line is None else [f"{safe_line(label)}:{line}:{column}", *pointed_out(text, line, column)]
-    return CliError(f"{safe_line(label)} cannot be read: {safe_line(told)}", "\n  ".join(place), code=ExitCode.USAGE)
-
-
-STDIN = "-"
-_MOST_BYTES = 16 << 20
-_SPECS = (".yaml", ".yml", ".json")
-
-
-@dataclass(frozen=True)
-class Given:
-    """What stands on the command line."""
-
-    file: str | None = None
-    sql: str | None = None
-    settings: Sequence[str] = ()
-    name: str | None = None
-    tables: Sequence[str] = ()
-    schemas: Sequence[str] = ()
-    read_options: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class JobInput:
-    """What to post, and where its SQL came from."""
-
-    spec: dict[str, Any]
-    source: Source
-
-
-def read_job(given: Given) -> JobInput:
-    """The job that is meant. Raises CliError for what cannot be read; whether it is a good one the service says."""
-    spec, label = _base(given)
-    if given.sql is not None:
-        spec.pop("query", None)
-        spec["sql"], label = given.sql, "--sql"
-    tables = given_tables(given.tables, given.schemas, given.read_options)
-    if tables:
-        spec["tables"] = {**_mapping(spec, "tables"), **tables}
-    settings = given_settings(given.settings)
-    if settings:
-        spec["settings"] = merged_settings(_mapping(spec, "settings"), settings)
-    if given.name is not None:
-        spec["name"] = given.name
-    if not spec.get("tables"):
-        raise CliError(
-            "the job has no tables", "Name each: --table f=parquet:flights/, or tables of FILE.", code=ExitCode.USAGE
-        )
-    sql = spec.get("sql")
-    return JobInput(spec, Source(sql if isinstance(sql, str) else "", label))
-
-
-def _base(given: Given) -> tuple[dict[str, Any], str]:
-    if given.file is None:
-        if given.sql is None:
-            raise CliError("there is nothing to submit", "Give FILE, or --sql and --table.", code=ExitCode.USAGE)
-        return {}, "--sql"
-    text = _text(given.file)
-    label = "standard input" if given.file == STDIN else given.file
-    if _is_sql(given, text):
-        if given.sql is not None:
-            raise CliError(f"both {label} and --sql give the SQL", "Leave one out.", code=ExitCode.USAGE)
-        name = Path(given.file).stem if given.file != STDIN else ""
-        return ({"sql": text, "name": name[:200]} if name.isprintable() and name else {"sql": text}), label
-    return _parsed(text, label), f"{label}: sql"
-
-
-def _is_sql(given: Given, text: str) -> bool:
-    ending = Path(given.file or "").suffix.lower()
-    if ending == ".sql" or ending in _SPECS:
-        return ending == ".sql"
-    # Standard input, or a file of another name: a job is an object.
-    first = text.lstrip().partition("\n")[0].lower()
-    return first.startswith(("select", "with ", "with\t", "/*", "--", "(")) or first.rstrip() == "with"
-
-
-def _text(file: str) -> str:
-    try:
-        if file == STDIN:
-            if sys.stdin.isatty():
-                sys.stderr.write("Reading the job from the terminal; Ctrl-D ends it.\n")
-            read = sys.stdin.buffer.read(_MOST_BYTES + 1)
-        else:
-            with Path(file).open("rb") as opened:
-                read = opened.read(_MOST_BYTES + 1)
-        if len(read) > _MOST_BYTES:
-            raise CliError(f"{safe_line(file)} is longer than any job may be", code=ExitCode.USAGE)
-        return read.decode("utf-8-sig")
-    except OSError as error:
-        raise CliError(f"{safe_line(file)}: {error.strerror}", code=ExitCode.USAGE) from None
-    except UnicodeDecodeError:
-        raise CliError(f"{safe_line(file)} is not text in UTF-8", code=ExitCode.USAGE) from None
-
-
-def _parsed(text: str, label: str) -> dict[str, Any]:
-
-    parsed = parsed_document(text, label)
-    if not isinstance(parsed, dict):
-        raise CliError(
-            f"{safe_line(label)} is no job",
-            "A job is an object: tables, sql or query, and more. SQL alone needs --table NAME=FORMAT:PATH.",
-            code=ExitCode.USAGE,
-        )
-    return parsed
-
-
-def _mapping(spec: dict[str, Any], name: str) -> dict[str, Any]:
-    found = spec.get(name) or {}
-    if not isinstance(found, dict):
-        raise CliError(f"{name!r} of the job is no object", code=ExitCode.USAGE)
-    return found
+def _syntax_error(text: str, label: str, reason: str, line: int | None = None, column: int | None = None) -> CliError:
+    place = [] if line is None else [f"{safe_line(label)}:{line}:{column}", *excerpt(text, line, column)]
+    return CliError(f"{safe_line(label)} cannot be read: {safe_line(reason)}", "\n  ".join(place), code=ExitCode.USAGE)

@@ -1,6 +1,7 @@
-"""The operations of the public API, one method each: what is posted, and what comes back, as JSON.
+"""The operations of the public API, one method each, with JSON documents as arguments and results; and downloads.
 
-Results on their way to a file or to standard output, a piece at a time.
+A download is a function that starts it and yields its chunks: `save` writes them to a file and starts again if the
+connection breaks, `write_to_stdout` writes them to standard output.
 """
 
 from __future__ import annotations
@@ -9,38 +10,46 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import httpx
 
-from service.client.connection import Connection, Patience, Source, segment
+from service.client.connection import Connection, RetryBudget, Source, segment
 from service.client.responses import Document, ResultPage, read
-from service.client.session import text_chunks
-from service.client.terminal import CliError, ExitCode, safe_line
+from service.client.terminal import CliError, ExitCode, safe_chunks, safe_line
 
 ARROW = "application/vnd.apache.arrow.stream"
 EVENT_STREAM = "text/event-stream"
 PAGE = 200
 
 _JSON = {"Content-Type": "application/json"}
-_EXPLAIN_SECONDS = 300.0
-"""The longest that a service may be set to wait for a worker that plans."""
+_PLANNING_SECONDS = 300.0
+"""The longest time that a service may be configured to wait for a worker that plans."""
+
+_CHUNK_BYTES = 1 << 20
+_ROWS_PER_PAGE = 10_000
+"""The service's maximum: for each page, it opens the result again."""
+
+_MAX_INTERRUPTIONS = 5
+"""Each one restarts the download from the beginning, so a connection that always breaks must not retry forever."""
+
+Download = Callable[[], Iterator[bytes]]
 
 
 @dataclass(frozen=True)
 class JobState:
-    """A job as it stands; its `tag` asks whether it still does."""
+    """A job with its `ETag`, with which a request asks for changes."""
 
     document: Document
     tag: str
 
 
 class Service:
-    """Talks to one service. Every method raises CliError for what is not the wanted answer."""
+    """The operations of one service. Every method raises CliError for a response that is not a success."""
 
     def __init__(self, connection: Connection, timeout_seconds: float = 60) -> None:
         self.connection = connection
@@ -49,183 +58,175 @@ class Service:
     def submit(
         self, spec: Mapping[str, Any], *, source: Source | None = None, idempotency_key: str = ""
     ) -> tuple[Document, bool]:
-        """Posts a job; with it, whether the same key had made the same job before. However often it is sent, it is one
-        job."""
-        key = idempotency_key or new_idempotency_key()
-        answer = self.connection.ask(
-            "POST",
-            "/v1/jobs",
-            headers={**_JSON, "Idempotency-Key": _quoted(key)},
-            content=encoded(spec),
-            source=source,
-        )
-        return _document(answer), answer.headers.get("idempotency-replayed") == "true"
+        """Submits a job; returns it, and whether an earlier request with the same key created it.
+
+        All retries of the request have the same key, so that they create one job.
+        """
+        headers = {**_JSON, "Idempotency-Key": _quoted(idempotency_key or new_idempotency_key())}
+        response = self.connection.request("POST", "/v1/jobs", headers=headers, content=encoded(spec), source=source)
+        return _document(response), response.headers.get("idempotency-replayed") == "true"
 
     def explain(self, spec: Mapping[str, Any], source: Source | None = None) -> Document:
         """Plans a job without running it."""
-        return _document(
-            self.connection.ask(
-                "POST",
-                "/v1/explain",
-                headers=_JSON,
-                content=encoded(spec),
-                source=source,
-                seconds=self._timeout_seconds + _EXPLAIN_SECONDS,
-            )
-        )
+        return self._post("/v1/explain", spec, source=source, seconds=self._timeout_seconds + _PLANNING_SECONDS)
 
     def profile(self, body: Mapping[str, Any]) -> Document:
-        """How the keys of a table are spread."""
-        seconds = self._timeout_seconds + _EXPLAIN_SECONDS
-        content = encoded(body)
-        return _document(self.connection.ask("POST", "/v1/profiles", headers=_JSON, content=content, seconds=seconds))
+        """Returns statistics of the keys of a table."""
+        return self._post("/v1/profiles", body, seconds=self._timeout_seconds + _PLANNING_SECONDS)
 
     def job(self, job_id: str) -> Document:
-        """A job as it stands."""
-        return self._get(_job(job_id))
+        """Returns the job's current state."""
+        return self._get(_job_path(job_id))
 
-    def job_after(self, job_id: str, known: JobState | None, wait_seconds: int) -> JobState | None:
-        """The job once it is another than `known`; None where it is the same after `wait_seconds`."""
+    def changed_job(self, job_id: str, known: JobState | None, wait_seconds: int) -> JobState | None:
+        """Returns the job as soon as its state differs from `known`; None if it is the same after `wait_seconds`."""
         headers = {"Prefer": f"wait={wait_seconds}"} if known else {}
         if known is not None and known.tag:
             headers["If-None-Match"] = known.tag
-        answer = self.connection.ask("GET", _job(job_id), headers=headers, seconds=self._timeout_seconds + wait_seconds)
-        if answer.status_code == httpx.codes.NOT_MODIFIED:
+        response = self.connection.request(
+            "GET", _job_path(job_id), headers=headers, seconds=self._timeout_seconds + wait_seconds
+        )
+        if response.status_code == httpx.codes.NOT_MODIFIED:
             return None
-        return JobState(_document(answer), answer.headers.get("etag", ""))
+        return JobState(_document(response), response.headers.get("etag", ""))
 
     def jobs(self, filters: Mapping[str, Any], limit: int, cursor: str = "") -> Document:
-        """At most `limit` jobs, newest first, from behind `cursor`; 0 for all."""
-        found: list[Any] = []
-        while True:
-            size = PAGE if limit == 0 else min(PAGE, limit - len(found))
-            page = self._get("/v1/jobs", {**filters, "page_size": size, **({"cursor": cursor} if cursor else {})})
-            found += _list(page, "jobs")
-            cursor = str(page.get("next_cursor") or "")
-            if not cursor or (limit and len(found) >= limit):
-                return {"jobs": found, "next_cursor": cursor}
+        """Returns at most `limit` jobs after `cursor`, newest first; 0 for all."""
+        found, cursor = self._pages("/v1/jobs", "jobs", filters, limit, cursor)
+        return {"jobs": found, "next_cursor": cursor}
 
     def events(self, job_id: str, after: int) -> Document:
-        """A page of what happened behind event `after`."""
-        return self._get(f"{_job(job_id)}/events", headers={"Last-Event-ID": str(after)})
+        """Returns a page of the job's events after event `after`."""
+        return self._get(f"{_job_path(job_id)}/events", headers={"Last-Event-ID": str(after)})
 
-    @contextmanager
-    def event_stream(self, job_id: str, after: int, silent_seconds: float) -> Iterator[httpx.Response]:
-        """Events behind `after` as they happen. Breaks off where not even a sign of life came for `silent_seconds`."""
+    def event_stream(self, job_id: str, after: int, silent_seconds: float) -> AbstractContextManager[httpx.Response]:
+        """Opens a stream of the events after `after`; it breaks off after `silent_seconds` without any data."""
         headers = {"Last-Event-ID": str(after), "Accept": EVENT_STREAM}
-        with self.connection.stream(f"{_job(job_id)}/events", headers=headers, seconds=silent_seconds) as answer:
-            yield answer
+        return self.connection.stream(f"{_job_path(job_id)}/events", headers=headers, seconds=silent_seconds)
 
     def plan(self, job_id: str) -> Document:
-        """How a job was planned."""
-        return self._get(f"{_job(job_id)}/plan")
+        """Returns the job's plan report."""
+        return self._get(f"{_job_path(job_id)}/plan")
 
     def metrics(self, job_id: str, slots: int | None = None) -> Document:
-        """What was measured while a job ran; savings as on so many slots."""
-        return self._get(f"{_job(job_id)}/metrics", None if slots is None else {"slots": slots})
+        """Returns the metrics of the job's run, with savings for `slots`."""
+        return self._get(f"{_job_path(job_id)}/metrics", None if slots is None else {"slots": slots})
 
     def result_page(self, job_id: str, page_size: int, cursor: str = "") -> Document:
-        """Some rows of a result."""
+        """Returns a page of the job's rows."""
         parameters = {"page_size": page_size, **({"cursor": cursor} if cursor else {})}
-        return self._get(f"{_job(job_id)}/result", parameters)
+        return self._get(f"{_job_path(job_id)}/result", parameters)
 
-    @contextmanager
     def result(
         self, job_id: str, media_type: str, parameters: Mapping[str, Any] | None = None
-    ) -> Iterator[httpx.Response]:
-        """The whole result, its body still to come."""
-        with self.connection.stream(
-            f"{_job(job_id)}/result", params=parameters, headers={"Accept": media_type}
-        ) as answer:
-            yield answer
+    ) -> AbstractContextManager[httpx.Response]:
+        """Opens the complete result as a stream."""
+        return self.connection.stream(f"{_job_path(job_id)}/result", params=parameters, headers={"Accept": media_type})
 
     def cancel(self, job_id: str) -> Document:
-        """Cancels a job; asking twice changes nothing."""
-        return _document(self.connection.ask("POST", f"{_job(job_id)}/cancel"))
+        """Cancels a job. A repeated request changes nothing."""
+        return self._post(f"{_job_path(job_id)}/cancel")
 
     def stop(self, job_id: str) -> Document:
-        """Lays a streaming job to rest; asking twice changes nothing."""
-        return _document(self.connection.ask("POST", f"{_job(job_id)}/stop"))
+        """Stops a streaming job. A repeated request changes nothing."""
+        return self._post(f"{_job_path(job_id)}/stop")
 
     def resume(self, job_id: str, body: Mapping[str, Any]) -> Document:
-        """Queues a job that rests. A second time it would be refused, so it is sent once."""
-        content = encoded(body)
-        path = f"{_job(job_id)}/resume"
-        return _document(self.connection.ask("POST", path, headers=_JSON, content=content, repeatable=False))
+        """Resumes a stopped job. It is sent once, since a repeated request would be refused."""
+        return self._post(f"{_job_path(job_id)}/resume", body, repeatable=False)
 
     def delete(self, job_id: str) -> None:
-        """Removes a job with all that is kept of it."""
-        self.connection.ask("DELETE", _job(job_id), repeatable=False)
+        """Deletes a job and everything that is stored about it."""
+        self.connection.request("DELETE", _job_path(job_id), repeatable=False)
 
     def workers(self) -> Document:
-        """All workers."""
+        """Returns all workers."""
         return self._get("/v1/workers")
 
     def me(self) -> Document:
-        """Who asks."""
+        """Returns the caller's tenant and permissions."""
         return self._get("/v1/me")
 
     def create_key(self, body: Mapping[str, Any]) -> Document:
-        """Makes an API key; sent once, as each would be another."""
-        answer = self.connection.ask("POST", "/v1/keys", headers=_JSON, content=encoded(body), repeatable=False)
-        return _document(answer)
+        """Creates an API key. It is sent once, since a repeated request would create another key."""
+        return self._post("/v1/keys", body, repeatable=False)
 
     def keys(self, tenant: str) -> Document:
-        """All API keys, of one tenant or (empty) of all."""
-        found: list[Any] = []
-        cursor = ""
-        while True:
-            page = self._get("/v1/keys", {"tenant": tenant, "cursor": cursor, "page_size": PAGE})
-            found += _list(page, "keys")
-            cursor = str(page.get("next_cursor") or "")
-            if not cursor:
-                return {"keys": found}
+        """Returns all API keys of one tenant, or of all tenants if `tenant` is empty."""
+        return {"keys": self._pages("/v1/keys", "keys", {"tenant": tenant}, 0, "")[0]}
 
     def revoke_key(self, key_id: str) -> Document:
-        """Ends an API key; asking twice changes nothing."""
-        return _document(self.connection.ask("DELETE", f"/v1/keys/{segment(key_id, 'API key')}"))
+        """Revokes an API key. A repeated request changes nothing."""
+        return _document(self.connection.request("DELETE", f"/v1/keys/{segment(key_id, 'API key')}"))
 
     def _get(
         self, path: str, params: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
     ) -> Document:
-        return _document(self.connection.ask("GET", path, params=params, headers=headers))
+        return _document(self.connection.request("GET", path, params=params, headers=headers))
+
+    def _post(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        repeatable: bool = True,
+        source: Source | None = None,
+        seconds: float | None = None,
+    ) -> Document:
+        content, headers = (None, None) if body is None else (encoded(body), _JSON)
+        return _document(
+            self.connection.request(
+                "POST", path, headers=headers, content=content, repeatable=repeatable, source=source, seconds=seconds
+            )
+        )
+
+    def _pages(
+        self, path: str, name: str, parameters: Mapping[str, Any], limit: int, cursor: str
+    ) -> tuple[list[Any], str]:
+        """Returns the items of all pages up to `limit` (0: all), and the cursor of the next page."""
+        found: list[Any] = []
+        while True:
+            size = PAGE if limit == 0 else min(PAGE, limit - len(found))
+            page = self._get(path, {**parameters, "page_size": size, **({"cursor": cursor} if cursor else {})})
+            found += _list(page, name)
+            cursor = str(page.get("next_cursor") or "")
+            if not cursor or (limit and len(found) >= limit):
+                return found, cursor
 
 
 def new_idempotency_key() -> str:
-    """A key that no other submission has."""
+    """Returns a new unique key for a submission."""
     return str(uuid.uuid4())
 
 
 def encoded(body: Mapping[str, Any]) -> bytes:
-    """JSON. Raises CliError for what JSON has not."""
+    """Returns a body as JSON. Raises CliError for values that JSON does not support."""
     try:
         return json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, UnicodeEncodeError, RecursionError) as error:
-        raise CliError(f"this cannot be sent as JSON: {error}", code=ExitCode.USAGE) from None
+        raise CliError(f"the request cannot be written as JSON: {error}", code=ExitCode.USAGE) from None
 
 
 def _quoted(key: str) -> str:
     if not key.isascii() or not key.isprintable():
-        raise CliError(
-            "an idempotency key is of letters, digits and signs of ASCII", "Take another.", code=ExitCode.USAGE
-        )
+        raise CliError("an idempotency key contains only printable ASCII characters", code=ExitCode.USAGE)
     escaped = key.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
-def _job(job_id: str) -> str:
+def _job_path(job_id: str) -> str:
     return f"/v1/jobs/{segment(job_id, 'job')}"
 
 
-def _document(answer: httpx.Response) -> Document:
+def _document(response: httpx.Response) -> Document:
     try:
-        document = answer.json()
+        document = response.json()
     except ValueError:
         document = None
     if not isinstance(document, dict):
         raise CliError(
-            "the service answered something else than a JSON object",
-            "Is that the address of an Evenkeel service (--url, EVENKEEL_URL)?",
+            "the response is not a JSON object",
+            "Check that the address is that of an Evenkeel service (--url, EVENKEEL_URL).",
             code=ExitCode.CRASHED,
         )
     return document
@@ -234,35 +235,25 @@ def _document(answer: httpx.Response) -> Document:
 def _list(page: Document, name: str) -> Sequence[Any]:
     found = page.get(name)
     if not isinstance(found, list):
-        raise CliError(f"the service answered without {name}", code=ExitCode.CRASHED)
+        raise CliError(f"the response has no list {name!r}", code=ExitCode.CRASHED)
     return found
 
 
-_PIECE = 1 << 20
-_ROWS = 10_000
-"""The most that a page may have: each is a request, and the service opens the result anew for it."""
+def download_as(service: Service, job_id: str, media_type: str, parameters: dict[str, str]) -> Download:
+    """Returns a download of the complete result in a media type that the service offers for it."""
 
-_MOST_BREAKS = 5
-"""Each time it begins anew, so that what always breaks off would go on for ever."""
+    def start() -> Iterator[bytes]:
+        with service.result(job_id, media_type, parameters) as response:
+            yield from response.iter_bytes(_CHUNK_BYTES)
 
-
-def chunks_of(
-    service: Service, job_id: str, media_type: str, parameters: dict[str, str]
-) -> Callable[[], Iterator[bytes]]:
-    """Begins a download of the whole result anew each time it is called."""
-
-    def begin() -> Iterator[bytes]:
-        with service.result(job_id, media_type, parameters) as answer:
-            yield from answer.iter_bytes(_PIECE)
-
-    return begin
+    return start
 
 
-def json_chunks(service: Service, job_id: str) -> Callable[[], Iterator[bytes]]:
-    """The same as one JSON document of all rows, read page by page."""
+def download_as_json(service: Service, job_id: str) -> Download:
+    """Returns a download of the complete result as one JSON document; it reads the rows page by page."""
 
-    def begin() -> Iterator[bytes]:
-        document = service.result_page(job_id, _ROWS)
+    def start() -> Iterator[bytes]:
+        document = service.result_page(job_id, _ROWS_PER_PAGE)
         page = read(ResultPage, document)
         head = json.dumps({"columns": document["columns"], "total_rows": page.total_rows}, ensure_ascii=False)
         yield f'{head[:-1]}, "rows": ['.encode()
@@ -274,51 +265,55 @@ def json_chunks(service: Service, job_id: str) -> Callable[[], Iterator[bytes]]:
                 separator = ",\n"
             if not page.next_cursor:
                 break
-            document = service.result_page(job_id, _ROWS, page.next_cursor)
+            document = service.result_page(job_id, _ROWS_PER_PAGE, page.next_cursor)
             page = read(ResultPage, document)
         yield b"]}\n"
 
-    return begin
+    return start
 
 
-def save(service: Service, begin: Callable[[], Iterable[bytes]], file: Path) -> int:
-    """Writes it to `file` and gives its size in bytes. The file is there whole or, where the service breaks off also
-    after some tries, as it was before. Raises CliError."""
-    patience: Patience | None = None
-    breaks = 0
+def save(service: Service, start: Download, file: Path) -> int:
+    """Writes a download to `file` and returns its size in bytes.
+
+    If the download fails, even after retries, `file` is not changed. Raises CliError.
+    """
+    budget: RetryBudget | None = None
+    interruptions = 0
     while True:
         size = 0
         try:
             with _opened(file) as sink:
-                for chunk in begin():
+                for chunk in start():
                     sink.write(chunk)
                     size += len(chunk)
             return size
         except httpx.TransportError as error:
-            breaks += 1
-            if patience is None or size:
-                # What has come tells that the service is there: it is asked for as long as any that has answered.
-                patience = service.connection.patience()
-            may_begin_anew = breaks < _MOST_BREAKS and not (size and _is_no_file(file))
-            pause = patience.pause() if may_begin_anew else None
+            interruptions += 1
+            if budget is None or size:
+                # The service has sent data: start a new budget, as for a service that has responded before.
+                budget = service.connection.retry_budget()
+            may_restart = interruptions < _MAX_INTERRUPTIONS and not (size and _is_special_file(file))
+            pause = budget.next_pause() if may_restart else None
             if pause is None:
                 raise service.connection.unreachable(error) from None
-            service.connection.rest(pause, "The download broke off")
+            service.connection.pause(pause, "The download was interrupted")
         except OSError as error:
-            told = f"{safe_line(error.filename or file)}: {error.strerror}"
-            raise CliError(told, code=ExitCode.MISSING) from None
+            message = f"{safe_line(error.filename or file)}: {error.strerror}"
+            raise CliError(message, code=ExitCode.MISSING) from None
 
 
-def pour(service: Service, begin: Callable[[], Iterable[bytes]], *, as_text: bool) -> None:
-    """Writes it to standard output. Raises CliError where the service breaks off, and for bytes on a terminal."""
-    chunks = begin()
+def write_to_stdout(service: Service, start: Download, *, as_text: bool) -> None:
+    """Writes a download to standard output. Raises CliError if it is interrupted, and for bytes on a terminal."""
+    chunks = start()
     try:
         if sys.stdout.isatty():
             if not as_text:
                 raise CliError(
-                    "that format is not for terminals", "Give -o FILE, or send it on: … | …", code=ExitCode.USAGE
+                    "this format is binary and not written to a terminal",
+                    "Give -o FILE, or redirect the output to a file or a pipe.",
+                    code=ExitCode.USAGE,
                 )
-            for text in text_chunks(chunks):
+            for text in safe_chunks(chunks):
                 sys.stdout.write(text)
         else:
             for chunk in chunks:
@@ -330,9 +325,9 @@ def pour(service: Service, begin: Callable[[], Iterable[bytes]], *, as_text: boo
 
 @contextmanager
 def _opened(file: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of `file` once all is written. Devices and pipes are written to as they are."""
-    if _is_no_file(file):
-        # By the name that it was given: that of a pipe behind a link of the kernel's names nothing.
+    """Opens a temporary file that replaces `file` at the end of the block. Devices and pipes are opened directly."""
+    if _is_special_file(file):
+        # The link is not resolved: /dev/stdout may link to a pipe, whose name cannot be opened.
         with file.expanduser().open("wb") as sink:
             yield sink
         return
@@ -347,7 +342,7 @@ def _opened(file: Path) -> Iterator[IO[bytes]]:
             part.unlink()
 
 
-def _is_no_file(file: Path) -> bool:
-    """Whether it is a device or a pipe, which takes what comes and gives nothing back."""
-    given = file.expanduser()
-    return given.exists() and not given.is_file()
+def _is_special_file(file: Path) -> bool:
+    """Whether it is a device or a pipe: what was written to it cannot be undone."""
+    path = file.expanduser()
+    return path.exists() and not path.is_file()

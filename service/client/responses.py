@@ -1,5 +1,8 @@
-"""What the commands read of the service's answers. Fields that they do not know, of a newer service, are passed over;
-so are states, queues and types of events, which are texts here."""
+"""The fields of the service's responses that the commands use, as models; `read` validates a response.
+
+Unknown fields are ignored, and states, queues and types of events are text, so that responses of newer services are
+accepted. Fields that older services do not send have defaults. Models of `service.contract` are used where they fit.
+"""
 
 from __future__ import annotations
 
@@ -12,40 +15,41 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from service.client.terminal import CliError, ExitCode, safe_line
 from service.contract.enums import JobStatus
 from service.contract.problems import Problem
-from service.contract.reports import HotKey, Progress, Quantiles, SkewReport
+from service.contract.reports import EstimateReport, HotKey, MetricsReport, Progress, SavingsReport, WrongEstimate
 
 M = TypeVar("M", bound=BaseModel)
 
 Document = dict[str, Any]
-"""An answer as it came."""
+"""A response as parsed JSON."""
 
 
 def read(kind: type[M], document: object) -> M:
-    """The answer as `kind`, whatever else it holds. Raises CliError where it is something else."""
+    """Validates a response. Raises CliError if it does not have the form of `kind`."""
     try:
         return kind.model_validate(document, extra="ignore")
     except ValidationError as error:
-        wrong = ", ".join(".".join(map(str, problem["loc"])) for problem in error.errors()[:3])
+        fields = ", ".join(".".join(map(str, problem["loc"])) for problem in error.errors()[:3])
         raise CliError(
-            f"the answer is none that this version of evenkeel understands: {safe_line(wrong) or 'it is no object'}",
-            "Is that the address of an Evenkeel service? `evenkeel --version` and GET /healthz tell the versions.",
+            f"the response does not have the expected form: {safe_line(fields) or 'it is not an object'}",
+            "Check that the address is that of an Evenkeel service, and compare its version (GET /healthz) with "
+            "`evenkeel --version`.",
             code=ExitCode.CRASHED,
         ) from None
 
 
-class _Answer(BaseModel):
+class _Response(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class ResultSize(_Answer):
-    """How large a result is."""
+class ResultSize(_Response):
+    """The size of a result."""
 
     rows: int
     bytes: int = 0
 
 
-class JobSummary(_Answer):
-    """A job as it stands."""
+class JobSummary(_Response):
+    """A job's current state."""
 
     id: str
     name: str = ""
@@ -64,31 +68,31 @@ class JobSummary(_Answer):
     result: ResultSize | None = None
 
     @property
-    def at_rest(self) -> bool:
-        """Whether nothing will change it unless somebody asks, or its next run is due."""
+    def is_at_rest(self) -> bool:
+        """Whether the job changes only after a request, or when its next run is due."""
         return self.finished or self.status == JobStatus.STOPPED
 
 
 class Job(JobSummary):
-    """A job as it stands and as it was posted."""
+    """A job's current state and its spec."""
 
     spec: Mapping[str, Any] = {}
 
     @property
     def sql(self) -> str:
-        """What was posted as SQL, if it was."""
+        """The posted SQL; empty for a structured query."""
         return str(self.spec.get("sql") or "")
 
 
-class JobPage(_Answer):
-    """Some jobs, newest first."""
+class JobPage(_Response):
+    """A page of jobs, newest first."""
 
     jobs: tuple[JobSummary, ...]
     next_cursor: str = ""
 
 
-class Event(_Answer):
-    """One thing that happened to a job."""
+class Event(_Response):
+    """An event of a job."""
 
     id: int
     at: datetime
@@ -96,23 +100,23 @@ class Event(_Answer):
     data: Mapping[str, Any]
 
 
-class EventPage(_Answer):
-    """Some events, oldest first."""
+class EventPage(_Response):
+    """A page of events, oldest first."""
 
     events: tuple[Event, ...]
     last_event_id: int
     complete: bool
 
 
-class Column(_Answer):
+class Column(_Response):
     """A column of a result."""
 
     name: str
     type: Any = ""
 
 
-class ResultPage(_Answer):
-    """Some rows of a result."""
+class ResultPage(_Response):
+    """A page of rows of a result."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -120,45 +124,35 @@ class ResultPage(_Answer):
     next_cursor: str = ""
 
 
-class Me(_Answer):
-    """Who asks."""
+class Me(_Response):
+    """The caller's tenant and permissions."""
 
     tenant: str
     scopes: tuple[str, ...]
     key_id: str | None = None
 
 
-class WorkerJob(_Answer):
-    """A job that a worker is at."""
-
-    id: str
-    name: str = ""
-    status: str = ""
-
-
-class Worker(_Answer):
+class Worker(_Response):
     """A worker process."""
 
     id: str
-    host: str | None = None
-    version: str = ""
     status: str
     queues: tuple[str, ...] = ()
     concurrency: int | None = None
     slots: int | None = None
     memory_bytes: int | None = None
     fault: str | None = None
-    jobs: tuple[WorkerJob, ...] = ()
+    jobs: tuple[Any, ...] = ()
     other_jobs: int = 0
 
 
-class WorkerList(_Answer):
+class WorkerList(_Response):
     """All workers."""
 
     workers: tuple[Worker, ...]
 
 
-class Key(_Answer):
+class Key(_Response):
     """An API key without its secret."""
 
     id: str
@@ -171,94 +165,34 @@ class Key(_Answer):
     used_at: datetime | None = None
 
 
-class KeyPage(_Answer):
-    """Some keys, oldest first."""
+class KeyPage(_Response):
+    """A page of keys, oldest first."""
 
     keys: tuple[Key, ...]
     next_cursor: str = ""
 
 
-class IssuedKey(Key):
-    """A key that was just made."""
+class EstimateError(WrongEstimate):
+    """A wrong estimate; newer services may compare other quantities."""
 
-    key: str
-
-
-class SimulatedSaving(_Answer):
-    """What the stages of a run would take on so many slots: as their tasks were, and had they been even."""
-
-    slots: int
-    as_is_ms: int
-    even_ms: int
+    quantity: str  # type: ignore[assignment]
 
 
-class Savings(_Answer):
-    """What evenly spread work would save."""
+class RunEstimates(EstimateReport):
+    """The estimates of a run and their errors."""
 
-    simulated: SimulatedSaving | None = None
-
-
-class Comparison(_Answer):
-    """A run beside that of another job."""
-
-    job_id: str
-    before_ms: int | None = None
-    after_ms: int | None = None
-
-
-class RunSavings(_Answer):
-    """Parts of the metrics that older services do not tell."""
-
-    savings: Savings = Savings()
-    comparison: Comparison | None = None
-
-
-class StageFigures(_Answer):
-    """What a stage of a run did."""
-
-    stage_id: int
-    tasks: int = 0
-    failed_tasks: int = 0
-    wall_ms: int = 0
-    input_bytes: int = 0
-    shuffle_read_bytes: int = 0
-    shuffle_write_rows: int = 0
-    spilled_bytes: int = 0
-    duration_ms: Quantiles | None = None
-
-
-class EstimateError(_Answer):
-    """An estimate that was wrong by more than ten times."""
-
-    quantity: str
-    node_id: int | None = None
-    node: str | None = None
-    rule: str | None = None
-    estimated: int
-    measured: int
-    factor: float
-
-
-class RunEstimates(_Answer):
-    """How good the estimates of the cost model were."""
-
-    summary: str = ""
     wrong: tuple[EstimateError, ...] = ()
 
 
-class RunMetrics(_Answer):
-    """What was measured of a run."""
+class RunMetrics(MetricsReport):
+    """The metrics of a run; older services do not send savings."""
 
-    planning_ms: int
-    execution_ms: int
-    result_rows: int | None = None
-    stages: tuple[StageFigures, ...]
     estimates: RunEstimates | None = None
-    skew: SkewReport
+    savings: SavingsReport = SavingsReport(simulated=None, estimated=())
 
 
-class ProfiledTable(_Answer):
-    """Size of a table; what is not known is null."""
+class ProfiledTable(_Response):
+    """The size of a table; unknown values are null."""
 
     files: int | None = None
     bytes: int | None = None
@@ -266,8 +200,8 @@ class ProfiledTable(_Answer):
     rows_are_exact: bool = False
 
 
-class ProfiledKey(_Answer):
-    """What is known of one key of a table."""
+class ProfiledKey(_Response):
+    """Statistics of one key of a table."""
 
     columns: tuple[str, ...]
     rows: int
@@ -279,8 +213,8 @@ class ProfiledKey(_Answer):
     advice: str = ""
 
 
-class Profile(_Answer):
-    """How the keys of a table are spread."""
+class Profile(_Response):
+    """Statistics of the keys of a table."""
 
     table: ProfiledTable = ProfiledTable()
     keys: tuple[ProfiledKey, ...]

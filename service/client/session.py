@@ -1,8 +1,7 @@
-"""Where a command writes: what was asked for on standard output, everything else on standard error.
+"""What a command works with: the output, and a session with the service that the options or the environment name.
 
-On a terminal, as wide as that is; elsewhere lines are as long as they need to be, without colours.
-
-What one command works with: the service and the output. Settings and options come together here.
+Results are written to standard output, everything else to standard error. On a terminal, lines are at most as wide as
+the terminal; otherwise they are as long as necessary and have no colours.
 """
 
 from __future__ import annotations
@@ -12,28 +11,33 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
-from service.client.terminal import safe_json, safe_line, safe_text
+from pydantic import ValidationError
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+from service.client.connection import Connection, api_key, checked_url, is_loopback
+from service.client.operations import Service
+from service.client.responses import M, read
+from service.client.terminal import CliError, ExitCode, safe_json, safe_line, safe_text
+from service.config.client import ClientSettings
 
-    from service.client.operations import Service
-    from service.config.client import ClientSettings
-
-_AS_WIDE_AS_NEEDED = 100_000
+_UNLIMITED_WIDTH = 100_000
 _INDENT = "  "
 _GAP = "  "
-_LEAST_ROOM = 8
+_MIN_WIDTH = 8
 
 
 class Output:
-    """Writes what one command has to say. `as_json`: JSON alone on standard output."""
+    """Writes the output of one command. With `as_json`, standard output has JSON only."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
@@ -42,45 +46,48 @@ class Output:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether somebody looks at standard output."""
+        """Whether standard output is a terminal."""
         return self._out.is_terminal
 
     @property
     def width(self) -> int:
-        """Columns that a line on standard output may take."""
+        """Maximum number of columns of a line on standard output."""
         return self._out.width
 
     def document(self, document: object) -> None:
-        """The one JSON document of a command."""
+        """Prints the JSON document of a command."""
         self._write(_json(document, indent=2 if self.is_terminal else None))
 
     def json_line(self, document: object) -> None:
-        """One JSON object of several, on a line, at once."""
+        """Prints one of several JSON objects, on one line."""
         self._write(_json(document, indent=None))
 
+    def show(self, document: object, kind: type[M], display: Callable[[Output, M], None]) -> None:
+        """Prints a response: the JSON with `as_json`, otherwise what `display` prints."""
+        if self.as_json:
+            self.document(document)
+        else:
+            display(self, read(kind, document))
+
     def plain(self, text: str) -> None:
-        """A line as it is, for scripts to take."""
+        """Prints a line without formatting, for scripts."""
         self._write(safe_line(text))
 
     def say(self, text: str = "", style: str = "") -> None:
-        """Lines for people."""
-        from rich.text import Text
-
-        self.show(Text(safe_text(text), style=style))
+        """Prints text for people."""
+        self.print(Text(safe_text(text), style=style))
 
     def heading(self, text: str) -> None:
-        """The start of a part."""
+        """Prints the heading of a section."""
         self.say()
         self.say(text, "bold")
 
     def indented(self, text: str) -> None:
-        """Lines that keep their breaks, however long."""
+        """Prints indented lines, which are not wrapped."""
         self._write("\n".join(f"{_INDENT}{line}".rstrip() for line in safe_text(text).rstrip().split("\n")))
 
     def note(self, text: str) -> None:
-        """Lines beside the matter, on standard error."""
-        from rich.text import Text
-
+        """Prints a message on standard error."""
         self.errors.print(Text(safe_text(text)), soft_wrap=not self.errors.is_terminal)
 
     def table(
@@ -94,16 +101,12 @@ class Output:
         styles: Sequence[tuple[str, str]] = (),
         indent: int = 0,
     ) -> None:
-        """Rows under their heads; where all are blank, without.
+        """Prints a table, without the header if all its names are blank.
 
-        Columns of `numbers` stand to the right, those of `whole` are never broken, and `cut` ends where the line of a
-        terminal does. `styles` are words and how they look where a cell is just that.
+        The columns `numbers` are right-aligned, and the columns `whole` are not wrapped. The cells of the column `cut`
+        are shortened to the width of the terminal. `styles` has pairs of a word and the style of cells with that word.
         """
-        from rich.padding import Padding
-        from rich.table import Table
-        from rich.text import Text
-
-        looks = dict(styles)
+        style_of = dict(styles)
         table = Table(
             box=None,
             pad_edge=False,
@@ -123,22 +126,22 @@ class Output:
         if cut and self.is_terminal:
             _cut(head, lines, head.index(cut), self.width - indent)
         for cells in lines:
-            table.add_row(*(Text(cell, style=looks.get(cell, "")) for cell in cells))
-        self.show(Padding(table, (0, 0, 0, indent)))
+            table.add_row(*(Text(cell, style=style_of.get(cell, "")) for cell in cells))
+        self.print(Padding(table, (0, 0, 0, indent)))
 
     def pairs(self, rows: Iterable[tuple[str, object]]) -> None:
-        """Names with what they stand for; those without anything are left out."""
+        """Prints names with their values, except those without a value."""
         shown = [(name, value) for name, value in rows if value not in (None, "")]
         self.table(("", " "), shown, whole=("",))
 
-    def show(self, what: RenderableType) -> None:
-        """Anything that rich can draw."""
+    def print(self, renderable: RenderableType) -> None:
+        """Prints an object of `rich`."""
         if self.is_terminal:
-            self._out.print(what)
+            self._out.print(renderable)
             return
         with self._out.capture() as captured:
-            self._out.print(what)
-        # Elsewhere nobody wants the spaces that fill a column.
+            self._out.print(renderable)
+        # Without a terminal, lines end without the spaces that fill a column.
         self._write("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
 
     def _write(self, text: str) -> None:
@@ -147,11 +150,9 @@ class Output:
 
 
 def _cut(head: Sequence[str], lines: list[list[str]], column: int, width: int) -> None:
-    """Shortens the cells of one column to what the others leave of the line."""
-    from rich.cells import cell_len, set_cell_size
-
+    """Shortens the cells of one column to the width that the other columns leave."""
     others = [max(map(cell_len, (name, *(line[at] for line in lines)))) for at, name in enumerate(head) if at != column]
-    room = max(width - sum(others) - len(_GAP) * len(others), _LEAST_ROOM)
+    room = max(width - sum(others) - len(_GAP) * len(others), _MIN_WIDTH)
     for line in lines:
         if cell_len(line[column]) > room:
             line[column] = set_cell_size(line[column], room - 1).rstrip() + "…"
@@ -161,36 +162,25 @@ def _json(document: object, indent: int | None) -> str:
     return safe_json(json.dumps(document, ensure_ascii=False, indent=indent))
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        # Rich would end the process with exit code 1, which means FAILED here.
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def _console(stream: IO[str]) -> Console:
-    from rich.console import Console
-
-    class Plain(Console):
-        def on_broken_pipe(self) -> None:
-            # Rich would end the process with 1, which says that the answer is no.
-            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-
     if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
-        # A locale without a sign for it is no reason to fail.
+        # Characters that the locale lacks are replaced instead of raising an error.
         stream.reconfigure(errors="replace")
-    console = Plain(file=stream, highlight=False, markup=False, emoji=False)
+    console = _Console(file=stream, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console.width = _AS_WIDE_AS_NEEDED
+        console.width = _UNLIMITED_WIDTH
     return console
-
-
-def text_chunks(chunks: Iterable[bytes]) -> Iterator[str]:
-    """UTF-8 in pieces as text that a terminal does not obey."""
-    from codecs import getincrementaldecoder
-
-    decoder = getincrementaldecoder("utf-8")(errors="replace")
-    for chunk in chunks:
-        yield safe_text(decoder.decode(chunk))
-    yield safe_text(decoder.decode(b"", final=True))
 
 
 @dataclass(frozen=True)
 class Session:
-    """The service that was asked for, and where to write."""
+    """The service to use, and the output."""
 
     service: Service
     output: Output
@@ -198,41 +188,34 @@ class Session:
 
 @contextmanager
 def opened(url: str | None, key_file: Path | None, *, as_json: bool = False) -> Iterator[Session]:
-    """A session with the service of the options, else of the environment. Raises CliError where either is wrong."""
-    from service.client.connection import Connection, api_key, checked_url, is_here
-    from service.client.operations import Service
-    from service.client.terminal import CliError, ExitCode
-
+    """Opens a session with the service that the options name, or else the environment. Raises CliError if either is
+    invalid.
+    """
     settings = client_settings()
     output = Output(as_json=as_json)
-    asked, key = checked_url(settings.url if url is None else url), api_key(settings, key_file)
-    if key is not None and not settings.insecure_http and asked.startswith("http:") and not is_here(asked):
+    address, key = checked_url(settings.url if url is None else url), api_key(settings, key_file)
+    if key is not None and not settings.insecure_http and address.startswith("http:") and not is_loopback(address):
         raise CliError(
-            "the API key would go over http, where others hear it",
-            "Write https://HOST in --url or EVENKEEL_URL; or, where nobody listens, set EVENKEEL_INSECURE_HTTP=true.",
+            "the API key would be sent over http without encryption",
+            "Write https://HOST in --url or EVENKEEL_URL. In a trusted network, EVENKEEL_INSECURE_HTTP=true allows it.",
             code=ExitCode.USAGE,
         )
     with Connection(
-        asked,
+        address,
         key,
         retry_seconds=settings.retry_seconds,
         timeout_seconds=settings.timeout_seconds,
-        tell=output.note,
+        notify=output.note,
     ) as connection:
         yield Session(Service(connection, settings.timeout_seconds), output)
 
 
 def client_settings() -> ClientSettings:
-    """The variables of these commands. Raises CliError that names the wrong one."""
-    from pydantic import ValidationError
-
-    from service.client.terminal import CliError, ExitCode
-    from service.config.client import ClientSettings
-
+    """Returns the settings of the client from the environment. Raises CliError that names invalid variables."""
     try:
         return ClientSettings()
     except ValidationError as error:
-        told = "; ".join(
+        message = "; ".join(
             f"EVENKEEL_{'_'.join(map(str, problem['loc'])).upper()}: {problem['msg']}" for problem in error.errors()
         )
-        raise CliError(told, "The README lists every variable.", code=ExitCode.USAGE) from None
+        raise CliError(message, "The README lists every variable.", code=ExitCode.USAGE) from None

@@ -1,11 +1,4 @@
-"""How commands fail: in one or two lines that say what to do, with a documented exit code and no traceback.
-
-Ctrl-C, SIGTERM and a closed terminal: the first asks for a stop, the second for a quick one.
-
-Text that others wrote, for a terminal: what would command the terminal is shown instead of obeyed.
-
-Numbers for people.
-"""
+"""How commands end and write: exit codes and expected errors, signals, safe text for terminals, numbers as text."""
 
 from __future__ import annotations
 
@@ -15,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import IntEnum
 from types import FrameType, TracebackType
@@ -26,64 +19,65 @@ import typer
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of writing to standard output. Errors of named files are reported by the code that names them."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_CONTROLS = "\x00-\x1f\x7f-\x9f"
+_INVISIBLE = "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
+"""Characters that change the writing direction, break lines or have no width; and surrogates."""
+
+_UNSAFE_IN_LINE = re.compile(f"[{_CONTROLS}{_INVISIBLE}]")
+_UNSAFE_IN_JSON = re.compile(f"[\x7f-\x9f{_INVISIBLE}]")
+
 
 class ExitCode(IntEnum):
-    """What the process tells its caller; the README's table is made from this."""
+    """Exit codes of the commands, with their meaning in the README's table."""
 
     meaning: str
 
     def __new__(cls, number: int, meaning: str) -> Self:
-        """A member: the number, and when a command ends with it."""
+        """Returns a member with its number and meaning."""
         member = int.__new__(cls, number)
         member._value_ = number
         member.meaning = meaning
         return member
 
-    OK = 0, "done; the job that was waited for SUCCEEDED, or is at rest STOPPED"
-    FAILED = 1, "the answer is no: the job FAILED, a check failed, a number was wrong"
-    USAGE = 2, "the command line, a variable or what was posted is wrong: told with code, line and column"
-    MISSING = 3, "something needed here is missing or in the way: Java, pyspark, a free port, a writable file"
+    OK = 0, "success; a job that the command waited for SUCCEEDED or is STOPPED"
+    FAILED = 1, "the job FAILED, a check failed, or the demo found a wrong number"
+    USAGE = 2, "the command line, a variable or the posted job is invalid; the message has code, line and column"
+    MISSING = 3, "a requirement is missing or blocked: Java, pyspark, a free port, a writable file"
     CHILD = 4, "a process could not be started or did not become ready"
     CANCELLED = 5, "the job was CANCELLED"
     TIMED_OUT = 6, "the job TIMED_OUT"
-    CRASHED = 7, "the job CRASHED, or the service failed to answer as it should: no fault of the caller"
-    NOT_FOUND = 8, "there is no such job, key or worker, or no plan, metrics or files of it"
-    DENIED = 9, "no API key, one that does not hold, or one that may not do that"
-    UNREACHABLE = 10, "the service cannot be reached or is too busy, also after some tries: try again later"
-    CONFLICT = 11, "as the job stands, that cannot be done: it has no result yet, or has ended already"
-    OUTPUT = 74, "standard output could not be written, its disk is full or its reader is gone"
-    INTERRUPTED = 130, "interrupted before the work was done; a job that was waited for goes on"
+    CRASHED = 7, "the job CRASHED, or the service had an internal error or sent an invalid response"
+    NOT_FOUND = 8, "the job, key or worker does not exist, or the job has no plan, metrics or files"
+    DENIED = 9, "the API key is missing or not valid, or lacks the scope"
+    UNREACHABLE = 10, "the service is unreachable or too busy, even after retries; try again later"
+    CONFLICT = 11, "the state of the job does not allow it: it has no result yet, or has already ended"
+    OUTPUT = 74, "standard output could not be written: its disk is full, or its reader has closed it"
+    INTERRUPTED = 130, "interrupted; a job that the command waited for continues"
 
 
 class CliError(Exception):
-    """An expected failure: what happened, what to do about it, and the exit code."""
+    """An expected failure: a message, advice on what to do, and the exit code."""
 
     def __init__(self, message: str, advice: str = "", *, code: ExitCode = ExitCode.FAILED, details: str = "") -> None:
         self.message = message
         self.advice = advice
         self.code = code
         self.details = details
-        """More lines to show before the message, such as the end of a log."""
+        """Lines to print before the message, such as the end of a log."""
         super().__init__(message)
 
 
 class StopRequestedError(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM. A KeyboardInterrupt, so that no `except Exception` on the way swallows it."""
+    """Ctrl-C or SIGTERM. It is a KeyboardInterrupt so that `except Exception` does not catch it."""
 
 
-_OF_OUTPUT = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What writing to standard output may end with: files that are named are told of by those who name them."""
-
-
-def _give_up_output() -> None:
-    """What is left of the output would fail once more when the process ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
-
-
-def told_plainly(command: Callable[P, R]) -> Callable[P, R]:
-    """Turns expected failures of a command into lines on standard error and an exit code."""
+def prints_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a command: prints expected failures to standard error, without traceback, and exits with their code."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -100,9 +94,9 @@ def told_plainly(command: Callable[P, R]) -> Callable[P, R]:
             typer.echo("evenkeel: interrupted", err=True)
             raise typer.Exit(ExitCode.INTERRUPTED) from None
         except OSError as error:
-            if error.errno not in _OF_OUTPUT or error.filename is not None:
+            if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
                 raise
-            _give_up_output()
+            _discard_output()
             if error.errno != errno.EPIPE:
                 typer.echo(f"evenkeel: standard output cannot be written: {error.strerror}", err=True)
             raise typer.Exit(ExitCode.OUTPUT) from None
@@ -110,58 +104,57 @@ def told_plainly(command: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+def _discard_output() -> None:
+    # Buffered output would otherwise fail again when the process ends.
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 class StopSignals:
-    """While entered, the first signal raises StopRequestedError in the main thread; later ones are counted."""
+    """A block in which the first SIGINT, SIGTERM or SIGHUP raises StopRequestedError in the main thread.
+
+    Later signals are only counted.
+    """
 
     def __init__(self) -> None:
         self._count = 0
-        self._before: dict[signal.Signals, signal._HANDLER] = {}
+        self._previous: dict[signal.Signals, signal._HANDLER] = {}
 
     @property
-    def hurried(self) -> bool:
-        """Whether a second signal has come."""
+    def is_repeated(self) -> bool:
+        """Whether a second signal was received."""
         return self._count > 1
 
     def __enter__(self) -> Self:
         for number in _SIGNALS:
-            self._before[number] = signal.signal(number, self._note)
+            self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            with suppress(TypeError):  # a handler that was not set from Python cannot be set again
+        for number, handler in self._previous.items():
+            with suppress(TypeError):  # a handler that was not set from Python cannot be restored
                 signal.signal(number, handler)
 
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
         self._count += 1
         if self._count == 1:
             raise StopRequestedError
 
 
-_CONTROLS = "\x00-\x1f\x7f-\x9f"
-_UNSEEN = "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
-"""Marks that turn the direction of writing, break lines or take no room; and halves of characters."""
-
-_IN_A_LINE = re.compile(f"[{_CONTROLS}{_UNSEEN}]")
-_IN_JSON = re.compile(f"[\x7f-\x9f{_UNSEEN}]")
-
-
 def safe_line(value: object) -> str:
-    r"""One line of it, control characters as `\xNN` or `\uNNNN`.
+    r"""Returns a value as one line of text, with control characters as `\xNN` or `\uNNNN`.
 
     >>> safe_line("a\x1b]0;title\x07b\nc")
     'a\\x1b]0;title\\x07b\\x0ac'
     """
-    return _IN_A_LINE.sub(_named, str(value))
+    return _UNSAFE_IN_LINE.sub(_escaped, str(value))
 
 
 def safe_text(value: object) -> str:
-    r"""The same with its lines kept; a tab is four spaces.
+    r"""Returns the same, but keeps line breaks; a tab becomes four spaces.
 
     >>> safe_text("a\n\tb\x9b31m")
     'a\n    b\\x9b31m'
@@ -170,28 +163,38 @@ def safe_text(value: object) -> str:
     return "\n".join(safe_line(line) for line in lines)
 
 
+def safe_chunks(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Decodes chunks of UTF-8, with control characters escaped."""
+    from codecs import getincrementaldecoder
+
+    decoder = getincrementaldecoder("utf-8")(errors="replace")
+    for chunk in chunks:
+        yield safe_text(decoder.decode(chunk))
+    yield safe_text(decoder.decode(b"", final=True))
+
+
 def safe_json(text: str) -> str:
-    """JSON with what a terminal might obey written as escapes, which mean the same to whoever reads the JSON."""
-    return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Escapes control characters in JSON text, which does not change its meaning."""
+    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def shortened(text: str, most: int) -> str:
-    """At most so many characters."""
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _named(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
+def shortened(text: str, most: int) -> str:
+    """Cuts a text to at most `most` characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def amount(number: int, one: str, many: str = "") -> str:
-    """`1 job`, `1,200 jobs`; `many` where that is not `one` with an s."""
+    """Returns `1 job` or `1,200 jobs`; `many` is the plural if it is not `one` with an s."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def size(number: int) -> str:
-    """Bytes to three digits: `999 B`, `1.2 GB` (powers of 1000)."""
+    """Returns a number of bytes with three digits: `999 B`, `1.2 GB` (powers of 1000)."""
     value = float(number)
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if value < 999.5 or unit == "TB":

@@ -1,45 +1,37 @@
-"""Which service the commands of the API talk to, and how they show who asks."""
+"""The service that the commands of the API call, and their API key."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.config import SettingsGroup, bounded
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 
-class ClientSettings(BaseSettings):
-    """What `evenkeel submit` and the other commands of the API read; the service itself reads none of it."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="EVENKEEL_", frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True
-    )
+class ClientSettings(SettingsGroup, env_prefix="EVENKEEL_"):
+    """Settings of `evenkeel submit` and the other commands of the API. The service does not use them."""
 
     url: str = Field(
         default=DEFAULT_URL,
         max_length=2000,
-        description="Service that commands of the API talk to, without a user or password in it; `--url` goes before.",
+        description="URL of the service that the commands of the API call, without user and password. `--url` "
+        "overrides it.",
     )
-    api_key: SecretStr | None = Field(default=None, description="API key that these commands show.")
+    api_key: SecretStr | None = Field(default=None, description="API key of these commands.")
     api_key_file: Path | None = Field(
-        default=None, description="File with that key, where it is not in `EVENKEEL_API_KEY`; `--key-file` goes before."
+        default=None,
+        description="File that contains the key, if `EVENKEEL_API_KEY` is not set. `--key-file` overrides it.",
     )
     insecure_http: bool = Field(
         default=False,
-        description="Whether these commands show the key over `http` beyond loopback, where others may hear it.",
+        description="Whether these commands send the key over `http` to other machines, where others may read it.",
     )
-    retry_seconds: float = Field(
-        default=60,
-        ge=0,
-        le=86_400,
-        description="How long these commands go on asking a service that has answered before and does not now, or is "
-        "busy.",
+    retry_seconds: float = bounded(
+        60, 0, 86_400, "How long these commands retry if a service that has answered before does not answer or is busy."
     )
-    timeout_seconds: float = Field(
-        default=60,
-        ge=1,
-        le=3600,
-        description="How long these commands wait for an answer; 5 min longer for plans and profiles.",
+    timeout_seconds: float = bounded(
+        60, 1, 3600, "How long these commands wait for an answer; 5 min longer for plans and profiles."
     )

@@ -1,8 +1,6 @@
-"""Where data may be: directories, and URIs of object stores and HDFS. Names alone, nothing is looked at.
+"""Data roots: directories, and URIs of object stores and HDFS; and the settings of data, results and stores.
 
-A URI is taken literally, as Hadoop does: nothing in it is decoded, and `?` and `#` are characters of names.
-
-Which files jobs may read, how stores of objects are reached, and where results go.
+Nothing here reads a file or store. As in Hadoop, nothing in a URI is decoded, and `?` and `#` are characters of names.
 """
 
 from __future__ import annotations
@@ -16,16 +14,17 @@ from typing import Self
 from urllib.parse import unquote
 
 from pydantic import Field, SecretStr, field_validator, model_validator
-from pydantic_core import PydanticCustomError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.config import SettingsGroup, bounded, refusal
 
 SCHEMES = ("s3a", "s3", "hdfs", "file")
-"""Of URIs that may be data roots."""
+"""Schemes of URIs that can be data roots."""
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NAMENODE = re.compile(r"(?:(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?)?")
 _THIS_MACHINE = frozenset({"", "localhost"})
+_ENDPOINT = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?/?")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -33,7 +32,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 class Location:
     """A directory or file of a store. `authority` is the bucket, or a name node as `host:port`; empty for `file`.
 
-    `parts` are the names on the way to it: none is empty, `.` or `..`, and none holds a slash.
+    `parts` are the names of its path: none is empty, `.` or `..`, and none contains a slash.
     """
 
     scheme: str
@@ -42,19 +41,19 @@ class Location:
 
     @property
     def path(self) -> str:
-        """Below the bucket or the root of the file system, without a slash at either end."""
+        """The path below the bucket or the root of the file system, without a slash at either end."""
         return "/".join(self.parts)
 
     @property
     def store(self) -> str:
-        """The URI of the bucket or file system itself, without a slash at its end."""
+        """The URI of the bucket or file system, without a slash at its end."""
         return f"{self.scheme}://{self.authority}"
 
     def __str__(self) -> str:
         return f"{self.store}/{self.path}" if self.parts or not self.authority else self.store
 
     def is_within(self, other: Location) -> bool:
-        """Whether it is `other` or below it. `s3` and `s3a` are the same store."""
+        """Returns whether it is `other` or below it. `s3` and `s3a` are the same store."""
         return (
             _kind(self.scheme) == _kind(other.scheme)
             and self.authority == other.authority
@@ -63,16 +62,16 @@ class Location:
 
 
 class LocationError(ValueError):
-    """A text that is no data root; the message says what to write instead, and repeats nothing that may be secret."""
+    """A text that is no data root. The message says what to write instead, and repeats nothing that may be secret."""
 
 
 def is_uri(text: str) -> bool:
-    """Whether the text begins with a scheme and two slashes."""
+    """Returns whether the text begins with a scheme, a colon and two slashes."""
     return _URI.match(text) is not None
 
 
 def split_roots(text: str) -> tuple[str, ...]:
-    """The parts of a list of roots: between commas where any part is a URI, else between path separators."""
+    """Splits a list of roots: at commas if any of them is a URI, else at path separators."""
     separator = "," if "://" in text else os.pathsep
     return tuple(
         part for part in (part.strip() if separator == "," else part for part in text.split(separator)) if part
@@ -80,35 +79,34 @@ def split_roots(text: str) -> tuple[str, ...]:
 
 
 def join_roots(roots: Iterable[object]) -> str:
-    """The list that `split_roots` takes apart again."""
+    """Returns the list that `split_roots` splits."""
     parts = [str(root) for root in roots]
     return ("," if any(map(is_uri, parts)) else os.pathsep).join(parts)
 
 
 def parse_root(text: str) -> Location:
-    """The root that a URI names. Raises LocationError for one that Spark could not read or that is not understood."""
+    """Returns the root of a URI. Raises LocationError for a URI that is not supported or that Spark cannot read."""
     found = _URI.fullmatch(text)
     if found is None:
         raise LocationError("a URI has the form scheme://…, such as s3a://bucket/prefix")
     scheme, authority, path = found[1].lower(), found[2], found[3]
     if scheme not in SCHEMES:
         raise LocationError(
-            f"the scheme '{scheme}' is not known: write a directory, or a URI of {', '.join(SCHEMES)} "
-            "(other stores of Hadoop are not supported)"
+            f"the scheme '{scheme}' is not supported: write a directory, or a URI of {', '.join(SCHEMES)}"
         )
     if "@" in authority:
         raise LocationError(
-            "a root has no user and no password in it: "
+            "a root may not contain a user or password: "
             "set EVENKEEL_DATA_S3_ACCESS_KEY and EVENKEEL_DATA_S3_SECRET_KEY, or use the AWS default chain"
         )
     _check_authority(scheme, authority)
     parts = _normalized(path)
     if parts is None or _UNPRINTABLE.search(path):
-        raise LocationError(f"the path of a root of scheme '{scheme}' leads above its beginning or is not printable")
+        raise LocationError(f"the path of a root of scheme '{scheme}' leads above its start or is not printable")
     if any(":" in part for part in parts):
-        raise LocationError("Spark reads no path with a colon in it; where one root is a URI, commas part the roots")
+        raise LocationError("Spark cannot read a path with a colon; if one root is a URI, separate the roots by commas")
     if scheme == "file" and not parts:
-        raise LocationError("file:/// would be the whole machine: name a directory, such as file:///data")
+        raise LocationError("file:/// is the whole machine: name a directory, such as file:///data")
     return Location(scheme, "" if scheme == "file" else authority, parts)
 
 
@@ -125,7 +123,7 @@ def _check_authority(scheme: str, authority: str) -> None:
 
 
 def path_of_file_uri(text: str) -> str | None:
-    """The absolute path that a URI of scheme `file` names, not normalized; None for any other text."""
+    """Returns the absolute path of a URI of scheme `file`, not normalized; None for any other text."""
     found = _URI.fullmatch(text)
     if found is None or found[1].lower() != "file" or found[2] not in _THIS_MACHINE or not found[3]:
         return None
@@ -133,9 +131,10 @@ def path_of_file_uri(text: str) -> str | None:
 
 
 def resolve(root: Location, given: str) -> Location | None:
-    """What `given`, relative to `root` or a whole URI, names inside `root`; None where that lies outside.
+    """Returns the location of `given`, a URI or a path relative to `root`; None if it is outside `root`.
 
-    A name that would lead out once more decoded (`%2e%2e`, `%2f`) is outside too: whoever reads it next may decode.
+    A name that would be outside if it were decoded (`%2e%2e`, `%2f`) is refused too, since a later reader may decode
+    it.
 
     >>> str(resolve(parse_root("s3a://data/in"), "orders//2013/../2014"))
     's3a://data/in/orders/2014'
@@ -160,12 +159,12 @@ def _located(root: Location, given: str) -> Location | None:
     parts = _normalized(path)
     if parts is None or _kind(scheme) != _kind(root.scheme):
         return None
-    # The root's own spelling of the scheme, which is the one that Spark is configured for.
+    # The root's own scheme, for which Spark is configured.
     return Location(root.scheme, authority, parts)
 
 
 def _normalized(path: str) -> tuple[str, ...] | None:
-    """The names of a path without `.`, `..` and empty ones; None where it leads above its beginning."""
+    """Returns the names of a path without `.`, `..` and empty ones; None if it leads above its start."""
     parts: list[str] = []
     for part in path.split("/"):
         if part == "..":
@@ -181,19 +180,12 @@ def _kind(scheme: str) -> str:
     return "s3" if scheme == "s3a" else scheme
 
 
-_ENDPOINT = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?/?")
-
-
-class DataSettings(BaseSettings):
-    """Which files jobs may read, how stores of objects are reached, and where results go."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="EVENKEEL_DATA_", frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True
-    )
+class DataSettings(SettingsGroup, env_prefix="EVENKEEL_DATA_"):
+    """Which files jobs may read, how object stores are reached, and where results are stored."""
 
     roots: str = Field(
         default="",
-        description="Directories that jobs may read, separated by the path separator, or by commas where any is a URI "
+        description="Directories that jobs may read, separated by the path separator, or by commas if any is a URI "
         "(`s3a://bucket/prefix`, `s3://…`, `hdfs://namenode:port/path`, `file:///path`); `data` in the state directory "
         "by default.",
     )
@@ -202,72 +194,68 @@ class DataSettings(BaseSettings):
     )
     streams: Path | None = Field(
         default=None,
-        description="Directory of posted rows and of streaming jobs' state; `streams` in the state directory by "
-        "default. API and workers share it.",
+        description="Directory of posted rows and of the state of streaming jobs, shared by API and workers; "
+        "`streams` in the state directory by default.",
     )
     sink_roots: str = Field(
         default="",
         description="Directories below which sinks of streaming jobs may write Delta tables and Parquet files, "
-        "separated by the path separator; none by default. All workers share them; an API that has them too refuses "
-        "other paths at once.",
+        "separated by the path separator; none by default. All workers share them. An API with the same value refuses "
+        "other paths at submission.",
     )
     s3_endpoint: str = Field(
-        default="", description="Object store other than AWS, such as `https://minio:9000`; `http://` goes without TLS."
+        default="", description="Object store other than AWS, such as `https://minio:9000`; `http://` for no TLS."
     )
     s3_region: str = Field(
-        default="", max_length=64, description="Region of the buckets; by default what the AWS environment says."
+        default="", max_length=64, description="Region of the buckets; by default that of the AWS environment."
     )
     s3_path_style: bool = Field(
         default=True,
-        description="At an endpoint of your own, the bucket is the first part of the path and not of the host's name.",
+        description="With `s3_endpoint`, send the bucket as the first part of the path, not of the host's name.",
     )
     s3_access_key: SecretStr | None = Field(
         default=None,
         description="Access key of API and worker; by default the AWS chain: environment, profile, instance. "
         "Spark has its own credentials.",
     )
-    s3_secret_key: SecretStr | None = Field(default=None, description="Secret that belongs to the access key.")
+    s3_secret_key: SecretStr | None = Field(default=None, description="Secret key of the access key.")
     s3_ca_file: Path | None = Field(
-        default=None, description="Certificates (PEM) of those who sign for the endpoint; the system's by default."
+        default=None, description="Certificates (PEM) of the CAs of the endpoint; by default those of the system."
     )
     store_connect_timeout_seconds: float = Field(
         default=2, gt=0, le=300, description="How long a connection to the store may take."
     )
-    store_request_timeout_seconds: float = Field(
-        default=10, ge=1, le=300, description="A store that sends nothing for so long does not answer."
+    store_request_timeout_seconds: float = bounded(
+        10, 1, 300, "How long a request waits for data from the store before it fails."
     )
     store_search_seconds: float = Field(
         default=30,
         gt=0,
         le=3600,
-        description="How long finding the files of a table in a store may take; longer, and the job is refused.",
+        description="How long the search for the files of a table in a store may take before the job is refused.",
     )
-    store_attempts: int = Field(default=2, ge=1, le=10, description="How often a request to the store is sent at most.")
+    store_attempts: int = bounded(2, 1, 10, "How often a request to the store is sent at most.")
 
     @field_validator("roots")
     @classmethod
-    def _roots_are_understood(cls, roots: str) -> str:
+    def _roots_are_valid(cls, roots: str) -> str:
         for part in split_roots(roots):
             if is_uri(part):
                 try:
                     parse_root(part)
                 except LocationError as error:
-                    raise PydanticCustomError("data_root", "{reason}", {"reason": str(error)}) from None
+                    raise refusal(str(error)) from None
         return roots
 
     @field_validator("s3_endpoint")
     @classmethod
     def _endpoint_is_an_address(cls, endpoint: str) -> str:
         if endpoint and not _ENDPOINT.fullmatch(endpoint):
-            raise PydanticCustomError(
-                "s3_endpoint", "the endpoint must be http:// or https:// with host and port, such as https://minio:9000"
-            )
+            raise refusal("the endpoint must be http:// or https:// with host and port, such as https://minio:9000")
         return endpoint.rstrip("/")
 
     @model_validator(mode="after")
     def _keys_come_in_pairs(self) -> Self:
         if (self.s3_access_key is None) != (self.s3_secret_key is None):
-            raise PydanticCustomError(
-                "s3_keys", "EVENKEEL_DATA_S3_ACCESS_KEY and EVENKEEL_DATA_S3_SECRET_KEY belong together: set both"
-            )
+            raise refusal("EVENKEEL_DATA_S3_ACCESS_KEY and EVENKEEL_DATA_S3_SECRET_KEY belong together: set both")
         return self

@@ -1,11 +1,11 @@
-"""A child process that ends with its parent, however the parent ended: `kill -9` included.
+"""Processes, threads and Java: a child that ends with its parent, daemon threads, and the Java that Spark uses.
 
-The parent sets `EVENKEEL_PARENT_PID` to its own process id; the child calls `die_with_parent()` first thing. Without
-the variable nothing happens: a worker or an API started by a service manager answers to that alone.
+The parent sets `EVENKEEL_PARENT_PID` to its process id, and the child calls `die_with_parent()` first. The child then
+ends even if its parent is killed by `kill -9`. Without the variable nothing happens: a service manager starts and ends
+workers and APIs itself.
 
-Threads that do not delay the end of the process, unlike those of `ThreadPoolExecutor`.
-
-Finding the Java that Spark will use, without starting Spark.
+`DaemonPool` is for calls that may hang: unlike those of `ThreadPoolExecutor`, its threads do not delay the end of the
+process.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 PARENT_PID = "EVENKEEL_PARENT_PID"
-"""Environment variable with the process id to outlive by nothing."""
+"""Environment variable with the process id of the parent."""
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _POLL_SECONDS = 0.5
 
 
 def die_with_parent() -> None:
-    """Has this process killed (SIGKILL) as soon as the process named by `EVENKEEL_PARENT_PID` is gone.
+    """Makes this process end (SIGKILL) as soon as the process in `EVENKEEL_PARENT_PID` has ended.
 
-    To be called from the main thread of the child that was started by that very process. On Linux the kernel does it;
-    note that it watches the *thread* that started the child, so that thread must live as long as the child is wanted.
-    Elsewhere a thread looks twice a second. Calling it again does no harm.
+    Call it from the main thread of a child that this process has started. On Linux the kernel ends the child when the
+    *thread* that started it ends, so that thread must run as long as the child is needed. Elsewhere a thread checks
+    twice a second. Further calls have no effect.
 
-    Raises RuntimeError outside the main thread, where the kernel would forget the request with the thread, and
+    Raises RuntimeError outside the main thread, since the kernel drops the request when the calling thread ends, and
     ValueError for a variable that is no process id.
     """
     text = os.environ.get(PARENT_PID)
@@ -58,7 +58,7 @@ def die_with_parent() -> None:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     else:
         threading.Thread(target=_watch, args=(parent,), name="lifeline", daemon=True).start()
-    # The parent may have gone before the request was made.
+    # The parent may have ended before the request was made.
     _die_if_orphaned(parent)
 
 
@@ -79,7 +79,7 @@ _Call = tuple[Callable[[], Any], "Future[Any]"]
 
 
 class DaemonPool:
-    """Runs calls in at most `most` daemon threads, in order. Safe to share between threads."""
+    """Runs calls in order in at most `most` daemon threads. Safe to share between threads."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
@@ -90,9 +90,9 @@ class DaemonPool:
         self._lock = threading.Lock()
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Runs the call as soon as a thread is free, and never once the pool is closed. Returns at once.
+        """Queues a call, which is cancelled if the pool is closed before it begins. Returns at once.
 
-        Raises RuntimeError where the pool has no thread and cannot start one. The call does not run then.
+        Raises RuntimeError if the pool has no thread and cannot start one. The call does not run then.
         """
         answer: Future[T] = Future()
         with self._lock:
@@ -105,7 +105,7 @@ class DaemonPool:
         return answer
 
     def close(self) -> None:
-        """Drops the calls that have not begun. Waits for none: each thread ends after its call."""
+        """Cancels the calls that have not begun. Does not wait: each thread ends after its call."""
         with self._lock:
             self._closed = True
             with suppress(queue.Empty):
@@ -121,7 +121,7 @@ class DaemonPool:
         try:
             thread.start()
         except RuntimeError:
-            # The operating system has no thread to spare. Those that the pool has run the calls.
+            # The operating system has no more threads. The threads of the pool run the calls.
             if not self._threads:
                 raise
         else:
@@ -130,7 +130,7 @@ class DaemonPool:
     def _run(self) -> None:
         while (taken := self._calls.get()) is not None:
             _complete(*taken)
-            # While the thread waits, it keeps neither the call nor its result.
+            # Otherwise the waiting thread would keep the call and its result in memory.
             del taken
 
 
@@ -146,11 +146,11 @@ def _complete(call: Callable[[], T], answer: Future[T]) -> None:
 
 OLDEST_JAVA = 17
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
-_ADVICE = f"Install a JDK or JRE of version {OLDEST_JAVA} or newer, or point JAVA_HOME at one."
+_ADVICE = f"Install a JDK or JRE of version {OLDEST_JAVA} or newer, or set JAVA_HOME to one."
 
 
 class JavaError(RuntimeError):
-    """No usable Java: what is wrong, and what to do about it."""
+    """There is no usable Java: what is wrong, and what to do."""
 
     def __init__(self, message: str, advice: str) -> None:
         self.message = message
@@ -167,9 +167,9 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """The Java that Spark starts: `$JAVA_HOME/bin/java` where that is set, else `java` on PATH.
+    """Returns the Java that Spark starts: `$JAVA_HOME/bin/java` if that is set, else `java` on PATH.
 
-    Raises JavaError where there is none, it cannot be run, or it is too old.
+    Raises JavaError if there is none, it cannot be run, or it is too old.
     """
     path = _locate(environment)
     try:
@@ -180,14 +180,14 @@ def find_java(environment: Mapping[str, str]) -> Java:
         raise _missing(f"{path} cannot be run: {error}") from None
     version = parse_version(answer.stderr + answer.stdout)
     if answer.returncode != 0 or version is None:
-        raise _missing(f"{path} -version gave no version")
+        raise _missing(f"{path} -version printed no version")
     if version < OLDEST_JAVA:
         raise _missing(f"{path} is Java {version}; Spark needs {OLDEST_JAVA} or newer")
     return Java(path, version)
 
 
 def parse_version(text: str) -> int | None:
-    """The major version in what `java -version` prints: 8 for `1.8.0_392`, 17 for `17.0.15`, 21 for `21`."""
+    """Returns the major version in the output of `java -version`: 8 for `1.8.0_392`, 17 for `17.0.15`, 21 for `21`."""
     match = _VERSION.search(text)
     if match is None:
         return None
@@ -200,11 +200,11 @@ def _locate(environment: Mapping[str, str]) -> Path:
     if home:
         path = Path(home) / "bin" / "java"
         if not path.is_file():
-            raise _missing(f"JAVA_HOME is {home}, and there is no bin/java in it")
+            raise _missing(f"JAVA_HOME is {home}, which contains no bin/java")
         return path
     found = shutil.which("java", path=environment.get("PATH"))
     if found is None:
-        raise _missing("there is no Java: JAVA_HOME is not set and PATH has no java")
+        raise _missing("there is no Java: JAVA_HOME is not set, and no java is on PATH")
     return Path(found)
 
 

@@ -1,6 +1,6 @@
-"""The settings of a worker's Spark, with what they must not say together.
+"""The Spark settings of a worker, and the operator's own Spark properties.
 
-The operator's own Spark properties: read, and refused where Evenkeel depends on another value.
+Contradicting settings are refused, and so are properties whose values Evenkeel depends on.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Self
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from service.config import SettingsGroup, bounded, refusal
 from service.contract.model import parse_bytes
 
 LEAST_MEMORY = 471_859_200
-"""Bytes below which neither a driver nor an executor of Spark starts."""
+"""Smallest memory with which a driver or executor of Spark starts, in bytes."""
 
 _MEMORY = r"^\d+[mg]$"
 _LOCAL = re.compile(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?")
 _HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+_DRIVER_ADDRESS = r"^[A-Za-z0-9._:\[\]-]+$"
 _STANDALONE = re.compile(rf"spark://{_HOST}:\d{{1,5}}(?:,{_HOST}:\d{{1,5}})*")
 _KUBERNETES = re.compile(rf"k8s://(?:https?://)?{_HOST}(?::\d{{1,5}})?(?:/[^?#@\s]*)?")
 _MASTERS = "local[*], local[4], spark://HOST:7077 (several: spark://A:7077,B:7077), yarn or k8s://HOST:PORT"
@@ -30,113 +30,92 @@ _OF_CLUSTERS = (
 )
 
 
-class SparkSettings(BaseSettings):
+class SparkSettings(SettingsGroup, env_prefix="EVENKEEL_SPARK_"):
     """The Spark session of a worker."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="EVENKEEL_SPARK_", frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True
-    )
 
     master: str = Field(default="local[*]", description=f"Spark master URL: {_MASTERS}.")
     driver_memory: str = Field(
-        default="2g", pattern=_MEMORY, description="Heap of the driver; in local mode of the executors too."
+        default="2g", pattern=_MEMORY, description="Heap of the driver, which in local mode runs the tasks too."
     )
     executor_memory: str | None = Field(
-        default=None, pattern=_MEMORY, description="Heap of each executor on a cluster; Spark's own 1g by default."
+        default=None, pattern=_MEMORY, description="Heap of each executor on a cluster; Spark's 1g by default."
     )
-    executor_cores: int | None = Field(
-        default=None,
-        ge=1,
-        le=1024,
-        description="Cores of each executor; by default all of a standalone worker, or 1 on YARN and Kubernetes.",
+    executor_cores: int | None = bounded(
+        None, 1, 1024, "Cores of each executor; by default all of a standalone worker, or 1 on YARN and Kubernetes."
     )
-    executors: int | None = Field(
-        default=None, ge=1, le=100_000, description="Number of executors on YARN and Kubernetes; Spark's 2 by default."
+    executors: int | None = bounded(
+        None, 1, 100_000, "Number of executors on YARN and Kubernetes; Spark's 2 by default."
     )
-    cores_max: int | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000,
-        description="Cores that this worker takes of a standalone cluster. All by default: the first worker leaves "
-        "none to the next, so set it where several share a cluster.",
+    cores_max: int | None = bounded(
+        None,
+        1,
+        1_000_000,
+        "Cores of a standalone cluster that this worker uses. All by default, so that a second worker gets none: set "
+        "it if several workers share a cluster.",
     )
     dynamic_allocation: bool = Field(
-        default=False, description="Take executors as jobs need them, and give back those that are idle."
+        default=False, description="Request executors when jobs need them, and release idle ones."
     )
-    min_executors: int | None = Field(
-        default=None, ge=0, le=100_000, description="Executors kept with dynamic allocation; 0 by default."
+    min_executors: int | None = bounded(
+        None, 0, 100_000, "Smallest number of executors with dynamic allocation; 0 by default."
     )
-    max_executors: int | None = Field(
-        default=None, ge=1, le=100_000, description="Most executors with dynamic allocation; no bound by default."
+    max_executors: int | None = bounded(
+        None, 1, 100_000, "Largest number of executors with dynamic allocation; no limit by default."
     )
     driver_host: str | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9._:\[\]-]+$",
+        pattern=_DRIVER_ADDRESS,
         description="Name or address at which executors reach this worker. By default the address from which this "
         "machine reaches the master.",
     )
     driver_bind_address: str | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9._:\[\]-]+$",
-        description="Address that the driver listens on, where that is another one, as in a container: `0.0.0.0`.",
+        pattern=_DRIVER_ADDRESS,
+        description="Address on which the driver listens, if it is another one, as in a container: `0.0.0.0`.",
     )
-    driver_port: int | None = Field(
-        default=None, ge=1024, le=65535, description="Port at which executors reach the driver; any by default."
-    )
-    block_manager_port: int | None = Field(
-        default=None, ge=1024, le=65535, description="Port at which executors fetch blocks; any by default."
-    )
+    driver_port: int | None = bounded(None, 1024, 65535, "Port at which executors reach the driver; any by default.")
+    block_manager_port: int | None = bounded(None, 1024, 65535, "Port at which executors fetch blocks; any by default.")
     python: str | None = Field(
         default=None,
         description="Python on the executors. No job runs Python there; Spark's own `python3` by default.",
     )
     properties_file: Path | None = Field(
         default=None,
-        description="Further Spark properties in the format of spark-defaults.conf: credentials of S3, jars, the image "
-        "on Kubernetes. Spark's own spark-defaults.conf is not read.",
+        description="File of further Spark properties in the format of spark-defaults.conf: credentials of S3, jars, "
+        "the image on Kubernetes. Spark's own spark-defaults.conf is not read.",
     )
-    master_ui_port: int = Field(
-        default=8080,
-        ge=1,
-        le=65535,
-        description="Web port of a standalone master, asked for the reason when no executor comes.",
+    master_ui_port: int = bounded(
+        8080, 1, 65535, "Web port of a standalone master, where the worker reads why it has no executor."
     )
-    connect_timeout_seconds: float = Field(
-        default=5, ge=0.1, le=300, description="How long connecting to the master of a cluster may take."
+    connect_timeout_seconds: float = bounded(5, 0.1, 300, "How long connecting to the master of a cluster may take.")
+    executor_wait_seconds: float = bounded(
+        60,
+        1,
+        3600,
+        "How long a worker waits for its first executor, and runs without executors before it restarts Spark.",
     )
-    executor_wait_seconds: float = Field(
-        default=60,
-        ge=1,
-        le=3600,
-        description="How long a worker waits for its first executor, and goes on without any before it starts anew.",
-    )
-    start_timeout_seconds: float = Field(
-        default=180,
-        ge=10,
-        le=3600,
-        description="A start of Spark that makes no progress for so long is ended and begun anew; it takes seconds, "
-        "and minutes on a machine that is busy with others.",
+    start_timeout_seconds: float = bounded(
+        180,
+        10,
+        3600,
+        "Time without progress after which a start of Spark is ended and tried again. A start takes seconds, and "
+        "minutes on a busy machine.",
     )
     warm_up: bool = Field(
-        default=True, description="Start Spark with the worker; else with its first job, which then waits for it."
+        default=True, description="Start Spark with the worker; otherwise with its first job, which waits for it."
     )
-    shuffle_partitions: int = Field(
-        default=0,
-        ge=0,
-        le=100_000,
-        description="Partitions of a shuffle; 0 takes twice the cores of the cluster.",
+    shuffle_partitions: int = bounded(
+        0, 0, 100_000, "Partitions of a shuffle; 0 for twice the number of the cluster's cores."
     )
-    task_kill_seconds: float = Field(
-        default=30,
-        ge=1,
-        le=3600,
-        description="A task that goes on for so long after its job has ended loses its executor; in `local` mode, "
-        "where the driver is all there is, the driver, once no other job gets on with it, or after ten times as long. "
-        "The driver is ended likewise where it does not answer the planning of a job that has ended.",
+    task_kill_seconds: float = bounded(
+        30,
+        1,
+        3600,
+        "Time after the end of a job when the executor of a task that still runs is ended. In `local` mode the driver "
+        "is ended instead, once no other job makes progress, or after ten times as long. The driver is also ended if "
+        "it does not answer the planning of a job that has ended.",
     )
-    gateway_timeout_seconds: float = Field(
-        default=10, ge=1, le=300, description="A JVM that does not answer for so long counts as dead."
-    )
+    gateway_timeout_seconds: float = bounded(10, 1, 300, "Time without an answer after which the JVM counts as dead.")
 
     @property
     def is_local(self) -> bool:
@@ -145,12 +124,12 @@ class SparkSettings(BaseSettings):
 
     @property
     def is_standalone(self) -> bool:
-        """Whether the cluster is one of Spark's own masters."""
+        """Whether the cluster is a standalone cluster of Spark."""
         return self.master.startswith("spark://")
 
     @property
     def masters(self) -> tuple[tuple[str, int], ...]:
-        """Host and port of every standalone master; empty on another cluster."""
+        """Host and port of every standalone master; empty for another cluster."""
         if not self.is_standalone:
             return ()
         pairs = (part.rpartition(":") for part in self.master.removeprefix("spark://").split(","))
@@ -161,20 +140,20 @@ class SparkSettings(BaseSettings):
     def _is_known(cls, master: str) -> str:
         if master == "yarn" or any(one.fullmatch(master) for one in (_LOCAL, _STANDALONE, _KUBERNETES)):
             return master
-        raise _refusal(f"no Spark master that Evenkeel knows: use {_MASTERS}")
+        raise refusal(f"this Spark master is not supported: use {_MASTERS}")
 
     @field_validator("driver_memory", "executor_memory")
     @classmethod
     def _is_enough(cls, memory: str | None) -> str | None:
         if memory is not None and parse_bytes(memory) < LEAST_MEMORY:
-            raise _refusal(f"Spark does not start with less than {LEAST_MEMORY >> 20} MiB: set 512m or more")
+            raise refusal(f"Spark does not start with less than {LEAST_MEMORY >> 20} MiB: set 512m or more")
         return memory
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         fault = self._fault_of_local() or self._fault_of_manager() or self._fault_of_dynamic() or self._fault_of_size()
         if fault is not None:
-            raise _refusal(fault)
+            raise refusal(fault)
         return self
 
     def _fault_of_local(self) -> str | None:
@@ -182,15 +161,15 @@ class SparkSettings(BaseSettings):
         if not self.is_local or not given:
             return None
         return (
-            f"EVENKEEL_SPARK_MASTER is {self.master}, which has no executors of its own: leave out {', '.join(given)}, "
-            "or name a cluster. EVENKEEL_SPARK_DRIVER_MEMORY is the memory of all"
+            f"EVENKEEL_SPARK_MASTER is {self.master}, which has no executors: leave out {', '.join(given)}, "
+            "or name a cluster. EVENKEEL_SPARK_DRIVER_MEMORY is the memory of the driver and its tasks"
         )
 
     def _fault_of_manager(self) -> str | None:
         if self.is_standalone and self.executors is not None:
             return (
-                "a standalone cluster has no number of executors (EVENKEEL_SPARK_EXECUTORS): "
-                "set EVENKEEL_SPARK_CORES_MAX and EVENKEEL_SPARK_EXECUTOR_CORES, whose quotient it is"
+                "EVENKEEL_SPARK_EXECUTORS is not for standalone clusters, where the number of executors is the "
+                "quotient of two other settings: set EVENKEEL_SPARK_CORES_MAX and EVENKEEL_SPARK_EXECUTOR_CORES"
             )
         if not self.is_local and not self.is_standalone and self.cores_max is not None:
             return (
@@ -223,45 +202,41 @@ class SparkSettings(BaseSettings):
         return None
 
 
-def _refusal(fault: str) -> PydanticCustomError:
-    return PydanticCustomError("spark_settings", "{fault}", {"fault": fault})
-
-
 FIXED = {
-    "spark.sql.restrictedMode.": "it keeps a job's expressions from calling arbitrary Java",
-    "spark.sql.runSQLOnFiles": "it keeps jobs inside the data roots",
-    "spark.sql.variable.substitute": "it keeps the worker's environment out of jobs",
-    "spark.sql.extensions": "rewrites are only proven for Spark's own planner",
+    "spark.sql.restrictedMode.": "it prevents expressions of jobs from calling arbitrary Java",
+    "spark.sql.runSQLOnFiles": "it restricts jobs to the data roots",
+    "spark.sql.variable.substitute": "it hides the worker's environment from jobs",
+    "spark.sql.extensions": "rewrites are proven only for Spark's own planner",
     "spark.sql.ansi.": "results and errors of jobs follow ANSI",
     "spark.sql.storeAssignmentPolicy": "results and errors of jobs follow ANSI",
     "spark.sql.session.timeZone": "times in results are UTC",
-    "spark.sql.legacy.": "rewrites are only proven for the present meaning of SQL",
+    "spark.sql.legacy.": "rewrites are proven only for the current meaning of SQL",
     "spark.sql.caseSensitive": "names in jobs are checked without regard to case",
-    "spark.sql.adaptive.enabled": "the cost model reckons with it",
+    "spark.sql.adaptive.enabled": "the cost model assumes it",
     "spark.sql.shuffle.partitions": "set EVENKEEL_SPARK_SHUFFLE_PARTITIONS",
-    "spark.sql.warehouse.dir": "a worker keeps it in its own scratch directory",
-    "spark.sql.catalogImplementation": "jobs name files, not tables of a catalog",
-    "spark.sql.parquet.columnarReaderBatchSize": "a cancelled job would go on for long",
+    "spark.sql.warehouse.dir": "it is in the worker's scratch directory",
+    "spark.sql.catalogImplementation": "jobs read files, not tables of a catalog",
+    "spark.sql.parquet.columnarReaderBatchSize": "with another value a cancelled job would run for long",
     "spark.ui.enabled": "progress and metrics are read from it",
     "spark.ui.port": "progress and metrics are read from it",
-    "spark.ui.killEnabled": "whoever sees Spark's pages could end jobs",
-    "spark.ui.retained": "progress and metrics are read from what it retains",
-    "spark.sql.ui.retainedExecutions": "progress and metrics are read from what it retains",
-    "spark.ui.showConsoleProgress": "the log has one event a line",
+    "spark.ui.killEnabled": "everybody who can open Spark's pages could end jobs",
+    "spark.ui.retained": "progress and metrics are read from retained data",
+    "spark.sql.ui.retainedExecutions": "progress and metrics are read from retained data",
+    "spark.ui.showConsoleProgress": "the log has one event per line",
     "spark.ui.reverseProxy": "progress and metrics are read from the driver itself",
     "spark.ui.filters": "progress and metrics are read from it",
     "spark.acls.enable": "progress and metrics are read without a user",
-    "spark.ssl.enabled": "name the parts that are to be encrypted, such as spark.ssl.rpc.enabled",
+    "spark.ssl.enabled": "enable TLS for each part, such as spark.ssl.rpc.enabled",
     "spark.ssl.ui.": "progress and metrics are read from the driver on loopback",
-    "spark.sql.files.ignore": "rows would be missing from results unseen",
-    "spark.sql.sources.commitProtocolClass": "results are whole by Spark's own way to commit files",
-    "spark.sql.parquet.output.committer.class": "results are whole by Spark's own way to commit files",
-    "spark.hadoop.mapreduce.fileoutputcommitter.": "results are whole by Spark's own way to commit files",
-    "spark.scheduler.mode": "jobs share the cores fairly by it",
-    "spark.scheduler.allocation.file": "jobs share the cores fairly by it",
+    "spark.sql.files.ignore": "rows would be missing from results without an error",
+    "spark.sql.sources.commitProtocolClass": "results are complete only with Spark's own commit protocol",
+    "spark.sql.parquet.output.committer.class": "results are complete only with Spark's own commit protocol",
+    "spark.hadoop.mapreduce.fileoutputcommitter.": "results are complete only with Spark's own commit protocol",
+    "spark.scheduler.mode": "it shares the cores fairly between jobs",
+    "spark.scheduler.allocation.file": "it shares the cores fairly between jobs",
     "spark.submit.": "the worker is the driver",
     "spark.app.": "the worker names its application",
-    "spark.local.dir": "set EVENKEEL_STATE_DIR; executors take their cluster's directories",
+    "spark.local.dir": "set EVENKEEL_STATE_DIR; executors use their cluster's directories",
     "spark.master": "set EVENKEEL_SPARK_MASTER",
     "spark.driver.memory": "set EVENKEEL_SPARK_DRIVER_MEMORY",
     "spark.driver.host": "set EVENKEEL_SPARK_DRIVER_HOST",
@@ -279,30 +254,31 @@ FIXED = {
     "spark.dynamicAllocation.maxExecutors": "set EVENKEEL_SPARK_MAX_EXECUTORS",
     "spark.task.reaper.": "set EVENKEEL_SPARK_TASK_KILL_SECONDS",
     "spark.pyspark.": "set EVENKEEL_SPARK_PYTHON",
-    "spark.plugins": "code of others in the driver is not kept apart from jobs",
+    "spark.plugins": "plugins in the driver are not isolated from jobs",
 }
-"""Key -> why it is Evenkeel's to set. One in `_BEGINNINGS`, or that ends in a dot, stands for all that begin so."""
+"""Key -> why an operator may not set it. A key that ends in a dot or is in `_PREFIXES` applies to all keys with that
+prefix."""
 
-_BEGINNINGS = ("spark.ui.retained", "spark.sql.files.ignore")
+_PREFIXES = ("spark.ui.retained", "spark.sql.files.ignore")
 
 _LINE = re.compile(r"([^\s=:]+)\s*[=:\s]\s*(.*)")
 
 
 class SparkPropertiesError(ValueError):
-    """The properties file cannot be used; the message says what to change, and holds no value of it."""
+    """The properties file cannot be used. The message says what to change, and contains no value of the file."""
 
 
 def read_properties(path: Path | None) -> dict[str, str]:
-    """The properties of a file in the format of spark-defaults.conf: a key, blanks or `=`, a value; `#` for comments.
+    """Reads a file in the format of spark-defaults.conf: a key, blanks or `=`, a value; `#` for comments.
 
-    Raises SparkPropertiesError for a file that cannot be read, a line that is no property, and a key that is fixed.
+    Raises SparkPropertiesError for a file that cannot be read, a line that is no property, and a key in FIXED.
     """
     if path is None:
         return {}
     try:
         text = path.expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise SparkPropertiesError(f"EVENKEEL_SPARK_PROPERTIES_FILE {path} cannot be read: {reason}.") from None
     found = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -315,7 +291,7 @@ def read_properties(path: Path | None) -> dict[str, str]:
 def _parse(line: str, where: str) -> tuple[str, str]:
     match = _LINE.fullmatch(line)
     if match is None or line.endswith("\\"):
-        raise SparkPropertiesError(f"{where}: write a key, a blank and a value, all on one line.")
+        raise SparkPropertiesError(f"{where}: write a key, a blank and a value on one line.")
     key, value = match.group(1), match.group(2).strip()
     if not key.startswith("spark."):
         raise SparkPropertiesError(
@@ -324,13 +300,13 @@ def _parse(line: str, where: str) -> tuple[str, str]:
         )
     reason = reason_to_refuse(key)
     if reason is not None:
-        raise SparkPropertiesError(f"{where}: {key} is Evenkeel's to set: {reason}. Remove the line.")
+        raise SparkPropertiesError(f"{where}: {key} cannot be set: {reason}. Remove the line.")
     return key, value
 
 
 def reason_to_refuse(key: str) -> str | None:
-    """Why an operator may not set `key`; None where it is free."""
+    """Returns why an operator may not set `key`; None if it can be set."""
     for fixed, reason in FIXED.items():
-        if key == fixed or ((fixed in _BEGINNINGS or fixed.endswith(".")) and key.startswith(fixed)):
+        if key == fixed or ((fixed in _PREFIXES or fixed.endswith(".")) and key.startswith(fixed)):
             return reason
     return None

@@ -1,4 +1,4 @@
-"""The dashboard's files, read once: what they are, how they are named for good, and how they travel."""
+"""The dashboard's files, read once, with a version for their addresses and a compressed form."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _TYPES = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-# What is smaller fits into one packet either way.
-_WORTH_COMPRESSING_BYTES = 1024
+# A smaller file fits into one packet without compression.
+_MIN_COMPRESSED_BYTES = 1024
 
 
 @dataclass(frozen=True)
 class Asset:
-    """One file as it is sent."""
+    """A file as it is sent."""
 
     content: bytes
     content_type: str
     etag: str
-    """Weak, since plain and compressed are the same to a browser."""
+    """Weak, because the plain and the compressed form have the same tag."""
     compressed: bytes | None
-    """`content` by gzip, where that is worth it."""
+    """`content` compressed by gzip; None for a small file."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """All files of one release of the dashboard."""
+    """All files of the dashboard."""
 
     version: str
-    """Tells the contents: another file anywhere is another version. Lower-case hexadecimal digits."""
+    """A hash of all files: 16 lower-case hexadecimal digits."""
     assets: dict[str, Asset]
-    """By path, such as `js/main.js`; the page itself is `index.html`."""
+    """By path, such as `js/main.js`; the page is `index.html`."""
 
 
 @cache
 def bundle() -> Bundle:
-    """The files that came with the package. Raises KeyError for a file of a kind that is not known here."""
+    """Returns the files of the installed package. Raises KeyError for a file whose extension is not in `_TYPES`."""
     contents = dict(sorted(_read(files("service.dashboard") / "static", "").items()))
     digest = hashlib.sha256()
     for path, content in contents.items():
@@ -69,5 +69,5 @@ def _read(directory: Traversable, prefix: str) -> dict[str, bytes]:
 
 def _asset(path: str, content: bytes) -> Asset:
     kind = _TYPES[path[path.rindex(".") :]]
-    compressed = gzip.compress(content, mtime=0) if len(content) >= _WORTH_COMPRESSING_BYTES else None
+    compressed = gzip.compress(content, mtime=0) if len(content) >= _MIN_COMPRESSED_BYTES else None
     return Asset(content, kind, f'W/"{hashlib.sha256(content).hexdigest()[:32]}"', compressed)

@@ -5,6 +5,10 @@ resolved first, so a link that leads out of the roots is refused; the message is
 not. Files in stores are found by listings, whose names and sizes are trusted. Walks skip hidden files, refuse Hive
 partitions, and are limited in files and depth.
 
+Directories are listed one by one. Arrow's recursive listing has no limit of entries, depth or time, and also lists
+hidden directories; `fsspec` lists stores with clients, timeouts and credentials of its own, and caches listings.
+Neither reports local links, which must be refused if they lead out.
+
 A file may be swapped for a link later. API and workers find the files again and open them without following links
 (`file_io`). Spark opens them by name, so after the run a worker checks whether each path still has no links
 (`swapped`).
@@ -296,7 +300,7 @@ def unreadable(name: str, error: OSError, pointer: str) -> SpecError | StoreUnav
 
 
 def pointer_of(table: str) -> str:
-    """The JSON pointer of a table in the job (RFC 6901)."""
+    """Returns the JSON pointer of a table in the job (RFC 6901)."""
     return "/tables/" + table.replace("~", "~0").replace("/", "~1")
 
 

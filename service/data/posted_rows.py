@@ -42,17 +42,17 @@ _YOUNG_SECONDS = 10
 
 
 def hidden_directory(streams_dir: Path) -> Path:
-    """The directory of unpublished files of all streams. It is on the same file system as the streams, for renames."""
+    """Returns the directory of unpublished files, which is on the same file system as the streams, for renames."""
     return streams_dir / _INPUT / _HIDDEN
 
 
 def stream_directory(streams_dir: Path, tenant: str, name: str, stream_id: str) -> Path:
-    """The directory of a stream's files. It exists once the stream is declared, and may be empty."""
+    """Returns the directory of a stream's files. It exists once the stream is declared, and may be empty."""
     return streams_dir / _INPUT / tenant / name / stream_id
 
 
 def segment_name(sequence: int, sha256: str) -> str:
-    """The name of a batch's file; valid on every file system and for Spark."""
+    """Returns the name of a batch's file; valid on every file system and for Spark."""
     return f"{sequence:012d}-{sha256[:_DIGEST_CHARACTERS]}.parquet"
 
 
@@ -111,7 +111,7 @@ def remove_hidden(streams_dir: Path, segment_id: str) -> None:
 
 
 def hidden_path(streams_dir: Path, segment_id: str) -> Path:
-    """The path of the hidden file with this id."""
+    """Returns the path of the hidden file with this id."""
     return hidden_directory(streams_dir) / f"{segment_id}.parquet"
 
 

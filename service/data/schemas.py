@@ -61,6 +61,28 @@ _MAX_PARTS = 100_000
 _MAX_PATH = 4096
 _MAX_MESSAGE_NAMES_LENGTH = 2000
 _TAIL_BYTES = 8
+_SIMPLE_TYPES: dict[pa.DataType, DataType] = {
+    pa.bool_(): BOOLEAN,
+    pa.int8(): DataType(TypeName.TINYINT),
+    pa.int16(): DataType(TypeName.SMALLINT),
+    pa.int32(): INT,
+    pa.int64(): BIGINT,
+    # Spark widens unsigned integers to the next signed type.
+    pa.uint8(): DataType(TypeName.SMALLINT),
+    pa.uint16(): INT,
+    pa.uint32(): BIGINT,
+    pa.uint64(): decimal(20, 0),
+    pa.float32(): FLOAT,
+    pa.float64(): DOUBLE,
+    pa.string(): STRING,
+    pa.large_string(): STRING,
+    pa.string_view(): STRING,
+    pa.binary(): BINARY,
+    pa.large_binary(): BINARY,
+    pa.binary_view(): BINARY,
+    pa.date32(): DATE,
+    pa.date64(): DATE,
+}
 
 
 def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
@@ -191,30 +213,6 @@ def format_names(names: Sequence[str]) -> str:
 
 def _mismatch(detail: str, pointer: str) -> SpecError:
     return SpecError.of("schema_mismatch", detail, pointer=pointer)
-
-
-_SIMPLE_TYPES: dict[pa.DataType, DataType] = {
-    pa.bool_(): BOOLEAN,
-    pa.int8(): DataType(TypeName.TINYINT),
-    pa.int16(): DataType(TypeName.SMALLINT),
-    pa.int32(): INT,
-    pa.int64(): BIGINT,
-    # Spark widens unsigned integers to the next signed type.
-    pa.uint8(): DataType(TypeName.SMALLINT),
-    pa.uint16(): INT,
-    pa.uint32(): BIGINT,
-    pa.uint64(): decimal(20, 0),
-    pa.float32(): FLOAT,
-    pa.float64(): DOUBLE,
-    pa.string(): STRING,
-    pa.large_string(): STRING,
-    pa.string_view(): STRING,
-    pa.binary(): BINARY,
-    pa.large_binary(): BINARY,
-    pa.binary_view(): BINARY,
-    pa.date32(): DATE,
-    pa.date64(): DATE,
-}
 
 
 def data_type(arrow: pa.DataType, physical: str = "") -> DataType:

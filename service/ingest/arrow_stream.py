@@ -16,7 +16,6 @@ import pyarrow.ipc as ipc
 from service.contract.errors import InvalidRowsError
 from service.ingest.columns import (
     BadValueError,
-    arrow_type,
     bad_value,
     check_cells,
     describe,
@@ -27,6 +26,7 @@ from service.ingest.columns import (
     unknown_column,
     within_years,
 )
+from service.results.columns import arrow_type
 from service.sql.types.data_types import TEMPORAL, DataType, Schema, TypeName
 
 _HEADER = 2

@@ -15,28 +15,13 @@ import pyarrow.compute as pc
 
 from service.contract.errors import InvalidRowsError
 from service.contract.problems import Issue, did_you_mean, nearest_names
-from service.sql.types.data_types import DataType, Schema, TypeName
+from service.results.columns import arrow_type
+from service.sql.types.data_types import DataType, TypeName
 
 _MAX_SHOWN = 100
 MAX_ROWS = 1_000_000
 MAX_CELLS = 16_000_000
 """Rows times columns of the stream: columns missing from the body are NULL but take memory too."""
-_INSTANT = pa.timestamp("us", tz="UTC")
-_LOCAL = pa.timestamp("us")
-_TYPES: dict[TypeName, pa.DataType] = {
-    TypeName.BOOLEAN: pa.bool_(),
-    TypeName.TINYINT: pa.int8(),
-    TypeName.SMALLINT: pa.int16(),
-    TypeName.INT: pa.int32(),
-    TypeName.BIGINT: pa.int64(),
-    TypeName.FLOAT: pa.float32(),
-    TypeName.DOUBLE: pa.float64(),
-    TypeName.STRING: pa.string(),
-    TypeName.BINARY: pa.binary(),
-    TypeName.DATE: pa.date32(),
-    TypeName.TIMESTAMP: _INSTANT,
-    TypeName.TIMESTAMP_NTZ: _LOCAL,
-}
 _YEAR = r"(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
 _DATE = rf"{_YEAR}-[0-9]{{2}}-[0-9]{{2}}"
 _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
@@ -124,18 +109,6 @@ def check_cells(rows: int, columns: int) -> None:
             f"A batch may have at most {min(MAX_ROWS, MAX_CELLS // columns)} rows of {columns} columns. Post several "
             "batches.",
         )
-
-
-def arrow_schema(schema: Schema) -> pa.Schema:
-    """Returns the columns as they are stored."""
-    return pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema.fields])
-
-
-def arrow_type(type_: DataType) -> pa.DataType:
-    """Returns the Arrow type of an atomic type."""
-    if type_.name is TypeName.DECIMAL:
-        return pa.decimal128(type_.precision, type_.scale)
-    return _TYPES[type_.name]
 
 
 def describe(type_: DataType) -> str:

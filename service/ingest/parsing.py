@@ -21,7 +21,6 @@ from service.contract.errors import InvalidRowsError
 from service.ingest.arrow_stream import read_arrow
 from service.ingest.columns import (
     BadValueError,
-    arrow_type,
     bad_value,
     check_cells,
     describe,
@@ -31,17 +30,20 @@ from service.ingest.columns import (
     shown,
     unknown_column,
 )
+from service.results.columns import arrow_type
 from service.sql.types.data_types import DataType, Field, Schema, TypeName
 
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 CSV = "text/csv"
 ROWS = (NDJSON, ARROW, CSV)
-# Matches the quote first, then looks behind it: searching for one character is fast, and a slow search holds the GIL.
+# Matches the quote first, then uses a look-behind: a search for one character is fast, and a slow one holds the GIL.
 _QUOTED = re.compile(r'"(?<![^,\r\n]")(?:[^"]++|"")*+"(?=[,\r\n]|\Z)')
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _QUOTED_LINE_END = "\x01"
 """Replaces a line end inside quotes while lines are counted."""
+_NONE = type(None)
+_SPACE = " \t\r"
 
 
 def read_csv(body: str, schema: Schema) -> pa.Table:
@@ -143,9 +145,6 @@ def _line_of(body: str, record: int) -> int:
     return line
 
 
-_NONE = type(None)
-
-
 class _Fraction(str):
     """A number with a decimal point or an exponent, as it was written."""
 
@@ -174,7 +173,6 @@ def _constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_Fraction, parse_constant=_constant)
 # `decode` would strip white space from every line again, which takes a third of the time.
 _scan = _DECODER.scan_once  # type: ignore[attr-defined]  # missing in typeshed
-_SPACE = " \t\r"
 
 _JSON_TYPES: dict[TypeName, frozenset[type]] = {
     TypeName.BOOLEAN: frozenset({bool}),

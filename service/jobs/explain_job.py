@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from service.broker.dispatch import Doorbell
+from service.broker.dispatch import JobAnnouncer
 from service.config.settings import Settings
 from service.contract.enums import JobStatus
 from service.contract.errors import WorkerUnavailableError
@@ -46,7 +46,7 @@ class ExplainFailedError(Exception):
 async def explain_job(
     database: Database,
     watcher: JobWatcher,
-    doorbell: Doorbell,
+    announcer: JobAnnouncer,
     settings: Settings,
     submissions: Submissions,
     submission: Submission,
@@ -57,7 +57,7 @@ async def explain_job(
     if the tenant's limit is reached, and WorkerUnavailableError if no worker answered in time.
     """
     timeout = settings.api.explain_timeout_seconds
-    accepted = await submissions.run(submit_job, database, doorbell, settings, submission)
+    accepted = await submissions.run(submit_job, database, announcer, settings, submission)
     job_id, tenant = accepted.job.id, submission.tenant
     try:
         async with asyncio.timeout(timeout):
@@ -75,7 +75,7 @@ async def explain_job(
 def delete_abandoned_explanations(database: Database) -> None:
     """Deletes explanations whose process was killed."""
     with database.write() as session:
-        jobs.delete_forgotten_explains(session, database.now(session))
+        jobs.delete_old_explanations(session, database.now(session))
 
 
 async def _wait_for_report(database: Database, watcher: JobWatcher, tenant: str, job_id: str) -> PlanReport:
@@ -277,7 +277,7 @@ def _advice(
 async def profile_table(
     database: Database,
     watcher: JobWatcher,
-    doorbell: Doorbell,
+    announcer: JobAnnouncer,
     settings: Settings,
     submissions: Submissions,
     request: ProfileRequest,
@@ -291,7 +291,7 @@ async def profile_table(
     """
     try:
         submission = Submission(tenant, build_profile_job(request), "", request_id, kind=EXPLAIN)
-        plan = await explain_job(database, watcher, doorbell, settings, submissions, submission)
+        plan = await explain_job(database, watcher, announcer, settings, submissions, submission)
     except SpecError as error:
         raise SpecError([to_request_issue(issue) for issue in error.issues]) from None
     except ExplainFailedError as error:

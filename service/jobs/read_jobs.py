@@ -33,7 +33,8 @@ from service.jobs.views import (
     timestamp,
 )
 from service.store import jobs
-from service.store.jobs import JobFilter, JobPosition, events_after, has_finished
+from service.store.events import events_after
+from service.store.jobs import JobFilter, JobPosition, has_finished
 from service.store.session import Database
 
 _log = structlog.get_logger(__name__)

@@ -12,10 +12,11 @@ from service.contract.enums import JobStatus, Mode
 from service.contract.errors import ResultMissingError, ResultNotReadyError
 from service.contract.model import Frozen
 from service.jobs.views import decode_cursor, encode_cursor, require_job
-from service.results.columns import Column, json_rows
+from service.results.columns import Column
 from service.results.files import ResultFiles, open_result
+from service.results.json_values import json_rows
 from service.results.stream_result import open_stream_result, result_directory
-from service.store.maintenance import has_lost_its_result
+from service.store.maintenance import has_lost_result
 from service.store.session import Database
 from service.store.streaming_state import find_stream
 from service.store.tables import JobRow
@@ -80,7 +81,7 @@ def find_result(
             stream = find_stream(session, job_id)
             generation = None if stream is None else stream.generation
             return _find_stream_result(places.streams, row, generation, version)
-        if has_lost_its_result(row):
+        if has_lost_result(row):
             raise ResultMissingError(
                 "The job succeeded, but its result has been removed because results are kept for a limited time. "
                 "Submit the job again."

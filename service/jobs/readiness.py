@@ -19,7 +19,7 @@ from service.store import workers
 from service.store.migrate import SchemaMismatchError, require_current
 from service.store.session import Database
 from service.store.tables import WorkerRow
-from service.store.workers import deaf_workers, queues_listened_to
+from service.store.workers import queues_listened_to, unresponsive_workers
 
 QUEUE_ADVICE = "Start a worker with {} in EVENKEEL_WORKER_QUEUES."
 """Advice for a queue without a listener."""
@@ -69,8 +69,8 @@ def find_unresponsive_workers(session: Session, settings: Settings, now: int) ->
     announcement takes, although jobs are queued for them.
     """
     timeout_ms = round(settings.worker.ring_again_seconds * 1000 * _UNRESPONSIVE_AFTER_RINGS)
-    heard_since = now - worker_silence_ms(settings)
-    return deaf_workers(session, __version__, heard_since, now - timeout_ms, settings.limits.running_jobs)
+    alive_since = now - worker_silence_ms(settings)
+    return unresponsive_workers(session, __version__, alive_since, now - timeout_ms, settings.limits.running_jobs)
 
 
 def check_readiness(database: Database, settings: Settings) -> Readiness:

@@ -17,7 +17,7 @@ from service.jobs.lifecycle import require_streaming
 from service.jobs.views import DocumentedAs, decode_cursor, encode_cursor, timestamp
 from service.store.session import Database
 from service.store.streaming_jobs import BACKLOG, FOLLOWED, batches_before
-from service.store.streaming_state import UNMEASURED, StoppedBecause, Stream, find_stream, unmeasured_batches
+from service.store.streaming_state import UNMEASURED, Stream, StreamStopReason, find_stream, unmeasured_batches
 from service.store.tables import JobRow, StreamBatchRow
 
 MAX_BATCH_PAGE_SIZE = 200
@@ -53,7 +53,7 @@ BecauseText = Annotated[
         {
             "type": "string",
             "examples": ["caught_up"],
-            "x-extensible-enum": [because.value for because in StoppedBecause],
+            "x-extensible-enum": [because.value for because in StreamStopReason],
             "description": "Why the job is STOPPED: `stopped` by request, `caught_up` after processing all available "
             "input, `failed` (see the job's `error`), or `restored` from a backup, which contains no state. Null while "
             "it is not STOPPED.",

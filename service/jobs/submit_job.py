@@ -20,7 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.broker.dispatch import Doorbell
+from service.broker.dispatch import JobAnnouncer
 from service.config.processes import DaemonPool
 from service.config.settings import Settings
 from service.contract.enums import Mode, Queue
@@ -28,17 +28,12 @@ from service.contract.errors import IdempotencyKeyReusedError
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
 from service.data.roots import issues_of_sink, roots_of
-from service.jobs.admission import (
-    CheckedJob,
-    check_job,
-    posted_schemas,
-    require_explanation_capacity,
-    require_queue_capacity,
-)
+from service.jobs.check_job import CheckedJob, check_job, posted_schemas
+from service.jobs.limits import require_explanation_capacity, require_queue_capacity
 from service.jobs.reports import require_comparable
 from service.jobs.views import Job, QueueListeners, require_job
 from service.sql.types.data_types import Schema
-from service.store import accounts, input_streams, jobs
+from service.store import accounts, events, idempotency, input_streams, jobs
 from service.store.accounts import Counted
 from service.store.jobs import NewJob
 from service.store.session import Database
@@ -89,7 +84,7 @@ class Accepted:
     replayed: bool
 
 
-def submit_job(database: Database, doorbell: Doorbell, settings: Settings, submission: Submission) -> Accepted:
+def submit_job(database: Database, announcer: JobAnnouncer, settings: Settings, submission: Submission) -> Accepted:
     """Checks the job against the files of its tables, stores it and notifies the workers.
 
     Raises SpecError for a job that cannot run, IdempotencyKeyReusedError for a key that was used with another body, and
@@ -113,7 +108,7 @@ def submit_job(database: Database, doorbell: Doorbell, settings: Settings, submi
         if earlier is None:
             raise
         return earlier
-    doorbell.ring(job.id, queue)
+    announcer.announce(job.id, queue)
     return Accepted(job, replayed=False)
 
 
@@ -174,7 +169,7 @@ def _find_earlier(database: Database, settings: Settings, submission: Submission
 
 
 def _replay(session: Session, settings: Settings, submission: Submission, payload: str, now: int) -> Accepted | None:
-    known = jobs.find_idempotency_key(session, tenant=submission.tenant, key=submission.idempotency_key, now=now)
+    known = idempotency.find_idempotency_key(session, tenant=submission.tenant, key=submission.idempotency_key, now=now)
     if known is None:
         return None
     if known.payload_sha256 != payload:
@@ -214,13 +209,13 @@ def _store(
             return None
         if submission.kind == jobs.EXPLAIN and settings.limits.explanations:
             # Explanations are rare, so counting them one at a time (with a lock) costs nothing.
-            accounts.count_alone(session, new.tenant, Counted.EXPLANATIONS)
+            accounts.lock_count(session, new.tenant, Counted.EXPLANATIONS)
             _require_capacity(session, settings, submission, lambda: database.now(session))
         now = database.now(session)
         row = jobs.insert_job(session, new, now)
-        jobs.owe_message(session, job_id=new.id, tenant=new.tenant, now=now)
+        events.add_message(session, job_id=new.id, tenant=new.tenant, now=now)
         if submission.idempotency_key:
-            jobs.remember_idempotency_key(
+            idempotency.save_idempotency_key(
                 session,
                 tenant=new.tenant,
                 key=submission.idempotency_key,

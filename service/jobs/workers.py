@@ -18,7 +18,7 @@ from service.store import workers
 from service.store.jobs import RUN
 from service.store.session import Database
 from service.store.tables import WorkerRow
-from service.store.workers import JobAtHand, jobs_at_hand, request_drain, worker_status
+from service.store.workers import RunningJob, request_drain, running_jobs_of, worker_status
 
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _STATES = [status.value for status in WorkerStatus]
@@ -88,7 +88,7 @@ class Worker(Frozen):
     )
 
     @classmethod
-    def of(cls, row: WorkerRow, at_hand: Iterable[JobAtHand], tenant: str, silent_before: int) -> Self:
+    def of(cls, row: WorkerRow, at_hand: Iterable[RunningJob], tenant: str, silent_before: int) -> Self:
         """Returns the worker of `row` as `tenant` sees it; it is SILENT if its last heartbeat was before
         `silent_before`.
         """
@@ -117,11 +117,11 @@ class Worker(Frozen):
 
 def workers_of(session: Session, rows: Sequence[WorkerRow], tenant: str, now: int, silence_ms: int) -> list[Worker]:
     """Returns the workers of these rows as `tenant` sees them at `now` (milliseconds)."""
-    at_hand = jobs_at_hand(session, [row.id for row in rows], now)
+    at_hand = running_jobs_of(session, [row.id for row in rows], now)
     return [Worker.of(row, at_hand, tenant, now - silence_ms) for row in rows]
 
 
-def _job(job: JobAtHand) -> WorkerJob:
+def _job(job: RunningJob) -> WorkerJob:
     return WorkerJob(
         id=job.job_id, name=job.name, status=job.status.value, attempt=job.attempt, started_at=timestamp(job.started_at)
     )

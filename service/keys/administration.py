@@ -14,7 +14,7 @@ from service.contract.model import Bounds, Duration, Frozen
 from service.jobs.views import decode_cursor, encode_cursor, timestamp
 from service.keys.verification import make_secret
 from service.store import accounts, installation
-from service.store.accounts import NewKey, is_live, scopes_of
+from service.store.accounts import NewKey, is_valid, scopes_of
 from service.store.session import Database
 from service.store.tables import ApiKeyRow
 
@@ -69,7 +69,7 @@ def _fields(row: ApiKeyRow, now: int) -> dict[str, object]:
         "tenant": row.tenant,
         "name": row.name,
         "scopes": tuple(scope.value for scope in KeyScope if scope in scopes_of(row)),
-        "live": is_live(row, now),
+        "live": is_valid(row, now),
         "created_at": timestamp(row.created_at),
         "created_by": row.created_by,
         "expires_at": _moment(row.expires_at),
@@ -189,8 +189,8 @@ def revoke_key(database: Database, key_id: str, *, even_the_last: bool = False) 
         row = accounts.find_key(session, key_id)
         if row is None:
             raise no_such_key(key_id)
-        is_admin = KeyScope.ADMIN in accounts.scopes_of(row) and accounts.is_live(row, now)
-        if is_admin and not even_the_last and accounts.count_live_admins(session, now) == 1:
+        is_admin = KeyScope.ADMIN in accounts.scopes_of(row) and accounts.is_valid(row, now)
+        if is_admin and not even_the_last and accounts.count_valid_admins(session, now) == 1:
             raise LastAdminKeyError(
                 "This is the last key with the scope 'admin': without it, no key could be created over HTTP. Create "
                 "another one first, or revoke this one on the command line: `evenkeel keys revoke`."

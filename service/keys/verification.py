@@ -147,13 +147,13 @@ class KeyRing:
         with self._database.look() as session:
             row = accounts.find_key(session, key_id)
             now = self._database.now(session)
-        if row is None or not accounts.is_live(row, now):
+        if row is None or not accounts.is_valid(row, now):
             return _CachedKey(None, "", started)
         # Not for a wrong secret, and not on each use: `used_at` only serves to find unused keys.
         is_shown = shown is not None and shown.is_of(row.secret_sha256)
         if is_shown and (row.used_at is None or row.used_at <= now - _USED_AT_RESOLUTION_MS):
             with self._database.write() as session:
-                accounts.note_use(session, row.id, now)
+                accounts.record_use(session, row.id, now)
         return _CachedKey(Principal(row.tenant, accounts.scopes_of(row), row.id), row.secret_sha256, started)
 
 

@@ -1,4 +1,4 @@
-"""Structured logs, log events and declared Prometheus metrics; next to them alert rules and a Grafana dashboard.
-Metrics are measured where the work is done: `service.api.metrics` and the metrics module of the workers.
+"""Structured logs, log events and declared Prometheus metrics; alert rules and a Grafana dashboard.
+Metrics are measured where the work is done: in `service.api.metrics` and `workers.metrics`.
 Start with `metrics.py`.
 """

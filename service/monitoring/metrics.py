@@ -1,8 +1,6 @@
-"""The metrics that a worker serves for Prometheus, declared in one place: `workers.metrics` makes them, documents list
-them.
+"""The Prometheus metrics of API and workers: names, types, labels, descriptions and buckets.
 
-The metrics that the API serves at `/metrics`, declared in one place: `service.api.metrics` makes them, documents
-list them.
+`service.api.metrics` and `workers.metrics` measure them; the README's table lists them.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from enum import StrEnum
 
 
 class MetricType(StrEnum):
-    """As Prometheus calls them."""
+    """The types of Prometheus."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -21,7 +19,7 @@ class MetricType(StrEnum):
 
 @dataclass(frozen=True)
 class DeclaredMetric:
-    """One metric. `name` is the family's as it is scraped: counters end in `_total`, histograms in their unit."""
+    """A metric. `name` is the name of the scraped family: counters end in `_total`, histograms in their unit."""
 
     name: str
     type: MetricType
@@ -38,73 +36,76 @@ JOBS_ENDED = DeclaredMetric(
     "evenkeel_worker_jobs_ended_total",
     MetricType.COUNTER,
     ("status", "queue"),
-    "Jobs whose end this worker published, by their final status.",
+    "Jobs whose end this worker has published, by final status.",
 )
 QUEUE_WAIT = DeclaredMetric(
     "evenkeel_worker_queue_wait_seconds",
     MetricType.HISTOGRAM,
     ("queue",),
-    "From a job's submission to its first claim.",
+    "Time from a job's submission to its first claim.",
     _WAIT_SECONDS,
 )
 PLANNING = DeclaredMetric(
     "evenkeel_worker_planning_seconds",
     MetricType.HISTOGRAM,
     (),
-    "Planning of an attempt: statistics, rules, the checked plan. Starting Spark is no part of it.",
+    "Time to plan an attempt: statistics, rules, the checked plan. Does not include the start of Spark.",
     _RUN_SECONDS,
 )
 EXECUTION = DeclaredMetric(
     "evenkeel_worker_execution_seconds",
     MetricType.HISTOGRAM,
     (),
-    "Execution of an attempt on Spark, however it ended.",
+    "Time to run an attempt on Spark, with any outcome.",
     _RUN_SECONDS,
 )
 HANDED_BACK = DeclaredMetric(
     "evenkeel_worker_attempts_handed_back_total",
     MetricType.COUNTER,
     ("reason",),
-    "Attempts given up before their end, by the code of the reason: `handed_back` (the worker stops), `driver_lost`, "
-    "or `driver_ended` (for the work of another job).",
+    "Attempts that were handed back, by the code of the reason: `handed_back` (the worker stops), `driver_lost`, "
+    "or `driver_ended` (because of another job).",
 )
 LEASES_LOST = DeclaredMetric(
     "evenkeel_worker_leases_lost_total",
     MetricType.COUNTER,
     (),
-    "Attempts ended because their lease ran out, or was not known to hold while the database was away.",
+    "Attempts that ended because their lease expired, or could not be renewed while the database was unavailable.",
 )
 SPARK_STARTS = DeclaredMetric(
-    "evenkeel_worker_spark_starts_total", MetricType.COUNTER, (), "Spark drivers that came up."
+    "evenkeel_worker_spark_starts_total", MetricType.COUNTER, (), "Spark drivers that have started."
 )
 SPARK_LOSSES = DeclaredMetric(
-    "evenkeel_worker_spark_losses_total", MetricType.COUNTER, (), "Spark drivers that died, hung or lost their cluster."
+    "evenkeel_worker_spark_losses_total",
+    MetricType.COUNTER,
+    (),
+    "Spark drivers that have died, hung or lost their cluster.",
 )
-RUNNING = DeclaredMetric("evenkeel_worker_running_attempts", MetricType.GAUGE, (), "Attempts at hand now.")
+RUNNING = DeclaredMetric("evenkeel_worker_running_attempts", MetricType.GAUGE, (), "Attempts that the worker runs now.")
 MEMORY = DeclaredMetric(
     "evenkeel_worker_memory_bytes",
     MetricType.GAUGE,
     ("part",),
-    "Resident memory, of the `process` in Python and of its `jvm`.",
+    "Resident memory of the Python `process` and of its `jvm`.",
 )
 MINI_BATCHES = DeclaredMetric(
     "evenkeel_worker_mini_batch_seconds",
     MetricType.HISTOGRAM,
     (),
-    "Mini-batches of streaming jobs, from the look for new files to the end of all.",
+    "Duration of mini-batches of streaming jobs, from the search for new files to the end.",
     _RUN_SECONDS,
 )
 WAITING_BYTES = DeclaredMetric(
     "evenkeel_worker_stream_waiting_bytes",
     MetricType.GAUGE,
     (),
-    "Bytes that the streams of jobs at hand have and no mini-batch has taken, as last looked up.",
+    "Bytes of the streams of running jobs that no mini-batch has read, when last checked.",
 )
 OLDEST_WAITING = DeclaredMetric(
     "evenkeel_worker_stream_oldest_waiting_seconds",
     MetricType.GAUGE,
     (),
-    "How long the oldest of these bytes had been there when it was looked up; 0 where there are none.",
+    "Age of the oldest of these bytes when last checked; 0 if there are none.",
 )
 
 WORKER_METRICS = (
@@ -122,11 +123,11 @@ WORKER_METRICS = (
     WAITING_BYTES,
     OLDEST_WAITING,
 )
-"""In the order of the documents."""
+"""The metrics of a worker, in the order of the README."""
 
 
 RECENT_SECONDS = 15 * 60
-"""What counts as recent in `ENDED_RECENTLY`."""
+"""The period of `ENDED_RECENTLY`."""
 
 _REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -134,46 +135,48 @@ REQUESTS = DeclaredMetric(
     "evenkeel_http_request_duration_seconds",
     MetricType.HISTOGRAM,
     ("method", "route", "status"),
-    "Time from the request to the end of its answer, by the route's template; waiting requests wait.",
+    "Time from a request to the end of its answer, by the template of its route; includes the time of `Prefer: wait`.",
     _REQUEST_SECONDS,
 )
-BUILD = DeclaredMetric("evenkeel_build_info", MetricType.GAUGE, ("version",), "1, with the version of this API.")
+BUILD = DeclaredMetric(
+    "evenkeel_build_info", MetricType.GAUGE, ("version",), "1, with the version of the API as a label."
+)
 DATABASE_UP = DeclaredMetric(
     "evenkeel_database_up",
     MetricType.GAUGE,
     (),
-    "Whether the database answers; while it does not, nothing that is read from it is served.",
+    "Whether the database answers; metrics that are read from it are missing while it does not.",
 )
-BROKER_UP = DeclaredMetric("evenkeel_broker_up", MetricType.GAUGE, (), "Whether the broker takes messages.")
+BROKER_UP = DeclaredMetric("evenkeel_broker_up", MetricType.GAUGE, (), "Whether the broker accepts messages.")
 JOBS = DeclaredMetric(
     "evenkeel_jobs",
     MetricType.GAUGE,
     ("status", "queue"),
-    "Jobs that are kept, as they stand; one whose worker was lost counts as QUEUED. Retention makes it fall.",
+    "Stored jobs by status; a job whose worker was lost counts as QUEUED. Retention lowers it.",
 )
 ENDED_RECENTLY = DeclaredMetric(
     "evenkeel_jobs_ended_recently",
     MetricType.GAUGE,
     ("status",),
-    "Jobs that ended within the last 15 minutes. The workers count every end: `evenkeel_worker_jobs_ended_total`.",
+    "Jobs that ended in the last 15 minutes. `evenkeel_worker_jobs_ended_total` of the workers counts all.",
 )
 OLDEST_QUEUED = DeclaredMetric(
-    "evenkeel_oldest_queued_seconds", MetricType.GAUGE, ("queue",), "Age of the oldest queued job; 0 while none waits."
+    "evenkeel_oldest_queued_seconds", MetricType.GAUGE, ("queue",), "Age of the oldest queued job; 0 if there is none."
 )
 EXPIRED_LEASES = DeclaredMetric(
     "evenkeel_expired_leases",
     MetricType.GAUGE,
     (),
-    "Jobs whose worker gave no sign of life in time and that nobody has taken over yet.",
+    "Jobs whose lease has expired and that no sweeper has found yet.",
 )
 OUTBOX = DeclaredMetric(
     "evenkeel_outbox_messages",
     MetricType.GAUGE,
     (),
-    "Messages stored with their jobs that the broker has not taken yet.",
+    "Messages in the outbox, which the broker has not accepted yet.",
 )
 WORKERS = DeclaredMetric(
-    "evenkeel_workers", MetricType.GAUGE, ("status",), "Workers by status; SILENT ones are forgotten after an hour."
+    "evenkeel_workers", MetricType.GAUGE, ("status",), "Workers by status; SILENT workers are removed after an hour."
 )
 
 API_METRICS = (
@@ -188,4 +191,4 @@ API_METRICS = (
     OUTBOX,
     WORKERS,
 )
-"""In the order of the documents. Each API process serves all of them; but for the requests, all serve the same."""
+"""The metrics of the API, in the order of the README. Every API process serves the same values, except REQUESTS."""

@@ -22,7 +22,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from service.contract.errors import ResultMissingError
-from service.results.columns import Column, columns_of, json_value, served_schema
+from service.results.columns import Column, columns_of, served_schema
+from service.results.json_values import json_value
 
 _BATCH_ROWS = 65_536
 _BEGINS_AS_FORMULA = r"\A[=+\-@\t\r\n]"
@@ -141,7 +142,9 @@ def name_without_formula(name: str) -> str:
 
 
 def as_csv(result: ResultFiles, *, formulas: bool = False) -> Iterator[bytes]:
-    """A header, then one line for each row: NULL is empty, text is quoted, BINARY is base64, nested values are JSON.
+    """Yields CSV: a header, then one line for each row.
+
+    NULL is empty, text is quoted, BINARY is base64, nested values are JSON.
 
     With `formulas`, texts that a spreadsheet would run as formulas are not marked.
     """
@@ -156,12 +159,12 @@ def as_csv(result: ResultFiles, *, formulas: bool = False) -> Iterator[bytes]:
 
 
 def as_arrow(result: ResultFiles) -> Iterator[bytes]:
-    """The Arrow IPC streaming format."""
+    """Yields the Arrow IPC streaming format."""
     yield from _stream(result, lambda sink: pa.ipc.new_stream(sink, result.schema), lambda batch: batch)
 
 
 def as_parquet(result: ResultFiles) -> Iterator[bytes]:
-    """One Parquet file."""
+    """Yields one Parquet file."""
     yield from _stream(result, lambda sink: _ParquetSink(pq.ParquetWriter(sink, result.schema)), lambda batch: batch)
 
 

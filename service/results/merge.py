@@ -107,7 +107,7 @@ def _newest(rows: pa.Table, codes: pa.ChunkedArray) -> tuple[pa.Table, pa.Array]
 
 
 def _numbers(count: int) -> pa.Array:
-    """0, 1, 2 and so on."""
+    """Returns the first `count` integers from 0."""
     return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count)), 1)
 
 

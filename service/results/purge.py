@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from service.config.settings import RetentionSettings
 from service.results import directories
 from service.results.directories import Freed
-from service.store import installation, maintenance
+from service.store import idempotency, installation, maintenance
 from service.store.jobs import read_versions
 from service.store.maintenance import Removed
 from service.store.publication import published_paths
@@ -135,7 +135,7 @@ def purge(database: Database, results: Path, streams: Path, limits: Limits) -> I
         for gone in _in_batches(database, maintenance.remove_jobs, due.jobs_before):
             yield _remove_files(due, gone, Purged(jobs=len(gone)))
     if due.results_before is not None:
-        for gone in _in_batches(database, maintenance.forget_results, due.results_before):
+        for gone in _in_batches(database, maintenance.remove_results, due.results_before):
             yield _remove_files(due, gone, Purged())
     for folder in (results, streams):
         if folder not in due.folders:
@@ -174,7 +174,7 @@ def would_purge(database: Database, results: Path, streams: Path, limits: Limits
         own = installation.find_id(session)
         due = _Due.of(now, limits, *_ours(results, streams, lambda folder: directories.is_own_directory(folder, own)))
         expired = maintenance.count_expired(session, due.jobs_before, due.results_before)
-        keys = maintenance.count_expired_keys(session, now)
+        keys = idempotency.count_expired_keys(session, now)
     found = Purged(jobs=expired.jobs, keys=keys)
     if due.results is not None:
         found += Purged(results=expired.results, bytes=expired.bytes)
@@ -214,7 +214,7 @@ def _remove_files(due: _Due, gone: Sequence[Removed], counted: Purged) -> Purged
 def _expired_keys(database: Database, now: int) -> Iterator[Purged]:
     while True:
         with database.write() as session:
-            keys = maintenance.remove_expired_keys(session, now, _KEYS_PER_STEP)
+            keys = idempotency.remove_expired_keys(session, now, _KEYS_PER_STEP)
         if not keys:
             return
         yield Purged(keys=keys)

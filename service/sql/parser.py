@@ -24,8 +24,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from service.contract.problems import SpecError
 from service.contract.query import CODE, NESTING, OPERATOR_DEPTH, SQL_CHARACTERS, SQL_TOKENS, Limit
-from service.sql.constructs import ARITHMETIC, COMPARISONS
 from service.sql.expressions.nodes import Expression
+from service.sql.refusals import ARITHMETIC, COMPARISONS
 from service.sql.types.data_types import TypeName
 
 _MISSING = re.compile(r"Required (?:keyword|argument): '(\w+)' missing for <class '.*\.(\w+)'>")

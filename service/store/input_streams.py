@@ -1,4 +1,4 @@
-"""Streams of posted rows and their batches: declared, counted up, found again, deleted."""
+"""Input streams, to which clients post rows, and their batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from service.contract.enums import TERMINAL
 from service.sql.ddl import parse_schema
 from service.sql.types.data_types import Schema
 from service.store.jobs import RUN
-from service.store.session import NO_SYNC
 from service.store.tables import InputBatchRow, InputStreamRow, JobRow
 
 _ENDED = tuple(sorted(status.value for status in TERMINAL))
@@ -23,7 +22,7 @@ _STREAM = "stream"
 
 @dataclass(frozen=True)
 class InputStream:
-    """A declared stream. `ddl` is its schema in canonical spelling; times in milliseconds."""
+    """A declared stream. `ddl` is its schema in canonical form; times in milliseconds."""
 
     tenant: str
     name: str
@@ -37,13 +36,13 @@ class InputStream:
 
     @property
     def schema(self) -> Schema:
-        """Its columns."""
+        """The stream's columns."""
         return _schema(self.ddl)
 
 
 @dataclass(frozen=True)
 class InputBatch:
-    """An accepted batch. `sha256` is that of what was posted; `file` the id of its file while that is hidden."""
+    """An accepted batch. `sha256` is the digest of the request; `file` the id of its file while that is hidden."""
 
     batch_id: str
     sha256: str
@@ -65,7 +64,7 @@ class NewBatch:
 
 @dataclass(frozen=True)
 class Hidden:
-    """A hidden file that belongs to an accepted batch, and whose file it is to be."""
+    """A hidden file of an accepted batch, and what its visible name is made of."""
 
     file: str
     tenant: str
@@ -76,25 +75,25 @@ class Hidden:
 
 
 def find_stream(session: Session, tenant: str, name: str, *, lock: bool = False) -> InputStream | None:
-    """The tenant's stream of this name; with `lock`, as it stays until the transaction ends."""
+    """Returns the tenant's stream of this name. With `lock`, nobody else changes it before the transaction ends."""
     statement = select(InputStreamRow).where(InputStreamRow.tenant == tenant, InputStreamRow.name == name)
     row = session.scalars(statement.with_for_update() if lock else statement).one_or_none()
     return None if row is None else _stream(row)
 
 
 def find_schemas(session: Session, tenant: str, names: Collection[str], *, lock: bool = False) -> dict[str, Schema]:
-    """The columns of the named streams that exist for the tenant, by name; with `lock`, nobody deletes them before the
-    transaction ends. Rows are posted to them meanwhile.
+    """Returns the columns of the tenant's streams that have these names. With `lock`, nobody deletes the streams before
+    the transaction ends, but rows can be posted to them.
     """
     statement = select(InputStreamRow).where(InputStreamRow.tenant == tenant, InputStreamRow.name.in_(names))
-    # In one order, so that no two transactions wait for each other.
+    # The same order in every transaction prevents deadlocks.
     statement = statement.order_by(InputStreamRow.name)
     rows = session.scalars(statement.with_for_update(read=True, key_share=True) if lock else statement)
     return {row.name: _schema(row.columns) for row in rows}
 
 
 def insert_stream(session: Session, *, tenant: str, name: str, stream_id: str, ddl: str, now: int) -> bool:
-    """Adds a stream; False where the tenant has one of this name."""
+    """Adds a stream; False if the tenant has one of this name."""
     row = InputStreamRow(
         tenant=tenant, name=name, id=stream_id, columns=ddl, batches=0, rows=0, bytes=0, created_at=now
     )
@@ -107,7 +106,7 @@ def insert_stream(session: Session, *, tenant: str, name: str, stream_id: str, d
 
 
 def list_streams(session: Session, *, tenant: str, after: str, limit: int) -> Sequence[InputStream]:
-    """At most `limit` of the tenant's streams, by name, behind the name `after`."""
+    """Returns at most `limit` of the tenant's streams with names after `after`, by name."""
     statement = (
         select(InputStreamRow)
         .where(InputStreamRow.tenant == tenant, InputStreamRow.name > after)
@@ -118,25 +117,25 @@ def list_streams(session: Session, *, tenant: str, after: str, limit: int) -> Se
 
 
 def delete_stream(session: Session, *, tenant: str, name: str) -> None:
-    """Removes a stream with its batches; the caller removes the files after the commit."""
+    """Deletes a stream with its batches. The caller removes the files after the commit."""
     of_stream = (InputBatchRow.tenant == tenant, InputBatchRow.stream == name)
-    session.execute(delete(InputBatchRow).where(*of_stream).execution_options(**NO_SYNC))
+    session.execute(delete(InputBatchRow).where(*of_stream))
     named = (InputStreamRow.tenant == tenant, InputStreamRow.name == name)
-    session.execute(delete(InputStreamRow).where(*named).execution_options(**NO_SYNC))
+    session.execute(delete(InputStreamRow).where(*named))
 
 
 def find_batch(session: Session, *, tenant: str, stream: str, batch_id: str) -> InputBatch | None:
-    """The accepted batch of this id."""
+    """Returns the accepted batch of this id."""
     row = session.get(InputBatchRow, (tenant, stream, batch_id))
     return None if row is None else InputBatch(row.batch_id, row.sha256, row.seq, row.file, row.rows)
 
 
 def insert_batch(session: Session, stream: InputStream, new: NewBatch, now: int) -> InputBatch | None:
-    """Accepts a batch into the very stream that it was read for; None where that is gone.
+    """Accepts a batch into the stream for which it was read; None if that has been deleted.
 
-    Raises IntegrityError where the stream has a batch of this id.
+    Raises IntegrityError if the stream has a batch of this id.
     """
-    # The row of the stream first: batches of one stream come one after another, and none into one that is deleted.
+    # Locks the stream's row first: a stream accepts one batch at a time, and none once it is deleted.
     seq = session.execute(
         update(InputStreamRow)
         .where(
@@ -149,7 +148,6 @@ def insert_batch(session: Session, stream: InputStream, new: NewBatch, now: int)
             newest_at=now,
         )
         .returning(InputStreamRow.batches)
-        .execution_options(**NO_SYNC)
     ).scalar_one_or_none()
     if seq is None:
         return None
@@ -171,7 +169,7 @@ def insert_batch(session: Session, stream: InputStream, new: NewBatch, now: int)
 
 
 def find_hidden(session: Session, files: Collection[str]) -> Sequence[Hidden]:
-    """Those of the hidden files that belong to an accepted batch."""
+    """Returns those of the hidden files that belong to an accepted batch."""
     statement = (
         select(
             InputBatchRow.file,
@@ -191,38 +189,35 @@ def find_hidden(session: Session, files: Collection[str]) -> Sequence[Hidden]:
 
 
 @dataclass(frozen=True)
-class WaitingBatches:
-    """Accepted batches that a reader has not taken: how many, their rows and bytes, and when the oldest was accepted,
-    in milliseconds.
-    """
+class UnreadBatches:
+    """Number of accepted batches that a job has not read yet, and their rows and bytes."""
 
     batches: int
     rows: int
     bytes: int
     oldest_at: int | None
+    """When the oldest of them was accepted, in milliseconds."""
 
 
-def waiting_batches(
-    session: Session, tenant: str, name: str, taken_to: int, taken_too: Collection[int]
-) -> WaitingBatches:
-    """The batches of a stream behind number `taken_to`, without those of the numbers `taken_too`, a thousand at most.
+def unread_batches(session: Session, tenant: str, name: str, read_to: int, also_read: Collection[int]) -> UnreadBatches:
+    """Returns the batches of a stream after number `read_to`, without the numbers `also_read`, at most a thousand.
 
-    Reads the rows of all of the stream's batches.
+    Scans the rows of all of the stream's batches.
     """
     statement = select(
         func.count(), func.sum(InputBatchRow.rows), func.sum(InputBatchRow.bytes), func.min(InputBatchRow.at)
     ).where(
         InputBatchRow.tenant == tenant,
         InputBatchRow.stream == name,
-        InputBatchRow.seq > taken_to,
-        InputBatchRow.seq.not_in(taken_too),
+        InputBatchRow.seq > read_to,
+        InputBatchRow.seq.not_in(also_read),
     )
     batches, rows, size, oldest_at = session.execute(statement).one()
-    return WaitingBatches(batches, int(rows or 0), int(size or 0), oldest_at)
+    return UnreadBatches(batches, int(rows or 0), int(size or 0), oldest_at)
 
 
 def readers_of(session: Session, tenant: str, name: str) -> Sequence[str]:
-    """Ids of the tenant's jobs that read the stream and have not finished, oldest first."""
+    """Returns the ids of the tenant's jobs that read the stream and have not finished, oldest first."""
     unfinished = (
         select(JobRow.id, JobRow.spec)
         .where(JobRow.tenant == tenant, JobRow.kind == RUN, JobRow.status.not_in(_ENDED))
@@ -234,7 +229,7 @@ def readers_of(session: Session, tenant: str, name: str) -> Sequence[str]:
 
 @lru_cache(maxsize=64)
 def _schema(ddl: str) -> Schema:
-    # Every post asks for it.
+    # Every request that posts rows needs it.
     return parse_schema(ddl, "/schema")
 
 

@@ -1,13 +1,8 @@
-"""What falls by the wayside is picked up here: lost attempts, jobs nobody came for, messages never sent.
+"""What workers do from time to time: sweeps, retention, and the reset of streams after a restore.
 
-Any number of processes may sweep at once: every change is conditional on what was read, so each is made once.
-
-Streaming jobs of a database that was restored: a backup holds none of their state, so none may go on from it.
-
-What has been kept for long enough: finished jobs, their results, expired keys. Always a few at a time.
-
-Any number of processes may do this at once, and jobs run meanwhile: every statement names again that the job has ended
-and when, and on PostgreSQL rows that another one has at hand are left to it.
+A sweep finds lost attempts, jobs that nobody has claimed, and messages that were not sent. Retention removes old jobs
+and results, a few at a time. Any number of processes may do either at once, while jobs run: every change is
+conditional on what was read, and on PostgreSQL rows that another process has locked are left to it.
 """
 
 from __future__ import annotations
@@ -16,84 +11,85 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, delete, func, or_, select, tuple_, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import ColumnElement, Select, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from service.contract import problems
-from service.contract.enums import LEASED, TERMINAL, AttemptStatus, JobStatus, known_status, sources_of
-from service.contract.job import SPEC_VERSION
-from service.store import jobs
-from service.store.jobs import LONGEST_LEASE_MS, end_attempt
-from service.store.leases import Claim, Standing, give_up
-from service.store.publication import release_due
-from service.store.session import NO_SYNC
-from service.store.streaming_jobs import due_streams
-from service.store.streaming_state import StoppedBecause, start_over
-from service.store.tables import IdempotencyKeyRow, JobRow, LeaderRow, OutboxRow, StreamRow
-from service.store.transitions import stop_unclaimed_job
+from service.contract.enums import LEASED, TERMINAL, JobStatus, known_status, sources_of
+from service.store.attempts import claim_of, end_abandoned_attempt
+from service.store.jobs import LONGEST_LEASE_MS, has_finished
+from service.store.leases import ClaimState, add_leader, requeue_or_end, take_over
+from service.store.publication import release_due_retries
+from service.store.streaming_jobs import queue_due_streams
+from service.store.streaming_state import StreamStopReason, reset
+from service.store.tables import JobRow, LeaderRow, OutboxRow, StreamRow
+from service.store.transitions import UNDERSTOOD, stop_unclaimed_job
 
 _AT_ONCE = 200
-_SLOWEST_RING = 10
+_LONGEST_PAUSE = 10
+"""Multiple of `announce_again_ms`: the longest pause between two announcements of a job."""
 _OUTBOX_GRACE_MS = 2_000
-_UNDERSTOOD = JobRow.spec_version <= SPEC_VERSION
+_ATTEMPTS_SINCE_BACKUP = 1_000_000
+"""More than the number of attempts that a job can have had between its backup and the restore."""
+_RETENTION = "retention"
+_ENDED = tuple(sorted(status.value for status in TERMINAL))
 
 
 @dataclass
 class Sweep:
-    """What a sweep found: jobs (id, queue) to announce, and jobs (tenant, id) that ended and left files of no use."""
+    """What a sweep found."""
 
-    ring: list[tuple[str, str]] = field(default_factory=list)
+    announce: list[tuple[str, str]] = field(default_factory=list)
+    """Id and queue of each job to announce."""
     ended: list[tuple[str, str]] = field(default_factory=list)
+    """Tenant and id of each job that has ended and whose files the caller removes."""
     recovered: list[str] = field(default_factory=list)
-    """Of those to announce: whose lease had expired."""
+    """Ids of the jobs to announce whose lease had expired."""
 
 
 def sweep(
     session: Session,
     now: int,
     *,
-    ring_again_ms: int,
+    announce_again_ms: int,
     free: Mapping[str, int],
     other_versions: bool = False,
     end_lost: bool = True,
 ) -> Sweep:
-    """Ends attempts whose lease expired and finds every job that workers must be told of, again.
-
-    A lost attempt is CRASHED; its job is QUEUED again, or CRASHED where its attempts are spent, or CANCELLED where that
-    was asked for, or STOPPED. A stream whose next run is due is QUEUED; a job that failed may be claimed again once its
-    pause is over.
-
-    A job queued for `ring_again_ms` is announced again, each time after a longer pause, up to ten times as long:
-    workers that are merely busy must not drown in messages. So of these the oldest alone are announced, as many as
-    could start now: `free` slots of each queue, one at least, since workers may have more than they seem to; a worker
-    that ends a job takes the next by itself. A queue that is not in `free` has nobody who would listen. Jobs that a
-    newer version stored are announced only with `other_versions`: workers live that may understand them. Without
-    `end_lost`, no attempt is ended: living workers may not have come to renew their leases. The caller rings after the
+    """Ends attempts whose lease has expired, and finds every job to announce. The caller announces them after the
     commit.
+
+    A lost attempt is CRASHED; `leases.requeue_or_end` says what its job becomes. A stream whose next run is due is
+    QUEUED, and a failed job can be claimed again once its pause is over.
+
+    A job that has been queued for `announce_again_ms` is announced again, each time after a longer pause, up to ten
+    times as long. Workers that are merely busy should not get many messages: `free` has the number of jobs of each
+    queue that could start now, and only so many jobs are announced, the oldest, and at least one, since workers may
+    have more free slots than they report. A worker that ends a job takes the next by itself. No worker listens to a
+    queue that is not in `free`.
+
+    `other_versions` also announces jobs that a newer version stored, since workers of that version may run. Without
+    `end_lost` no attempt is ended, since the workers may not have been able to renew their leases yet.
     """
     found = Sweep()
     if end_lost:
         _end_lost_attempts(session, now, found)
-    found.ring.extend(due_streams(session, now, _AT_ONCE))
-    found.ring.extend(release_due(session, now, _AT_ONCE))
-    _collect_owed(session, now, found)
+    found.announce.extend(queue_due_streams(session, now, _AT_ONCE))
+    found.announce.extend(release_due_retries(session, now, _AT_ONCE))
+    found.announce.extend(_unsent(session, now))
     for queue, slots in free.items():
-        waits = JobRow.queue == queue if other_versions else (JobRow.queue == queue) & _UNDERSTOOD
-        _collect_forgotten(session, now, ring_again_ms, waits, min(max(1, slots), _AT_ONCE), found)
-    found.ring = list(dict.fromkeys(found.ring))
+        waits = JobRow.queue == queue if other_versions else (JobRow.queue == queue) & UNDERSTOOD
+        found.announce.extend(_unclaimed(session, now, announce_again_ms, waits, min(max(1, slots), _AT_ONCE)))
+    found.announce = list(dict.fromkeys(found.announce))
     return found
 
 
-def is_any_to_end(session: Session, now: int) -> bool:
-    """Whether `end_cancelled` has anything to do."""
+def has_cancelled_to_end(session: Session, now: int) -> bool:
+    """Returns whether `end_cancelled` has anything to do."""
     return session.execute(select(JobRow.id).where(*_lost({JobStatus.CANCELLING}, now)).limit(1)).first() is not None
 
 
 def end_cancelled(session: Session, now: int) -> list[str]:
-    """Ends jobs that are CANCELLING and whose lease has run out, and gives their ids: nobody else has to be waited for.
-    Their files are not removed.
-    """
+    """Ends the CANCELLING jobs whose lease has expired, and returns their ids. Their files are not removed."""
     found = Sweep()
     _end_lost_attempts(session, now, found, {JobStatus.CANCELLING})
     return [job_id for _, job_id in found.ended]
@@ -112,128 +108,91 @@ def _end_lost_attempts(session: Session, now: int, found: Sweep, statuses: Colle
         .where(*_lost(statuses, now))
         .order_by(JobRow.lease_expires_at)
         .limit(_AT_ONCE)
-        # On PostgreSQL a heartbeat that is just renewing, or another sweeper, has the row: leave it to them.
+        # On PostgreSQL, leaves out rows that a heartbeat is renewing or another sweeper has locked.
         .with_for_update(skip_locked=True)
     ).all()
     for row in lost:
-        held = _claim_of(row, now)
-        standing = Standing(
+        state = ClaimState(
             JobStatus(row.status), row.cancel_requested_at is not None, row.stop_requested_at is not None
         )
-        end_attempt(
-            session,
-            job_id=held.job_id,
-            tenant=held.tenant,
-            fence=held.fence,
-            status=AttemptStatus.CRASHED,
-            error=problems.lease_lost(held.worker),
-            now=now,
-        )
-        target = give_up(session, held, standing, now)
+        end_abandoned_attempt(session, row, now)
+        target = requeue_or_end(session, claim_of(row, row.lease_owner or "", now), state, now)
         if target is JobStatus.QUEUED:
-            found.ring.append((held.job_id, row.queue))
-            found.recovered.append(held.job_id)
+            found.announce.append((row.id, row.queue))
+            found.recovered.append(row.id)
         elif target is not None and target.is_terminal:
-            found.ended.append((held.tenant, held.job_id))
+            found.ended.append((row.tenant, row.id))
 
 
-def _collect_owed(session: Session, now: int, found: Sweep) -> None:
-    # Younger rows are those of submissions that are just ringing themselves; rows of the future, those that were there
-    # when the clock went back.
+def _unsent(session: Session, now: int) -> list[tuple[str, str]]:
+    """Takes messages out of the outbox. Returns the id and queue of each job that is still QUEUED."""
+    # The API is about to send younger messages. Those of the future were stored before the clock was set back.
     is_old = or_(OutboxRow.created_at <= now - _OUTBOX_GRACE_MS, OutboxRow.created_at > now + _OUTBOX_GRACE_MS)
-    owed = session.execute(select(OutboxRow.id, OutboxRow.job_id).where(is_old).limit(_AT_ONCE)).all()
-    if not owed:
-        return
-    session.execute(
-        delete(OutboxRow).where(OutboxRow.id.in_([row_id for row_id, _ in owed])).execution_options(**NO_SYNC)
-    )
-    # Should ringing fail now, these are rung again like every job that nobody claims.
-    rung = session.execute(
-        update(JobRow)
-        .where(JobRow.id.in_([job_id for _, job_id in owed]), JobRow.status == JobStatus.QUEUED.value)
-        .values(rung_at=now)
-        .returning(JobRow.id, JobRow.queue)
-        .execution_options(**NO_SYNC)
-    )
-    found.ring.extend((job_id, queue) for job_id, queue in rung)
+    unsent = session.execute(select(OutboxRow.id, OutboxRow.job_id).where(is_old).limit(_AT_ONCE)).all()
+    if not unsent:
+        return []
+    session.execute(delete(OutboxRow).where(OutboxRow.id.in_([row_id for row_id, _ in unsent])))
+    # If the broker is unavailable now, they are announced again like every job that nobody claims.
+    return _announced_now(session, now, JobRow.id.in_([job_id for _, job_id in unsent]))
 
 
-def _collect_forgotten(
-    session: Session, now: int, ring_again_ms: int, waits: ColumnElement[bool], at_most: int, found: Sweep
-) -> None:
+def _unclaimed(
+    session: Session, now: int, announce_again_ms: int, waits: ColumnElement[bool], at_most: int
+) -> list[tuple[str, str]]:
     due = or_(
-        JobRow.rung_at <= now - _SLOWEST_RING * ring_again_ms,
-        # The clock has gone back since.
-        JobRow.rung_at > now + ring_again_ms,
-        # Rung last at least as long ago as it had waited by then: the pauses double.
-        and_(JobRow.rung_at <= now - ring_again_ms, 2 * JobRow.rung_at - JobRow.updated_at <= now),
+        JobRow.rung_at <= now - _LONGEST_PAUSE * announce_again_ms,
+        # Announced before the clock was set back.
+        JobRow.rung_at > now + announce_again_ms,
+        # The pauses double: the time since the last announcement is at least what the job had waited before it.
+        and_(JobRow.rung_at <= now - announce_again_ms, 2 * JobRow.rung_at - JobRow.updated_at <= now),
     )
-    forgotten = (
+    oldest = (
         select(JobRow.id)
         .where(JobRow.status == JobStatus.QUEUED.value, JobRow.next_run_at.is_(None), waits, due)
         .order_by(JobRow.submitted_at)
         .limit(at_most)
     )
-    rung = session.execute(
+    return _announced_now(session, now, JobRow.id.in_(oldest), due)
+
+
+def _announced_now(session: Session, now: int, *conditions: ColumnElement[bool]) -> list[tuple[str, str]]:
+    """Stores that QUEUED jobs are announced now. Returns their ids and queues."""
+    announced = session.execute(
         update(JobRow)
-        .where(JobRow.id.in_(forgotten), JobRow.status == JobStatus.QUEUED.value, due)
+        .where(*conditions, JobRow.status == JobStatus.QUEUED.value)
         .values(rung_at=now)
         .returning(JobRow.id, JobRow.queue)
-        .execution_options(**NO_SYNC)
     )
-    found.ring.extend((job_id, queue) for job_id, queue in rung)
+    return [(job_id, queue) for job_id, queue in announced]
 
 
-def _claim_of(row: JobRow, now: int) -> Claim:
-    return Claim(
-        job_id=row.id,
-        tenant=row.tenant,
-        kind=row.kind,
-        name=row.name,
-        spec=row.spec,
-        fence=row.fence,
-        worker=row.lease_owner or "",
-        claimed_at=now,
-        started_at=row.started_at if row.started_at is not None else now,
-        timeout_ms=row.timeout_ms,
-        queue=row.queue,
-    )
+def reset_streams(session: Session, now: int) -> int:
+    """Makes every stream of a restored database that had begun start from scratch, since a backup has no state of
+    streams. Returns their number.
 
-
-_ATTEMPTS_SINCE = 1_000_000
-"""More attempts of a job than there can have been between its backup and the restore."""
-
-
-def start_streams_over(session: Session, now: int) -> int:
-    """Lets every stream that had begun start from scratch, once it is resumed; gives how many there are.
-
-    They rest until then: what begins anew writes its sink anew, and somebody should want that.
+    They are STOPPED until a client resumes them: a start from scratch writes the sink again, which a client must want.
     """
     begun = session.execute(select(StreamRow, JobRow).join(JobRow, JobRow.id == StreamRow.job_id)).all()
     for stream, row in begun:
-        start_over(stream)
-        # Whatever ran since the backup was made used the numbers behind it, for directories and in sinks.
+        reset(stream)
+        # Attempts and generations since the backup have used the next numbers, for directories and in sinks.
         stream.generation = max(stream.generation, now // 10_000)
-        row.fence += _ATTEMPTS_SINCE
+        row.fence += _ATTEMPTS_SINCE_BACKUP
         stream.updated_at = now
         status = known_status(row.status)
         if status is JobStatus.STOPPED:
             row.next_run_at = None
         elif status in sources_of(JobStatus.STOPPED):
             stop_unclaimed_job(session, row, now)
-        if not jobs.has_finished(row):
-            stream.stopped_because = StoppedBecause.RESTORED.value
+        if not has_finished(row):
+            stream.stopped_because = StreamStopReason.RESTORED.value
     session.flush()
     return len(begun)
 
 
-_TASK = "retention"
-_ENDED = tuple(sorted(status.value for status in TERMINAL))
-
-
 @dataclass(frozen=True)
 class Removed:
-    """A job that is gone, or has lost its result. `had_result` tells whether it had one; `bytes` how large it was."""
+    """A job that was removed, or whose result was. `bytes` is the size of the result, if it had one."""
 
     job_id: str
     finished_at: int
@@ -243,7 +202,7 @@ class Removed:
 
 @dataclass(frozen=True)
 class Expired:
-    """How many there are to remove, and the size of the results among them."""
+    """The numbers of jobs and results to remove, and the size of these results."""
 
     jobs: int
     results: int
@@ -251,7 +210,7 @@ class Expired:
 
 
 def remove_jobs(session: Session, before: int, since: int, limit: int) -> Sequence[Removed]:
-    """Removes at most `limit` jobs, the oldest first, that ended in [`since`, `before`), with all that hangs on them.
+    """Removes at most `limit` jobs that ended in [`since`, `before`), oldest first, with all rows that refer to them.
 
     Times in milliseconds. The caller removes their files after the commit.
     """
@@ -260,7 +219,6 @@ def remove_jobs(session: Session, before: int, since: int, limit: int) -> Sequen
         delete(JobRow)
         .where(JobRow.id.in_(_oldest(due, limit)), due)
         .returning(JobRow.id, JobRow.finished_at, JobRow.result_path, JobRow.result_bytes)
-        .execution_options(**NO_SYNC)
     )
     return [
         Removed(job_id, finished_at or 0, path is not None, (size or 0) if path is not None else 0)
@@ -268,11 +226,11 @@ def remove_jobs(session: Session, before: int, since: int, limit: int) -> Sequen
     ]
 
 
-def forget_results(session: Session, before: int, since: int, limit: int) -> Sequence[Removed]:
-    """Takes their results from at most `limit` jobs, the oldest first, that SUCCEEDED in [`since`, `before`).
+def remove_results(session: Session, before: int, since: int, limit: int) -> Sequence[Removed]:
+    """Removes the results of at most `limit` jobs that SUCCEEDED in [`since`, `before`), oldest first.
 
-    The job stays, and so does what it tells of its result; `has_lost_its_result` is true from then on. The caller
-    removes the files after the commit.
+    The job keeps the size of its result; `has_lost_result` is true from then on. The caller removes the files after the
+    commit.
     """
     due = and_(_ended(since, before), _has_result())
     found = session.execute(
@@ -280,22 +238,21 @@ def forget_results(session: Session, before: int, since: int, limit: int) -> Seq
         .where(JobRow.id.in_(_oldest(due, limit)), due)
         .values(result_path=None)
         .returning(JobRow.id, JobRow.finished_at, JobRow.result_bytes)
-        .execution_options(**NO_SYNC)
     )
     return [Removed(job_id, finished_at or 0, True, size or 0) for job_id, finished_at, size in found]
 
 
-def has_lost_its_result(row: JobRow) -> bool:
-    """Whether the job had a result, which was removed because it had been kept for long enough."""
+def has_lost_result(row: JobRow) -> bool:
+    """Returns whether retention has removed the job's result."""
     return row.status == JobStatus.SUCCEEDED.value and row.result_path is None and row.result_rows is not None
 
 
 def count_expired(session: Session, jobs_before: int | None, results_before: int | None) -> Expired:
-    """What `remove_jobs` and `forget_results` would remove, together; None removes nothing."""
+    """Returns what `remove_jobs` and `remove_results` would remove, together; None removes nothing."""
     jobs = 0
     if jobs_before is not None:
         jobs = session.execute(select(func.count()).select_from(JobRow).where(_ended(0, jobs_before))).scalar_one()
-    # A result goes with its job at the latest.
+    # A job is removed with its result.
     latest = max(jobs_before or 0, results_before or 0)
     counted = select(func.count(), func.sum(JobRow.result_bytes))
     results, size = session.execute(counted.where(_ended(0, latest), _has_result())).one()
@@ -305,64 +262,26 @@ def count_expired(session: Session, jobs_before: int | None, results_before: int
 def find_expired(
     session: Session, job_ids: Collection[str], jobs_before: int | None, results_before: int | None
 ) -> set[str]:
-    """Those of these jobs that `remove_jobs` would remove, or from which `forget_results` would take the result."""
+    """Returns those of these jobs that `remove_jobs` or `remove_results` would change."""
     due = or_(_ended(0, jobs_before or 0), and_(_ended(0, results_before or 0), _has_result()))
     return set(session.scalars(select(JobRow.id).where(JobRow.id.in_(job_ids), due)))
 
 
-def count_expired_keys(session: Session, now: int) -> int:
-    """What `remove_expired_keys` would remove in the end."""
-    expired = select(func.count()).select_from(IdempotencyKeyRow).where(IdempotencyKeyRow.expires_at <= now)
-    return session.execute(expired).scalar_one()
-
-
-def remove_expired_keys(session: Session, now: int, limit: int) -> int:
-    """Removes at most `limit` idempotency keys whose time is over; gives how many."""
-    primary = tuple_(IdempotencyKeyRow.tenant, IdempotencyKeyRow.key)
-    some = (
-        select(IdempotencyKeyRow.tenant, IdempotencyKeyRow.key)
-        .where(IdempotencyKeyRow.expires_at <= now)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-        .cte("expired")
-    )
-    removed = session.execute(
-        delete(IdempotencyKeyRow)
-        .where(primary.in_(select(some.c.tenant, some.c.key)), IdempotencyKeyRow.expires_at <= now)
-        .returning(IdempotencyKeyRow.key)
-        .execution_options(**NO_SYNC)
-    )
-    return len(removed.all())
-
-
 def is_due(session: Session, owner: str, now: int, every_ms: int) -> bool:
-    """Whether it is time again, and for this caller alone: the others are told so `every_ms` later.
+    """Returns whether retention is due, and makes it due again after `every_ms`: other processes get False until then.
 
-    The first time of all comes only `every_ms` after somebody asked first, so that whoever upgrades to a version that
-    removes by default has that long to say otherwise.
+    In a new installation, and after an upgrade to a version with retention, it is due only `every_ms` after the first
+    call, so that there is time to change the settings.
     """
     again = now + every_ms
-    mine = session.execute(
-        update(LeaderRow)
-        .where(LeaderRow.task == _TASK, LeaderRow.expires_at <= now)
-        .values(owner=owner, expires_at=again)
-        .returning(LeaderRow.task)
-        .execution_options(**NO_SYNC)
-    ).scalar_one_or_none()
-    if mine is not None:
+    if take_over(session, _RETENTION, owner, again, LeaderRow.expires_at <= now):
         return True
-    if session.execute(select(LeaderRow.task).where(LeaderRow.task == _TASK)).scalar_one_or_none() is None:
-        try:
-            with session.begin_nested():
-                session.add(LeaderRow(task=_TASK, owner=owner, expires_at=again))
-        except IntegrityError:
-            # Another process was first to ask.
-            return False
+    add_leader(session, _RETENTION, owner, again)
     return False
 
 
 def _ended(since: int, before: int) -> ColumnElement[bool]:
-    # As an expression, since SQLite would read all jobs of a status by its index rather than the oldest by theirs.
+    # `coalesce` keeps SQLite from the index on the status, which would read all jobs of a status, not the oldest.
     ended = func.coalesce(JobRow.status, "").in_(_ENDED)
     return and_(ended, JobRow.finished_at >= since, JobRow.finished_at < before)
 
@@ -373,5 +292,5 @@ def _has_result() -> ColumnElement[bool]:
 
 def _oldest(due: ColumnElement[bool], limit: int) -> Select[Any]:
     some = select(JobRow.id).where(due).order_by(JobRow.finished_at).limit(limit).with_for_update(skip_locked=True)
-    # As a common table expression PostgreSQL runs it once: as a subquery, a plan may run it for every row.
+    # PostgreSQL runs a common table expression once; it may run a subquery for every row.
     return select(some.cte("oldest").c.id)

@@ -1,6 +1,7 @@
-"""Brings the database's schema to the one that this code was written for, and says when it is another.
+"""Migrates the database's schema to the revision of this code, and checks which revision it has.
 
-The revisions are in `migrations/` at the top of a checkout; in an installed wheel, in `_migrations` beside this module.
+The revisions are in `migrations/` at the top of a checkout; in an installed wheel, in `_migrations` in this
+package.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from sqlalchemy import inspect, select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
-from service.store.session import Database, sqlstate, take_any_time
+from service.store.session import Database, remove_time_limits, sqlstate
 from service.store.tables import Base, CompatibleRevisionRow
 
 _ADVISORY_LOCK = 0x65766B6C
-"""Any number, the same in every process: who holds it migrates."""
+"""An arbitrary number, the same in every process: the process that has this lock migrates."""
 
 _LOCK_MS = 2000
-"""How long a migration waits for a table, and with it everybody who comes later."""
+"""How long a migration waits for a table. Statements that need the table later wait with it."""
 
 _TRIES = 40
 _LONGEST_PAUSE_SECONDS = 8.0
-_IN_THE_WAY = frozenset({"55P03", "40P01"})
+_RETRYABLE = frozenset({"55P03", "40P01"})
 """lock_not_available, deadlock_detected."""
 
 _log = structlog.get_logger(__name__)
@@ -42,107 +43,107 @@ T = TypeVar("T")
 
 
 class SchemaMismatchError(Exception):
-    """The database's schema is not one that this code can work on; the message says what to do."""
+    """The database's schema does not work with this code. The message says what to do."""
 
 
-class Standing(StrEnum):
-    """How a database's schema and this code go together."""
+class SchemaState(StrEnum):
+    """How a database's schema compares with this code."""
 
     EMPTY = "empty"
-    BEHIND = "behind"
+    OUTDATED = "outdated"
     CURRENT = "current"
-    SERVED = "served"
-    """Newer than the code, and says itself that it serves this code still."""
+    COMPATIBLE = "compatible"
+    """Newer than the code, and listed in the database as compatible with it."""
     TOO_NEW = "too_new"
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The revision that a database is at, None for an empty one, and what that means to this code."""
+    """A database's revision, None for an empty one, and how it compares with this code."""
 
     revision: str | None
-    standing: Standing
+    state: SchemaState
 
 
 def read_schema(database: Database) -> Schema:
-    """How the database stands to this code."""
+    """Returns the database's revision and how it compares with this code."""
     with database.read() as session:
         return _schema(session.connection())
 
 
 def upgrade(database: Database, *, pause: Callable[[float], object] = time.sleep) -> Schema:
-    """Applies every missing revision in one transaction; gives what was found before. Processes take turns.
+    """Applies every missing revision in one transaction, one process at a time. Returns the schema before.
 
-    A table that somebody else is at (a backup reads all of them) is tried again for some minutes, with pauses in which
-    others get at it. Leaves a newer database that serves this code as it is. Raises SchemaMismatchError for one that
-    does not.
+    If another transaction uses a table (a backup reads all of them), the migration tries again for some minutes, with
+    pauses in which others can use the table. A newer database that is compatible stays as it is. Raises
+    SchemaMismatchError for one that is not.
     """
 
     def apply(connection: Connection) -> Schema:
         found = _schema(connection)
         _refuse_too_new(found)
-        if found.standing is not Standing.SERVED:
+        if found.state is not SchemaState.COMPATIBLE:
             command.upgrade(alembic_config(connection), "head")
         return found
 
-    return _in_turn(database, apply, pause)
+    return _run_exclusively(database, apply, pause)
 
 
 def downgrade(database: Database, revision: str, *, pause: Callable[[float], object] = time.sleep) -> None:
-    """Takes back, in one transaction, every revision after `revision`, with the data that only they have room for;
-    `base` takes back all. Waits for tables as `upgrade` does.
+    """Reverts every revision after `revision` in one transaction, with the data of their tables and columns; `base`
+    reverts all. Waits for tables as `upgrade` does.
 
-    Raises SchemaMismatchError where `revision` is not behind the database's, or this code does not know how.
+    Raises SchemaMismatchError if `revision` is not older than the database's, or this code does not have the latter.
     """
 
-    def take_back(connection: Connection) -> None:
+    def revert(connection: Connection) -> None:
         found = _schema(connection).revision
         if found is not None and not is_known(found):
             raise SchemaMismatchError(
-                f"The database is at revision {found}, which only the newer version of Evenkeel that made it can take "
-                "back: run its `evenkeel migrate --downgrade`."
+                f"The database is at revision {found}, which only the newer version of Evenkeel that created it can "
+                "revert: run its `evenkeel migrate --downgrade`."
             )
-        behind = _behind(found)
-        if revision not in behind:
-            known = ", ".join(behind) or "none"
+        older = _older(found)
+        if revision not in older:
+            known = ", ".join(older) or "none"
             raise SchemaMismatchError(
-                f"The database is at revision {found or 'base'} and cannot go back to {revision}. Behind it: {known}."
+                f"The database is at revision {found or 'base'} and cannot go back to {revision}. Older revisions: "
+                f"{known}."
             )
         command.downgrade(alembic_config(connection), revision)
 
-    _in_turn(database, take_back, pause)
+    _run_exclusively(database, revert, pause)
 
 
 def head_revision() -> str:
-    """The revision that this code was written for."""
+    """Returns the revision of this code."""
     head = ScriptDirectory.from_config(_config()).get_current_head()
     assert head is not None  # noqa: S101 - there is a first revision
     return head
 
 
 def is_known(revision: str) -> bool:
-    """Whether this code has the revision: it is this version's own, or older."""
+    """Returns whether this code has the revision: it is this version's own, or older."""
     return revision in {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
 
 
 def current_revision(database: Database) -> str | None:
-    """The revision that the database is at; None for an empty one."""
+    """Returns the database's revision; None for an empty one."""
     with database.read() as session:
         return _revision(session.connection())
 
 
 def require_current(database: Database) -> None:
-    """Raises SchemaMismatchError unless this code can work on the database: it is at this code's revision, or at a
-    newer one that serves this code."""
+    """Raises SchemaMismatchError unless the database is at this code's revision, or at a newer compatible one."""
     found = read_schema(database)
     _refuse_too_new(found)
-    if found.standing in (Standing.EMPTY, Standing.BEHIND):
+    if found.state in (SchemaState.EMPTY, SchemaState.OUTDATED):
         what = "has no tables yet" if found.revision is None else f"is at revision {found.revision}"
         raise SchemaMismatchError(f"The database {what}; this version needs {head_revision()}: run `evenkeel migrate`.")
 
 
 def check_drift(database: Database) -> list[str]:
-    """What a migrated database lacks of the declared tables, or has beyond them; empty when they agree."""
+    """Returns the differences between a migrated database and the declared tables; empty if there are none."""
     with database.read() as session:
         context = MigrationContext.configure(
             session.connection(), opts={"compare_type": True, "compare_server_default": True}
@@ -151,7 +152,7 @@ def check_drift(database: Database) -> list[str]:
 
 
 def alembic_config(connection: Connection) -> Config:
-    """What Alembic's commands take, to work on `connection` and inside its transaction."""
+    """Returns the configuration for Alembic's commands on `connection`, inside its transaction."""
     config = _config()
     config.attributes["connection"] = connection
     return config
@@ -163,7 +164,7 @@ def _config() -> Config:
     config.set_main_option("path_separator", "os")
     config.set_main_option(
         "file_template",
-        "%%(year)d_%%(month).2d_%%(day).2d_%%(slug)s",  # sorted by date, named by what they do
+        "%%(year)d_%%(month).2d_%%(day).2d_%%(slug)s",  # sorted by date
     )
     return config
 
@@ -180,15 +181,15 @@ def _revision(connection: Connection) -> str | None:
 def _schema(connection: Connection) -> Schema:
     revision, head = _revision(connection), head_revision()
     if revision is None:
-        return Schema(None, Standing.EMPTY)
+        return Schema(None, SchemaState.EMPTY)
     if revision == head:
-        return Schema(revision, Standing.CURRENT)
+        return Schema(revision, SchemaState.CURRENT)
     if is_known(revision):
-        return Schema(revision, Standing.BEHIND)
-    return Schema(revision, Standing.SERVED if _serves(connection, head) else Standing.TOO_NEW)
+        return Schema(revision, SchemaState.OUTDATED)
+    return Schema(revision, SchemaState.COMPATIBLE if _is_compatible(connection, head) else SchemaState.TOO_NEW)
 
 
-def _serves(connection: Connection, head: str) -> bool:
+def _is_compatible(connection: Connection, head: str) -> bool:
     table = CompatibleRevisionRow.__table__
     if not inspect(connection).has_table(CompatibleRevisionRow.__tablename__):
         return False
@@ -197,43 +198,43 @@ def _serves(connection: Connection, head: str) -> bool:
 
 
 def _refuse_too_new(found: Schema) -> None:
-    if found.standing is Standing.TOO_NEW:
+    if found.state is SchemaState.TOO_NEW:
         raise SchemaMismatchError(
-            f"The database is at revision {found.revision}, which does not serve this version any more: it was "
-            "migrated by a newer version of Evenkeel. Upgrade this installation, or take the database back with the "
-            f"newer one's `evenkeel migrate --downgrade {head_revision()}`."
+            f"The database is at revision {found.revision}, which is not compatible with this version: it was "
+            "migrated by a newer version of Evenkeel. Upgrade this installation, or downgrade the database with the "
+            f"newer version's `evenkeel migrate --downgrade {head_revision()}`."
         )
 
 
-def _behind(revision: str | None) -> list[str]:
-    """Where a database at `revision` can go back to, nearest first."""
+def _older(revision: str | None) -> list[str]:
+    """Returns the revisions to which a database at `revision` can be downgraded, newest first."""
     if revision is None:
         return []
     older = ScriptDirectory.from_config(_config()).iterate_revisions(revision, "base")
     return [*(script.revision for script in older if script.revision != revision), "base"]
 
 
-def _in_turn(database: Database, work: Callable[[Connection], T], pause: Callable[[float], object]) -> T:
+def _run_exclusively(database: Database, work: Callable[[Connection], T], pause: Callable[[float], object]) -> T:
     for tried in range(_TRIES):
         try:
             with database.write() as session:
                 connection = session.connection()
-                _wait_for_turn(connection)
+                _lock_migrations(connection)
                 return work(connection)
         except OperationalError as error:
-            if sqlstate(error) not in _IN_THE_WAY or tried == _TRIES - 1:
+            if sqlstate(error) not in _RETRYABLE or tried == _TRIES - 1:
                 raise
-            _log.warning("migration_waits_for_a_table", tries=tried + 1)
+            _log.warning("migration_waits_for_table", tries=tried + 1)
         pause(min(2.0**tried, _LONGEST_PAUSE_SECONDS))
     raise AssertionError("the last try returns or raises")
 
 
-def _wait_for_turn(connection: Connection) -> None:
-    # On SQLite the write transaction itself, begun immediately, is the lock.
+def _lock_migrations(connection: Connection) -> None:
+    # On SQLite, the write transaction itself is the lock.
     if connection.dialect.name == "postgresql":
-        # Another process's upgrade may take its time, and so may this one.
+        # Another process's migration may take long, and so may this one.
         connection.execute(text("SET LOCAL lock_timeout = 0"))
-        take_any_time(connection)
+        remove_time_limits(connection)
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
-        # Whoever comes later, if only to read, waits behind a migration that waits for a table.
+        # Statements that need a table for which a migration waits have to wait too, even if they only read.
         connection.execute(text(f"SET LOCAL lock_timeout = {_LOCK_MS}"))

@@ -1,18 +1,15 @@
-"""What went wrong between us and the database, by what may be done about it.
+"""The database: its URL, faults, connections, transactions and clock. Only `Database.write` commits.
 
-Which databases a URL may name, and how it is told that it names none. No message repeats any part of a URL that may
-be a password.
+Errors of the database are classified by what the caller can do about them (`Fault`). No message repeats a part of a URL
+that may be a password.
 
-PostgreSQL ends statements that take too long, and cannot where it is itself stalled: its processes hang in a disk, a
-virtual machine is paused. Its kernel still takes what is sent, so no option of TCP tells. Here connections give up.
+PostgreSQL ends statements that take too long, but not if the server itself hangs: its disk does not answer, or its
+virtual machine is paused. Its kernel still accepts what is sent, so no option of TCP detects that. `BoundedConnection`
+limits the wait for each answer instead.
 
-Looks whether a pooled connection to PostgreSQL is still there before it is used.
-
-A round trip for every use would be the dearest part of a poll. A server that ended a connection has said so: its last
-words, or the end of the stream, wait to be read, which costs no round trip. One that vanished without a word is found
-by asking, of connections that have rested a while.
-
-Connections, transactions and the clock. Nobody commits but `Database.write`.
+Before a transaction, a pooled connection to PostgreSQL is checked. A round trip for each use would be the largest cost
+of a poll. A server that ended a connection has sent a message or closed the stream, which can be read without a round
+trip. A server that vanished is detected by a ping, only of connections that have been idle for a while.
 """
 
 from __future__ import annotations
@@ -30,11 +27,12 @@ from time import monotonic
 from typing import Any, TypeVar
 
 import psycopg
-from sqlalchemy import Engine, create_engine, event, text
+from pydantic import BaseModel
+from sqlalchemy import Engine, create_engine, event, null, text
 from sqlalchemy.engine import URL, Connection, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import ORMExecuteState, Session
 
 from service.config.settings import DatabaseSettings
 
@@ -42,35 +40,35 @@ _CONFLICTS = frozenset({"40001", "40P01"})
 """serialization_failure, deadlock_detected."""
 
 _BUSY = frozenset({"55P03", "57014"})
-"""lock_not_available, query_canceled: a time limit has passed."""
+"""lock_not_available, query_canceled: a time limit was exceeded."""
 
 READ_ONLY = "25006"
-"""read_only_sql_transaction: the server that we are connected to has become a standby of another."""
+"""read_only_sql_transaction: the server has become a standby."""
 
-_ELSEWHERE = frozenset({READ_ONLY, "25P03", "42P01", "42703"})
-"""Neither OperationalError nor InterfaceError for psycopg, and still no fault of the statement: also
-idle_in_transaction_session_timeout, and tables or columns that are missing, since somebody migrates."""
+_UNAVAILABLE = frozenset({READ_ONLY, "25P03", "42P01", "42703"})
+"""Codes for which psycopg raises neither OperationalError nor InterfaceError although the statement is correct: also
+idle_in_transaction_session_timeout, and tables or columns that a migration has not created yet."""
 
 _SQLITE_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class Fault(StrEnum):
-    """Why the database did not do what was asked, where the statement itself is not to blame."""
+    """Why a correct statement failed."""
 
     LOST = "lost"
-    """There is no connection, or none that may write: worth trying again until the database is back."""
+    """There is no connection, or none that can write: try again until the database is available."""
     CONFLICT = "conflict"
-    """Two transactions were in each other's way, and this one was rolled back: worth trying again at once."""
+    """The transaction conflicted with another one and was rolled back: try again at once."""
     BUSY = "busy"
-    """All connections or locks were taken for too long: trying again at once would make that worse."""
+    """All connections or locks were in use for too long: to try again at once would make that worse."""
 
 
 class CommitUnknownError(OperationalError):
-    """The connection broke while it committed: the transaction may have been done, or not."""
+    """The connection broke during a commit: the transaction may be committed, or not."""
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """What kind of fault `error` tells of; None where the database answered and the statement is wrong."""
+    """Returns the kind of fault of `error`; None if the statement is wrong."""
     if isinstance(error, PoolTimeoutError):
         return Fault.BUSY
     if not isinstance(error, DBAPIError):
@@ -82,23 +80,23 @@ def fault_of(error: BaseException) -> Fault | None:
         return Fault.CONFLICT
     if state in _BUSY or _is_locked(error.orig):
         return Fault.BUSY
-    if isinstance(error, OperationalError | InterfaceError) or state in _ELSEWHERE:
+    if isinstance(error, OperationalError | InterfaceError) or state in _UNAVAILABLE:
         return Fault.LOST
     return None
 
 
 def sqlstate(error: DBAPIError) -> str:
-    """PostgreSQL's code of the error; empty where there is none."""
+    """Returns PostgreSQL's code of the error; empty if it has none."""
     return str(getattr(error.orig, "sqlstate", None) or "")
 
 
 def _is_locked(error: BaseException | None) -> bool:
-    # The low byte is the code, what is above it tells more.
+    # The low byte is the code; the others are details.
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE_BUSY
 
 
 def first_line(error: BaseException) -> str:
-    """What the database or its driver said, in one line and without the statement."""
+    """Returns the first line of the database's or driver's message, without the statement."""
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
@@ -111,22 +109,22 @@ _DRIVERS = {
     "sqlite": "sqlite",
     "sqlite+pysqlite": "sqlite",
 }
-"""What may be given, and what SQLAlchemy is given for it: by itself it would take psycopg 2 for PostgreSQL."""
+"""Scheme of a URL -> driver for SQLAlchemy, whose default for PostgreSQL is psycopg 2."""
 
 _EXAMPLES = "Write postgresql://user:password@host:5432/database, or sqlite:////path/to/file.db."
 
 _UNREADABLE = (
-    "the database's URL cannot be read: special characters in user and password are written as %XX, and the port is a "
+    "the database's URL cannot be parsed: write special characters in user and password as %XX, and the port as a "
     f"number. {_EXAMPLES}"
 )
 
 
 class DatabaseUrlError(ValueError):
-    """A URL that names no database which this code can use; the message says what to write."""
+    """A URL that is not that of a supported database. The message says what to write."""
 
 
 def read_url(url: str) -> URL:
-    """The parsed URL, with the driver that this code uses. Raises DatabaseUrlError."""
+    """Parses the URL and sets the driver. Raises DatabaseUrlError."""
     scheme = _SCHEME.match(url)
     if scheme is None:
         raise DatabaseUrlError(f"the database's URL has no scheme. {_EXAMPLES}")
@@ -149,13 +147,12 @@ T = TypeVar("T")
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """Closes itself where an answer takes more than `seconds`, None for no limit; what waited for that gets an
-    OperationalError."""
+    """Closes itself and raises OperationalError if an answer takes longer than `seconds`; None for no limit."""
 
     seconds: float | None = None
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
-        """As psycopg's own, through which go all statements, commits and pings."""
+        """Overrides psycopg's method for all statements, commits and pings."""
         if self.seconds is None:
             return super().wait(gen, *args, **options)
         return super().wait(self._bounded(gen, self.seconds), *args, **options)
@@ -165,69 +162,69 @@ class BoundedConnection(psycopg.Connection[Any]):
         try:
             wanted = next(gen)
             while True:
-                # Several times a second nothing is ready.
+                # psycopg resumes this several times a second even if nothing is ready.
                 ready = yield wanted
                 if not ready and monotonic() >= deadline:
                     self.pgconn.finish()
-                    raise psycopg.OperationalError(f"the server gave no answer for {seconds:g} s")
+                    raise psycopg.OperationalError(f"the server did not answer for {seconds:g} s")
                 wanted = gen.send(ready)
         except StopIteration as end:
             result: T = end.value
             return result
 
 
-def bound(engine: Engine, seconds: float) -> None:
-    """Lets no answer to a connection of the engine, which is one to PostgreSQL, take more than `seconds`."""
+def limit_answers(engine: Engine, seconds: float) -> None:
+    """Makes the connections of an engine for PostgreSQL wait at most `seconds` for each answer."""
 
     def connect(_dialect: Any, _record: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> BoundedConnection:
         connection = BoundedConnection.connect(*arguments, **options)
         connection.seconds = seconds
         return connection
 
-    def limit_again(connection: BoundedConnection | None, _record: Any) -> None:
+    def restore_limit(connection: BoundedConnection | None, _record: Any) -> None:
         if connection is not None:
             connection.seconds = seconds
 
     event.listen(engine, "do_connect", connect)
-    event.listen(engine, "checkin", limit_again)
+    event.listen(engine, "checkin", restore_limit)
 
 
-def take_any_time(connection: Connection) -> None:
-    """No statement of this transaction, on PostgreSQL, has a limit of time, neither there nor here."""
+def remove_time_limits(connection: Connection) -> None:
+    """Removes the time limits of this transaction's statements, those of PostgreSQL and of `BoundedConnection`."""
     connection.execute(text("SET LOCAL statement_timeout = 0"))
     raw = connection.connection.dbapi_connection
     if isinstance(raw, BoundedConnection):
         raw.seconds = None
 
 
-RESTED_SECONDS = 1.0
-"""A connection that was used more lately is not asked."""
+IDLE_SECONDS = 1.0
+"""A connection that has been idle for less is not pinged."""
 
-_RESTS_SINCE = "evenkeel_rests_since"
+_IDLE_SINCE = "evenkeel_idle_since"
 
 
-def check_before_use(engine: Engine, clock: Callable[[], float] = monotonic) -> None:
-    """No transaction on the engine, which is one to PostgreSQL, begins with a connection known to be broken: it and all
-    that were opened before are opened anew. `clock` gives seconds."""
+def check_on_checkout(engine: Engine, clock: Callable[[], float] = monotonic) -> None:
+    """Makes an engine for PostgreSQL check pooled connections before use. If one is broken, it and all connections that
+    were opened before are replaced. `clock` returns seconds."""
 
-    def rest(_connection: Any, record: Any) -> None:
-        record.info[_RESTS_SINCE] = clock()
+    def record_time(_connection: Any, record: Any) -> None:
+        record.info[_IDLE_SINCE] = clock()
 
     def check(connection: Any, record: Any, _fairy: Any) -> None:
-        rests_since = record.info.get(_RESTS_SINCE)
-        if rests_since is None:
+        idle_since = record.info.get(_IDLE_SINCE)
+        if idle_since is None:
             return  # just opened
-        if clock() - rests_since <= RESTED_SECONDS and not _has_something_to_say(connection):
+        if clock() - idle_since <= IDLE_SECONDS and not _has_input(connection):
             return
         if not _answers(engine, connection):
             raise InvalidatePoolError
 
-    event.listen(engine, "checkin", rest)
+    event.listen(engine, "checkin", record_time)
     event.listen(engine, "checkout", check)
 
 
-def _has_something_to_say(connection: Any) -> bool:
-    """Whether anything came that nobody asked for: as a rule the news that the server ends the connection."""
+def _has_input(connection: Any) -> bool:
+    """Returns whether the server has sent anything: usually that it ends the connection."""
     if connection.closed:
         return True
     poll = select.poll()
@@ -239,7 +236,7 @@ def _answers(engine: Engine, connection: Any) -> bool:
     try:
         engine.dialect.do_ping(connection)
     except engine.dialect.loaded_dbapi.Error:
-        # Whatever it was: a new connection tells what it is about, in the words of whoever asked for one.
+        # Any error: if the fault persists, opening a new connection reports it.
         return False
     return True
 
@@ -248,32 +245,39 @@ _WRITES = "evenkeel_writes"
 _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _SWITCH_AGAIN_SECONDS = 0.01
 _POSTGRESQL_OPTIONS: Mapping[str, str | int] = {
-    # A server that went away without a word must not keep a thread, and with it a lease or a request.
+    # A server that vanished must not block a thread, and with it a lease or a request.
     "keepalives": 1,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
-    # What `pg_stat_activity` shows.
+    # Shown by `pg_stat_activity`.
     "application_name": "evenkeel",
 }
 
-NO_SYNC: Mapping[str, bool] = {"synchronize_session": False}
-"""Execution options of statements that change rows of which the session holds no objects."""
-
 Clock = Callable[[Session], int]
-"""Milliseconds since the epoch, as the database sees them; tests inject their own."""
+"""Returns milliseconds since the epoch. Tests inject their own clock."""
 
-
-# Julian days, since unixepoch() gives whole seconds before SQLite 3.42.
+# Julian days, since unixepoch() has whole seconds only before SQLite 3.42.
 _SQLITE_NOW = text("SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)")
 _POSTGRESQL_NOW = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)")
 
 
 def database_clock(session: Session) -> int:
-    """The database's own time, so that processes on machines with different clocks agree on leases."""
+    """Returns the database's time, so that processes on machines with different clocks agree on leases."""
     is_sqlite = session.get_bind().dialect.name == "sqlite"
     return int(session.execute(_SQLITE_NOW if is_sqlite else _POSTGRESQL_NOW).scalar_one())
+
+
+class _Session(Session):
+    """A session whose UPDATE and DELETE statements leave its objects as they are: no caller reads objects of rows that
+    it has changed by a statement, and to synchronize them would cost a query."""
+
+
+@event.listens_for(_Session, "do_orm_execute")
+def _do_not_synchronize(state: ORMExecuteState) -> None:
+    if state.is_update or state.is_delete:
+        state.update_execution_options(synchronize_session=False)
 
 
 class Database:
@@ -287,32 +291,32 @@ class Database:
         connections: int | None = None,
         settings: DatabaseSettings | None = None,
     ) -> None:
-        """Opens nothing yet. Keeps `connections` open, by default as many as `settings` say.
+        """Does not connect yet. `connections` is the size of the pool, by default that of `settings`.
 
-        Raises DatabaseUrlError for a URL of no database that this code can use.
+        Raises DatabaseUrlError for a URL that is not that of a supported database.
         """
         self.settings = settings or DatabaseSettings()
         self.engine = _create_engine(read_url(url), connections or self.settings.pool_size, self.settings)
         self._writing = self.engine.execution_options(**{_WRITES: True})
-        self._looking = self.engine
+        self._autocommit = self.engine
         if self.engine.dialect.name == "postgresql":
-            self._looking = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+            self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._clock = clock
 
     def now(self, session: Session) -> int:
-        """Milliseconds since the epoch by the injected clock."""
+        """Returns milliseconds since the epoch by the injected clock."""
         return self._clock(session)
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction that writes: committed at the end of the block, rolled back when it raises.
+        """Opens a transaction that writes, committed at the end of the block and rolled back if that raises.
 
-        Raises CommitUnknownError where the connection broke during the commit. After any other error, nothing was
+        Raises CommitUnknownError if the connection breaks during the commit. After any other error, nothing has
         changed.
         """
         committing = False
         try:
-            with Session(self._writing, expire_on_commit=False) as session, session.begin():
+            with _Session(self._writing, expire_on_commit=False) as session, session.begin():
                 yield session
                 session.flush()
                 committing = True
@@ -325,16 +329,16 @@ class Database:
 
     @contextmanager
     def look(self) -> Iterator[Session]:
-        """For what is asked hundreds of times a second: on PostgreSQL, statements without a transaction around them,
-        which would cost two more round trips and promise nothing more to those that only read.
+        """Opens a session for statements that run hundreds of times a second: on PostgreSQL without a transaction,
+        which would cost two round trips more and give readers no further guarantee.
         """
-        with Session(self._looking, expire_on_commit=False) as session:
+        with _Session(self._autocommit, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A transaction that only reads: on SQLite from one snapshot, on PostgreSQL each statement from one."""
-        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+        """Opens a transaction that only reads: on SQLite one snapshot, on PostgreSQL one for each statement."""
+        with _Session(self.engine, expire_on_commit=False) as session, session.begin():
             yield session
 
     def close(self) -> None:
@@ -343,12 +347,17 @@ class Database:
 
 
 def json_text(value: object) -> str:
-    """JSON for a column. U+0000, which PostgreSQL stores in no text, becomes U+FFFD."""
+    """Returns JSON for a column. U+0000, which PostgreSQL cannot store, becomes U+FFFD."""
     return _NUL.sub(r"\1\\ufffd", json.dumps(value))
 
 
+def json_or_null(model: BaseModel | None) -> Any:
+    """Returns a column's value: the model as JSON, or NULL for None, which would be stored as JSON's `null`."""
+    return null() if model is None else model.model_dump(mode="json")
+
+
 def _create_engine(url: URL, connections: int, settings: DatabaseSettings) -> Engine:
-    # Jobs' texts, and whatever else is stored, are for no log.
+    # Values of columns, such as the queries of jobs, must not be logged.
     common: dict[str, Any] = {"json_serializer": json_text, "hide_parameters": True}
     pool = {
         "pool_size": connections,
@@ -363,11 +372,11 @@ def _create_engine(url: URL, connections: int, settings: DatabaseSettings) -> En
             pool_recycle=1800,
             connect_args=connect_options(url, settings),
         )
-        event.listen(engine, "handle_error", _leave_standbys)
-        check_before_use(engine)
+        event.listen(engine, "handle_error", _disconnect_from_standby)
+        check_on_checkout(engine)
         if settings.statement_timeout_seconds and "options" not in url.query:
-            # The server's own limit comes first, by as much as a new connection may take.
-            bound(engine, settings.statement_timeout_seconds + settings.connect_timeout_seconds)
+            # Longer than the server's own limit, by the time that a new connection may take.
+            limit_answers(engine, settings.statement_timeout_seconds + settings.connect_timeout_seconds)
         return engine
     if url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
@@ -381,7 +390,7 @@ def _create_engine(url: URL, connections: int, settings: DatabaseSettings) -> En
 
 
 def connect_options(url: URL, settings: DatabaseSettings) -> dict[str, str | int]:
-    """What psycopg is told beside the URL, whose own options stay."""
+    """Returns options for psycopg. Options in the URL have precedence."""
     limits = {
         "statement_timeout": round(settings.statement_timeout_seconds * 1000),
         "lock_timeout": round(settings.lock_timeout_seconds * 1000),
@@ -394,33 +403,33 @@ def connect_options(url: URL, settings: DatabaseSettings) -> dict[str, str | int
     return {name: value for name, value in options.items() if name not in url.query}
 
 
-def _leave_standbys(context: ExceptionContext) -> None:
-    # After a failover, connections to the server that was the primary stay open and refuse to write for ever.
+def _disconnect_from_standby(context: ExceptionContext) -> None:
+    # After a failover, connections to the former primary stay open, and every write on them fails.
     if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
         context.is_disconnect = True
 
 
 def _prepare_sqlite(connection: Any, busy_timeout_ms: int) -> None:
-    # Without this, the driver opens transactions by itself, and only before writes.
+    # Otherwise the driver opens transactions by itself, and only before writes.
     connection.isolation_level = None
     cursor = connection.cursor()
-    # busy_timeout first: reading the journal mode takes a lock too.
+    # busy_timeout first: reading the journal mode needs a lock too.
     cursor.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
     _switch_to_wal(cursor, busy_timeout_ms)
-    # A 202 is a promise that survives a power cut.
+    # A job that was answered with 202 must survive a power failure.
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
 
 
 def _switch_to_wal(cursor: Any, busy_timeout_ms: int) -> None:
-    """Raises OperationalError where others hold the file for longer than `busy_timeout_ms`."""
+    """Raises OperationalError if others lock the file for longer than `busy_timeout_ms`."""
     deadline = time.monotonic() + busy_timeout_ms / 1000
     while True:
         try:
             cursor.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError:
-            # Of two that switch a new file at once, SQLite refuses one without waiting: each waits for the other.
+            # If two processes switch a new file at once, SQLite refuses one without waiting, to avoid a deadlock.
             if time.monotonic() >= deadline:
                 raise
             time.sleep(_SWITCH_AGAIN_SECONDS)
@@ -429,6 +438,6 @@ def _switch_to_wal(cursor: Any, busy_timeout_ms: int) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A deferred transaction that turns writer fails at once when another writer came between, busy_timeout or not.
+    # A deferred transaction that begins to write fails at once, without busy_timeout, if another one has written since.
     writes = connection.get_execution_options().get(_WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

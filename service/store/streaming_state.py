@@ -1,16 +1,15 @@
-"""How far a streaming job has come, and why it rests: its row in `streams`.
+"""The row of a streaming job in `streams`: its generation, what it has read, and why it is stopped.
 
-Whoever writes here holds the job's row, by a lock or by a fenced change of it in the same transaction.
+A caller that writes here must hold the job's row, by a lock or by a fenced change of it in the same transaction.
 
-Mini-batches that a sink has and that nobody has measured: the rows that they read are not among those of the stream.
+A mini-batch is unmeasured if the sink has it and its metrics are not known; the rows that it read are missing from
+those of the stream. A worker stores the metrics a moment after the commit of a mini-batch. That never happens if the
+worker is killed in between, or if a hundred more mini-batches end before it, since Spark keeps the figures of only a
+hundred.
 
-A worker measures a mini-batch a moment after it is committed. Where it is killed in between, nobody does any more; nor
-where a hundred later ones come before it can store what Spark told of it: Spark keeps that of so many.
-
-Workers of releases that know none of this store `{}` as the metrics of such a mini-batch, which is not counted, forget
-it uncounted, and drop UNMEASURED from a stream's metrics when they measure: during a rolling upgrade, and after a way
-back, the number is too small. Their API shows UNMEASURED among the metrics. A place of its own would not make it count
-what they forget, and the result does not depend on it.
+Older versions do not know UNMEASURED. Their workers store `{}` as the metrics of such a mini-batch, delete its row
+without counting it, and drop UNMEASURED from a stream's metrics. So during a rolling upgrade, and after a downgrade,
+the number is too small, and their API shows UNMEASURED among the metrics. Results do not depend on it.
 """
 
 from __future__ import annotations
@@ -24,10 +23,13 @@ from sqlalchemy.orm import Session
 
 from service.store.tables import StreamBatchRow, StreamRow
 
+UNMEASURED = "unmeasured"
+"""Key of a stream's metrics: the number of unmeasured mini-batches whose rows have been deleted."""
 
-class StoppedBecause(StrEnum):
-    """Why a streaming job rests: asked for, nothing left to read, a failure that its `error` tells of, or that the
-    database was restored, and its state was not.
+
+class StreamStopReason(StrEnum):
+    """Why a streaming job is STOPPED: by request, because it had read everything, because of the failure in `error`, or
+    because the database was restored without the job's state.
     """
 
     STOPPED = "stopped"
@@ -38,29 +40,30 @@ class StoppedBecause(StrEnum):
 
 @dataclass(frozen=True)
 class Stream:
-    """What is stored of a streaming job. `generation` grows when its state is thrown away; batches are counted from 0
-    in each. `rows_in` and `rows_out` are those of the generation; `updated_at` in milliseconds.
+    """What is stored of a streaming job. Mini-batches are numbered from 0 in each generation. `rows_in` and `rows_out`
+    are those of the generation; `updated_at` in milliseconds.
     """
 
     job_id: str
     generation: int
+    """Number of the state. Each start from scratch begins a new generation."""
     layout: dict[str, Any] | None
-    """How the state is laid out; None until the first attempt of the generation has told."""
+    """The schema of the state; None until the first attempt of the generation has stored it."""
     last_batch: int | None
-    """The newest mini-batch that is committed."""
+    """The newest committed mini-batch."""
     steady_fence: int
-    """The newest attempt that got on: lost attempts after it count against the job."""
+    """The newest attempt that made progress. Lost attempts after it count against the job."""
     rows_in: int
     rows_out: int
     sink_version: int | None
     metrics: dict[str, Any] | None
     stopped_because: str | None
-    """A `StoppedBecause` while the job rests."""
+    """A `StreamStopReason` while the job is STOPPED."""
     updated_at: int
 
     @classmethod
     def of(cls, row: StreamRow) -> Self:
-        """What `row` holds."""
+        """Returns the contents of `row`."""
         return cls(
             job_id=row.job_id,
             generation=row.generation,
@@ -77,62 +80,53 @@ class Stream:
 
 
 def find_stream(session: Session, job_id: str) -> Stream | None:
-    """What is stored of a job; None for one that no worker has opened and nobody has stopped."""
+    """Returns what is stored of a job; None for a job that was neither started nor stopped yet."""
     row = session.get(StreamRow, job_id)
     return None if row is None else Stream.of(row)
 
 
 def stream_row(session: Session, job_id: str, tenant: str, now: int) -> StreamRow:
-    """The job's row, made where there is none: of generation 1, with nothing read."""
+    """Returns the job's row. Adds one of generation 1 with nothing read if there is none."""
     row = session.get(StreamRow, job_id, populate_existing=True)
     if row is None:
         row = StreamRow(
-            job_id=job_id,
-            tenant=tenant,
-            generation=1,
-            steady_fence=0,
-            rows_in=0,
-            rows_out=0,
-            updated_at=now,
+            job_id=job_id, tenant=tenant, generation=1, steady_fence=0, rows_in=0, rows_out=0, updated_at=now
         )
         session.add(row)
     return row
 
 
-def note_rest(session: Session, job_id: str, tenant: str, because: StoppedBecause, now: int) -> None:
-    """Notes why the job rests."""
+def save_stop_reason(session: Session, job_id: str, tenant: str, reason: StreamStopReason, now: int) -> None:
+    """Stores why the job is STOPPED."""
     row = stream_row(session, job_id, tenant, now)
-    row.stopped_because, row.updated_at = because.value, now
+    row.stopped_because, row.updated_at = reason.value, now
 
 
-def start_over(row: StreamRow) -> None:
-    """Throws the state away: the next attempt begins a new generation with nothing read."""
+def reset(row: StreamRow) -> None:
+    """Drops the state: the next attempt begins a new generation with nothing read."""
     row.generation += 1
     row.rows_in = row.rows_out = 0
     row.layout = row.last_batch = row.sink_version = row.metrics = None
 
 
-UNMEASURED = "unmeasured"
-"""What stands so in a stream's metrics is the number of those that are forgotten."""
-
-
 def unmeasured_batches(session: Session, job_id: str, generation: int, metrics: dict[str, Any] | None) -> int:
-    """How many of a generation there are and were; `metrics` are the stream's."""
-    return forgotten(metrics) + count_unmeasured(session, job_id, generation)
+    """Returns the number of unmeasured mini-batches of a generation, deleted ones included. `metrics` are the
+    stream's."""
+    return deleted_unmeasured(metrics) + count_unmeasured(session, job_id, generation)
 
 
-def forgotten(metrics: dict[str, Any] | None) -> int:
-    """Those of which a stream's metrics alone still tell."""
+def deleted_unmeasured(metrics: dict[str, Any] | None) -> int:
+    """Returns the number of unmeasured mini-batches whose rows have been deleted, from a stream's metrics."""
     return int((metrics or {}).get(UNMEASURED, 0))
 
 
 def count_unmeasured(session: Session, job_id: str, generation: int, before: int | None = None) -> int:
-    """How many are there, of all, or of those with numbers below `before`."""
+    """Returns the number of stored unmeasured mini-batches, of all or of those with numbers below `before`."""
     batches = select(func.count()).where(
         StreamBatchRow.job_id == job_id,
         StreamBatchRow.generation == generation,
         StreamBatchRow.committed_at.is_not(None),
-        # That is in the row itself: to read metrics, which are large, would take this statement fifty times as long.
+        # Metrics are large and stored outside the row: to read them would take fifty times as long as this test.
         StreamBatchRow.metrics.is_(null()),
     )
     if before is not None:

@@ -1,7 +1,7 @@
 """The tables. Times are whole milliseconds since the epoch, by the database's clock.
 
-Every row carries its tenant. `jobs.version` grows with every change a client can see: it is the ETag and what waiting
-requests watch. `jobs.fence` grows with every claim: a writer whose fence is older changes nothing.
+Rows have the tenant to which they belong. `jobs.version` grows with every change that a client can see: it is the ETag,
+and waiting requests watch it. `jobs.fence` grows with every claim: a writer with an older fence changes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEY_ID_LENGTH = 16
 
 
 class Base(DeclarativeBase):
-    """Names every constraint, so that migrations can find them on both databases."""
+    """Names every constraint, so that migrations find them on both databases."""
 
     metadata = MetaData(
         naming_convention={
@@ -47,11 +47,11 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map = {dict[str, Any]: Json}  # noqa: RUF012 - read by SQLAlchemy as it is
+    type_annotation_map = {dict[str, Any]: Json}  # noqa: RUF012 - the form that SQLAlchemy reads
 
 
 class JobRow(Base):
-    """A job as posted and as it stands."""
+    """A job as submitted, and its state."""
 
     __tablename__ = "jobs"
     __table_args__ = (
@@ -61,46 +61,46 @@ class JobRow(Base):
         Index("ix_jobs_status_next_run_at", "status", "next_run_at"),
         Index("ix_jobs_finished_at", "finished_at"),
         Index("ix_jobs_tenant_status", "tenant", "status"),
-        # All that a scrape counts is in it.
+        # Contains all columns that a scrape counts.
         Index("ix_jobs_kind_status_queue_submitted_at", "kind", "status", "queue", "submitted_at"),
     )
 
     id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
     tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
     kind: Mapped[str] = mapped_column(String(16))
-    """`run`, or `explain`: planned and never run, not listed, removed once answered."""
+    """`run`, or `explain`: planned but not run, not listed, and removed once answered."""
     name: Mapped[str] = mapped_column(String(200))
     spec: Mapped[dict[str, Any]]
-    """The accepted `JobSpec` as JSON, every spelling of a setting made canonical."""
+    """The accepted `JobSpec` as JSON, with canonical names of settings."""
     status: Mapped[str] = mapped_column(String(16))
     version: Mapped[int] = mapped_column(BigInteger, default=1)
     request_id: Mapped[str | None] = mapped_column(String(64))
     submitted_at: Mapped[int] = mapped_column(BigInteger)
     updated_at: Mapped[int] = mapped_column(BigInteger)
     started_at: Mapped[int | None] = mapped_column(BigInteger)
-    """First claim, since it was resumed if it was; the time limit counts from here."""
+    """First claim since the submission or the last resume. The time limit counts from here."""
     finished_at: Mapped[int | None] = mapped_column(BigInteger)
     cancel_requested_at: Mapped[int | None] = mapped_column(BigInteger)
     mode: Mapped[str] = mapped_column(String(16), server_default=Mode.BATCH.value)
     """A `Mode`."""
     stop_requested_at: Mapped[int | None] = mapped_column(BigInteger)
     next_run_at: Mapped[int | None] = mapped_column(BigInteger)
-    """When a STOPPED job is queued again by itself, or one that is QUEUED after a failure may be claimed."""
+    """When a STOPPED job is queued again by itself, or a job that is QUEUED after a failure can be claimed."""
     rung_at: Mapped[int] = mapped_column(BigInteger)
-    """When workers were last told of this job."""
+    """When the job was last announced to workers."""
     fence: Mapped[int] = mapped_column(Integer, default=0)
-    """Number of claims so far; the fencing token of the newest attempt."""
+    """Number of claims; the fencing token of the newest attempt."""
     lease_owner: Mapped[str | None] = mapped_column(String(128))
     lease_expires_at: Mapped[int | None] = mapped_column(BigInteger)
     max_attempts: Mapped[int] = mapped_column(Integer)
     timeout_ms: Mapped[int] = mapped_column(BigInteger)
     queue: Mapped[str] = mapped_column(String(16), server_default=Queue.SHORT.value)
-    """A `Queue`: which workers are rung for it."""
+    """A `Queue`: the workers that listen to it can run the job."""
     spec_version: Mapped[int] = mapped_column(Integer, server_default="1")
-    """A worker claims only what its own vocabulary covers: see `service.contract.job.SPEC_VERSION`."""
+    """Format of `spec`. A worker claims only formats that it knows: see `service.contract.job.SPEC_VERSION`."""
     progress: Mapped[dict[str, Any] | None] = mapped_column(Json)
     error: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """A `Problem`, once the job ended otherwise than SUCCEEDED."""
+    """A `Problem`, for a job that has ended other than SUCCEEDED."""
     result_path: Mapped[str | None] = mapped_column(Text)
     """Directory of the published attempt, relative to the results directory."""
     result_rows: Mapped[int | None] = mapped_column(BigInteger)
@@ -108,7 +108,7 @@ class JobRow(Base):
 
 
 class AttemptRow(Base):
-    """One try of a job by one worker. `fence` numbers them from 1."""
+    """One try of a worker to run a job. `fence` numbers the attempts from 1."""
 
     __tablename__ = "attempts"
     __table_args__ = (UniqueConstraint("job_id", "fence"),)
@@ -125,7 +125,7 @@ class AttemptRow(Base):
 
 
 class JobEventRow(Base):
-    """What happened to a job, in order of `id`; the source of `/events`."""
+    """An event of a job, in the order of `id`; the source of `/events`."""
 
     __tablename__ = "job_events"
     __table_args__ = (Index("ix_job_events_job_id_id", "job_id", "id"),)
@@ -140,7 +140,7 @@ class JobEventRow(Base):
 
 
 class PlanRow(Base):
-    """The plan of one attempt, and what its run told of it."""
+    """The plan of one attempt, and the reports about its run."""
 
     __tablename__ = "plans"
 
@@ -148,9 +148,9 @@ class PlanRow(Base):
     fence: Mapped[int] = mapped_column(Integer, primary_key=True)
     tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
     report: Mapped[dict[str, Any]]
-    """A `PlanReport` as version 1 had it: `details` has the rest."""
+    """A `PlanReport` in the format of version 1; `details` has the other fields."""
     details: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """The SQL of both plans, and which tables were known already: see `service.store.publication`."""
+    """The fields of a `PlanReport` that version 1 does not know: see `service.store.publication`."""
     planning_ms: Mapped[int] = mapped_column(BigInteger)
     execution_ms: Mapped[int | None] = mapped_column(BigInteger)
     skew: Mapped[dict[str, Any] | None] = mapped_column(Json)
@@ -176,18 +176,18 @@ class StageMetricsRow(Base):
 
 
 class StreamRow(Base):
-    """How far a streaming job has come: see `service.store.streaming_state`."""
+    """The state of a streaming job: see `service.store.streaming_state`."""
 
     __tablename__ = "streams"
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
     generation: Mapped[int] = mapped_column(Integer)
-    """Grows when the state is thrown away."""
+    """Number of the state; grows with every start from scratch."""
     layout: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """How the state of this generation is laid out, once the first attempt has told."""
+    """Schema of this generation's state, once the first attempt has stored it."""
     steady_fence: Mapped[int] = mapped_column(Integer)
-    """The newest attempt that got on; those that were lost after it count against the job."""
+    """The newest attempt that made progress. Lost attempts after it count against the job."""
     last_batch: Mapped[int | None] = mapped_column(BigInteger)
     rows_in: Mapped[int] = mapped_column(BigInteger)
     rows_out: Mapped[int] = mapped_column(BigInteger)
@@ -198,7 +198,7 @@ class StreamRow(Base):
 
 
 class StreamBatchRow(Base):
-    """One mini-batch of a streaming job; committed once the sink has it."""
+    """A mini-batch of a streaming job; committed once the sink has it."""
 
     __tablename__ = "stream_batches"
 
@@ -217,7 +217,7 @@ class StreamBatchRow(Base):
 
 
 class OutboxRow(Base):
-    """A message owed to the broker; written with what it announces, removed once sent."""
+    """A message for the broker, stored together with the job that it announces, and removed once it is sent."""
 
     __tablename__ = "outbox"
 
@@ -228,7 +228,7 @@ class OutboxRow(Base):
 
 
 class IdempotencyKeyRow(Base):
-    """A key that a client gave with a submission, and what it submitted."""
+    """An idempotency key of a client, and what it submitted with it."""
 
     __tablename__ = "idempotency_keys"
 
@@ -240,7 +240,7 @@ class IdempotencyKeyRow(Base):
 
 
 class WorkerRow(Base):
-    """A worker process that has given a sign of life; belongs to no tenant."""
+    """A worker process that has sent a heartbeat; belongs to no tenant."""
 
     __tablename__ = "workers"
 
@@ -251,7 +251,7 @@ class WorkerRow(Base):
     host: Mapped[str | None] = mapped_column(String(255))
     pid: Mapped[int | None] = mapped_column(Integer)
     concurrency: Mapped[int | None] = mapped_column(Integer)
-    """Jobs that it runs at once."""
+    """Number of jobs that it runs at once."""
     queues: Mapped[str | None] = mapped_column(String(64))
     """The queues that it listens to, separated by commas."""
     cluster: Mapped[str | None] = mapped_column(String(255))
@@ -259,18 +259,18 @@ class WorkerRow(Base):
     app_id: Mapped[str | None] = mapped_column(String(128))
     """Spark's application id, once Spark has started."""
     spark_state: Mapped[str | None] = mapped_column(String(16))
-    """A `SparkState`: whether it could run a job now."""
+    """A `SparkState`: whether the worker can run a job now."""
     spark_fault: Mapped[str | None] = mapped_column(Text)
-    """What keeps Spark from running, for people."""
+    """Why Spark does not run, as text."""
     slots: Mapped[int | None] = mapped_column(Integer)
-    """Spark tasks that run at once."""
+    """Number of Spark tasks that run at once."""
     memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
     """Resident memory of the process and its JVM."""
     drain_requested_at: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class LeaderRow(Base):
-    """Which process does a task that one process at a time does, and until when; belongs to no tenant."""
+    """The leader of a task that one process at a time does, and the end of its term; belongs to no tenant."""
 
     __tablename__ = "leaders"
 
@@ -280,18 +280,18 @@ class LeaderRow(Base):
 
 
 class InputStreamRow(Base):
-    """A stream of rows that clients post, as declared, and what was posted so far."""
+    """An input stream as declared, and what clients have posted to it."""
 
     __tablename__ = "input_streams"
 
     tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH), primary_key=True)
     name: Mapped[str] = mapped_column(String(STREAM_LENGTH), primary_key=True)
     id: Mapped[str] = mapped_column(String(ID_LENGTH))
-    """Part of its directory: one that is declared again after its deletion has another."""
+    """Part of its directory's name. A stream that is declared again after its deletion has another id."""
     columns: Mapped[str] = mapped_column(Text)
-    """Its schema as DDL, in canonical spelling."""
+    """The schema as DDL, in canonical form."""
     batches: Mapped[int] = mapped_column(BigInteger, default=0)
-    """Also the sequence number of the newest."""
+    """Number of batches, and the sequence number of the newest."""
     rows: Mapped[int] = mapped_column(BigInteger, default=0)
     bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     created_at: Mapped[int] = mapped_column(BigInteger)
@@ -299,7 +299,7 @@ class InputStreamRow(Base):
 
 
 class InputBatchRow(Base):
-    """A batch of posted rows: once this row is there, the batch is accepted, whether its file is shown yet or not."""
+    """A batch of posted rows. Once this row is stored, the batch is accepted, even if its file is still hidden."""
 
     __tablename__ = "input_batches"
     __table_args__ = (
@@ -311,18 +311,18 @@ class InputBatchRow(Base):
     stream: Mapped[str] = mapped_column(String(STREAM_LENGTH), primary_key=True)
     batch_id: Mapped[str] = mapped_column(String(255), primary_key=True)
     sha256: Mapped[str] = mapped_column(String(64))
-    """Of the media type and the body."""
+    """Digest of the media type and the body."""
     seq: Mapped[int] = mapped_column(BigInteger)
-    """Numbers the batches of a stream from 1, in the order in which they were accepted."""
+    """Number of the batch in its stream, from 1, in the order of acceptance."""
     file: Mapped[str] = mapped_column(String(ID_LENGTH))
-    """Id of the file while it was hidden; `seq` and `sha256` name it once it is shown."""
+    """Id of the file while it is hidden. Its visible name consists of `seq` and `sha256`."""
     rows: Mapped[int] = mapped_column(BigInteger)
     bytes: Mapped[int] = mapped_column(BigInteger)
     at: Mapped[int] = mapped_column(BigInteger)
 
 
 class CompatibleRevisionRow(Base):
-    """An older revision whose code still works on this schema, written by the migration that only adds to it."""
+    """An older revision whose code works with this schema. A migration that only adds to the schema inserts it."""
 
     __tablename__ = "compatible_revisions"
 
@@ -330,13 +330,13 @@ class CompatibleRevisionRow(Base):
 
 
 class ApiKeyRow(Base):
-    """A key that a caller shows: what is stored of it cannot be turned back into the key."""
+    """An API key. Only the digest of its secret is stored."""
 
     __tablename__ = "api_keys"
     __table_args__ = (Index("ix_api_keys_created_at_id", "created_at", "id"),)
 
     id: Mapped[str] = mapped_column(String(KEY_ID_LENGTH), primary_key=True)
-    """Part of the key, and no secret."""
+    """Public part of the key."""
     tenant: Mapped[str] = mapped_column(String(TENANT_LENGTH))
     name: Mapped[str] = mapped_column(String(200))
     scopes: Mapped[str] = mapped_column(String(64))
@@ -344,15 +344,15 @@ class ApiKeyRow(Base):
     secret_sha256: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[int] = mapped_column(BigInteger)
     created_by: Mapped[str | None] = mapped_column(String(KEY_ID_LENGTH))
-    """The key with which it was made; None where that was done on the command line."""
+    """The key that created it; None if the command line did."""
     expires_at: Mapped[int | None] = mapped_column(BigInteger)
     revoked_at: Mapped[int | None] = mapped_column(BigInteger)
     used_at: Mapped[int | None] = mapped_column(BigInteger)
-    """When it was last shown, to the minute."""
+    """When it was last used, to the minute."""
 
 
 class InstallationRow(Base):
-    """Which installation this database is: one row, made when it is first asked for; belongs to no tenant."""
+    """The id of the installation: one row, created when it is first needed; belongs to no tenant."""
 
     __tablename__ = "installation"
 
@@ -362,5 +362,5 @@ class InstallationRow(Base):
 
 
 def table_of(row: type[Base]) -> Table:
-    """The table of a kind of rows, for statements that need no objects: they take half as long."""
+    """Returns the table of a class of rows, for statements without objects, which take half as long."""
     return Base.metadata.tables[row.__tablename__]

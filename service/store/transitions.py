@@ -8,7 +8,7 @@ times are milliseconds by the database's clock.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, null, update
 from sqlalchemy.orm import Session
@@ -16,16 +16,17 @@ from sqlalchemy.orm import Session
 from service.contract import problems
 from service.contract.enums import LEASED, JobStatus, sources_of
 from service.contract.job import SPEC_VERSION
-from service.store.jobs import append_event, end_abandoned_attempt
-from service.store.session import NO_SYNC
+from service.store.attempts import Claim, end_abandoned_attempt
+from service.store.events import append_event
+from service.store.session import json_or_null
 from service.store.tables import JobRow
-
-if TYPE_CHECKING:
-    from service.store.leases import Claim
 
 LEASED_VALUES = tuple(sorted(status.value for status in LEASED))
 NO_LEASE: Mapping[str, Any] = {"lease_owner": None, "lease_expires_at": None}
-"""The columns of a job that no worker has."""
+"""The columns of a job that no worker has claimed."""
+
+UNDERSTOOD = JobRow.spec_version <= SPEC_VERSION
+"""Condition: this version's worker can run the job, since no newer version stored it."""
 
 
 def move_job(
@@ -38,7 +39,7 @@ def move_job(
     now: int,
     values: Mapping[str, Any],
 ) -> bool:
-    """Moves a job to `target` if it is in one of `sources`, with an event; False where it is not.
+    """Moves a job to `target` if it is in one of `sources`, with an event; False if it is not.
 
     Raises ValueError unless the table of moves leads from each of `sources` to `target`.
     """
@@ -49,7 +50,6 @@ def move_job(
         .where(JobRow.id == job_id, JobRow.status.in_([source.value for source in sources]))
         .values(status=target.value, **_changed(now), **values)
         .returning(JobRow.id)
-        .execution_options(**NO_SYNC)
     ).one_or_none()
     if moved is None:
         return False
@@ -71,7 +71,7 @@ def move_locked_job(session: Session, row: JobRow, target: JobStatus, now: int, 
 
 
 def stop_unclaimed_job(session: Session, row: JobRow, now: int, values: Mapping[str, Any] | None = None) -> None:
-    """Moves a locked streaming job that no worker has to STOPPED. Ends the attempt of a worker that lost its lease."""
+    """Moves a locked streaming job that no worker runs to STOPPED. Ends the attempt of a worker that lost its lease."""
     end_abandoned_attempt(session, row, now)
     move_locked_job(session, row, JobStatus.STOPPED, now, {**NO_LEASE, **(values or {})})
 
@@ -79,7 +79,7 @@ def stop_unclaimed_job(session: Session, row: JobRow, now: int, values: Mapping[
 def claim_queued_job(session: Session, job_id: str, worker: str, now: int, lease_ms: int) -> Row[Any] | None:
     """QUEUED -> PLANNING with the next fencing token and a lease, without an event; returns the job's columns.
 
-    None where the job is in another state, is to be cancelled or run later, or is of a newer version.
+    None if the job is in another state, is to be cancelled or run later, or is of a newer version.
     """
     return session.execute(
         update(JobRow)
@@ -88,7 +88,7 @@ def claim_queued_job(session: Session, job_id: str, worker: str, now: int, lease
             _leads_to(JobStatus.PLANNING),
             JobRow.cancel_requested_at.is_(None),
             JobRow.next_run_at.is_(None),
-            JobRow.spec_version <= SPEC_VERSION,
+            UNDERSTOOD,
         )
         .values(
             status=JobStatus.PLANNING.value,
@@ -100,6 +100,7 @@ def claim_queued_job(session: Session, job_id: str, worker: str, now: int, lease
             **_changed(now),
         )
         .returning(
+            JobRow.id,
             JobRow.tenant,
             JobRow.kind,
             JobRow.name,
@@ -111,7 +112,6 @@ def claim_queued_job(session: Session, job_id: str, worker: str, now: int, lease
             JobRow.submitted_at,
             JobRow.max_attempts,
         )
-        .execution_options(**NO_SYNC)
     ).one_or_none()
 
 
@@ -119,19 +119,14 @@ def cancel_queued_job(session: Session, job_id: str, now: int) -> None:
     """QUEUED -> CANCELLED, with an event, if the job is to be cancelled; otherwise nothing changes."""
     tenant = session.execute(
         update(JobRow)
-        .where(
-            JobRow.id == job_id,
-            JobRow.status == JobStatus.QUEUED.value,
-            JobRow.cancel_requested_at.is_not(None),
-        )
+        .where(JobRow.id == job_id, JobRow.status == JobStatus.QUEUED.value, JobRow.cancel_requested_at.is_not(None))
         .values(
             status=JobStatus.CANCELLED.value,
             finished_at=now,
-            error=problems.cancelled().model_dump(mode="json"),
+            error=json_or_null(problems.cancelled()),
             **_changed(now),
         )
         .returning(JobRow.tenant)
-        .execution_options(**NO_SYNC)
     ).scalar_one_or_none()
     if tenant is not None:
         data = {"status": JobStatus.CANCELLED.value}
@@ -149,21 +144,25 @@ def update_fenced(
     """Changes a job on behalf of a claim, without an event; False, and nothing changed, unless the claim is the newest
     one and holds.
 
-    Also False where the table of moves does not lead from the job's state to `target`.
+    Also False if the table of moves does not lead from the job's state to `target`.
     """
     changes: dict[str, Any] = {**_changed(now), **(values or {})}
-    allowed: ColumnElement[bool] = JobRow.status.in_(LEASED_VALUES)
+    conditions = held_by(held)
     if target is not None:
         changes["status"] = target.value
-        allowed = allowed & _leads_to(target)
-    found = session.execute(
-        update(JobRow)
-        .where(JobRow.id == held.job_id, JobRow.fence == held.fence, JobRow.lease_owner == held.worker, allowed)
-        .values(**changes)
-        .returning(JobRow.id)
-        .execution_options(**NO_SYNC)
-    ).scalar_one_or_none()
-    return found is not None
+        conditions = (*conditions, _leads_to(target))
+    found = session.execute(update(JobRow).where(*conditions).values(**changes).returning(JobRow.id))
+    return found.scalar_one_or_none() is not None
+
+
+def held_by(claim: Claim) -> tuple[ColumnElement[bool], ...]:
+    """Conditions: the claim is the newest one of its job, and holds."""
+    return (
+        JobRow.id == claim.job_id,
+        JobRow.fence == claim.fence,
+        JobRow.lease_owner == claim.worker,
+        JobRow.status.in_(LEASED_VALUES),
+    )
 
 
 def append_status_event(session: Session, held: Claim, status: JobStatus, now: int) -> None:

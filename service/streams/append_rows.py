@@ -20,7 +20,7 @@ from service.contract.model import Frozen
 from service.data.file_io import make_directory
 from service.data.posted_rows import remove_hidden, segment_name, show, stream_directory, write_hidden
 from service.ingest.parsing import rows_of
-from service.jobs.admission import require_posted_bytes_capacity
+from service.jobs.limits import require_posted_bytes_capacity
 from service.store import accounts, input_streams
 from service.store.accounts import Counted
 from service.store.input_streams import InputBatch, InputStream, NewBatch
@@ -73,7 +73,7 @@ def append_rows(database: Database, streams_dir: Path, limits: LimitSettings, po
         with database.write() as session:
             if limits.posted_bytes:
                 # Concurrent posts may all have passed the earlier check.
-                accounts.count_alone(session, posted.tenant, Counted.POSTED_BYTES)
+                accounts.lock_count(session, posted.tenant, Counted.POSTED_BYTES)
                 require_posted_bytes_capacity(session, limits, posted.tenant)
             batch = input_streams.insert_batch(session, stream, new, database.now(session))
     except (IntegrityError, TooManyPostedBytesError):

@@ -30,7 +30,7 @@ from service.contract.model import Frozen
 from service.contract.problems import Issue
 from service.data.file_io import make_directory
 from service.data.posted_rows import stream_directory
-from service.jobs.admission import require_stream_capacity
+from service.jobs.limits import require_stream_capacity
 from service.jobs.views import decode_cursor, encode_cursor, timestamp
 from service.sql.ddl import parse_schema, schema_text
 from service.sql.types.data_types import Field as SchemaField
@@ -143,7 +143,7 @@ def _insert(
 ) -> tuple[InputStream, bool]:
     """Returns the stream with that name, and whether this call created it."""
     with database.write() as session:
-        accounts.count_alone(session, tenant, Counted.STREAMS)
+        accounts.lock_count(session, tenant, Counted.STREAMS)
         known = input_streams.find_stream(session, tenant, name)
         if known is not None:
             return known, False

@@ -1,4 +1,4 @@
-"""The API installs and runs without Spark, the workers and pandas."""
+"""Test that the service's modules do not import Spark, the workers or pandas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ for module in pkgutil.walk_packages(service.__path__, "service."):
 
 
 @pytest.mark.not_quick
-def test_every_module_of_the_service_is_imported_without_spark_pandas_and_workers() -> None:
+def test_service_imports_no_spark_pandas_or_workers() -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_WITHOUT], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )

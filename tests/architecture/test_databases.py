@@ -1,4 +1,4 @@
-"""The databases that tests get are new ones, whatever a test before has done to its own."""
+"""Test that a test gets a clean database, whatever an earlier test did to its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def name_of(url: str) -> str:
 
 
 def contents(connection: psycopg.Connection) -> list[object]:
-    """Rows and columns of some tables, the schemas, and the number that the next event gets."""
+    """Returns rows and columns of some tables, the schemas, and the next event id."""
     found: list[object] = []
     for query in (
         b"SELECT * FROM leaders",
@@ -40,7 +40,9 @@ def contents(connection: psycopg.Connection) -> list[object]:
         "DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = elsewhere', current_database()); END$$",
     ],
 )
-def test_damage_is_undone(postgres: PostgresServer, postgres_databases: PostgresDatabases, damage: str) -> None:
+def test_changes_to_a_database_are_undone(
+    postgres: PostgresServer, postgres_databases: PostgresDatabases, damage: str
+) -> None:
     with postgres_databases.new() as first, postgres.connect(name_of(first)) as connection:
         before = contents(connection)
         connection.execute(damage.encode())

@@ -1,7 +1,7 @@
-"""What the service is built on: each version is pinned, needed, final, and under a licence that lets it be shipped.
+"""Tests of dependencies: each is pinned to a final version, needed, and has a licence that allows shipping it.
 
-Whether advisories or withdrawals speak against a version is nothing that a machine without a network can tell: for that
-there is the README's audit, which is tried here against an index of the test's own.
+Security advisories and withdrawn releases need a network. The README's audit command checks them; here, it runs against
+a local index.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ PINNED: dict[str, Requirement] = {canonicalize_name(pin.name): pin for pin in PI
 FREE = re.compile(
     r"(MIT|BSD|0BSD|Apache|ISC|PSF|Python Software Foundation|MPL|Mozilla|Zlib|CC0|LGPL-3)[A-Za-z0-9.() -]*"
 )
-"""Licences of what users may install beside an Apache-2.0 service, by the beginnings of their names."""
+"""Prefixes of the licences that are compatible with an Apache-2.0 service."""
 
 
 def requirements(name: str, extras: set[str]) -> list[Requirement]:
-    """What a package with these extras asks for, on whatever machine; of one that is not installed here, nothing."""
+    """Returns the requirements of a package with these extras on all platforms; none if it is not installed here."""
     if name == PROJECT["name"]:
         optional = PROJECT["optional-dependencies"]
         return [
@@ -54,13 +54,13 @@ def requirements(name: str, extras: set[str]) -> list[Requirement]:
 
 
 def holds(one: Requirement, extra: str = "") -> bool:
-    """Whether a requirement is one on this machine."""
+    """Whether a requirement applies to this machine."""
     return one.marker is None or one.marker.evaluate({"extra": extra})
 
 
 @cache
 def needed(*extras: str, everywhere: bool = False) -> dict[str, list[Requirement]]:
-    """What the service with these extras needs, each with all that is asked of it: here, or on whatever machine."""
+    """Returns the needed packages with their requirements, on this machine or `everywhere`."""
     found: dict[str, list[Requirement]] = defaultdict(list)
     seen: set[tuple[str, str]] = set()
     ahead = [(PROJECT["name"], {*extras})]
@@ -74,13 +74,13 @@ def needed(*extras: str, everywhere: bool = False) -> dict[str, list[Requirement
             if (asked, str(sorted(one.extras))) not in seen:
                 seen.add((asked, str(sorted(one.extras))))
                 ahead.append((asked, one.extras))
-    # pip comes with the environment: it is what takes the pins.
+    # pip is part of the environment: it installs the pinned packages.
     for own_name in (PROJECT["name"], "pip"):
         found.pop(own_name, None)
     return found
 
 
-def test_each_pin_is_one_final_version() -> None:
+def test_each_pin_is_a_final_version() -> None:
     assert [str(pin) for pin in PINS if not is_one_final_version(pin)] == []
 
 
@@ -90,11 +90,11 @@ def is_one_final_version(pin: Requirement) -> bool:
     return specifier.operator == "==" and not pinned.is_prerelease and pinned.local is None
 
 
-def test_each_is_pinned_once() -> None:
+def test_each_package_is_pinned_once() -> None:
     assert len(PINNED) == len(PINS)
 
 
-def test_the_installed_versions_are_pinned_and_satisfy_every_requirement() -> None:
+def test_installed_versions_are_pinned_and_satisfy_requirements() -> None:
     wrong = []
     for name, asked in needed("test").items():
         installed = version(name)
@@ -104,18 +104,18 @@ def test_the_installed_versions_are_pinned_and_satisfy_every_requirement() -> No
     assert wrong == []
 
 
-def test_nothing_is_pinned_that_nobody_asks_for() -> None:
+def test_every_pin_is_needed() -> None:
     assert set(PINNED) - set(needed("test", everywhere=True)) == set()
 
 
-def test_the_licence_of_every_shipped_package_allows_it() -> None:
+def test_licences_allow_shipping() -> None:
     found = {name: licences(name) for name in needed("worker", "demo")}
     refused = {name: own for name, own in found.items() if not own or not all(map(FREE.fullmatch, own))}
     assert refused == {}
 
 
 def licences(name: str) -> list[str]:
-    """What a package's metadata says, in whichever of the three fields that there have been for it."""
+    """Returns the licences in a package's metadata, from any of the three fields for them."""
     metadata = distribution(name).metadata
     classifiers = [line for line in metadata.get_all("Classifier", []) if line.startswith("License ::")]
     told = "".join(metadata.get_all("License-Expression", []))
@@ -139,7 +139,7 @@ ADVISORY = {
 
 
 class TestAudit:
-    """The README's command, from `pip-audit` on, with some of the pins, asking an index of the test's own."""
+    """The README's `pip-audit` command with some of the pins, against a local index."""
 
     def audit(self, tmp_path: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
         (command,) = re.findall(r"<!-- command: audit -->\n```sh\n(.*)\n```\n", (ROOT / "README.md").read_text("utf-8"))
@@ -162,12 +162,12 @@ class TestAudit:
         [
             ({name: [] for name in AUDITED}, 0, "No known vulnerabilities found"),
             ({name: [] for name in AUDITED} | {"celery": [ADVISORY]}, 1, "PYSEC-2026-1"),
-            # An index that knows nothing: as good as none, and no clean bill.
+            # An index without advisories data must not count as a passed audit.
             ({}, 1, "could not be audited"),
         ],
         ids=["clean", "an advisory", "an empty index"],
     )
-    def test_it_fails_unless_all_is_known_and_well(
+    def test_audit_fails_for_unknown_or_vulnerable_packages(
         self, tmp_path: Path, known: dict[str, list[Any]], code: int, told: str
     ) -> None:
         with package_index(lambda name: known.get(canonicalize_name(name)), tmp_path) as environment:
@@ -176,7 +176,7 @@ class TestAudit:
         assert done.returncode == code
 
     @pytest.mark.not_quick
-    def test_it_fails_without_a_network(self, tmp_path: Path) -> None:
+    def test_audit_fails_without_a_network(self, tmp_path: Path) -> None:
         done = self.audit(tmp_path, {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""})
         assert done.returncode != 0
         assert "No known vulnerabilities" not in done.stdout + done.stderr

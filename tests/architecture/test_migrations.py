@@ -1,7 +1,7 @@
-"""Expand, then contract: what a migration does to a schema that processes of the version before still work on.
+"""Tests that migrations declare which older versions can still use the schema (expand and contract).
 
-A revision that only adds names the one before, and those which that one named, in `compatible_revisions`. One that
-takes away or changes names fewer: processes of the versions that it leaves out must be gone before it is applied.
+A revision that only adds lists the previous revision, and those that it listed, in `compatible_revisions`. A revision
+that removes or changes something lists fewer: processes of the missing versions must be stopped before it is applied.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REVISIONS = list(SCRIPTS.walk_revisions())[::-1]
 EXPANDS = (
     re.compile(r"CREATE TABLE (?P<table>\S+)"),
     re.compile(r"CREATE INDEX \S+ ON \S+"),
-    # A row that an older version writes has no value for the column.
+    # A row of an older version has no value for the column.
     re.compile(r"ALTER TABLE \S+ ADD COLUMN (?!.*\bNOT NULL\b)(?!.*\b(UNIQUE|CHECK|REFERENCES)\b)"),
     re.compile(r"ALTER TABLE \S+ ADD COLUMN (?=.*\bDEFAULT\b)(?=.*\bNOT NULL\b)(?!.*\b(UNIQUE|CHECK|REFERENCES)\b)"),
     re.compile(r"INSERT INTO compatible_revisions\b"),
@@ -39,7 +39,7 @@ EXPANDS = (
 
 
 def statements(script: Script) -> Iterator[str]:
-    """What the revision would send to PostgreSQL, each on one line."""
+    """Yields the statements that the revision sends to PostgreSQL, each on one line."""
     written = io.StringIO()
     context = MigrationContext.configure(
         dialect_name="postgresql", opts={"as_sql": True, "output_buffer": written, "literal_binds": True}
@@ -52,11 +52,11 @@ def statements(script: Script) -> Iterator[str]:
 
 
 def only_adds(found: list[str]) -> bool:
-    """Whether code that knows nothing of these statements works on as before."""
+    """Whether code of an older version still works after these statements."""
     new = {match["table"] for text in found if (match := EXPANDS[0].match(text)) is not None}
     return all(
         any(pattern.match(text) for pattern in EXPANDS)
-        # What a new table must fulfil binds nobody who does not know it.
+        # Constraints of a new table do not affect older code.
         or any(re.match(rf"(CREATE UNIQUE INDEX \S+ ON|ALTER TABLE|INSERT INTO) {table}\b", text) for table in new)
         for text in found
     )
@@ -64,7 +64,7 @@ def only_adds(found: list[str]) -> bool:
 
 @pytest.fixture(scope="module")
 def compatible(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """Which older revisions a database names that is at each revision."""
+    """The compatible older revisions that a database stores at each revision."""
     found: dict[str, set[str]] = {}
     path = tmp_path_factory.mktemp("migrations") / "step by step.db"
     with closing(Database(f"sqlite:///{path}")) as database:
@@ -80,22 +80,26 @@ def compatible(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("script", REVISIONS, ids=lambda script: script.revision)
-def test_a_revision_names_whom_it_leaves_working(script: Script, compatible: dict[str, set[str]]) -> None:
+def test_revision_lists_compatible_revisions(script: Script, compatible: dict[str, set[str]]) -> None:
     before = script.down_revision
-    assert before is None or isinstance(before, str), "revisions stand in one row"
+    assert before is None or isinstance(before, str), "revisions must form one sequence"
     if before is None:
         assert compatible[script.revision] == set()
         return
-    # What looks for its own name in the table came with 0002; code of 0001 refuses every newer revision.
+    # 0002 introduced the table of compatible revisions; code of 0001 refuses every newer revision.
     reachable = (compatible[before] | {before}) - {"0001"}
     if only_adds(list(statements(script))):
-        assert compatible[script.revision] == reachable, "it only adds: whoever worked on the one before still does"
+        assert compatible[script.revision] == reachable, (
+            "a revision that only adds must stay compatible with the previous ones"
+        )
     else:
-        assert compatible[script.revision] < reachable, "it takes away: name fewer, and say in its docstring which"
+        assert compatible[script.revision] < reachable, (
+            "a revision that removes something must list fewer and name them in its docstring"
+        )
 
 
 @pytest.mark.parametrize("script", REVISIONS, ids=lambda script: script.revision)
-def test_a_revision_says_what_it_does_and_can_be_taken_back(script: Script) -> None:
+def test_revision_is_documented_and_reversible(script: Script) -> None:
     assert script.doc
     assert callable(script.module.downgrade)
     assert re.fullmatch(r"\d{4}", script.revision)
@@ -111,7 +115,7 @@ def test_a_revision_says_what_it_does_and_can_be_taken_back(script: Script) -> N
         "INSERT INTO compatible_revisions (revision) VALUES ('0001')",
     ],
 )
-def test_what_adds(statement: str) -> None:
+def test_statements_that_only_add(statement: str) -> None:
     assert only_adds([statement])
 
 
@@ -133,11 +137,11 @@ def test_what_adds(statement: str) -> None:
         "DELETE FROM a",
     ],
 )
-def test_what_takes_away_or_changes(statement: str) -> None:
+def test_statements_that_remove_or_change(statement: str) -> None:
     assert not only_adds(["CREATE TABLE other (id INTEGER)", statement])
 
 
-def test_a_new_table_may_demand_what_it_likes() -> None:
+def test_new_table_may_have_constraints() -> None:
     assert only_adds(
         [
             "CREATE TABLE a (id INTEGER)",

@@ -1,4 +1,4 @@
-"""The example in the docstring of every rule gives the plans that the docstring shows."""
+"""Test that the example in every rule's docstring yields the plans of the docstring."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workers.engine.statistics import model
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_the_example_runs(rule: Rule[Any]) -> None:
+def test_example_of_the_rule(rule: Rule[Any]) -> None:
     names: dict[str, object] = {}
     module = importlib.import_module(type(rule).__module__)
     for imported in (

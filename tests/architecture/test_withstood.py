@@ -1,4 +1,4 @@
-"""The README tells which faults and attacks the tests make, as the tests' own marks have it."""
+"""Tests of the README's table of faults and attacks, which is generated from the tests' marks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def marks_of(directory: Path, text: str) -> list[Withstood]:
     return list(marks(directory))
 
 
-def test_a_mark_becomes_a_row(tmp_path: Path) -> None:
+def test_mark_becomes_a_row(tmp_path: Path) -> None:
     found = marks_of(tmp_path, MARKED)
     assert found == [Withstood("fault", "a cut", "with scissors", 3, "it heals", "tests/test_one.py::test_cut")]
     assert "| a cut | with scissors | 3 | it heals | `tests/test_one.py::test_cut` |" in table(iter(found))
@@ -30,6 +30,6 @@ def test_a_mark_becomes_a_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"), [("times=3", "times=n"), (", times=3", ""), ("times=3", "kind='joke', times=3"), ("how", "why")]
 )
-def test_a_mark_that_cannot_be_read_is_told(tmp_path: Path, old: str, new: str) -> None:
+def test_invalid_mark_is_an_error(tmp_path: Path, old: str, new: str) -> None:
     with pytest.raises(ValueError, match="test_cut"):
         marks_of(tmp_path, MARKED.replace(old, new))

@@ -1,21 +1,19 @@
-"""Plain Spark, Evenkeel's engine and DuckDB on the cases that the engine was built for, on the same files.
+"""Compares plain Spark, Evenkeel's engine and DuckDB on the cases that the engine was built for, on the same files.
 
     python tests/benchmarks/batch.py [--data DIR] [--scale 1] [--rounds 5] [--limit 300] [--cases NAME,…] [--cold]
         [--sides NAME,…] [--json FILE]
 
-Generates the tables (cached below `--data`, some GB at scale 1), then asks all sides in turn: one round to warm up, in
-which their answers are compared, then the rounds that count, the sides one after the other in each, first another one
-each time. Evenkeel has its default settings, and knows the statistics of the tables from the round before, as a worker
-does (`--cold`: it gathers them anew). Plain Spark 4.3 has its own defaults, adaptive execution among them; tuned Spark
-has as many shuffle partitions as a worker of Evenkeel sets; DuckDB has two threads. Every case runs in a child process
-with a driver of its own, so that none profits from the one before, and one that must be killed takes nothing along. A
-side that does not finish in `--limit` seconds is told as such and not asked again.
+Generates the tables (cached below `--data`, some GB at scale 1) and runs all sides in turn: a warm-up round, in which
+their results are compared, and then the measured rounds, each beginning with another side. Evenkeel has default
+settings and, as on a worker, the statistics of the previous round (with `--cold`, it collects them in each round).
+Plain Spark 4.3 has its defaults, with adaptive execution; tuned Spark has the number of shuffle partitions of an
+Evenkeel worker; DuckDB has two threads. Every case runs in a child process with its own driver, so that no case profits
+from another or fails with it. A side that exceeds `--limit` seconds is marked and not run again.
 
-Hottest tasks and makespans come from one more run of each Spark side after the rounds, laid out for 256 slots (so many
-partitions, no coalescing): the makespan is simulated from its task times, stage after stage, the longest first.
+Hottest tasks and makespans come from one more run of each Spark side, with 256 partitions for 256 slots and without
+coalescing. The makespan is simulated from the task times, stage by stage, longest task first.
 
-Prints a Markdown table, and writes all figures as JSON. A measurement, not a test: what it gives depends on the machine
-and on what else runs there.
+Prints a Markdown table and writes all figures as JSON. The figures depend on the machine and its load.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ from tests.benchmarks.batch_figures import DUCKDB, ENGINE, HEAD, PLAIN, TUNED, S
 from tests.support.machine import machine
 
 _EVERY = (ENGINE, DUCKDB, TUNED, PLAIN)
-"""In order of the warm-up: plain Spark, which may not finish, comes last."""
+"""In the order of the warm-up; plain Spark, which may not finish, is last."""
 _WIDE = (ENGINE, PLAIN)
-"""Sides that are laid out for many slots as well, where all have as many partitions."""
+"""The sides that also run with partitions for many slots."""
 
 
 def main() -> None:
-    """Measures, prints and writes."""
+    """Measures, prints and writes the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "evenkeel-benchmark")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies rows and keys")
@@ -62,26 +60,26 @@ def main() -> None:
         return
     chosen = arguments.cases.split(",") if arguments.cases else [case.name for case in CASES]
     sys.stdout.write(HEAD)
-    told = []
+    summaries = []
     for case in (case for case in CASES if case.name in chosen):
         sides = measure(case, arguments)
         sys.stdout.write(line(case.about, case.target, sides))
         sys.stdout.flush()
-        told.append({"case": case.name, "about": case.about, "target": case.target, "sides": summary(sides)})
+        summaries.append({"case": case.name, "about": case.about, "target": case.target, "sides": summary(sides)})
         whole = {"machine": machine(), "scale": arguments.scale, "rounds": arguments.rounds, "cold": arguments.cold}
-        whole["cases"] = told
+        whole["cases"] = summaries
         arguments.json.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
     sys.stdout.write(f"\nscale {arguments.scale:g}, medians of {arguments.rounds} rounds; {machine()}\n")
 
 
 def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Side]:
-    """Every side of the case, each from a child that asks them all; a second child without those that had trouble."""
+    """Measures every side of a case in a child process; after a failure, the others in a second one."""
     generate(case, arguments.data, arguments.scale)
     wanted = [name for name in _EVERY if name in arguments.sides.split(",")]
     sides = _child(case, wanted, arguments)
     rest = [name for name in wanted if sides[name].trouble is None]
     if len(rest) < len(wanted):
-        # What could not be stopped may have gone on in the first child's driver.
+        # A query that could not be stopped may still have run in the first child's driver.
         sides |= _child(case, rest, arguments) if rest else {}
     return sides
 
@@ -100,7 +98,7 @@ def _child(case: Case, names: Sequence[str], arguments: argparse.Namespace) -> d
 
 
 def _measure_here(arguments: argparse.Namespace) -> None:
-    """One case, in this process: writes each side of `--child` to `--json`."""
+    """Measures one case in this process and writes each side of `--child` to `--json`."""
     from tests.benchmarks.batch_sides import Measured, Sides, UnfinishedError
 
     (case,) = (case for case in CASES if case.name == arguments.cases)
@@ -144,7 +142,7 @@ def _measure_here(arguments: argparse.Namespace) -> None:
         for name in names
     }
     arguments.json.write_text(json.dumps({name: asdict(side) for name, side in sides.items()}), encoding="utf-8")
-    # Not through Spark's own end where something could not be stopped: it would wait for it.
+    # Without Spark's shutdown, which would wait for a query that could not be stopped.
     if trouble:
         sys.stdout.flush()
         os._exit(0)

@@ -1,7 +1,7 @@
-"""The cases of the batch benchmark: what is asked, of which tables, and what is to be reached.
+"""The cases of the batch benchmark: their queries, tables and targets.
 
-Tables are made with seeds of their own, a file at a time, and are the same every time. `scale` multiplies rows and
-numbers of keys; groups that are few stay few.
+Tables are generated file by file with fixed seeds. `scale` multiplies rows and numbers of keys; a small number of
+groups stays the same.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ import pyarrow.parquet as pq
 
 FILES = 8
 ROWS_OF_A_GROUP = 1 << 16
-"""Rows of a row group: a task reads whole ones, so that there are tasks for hundreds of slots."""
+"""Rows of a row group. A task reads whole row groups, so this allows tasks for hundreds of slots."""
 
 HOT_SHARE = 0.3
 Random = np.random.Generator
 Columns = dict[str, Any]
 Make = Callable[[Random, int, int, int], Columns]
-"""Columns of one file: the generator, the file's number, the number of its first row, and how many rows."""
+"""Returns the columns of a file for: a generator, the file's number, the number of its first row, and its rows."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """`rows` in `FILES` files; `whole_file` is one whose rows are a single row group, read by a single task."""
+    """A table with `rows` rows in `FILES` files. `whole_file` is a file with a single row group, read by a single
+    task.
+    """
 
     rows: int
     make: Callable[[float], Make]
@@ -38,7 +40,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Case:
-    """`target` is against plain Spark, as the project's issue has it."""
+    """A case. `target` is the required factor against plain Spark."""
 
     name: str
     about: str
@@ -48,17 +50,17 @@ class Case:
 
 
 def ints(random: Random, high: float, count: int) -> Any:
-    """Uniform BIGINTs below `high`."""
+    """Returns uniform BIGINTs below `high`."""
     return random.integers(0, max(1, round(high)), count)
 
 
 def hot(random: Random, keys: float, share: float, count: int) -> Any:
-    """Uniform keys from 1 on, and key 0 with the given share."""
+    """Returns uniform keys from 1, and key 0 with the given share."""
     return np.where(random.random(count) < share, 0, 1 + ints(random, keys, count))
 
 
 def _pairs(groups: float | None, keys: float, **values: float) -> Callable[[float], Make]:
-    """`k` from `groups` (which stay as many) or from `keys` (scaled), and uniform columns below the given bounds."""
+    """Returns a table with `k` from `groups` (not scaled) or `keys` (scaled), and uniform columns below the bounds."""
 
     def scaled(scale: float) -> Make:
         def make(random: Random, _file: int, _start: int, count: int) -> Columns:
@@ -104,7 +106,7 @@ def _one_of_each(value: str) -> Callable[[float], Make]:
 
 
 def _hot_in_one_file(keys: float) -> Callable[[float], Make]:
-    """Nine of ten rows of the first file are key 0; no other file has it."""
+    """Key 0 has 90 % of the rows of the first file and does not occur in others."""
 
     def scaled(scale: float) -> Make:
         def make(random: Random, file: int, start: int, count: int) -> Columns:
@@ -121,7 +123,7 @@ def _hot_in_one_file(keys: float) -> Callable[[float], Make]:
 
 
 def _some_of_one_key(hot_rows: int, keys: float, value: str) -> Callable[[float], Make]:
-    """The first `hot_rows` rows (by the root of the scale: pairs go by the scale) are key 0, the rest uniform."""
+    """The first `hot_rows` rows have key 0, the others uniform keys. The number grows with the root of the scale."""
 
     def scaled(scale: float) -> Make:
         def make(random: Random, _file: int, start: int, count: int) -> Columns:
@@ -236,7 +238,7 @@ CASES = (
 
 
 def generate(case: Case, directory: Path, scale: float) -> Path:
-    """The case's tables below `directory`, a directory each; made once for each scale."""
+    """Writes the case's tables below `directory`, once for each scale, and returns their directory."""
     root = directory / f"{case.name}-{scale:g}"
     done = root / "done"
     if not done.exists():

@@ -1,4 +1,4 @@
-"""What the batch benchmark computes from its times: pure arithmetic, and the table."""
+"""The arithmetic and the table of the batch benchmark."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 SLOTS = (16, 64, 256)
 PLAIN, TUNED, ENGINE, DUCKDB = "plain", "tuned", "evenkeel", "duckdb"
-"""Plain Spark as it is installed, and with the number of shuffle partitions that a worker of Evenkeel sets."""
+"""Plain Spark with its defaults, and with the number of shuffle partitions of an Evenkeel worker."""
 
 Stages = Sequence[Sequence[float]]
-"""The times of each stage's tasks."""
+"""The task times of each stage."""
 
 
 def makespan(stages: Stages, slots: int) -> float:
-    """How long the tasks take on so many slots, one stage after the other, the longest task of a stage first (list
-    scheduling; at most 4/3 of the best there is: Graham, 1969). In the unit of the times.
+    """Returns the duration of the tasks on this number of slots, in the unit of the times: stage by stage, the longest
+    task first. List scheduling takes at most 4/3 of the optimum (Graham, 1969).
     """
     return sum(_makespan(tasks, slots) for tasks in stages)
 
@@ -30,7 +30,7 @@ def _makespan(tasks: Sequence[float], slots: int) -> float:
 
 
 def hottest(stages: Stages) -> tuple[float, float]:
-    """The longest task of all, and how many times the median of its stage it takes. Zero and one without tasks."""
+    """Returns the longest task and its ratio to the median of its stage; 0 and 1 without tasks."""
     tasks = max((stage for stage in stages if stage), key=max, default=[0.0])
     longest, median = max(tasks), statistics.median(tasks)
     return longest, longest / median if median else 1.0
@@ -38,8 +38,8 @@ def hottest(stages: Stages) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Side:
-    """What was measured of one side of a case. `stages` are task times in ms of one run laid out for many slots, of
-    which those in `reducing` read what others have shuffled; `wide_rules` fired in that run, `rules` in the others.
+    """The measurements of one side of a case. `stages` are the task times in ms of a run for many slots; stages in
+    `reducing` read a shuffle. `wide_rules` fired in that run, `rules` in the others.
     """
 
     seconds: Sequence[float] = ()
@@ -51,27 +51,27 @@ class Side:
 
     @property
     def median(self) -> float | None:
-        """Of the rounds; None where the side did not finish."""
+        """The median of the rounds; None if the side did not finish."""
         return statistics.median(self.seconds) if self.seconds else None
 
     @property
     def hottest_reducing(self) -> float:
-        """The longest task behind a shuffle, where joins and final aggregates are; zero without any."""
-        behind = [tasks for tasks, reduces in zip(self.stages, self.reducing, strict=False) if reduces]
-        return hottest(behind)[0]
+        """The longest task after a shuffle, where joins and final aggregates run; 0 without shuffles."""
+        reducing = [tasks for tasks, reduces in zip(self.stages, self.reducing, strict=False) if reduces]
+        return hottest(reducing)[0]
 
 
 def ratio(plain: Side, other: Side) -> float | None:
-    """How many times faster than plain Spark; None where one of them did not finish."""
+    """Returns the factor against plain Spark; None if one of them did not finish."""
     return plain.median / other.median if plain.median and other.median else None
 
 
 def summary(sides: Mapping[str, Side]) -> dict[str, object]:
-    """A case's figures for the JSON file."""
-    told: dict[str, object] = {}
+    """Returns a case's figures for the JSON file."""
+    found: dict[str, object] = {}
     for name, side in sides.items():
         longest, times = hottest(side.stages)
-        told[name] = {
+        found[name] = {
             "seconds": list(side.seconds),
             "median_seconds": side.median,
             "trouble": side.trouble,
@@ -84,19 +84,19 @@ def summary(sides: Mapping[str, Side]) -> dict[str, object]:
             "hottest_to_median": times if side.stages else None,
             "makespan_ms": {slots: makespan(side.stages, slots) for slots in SLOTS} if side.stages else None,
         }
-    return told
+    return found
 
 
 HEAD = (
     "| case | to reach | plain Spark | tuned Spark | Evenkeel | ratio | ratio to tuned | DuckDB "
-    "| hottest task: plain | Evenkeel | behind a shuffle: plain | Evenkeel | hottest / median: plain | Evenkeel "
+    "| hottest task: plain | Evenkeel | after a shuffle: plain | Evenkeel | hottest / median: plain | Evenkeel "
     "| 16 slots: plain, Evenkeel | 64 slots | 256 slots | rules |\n"
     "| --- | --- " + "| ---: " * 15 + "| --- |\n"
 )
 
 
 def line(about: str, target: str, sides: Mapping[str, Side]) -> str:
-    """The case's line of the table."""
+    """Returns the case's row of the table."""
     plain, tuned, engine, duck = (sides.get(name, Side()) for name in (PLAIN, TUNED, ENGINE, DUCKDB))
     spread = [
         f"{_ms(makespan(plain.stages, slots), plain)}, {_ms(makespan(engine.stages, slots), engine)}" for slots in SLOTS

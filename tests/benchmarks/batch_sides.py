@@ -1,7 +1,6 @@
-"""The sides of the batch benchmark: one query over the same files by plain Spark, by the engine and by DuckDB.
+"""The sides of the batch benchmark: a query over the same files with plain Spark, the engine and DuckDB.
 
-Each reads Parquet and writes Parquet. All Spark sides share one driver, `local[2]`. What a side takes includes all its
-planning.
+Each reads and writes Parquet. All Spark sides share a driver, `local[2]`. Times include planning.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from workers.engine.spark.statistics_cache import StatisticsCache
 
 CORES = 2
 WIDE = 256
-"""Slots of the cluster for which tasks are laid out in the run whose task times are kept."""
+"""The number of slots for the run whose task times are recorded."""
 
 _WIDE_SETTINGS = {
     "spark.sql.shuffle.partitions": str(WIDE),
-    # A cluster of so many slots would not put partitions together below their number either.
+    # A cluster with this number of slots would not coalesce partitions below it either.
     "spark.sql.adaptive.coalescePartitions.enabled": "false",
     "spark.sql.files.minPartitionNum": str(WIDE),
     "spark.sql.files.openCostInBytes": "65536",
@@ -56,8 +55,8 @@ class UnfinishedError(Exception):
 
 @dataclass
 class Measured:
-    """One run: seconds, the rules that fired, and, where asked for, the times of each stage's tasks in ms, and which
-    of the stages read what others have shuffled.
+    """A run: its seconds, the rules that fired and, if requested, the task times of each stage in ms, and which stages
+    read a shuffle.
     """
 
     seconds: float
@@ -67,9 +66,9 @@ class Measured:
 
 
 class Sides:
-    """One case's tables, ready to be asked by each side. `limit` is in seconds, for each run.
+    """The sides for the tables of one case. `limit` is the time limit of a run in seconds.
 
-    What the engine learns of the files it keeps from run to run, as a worker does; `cold`, it learns it anew each time.
+    The engine caches the statistics of files between runs, as a worker does, unless `cold`.
     """
 
     def __init__(self, case: Case, root: Path, driver_memory: str, limit: float, *, cold: bool = False) -> None:
@@ -80,7 +79,7 @@ class Sides:
         self._monitor = SparkMonitor(self._spark.sparkContext)
 
     def close(self) -> None:
-        """Ends Spark."""
+        """Stops Spark."""
         self._spark.stop()
         shutil.rmtree(self._out, ignore_errors=True)
 
@@ -93,7 +92,7 @@ class Sides:
         return self._on_spark(self._engine if side == ENGINE else self._plain, partitions, wide=wide)
 
     def checksum(self) -> list[object]:
-        """Of what the last run wrote: how many rows, and a sum over the rows as text."""
+        """Returns the number of rows of the last run's output, and a checksum over the rows as text."""
         files = f"'{self._out}/**/*.parquet'"
         sql = f"SELECT COUNT(*), SUM(hash(CAST(written AS VARCHAR))) FROM read_parquet({files}) AS written"
         with duckdb.connect(config={"threads": CORES}) as connection:
@@ -155,13 +154,13 @@ class Sides:
         return Measured(perf_counter() - began)
 
     def _tasks(self, tag: str) -> tuple[list[list[float]], list[bool]]:
-        """The times of the tasks of every stage that ran, in ms, and whether it read from a shuffle."""
+        """Returns the task times of every stage in ms, and whether it read a shuffle."""
         context = self._spark.sparkContext
         jvm, store = context._jvm, context._jsc.sc().statusStore()
         assert jvm is not None
         mapper = jvm.org.apache.spark.status.api.v1.JacksonMessageWriter().mapper()
         found, reducing = [], []
-        for stage in self._monitor.stages(tag):
+        for stage in self._monitor.outcome(tag)[0]:
             tasks = json.loads(
                 mapper.writeValueAsString(store.taskList(stage.stage_id, stage.stage_attempt, _ALL_TASKS))
             )
@@ -196,7 +195,7 @@ def _session(root: Path, driver_memory: str) -> SparkSession:
 
 @contextmanager
 def _stopping(seconds: float, stop: Callable[[], object]) -> Iterator[threading.Event]:
-    """Calls `stop` when what is inside takes longer, and sets the event first."""
+    """Calls `stop` if the block takes longer than `seconds`, and sets the event before."""
     stopped = threading.Event()
 
     def end() -> None:

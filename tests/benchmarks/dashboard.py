@@ -1,10 +1,10 @@
-"""How fluid the dashboard stays with 10,000 jobs in its list and with a plan of 200 nodes.
+"""Measures how smooth the dashboard is with 10,000 jobs in its list and with a plan of 200 nodes.
 
     python -m tests.benchmarks.dashboard [--rounds 5] [--jobs 10000]
 
-Starts the whole service, runs a job and makes 10,000 of it, and shows them in Chromium. Medians over the rounds: frames
-are those of scrolling through everything, long tasks those of the page's main thread beyond 50 ms, as the browser tells
-them; nothing moves meanwhile.
+Starts the whole service, runs a job, stores 10,000 copies of it and shows them in Chromium. Prints medians over the
+rounds: frames while scrolling through everything, and long tasks of the page's main thread, which exceed 50 ms and
+block the page.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from service.store.session import Database
-from tests.support.browser import Watched, running_browser
-from tests.support.finished_jobs import add_finished
+from tests.support.browser import Tab, running_browser
+from tests.support.lifecycle import add_finished
 from tests.support.service import Service, running_service
 from tests.support.tables import parquet, write_orders
 
@@ -57,7 +57,7 @@ _LOAD_ALL = """async (wanted) => {
 
 
 def wide_query(nodes: int) -> dict[str, Any]:
-    """A job whose plan has at least so many nodes: one branch of a UNION ALL after the other."""
+    """Returns a job whose plan has at least this number of nodes, in branches of a UNION ALL."""
     branch = "SELECT o.category AS k, COUNT(*) AS n FROM o WHERE o.uid > {} GROUP BY o.category"
     sql = " UNION ALL ".join(branch.format(place) for place in range(nodes // 4))
     return {"name": "wide", "tables": {"o": parquet("orders")}, "sql": sql}
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=10_000)
     arguments = parser.parse_args()
-    found: dict[str, list[float]] = {}
+    figures: dict[str, list[float]] = {}
     with (
         tempfile.TemporaryDirectory() as directory,
         running_service(Path(directory)) as service,
@@ -82,15 +82,15 @@ def main() -> None:
             add_finished(database, wide, arguments.jobs)
         for _ in range(arguments.rounds):
             for what, value in _round(browser, service, wide, arguments.jobs):
-                found.setdefault(what, []).append(value)
+                figures.setdefault(what, []).append(value)
     table = Table("what", "median", "worst", box=None)
-    for what, values in found.items():
+    for what, values in figures.items():
         table.add_row(what, f"{statistics.median(values):,.0f}", f"{max(values):,.0f}")
     Console().print(table)
 
 
 def _round(browser: Browser, service: Service, wide: str, jobs: int) -> Iterator[tuple[str, float]]:
-    tab = Watched(browser, service.address)
+    tab = Tab(browser, service.address)
     tab.page.set_default_timeout(120_000)
     began = time.perf_counter()
     page = tab.open("#/jobs")
@@ -100,11 +100,11 @@ def _round(browser: Browser, service: Service, wide: str, jobs: int) -> Iterator
     page.evaluate(_OBSERVE)
     page.evaluate(_LOAD_ALL, jobs)
     yield f"jobs: all {jobs:,} loaded, ms", (time.perf_counter() - began) * 1000
-    yield from _told("jobs: loading them", page)
+    yield from _long_tasks("jobs: loading them", page)
     yield from _frames("jobs: scrolling through all", page.evaluate(_SCROLL, ""))
     page.evaluate(_TASKS)
     page.wait_for_timeout(10_000)
-    yield from _told("jobs: 10 s of polling", page)
+    yield from _long_tasks("jobs: 10 s of polling", page)
 
     began = time.perf_counter()
     page = tab.open(f"#/jobs/{wide}/plan")
@@ -115,12 +115,12 @@ def _round(browser: Browser, service: Service, wide: str, jobs: int) -> Iterator
     page.evaluate(_TASKS)
     page.get_by_role("button", name="Larger").last.click()
     page.get_by_role("button", name="Larger").last.click()
-    yield from _told("plan: zooming twice", page)
+    yield from _long_tasks("plan: zooming twice", page)
     yield from _frames("plan: scrolling through it", page.evaluate(_SCROLL, ".graph-view"))
     tab.close()
 
 
-def _told(what: str, page: Page) -> Iterator[tuple[str, float]]:
+def _long_tasks(what: str, page: Page) -> Iterator[tuple[str, float]]:
     tasks = page.evaluate(_TASKS)
     yield f"{what}: longest task, ms", max(tasks, default=0)
     yield f"{what}: long tasks together, ms", sum(tasks)

@@ -1,11 +1,10 @@
-"""How long a small job takes from POST to SUCCEEDED on a warm service, and a running one from its cancel to CANCELLED.
+"""Measures a small job from POST to SUCCEEDED on a warm service, and a running job from its cancellation to CANCELLED.
 
     python tests/benchmarks/job_latency.py [--jobs 30] [--rows 10000] [--cancels 10]
 
-Starts `evenkeel up` in a temporary directory, lets some jobs warm it up, then submits one after the other an
-aggregation over a Parquet file and waits for each with `Prefer: wait`; then starts joins without end and cancels each
-once its tasks run. Prints medians, p90 and the machine. A measurement, not a test: what it gives depends on the machine
-and on what else runs there.
+Starts `evenkeel up` in a temporary directory and warms it up with some jobs. Then it submits aggregations over a
+Parquet file one after the other and waits for each with `Prefer: wait`; afterwards it starts endless joins and cancels
+each when its tasks run. Prints medians, p90 and the machine. The figures depend on the machine and its load.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ WARM_UP = 8
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=30)
     parser.add_argument("--rows", type=int, default=10_000)
@@ -58,16 +57,16 @@ def main() -> None:
         cancels = sorted(measure_cancel(service) for _ in range(arguments.cancels))
     sys.stdout.write(
         f"POST to SUCCEEDED, {arguments.rows:,} rows, {arguments.jobs} jobs one after the other\n"
-        f"{told(times)}\n"
+        f"{describe(times)}\n"
         f"the first job of all, sent while Spark starts: {first:.1f} s\n"
         f"cancel to CANCELLED, {arguments.cancels} running jobs one after the other\n"
-        f"{told(cancels)}\n"
+        f"{describe(cancels)}\n"
         f"{machine()}\n"
     )
 
 
 def measure(service: Service) -> float:
-    """Seconds from before the POST until the answer that says SUCCEEDED."""
+    """Returns the seconds from before the POST until the response with SUCCEEDED."""
     began = time.perf_counter()
     job = service.wait(service.submit(SPEC))
     seconds = time.perf_counter() - began
@@ -77,7 +76,7 @@ def measure(service: Service) -> float:
 
 
 def measure_cancel(service: Service) -> float:
-    """Seconds from before the cancel of a job whose tasks run until the answer that says CANCELLED."""
+    """Returns the seconds from before the cancellation of a running job until the response with CANCELLED."""
     job_id = service.submit(ENDLESS)
     wait_for("tasks to run", lambda: (service.job(job_id)["progress"] or {}).get("tasks_total", 0) > 0)
     began = time.perf_counter()
@@ -89,8 +88,8 @@ def measure_cancel(service: Service) -> float:
     return seconds
 
 
-def told(times: list[float]) -> str:
-    """What is worth knowing of sorted times."""
+def describe(times: list[float]) -> str:
+    """Describes sorted times."""
     return (
         f"median {statistics.median(times):.2f} s, p90 {p90(times):.2f} s, from {times[0]:.2f} s to {times[-1]:.2f} s"
     )

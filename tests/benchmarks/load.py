@@ -1,15 +1,14 @@
-"""How long clients wait for their answers while many of them poll, submit and listen at once.
+"""Measures response times while many clients poll, submit and listen to events.
 
     python tests/benchmarks/load.py [--seconds 60] [--pollers 1000] [--every 5] [--submissions 50] [--streams 200]
                                     [--finished 10000] [--apis 1] [--embedded]
 
-Starts PostgreSQL and Redis (with `--embedded` instead SQLite and the folder broker) and so many APIs, whose clients
-are spread over them, no worker; puts ten thousand finished jobs into the database; then, for so many seconds, has
-each poller ask for a job with its ETag every five seconds over a connection of its own, submits jobs, lists the
-newest of them twice a second, and keeps streams of events open, each of a job that waits. Then it asks and submits as
-fast as it can over 16 connections. Every request has an API key. Times are counted from when a request was due, not
-from when it could be sent, so that one that is kept waiting by those before it counts in full. The load comes from
-one process on the same machine. Prints rows of a Markdown table, and the machine. A measurement, not a test.
+Starts PostgreSQL and Redis (with `--embedded`, SQLite and the folder broker) and `--apis` APIs without a worker, and
+stores ten thousand finished jobs. For `--seconds`, each poller requests a job with its ETag every five seconds over its
+own connection; meanwhile jobs are submitted, the newest are listed twice a second, and event streams of waiting jobs
+stay open. Then it polls and submits as fast as it can over 16 connections. Every request has an API key. Times start
+when a request is due, not when it is sent, so that delays by earlier requests count. The load comes from one process on
+the same machine. Prints rows of a Markdown table and the machine.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.burst import small_job, write_small
-from tests.support.finished_jobs import add_finished
+from tests.support.lifecycle import add_finished
 from tests.support.machine import machine
 from tests.support.production import Production, running_production, running_servers
 
@@ -52,13 +51,13 @@ _HEAD = (
 
 @dataclass
 class Figures:
-    """What clients saw of one kind of request: seconds from when each was due, and how many failed."""
+    """The figures of one kind of request: seconds from when each was due, and the number of failures."""
 
     seconds: list[float] = field(default_factory=list)
     failed: int = 0
 
     def row(self, elapsed: float) -> str:
-        """Cells of the table."""
+        """Returns the cells of the table."""
         times = sorted(self.seconds) or [0.0]
         shown = (statistics.median(times), _share(times, 0.95), _share(times, 0.99), times[-1])
         cells = " | ".join(f"{1000 * one:.0f} ms" for one in shown)
@@ -84,7 +83,7 @@ class Load:
         self._random = random.Random(_SEED)
 
     def _client(self) -> httpx.AsyncClient:
-        """With connections of its own: the pool of a client looks through all of them for every request."""
+        """Returns a client with its own connections: a shared pool would search all connections for every request."""
         client = httpx.AsyncClient(headers=self._headers, timeout=60, trust_env=False, verify=self._security)
         self._clients.append(client)
         return client
@@ -95,7 +94,7 @@ class Load:
             await client.aclose()
 
     async def run(self, finished: Sequence[str], waiting: Sequence[str]) -> float:
-        """The whole load; gives how many seconds it took."""
+        """Runs the whole load and returns its seconds."""
         streams = [asyncio.create_task(self._listen(job_id)) for job_id in waiting]
         await asyncio.sleep(1)
         began = time.perf_counter()
@@ -112,7 +111,7 @@ class Load:
         return elapsed
 
     async def capacity(self, what: str, ask: Callable[[], Coroutine[Any, Any, httpx.Response]]) -> float:
-        """As many requests as the service answers over a few connections; gives how many seconds it took."""
+        """Sends requests as fast as possible over a few connections and returns the seconds."""
         began = time.perf_counter()
 
         async def go_on() -> None:
@@ -123,7 +122,7 @@ class Load:
         return time.perf_counter() - began
 
     async def ask(self, job_id: str, tag: str, client: httpx.AsyncClient | None = None) -> httpx.Response:
-        """A poll that learns nothing new."""
+        """Polls an unchanged job."""
         return await (client or self.http).get(f"{next(self._addresses)}/{job_id}", headers={"If-None-Match": tag})
 
     async def _poll(self, job_id: str, began: float) -> None:
@@ -168,14 +167,14 @@ class Load:
         return await self.http.get(next(self._addresses), params={"page_size": 50})
 
     async def submit_one(self) -> str:
-        """A job that waits; its id."""
+        """Submits a job, which stays queued, and returns its id."""
         answer = await self._submit()
         answer.raise_for_status()
         return str(answer.json()["id"])
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--pollers", type=int, default=1_000)

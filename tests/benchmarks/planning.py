@@ -1,14 +1,13 @@
-"""How long a query is planned, by the shape of its joins and their number, without Spark.
+"""Measures the planning of queries by the shape and number of their joins, without Spark.
 
     python tests/benchmarks/planning.py [--baseline TREE] [--joins 5,10,20,40,60] [--rounds 3] [--limit 20]
 
-Plans chains, stars, snowflakes, cliques and nested common table expressions, without statistics and with, with DISTINCT
-and with hot keys. Prints medians for each shape and size, the share of the SQL front end (`service.sql`) in them, how
-the time grows, and whether the bounds hold: at most 0.3 s for 10 joins, 1 s for 20 and 5 s for 60, and at most
-quadratic growth in tables plus join conditions. `--baseline` names the root of another source tree, whose times stand
-next to this one's; both are measured in turn. A side that needs longer than `--limit` seconds for a case is ended, and
-its larger cases of the same shape are left out. Times are of the processor, so that what else runs on the machine
-matters little. A measurement, not a test.
+Plans chains, stars, snowflakes, cliques and nested common table expressions, with and without statistics, with DISTINCT
+and with hot keys. Prints medians for each shape and size, the share of the SQL front end (`service.sql`), the growth of
+the time, and whether the limits hold: 0.3 s for 10 joins, 1 s for 20 and 5 s for 60, and at most quadratic growth in
+tables plus join conditions. `--baseline` is the root of another source tree, which is measured in turn with this one. A
+side that exceeds `--limit` seconds for a case is stopped, and its larger cases of the same shape are skipped. Times are
+processor times, which depend little on the machine's load.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from tests.support.machine import machine
 ROOT = Path(__file__).parents[2]
 
 BOUNDS = {10: 0.3, 20: 1.0, 60: 5.0}
-"""Seconds for a query of so many joins, all stages together."""
+"""The limit in seconds for a query with this number of joins, over all stages."""
 
 MOST_GROWTH = 2.0
 """The largest exponent of the time in tables plus join conditions."""
@@ -45,11 +44,11 @@ _HEAD = (
 _GROWTH_HEAD = "| side | shape | variant | exponent | largest between two sizes |\n| --- | --- | --- | ---: | ---: |"
 _START_SECONDS = 120.0
 _SIDE = Path("tests", "benchmarks", "planning_side.py")
-"""In each tree, since modules and their names change."""
+"""Relative to each tree, because modules change."""
 
 
 class Side:
-    """A process that plans with one source tree."""
+    """A process that plans with a source tree."""
 
     def __init__(self, name: str, tree: Path) -> None:
         self.name = name
@@ -58,8 +57,8 @@ class Side:
         self._slow: dict[tuple[str, str], int] = {}
 
     def times(self, case: PlanningCase, limit: float) -> dict[str, float] | str:
-        """Seconds by stage, or why there are none: the planner fails, or the case, or a smaller one of its kind, takes
-        longer than `limit` seconds.
+        """Returns the seconds by stage, or the reason why there are none: the planner failed, or this or a smaller case
+        took longer than `limit` seconds.
         """
         kind = (case.shape, case.variant.name)
         slow = f"over {limit:g} s"
@@ -94,12 +93,12 @@ class Side:
             stdout=subprocess.PIPE,
             text=True,
         )
-        # The first query pays for what Python imports and compiles when it is first used.
+        # The first query includes imports and other work at first use.
         self._ask(planning_case("chain", VARIANTS[-1], 3), _START_SECONDS)
         return self._process
 
     def end(self) -> None:
-        """Ends the process."""
+        """Stops the process."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -107,13 +106,13 @@ class Side:
 
 
 def medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The median of each stage, and of all together as `total`."""
+    """Returns the median of each stage, and of their sum as `total`."""
     found = {stage: statistics.median(one[stage] for one in rounds) for stage in rounds[0]}
     return {**found, "total": statistics.median(sum(one.values()) for one in rounds)}
 
 
 def growth(points: Sequence[tuple[int, float]]) -> float | None:
-    """The exponent e of seconds ~ size^e that fits `points` best; None for fewer than two.
+    """Returns the exponent e of seconds ~ size^e that fits `points` best; None for fewer than two points.
 
     >>> round(growth([(10, 0.1), (20, 0.4), (40, 1.6)]), 6)
     2.0
@@ -125,7 +124,7 @@ def growth(points: Sequence[tuple[int, float]]) -> float | None:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures and prints the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--baseline", type=Path)
     parser.add_argument("--joins", default="5,10,20,40,60")
@@ -148,7 +147,7 @@ def main() -> None:
 def measured(
     sides: Sequence[Side], shapes: Sequence[str], joins: Sequence[int], rounds: int, limit: float
 ) -> Iterator[str]:
-    """The lines of the report; those of the table as soon as they are measured."""
+    """Yields the lines of the report, each as soon as it is measured."""
     yield _HEAD
     broken: list[str] = []
     exponents: list[tuple[str, str, str, float, float]] = []
@@ -181,7 +180,7 @@ def measured(
 
 
 def _in_turn(sides: Sequence[Side], case: PlanningCase, rounds: int, limit: float) -> dict[str, dict[str, float] | str]:
-    """Medians of each side, measured one round after the other; or why there are none."""
+    """Returns the medians of each side, measured in alternating rounds, or the reason why there are none."""
     found: dict[str, list[dict[str, float]]] = {side.name: [] for side in sides}
     without: dict[str, str] = {}
     for _ in range(rounds):

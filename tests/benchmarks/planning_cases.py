@@ -1,8 +1,8 @@
-"""The queries of the planning benchmark: join graphs of any number of joins, as SQL.
+"""The queries of the planning benchmark: join graphs with any number of joins, as SQL.
 
-The joins that one SELECT may have are limited, so a graph with more has its first members in a derived table, which
-emits the columns that the others are joined by. The equalities of one join are limited too: in a clique of more members
-each is joined with those just before it.
+The number of joins of a SELECT is limited, so the first members of a larger graph are in a derived table, which returns
+the join columns of the others. The number of equalities of a join is limited too, so a member of a larger clique is
+joined with the members just before it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 COLUMNS = "k BIGINT, f BIGINT, g INT, v INT"
 TABLES = tuple(f"t{number}" for number in range(10))
-"""Names of the tables, all of `COLUMNS`; members of a graph read them in turn."""
+"""The names of the tables, which have `COLUMNS`. The members of a graph read them in turn."""
 
 JOINS_OF_ONE_SELECT = 30
 EQUALITIES_OF_ONE_JOIN = 16
@@ -23,7 +23,7 @@ DISTINCT = "COUNT(DISTINCT {last}.k) AS dk, COUNT(DISTINCT {first}.f) AS df, COU
 
 @dataclass(frozen=True)
 class Variant:
-    """What is computed over a graph, and what is known of its tables: nothing, even keys, or keys with hot values."""
+    """The expressions over a graph, and the statistics of its tables: none, even keys, or hot keys."""
 
     name: str
     calls: str
@@ -41,7 +41,7 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class PlanningCase:
-    """One query of so many joins, in which `conditions` are the equalities of its joins."""
+    """A query with its number of joins; `conditions` is the number of equalities."""
 
     shape: str
     variant: Variant
@@ -51,7 +51,7 @@ class PlanningCase:
 
     @property
     def size(self) -> int:
-        """Tables plus join conditions."""
+        """The number of tables plus join conditions."""
         return self.joins + 1 + self.conditions
 
 
@@ -68,7 +68,7 @@ def _snowflake(position: int) -> list[int]:
 
 
 def _clique(position: int) -> list[int]:
-    """All members before, of which a join may name a limited number."""
+    """Returns all earlier members, up to the limit of a join."""
     return list(range(max(0, position - EQUALITIES_OF_ONE_JOIN), position))
 
 
@@ -78,13 +78,13 @@ _GRAPHS: dict[str, Callable[[int], list[int]]] = {
     "snowflake": _snowflake,
     "clique": _clique,
 }
-"""Which earlier members a member is joined with."""
+"""The earlier members with which a member is joined, by shape."""
 
 SHAPES = (*_GRAPHS, "nested CTEs", "CTEs used twice")
 
 
 def planning_case(shape: str, variant: Variant, joins: int) -> PlanningCase:
-    """The query of `shape` with exactly `joins` joins, each use of a common table expression counted."""
+    """Returns the query of `shape` with exactly `joins` joins, counting each use of a common table expression."""
     if shape == "nested CTEs":
         return PlanningCase(shape, variant, joins, joins, _nested(variant, joins))
     if shape == "CTEs used twice":
@@ -120,16 +120,16 @@ def _graph(neighbours: Callable[[int], list[int]], variant: Variant, joins: int)
 
 
 def _name(member: int, column: str, inside: int) -> str:
-    """A member's column, where the first `inside` members are in the derived table `p`."""
+    """Returns the name of a member's column if the first `inside` members are in the derived table `p`."""
     return f"p.{column}{member}" if member < inside else f"a{member}.{column}"
 
 
 _LEVELS = 10
-"""Common table expressions inside each other; queries may be nested to a limited depth."""
+"""The number of nested common table expressions; the depth of queries is limited."""
 
 
 def _nested(variant: Variant, joins: int) -> str:
-    """Common table expressions that each join the one before with tables."""
+    """Returns common table expressions that each join the previous one with tables."""
     levels = min(_LEVELS, joins)
     expressions, done = [], 0
     for level in range(levels):
@@ -143,7 +143,9 @@ def _nested(variant: Variant, joins: int) -> str:
 
 
 def _used_twice(variant: Variant, joins: int) -> str:
-    """Common table expressions that each join the one before with itself, and tables for what is left."""
+    """Returns common table expressions that each join the previous one with itself, and tables for the remaining
+    joins.
+    """
     levels = (joins + 1).bit_length() - 1
     levels = min(levels, 5)
     expressions = [f"w0 AS (SELECT k, f, g, v FROM {_table(0)})"]

@@ -1,10 +1,10 @@
-"""Plans the queries of the planning benchmark with the source tree that is named by the first argument.
+"""Plans the queries of the planning benchmark with the source tree of the first argument.
 
     python tests/benchmarks/planning_side.py TREE
 
-Reads a case a line from stdin, as JSON: `sql`, `knowledge`, `tables` and `columns`. Answers each with a line: processor
-seconds for each stage by name, or `failed` with the error. Each side has a process of its own: it can be ended when a
-query takes too long, and two source trees cannot be imported into one process.
+Reads a case as JSON from each line of stdin: `sql`, `knowledge`, `tables` and `columns`. Responds with a line:
+processor seconds by stage, or `failed` with the error. Each side has its own process, so that it can be stopped when a
+query takes too long, and because two source trees cannot be imported into one process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HOT = (("7", 0.2), ("8", 0.05))
 
 
 def main() -> None:
-    """Answers every line of stdin."""
+    """Responds to every line of stdin."""
     for line in sys.stdin:
         try:
             answered = answer(json.loads(line))
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def answer(case: dict[str, Any]) -> dict[str, Any]:
-    """The seconds that each stage of planning takes."""
+    """Returns the seconds of each stage of planning."""
     seconds: dict[str, float] = {}
 
     def timed(stage: str, work: Callable[[], T]) -> T:
@@ -80,7 +80,7 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _needs(built: Node, settings: JobSettings) -> frozenset[tuple[str, ...]]:
-    """What the engine asks the plan before it reads statistics; returns the keys to sketch."""
+    """Determines the required statistics of a plan and returns the keys to sketch."""
     is_all_forced(built, settings)
     is_open = undecided(built, settings)
     keys = statistics_keys(built, is_open)
@@ -108,9 +108,7 @@ def _statistics(built: Node, keys: frozenset[tuple[str, ...]], knowledge: str) -
         values = tuple(HotKey(value=text, share=share, estimated_rows=round(share * rows)) for text, share in hot)
         exact = [literal(text, types[columns[0]]) for text, _ in hot]
         literals = tuple(None if one is None else (one,) for one in exact)
-        sketches[columns] = KeySketch(
-            alias, columns, _SAMPLED, _SAMPLED // 2, rows // 20, 0.0, values, literals=literals
-        )
+        sketches[columns] = KeySketch(alias, columns, _SAMPLED, rows // 20, 0.0, values, literals=literals)
     return Statistics(sizes, sketches, _SLOTS)
 
 

@@ -1,18 +1,17 @@
-"""Evenkeel's engine and Flink on streams: the same CSV files, the same number of cores, checkpoints on.
+"""Compares Evenkeel's engine and Flink on streams, with the same CSV files and number of cores, and with checkpoints.
 
     python tests/benchmarks/streaming.py --flink FLINK_VENV [--data DIR] [--scale 1] [--rounds 3] [--cases NAME,…]
         [--settings NUMBER,…] [--backends rocksdb,hashmap] [--sink blackhole] [--line-by-line] [--json FILE]
 
-`FLINK_VENV` is an environment with `pip install apache-flink==2.3.0`; it needs Java 11 or 17. Every case is asked of
-Flink under each of its settings and backends, and of Evenkeel, in turn, each time in a process of its own that runs the
-query twice and counts the second time, with its JVM warm. So it goes for `--rounds` rounds, first another side in each.
-Flink's seconds are its jobs' own net run times, Evenkeel's go from the start of the query to its end. What both emit
-goes nowhere; with `--sink managed` Evenkeel keeps its result, as a job does, and Flink does not. Both read each file in
-one piece, by one task; with `--line-by-line` Evenkeel's tables are not `multi_line`, as by default.
+`FLINK_VENV` is an environment with `pip install apache-flink==2.3.0`; it needs Java 11 or 17. Every case runs on Flink
+with each of its settings and backends, and on Evenkeel, in turn. Each run has its own process, which runs the query
+twice and measures the second run with a warm JVM. Each of the `--rounds` rounds begins with another side. Flink's times
+are the net run times of its jobs; Evenkeel's are from the start of the query to its end. Both discard their output;
+with `--sink managed`, only Evenkeel stores its result, as a job does. Both read each file as a whole, in one task; with
+`--line-by-line`, Evenkeel's tables are not `multi_line`, which is the default of jobs.
 
-Prints a Markdown table: medians of thousand rows a second, all of the input's rows counted once, with the range in
-parentheses, and Evenkeel's by those of Flink's best setting on RocksDB. Writes all figures as JSON. A measurement, not
-a test: what it gives depends on the machine and on what else runs there.
+Prints a Markdown table with medians of thousand input rows per second, the range in parentheses, and the ratio of
+Evenkeel to Flink's best setting on RocksDB. Writes all figures as JSON. The figures depend on the machine and its load.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _LIMIT_SECONDS = 900
 
 
 def main() -> None:
-    """Measures, prints and writes."""
+    """Measures, prints and writes the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flink", type=Path, help="environment with apache-flink; without it Evenkeel alone is asked")
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "evenkeel-streaming-benchmark")
@@ -72,7 +71,7 @@ def main() -> None:
 
 
 def measure(case: Case, arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    """What each side told, round by round."""
+    """Returns the output of each side by round."""
     tables = _tables(case, arguments.data, arguments.scale)
     sides: list[tuple[str, list[str], dict[str, Any]]] = []
     with tempfile.TemporaryDirectory(dir=arguments.data) as scratch:
@@ -84,8 +83,8 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, list[dict[st
             command = [str(arguments.flink / "bin" / "python"), str(_HERE / "streaming_flink.py")]
             for number, name in enumerate(FLINK_SETTINGS):
                 for backend in arguments.backends.split(",") if str(number) in arguments.settings.split(",") else ():
-                    told = {**asked, "settings": FLINK_SETTINGS[name], "backend": backend}
-                    sides.append((f"{name} on {backend}", command, {**told, "checkpoints": f"{scratch}/flink"}))
+                    given = {**asked, "settings": FLINK_SETTINGS[name], "backend": backend}
+                    sides.append((f"{name} on {backend}", command, {**given, "checkpoints": f"{scratch}/flink"}))
         found: dict[str, list[dict[str, Any]]] = {name: [] for name, _, _ in sides}
         for number in range(arguments.rounds):
             for name, command, given in sides[number % len(sides) :] + sides[: number % len(sides)]:
@@ -94,7 +93,7 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, list[dict[st
 
 
 def evenkeel(case: Case, data: Path, scale: float, settings: dict[str, Any]) -> dict[str, Any]:
-    """What Evenkeel's side told of one process; what it emits goes nowhere. Raises as `subprocess.run` with `check`."""
+    """Runs Evenkeel's side in a process and returns its output. Raises as `subprocess.run` with `check`."""
     tables = _tables(case, data, scale)
     with tempfile.TemporaryDirectory(dir=data) as scratch:
         asked = {"tables": tables, "sql": case.sql, "rounds": 2, "settings": settings}
@@ -106,8 +105,8 @@ def _tables(case: Case, data: Path, scale: float) -> dict[str, dict[str, str]]:
 
 
 def line(case: Case, found: dict[str, list[dict[str, Any]]], rows: int) -> str:
-    """A row of the table."""
-    speeds = {name: [rows / told["seconds"][-1] / 1000 for told in rounds] for name, rounds in found.items()}
+    """Returns a row of the table."""
+    speeds = {name: [rows / measured["seconds"][-1] / 1000 for measured in rounds] for name, rounds in found.items()}
     own = statistics.median(speeds[_EVENKEEL])
     best = _best(speeds, "rocksdb")
     heap = _best(speeds, "hashmap")
@@ -134,12 +133,12 @@ def _speed(rounds: Sequence[float]) -> str:
 
 
 def _ask(command: Sequence[str], given: dict[str, Any]) -> dict[str, Any]:
-    """The last line that the child prints. Raises CalledProcessError and TimeoutExpired."""
+    """Returns the last line that the child prints. Raises CalledProcessError and TimeoutExpired."""
     done = subprocess.run(
         [*command, json.dumps(given)], check=True, capture_output=True, text=True, timeout=_LIMIT_SECONDS
     )
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measured
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The cases of the streaming benchmark: what is asked of which streams, and what is to be reached against Flink.
+"""The cases of the streaming benchmark: their queries, streams and targets against Flink.
 
-Streams are directories of CSV files without a header, `ROWS_OF_A_FILE` rows each, made with seeds of their own, and the
-same every time. `scale` multiplies the number of files, hence of rows; keys and values stay as many, so that a longer
-input fills the same state more.
+Streams are directories of CSV files without a header, with `ROWS_OF_A_FILE` rows each, generated with fixed seeds.
+`scale` multiplies the number of files and rows, but not of keys and values, so that a longer input updates the same
+state more often.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Columns = dict[str, Any]
 
 @dataclass(frozen=True)
 class Stream:
-    """`columns` as SQL declares them, for Spark and for Flink; `make` gives those of one file: the generator, the
-    number of the file's first row, and how many rows. `scaled`: more files at a larger scale.
+    """A stream. `columns` are declared as in SQL, for Spark and for Flink. `make` returns the columns of a file for a
+    generator, the number of the first row and the number of rows. If `scaled`, a larger scale has more files.
     """
 
     columns: str
@@ -38,16 +38,16 @@ class Stream:
     scaled: bool = True
 
     def files(self, scale: float) -> int:
-        """How many there are at this scale."""
+        """Returns the number of files at this scale."""
         rows = self.rows * scale if self.scaled else self.rows
         return max(1, round(rows / ROWS_OF_A_FILE))
 
 
 @dataclass(frozen=True)
 class Case:
-    """`streams` by the names that `sql` has them by; of those, `main` is the one whose rows count.
+    """A case. `streams` are named as in `sql`; the rows of the stream `main` count.
 
-    `target` is Evenkeel's speed by Flink's, at Flink's best setting on RocksDB; None: not in the project's issue.
+    `target` is the required ratio of Evenkeel to Flink's best setting on RocksDB; None without a requirement.
     """
 
     name: str
@@ -61,12 +61,12 @@ class Case:
         return self.streams[0]
 
     def rows(self, scale: float) -> int:
-        """Of all streams together."""
+        """Returns the number of rows of all streams."""
         return sum(STREAMS[name].files(scale) * ROWS_OF_A_FILE for name in self.streams)
 
 
 def _events(keys: int, values: int) -> Stream:
-    """`k`: 60 % of the rows on key 0; `v` and its string `s`: uniform, and independent of `k`; `a`: -1000 to 1000."""
+    """`k` is 0 in 60 % of the rows; `v` and its string `s` are uniform and independent of `k`; `a` is -1000 to 1000."""
 
     def make(random: Random, _start: int, count: int) -> Columns:
         key = np.where(random.random(count) < 0.6, 0, 1 + random.integers(0, keys, count))
@@ -78,7 +78,7 @@ def _events(keys: int, values: int) -> Stream:
 
 
 def _orders(random: Random, start: int, count: int) -> Columns:
-    """Half of the orders are of one user, who has bought of every category."""
+    """Half of the orders belong to one user, who ordered from every category."""
     users = np.where(random.random(count) < 0.5, HOT_USER, random.integers(0, USERS, count))
     category = np.char.add("category-", random.integers(0, 1000, count).astype(str))
     price = random.integers(100, 1000, count)
@@ -178,11 +178,11 @@ FLINK_SETTINGS: Mapping[str, Mapping[str, str]] = {
         "table.optimizer.incremental-agg-enabled": "true",
     },
 }
-"""Flink's ways of doing the same, from none of its techniques to all of them."""
+"""Flink's settings, from none of its optimizations to all."""
 
 
 def generate(name: str, root: Path, scale: float) -> Path:
-    """The directory of the stream's files, made if it is not there as a whole."""
+    """Returns the directory of the stream's files, which are generated unless complete."""
     stream = STREAMS[name]
     seed, files = list(STREAMS).index(name), stream.files(scale)
     folder = root / f"{name}-{files}"

@@ -1,15 +1,14 @@
-"""How Evenkeel's streams get on with larger and smaller mini-batches, and with ten times the input.
+"""Measures Evenkeel's streams with larger and smaller mini-batches, and with ten times the input.
 
     python tests/benchmarks/streaming_curves.py [--data DIR] [--cases NAME,…] [--rounds 3] [--json FILE]
         sizes [--sizes 50000,…] [--scale 0.4]
         growth [--scale 0.4] [--times 10]
 
-`sizes`: throughput, what a mini-batch takes, and operations on the state, by rows of a mini-batch. `growth`: processor
-time and wall time a row of an input and of one so many times as long, and the bytes of their checkpoints.
+`sizes`: throughput, duration of a mini-batch, and state operations, by rows of a mini-batch. `growth`: processor time
+and wall time per row for an input and for one that is `--times` as long, and the bytes of their checkpoints.
 
-Each measurement is a process of its own that runs the query twice and counts the second time, its JVM warm; those that
-are compared take turns. The cases are those of `streaming.py`, whose columns and kinds of state are described there.
-Prints Markdown tables, and writes all figures as JSON. A measurement, not a test.
+Each measurement has its own process, which runs the query twice and measures the second run with a warm JVM; compared
+measurements alternate. The cases are those of `streaming.py`. Prints Markdown tables and writes all figures as JSON.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from tests.support.machine import machine
 
 _SIZES = "25000,50000,100000,250000,500000,1000000,2000000"
 
-Told = dict[str, Any]
+Output = dict[str, Any]
 
 
 def main() -> None:
-    """Measures, prints and writes."""
+    """Measures, prints and writes the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("sizes", "growth"))
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "evenkeel-streaming-benchmark")
@@ -59,12 +58,12 @@ def main() -> None:
 def _sizes(arguments: argparse.Namespace) -> tuple[str, Any]:
     sizes = [int(size) for size in arguments.sizes.split(",")]
 
-    def measured(case: Case) -> dict[str, list[Told]]:
+    def measured(case: Case) -> dict[str, list[Output]]:
         ways = {str(size): (arguments.scale, {"mini_batch": {"size": size}}) for size in sizes}
         found = _in_turns(case, ways, arguments)
         for size, rounds in found.items():
-            batches = [batch for told in rounds for batch in told["mini_batches"][:-1] or told["mini_batches"]]
-            speeds = [case.rows(arguments.scale) / told["seconds"][-1] / 1000 for told in rounds]
+            batches = [batch for output in rounds for batch in output["mini_batches"][:-1] or output["mini_batches"]]
+            speeds = [case.rows(arguments.scale) / output["seconds"][-1] / 1000 for output in rounds]
             cells = [
                 case.about,
                 f"{int(size):,}",
@@ -81,13 +80,13 @@ def _sizes(arguments: argparse.Namespace) -> tuple[str, Any]:
 
 
 def _growth(arguments: argparse.Namespace) -> tuple[str, Any]:
-    def measured(case: Case) -> dict[str, list[Told]]:
+    def measured(case: Case) -> dict[str, list[Output]]:
         scales = {"once": arguments.scale, "grown": arguments.scale * arguments.times}
         found = _in_turns(case, {name: (scale, {}) for name, scale in scales.items()}, arguments)
         cells = [case.about, found["once"][-1]["shape"]]
         for figure, unit in (("cpu_seconds", "µs"), ("seconds", "µs")):
             per_row = {
-                name: [told[figure][-1] / case.rows(scales[name]) * 1e6 for told in rounds]
+                name: [output[figure][-1] / case.rows(scales[name]) * 1e6 for output in rounds]
                 for name, rounds in found.items()
             }
             medians = {name: statistics.median(rounds) for name, rounds in per_row.items()}
@@ -109,9 +108,9 @@ def _growth(arguments: argparse.Namespace) -> tuple[str, Any]:
 
 def _in_turns(
     case: Case, ways: Mapping[str, tuple[float, dict[str, Any]]], arguments: argparse.Namespace
-) -> dict[str, list[Told]]:
-    """What each way told, round by round; a way is a scale and a job's settings."""
-    found: dict[str, list[Told]] = {name: [] for name in ways}
+) -> dict[str, list[Output]]:
+    """Returns the output of each variant by round. A variant is a scale and a job's settings."""
+    found: dict[str, list[Output]] = {name: [] for name in ways}
     names = list(ways)
     for number in range(arguments.rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:

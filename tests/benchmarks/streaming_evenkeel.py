@@ -1,19 +1,18 @@
-"""Evenkeel's side of the streaming benchmark: one query over CSV directories, by the engine as a worker runs it, in a
-process and a Spark of its own.
+"""Evenkeel's side of the streaming benchmark: runs a query over CSV directories with the engine, as a worker does, in
+its own process with its own Spark driver.
 
     python streaming_evenkeel.py '{"tables": {"t": {"columns": "k BIGINT", "path": "/data/t"}}, "sql": "SELECT …",
         "settings": {}, "work": "/scratch", "sink": "blackhole", "rounds": 2, "slots": 2, "memory": "4g",
         "multi_line": true}'
 
-Each file is read in one piece, by one task, as Flink does; without `multi_line` line by line, as by default.
-Every round starts from nothing, in the same JVM, takes all there is in mini-batches, and ends. With the sink `managed`
-mini-batches are staged and committed as on a worker; with `blackhole` what they emit is computed and dropped. What a
-worker writes into its database besides is not part of this.
+Each file is read as a whole by one task, as in Flink; without `multi_line`, line by line, which is the default of jobs.
+Every round starts without state in the same JVM, processes all input in mini-batches, and ends. With the sink
+`managed`, mini-batches are staged and committed as on a worker; with `blackhole`, their output is computed and
+discarded. The worker's writes to the database are not included.
 
-The last line printed is JSON: `seconds` from the start of the query to its end, round by round, and `cpu_seconds` of
-the JVM and of this process meanwhile; `checkpoint_bytes` of the last one; `shape` and `reason` of the plan;
-`mini_batches` with rows, milliseconds, and operations on the state for each row; `read_seconds` of the whole result,
-where the sink is `managed`.
+The last line of the output is JSON: `seconds` from the start of the query to its end for each round, and `cpu_seconds`
+of the JVM and this process; `checkpoint_bytes` of the last checkpoint; `shape` and `reason` of the plan; `mini_batches`
+with rows, milliseconds and state operations per row; `read_seconds` of the whole result with the sink `managed`.
 """
 
 from __future__ import annotations
@@ -53,17 +52,17 @@ _LOOK_SECONDS = 0.5
 
 
 class Unguarded:
-    """A guard that lets everything pass."""
+    """A guard that allows everything."""
 
     def begin(self, batch_id: int) -> None:
-        """Nothing to ask."""
+        """Does nothing."""
 
     def finish(self, done: BatchDone) -> None:
-        """Nothing to note."""
+        """Does nothing."""
 
 
 class Blackhole:
-    """A sink that has every mini-batch already: each is run for its state, and its rows are computed and dropped."""
+    """A sink without commits: each mini-batch updates its state, and its rows are computed and discarded."""
 
     def prepare(self) -> None:
         """See `Sink`."""
@@ -84,20 +83,20 @@ class Blackhole:
 
 
 def main() -> None:
-    """Runs what the one argument says, and prints what it took."""
+    """Runs the query of the argument and prints the measurements."""
     asked = json.loads(sys.argv[1])
     work = Path(asked["work"])
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     session = _session(asked, work)
-    told: dict[str, Any] = {"seconds": [], "cpu_seconds": []}
+    measured: dict[str, Any] = {"seconds": [], "cpu_seconds": []}
     for number in range(asked.get("rounds", 2)):
         root = work / f"round-{number}"
         used = _cpu_seconds()
-        told |= _run(session, asked, root, told["seconds"])
-        told["cpu_seconds"].append(round(_cpu_seconds() - used, 2))
+        measured |= _run(session, asked, root, measured["seconds"])
+        measured["cpu_seconds"].append(round(_cpu_seconds() - used, 2))
         shutil.rmtree(root)
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(measured) + "\n")
     session.stop()
 
 
@@ -152,7 +151,7 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
     if error is not None:
         raise error
     batches = [measures_of(one, planned.reads) for one in running.progress(None)]
-    told: dict[str, Any] = {
+    measured: dict[str, Any] = {
         "shape": planned.plan.shape.value,
         "reason": planned.plan.reason,
         "checkpoint_bytes": sum(path.stat().st_size for path in (root / "checkpoint").rglob("*") if path.is_file()),
@@ -167,9 +166,9 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
     }
     if isinstance(sink, ManagedSink):
         begun = time.perf_counter()
-        told["result_rows"] = open_stream_result(root / "result").files.rows
-        told["read_seconds"] = round(time.perf_counter() - begun, 3)
-    return told
+        measured["result_rows"] = open_stream_result(root / "result").files.rows
+        measured["read_seconds"] = round(time.perf_counter() - begun, 3)
+    return measured
 
 
 def _sink(kind: str, planned: PlannedStream, root: Path) -> Sink:
@@ -181,7 +180,7 @@ def _sink(kind: str, planned: PlannedStream, root: Path) -> Sink:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and its JVM since their starts."""
+    """Returns the processor seconds of this process and its JVM since their start."""
     own = psutil.Process()
     return sum(sum(process.cpu_times()[:2]) for process in (own, *own.children(recursive=True)))
 

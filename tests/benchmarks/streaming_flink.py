@@ -1,17 +1,17 @@
-"""Flink's side of the streaming benchmark: one query over CSV directories, in a process and a cluster of its own.
+"""Flink's side of the streaming benchmark: runs a query over CSV directories in its own process and cluster.
 
     FLINK_VENV/bin/python streaming_flink.py '{"tables": {"t": {"columns": "k BIGINT", "path": "/data/t"}},
         "sql": "SELECT …", "settings": {"table.exec.…": "…"}, "backend": "rocksdb",
         "checkpoints": "/scratch/checkpoints", "interval": "5 s", "parallelism": 2, "rounds": 1, "options": {}}'
 
-Runs where apache-flink is installed, and imports nothing of the project. The streams are bounded, the job runs in
-STREAMING mode all the same: it updates its result row by row, keeps state and makes checkpoints, and ends after the
-last row. What it emits goes to a blackhole.
+Runs in an environment with apache-flink and imports nothing of the project. The streams are bounded, but the job runs
+in STREAMING mode: it updates its result row by row, has state and checkpoints, and ends after the last row. Its output
+goes to a blackhole.
 
-The last line printed is JSON: `seconds` of the query's jobs, in order, and `cpu_seconds` of the JVM meanwhile;
-`checkpoint_bytes` of the newest whole checkpoint seen while the last job ran (null: it ended before its first one),
-what it shares with earlier ones included. Seconds are Flink's own net run times: neither the start of the JVM nor
-planning is in them, but for the seconds of processors. The first round finds a cold JVM.
+The last line of the output is JSON: `seconds` of the query's jobs in order, and `cpu_seconds` of the JVM;
+`checkpoint_bytes` of the newest complete checkpoint during the last job, including files shared with earlier ones
+(null: the job ended before its first checkpoint). `seconds` are Flink's net run times, without the start of the JVM and
+planning, which only `cpu_seconds` includes. The first round has a cold JVM.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ MEMORY = {
     "taskmanager.memory.network.min": "128 mb",
     "taskmanager.memory.network.max": "128 mb",
 }
-"""A local cluster has 128 MB of managed memory by default, which is all that RocksDB's caches may take."""
+"""A local cluster has 128 MB of managed memory by default, which limits RocksDB's caches."""
 
 HEAP = "-Xmx4g"
 _LOOK_SECONDS = 0.1
 
 
 class Checkpoints:
-    """The size of the newest whole checkpoint below a directory that Flink writes to, and cleans up at a job's end."""
+    """Observes the size of the newest complete checkpoint below a directory that Flink cleans up after a job."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self.newest_bytes: int | None = None
 
     def look(self) -> None:
-        """Takes what is there now; a file that goes away in between counts as not there."""
+        """Measures the current checkpoint; a file that is deleted meanwhile is not counted."""
         whole = {path.parent for path in self._root.glob("*/chk-*/_metadata")}
         if not whole:
             return
@@ -58,7 +58,7 @@ class Checkpoints:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Looks again and again while the block runs."""
+        """Measures repeatedly during the block."""
         over = threading.Event()
 
         def watch() -> None:
@@ -75,25 +75,25 @@ class Checkpoints:
 
 
 def main() -> None:
-    """Runs what the one argument says, and prints what it took."""
+    """Runs the query of the argument and prints the measurements."""
     asked = json.loads(sys.argv[1])
     root = Path(asked["checkpoints"])
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
-    # Read by the process that PyFlink starts for the JVM.
+    # The process that PyFlink starts for the JVM reads this.
     os.environ["JVM_ARGS"] = f"{os.environ.get('JVM_ARGS', '')} {asked.get('heap', HEAP)}".strip()
     environment = _environment(asked, root)
-    told: dict[str, Any] = {"seconds": [], "cpu_seconds": []}
+    measured: dict[str, Any] = {"seconds": [], "cpu_seconds": []}
     for _ in range(asked.get("rounds", 1)):
         checkpoints = Checkpoints(root)
         used = _cpu_seconds()
         with checkpoints.watched():
-            told["seconds"].append(_run(environment, asked["sql"]))
-        told["cpu_seconds"].append(round(_cpu_seconds() - used, 2))
-        told["checkpoint_bytes"] = checkpoints.newest_bytes
+            measured["seconds"].append(_run(environment, asked["sql"]))
+        measured["cpu_seconds"].append(round(_cpu_seconds() - used, 2))
+        measured["checkpoint_bytes"] = checkpoints.newest_bytes
         for left in root.iterdir():
             shutil.rmtree(left, ignore_errors=True)
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(measured) + "\n")
 
 
 def _environment(asked: dict[str, Any], root: Path) -> Any:
@@ -102,7 +102,7 @@ def _environment(asked: dict[str, Any], root: Path) -> Any:
     from pyflink.table import StreamTableEnvironment  # type: ignore[import-not-found,unused-ignore]
 
     parallelism = str(asked.get("parallelism", 2))
-    # A configuration of its own: what a cluster has is fixed when the environment is made.
+    # Set before the environment is created, because the cluster's configuration is fixed then.
     configuration = Configuration()
     for key, value in {
         **MEMORY,
@@ -128,7 +128,7 @@ def _environment(asked: dict[str, Any], root: Path) -> Any:
 
 
 def _run(environment: Any, sql: str) -> float:
-    """Seconds of the job that writes the query's changes into a blackhole. Raises what PyFlink raises."""
+    """Runs a job that writes the query's changes to a blackhole and returns its seconds. Raises PyFlink's errors."""
     from pyflink.table import TableDescriptor
 
     result = environment.sql_query(sql).execute_insert(TableDescriptor.for_connector("blackhole").build())
@@ -138,7 +138,7 @@ def _run(environment: Any, sql: str) -> float:
 
 
 def _cpu_seconds() -> float:
-    """Of the JVM since its start, in user and in system mode."""
+    """Returns the processor seconds of the JVM since its start, in user and system mode."""
     from pyflink.java_gateway import get_gateway  # type: ignore[import-not-found,unused-ignore]
 
     pid = get_gateway().jvm.java.lang.ProcessHandle.current().pid()

@@ -1,4 +1,4 @@
-"""The arithmetic of the batch benchmark."""
+"""Tests of the batch benchmark's arithmetic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.benchmarks.batch_figures import DUCKDB, ENGINE, PLAIN, TUNED, Side, h
         ([[1.0] * 8], 4, 2),
         ([[1.0] * 9], 4, 3),
         ([[10.0, 1.0, 1.0, 1.0]], 2, 10),
-        ([[3.0, 3.0, 2.0, 2.0, 2.0]], 2, 7),  # not the best, 6: longest first
+        ([[3.0, 3.0, 2.0, 2.0, 2.0]], 2, 7),  # not the optimum of 6: longest task first
         ([[4.0, 4.0], [1.0, 2.0]], 2, 6),
         ([[4.0, 4.0], [1.0, 2.0]], 1, 11),
     ],
@@ -25,7 +25,7 @@ def test_makespans(stages: list[list[float]], slots: int, expected: float) -> No
     assert makespan(stages, slots) == expected
 
 
-def test_the_hottest_task_is_told_by_the_median_of_its_own_stage() -> None:
+def test_hottest_task_is_compared_with_the_median_of_its_stage() -> None:
     assert hottest([[1.0, 1.0, 9.0], [8.0, 8.0]]) == (9.0, 9.0)
     assert hottest([]) == hottest([[]]) == (0.0, 1.0)
 
@@ -35,7 +35,7 @@ def test_ratios_are_of_medians() -> None:
     assert ratio(Side(trouble="not in 60 s"), Side([1.0])) is None
 
 
-def test_what_did_not_finish_is_told() -> None:
+def test_unfinished_sides_are_marked() -> None:
     sides = {
         PLAIN: Side(trouble="not in 60 s"),
         TUNED: Side([3.0]),
@@ -44,11 +44,11 @@ def test_what_did_not_finish_is_told() -> None:
         ),
         DUCKDB: Side([1.0]),
     }
-    told = line("both hot", "< 30 s", sides)
-    assert told.startswith(
+    row = line("both hot", "< 30 s", sides)
+    assert row.startswith(
         "| both hot | < 30 s | not in 60 s | 3.00 s | 2.00 s |  | 1.50x | 1.00 s | - | 0.30 s | - | 0.20 s |"
     )
-    assert told.endswith("| -, 0.50 s | -, 0.50 s | -, 0.50 s | eager_aggregation |\n")
+    assert row.endswith("| -, 0.50 s | -, 0.50 s | -, 0.50 s | eager_aggregation |\n")
     assert summary(sides)[ENGINE] == {
         "seconds": [2.0],
         "median_seconds": 2.0,

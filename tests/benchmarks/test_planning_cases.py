@@ -1,4 +1,4 @@
-"""The cases of the planning benchmark are what they say: accepted queries of so many joins."""
+"""Tests that the planning benchmark's cases are accepted queries with the stated number of joins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.engine.plan.traversal import walk_up
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("joins", [5, 37])
-def test_a_case_is_an_accepted_query_of_so_many_joins(shape: str, variant: Variant, joins: int) -> None:
+def test_case_is_an_accepted_query_with_the_number_of_joins(shape: str, variant: Variant, joins: int) -> None:
     case = planning_case(shape, variant, joins)
     plan = build(compiled(dict.fromkeys(TABLES, COLUMNS), case.sql, name="planning"))
     found = [node for node in walk_up(plan) if isinstance(node, Join)]

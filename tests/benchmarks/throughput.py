@@ -1,11 +1,11 @@
-"""How many small jobs the service runs a second when many are submitted at once, and how long each waits.
+"""Measures how many small jobs the service runs per second when many are submitted together, and their waiting times.
 
     python tests/benchmarks/throughput.py [--jobs 500] [--workers 1,2,3] [--concurrency 2] [--embedded]
 
-Starts PostgreSQL, Redis, two APIs and as many workers as asked for (with `--embedded` instead SQLite and the folder
-broker), lets some jobs warm each worker up, submits the jobs from eight threads over both APIs and waits for all of
-them. The times are the database's own. Prints a line of a Markdown table for each number of workers, and the machine.
-A measurement, not a test: what it gives depends on the machine and on what else runs there.
+Starts PostgreSQL, Redis, two APIs and the workers (with `--embedded`, SQLite and the folder broker), warms each worker
+up with some jobs, submits the jobs from eight threads to both APIs and waits for all of them. Times are those of the
+database. Prints a row of a Markdown table for each number of workers, and the machine. The figures depend on the
+machine and its load.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.support.production import Production, running_production, running_ser
 
 _APIS = 2
 _WARM_UP = 40
-"""Jobs a worker before anything is measured: a JVM gets faster over its first dozens."""
+"""Warm-up jobs per worker: a JVM gets faster during its first dozens of jobs."""
 _END_SECONDS = 900.0
 
 _HEAD = (
@@ -42,7 +42,7 @@ _HEAD = (
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one run; seconds, and jobs a second. Waiting is from submission to the first start, running from there on."""
+    """Figures of a run: seconds, and jobs per second. A job waits from submission to its first start, and then runs."""
 
     submitted: float
     finished: float
@@ -51,7 +51,7 @@ class Figures:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=500)
     parser.add_argument("--workers", default="1,2,3", help="numbers of workers, separated by commas")
@@ -62,17 +62,17 @@ def main() -> None:
     sys.stdout.write(_HEAD)
     for workers in map(int, arguments.workers.split(",")):
         found = measure(arguments.jobs, workers, arguments.concurrency, embedded=arguments.embedded)
-        sys.stdout.write(f"| {name} | {workers} | {told(found)} |\n")
+        sys.stdout.write(f"| {name} | {workers} | {cells(found)} |\n")
         sys.stdout.flush()
     sys.stdout.write(f"\n{arguments.jobs} jobs, {arguments.concurrency} at once in a worker, local[1]; {machine()}\n")
 
 
 def measure(jobs: int, workers: int, concurrency: int, *, embedded: bool) -> Figures:
-    """Runs the jobs on a service of its own."""
+    """Runs the jobs on a new service."""
     environment = {"EVENKEEL_WORKER_CONCURRENCY": str(concurrency)}
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evenkeel-benchmark-")))
-        directory.chmod(0o711)  # PostgreSQL, as another user, passes through
+        directory.chmod(0o711)  # PostgreSQL runs as another user, who needs access.
         servers = None if embedded else stack.enter_context(running_servers(directory))
         production = stack.enter_context(
             running_production(directory, servers, apis=_APIS, workers=workers, environment=environment)
@@ -83,7 +83,7 @@ def measure(jobs: int, workers: int, concurrency: int, *, embedded: bool) -> Fig
 
 
 def burst(production: Production, jobs: int) -> Figures:
-    """Submits the jobs at once and waits for all."""
+    """Submits the jobs concurrently and waits for all."""
     began = time.perf_counter()
     ids = submit_all(production.apis, range(jobs))
     submitted = jobs / (time.perf_counter() - began)
@@ -101,8 +101,8 @@ def burst(production: Production, jobs: int) -> Figures:
     )
 
 
-def told(found: Figures) -> str:
-    """The cells of the table."""
+def cells(found: Figures) -> str:
+    """Returns the cells of the table."""
     waited, ran = found.waited, found.ran
     times = (statistics.median(waited), p90(waited), waited[-1], statistics.median(ran), p90(ran))
     return " | ".join([f"{found.submitted:.0f}", f"{found.finished:.1f}", *(f"{seconds:.2f} s" for seconds in times)])

@@ -1,4 +1,4 @@
-"""Acts on a service for programs in other languages: asked for over HTTP, one after the other."""
+"""An HTTP server with which programs in other languages change the state of the tested service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.clients.acts import Acts
 
 @contextmanager
 def acting(acts: Acts) -> Iterator[str]:
-    """The address at which `POST /ACT`, with the act's argument as the body, is answered with what comes of it."""
+    """Yields an address at which `POST /ACT` runs an act with the body as its argument and returns the result."""
     held = ExitStack()
     known: Mapping[str, Callable[[str], str | None]] = {
         "newcomer": lambda _: acts.newcomer(),
@@ -31,17 +31,17 @@ def acting(acts: Acts) -> Iterator[str]:
         def do_POST(self) -> None:
             argument = self.rfile.read(int(self.headers["Content-Length"])).decode()
             try:
-                told, status = known[self.path[1:]](argument) or "", 200
+                result, status = known[self.path[1:]](argument) or "", 200
             except Exception as error:  # noqa: BLE001 - whoever asked is to fail of it
-                told, status = f"{type(error).__name__}: {error}", 500
-            body = told.encode()
+                result, status = f"{type(error).__name__}: {error}", 500
+            body = result.encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Suppresses the log."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server, held:
         thread = threading.Thread(target=server.serve_forever)

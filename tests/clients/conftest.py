@@ -1,4 +1,4 @@
-"""The generated Python client, and one running service for all that clients do to it."""
+"""Fixtures: the generated Python client, and a running service for the tests of clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.demo.data import land
+from service.cli.demo.data import write_tables
 from tests.clients.generated import generate_python_client
 from tests.support.production import Production, running_production
 from tests.support.tables import write_orders
@@ -18,7 +18,7 @@ REPORTS = 10_000
 
 @pytest.fixture(scope="session")
 def python_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the generated package lies; it can be imported meanwhile."""
+    """The directory of the generated package, which can be imported during the tests."""
     project = generate_python_client(tmp_path_factory.mktemp("python-client"))
     sys.path.insert(0, str(project))
     yield project
@@ -27,10 +27,10 @@ def python_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]:
-    """An API that asks for keys, and a worker, with the demo's tables and those of `tests.support.tables`."""
+    """An API that requires keys, and a worker, with the tables of the demo and of `tests.support.tables`."""
     directory = tmp_path_factory.mktemp("clients")
     settings = {"EVENKEEL_API_AUTHENTICATION": "on"}
     with running_production(directory, None, apis=1, workers=1, environment=settings) as running:
-        land(running.data, reports=REPORTS)
+        write_tables(running.data, reports=REPORTS)
         write_orders(running.data)
         yield running

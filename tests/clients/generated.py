@@ -1,4 +1,4 @@
-"""The Python client as openapi-python-client makes it of openapi.yaml."""
+"""Generates the Python client from openapi.yaml with openapi-python-client."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SECONDS = 120
 
 
 def generate_python_client(directory: Path) -> Path:
-    """Generates it below `directory`; gives the directory from which the package can be imported.
+    """Generates the client below `directory` and returns the directory from which it can be imported.
 
-    AssertionError where the generator has so much as a warning.
+    Raises AssertionError if the generator prints a warning.
     """
     project = directory / "evenkeel-client"
     options = ["--path", ROOT / "openapi.yaml", "--config", CONFIGURATION, "--output-path", project]

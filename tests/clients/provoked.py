@@ -1,4 +1,4 @@
-"""The situations in which a real service tells of problems; importable where the generated client is."""
+"""The situations in which a real service returns problems. Importing it needs the generated client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NARROW = {
     "EVENKEEL_API_AUTHENTICATION": "on",
     "EVENKEEL_API_MAX_BODY_BYTES": "20000",
-    # Longer than an API that stops lets requests end.
+    # Longer than a stopping API waits for requests.
     "EVENKEEL_API_EXPLAIN_TIMEOUT_SECONDS": "10",
     "EVENKEEL_LIMITS_QUEUED_JOBS": "2",
     "EVENKEEL_LIMITS_EXPLANATIONS": "1",
@@ -30,7 +30,7 @@ _NARROW = {
     "EVENKEEL_DATABASE_LOCK_TIMEOUT_SECONDS": "0.5",
     "EVENKEEL_DATABASE_RETRY_SECONDS": "0",
     "EVENKEEL_WORKER_LEASE_SECONDS": "3",
-    # A store that nothing listens for.
+    # An object store that is unreachable.
     "EVENKEEL_DATA_S3_ENDPOINT": "http://127.0.0.1:9",
     "EVENKEEL_DATA_S3_REGION": "us-east-1",
     "EVENKEEL_DATA_S3_ACCESS_KEY": "flights",
@@ -39,10 +39,10 @@ _NARROW = {
     "EVENKEEL_DATA_STORE_ATTEMPTS": "1",
 }
 LATE = ("job_already_finished", "result_missing", "state_not_compatible")
-"""Codes that take a job which has run."""
+"""Codes that require a job that has run."""
 
 LAST = ("worker_silent", "stopping")
-"""Codes behind all others: they take a service that a worker was heard of, or end it."""
+"""Codes that run last: they require a known worker, or stop the service."""
 
 _STORE = "s3a://flights"
 
@@ -51,7 +51,7 @@ _TRIES = 5
 
 @contextmanager
 def idle_service(directory: Path) -> Iterator[Production]:
-    """A service without a worker, in which little suffices for a refusal."""
+    """Runs a service without a worker and with low limits, so that refusals are easy to provoke."""
     settings = {**_NARROW, "EVENKEEL_DATA_ROOTS": f"{directory / 'data'},{_STORE}"}
     with running_production(directory, None, apis=1, workers=0, environment=settings) as running:
         write_orders(running.data)
@@ -59,7 +59,7 @@ def idle_service(directory: Path) -> Iterator[Production]:
 
 
 def provocations() -> dict[str, Callable[[Situation], object]]:
-    """By code."""
+    """Returns the provocations by code."""
     for module in ("provocations", "late_provocations"):
         import_module(f"tests.clients.python.{module}")
     from tests.clients.python.situations import PROVOCATIONS
@@ -68,7 +68,7 @@ def provocations() -> dict[str, Callable[[Situation], object]]:
 
 
 def situation_of(production: Production) -> Situation:
-    """What provocations need of a service with one API."""
+    """Returns the situation for provocations on a service with one API."""
     from tests.clients.python.journey import client_of
     from tests.clients.python.situations import Situation
 
@@ -86,7 +86,7 @@ def situation_of(production: Production) -> Situation:
             acts.start_again()
             if gone is None:
                 return waiting.result()
-            # It came when nobody listened any more.
+            # The request arrived after the API had stopped listening.
             assert isinstance(gone, httpx.TransportError), gone
         raise AssertionError(f"in {_TRIES} tries, no request was under way when the API stopped")
 

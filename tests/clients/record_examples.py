@@ -1,9 +1,9 @@
-"""Records the examples of the specification anew, from a running service with the demo's tables.
+"""Records the examples of the specification from a running service with the demo's tables.
 
     python -m tests.clients.record_examples
 
-Writes `service/api/example_bodies/`: a file an operation, and one for all problems, as the generated Python client
-meets them; `python -m service.cli openapi -o openapi.yaml` then takes them in. What tells of the machine is replaced.
+Writes `service/api/example_bodies/`: a file for each operation, and one for all problems, as the generated Python
+client receives them. Then run `python -m service.cli openapi -o openapi.yaml`. Data about the machine is replaced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from service.api.openapi import BODIES
-from service.cli.demo.data import land
+from service.cli.demo.data import write_tables
 from tests.clients.generated import generate_python_client
 from tests.clients.provoked import LATE, idle_service, provocations, situation_of
 from tests.support.production import Api, Production, running_production
@@ -78,7 +78,7 @@ _JOBS = {
 
 
 class Recorder:
-    """What was asked and answered, by operation."""
+    """Recorded requests and responses by operation."""
 
     def __init__(self, api: Api, worker: str) -> None:
         self.http = api.http
@@ -86,7 +86,7 @@ class Recorder:
         self.recorded: dict[str, dict[str, Any]] = {}
 
     def ask(self, operation: str, method: str, path: str, **options: Any) -> httpx.Response:
-        """Sends a request and keeps its answer's body under the operation, status and media type."""
+        """Sends a request and records the body of the response by operation, status and media type."""
         answer = self.http.request(method, path, **options)
         assert answer.is_success, answer.text
         media_type = answer.headers.get("Content-Type", "").partition(";")[0]
@@ -96,7 +96,7 @@ class Recorder:
         return answer
 
     def requests(self, operation: str, media_type: str, examples: Mapping[str, Any]) -> None:
-        """Keeps what a request of the operation may look like."""
+        """Records examples of an operation's request body."""
         self._of(operation).setdefault("requests", {})[media_type] = dict(examples)
 
     def _of(self, operation: str) -> dict[str, Any]:
@@ -187,11 +187,11 @@ def _wait(it: Recorder, job: str, status: str) -> None:
             return
         assert not found["finished"], found
         it.http.get(job, headers={"Prefer": "wait=1", "If-None-Match": it.http.get(job).headers["ETag"]})
-    raise AssertionError(f"waited in vain for {job} to be {status}")
+    raise AssertionError(f"timed out waiting for {job} to be {status}")
 
 
 def record(production: Production) -> dict[str, dict[str, Any]]:
-    """Every operation's examples, from a service whose tables are the demo's."""
+    """Returns the examples of every operation, from a service with the demo's tables."""
     (api,) = production.apis
     (worker,) = api.http.get("/v1/workers").json()["workers"]
     recorder = Recorder(api, worker["id"])
@@ -203,7 +203,7 @@ def record(production: Production) -> dict[str, dict[str, Any]]:
 
 
 def record_problems(idle: Production, busy: Production) -> dict[str, dict[str, Any]]:
-    """By code, what a problem tells beside path and request id, and what its code tells."""
+    """Returns the recorded problems by code, without path and request id."""
     recorded: dict[str, dict[str, Any]] = {}
     provoke = provocations()
     late = {code: provoke.pop(code) for code in LATE}
@@ -218,21 +218,21 @@ def record_problems(idle: Production, busy: Production) -> dict[str, dict[str, A
 
 
 def _without(texts: Mapping[str, str], value: Any) -> Any:
-    """Without what tells of this machine, in keys and texts however deep."""
-    told = json.dumps(value, ensure_ascii=False)
+    """Replaces data about this machine in all keys and texts."""
+    text_of_value = json.dumps(value, ensure_ascii=False)
     for text, replacement in texts.items():
-        told = told.replace(text, replacement)
-    return json.loads(told)
+        text_of_value = text_of_value.replace(text, replacement)
+    return json.loads(text_of_value)
 
 
 def write(name: str, value: Any) -> None:
-    """One file of examples."""
+    """Writes a file of examples."""
     text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=False)
     (BODIES / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
 def main() -> None:
-    """Records and writes all of them."""
+    """Records and writes all examples."""
     BODIES.mkdir(exist_ok=True)
     settings = {"EVENKEEL_API_AUTHENTICATION": "on"}
     with ExitStack() as stack:
@@ -243,7 +243,7 @@ def main() -> None:
         sys.path.insert(0, str(generate_python_client(client)))
         service = running_production(busy, None, apis=1, workers=1, environment=settings)
         production = stack.enter_context(service)
-        land(production.data, reports=10_000)
+        write_tables(production.data, reports=10_000)
         write_orders(production.data)
         problems = record_problems(stack.enter_context(idle_service(idle)), production)
         recorded = record(production)

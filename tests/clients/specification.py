@@ -1,4 +1,4 @@
-"""What openapi.yaml says that clients can do and may run into."""
+"""Reads operations and problems from openapi.yaml."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.clients.generated import ROOT
 
 
 def operations() -> dict[str, dict[str, Any]]:
-    """Every operation by its id."""
+    """Returns every operation by its id."""
     document = yaml.safe_load((ROOT / "openapi.yaml").read_text(encoding="utf-8"))
     return {each["operationId"]: each for item in document["paths"].values() for each in item.values()}
 
 
 def documented() -> set[str]:
-    """Every code that the specification shows a problem of."""
+    """Returns the codes of all problems in the specification."""
     return {
         code
         for operation in operations().values()

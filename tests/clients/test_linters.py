@@ -1,4 +1,4 @@
-"""Redocly and Spectral find nothing in openapi.yaml, and would find something that is wrong."""
+"""Tests that Redocly and Spectral find no errors in openapi.yaml, but find planted ones."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ CONFIGURATIONS = Path(__file__).parent
 
 
 def redocly(document: Path) -> list[tuple[str, str]]:
-    """What it finds: rule and message."""
+    """Returns Redocly's findings: rule and message."""
     run = run_node(["redocly", "lint", f"--config={CONFIGURATIONS / 'redocly.yaml'}", "--format=json", document])
     assert run.stdout, run.stderr
     return [(found["ruleId"], found["message"]) for found in json.loads(run.stdout)["problems"]]
 
 
 def spectral(document: Path) -> list[tuple[str, str]]:
-    """As above."""
+    """Returns Spectral's findings: rule and message."""
     ruleset = CONFIGURATIONS / "spectral.yaml"
     run = run_node(["spectral", "lint", f"--ruleset={ruleset}", "--format=json", "--quiet", document])
     assert run.returncode in (0, 1), run.stderr
-    # It prints a line of its own behind the list, or in place of an empty one.
+    # Spectral prints another line after the list, or instead of an empty list.
     found, _ = json.JSONDecoder().raw_decode(run.stdout) if run.stdout.startswith("[") else ([], 0)
     return [(each["code"], each["message"]) for each in found]
 
@@ -39,7 +39,7 @@ LINTERS = {"redocly": redocly, "spectral": spectral}
 
 
 @pytest.mark.parametrize("linter", LINTERS)
-def test_it_finds_nothing(linter: str) -> None:
+def test_linter_finds_nothing(linter: str) -> None:
     assert LINTERS[linter](COMMITTED) == []
 
 
@@ -58,7 +58,7 @@ def test_it_finds_nothing(linter: str) -> None:
         ("spectral", {"info-contact", "operation-description", "oas3-valid-media-example"}),
     ],
 )
-def test_it_would_find_what_is_wrong(linter: str, rules: set[str], tmp_path: Path) -> None:
+def test_linter_finds_planted_errors(linter: str, rules: set[str], tmp_path: Path) -> None:
     document = yaml.safe_load(COMMITTED.read_text(encoding="utf-8"))
     spoil(document)
     spoilt = tmp_path / "openapi.yaml"

@@ -1,4 +1,4 @@
-"""Whoever lacks Node is told what to install."""
+"""Tests of the message for a missing or old Node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support import node
 
 @pytest.fixture(autouse=True)
 def unchecked() -> Iterator[None]:
-    """What was found out about this machine's Node is not for these tests, nor the other way round."""
+    """Clears the cached check of Node before and after these tests."""
     node._check_node.cache_clear()
     yield
     node._check_node.cache_clear()
@@ -24,13 +24,13 @@ def program(directory: Path, name: str, says: str) -> None:
     path.chmod(0o755)
 
 
-def test_without_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(AssertionError, match=r"need Node 20 or newer,? with npm.*apt install nodejs npm"):
         node.node_packages()
 
 
-def test_an_old_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "node", "v18.20.4")
     program(tmp_path, "npm", "10.7.0")
     monkeypatch.setenv("PATH", str(tmp_path))

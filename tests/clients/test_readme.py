@@ -1,4 +1,4 @@
-"""What the README tells of clients, done as it is written there."""
+"""Tests of the README's client examples, run as written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CARRIERS = [["UA", 58665], ["B6", 54635], ["EV", 54173]]
 
 
 def program(client: str, production: Production) -> str:
-    """The program of the README, for the service of the tests."""
+    """Returns the README's program, adapted to the tests' service."""
     (api,) = production.apis
     text = readme.block(f"program: {client} client")
     assert ADDRESS in text
@@ -35,13 +35,13 @@ def program(client: str, production: Production) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A directory with what commands name."""
+    """A directory with the files that the commands use."""
     for name in ("openapi.yaml", "tests"):
         (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 
 
-def test_python_from_nothing_to_rows(checkout: Path, production: Production) -> None:
+def test_python_from_installation_to_rows(checkout: Path, production: Production) -> None:
     tool, generate, package = readme.block("commands: python client").splitlines()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -72,7 +72,7 @@ def test_python_from_nothing_to_rows(checkout: Path, production: Production) -> 
     assert ast.literal_eval(ran.stdout) == CARRIERS
 
 
-def test_typescript_from_nothing_to_rows(checkout: Path, production: Production) -> None:
+def test_typescript_from_installation_to_rows(checkout: Path, production: Production) -> None:
     (checkout / "node_modules").symlink_to(node_packages(), target_is_directory=True)
     install, generate = readme.block("commands: typescript client").splitlines()
     assert {"openapi-fetch", "openapi-typescript", "typescript"} <= set(install.split())

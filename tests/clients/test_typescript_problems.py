@@ -1,4 +1,4 @@
-"""Every problem that the specification shows, as programs with the generated TypeScript types meet it."""
+"""Tests that programs with the generated TypeScript types receive every documented problem."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EARLY = [*sorted(documented().difference(LATE, LAST, NOT_PROVOKED)), *LAST]
 
 @pytest.fixture(scope="module")
 def types(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the generated types lie."""
+    """The directory of the generated types."""
     directory = tmp_path_factory.mktemp("typescript-problems")
     generate_types(directory)
     shutil.copy(PROVOCATIONS, directory)
@@ -36,7 +36,7 @@ def types(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def met(types: Path, production: Production, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """By code: the status and the problem, or why there is none."""
+    """The status and the problem by code, or the reason why there is none."""
     found = provoked(types, production, LATE)
     with idle_service(tmp_path_factory.mktemp("idle-typescript")) as idle:
         return found | provoked(types, idle, EARLY)
@@ -51,7 +51,7 @@ def provoked(types: Path, production: Production, codes: Sequence[str]) -> dict[
     return found
 
 
-def test_the_compiler_knows_each_for_a_problem(types: Path) -> None:
+def test_compiler_accepts_each_problem(types: Path) -> None:
     assert check_types(types, PROVOCATIONS) == []
 
 
@@ -62,7 +62,7 @@ def test_every_documented_problem_is_provoked() -> None:
 
 
 @pytest.mark.parametrize("code", [*EARLY, *LATE])
-def test_a_problem_comes_typed(code: str, met: dict[str, Any]) -> None:
+def test_problems_are_typed(code: str, met: dict[str, Any]) -> None:
     answer = met[code]
     assert "failure" not in answer, answer["failure"]
     problem = answer["problem"]

@@ -1,4 +1,4 @@
-"""The TypeScript client as openapi-typescript makes it of openapi.yaml; checked by `tsc`, and made fit for node."""
+"""Generates the TypeScript client from openapi.yaml, checks programs with `tsc`, and bundles them for Node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TYPESCRIPT = Path(__file__).parent / "typescript"
 
 
 def generate_types(directory: Path) -> None:
-    """Writes `evenkeel.d.ts` into a directory in which programs find the packages of `tests/node` as their own."""
+    """Writes `evenkeel.d.ts` to a directory in which programs can import the packages of `tests/node`."""
     (directory / "node_modules").symlink_to(node_packages(), target_is_directory=True)
     options = ("--default-non-nullable=false", "-o", directory / "evenkeel.d.ts")
     run = run_node(("openapi-typescript", ROOT / "openapi.yaml", *options))
@@ -22,7 +22,7 @@ def generate_types(directory: Path) -> None:
 
 
 def check_types(directory: Path, *programs: Path) -> list[str]:
-    """Copies the programs beside the types; what `tsc --strict` finds in them, a line each."""
+    """Copies the programs next to the types and returns the errors of `tsc --strict`, one per line."""
     shutil.copy(TYPESCRIPT / "tsconfig.json", directory)
     for program in programs:
         shutil.copy(program, directory)
@@ -36,7 +36,7 @@ def check_types(directory: Path, *programs: Path) -> list[str]:
 
 
 def run_program(directory: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Bundles the program that lies in the directory, and runs it."""
+    """Bundles the program in the directory and runs it."""
     bundle = ["esbuild", name, "--bundle", "--platform=node", "--format=esm", "--outfile=program.mjs"]
     bundled = run_node(bundle, cwd=directory)
     assert bundled.returncode == 0, bundled.stderr

@@ -1,7 +1,7 @@
-"""What the settings are tried on: queries over the tables of `nasty_tables`, in groups of what they are about.
+"""Queries over the tables of `nasty_tables`, in groups by feature, for tests of all settings.
 
-Each gives the same rows whatever order its input has: extremes and counts of everything, sums of what does not
-overflow, LIMIT only behind a total order.
+Their results do not depend on the order of the input: they have extremes and counts of everything, sums without
+overflow, and LIMIT only after a total order.
 """
 
 from __future__ import annotations

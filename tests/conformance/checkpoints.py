@@ -1,9 +1,9 @@
-"""Checkpoints of earlier releases: made once by each release that lays state out anew, and kept in `tests/data`.
+"""Checkpoints of earlier releases, stored in `tests/data` by each release that changes the layout of state.
 
     python -m tests.conformance.checkpoints tests/data/checkpoints/NAME.tar.xz
 
-writes those of the code that runs it. An archive has a directory for each of `KEPT`: the checkpoint as it was after two
-mini-batches, its layout as the database had it, what the sink had by then, and the rows that were read.
+writes the checkpoints of the current code. An archive has a directory for each of `KEPT`: the checkpoint after two
+mini-batches, its layout as stored in the database, the rows of the sink, and the rows that were read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BATCHES = 2
 
 @dataclass(frozen=True)
 class KeptQuery:
-    """`batch` asks a batch the same, where it is not asked as the stream is."""
+    """A query on a stream. `batch` is the equivalent batch query if its text differs."""
 
     sql: str
     streams: tuple[str, ...] = ("s",)
@@ -73,8 +73,8 @@ KEPT = {
 
 
 def rows_of(spark: SparkSession, stream: str, batch: int, directory: Path) -> Path:
-    """The rows that a stream brings in its mini-batch `batch`, as a file: some of the keys of the one before, some of
-    its own; the third has an hour far in the future, which ends all windows before it.
+    """Writes the rows of a stream's mini-batch `batch` to a file: some keys are those of the previous mini-batch. The
+    third mini-batch has an hour far in the future, which closes all earlier windows.
     """
     start = 20 * batch + (0 if stream == "s" else 7)
     frame = spark.range(start, start + 30).selectExpr(
@@ -93,7 +93,7 @@ def rows_of(spark: SparkSession, stream: str, batch: int, directory: Path) -> Pa
 
 
 def run_of(spark: SparkSession, root: Path, kept: KeptQuery) -> StreamRun:
-    """The query's stream below `root`."""
+    """Returns the run of the query below `root`."""
     schemas = dict.fromkeys(kept.streams, parse_schema(DDL, "/tables/s/schema"))
     return StreamRun(
         spark, root, kept.sql, schemas, provider=kept.provider, method=kept.method, event_time=kept.event_time
@@ -101,7 +101,7 @@ def run_of(spark: SparkSession, root: Path, kept: KeptQuery) -> StreamRun:
 
 
 def write_one(spark: SparkSession, kept: KeptQuery, target: Path) -> None:
-    """Runs the query's first mini-batches, and leaves in `target` what is to be kept of them."""
+    """Runs the query's first mini-batches and writes the archived files to `target`."""
     root = target.parent / f"{target.name}.run"
     run = run_of(spark, root, kept)
     for batch in range(_BATCHES):
@@ -117,7 +117,7 @@ def write_one(spark: SparkSession, kept: KeptQuery, target: Path) -> None:
 
 
 def reopened(spark: SparkSession, root: Path, archived: Path, kept: KeptQuery) -> tuple[StreamRun, dict[str, Any]]:
-    """The stream below `root` as it goes on from what was archived, and the layout that it had then."""
+    """Returns the run below `root` that continues from the archive, and the archived layout."""
     run = run_of(spark, root, kept)
     shutil.copytree(archived / "checkpoint", root / "checkpoint")
     told = json.loads((archived / "told.json").read_text(encoding="utf-8"))

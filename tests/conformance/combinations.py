@@ -1,7 +1,7 @@
-"""Every way in which a job may be told to run, from the declared values of the settings.
+"""All combinations of settings, from their declared values.
 
-A setting that does not concern a query is left out of its combinations. Values are taken from the enums, so that a
-strategy that is added is tried without a word here; a dimension is one choice of one or more settings that go together.
+A query's combinations contain only the settings that concern it. Values come from the enums, so that new strategies are
+included automatically. A dimension is a choice of one or more settings that belong together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALL_OFF: Settings = {
     "eager_aggregation": Toggle.FALSE.value,
     "join.skew": JoinSkew.NONE.value,
 }
-"""Nothing is rewritten: what Spark does by itself."""
+"""No rewrites: Spark's own plan."""
 
 ALL_FORCED: Settings = {
     "agg_phase": AggPhase.ONE_PHASE.value,
@@ -35,7 +35,7 @@ ALL_FORCED: Settings = {
     "join.skew": JoinSkew.SALT.value,
     "skew.threshold": 0,
 }
-"""As much is rewritten as can be by one plan; hardly a query can follow all of it."""
+"""As many rewrites as one plan can have; few queries support all of them."""
 
 _LISTENERS = {
     "agg_phase": {"two_phase_aggregate", "split_distinct_aggregate"},
@@ -45,12 +45,12 @@ _LISTENERS = {
     "join.local": {"join_strategy"},
     "join.skew": {"skewed_join"},
 }
-"""The rules of which one has to say what became of a forced setting."""
+"""The rules by setting; one of them must report the effect of the forced setting."""
 _FORCES_NOTHING = {"AUTO", "NONE", "auto", "native", "false"}
 
 
 def unheard(settings: Settings, rules: Collection[str]) -> list[str]:
-    """The forced settings of which none of the rules that fired or told why not has spoken."""
+    """Returns the forced settings that no rule, fired or skipped, has reported on."""
     return [
         key
         for key, listeners in _LISTENERS.items()
@@ -65,7 +65,7 @@ _HASHED_WHERE_BROADCAST = {
 
 
 def is_legal(ship: JoinShip, local: JoinLocal) -> bool:
-    """Whether Spark has this pair: what is broadcast is what is hashed."""
+    """Whether Spark supports this pair: the broadcast side must be the hashed side."""
     return local is JoinLocal.AUTO or ship not in _HASHED_WHERE_BROADCAST or local is _HASHED_WHERE_BROADCAST[ship]
 
 
@@ -97,14 +97,14 @@ def _pairs() -> Iterator[Settings]:
 
 def _skews() -> Iterator[Settings]:
     yield from _values("join.skew", JoinSkew)
-    # By default so small a side is broadcast, and no key is hot to a broadcast.
+    # By default, such a small side is broadcast, and a broadcast join has no hot keys.
     for skew in JoinSkew:
         if skew not in {JoinSkew.AUTO, JoinSkew.NONE}:
             yield {"join.skew": skew.value, "join.ship": JoinShip.REPARTITION.value}
 
 
 def dimensions(*, distinct: bool, aggregate: bool, join: bool) -> tuple[tuple[Settings, ...], ...]:
-    """The choices of each kind that concern such a query; the first of each leaves it to the default."""
+    """Returns the dimensions that concern such a query. The first choice of each is the default."""
     found: list[tuple[Settings, ...]] = []
     if aggregate:
         found.append(_values("agg_phase", AggPhase))
@@ -118,22 +118,22 @@ def dimensions(*, distinct: bool, aggregate: bool, join: bool) -> tuple[tuple[Se
 
 
 def all_off(choices: tuple[tuple[Settings, ...], ...]) -> Settings:
-    """ALL_OFF without the phases that are refused where no aggregate has them."""
+    """Returns ALL_OFF without phases that would be refused without an aggregate."""
     has_phases = any("agg_phase" in choice for dimension in choices for choice in dimension)
     return {key: value for key, value in ALL_OFF.items() if has_phases or key != "agg_phase"}
 
 
 def alone(choices: tuple[tuple[Settings, ...], ...]) -> list[Settings]:
-    """Everything by default, everything off, and each choice by itself."""
+    """Returns the defaults, everything off, and each choice alone."""
     return [{}, all_off(choices), *(choice for dimension in choices for choice in dimension[1:])]
 
 
 def in_pairs(choices: tuple[tuple[Settings, ...], ...]) -> list[Settings]:
-    """`alone`, and every two choices of different kinds together."""
+    """Returns `alone` and all pairs of choices from different dimensions."""
     two = combinations([dimension[1:] for dimension in choices], 2)
     return alone(choices) + [{**left, **right} for one, other in two for left, right in product(one, other)]
 
 
 def all_together(choices: tuple[tuple[Settings, ...], ...]) -> list[Settings]:
-    """The whole product, and everything off."""
+    """Returns the whole product, and everything off."""
     return [all_off(choices), *({key: way[key] for way in ways for key in way} for ways in product(*choices))]

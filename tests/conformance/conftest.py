@@ -1,4 +1,4 @@
-"""The oracle: a query's plan before the rules, and after them, on the same rows, by plain Spark."""
+"""The oracle: runs a query's plan before and after the rules on the same rows with plain Spark."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _NASTY_DOUBLES = (0.0, -0.0, math.nan, math.inf, 1.5, -2.25, 0.1, 3.75, None)
 
 
 def facts(rows: int, hot: float, seed: int) -> list[tuple[Any, ...]]:
-    """Rows with NULLs, NaN, both zeros, repeated values and empty text; a share of `hot` on the key ('a', 1)."""
+    """Returns rows with NULLs, NaN, both zeros, repeated values and empty text; a share `hot` has the key ('a', 1)."""
     random = Random(seed)
 
     def maybe(value: Any) -> Any:
@@ -97,52 +97,52 @@ def facts(rows: int, hot: float, seed: int) -> list[tuple[Any, ...]]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a plan gave: column names and types, and the rows."""
+    """The result of a plan: column names and types, and the rows."""
 
     columns: tuple[tuple[str, str], ...]
     rows: list[Row]
 
 
 class Oracle:
-    """Runs a query as it was written and as the rules rewrote it."""
+    """Runs a query as written and as rewritten by the rules."""
 
     def __init__(self, tables: Mapping[str, DataFrame]) -> None:
         self._tables = tables
 
     def plan(self, query: Mapping[str, Any], settings: Mapping[str, Any], statistics: Statistics | None = None) -> Plan:
-        """The query's plan, with the rules applied."""
+        """Returns the query's plan with the rules applied."""
         bound = bind(Query.model_validate(query), SCHEMAS)
         known = statistics or Statistics({}, {}, slots=2)
         return plan_query(bound, known, JobSettings.model_validate(settings))
 
     def scans(self, query: Mapping[str, Any]) -> dict[str, DataFrame]:
-        """The DataFrames of the query's tables by alias."""
+        """Returns the DataFrames of the query's tables by alias."""
         refs = [query["source"], *(join["right"] for join in query.get("joins", ()))]
         return {ref["alias"]: _renamed(self._tables[ref["table"]], ref["alias"]) for ref in refs}
 
     def check(
         self, query: Mapping[str, Any], settings: Mapping[str, Any], statistics: Statistics | None = None
     ) -> tuple[Plan, list[Row]]:
-        """Asserts that the rewritten plan gives the same columns, of the same types, and the same rows.
+        """Checks that the rewritten plan has the same columns, types and rows.
 
-        Gives the plan and the rows of the query as written.
+        Returns the plan and the rows of the query as written.
         """
         plan = self.plan(query, settings, statistics)
         return plan, self.check_plan(query, plan.before, plan.after)
 
     def check_plan(self, query: Mapping[str, Any], before: Node, after: Node) -> list[Row]:
-        """Asserts the same of two plans of the query; gives the rows of the first."""
+        """Checks the same for two plans of the query and returns the rows of the first."""
         return self._check(self.scans(query), before, after)
 
     def plan_sql(self, sql: str) -> Plan:
-        """The plan of a query in SQL, with default settings and no statistics."""
+        """Returns the plan of a query in SQL, with default settings and without statistics."""
         used = {name: schema for name, schema in SCHEMAS.items() if re.search(rf"\b{name}\b", sql)}
         tables = {name: {"format": "parquet", "path": name} for name in used}
         bound = compile_job(JobSpec.model_validate({"tables": tables, "sql": sql}), used)
         return plan_query(bound, Statistics({}, {}, slots=2), JobSettings())
 
     def check_sql(self, sql: str) -> tuple[Plan, list[Row]]:
-        """Asserts the same of a query in SQL. Gives what `check` gives."""
+        """Like `check`, for a query in SQL."""
         plan = self.plan_sql(sql)
         scans = {scan.alias: _renamed(self._tables[scan.table], scan.alias) for scan in scans_of(plan.before)}
         return plan, self._check(scans, plan.before, plan.after)
@@ -166,14 +166,14 @@ def _outcome(frame: DataFrame) -> Outcome:
 
 
 def assert_same_rows(expected: list[Row], got: list[Row]) -> None:
-    """As multisets; floats within 1e-9, all else exactly."""
+    """Compares multisets of rows; floats within 1e-9, everything else exactly."""
     assert len(expected) == len(got)
     for one, other in zip(sorted(expected, key=_order), sorted(got, key=_order), strict=True):
         assert all(_same(left, right) for left, right in zip(one, other, strict=True)), f"{one} became {other}"
 
 
 def _order(row: Row) -> tuple[tuple[str, str], ...]:
-    # Floats by few digits, so that the last ones do not decide the order; -0.0 + 0.0 is 0.0.
+    # Few digits of floats, so that the last digits do not decide the order; -0.0 + 0.0 is 0.0.
     return tuple(
         (type(value).__name__, f"{value + 0.0:.5g}" if isinstance(value, float) else repr(value)) for value in row
     )
@@ -187,7 +187,7 @@ def _same(left: Any, right: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def oracle(spark: SparkSession) -> Iterator[Oracle]:
-    """The oracle over a mixed table, a skewed one, an empty one and one to join with."""
+    """The oracle with a mixed, a skewed, an empty and a join table."""
     print(f"rows by seed {SEED}")  # noqa: T201 - shown where a test fails
     ddl = ", ".join(f"{field.name} {field.type}" for field in FACTS.fields)
     names = [
@@ -203,7 +203,7 @@ def oracle(spark: SparkSession) -> Iterator[Oracle]:
     tables["names"] = spark.createDataFrame(names, "g INT, name STRING, d DOUBLE").cache()
     changed = {
         "spark.sql.adaptive.enabled": "false",
-        # Compiling generated code would take most of the time; the fixed cases run with it.
+        # Compiling generated code would take most of the time. The fixed cases use it.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }

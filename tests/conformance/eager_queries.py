@@ -1,4 +1,4 @@
-"""Queries over two small tables, for `test_eager_aggregation.py`: drawn ones, and their tables' contents."""
+"""Random queries over two small tables, and the rows of these, for `test_eager_aggregation.py`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ SCHEMA = Schema(
 
 
 def rows(count: int, seed: int) -> list[tuple[Any, ...]]:
-    """Few keys, some NULL; NaN, both zeros and infinity; decimals up to their precision; accents and case."""
+    """Returns rows with few keys, some NULL; NaN, both zeros and infinity; decimals of full precision; accents and
+    case.
+    """
     random = Random(seed)
 
     def maybe(value: Any) -> Any:
@@ -69,7 +71,7 @@ def rows(count: int, seed: int) -> list[tuple[Any, ...]]:
 
 
 def call(function: str, argument: str | None, where: str | None = None, distinct: bool = False) -> Json:
-    """One of a query's aggregates, without its name."""
+    """Returns an aggregate of a query, without its name."""
     ordered = function.endswith("VALUE")
     side = (argument or "l.id").split(".")[0][-1]
     return {
@@ -121,14 +123,14 @@ def one_sided(texts: tuple[str | None, ...]) -> list[str | None]:
 
 
 def joined_further(kind: str, name: str) -> Json:
-    """A second join of a chain, with the left table's key."""
+    """Returns the second join of a chain, with the left table's key."""
     right = {"kind": "table", "table": "few", "alias": "v"}
     return {"kind": kind, "right": right, "on": [{"left": f"l.{name}", "right": f"v.{name}"}]}
 
 
 @st.composite
 def queries(draw: st.DrawFn, kind: str) -> Json:
-    """An aggregate over a join of that kind, and sometimes over a further one above it."""
+    """Draws an aggregate over a join of this kind, sometimes with a second join above it."""
     both = kind in {"inner", "left", "right"}
     sides = ("l", "r") if both else ("l",)
 

@@ -1,8 +1,8 @@
-"""A query under many settings, each rewritten plan run once, all of them by a single Spark action.
+"""Runs a query with many settings: each distinct rewritten plan once, all in a single Spark action.
 
-The oracle is Spark's own reading of the text (`spark.sql`); where that fails, every plan must fail with the same
-condition. Statistics are those of the tables' files, or the same of tables a million times as large, so that the cost
-takes ways that it would not take for a hundred rows.
+The oracle is `spark.sql` with the same text. If it fails, every plan must fail with the same error condition.
+Statistics are those of the tables' files or of tables a million times larger, so that the cost model chooses plans that
+it would not choose for a hundred rows.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ SLOTS = 4
 _MAGNIFIED = 1_000_000
 
 _AT_ONCE = 40
-"""Plans of one action: Spark's optimizer takes more than its share of time for more."""
+"""The number of plans in an action. For more plans, the time of Spark's optimizer grows faster than their number."""
 
 
 @contextmanager
 def interpreted(spark: SparkSession, partitions: int = 2) -> Iterator[None]:
-    """Without what costs a tiny query most of its time: generated code and adaptive execution."""
+    """Disables generated code and adaptive execution, which take most of the time of a tiny query."""
     changed = {
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.shuffle.partitions": str(partitions),
-        # Plans that stand beside each other are to run as they are, not merged into one.
+        # The plans of an action must run separately and not be merged.
         "spark.sql.optimizer.excludedRules": ",".join(
             f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in ("MergeSubplans", "MergeScalarSubqueries")
         ),
@@ -74,48 +74,48 @@ def interpreted(spark: SparkSession, partitions: int = 2) -> Iterator[None]:
 
 
 def parquet(path: str) -> TableSource:
-    """A table of Parquet files."""
+    """Returns a source of Parquet files."""
     return TableSource.model_validate({"format": "parquet", "path": path})
 
 
 def table_input(root: Path, name: str, source: TableSource) -> TableInput:
-    """The table `name` below `root`, as a worker finds it."""
+    """Returns the table `name` below `root`, as a worker resolves it."""
     files = find_table_files(name, source, [root])
     return TableInput(source, files, read_schema(name, source, files))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A job's query as it was put, `sql` or `query`, and its settings; `says` is what the query itself forces, in the
-    words of the settings.
+    """The query of a job, as `sql` or `query`, and its settings. `says` has the settings that the query itself
+    forces.
     """
 
     job: Mapping[str, Any]
     settings: Settings
-    told: str = ""
+    description: str = ""
     says: Settings = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.told}{dict(self.settings)}"
+        return f"{self.description}{dict(self.settings)}"
 
 
 @dataclass
 class Tally:
-    """What became of a query's combinations: how many there were, and the plans among them."""
+    """The outcome of a query's combinations: their number and their distinct plans."""
 
     combinations: int = 0
     plans: int = 0
     refused: dict[str, str] = field(default_factory=dict)
-    """By what was asked, why it was refused at submission."""
+    """The reasons for refusals at submission, by query and settings."""
     fired: set[str] = field(default_factory=set)
     wrong: list[str] = field(default_factory=list)
     unheard: list[str] = field(default_factory=list)
-    """Forced settings that neither made a rule fire nor one say why it did not."""
+    """Forced settings on which no rule has reported."""
 
 
 class Laboratory:
-    """Tables below `root`, by name, and what is known of them. `cached`: plans read them from memory, else as a worker
-    does. `thorough` plans every combination for both sizes of them; `one_by_one`, each plan is an action of its own.
+    """Tables below `root` with their statistics. If `cached`, plans read them from memory, otherwise as a worker does.
+    `thorough` plans every combination for both sizes of the tables; `one_by_one` runs each plan as its own action.
     """
 
     def __init__(
@@ -140,24 +140,24 @@ class Laboratory:
             self._frames[name].createOrReplaceTempView(name)
 
     def close(self) -> None:
-        """Forgets the tables."""
+        """Drops the tables."""
         for name, frame in self._frames.items():
             self._spark.catalog.dropTempView(name)
             frame.unpersist()
 
     def compile(self, job: Mapping[str, Any], settings: Settings | None = None) -> BoundQuery:
-        """The query of a job, put as `sql` or `query`, with these settings. Raises SpecError where it is refused."""
+        """Compiles a job's `sql` or `query` with these settings. Raises SpecError if it is refused."""
         tables = {name: table.source.model_dump(mode="json", by_alias=True) for name, table in self._inputs.items()}
         spec = JobSpec.model_validate({"tables": tables, **job, "settings": settings or {}})
         return compile_job(spec, self.schemas)
 
     @property
     def schemas(self) -> dict[str, Schema]:
-        """The tables' columns, as the service reads them."""
+        """Returns the tables' columns, as the service reads them."""
         return {name: table.schema for name, table in self._inputs.items()}
 
     def choices(self, text: str) -> tuple[tuple[Settings, ...], ...]:
-        """The dimensions of settings that concern the query."""
+        """Returns the dimensions of settings that concern the query."""
         nodes = list(walk_up(build(self.compile({"sql": text}))))
         calls = [call for node in nodes if isinstance(node, Aggregate) for call in node.calls]
         return dimensions(
@@ -167,39 +167,39 @@ class Laboratory:
         )
 
     def plans(self, text: str, combinations: Sequence[Settings]) -> Tally:
-        """Plans the query under every combination, and runs nothing."""
+        """Plans the query with every combination, without running it."""
         tally = Tally(len(combinations))
         tally.plans = len(self._plans(text, _under(text, combinations), tally))
         return tally
 
     def fails(self, text: str) -> bool:
-        """Whether Spark itself gives an error for the text."""
+        """Whether Spark's own execution of the text fails."""
         return isinstance(_end(self._spark.sql(in_spark(text))), str)
 
     def check(self, text: str, combinations: Sequence[Settings]) -> Tally:
-        """Runs the query under every combination, each plan once, and compares it with Spark's own answer."""
+        """Runs the query with every combination, each distinct plan once, and compares the rows with those of Spark."""
         return self.check_asked(text, _under(text, combinations))
 
     def check_asked(self, text: str, asked: Sequence[Asked]) -> Tally:
-        """Runs what was asked, each plan once, and compares it with Spark's own answer to `text`, which all of it means
-        and of whose aliases it all is.
+        """Runs all of `asked`, each distinct plan once, and compares the rows with those of Spark for `text`, which is
+        equivalent and has the same aliases.
         """
         tally = Tally(len(asked))
         plans = self._plans(text, asked, tally)
         tally.plans = len(plans)
         scans = self._scans(plans)
-        frames = {told: lower(plan, scans) for plan, told in plans.items()}
+        frames = {description: lower(plan, scans) for plan, description in plans.items()}
         expected = self._spark.sql(in_spark(text))
         types = [column.dataType for column in expected.schema]
-        for told, frame in frames.items():
+        for description, frame in frames.items():
             if [column.dataType for column in frame.schema] != types:
-                tally.wrong.append(f"{told}: the columns are {frame.schema.simpleString()}")
+                tally.wrong.append(f"{description}: the columns are {frame.schema.simpleString()}")
         if not tally.wrong:
             tally.wrong += self._compare(expected, frames)
         return tally
 
     def _plans(self, text: str, asked: Sequence[Asked], tally: Tally) -> dict[Node, str]:
-        """Every different plan, and what was asked first that led to it."""
+        """Returns the distinct plans, each with the first query and settings that led to it."""
         built = build(self.compile({"sql": text}))
         known = gather_statistics(
             statistics_keys(built), scans_of(built), self._inputs, SLOTS, ranged=summed_columns(built)
@@ -213,7 +213,7 @@ class Laboratory:
                 tally.refused[str(one)] = str(error)
                 continue
             chosen = JobSettings.model_validate({"skew.threshold": 0, **one.settings})
-            # Every other combination for large tables, where not each is tried for both.
+            # Unless thorough, every other combination is planned for large tables.
             for size, statistics in both if self._thorough else both[number % 2 :][:1]:
                 plan = plan_query(query, statistics, chosen)
                 plans.setdefault(plan.after, f"{one}{size}")
@@ -223,7 +223,7 @@ class Laboratory:
         return plans
 
     def _scans(self, plans: Iterable[Node]) -> dict[str, DataFrame]:
-        """By alias, with every column that any of the plans reads."""
+        """Returns the DataFrames by alias, with all columns that a plan reads."""
         merged: dict[tuple[str, str], dict[Field, str]] = {}
         for scan in (scan for plan in plans for scan in scans_of(plan)):
             merged.setdefault((scan.alias, scan.table), {}).update(scan.columns)
@@ -243,7 +243,7 @@ def _under(text: str, combinations: Iterable[Settings]) -> list[Asked]:
 
 
 def _plainly_read(spark: SparkSession, table: TableInput) -> DataFrame:
-    """The table as Spark reads it, told in the words of its own reader what the job tells the service."""
+    """Reads a table with Spark's own reader and the options that correspond to the job's."""
     paths = [f"file://{path}" for path in table.files.files]
     source, options = table.source, table.source.options
     if source.format is TableFormat.PARQUET:
@@ -261,9 +261,7 @@ def _plainly_read(spark: SparkSession, table: TableInput) -> DataFrame:
 
 
 def in_spark(text: str) -> str:
-    """The text without hints, and with what Spark's grammar lacks in its own words: FIRST_VALUE and LAST_VALUE by a
-    column.
-    """
+    """Returns the text without hints, and with Spark's functions for FIRST_VALUE and LAST_VALUE ordered by a column."""
     text = re.sub(r"/\*\+.*?\*/", "", text)
     for name, sparks in (("FIRST_VALUE", "min_by"), ("LAST_VALUE", "max_by")):
         text = re.sub(rf"{name}\((\S+) ORDER BY (\S+)\)", rf"{sparks}(\1, \2)", text)
@@ -272,7 +270,7 @@ def in_spark(text: str) -> str:
 
 @contextmanager
 def as_if_large(times: int = _MAGNIFIED) -> Iterator[None]:
-    """Every engine plans as if its tables were so many times as large; what it reads of them is the same."""
+    """Makes every engine plan as if its tables were `times` as large."""
 
     def gather(*given: Any, **named: Any) -> Statistics:
         return magnified(gather_statistics(*given, **named), times)
@@ -283,7 +281,7 @@ def as_if_large(times: int = _MAGNIFIED) -> Iterator[None]:
 
 
 def magnified(known: Statistics, times: int = _MAGNIFIED) -> Statistics:
-    """The same shares and rates, of tables so many times as large."""
+    """Returns the statistics of tables that are `times` as large, with the same shares and rates."""
     tables = {
         alias: replace(size, rows=size.rows * times, bytes=size.bytes * times) for alias, size in known.tables.items()
     }
@@ -301,20 +299,20 @@ def magnified(known: Statistics, times: int = _MAGNIFIED) -> Statistics:
 
 
 def _differences(expected: DataFrame, frames: Mapping[str, DataFrame]) -> list[str]:
-    told, found = list(frames), list(frames.values())
+    names, found = list(frames), list(frames.values())
     try:
         first, *rows = _together([expected, *found[:_AT_ONCE]])
         for start in range(_AT_ONCE, len(found), _AT_ONCE):
             rows += _together(found[start : start + _AT_ONCE])
     except (PySparkException, Py4JJavaError):
-        # The latter is what PySpark makes of an error below a subquery.
+        # PySpark raises the latter for an error in a subquery.
         return _different_ends(expected, frames)
-    wrong = ((name, difference(first, got)) for name, got in zip(told, rows, strict=True))
+    wrong = ((name, difference(first, got)) for name, got in zip(names, rows, strict=True))
     return [f"{name}: {how}" for name, how in wrong if how]
 
 
 def _together(frames: Sequence[DataFrame]) -> list[list[Row]]:
-    """The rows of each, by one action."""
+    """Returns the rows of each frame, in one action."""
     names = [f"c{place}" for place in range(len(frames[0].columns))]
     tagged = (frame.toDF(*names).select(F.lit(number).alias("frame"), *names) for number, frame in enumerate(frames))
     rows: list[list[Row]] = [[] for _ in frames]
@@ -324,16 +322,16 @@ def _together(frames: Sequence[DataFrame]) -> list[list[Row]]:
 
 
 def _different_ends(expected: DataFrame, frames: Mapping[str, DataFrame]) -> list[str]:
-    """One by one, since one of them fails."""
+    """Compares the frames one by one, because one of them fails."""
     wanted = _end(expected)
     wrong = []
-    for told, frame in frames.items():
+    for description, frame in frames.items():
         got = _end(frame)
         if isinstance(wanted, str) or isinstance(got, str):
             how = None if wanted == got else f"{got if isinstance(got, str) else 'rows'} instead of {wanted!r:.200}"
         else:
             how = difference(wanted, got)
-        wrong += [f"{told}: {how}"] if how else []
+        wrong += [f"{description}: {how}"] if how else []
     return wrong
 
 

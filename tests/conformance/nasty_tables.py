@@ -1,9 +1,9 @@
-"""Small tables with everything that breaks naive rewrites, the same every time.
+"""Small deterministic tables with values that break naive rewrites.
 
-f   a hundred rows, some of each key NULL; NaN, both zeros, infinities, accents and case, long's smallest and largest
-h   most rows on one key, many with none: what skew is
-u   what f and h are joined with: several rows of a key, keys that are nowhere else, NULL keys
-e   no row;  o  one row
+f   a hundred rows, some with NULL keys; NaN, both zeros, infinities, accents and case, smallest and largest BIGINT
+h   skewed: most rows have one key, many have none
+u   the table to join with f and h: several rows per key, keys without partners, NULL keys
+e   no rows;  o  one row
 n   lists and structures
 """
 
@@ -71,7 +71,7 @@ Row = tuple[Any, ...]
 
 
 def fact(number: int, random: Random, hot: float) -> Row:
-    """A row of `f`; with a chance of `hot` on the key ('a', 1)."""
+    """Returns a row of `f`; with probability `hot`, its key is ('a', 1)."""
 
     def maybe(value: Any) -> Any:
         return None if random.random() < 0.15 else value
@@ -96,7 +96,7 @@ def fact(number: int, random: Random, hot: float) -> Row:
 
 
 def facts(rows: int, hot: float, seed: int) -> list[Row]:
-    """That many rows of `f`."""
+    """Returns `rows` rows of `f`."""
     random = Random(seed)
     return [fact(number, random, hot) for number in range(rows)]
 
@@ -129,13 +129,13 @@ NESTEDS: list[Row] = [
 
 
 def contents() -> dict[str, list[Row]]:
-    """The rows of every table."""
+    """Returns the rows of every table."""
     rows = {"f": facts(110, 0.0, SEED), "h": facts(160, 0.6, SEED + 1), "u": SIDES, "e": [], "n": NESTEDS}
     return {**rows, "o": rows["f"][:1]}
 
 
 def write(root: Path, name: str, rows: list[Row], schema: pa.Schema, files: int = 2) -> None:
-    """A table of `files` Parquet files below `root`."""
+    """Writes a table as `files` Parquet files below `root`."""
     directory = root / name
     directory.mkdir()
     columns: Mapping[str, list[Any]] = {field.name: [row[place] for row in rows] for place, field in enumerate(schema)}
@@ -168,7 +168,7 @@ _DIALECTS = {
     "u": ReadOptions(header=True, delimiter=";", quote="'", null_value="NULL"),
     "h": ReadOptions(null_value="\\N"),
 }
-"""How tables are written as text that are not in the ordinary way: with a header, and nothing for NULL."""
+"""Formats of tables that are not written with a header and an empty field for NULL."""
 
 
 def _ddl(type_: pa.DataType) -> str:
@@ -176,7 +176,7 @@ def _ddl(type_: pa.DataType) -> str:
 
 
 def as_csv(name: str) -> TableSource:
-    """The table as `write_csv` writes it."""
+    """Returns the source of a table that `write_csv` wrote."""
     declared = ", ".join(f"{column.name} {_ddl(column.type)}" for column in SCHEMAS[name])
     options = _DIALECTS.get(name, ReadOptions(header=True))
     return TableSource.model_validate({"format": "csv", "path": name, "schema": declared, "options": options})
@@ -193,7 +193,7 @@ def _in_text(value: Any, null: str) -> str:
 
 
 def write_csv(root: Path, name: str, rows: list[Row], files: int = 2) -> None:
-    """The table as `files` files of text below `root`; an empty text is nothing at all, as NULL is in most of them."""
+    """Writes a table as `files` CSV files below `root`. In most formats, an empty string is written like NULL."""
     directory = root / name
     directory.mkdir()
     options = as_csv(name).options

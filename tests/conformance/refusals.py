@@ -1,7 +1,7 @@
-"""Which settings are refused for which query: told from its text and tables of what goes, and not by the service.
+"""The settings that must be refused for a query, derived from its text and from tables, independently of the service.
 
-What may be forced of a join depends on its kind and on whether it has an equality; a way of telling DISTINCT values
-apart, on what the calls are over; aggregation below a join, on whether an aggregate stands over one.
+Which join strategy can be forced depends on the kind of the join and on whether it has an equality; the method for
+DISTINCT, on the arguments of the calls; eager aggregation, on whether there is an aggregate above a join.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ LOCALS = {
     "HASH_LEFT": set(KINDS) - {"CROSS"} - _ONCE_EACH,
     "HASH_RIGHT": set(KINDS) - {"CROSS"},
 }
-"""By strategy, the kinds of join that have it. A cross join is the one here without an equality."""
+"""The kinds of joins by strategy. Of these, only a cross join has no equality."""
 
 _COUNTABLE = {"g", "b", "big", "y", "s", "m", "q", "d", "id", "v", "big % 100", "CAST(k AS INT)"}
-"""What a bitmap has a bit for, of all that the broad queries count."""
+"""The counted expressions of the broad queries that bitmaps support."""
 
 _BY_GROUPS_WITH_BITS = ("COUNT(DISTINCT k) AS n FROM h GROUP BY g", "COUNT(DISTINCT 1 / s) FROM f GROUP BY g")
-"""What counts values of another type and nothing else by an integer, which has the bits then."""
+"""Queries that count values of another type grouped only by an integer, whose values the bits represent then."""
 
 _AGGREGATE = re.compile(r"GROUP BY|DISTINCT|UNION (?!ALL)|\b(COUNT|SUM|AVG|MIN|MAX)\(")
 _OVER_A_JOIN = {WHOLE_QUERIES[4], WHOLE_QUERIES[5], WHOLE_QUERIES[8]}
@@ -41,8 +41,8 @@ _JOIN = re.compile(r"(INNER|LEFT SEMI|LEFT ANTI|LEFT|RIGHT|FULL|CROSS)? ?JOIN|, 
 
 @dataclass(frozen=True)
 class Facts:
-    """What decides about a query's settings: the kinds of all its joins, the methods that its DISTINCT calls can
-    follow, whether an aggregate stands over a join that lets part of it below, and the phases that one can have.
+    """The properties of a query that decide about its settings: the kinds of its joins, the methods that its DISTINCT
+    calls support, whether an aggregate can be computed below a join, and the supported phases.
     """
 
     joins: tuple[str, ...] = ()
@@ -52,14 +52,14 @@ class Facts:
 
 
 def facts_of(text: str) -> Facts:
-    """Of one of the broad queries."""
+    """Returns the properties of a broad query."""
     joins = tuple(found[1] or "INNER" for found in _JOIN.finditer(text))
     calls = _CALL.findall(text)
     sets = {values for _, values in calls}
     methods = {"split"} if calls else set()
     if len(sets) > 1:
         methods.add("branches")
-    # A value that is summed needs more than a bit.
+    # A summed value needs more than a bit.
     bits = sets - {values for function, values in calls if function != "COUNT"}
     if {re.sub(r"^[a-z]\.", "", values) for values in bits} & _COUNTABLE:
         methods.add("bitmap")
@@ -74,13 +74,13 @@ def facts_of(text: str) -> Facts:
 
 
 def allows_way(kind: str, ship: str, local: str) -> bool:
-    """Whether a join of this kind can be run so."""
+    """Whether a join of this kind supports the strategies."""
     is_pair = is_legal(JoinShip(ship), JoinLocal(local))
     return is_pair and kind in SHIPS.get(ship, KINDS) and kind in LOCALS.get(local, KINDS)
 
 
 def allows_skew(kind: str, ship: str, local: str, skew: str) -> bool:
-    """Whether the hot keys of a join that is run so can be handled so."""
+    """Whether a join with these strategies supports the handling of hot keys."""
     if skew in {JoinSkew.AUTO, JoinSkew.NONE}:
         return True
     if kind == "CROSS" or ship.startswith("BROADCAST"):
@@ -89,7 +89,7 @@ def allows_skew(kind: str, ship: str, local: str, skew: str) -> bool:
 
 
 def refused(facts: Facts, settings: Settings) -> set[str]:
-    """The settings that such a query cannot follow; where a pair of strategies is none, `join.local` is the one."""
+    """Returns the settings that a query does not support; for an invalid pair of strategies, `join.local`."""
     names = set()
     method, split = settings.get("distinct_method", "auto"), settings.get("distinct_split.enabled", "auto")
     if settings.get("agg_phase", "AUTO") not in facts.phases | {"AUTO"}:
@@ -114,8 +114,8 @@ def _refused_of_joins(kinds: tuple[str, ...], ship: str, local: str, skew: str) 
     if not is_legal(JoinShip(ship), JoinLocal(local)):
         names.add("join.local")
     else:
-        # One join that cannot is enough: none is left to run otherwise in silence.
+        # One unsupported join is enough: no join ignores the setting silently.
         names |= {"join.ship"} if not all(allows_way(kind, ship, "AUTO") for kind in kinds) else set()
         names |= {"join.local"} if not all(allows_way(kind, "AUTO", local) for kind in kinds) else set()
-    # Of hot keys, the joins that can do so do so.
+    # For hot keys, it is enough if some join supports the setting.
     return names | ({"join.skew"} if not any(allows_skew(kind, ship, local, skew) for kind in kinds) else set())

@@ -1,4 +1,4 @@
-"""Queries over streams, run mini-batch by mini-batch with whatever may happen in between, and what is left of them."""
+"""Runs queries over streams mini-batch by mini-batch, with simulated kills, and reads their results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PARTITIONS = 2
 _SECONDS = 120
 _FIRST_FILE = 1_700_000_000
 _TINY = {
-    # Code for a hundred rows takes longer to generate than they do.
+    # Generating code takes longer than processing a hundred rows.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
@@ -46,19 +46,19 @@ _IN_ONE_PIECE = {
 
 
 class Killed(Exception):  # noqa: N818 - what stands for a process that ends there
-    """Raised in the midst of a mini-batch, at the point that it names."""
+    """Raised at the named point of a mini-batch, to simulate a kill."""
 
 
 @dataclass
 class Kept:
-    """A sink that keeps rows by their keys, as any sink must: a dictionary, which outlives its writers."""
+    """A sink that stores rows by key in a dictionary, which survives its writers."""
 
     columns: tuple[Field, ...]
     output: tuple[Field, ...]
     keys: tuple[str, ...] | None
     newest: int | None = None
     identity: tuple[str, ...] | None = None
-    """By which a row replaces another: the keys, and parts of groups besides."""
+    """The columns by which a row replaces another: the keys, and the part of a group."""
     rows: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
     parts: dict[Any, dict[str, Any]] = field(default_factory=dict)
 
@@ -66,22 +66,22 @@ class Kept:
         """Nothing to do."""
 
     def committed(self) -> int | None:
-        """The newest mini-batch."""
+        """Returns the newest mini-batch."""
         return self.newest
 
     def commit(self, batch_id: int, staged: Staged) -> int | None:
-        """Takes a mini-batch."""
+        """Commits a mini-batch."""
         assert self.newest is None or self.newest < batch_id
         names = [column.name for column in self.columns]
         seen = set()
         for path in staged.files:
-            for told in pq.read_table(path).to_pylist():
+            for row in pq.read_table(path).to_pylist():
                 identity = self.identity if self.identity is not None else self.keys
-                key = len(self.rows) if identity is None else tuple(repr(told[name]) for name in identity)
-                assert key not in seen, f"two rows of one group in a mini-batch: {told}"
+                key = len(self.rows) if identity is None else tuple(repr(row[name]) for name in identity)
+                assert key not in seen, f"two rows of one group in a mini-batch: {row}"
                 seen.add(key)
-                self.parts[key] = told
-                self.rows[key] = tuple(_as_spark_has_it(told[name]) for name in names[: len(self.output)])
+                self.parts[key] = row
+                self.rows[key] = tuple(_as_spark_has_it(row[name]) for name in names[: len(self.output)])
         self.newest = batch_id
         return None
 
@@ -98,24 +98,24 @@ def _as_spark_has_it(value: Any) -> Any:
 
 @dataclass
 class At:
-    """A guard that ends the process, so to speak, at `point` of mini-batch `batch`."""
+    """A guard that simulates a kill at `point` of mini-batch `batch`."""
 
     point: str = ""
     batch: int = -1
     done: list[BatchDone] = field(default_factory=list)
 
     def begin(self, batch_id: int) -> None:
-        """A mini-batch begins."""
+        """Called at the start of a mini-batch."""
         self.reach("begin", batch_id)
 
     def finish(self, done: BatchDone) -> None:
-        """A mini-batch is done."""
+        """Called at the end of a mini-batch."""
         self.reach("sunk", done.batch_id)
         self.done.append(done)
         self.reach("finished", done.batch_id)
 
     def reach(self, point: str, batch_id: int) -> None:
-        """Ends it where it is to end."""
+        """Raises Killed at the chosen point."""
         if (self.point, self.batch) == (point, batch_id):
             self.point = ""
             raise Killed(point)
@@ -131,8 +131,8 @@ class _StagedThenKilled(Stage):
 
 
 class StreamRun:
-    """One query over streams below `root`, from its first mini-batch on. Tables that no rows are `put` to are static
-    ones, below `statics`. `event_time` has the column and the delay of streams that declare one.
+    """A run of a query over streams below `root`. Tables without `put` rows are static tables below `statics`.
+    `event_time` has the column and the delay of streams that declare one.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class StreamRun:
         self.sink = Kept(plan.columns, plan.output, plan.keys, identity=identity)
 
     def plan_again(self, **settings: Any) -> None:
-        """What runs next, planned with these settings and with the files that are there by now."""
+        """Plans the next mini-batches with these settings and the current files."""
         before = self.planned.layout
         self.planned = self._planned(JobSettings.model_validate(settings))
         assert not differences(before, self.planned.layout)
@@ -205,13 +205,13 @@ class StreamRun:
         """Adds a file of rows to a stream."""
         hidden = self._root / table / f".{self._files}"
         shutil.copy(file, hidden)
-        # Spark takes files by their times, of which two in a row may be the same.
+        # Spark reads files by modification time, which can be equal for two files.
         os.utime(hidden, (_FIRST_FILE + self._files, _FIRST_FILE + self._files))
         hidden.rename(self._root / table / f"f{self._files:05d}.parquet")
         self._files += 1
 
     def catch_up(self) -> Exception | None:
-        """Runs mini-batches, of a file each, until none is left; what ended it before that, else None."""
+        """Runs mini-batches of a file each until no file is left. Returns the exception that ended it, or None."""
         self._fence += 1
         stage = _StagedThenKilled(self._root / "stage", self._fence)
         object.__setattr__(stage, "at", self.at)
@@ -228,12 +228,12 @@ class StreamRun:
 
     @property
     def next_batch(self) -> int:
-        """The number of the mini-batch that comes next, as far as Spark has noted."""
+        """Returns the number of the next mini-batch by Spark's commit log."""
         commits = self._root / "checkpoint" / "commits"
         return 1 + max((int(path.name) for path in commits.glob("[0-9]*")), default=-1)
 
     def forget_commit(self) -> None:
-        """As if the process had ended before Spark noted that its last mini-batch was done."""
+        """Removes the last commit from Spark's log, as if the process had been killed before it."""
         commits = self._root / "checkpoint" / "commits"
         newest = self.next_batch - 1
         for path in (commits / str(newest), commits / f".{newest}.crc"):
@@ -241,7 +241,7 @@ class StreamRun:
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
-        """What is left in the sink, put together where it has groups in parts."""
+        """Returns the rows of the sink, with the parts of groups combined."""
         final = self.planned.plan.final
         if final is None:
             return list(self.sink.rows.values())
@@ -251,7 +251,7 @@ class StreamRun:
 
 
 def write_rows(path: Path, schema: Schema, rows: Sequence[tuple[Any, ...]]) -> Path:
-    """Writes rows, in the order of the schema's columns, as a Parquet file, and gives its path."""
+    """Writes rows, in the order of the schema's columns, to a Parquet file and returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = [[row[place] for row in rows] for place in range(len(schema.fields))]
     wanted = arrow_schema(schema.fields)
@@ -261,7 +261,7 @@ def write_rows(path: Path, schema: Schema, rows: Sequence[tuple[Any, ...]]) -> P
 
 
 def catch_up_roughly(run: StreamRun, random: Random, story: list[str]) -> None:
-    """Runs until nothing is new, with an end in the midst of it now and then; `story` is told which."""
+    """Runs until no file is left, with random kills, which are added to `story`."""
     if random.random() < 0.5:
         point = random.choice(["begin", "staged", "sunk", "finished"])
         run.at.point, run.at.batch = point, run.next_batch + random.randint(0, 1)
@@ -278,7 +278,7 @@ def catch_up_roughly(run: StreamRun, random: Random, story: list[str]) -> None:
 def in_batch(
     spark: SparkSession, sql: str, tables: Mapping[str, Sequence[Path]], empty: Mapping[str, str]
 ) -> list[Row]:
-    """Spark's own answer over the same files; `empty` has the DDL of tables without any."""
+    """Returns Spark's batch result over the same files; `empty` has the DDL of tables without files."""
     session = in_one_piece(spark)
     for name, paths in tables.items():
         frame = session.read.parquet(*map(str, paths)) if paths else session.createDataFrame([], empty[name])
@@ -287,7 +287,7 @@ def in_batch(
 
 
 def in_one_piece(spark: SparkSession) -> SparkSession:
-    """A session of its own for Spark's own answers over a handful of rows."""
+    """Returns a session for batch results over few rows."""
     session = spark.newSession()
     for name, value in _IN_ONE_PIECE.items():
         session.conf.set(name, value)

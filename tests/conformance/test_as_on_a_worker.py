@@ -1,9 +1,9 @@
-"""Rewritten plans as a worker runs them equal plain Spark's answer: with generated code and adaptive execution.
+"""Tests of rewritten plans with generated code and adaptive execution, as on a worker, against plain Spark.
 
-Elsewhere tiny queries are interpreted and run as they were planned, which takes a fraction of the time, and says
-nothing of expressions that generated code computes earlier or once for several calls, nor of partitions that are put
-together or joins that become broadcasts while a query runs. Each plan is a query of its own here. By default some
-queries of each kind are tried with a few settings; EVENKEEL_CONFORMANCE asks for all, each choice by itself.
+Other tests interpret tiny queries without adaptive execution, which takes a fraction of the time. They do not test
+expressions that generated code evaluates earlier or only once, coalesced partitions, or joins that become broadcasts at
+run time. Here, each plan is its own query. By default, some queries of each kind run with a few settings; with
+EVENKEEL_CONFORMANCE, all run, with each choice alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CHOICES = 3
 
 @pytest.fixture(scope="module")
 def laboratory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
-    """The nasty tables, as files."""
+    """A laboratory with the nasty tables as files."""
     root = nasty_tables.write_all(tmp_path_factory.mktemp("nasty"))
     found = Laboratory(spark, root, nasty_tables.AS_PARQUET, cached=False, one_by_one=True)
     yield found
@@ -42,7 +42,7 @@ def laboratory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_what_a_worker_would_run_gives_sparks_answer(spark: SparkSession, laboratory: Laboratory, text: str) -> None:
+def test_plans_as_on_a_worker_have_sparks_rows(spark: SparkSession, laboratory: Laboratory, text: str) -> None:
     assert (spark.conf.get("spark.sql.adaptive.enabled"), spark.conf.get("spark.sql.codegen.wholeStage")) == (
         "true",
     ) * 2

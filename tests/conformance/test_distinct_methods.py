@@ -1,4 +1,4 @@
-"""Every way of telling distinct values apart gives what plain Spark gives, on values at the ends of their types too."""
+"""Tests of all methods for DISTINCT against plain Spark, including the extreme values of types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workers.engine.rules.distinct.bitmaps import BLOCK, LANE, LANES, bitmap_agg
 from workers.engine.rules.distinct.branch_plans import joined_branches, keyed_branches, sent_by_value
 from workers.engine.rules.distinct.incremental_aggregate import IncrementalAggregate
 from workers.engine.spark.lowering import lower, physical_plan
-from workers.engine.spark.session_options import hash_blocks
+from workers.engine.spark.session_options import raise_hash_limit
 
 pytestmark = pytest.mark.spark
 
@@ -80,16 +80,14 @@ def fired(plan: Plan) -> set[str]:
     phase=st.sampled_from(["AUTO", "AUTO", "ONE_PHASE"]),
     incremental=st.booleans(),
 )
-def test_any_method_gives_what_spark_gives(
-    oracle: Any, query: Json, method: str, phase: str, incremental: bool
-) -> None:
+def test_every_method_has_sparks_rows(oracle: Any, query: Json, method: str, phase: str, incremental: bool) -> None:
     chosen = {"distinct_method": method, "agg_phase": phase, "incremental_agg": incremental}
     oracle.check(query, {**chosen, "distinct_split.bucket_num": 3})
 
 
 @settings(max_examples=12)
 @given(query=queries())
-def test_any_set_of_values_may_be_sent_by_group_and_value(oracle: Any, query: Json) -> None:
+def test_each_set_of_values_can_be_shuffled_by_group_and_value(oracle: Any, query: Json) -> None:
     before = oracle.plan(query, {}).before
     oracle.check_plan(query, before, transform_up(before, _sent_by_value))
 
@@ -109,7 +107,7 @@ def _sent_by_value(node: Node) -> Node:
     phase=st.sampled_from(list(AggPhase)),
     values_in=st.sampled_from([Phases.ONE_PHASE, Phases.TWO_PHASE]),
 )
-def test_values_with_their_groups_as_bits(
+def test_values_and_groups_as_bits(
     oracle: Any,
     table: str,
     key: str,
@@ -139,7 +137,7 @@ COUNTS = {name: {"function": "COUNT", "arguments": [f"t.{name}"], "distinct": Tr
 
 @pytest.mark.parametrize("group", [[], ["t.d"]], ids=["global", "by a fraction"])
 @pytest.mark.parametrize("table", ["mixed", "empty"])
-def test_every_integer_type_by_bitmaps_in_branches(oracle: Any, table: str, group: list[str]) -> None:
+def test_bitmaps_of_every_integer_type_in_branches(oracle: Any, table: str, group: list[str]) -> None:
     query = {
         "source": {"kind": "table", "table": table, "alias": "t"},
         "group_by": [{"expression": key, "name": "key"} for key in group],
@@ -149,7 +147,7 @@ def test_every_integer_type_by_bitmaps_in_branches(oracle: Any, table: str, grou
     assert fired(plan) == {"distinct_branches"}
 
 
-def test_sets_of_several_values_and_of_mixed_types_are_told_apart_behind_one_exchange(oracle: Any) -> None:
+def test_mixed_sets_of_values_are_deduplicated_after_one_exchange(oracle: Any) -> None:
     query = {
         "source": {"kind": "table", "table": "mixed", "alias": "t"},
         "joins": [
@@ -180,7 +178,7 @@ FIELDS = (Field("t.k", BIGINT), Field("t.v", BIGINT), Field("t.p", decimal(18, 1
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_values_at_the_ends_of_their_types(spark: SparkSession, keyed: bool) -> None:
+def test_extreme_values_of_types(spark: SparkSession, keyed: bool) -> None:
     rows = ", ".join(
         f"({None if number % 4 == 0 else number % 3}, {_literal(value)}, "
         f"CAST({'-' if number % 2 else ''}0.{'9' * (18 - number % 3)} AS DECIMAL(18,18)), "
@@ -206,7 +204,7 @@ def test_values_at_the_ends_of_their_types(spark: SparkSession, keyed: bool) -> 
 
 
 @pytest.mark.parametrize("key", ["v", "da"])
-def test_groups_at_the_ends_of_their_types(spark: SparkSession, key: str) -> None:
+def test_extreme_groups_of_types(spark: SparkSession, key: str) -> None:
     rows = ", ".join(
         f"({_literal(value)}, DATE'{'0001-01-01' if number % 2 else '9999-12-31'}', '{number % 5}')"
         for number, value in enumerate(EDGES + EDGES[::2])
@@ -227,7 +225,7 @@ def _by_bitmaps(node: Aggregate, width: int) -> Node:
     return joined_branches(node, lambda branch: bitmap_aggregate(branch, width, AggPhase.AUTO))
 
 
-def test_blocks_are_hashed(spark: SparkSession) -> None:
+def test_bitmap_blocks_are_hashed(spark: SparkSession) -> None:
     session = spark.newSession()
     table = session.range(200_000).selectExpr("id % 3 AS `t.k`", "(id * 7919) % 100003 - 50000 AS `t.v`", "id AS `t.p`")
     k, v = column("t.k", BIGINT), column("t.v", BIGINT)
@@ -235,7 +233,7 @@ def test_blocks_are_hashed(spark: SparkSession) -> None:
     calls = (call, Call(AggregateFunction.MAX, (v,), Field("most", BIGINT)))
     node = Aggregate(Scan("t", "t", tuple((field, field.name) for field in FIELDS[:2])), (Named(k, "k"),), calls)
     plan = bitmap_aggregate(node, BLOCK, AggPhase.AUTO)
-    hash_blocks(session, plan, 1 << 30)
+    raise_hash_limit(session, plan, 1 << 30)
     frame = lower(plan, {"t": table})
     assert "SortAggregate" not in physical_plan(frame)
     assert sorted(map(str, frame.collect())) == sorted(map(str, lower(node, {"t": table}).collect()))
@@ -247,7 +245,7 @@ def _literal(value: int | None) -> str:
     return f"CAST('{value}' AS BIGINT)"
 
 
-def test_an_error_stays_an_error(oracle: Any) -> None:
+def test_errors_stay_errors(oracle: Any) -> None:
     query = {
         "source": {"kind": "table", "table": "mixed", "alias": "t"},
         "group_by": [{"expression": "t.k", "name": "key"}],

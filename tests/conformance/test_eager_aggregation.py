@@ -1,6 +1,6 @@
-"""Aggregating below a join changes no column, no type, no row and no error, whatever is grouped, called and joined.
+"""Tests that eager aggregation changes no column, type, row or error, for random groups, calls and joins.
 
-Many queries over the same small tables are run as one Spark job, before the rewrite and after it, their rows as text.
+Many queries over the same small tables run as one Spark job, before and after the rewrite, with their rows as text.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.spark
 KNOWN = RuleContext(JobSettings(), Statistics({}, {}, slots=2))
 RULE = EagerAggregation()
 WRITTEN = [(None, False), *((way, told) for way in ("BOTH", "LEFT", "RIGHT") for told in (False, True))]
-"""The query as it is, and all ways, knowing nothing of the tables and what the footers of files would tell."""
+"""The unchanged query and all rewrites, without statistics and with those of file footers."""
 
 
 def ddl(schema: Schema) -> str:
@@ -66,7 +66,7 @@ class Tables:
         self._scans: dict[tuple[str, str], DataFrame] = {}
 
     def known(self, plan: Node) -> RuleContext:
-        """What the footers of files would tell: rows, and ranges of integers."""
+        """Returns the statistics of file footers: rows, and ranges of integers."""
         scans = [node for node in walk_up(plan) if isinstance(node, Scan)]
         sizes = {scan.alias: TableSize(scan.alias, 1, 1000, len(self._contents[scan.table]), True) for scan in scans}
         ranges = {}
@@ -94,7 +94,7 @@ class Tables:
 
 
 def results(frames: list[DataFrame]) -> list[list[tuple[Any, ...]]]:
-    """The rows of each frame, values as text, all of one job."""
+    """Returns the rows of each frame, with values as text, in one job."""
     texts = [
         frame.select(
             F.lit(number).alias("n"),
@@ -126,7 +126,7 @@ def configured(spark: SparkSession, changed: dict[str, str]) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def interpreted(spark: SparkSession) -> Iterator[None]:
-    """Plans of a few rows are run as they are: to compile them takes longer."""
+    """Disables generated code, whose compilation takes longer than a few rows."""
     changed = {
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
@@ -140,7 +140,7 @@ def interpreted(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture
 def generated(spark: SparkSession) -> Iterator[None]:
-    """Plans are compiled, as users' are."""
+    """Enables generated code, as for users."""
     with configured(spark, {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}):
         yield
 
@@ -151,8 +151,8 @@ def drawn(spark: SparkSession) -> Tables:
 
 
 def rewritten(plan: Node, way: str, below: str | None = None, ctx: RuleContext = KNOWN) -> Node | None:
-    """The plan with its aggregate computed that way, and what that makes of a chain of joins the way `below`, where it
-    can be; None where the first is refused.
+    """Returns the plan with its aggregate rewritten in this way and, if possible, the lower join of a chain in the way
+    `below`. Returns None if the first rewrite is not possible.
     """
     node = next(part for part in walk_up(plan) if isinstance(part, Aggregate))
     after = eager(node, way, ctx)
@@ -195,7 +195,7 @@ def assert_same(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]], typ
 
 
 def compare(tables: Tables, batch: Iterable[tuple[Json, tuple[str, str]]]) -> int:
-    """Asserts that each query gives the same rewritten in its ways; gives the number that was rewritten."""
+    """Checks that each query has the same result after its rewrites. Returns the number of rewritten queries."""
     frames: list[DataFrame] = []
     pairs: list[tuple[int, int, str]] = []
     as_written: dict[Node, int] = {}
@@ -220,13 +220,13 @@ def compare(tables: Tables, batch: Iterable[tuple[Json, tuple[str, str]]]) -> in
 
 
 ways = st.tuples(st.sampled_from(sorted(SIDE_CHOICES)), st.sampled_from(sorted(SIDE_CHOICES)))
-# Each kind in every batch: where one draws the kind too, some kinds come up in none.
+# Every batch has each kind: with a drawn kind, some kinds would be missing.
 batches = st.tuples(*(st.tuples(queries(kind), ways) for kind in KINDS * 3))
 
 
 @settings(max_examples=2, phases=[Phase.explicit, Phase.generate])
 @given(batch=batches)
-def test_any_query_means_the_same_when_sides_are_aggregated_first(
+def test_random_queries_are_equivalent_after_eager_aggregation(
     drawn: Tables, batch: tuple[tuple[Json, tuple[str, str]], ...]
 ) -> None:
     assert compare(drawn, batch) > len(batch) / 2
@@ -234,8 +234,8 @@ def test_any_query_means_the_same_when_sides_are_aggregated_first(
 
 @settings(max_examples=1, phases=[Phase.explicit, Phase.generate])
 @given(seed=st.integers(0, 1000))
-def test_sums_of_products_are_those_of_sums(spark: SparkSession, seed: int) -> None:
-    """Each key is a case of its own: all of them are compared in one job."""
+def test_sums_of_products_are_exact(spark: SparkSession, seed: int) -> None:
+    """Each key is a separate case; all are compared in one job."""
     tables = Tables(spark, PRODUCT_SCHEMA, {side: factors(side, seed, 300) for side in ("l", "r")})
     calls = [call("SUM", product, where) for product, where in SUMS_OF_PRODUCTS]
     cases = [
@@ -264,14 +264,14 @@ NARROW = Schema(
 
 
 def narrow(spark: SparkSession, **contents: list[tuple[Any, ...]]) -> Tables:
-    """Tables of rows whose last columns may be left out."""
+    """Returns tables from rows whose last columns may be missing."""
     width = len(NARROW.fields)
     filled = {name: [row + (None,) * (width - len(row)) for row in rows] for name, rows in contents.items()}
     return Tables(spark, NARROW, filled)
 
 
 def written(tables: Tables, query: Json, way: str | None, told: bool) -> DataFrame:
-    """A fixed query as it is, or in a way; `told` as for `WRITTEN`."""
+    """Returns a fixed query unchanged or rewritten; `told` has the meaning as in `WRITTEN`."""
     plan = tables.plan(query)
     after = plan if way is None else rewritten(plan, way, ctx=tables.known(plan) if told else KNOWN)
     assert after is not None
@@ -279,7 +279,7 @@ def written(tables: Tables, query: Json, way: str | None, told: bool) -> DataFra
 
 
 def all_ways(tables: Tables, *queries_: Json) -> list[list[tuple[Any, ...]]]:
-    """The rows of each query, as text; asserts that all ways give them."""
+    """Returns the rows of each query as text, after checking that all rewrites have the same rows."""
     found = results([written(tables, query, *way) for query in queries_ for way in WRITTEN])
     found = [sorted(rows, key=repr) for rows in found]
     plain = found[:: len(WRITTEN)]
@@ -288,13 +288,13 @@ def all_ways(tables: Tables, *queries_: Json) -> list[list[tuple[Any, ...]]]:
 
 
 def error_of(tables: Tables, query: Json, way: str | None, told: bool) -> str | None:
-    """The condition of the error that a query raises."""
+    """Returns the condition of the error that a query raises."""
     with pytest.raises(ArithmeticException) as caught:
         written(tables, query, way, told).collect()
     return caught.value.getCondition()
 
 
-def test_what_the_join_leaves_out_or_cancels_does_not_overflow(spark: SparkSession) -> None:
+def test_rows_that_the_join_drops_do_not_overflow(spark: SparkSession) -> None:
     big = Decimal("9999999999999999.99")
     left = [(1, LARGE, big, 1e308), (2, LARGE, big, None), (2, LARGE, big, math.inf), (1, 5, None, 1.0)]
     left += [(3, -LARGE, -big, 0.0), (3, LARGE, big, 0.0)]
@@ -309,14 +309,14 @@ def test_what_the_join_leaves_out_or_cancels_does_not_overflow(spark: SparkSessi
     ("left", "right", "summed", "condition"),
     [
         ([(1, LARGE)], [(1, 0), (1, 0)], "l.b", "ARITHMETIC_OVERFLOW"),
-        # One product of four does not fit, and nothing of what it is made of tells but the extremes.
+        # One product of four overflows, which only the extremes of its factors show.
         ([(1, 2**62), (1, -(2**62))], [(1, 2), (1, 0)], "l.b * r.b", "ARITHMETIC_OVERFLOW"),
         ([(1, 0, None, None, 100), (1, 0, None, None, -1)], [(1, 0, None, None, 2)], "l.s * r.s", None),
-        # All of them fit, and their sum does not.
+        # All products fit, but their sum overflows.
         ([(1, 2**62), (1, 2**61)], [(1, 1), (1, 1)], "r.b * l.b", "ARITHMETIC_OVERFLOW"),
     ],
 )
-def test_what_does_not_fit_is_the_same_error(
+def test_overflow_is_the_same_error(
     spark: SparkSession, left: Any, right: Any, summed: str, condition: str | None
 ) -> None:
     tables, query = narrow(spark, l=left, r=right), fixed("inner", [], call("SUM", summed))
@@ -348,7 +348,7 @@ def test_products_that_no_row_has_do_not_overflow(spark: SparkSession) -> None:
     ]
 
 
-def test_a_filter_keeps_what_is_computed_above_from_being_evaluated(spark: SparkSession) -> None:
+def test_filter_prevents_evaluation_above_it(spark: SparkSession) -> None:
     left_out = narrow(spark, l=[(0, 1), (5, 2)], r=[(5, 0), (5, 0)])
     query = fixed("inner", [], call("SUM", "10 / l.k"), call("COUNT", None, "10 / l.k > 1"))
     assert all_ways(left_out, query) == [[("4.0", "2")]]
@@ -360,28 +360,28 @@ def test_a_filter_keeps_what_is_computed_above_from_being_evaluated(spark: Spark
 
 
 @pytest.mark.usefixtures("generated")
-def test_a_filter_guards_what_stands_twice_in_generated_code(spark: SparkSession) -> None:
-    """Generated code computes what stands twice in the calls' arguments once, ahead of every FILTER."""
+def test_filter_guards_common_subexpressions_in_generated_code(spark: SparkSession) -> None:
+    """Generated code evaluates an expression that occurs twice in the arguments only once, before every FILTER."""
     tables = narrow(spark, l=[(1, 2**62, None, None, 1)], r=[(1, 2**62, None, None, 1)])
     for summed in ("l.b * r.b", "l.b + r.b"):
         query = fixed("inner", ["l.s"], call("SUM", summed, "l.s <> r.s"))
         assert all_ways(tables, query) == [[("1", None)]]
 
 
-def test_a_range_with_one_bound_unknown_may_be_false(spark: SparkSession) -> None:
+def test_range_with_one_unknown_bound_can_be_false(spark: SparkSession) -> None:
     tables = narrow(spark, l=[(1, 1), (2, 2)], r=[(2, 1)])
     calls = [call("COUNT", "5 BETWEEN r.b AND 3"), call("COUNT", None, "5 NOT BETWEEN r.b AND 3")]
     assert all_ways(tables, fixed("left", ["l.k"], *calls)) == [[("1", "1", "1"), ("2", "1", "1")]]
 
 
-def test_conditions_are_checked_where_spark_checks_them(spark: SparkSession) -> None:
-    # Below the join, and what is above it before what is in it: neither guards the other.
+def test_conditions_are_evaluated_where_spark_evaluates_them(spark: SparkSession) -> None:
+    # Conditions move below the join, those above it first; none protects the other from evaluation.
     tables, query = narrow(spark, l=[(7, 0), (1, 2)], r=[(1, 1)]), fixed("inner", ["r.b"], call("COUNT", None))
     unguarded = {**query, "where": "10 / l.b > 1", "joins": [{**query["joins"][0], "residual": "l.b <> 0"}]}
     assert {error_of(tables, unguarded, *way) for way in WRITTEN} == {"DIVIDE_BY_ZERO"}
 
 
-def test_everything_of_nothing(spark: SparkSession) -> None:
+def test_empty_inputs(spark: SparkSession) -> None:
     calls = [call("COUNT", None), call("COUNT", "l.b"), call("SUM", "l.b"), call("AVG", "l.x"), call("MAX", "r.m")]
     queries_ = (fixed("inner", [], *calls, call("SUM", "l.x * r.b")), fixed("inner", ["r.k"], *calls))
     for tables in (narrow(spark, l=[], r=[]), narrow(spark, l=[(1, 1, None, 1.0)], r=[(2, 2)])):

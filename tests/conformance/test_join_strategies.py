@@ -1,4 +1,4 @@
-"""Every kind of join in every way that it may run: the rows of plain Spark, and the operator that was asked for."""
+"""Tests of all kinds of joins with all supported strategies: rows as in plain Spark, and the requested operator."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ def frame(spark: SparkSession, alias: str, rows: list[Row]) -> DataFrame:
 
 
 def joins(kind: JoinKind, residual: Scalar | None = None) -> dict[JoinAlgorithm | None, Join]:
-    """The join in every way, and as Spark would run it."""
+    """Returns the join with every strategy, and as Spark would run it."""
     plain = Join(LEFT, RIGHT, kind, KEYS, residual)
     ways = possible_algorithms(plain, JoinShip.AUTO, JoinLocal.AUTO)
-    told: dict[JoinAlgorithm | None, Join] = {
+    forced: dict[JoinAlgorithm | None, Join] = {
         way: Join(LEFT, RIGHT, kind, KEYS, residual, strategy=JoinStrategy(*way.pair)) for way in ways
     }
-    return {None: plain, **told}
+    return {None: plain, **forced}
 
 
 def run(
     nodes: dict[JoinAlgorithm | None, Join], scans: dict[str, DataFrame]
 ) -> tuple[dict[JoinAlgorithm | None, Counter[str]], str]:
-    """The rows of each, and the physical plan that ran: one action for all."""
+    """Returns the rows of each and the physical plan, in one action."""
     tagged = [lower(node, scans).withColumn("way", F.lit(str(way))) for way, node in nodes.items()]
     union = reduce(DataFrame.union, tagged)
     rows = union.collect()
@@ -79,7 +79,7 @@ def run(
 
 
 def operators(physical: str) -> list[str]:
-    """The joins of the plan that ran in the end, in order."""
+    """Returns the join operators of the final plan, in order."""
     final = physical.partition("== Initial Plan ==")[0]
     found = []
     for line in re.findall(r"\w+Join .*", final):
@@ -89,16 +89,14 @@ def operators(physical: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_way_is_the_operator_that_was_asked_for_also_under_adaptive_execution(
-    kind: JoinKind, spark: SparkSession
-) -> None:
+def test_each_strategy_has_its_operator_with_adaptive_execution(kind: JoinKind, spark: SparkSession) -> None:
     rows = list(zip(*NASTY, strict=True))
     scans = {"l": frame(spark, "l", rows), "r": frame(spark, "r", rows[2:] + rows[4:])}
     nodes = joins(kind, RESIDUAL if kind in {JoinKind.LEFT, JoinKind.FULL, JoinKind.LEFT_ANTI} else None)
     found, physical = run(nodes, scans)
     assert "isFinalPlan=true" in physical
     assert all(of_way == found[None] for of_way in found.values())
-    # The first is Spark's own.
+    # The first is Spark's default.
     assert operators(physical)[1:] == [OPERATORS[way] for way in nodes if way is not None]
 
 
@@ -112,7 +110,7 @@ ROW: st.SearchStrategy[Any] = st.tuples(*(st.sampled_from(values) for values in 
     left=st.lists(ROW, max_size=12),
     right=st.lists(ROW, max_size=12),
 )
-def test_any_rows_come_out_as_from_plain_spark(
+def test_random_rows_are_joined_as_by_plain_spark(
     kind: JoinKind, residual: Scalar | None, left: list[Row], right: list[Row], spark: SparkSession
 ) -> None:
     found, _ = run(joins(kind, residual), {"l": frame(spark, "l", left), "r": frame(spark, "r", right)})
@@ -124,7 +122,7 @@ def shuffles(node: Aggregate | Join, scans: dict[str, DataFrame]) -> int:
     return str(physical).count("Exchange hashpartitioning")
 
 
-def test_a_partitioning_that_is_there_is_used_again(spark: SparkSession) -> None:
+def test_existing_partitioning_is_reused(spark: SparkSession) -> None:
     rows: list[Row] = [(1, 1.0, "a"), (2, 2.0, "b")]
     schemas = {
         alias: spark.createDataFrame(rows, f"`{alias}.k` BIGINT, `{alias}.d` DOUBLE, `{alias}.s` STRING")
@@ -134,22 +132,22 @@ def test_a_partitioning_that_is_there_is_used_again(spark: SparkSession) -> None
     merge = JoinStrategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE)
     joined = Join(LEFT, RIGHT, JoinKind.INNER, by_k, strategy=merge)
     grouped = (Named(column("l.k", BIGINT), "k"), Named(column("l.s", STRING), "s"))
-    # An aggregate by the join key and more needs no further shuffle; behind a broadcast it needs one.
+    # An aggregate by the join key and more needs no further shuffle; after a broadcast, it needs one.
     assert shuffles(Aggregate(joined, grouped, ()), schemas) == 2
     broadcast = Join(LEFT, RIGHT, JoinKind.INNER, by_k, strategy=JoinStrategy(JoinShip.BROADCAST_RIGHT))
     assert shuffles(Aggregate(broadcast, grouped, ()), schemas) == 1
-    # An exchange of ours below the broadcast, the join and the aggregate is all there is.
+    # The only exchange is the engine's, below the broadcast, the join and the aggregate.
     parted = Exchange(LEFT, (column("l.k", BIGINT),))
     over = Join(parted, RIGHT, JoinKind.INNER, by_k, strategy=JoinStrategy(JoinShip.BROADCAST_RIGHT))
     assert shuffles(Aggregate(over, grouped, ()), schemas) == 1
     assert shuffles(Join(parted, RIGHT, JoinKind.INNER, by_k, strategy=merge), schemas) == 2
-    # An aggregate leaves its rows by its keys, in two phases and in one, for one by the same keys or by more of them.
+    # The rows of an aggregate are partitioned by its keys, so one by the same or more keys needs no exchange.
     by_key = (Named(column("l.k", BIGINT), "k"),)
     for below in (Aggregate(LEFT, by_key, ()), Aggregate(parted, by_key, (), phases=Phases.ONE_PHASE)):
         again = Aggregate(below, (Named(column("k", BIGINT), "again"),), (), phases=Phases.TWO_PHASE)
         assert shuffles(again, schemas) == 1
         assert is_partitioned_by(below, (column("k", BIGINT),), Statistics({}, {}, slots=2))
-    # A join by the key and more over sides parted by the key shuffles neither.
+    # A join by the key and more over sides partitioned by the key shuffles neither.
     both = tuple((column(f"l.{name}", type_), column(f"r.{name}", type_)) for name, type_ in COLUMNS[::2])
     other = Exchange(RIGHT, (column("r.k", BIGINT),))
     assert shuffles(Join(parted, other, JoinKind.INNER, both, strategy=merge), schemas) == 2

@@ -1,9 +1,9 @@
-"""Arrays and structures told apart, grouped and sorted by, under every setting, equal plain Spark's own answer.
+"""Tests of DISTINCT, GROUP BY and ORDER BY on arrays and structures with all settings, against plain Spark.
 
-By default some combinations of the settings are tried, with EVENKEEL_CONFORMANCE in the environment all.
+By default, some combinations of settings run; with EVENKEEL_CONFORMANCE in the environment, all.
 
-NULL parts, empty arrays, NaN and both zeros at every depth. Spark makes one NaN of all and 0.0 of -0.0 before it groups
-by them, inside of arrays and structures too; to send equal values to different places would count one twice.
+The values have NULL parts, empty arrays, NaN and both zeros at every depth. Before grouping, Spark normalizes NaN and
+-0.0, also inside of arrays and structures. If equal values went to different tasks, they would be counted twice.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service.contract.options import JobSettings
-from service.results.columns import json_rows
 from service.results.files import as_arrow, as_csv, open_result
+from service.results.json_values import json_rows
 from tests.conformance import nasty_tables
 from tests.conformance.combinations import Settings, all_together, alone
 from tests.conformance.laboratory import Laboratory, interpreted, parquet, table_input
@@ -90,7 +90,7 @@ def rows(count: int) -> list[tuple[Any, ...]]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`n` with rows, `e` without."""
+    """The tables `n` with rows and `e` without."""
     directory = tmp_path_factory.mktemp("nested")
     for name, count in {"n": ROWS, "e": 0}.items():
         nasty_tables.write(directory, name, rows(count), SCHEMA)
@@ -106,47 +106,47 @@ def laboratory(spark: SparkSession, root: Path) -> Iterator[Laboratory]:
 
 
 def some(choices: list[Settings], text: str) -> list[Settings]:
-    """Other ones for each text, and the defaults."""
+    """Returns the defaults and some choices, different for each text."""
     return choices if IS_WIDE else [{}, *Random(text).sample(choices, min(_CHOICES, len(choices)))]
 
 
 @pytest.mark.parametrize("text", GROUPED)
-def test_every_combination_of_settings_gives_sparks_answer(laboratory: Laboratory, text: str) -> None:
+def test_every_combination_of_settings_has_sparks_rows(laboratory: Laboratory, text: str) -> None:
     tally = laboratory.check(text, some(all_together(laboratory.choices(text)), text))
     assert tally.wrong == []
     assert tally.unheard == []
 
 
 @pytest.mark.parametrize("text", SHAPES)
-def test_every_setting_by_itself_gives_sparks_answer(laboratory: Laboratory, text: str) -> None:
+def test_every_single_setting_has_sparks_rows(laboratory: Laboratory, text: str) -> None:
     tally = laboratory.check(text, some(alone(laboratory.choices(text)), text))
     assert tally.wrong == []
     assert tally.unheard == []
 
 
-def test_equal_values_are_there_to_be_told_apart_wrongly(spark: SparkSession, laboratory: Laboratory) -> None:
-    """Else the queries would prove nothing: zeros of both signs are one value, though they are written differently."""
+def test_tables_have_equal_values_with_different_bytes(spark: SparkSession, laboratory: Laboratory) -> None:
+    """Otherwise, the queries would prove nothing: zeros of both signs are one value with different bytes."""
     assert not laboratory.fails("SELECT x, sx FROM n")
     calls = (f"COUNT(DISTINCT {value})" for name in ("x", "sx") for value in (name, f"CAST({name} AS STRING)"))
     assert tuple(spark.sql(f"SELECT {', '.join(calls)} FROM n").collect()[0]) == (5, 7, 3, 4)
 
 
-def test_the_split_takes_arrays_and_leaves_fractions_in_them_to_spark(laboratory: Laboratory) -> None:
+def test_split_supports_arrays_without_fractions(laboratory: Laboratory) -> None:
     forced = [{"distinct_method": "split"}]
     for name, fires in {"a": True, "st": True, "deep": True, "x": False, "sx": False, "low": False}.items():
         fired = laboratory.plans(f"SELECT g, COUNT(DISTINCT {name}) FROM n GROUP BY g", forced).fired
         assert ("split_distinct_aggregate" in fired) is fires
 
 
-def test_arrays_are_group_keys_below_joins_too(laboratory: Laboratory) -> None:
+def test_arrays_are_group_keys_below_joins(laboratory: Laboratory) -> None:
     text = "SELECT t.a, t.x, COUNT(*), SUM(u.v) FROM n t JOIN n u ON t.g = u.g GROUP BY t.a, t.x"
     tally = laboratory.check(text, [{"eager_aggregation": "true"}, {"eager_aggregation": "false"}])
     assert tally.wrong == []
     assert "eager_aggregation" in tally.fired
 
 
-def test_results_have_nested_keys_in_every_format(spark: SparkSession, laboratory: Laboratory, root: Path) -> None:
-    """As a worker reads, runs and writes it, and as the API hands it out."""
+def test_nested_keys_in_every_result_format(spark: SparkSession, laboratory: Laboratory, root: Path) -> None:
+    """The query runs as on a worker, and the API serves its result."""
     text = "SELECT low, a, COUNT(DISTINCT st) AS n FROM n WHERE g = 1 AND v > 1 GROUP BY low, a"
     expected = {repr_of(row) for row in spark.sql(text).collect()}
     engine, tables = Engine(spark, slots=2), {"n": table_input(root, "n", parquet("n"))}
@@ -168,7 +168,7 @@ def test_results_have_nested_keys_in_every_format(spark: SparkSession, laborator
 
 
 def repr_of(row: Any) -> str:
-    """A row of Spark's as the JSON that the API would give."""
+    """Returns a Spark row as the JSON of the API."""
     low, a, n = row
     if low is not None:
         inner = low["in"]

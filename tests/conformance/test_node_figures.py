@@ -1,7 +1,7 @@
-"""What is told of the rows of a node is what the node puts out when it is run by itself, or nothing.
+"""Tests that the measured rows of a node are those that the node emits when it runs alone, or are missing.
 
-Every rule's plans are run as a worker runs them; then each node alone, without adaptive execution. A scan tells what
-was read of its table, which may be less than it holds.
+The plans of every rule run as on a worker; then each node runs alone, without adaptive execution. For a scan, the rows
+are those read, which can be fewer than the table has.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TWO_SETS = "SELECT a.w, COUNT(DISTINCT a.v) AS n, COUNT(DISTINCT a.k) AS m FROM 
 COUNTED = "(SELECT a.k, COUNT(*) AS n FROM a GROUP BY a.k) q"
 
 QUICK: list[tuple[str, dict[str, Any], set[str]]] = [
-    # With the operators of which rows must be told.
+    # With the operators that must have a row count.
     (JOINED, {**SHUFFLED, "join.skew": "ISOLATE"}, {"Join", "Union", "Aggregate"}),
     (DISTINCT, {"distinct_split.enabled": "true"}, {"Aggregate"}),
     ("SELECT a.w, COUNT(*) AS n FROM a WHERE a.v > 100 GROUP BY a.w HAVING COUNT(*) > 414 ORDER BY n", {}, {"Filter"}),
@@ -71,7 +71,7 @@ THOROUGH: list[tuple[str, dict[str, Any], set[str]]] = [
     ("SELECT a.v FROM a WHERE a.v > 50 LIMIT 10", {}, {"Limit"}),
     ("SELECT a.v FROM a JOIN b ON a.k = b.k LIMIT 10", SHUFFLED, {"Limit"}),
     ("SELECT a.w, COUNT(*) AS n FROM a GROUP BY a.w LIMIT 3", {}, {"Limit"}),
-    # Spark groups nothing here.
+    # Spark groups no rows here.
     ("SELECT DISTINCT a.w FROM a LIMIT 1", {}, set()),
     ("SELECT DISTINCT a.w FROM a ORDER BY a.w", {}, {"Sort", "Aggregate"}),
     ("SELECT a.w, a.k FROM a WHERE a.k IN (5, 6) UNION ALL SELECT c.w, c.y FROM c", {}, {"Union", "Filter"}),
@@ -89,7 +89,7 @@ THOROUGH: list[tuple[str, dict[str, Any], set[str]]] = [
 
 @dataclass
 class Ran:
-    """A query that has run, and what was told of it."""
+    """A query that has run, with its metrics."""
 
     planned: PlannedQuery
     tables: dict[str, TableInput]
@@ -110,7 +110,7 @@ def _all(top: Numbered) -> Iterator[Numbered]:
 
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, TableInput]:
-    """Keys with a hot one and NULLs on both sides, in files of several row groups' worth of tasks."""
+    """Tables with a hot key and NULL keys on both sides, in files with several row groups."""
     root = tmp_path_factory.mktemp("figures")
     key = "CASE WHEN id % 3 = 0 THEN 7 WHEN id % 50 = 1 THEN NULL ELSE id % 100 END"
     spark.range(3_000, numPartitions=3).selectExpr(f"{key} AS k", "id AS v", "id % 7 AS w").write.parquet(
@@ -141,7 +141,7 @@ def run(spark: SparkSession, tables: dict[str, TableInput], sql: str, settings: 
 
 
 def counted(spark: SparkSession, ran: Ran) -> dict[int, int]:
-    """The rows of every node by itself, all of them by one action."""
+    """Returns the rows of every node that runs alone, in one action."""
 
     def count(number: int, node: Node) -> DataFrame:
         rows = lower(node, read_scans(spark, node, ran.tables))
@@ -158,22 +158,22 @@ def check(
     case: tuple[str, dict[str, Any], set[str]],
     to: Path,
 ) -> None:
-    sql, settings, must_be_told = case
+    sql, settings, must_have_rows = case
     ran = run(spark, tables, sql, settings, to)
-    assert ran.report.operators, "the operators are told whatever is known of the nodes"
+    assert ran.report.operators, "operators must have metrics even if nodes have none"
     figures, nodes, rows = ran.figures(), ran.nodes(), counted(spark, ran)
-    told = {number: found.rows for number, found in figures.items() if found.rows is not None}
-    for number, found in told.items():
+    measured = {number: found.rows for number, found in figures.items() if found.rows is not None}
+    for number, found in measured.items():
         if isinstance(nodes[number], Scan):
             assert found <= rows[number]
         else:
             assert found == rows[number], (number, nodes[number])
-    assert must_be_told <= {type(nodes[number]).__name__ for number in told}
-    assert told[max(nodes)] == rows[max(nodes)], "the result's rows are always known"
+    assert must_have_rows <= {type(nodes[number]).__name__ for number in measured}
+    assert measured[max(nodes)] == rows[max(nodes)], "the result's rows are always known"
 
 
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: f"{case[0][:60]} {case[1]}")
-def test_rows_are_those_of_the_node_by_itself(
+def test_measured_rows_are_those_of_the_node_alone(
     spark: SparkSession, tables: dict[str, TableInput], tmp_path: Path, case: tuple[str, dict[str, Any], set[str]]
 ) -> None:
     check(spark, tables, case, tmp_path / "out")
@@ -181,13 +181,13 @@ def test_rows_are_those_of_the_node_by_itself(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", THOROUGH, ids=lambda case: f"{case[0][:60]} {case[1]}")
-def test_rows_of_every_kind_of_plan(
+def test_every_kind_of_plan_has_row_counts(
     spark: SparkSession, tables: dict[str, TableInput], tmp_path: Path, case: tuple[str, dict[str, Any], set[str]]
 ) -> None:
     check(spark, tables, case, tmp_path / "out")
 
 
-def test_operators_know_their_node_their_stages_and_their_size(
+def test_operators_have_node_stages_and_size(
     spark: SparkSession, tables: dict[str, TableInput], tmp_path: Path
 ) -> None:
     ran = run(spark, tables, JOINED, SHUFFLED, tmp_path / "out")
@@ -198,7 +198,7 @@ def test_operators_know_their_node_their_stages_and_their_size(
     node_of = {type(node).__name__: number for number, node in nodes.items()}
     assert {each.node for each in by_name["SortMergeJoin"]} == {node_of["Join"]}
     assert {each.node for each in by_name["HashAggregate"]} == {node_of["Aggregate"]}
-    # Three exchanges: two bring the sides to the join, and one the groups together.
+    # Three exchanges: two for the sides of the join, and one for the groups.
     assert sorted(each.node for each in by_name["Exchange"]) == sorted(
         [node_of["Join"], node_of["Join"], node_of["Aggregate"]]
     )
@@ -209,7 +209,7 @@ def test_operators_know_their_node_their_stages_and_their_size(
     scans = [each for each in by_name["Scan parquet"] if each.rows == 3_000]
     assert [len(each.stage_ids) for each in scans] == [1], "one stage of several tasks read the larger table"
     top = ran.report.operators[0]
-    assert top.detail == "", "where the attempt writes is nobody's business"
+    assert top.detail == "", "the path of the attempt must not be shown"
     assert str(tmp_path) not in top.model_dump_json()
     ids = {each.id for each in ran.report.operators}
     assert all(set(each.inputs) <= ids for each in ran.report.operators)

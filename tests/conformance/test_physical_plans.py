@@ -1,4 +1,4 @@
-"""What the rules promise of Spark's physical plan: where rows are sent, by what, and how often they are aggregated."""
+"""Tests of Spark's physical plans after the rules: exchanges, their keys, and the number of aggregations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Shape = Callable[..., tuple[list[str], list[str]]]
 
 @pytest.fixture
 def shape(spark: SparkSession) -> Shape:
-    """The operators of the physical plan that send or aggregate rows, top down, and what each exchange hashes by."""
+    """Returns a function that lists the exchanges with their keys and the aggregates of a physical plan, top down."""
 
     def planned(
         *calls: dict[str, Any], joins: tuple[dict[str, Any], ...] = (), group: str = "t.k", **settings: Any
@@ -69,15 +69,15 @@ def without_broadcast(spark: SparkSession) -> Any:
     spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
 
 
-def test_spark_alone_aggregates_before_and_after_one_exchange(shape: Shape) -> None:
+def test_spark_aggregates_before_and_after_one_exchange(shape: Shape) -> None:
     assert shape(SUM) == (["HashAggregate", "Exchange", "HashAggregate"], ["t.k"])
 
 
-def test_one_phase_sends_rows_as_they_are(shape: Shape) -> None:
+def test_one_phase_shuffles_unaggregated_rows(shape: Shape) -> None:
     assert shape(SUM, agg_phase="ONE_PHASE") == (["HashAggregate", "Exchange"], ["t.k"])
 
 
-def test_spark_alone_shuffles_a_distinct_by_key_and_value(shape: Shape) -> None:
+def test_spark_shuffles_a_distinct_by_key_and_value(shape: Shape) -> None:
     operators, hashed = shape(DISTINCT)
     assert operators.count("Exchange") == 2
     assert hashed == ["t.k, t.d", "t.k"]
@@ -89,7 +89,7 @@ def test_one_phase_distinct_has_one_exchange_by_the_key(shape: Shape) -> None:
     assert hashed == ["t.k"]
 
 
-def test_a_distinct_with_a_filter_is_spread_by_spark_whatever_the_phase(shape: Shape, without_broadcast: None) -> None:
+def test_distinct_with_a_filter_is_shuffled_by_spark_in_any_phase(shape: Shape, without_broadcast: None) -> None:
     filtered = {**DISTINCT, "filter": "t.n > 1"}
     native = shape(filtered)
     assert "Expand" in native[0]
@@ -100,19 +100,19 @@ def test_a_distinct_with_a_filter_is_spread_by_spark_whatever_the_phase(shape: S
     assert any(keys.startswith("t.k, ") for keys in hashed)
 
 
-def test_one_phase_by_a_fraction_would_keep_both_aggregates(shape: Shape) -> None:
+def test_one_phase_by_a_fraction_keeps_both_aggregates(shape: Shape) -> None:
     operators, _ = shape(SUM, group="CAST(t.n AS DOUBLE)", agg_phase="ONE_PHASE")
     assert (operators.count("HashAggregate"), operators.count("Exchange")) == (2, 1)
 
 
-def test_a_split_counts_by_bucket_and_then_sums_by_key(shape: Shape) -> None:
+def test_split_counts_by_bucket_and_sums_by_key(shape: Shape) -> None:
     operators, hashed = shape(DISTINCT, **{"distinct_split.enabled": True, "distinct_split.bucket_num": 16})
     assert operators.count("Exchange") >= 2
     assert hashed[-1] == "k"
     assert "$bucket" in hashed[-2] or "_groupingexpression" in hashed[-2]
 
 
-def test_a_split_of_one_phase_really_sends_rows_by_key_and_bucket(shape: Shape) -> None:
+def test_split_with_one_phase_shuffles_by_key_and_bucket(shape: Shape) -> None:
     settings = {"distinct_split.enabled": True, "distinct_split.bucket_num": 16, "agg_phase": "ONE_PHASE"}
     operators, hashed = shape(DISTINCT, **settings)
     assert operators.count("Exchange") == 2
@@ -120,7 +120,7 @@ def test_a_split_of_one_phase_really_sends_rows_by_key_and_bucket(shape: Shape) 
     assert hashed == ["t.k, pmod(xxhash64(t.d, 42), 16)", "k"]
 
 
-def test_a_split_above_a_join_on_the_key_sends_rows_by_key_and_bucket(shape: Shape, without_broadcast: None) -> None:
+def test_split_above_a_join_on_the_key_shuffles_by_key_and_bucket(shape: Shape, without_broadcast: None) -> None:
     native, native_hashed = shape(DISTINCT, joins=(JOIN,), **{"distinct_split.enabled": False})
     assert set(native_hashed) == {"t.k", "u.k"}
     split, hashed = shape(DISTINCT, joins=(JOIN,), **{"distinct_split.enabled": True, "distinct_split.bucket_num": 16})
@@ -129,7 +129,7 @@ def test_a_split_above_a_join_on_the_key_sends_rows_by_key_and_bucket(shape: Sha
     assert "t.k, pmod(xxhash64(t.d, 42), 16)" in hashed
 
 
-def test_several_distincts_are_spread_by_branch(shape: Shape) -> None:
+def test_several_distincts_are_computed_in_branches(shape: Shape) -> None:
     other = {"function": "COUNT", "arguments": ["t.n"], "distinct": True, "name": "o"}
     native, _ = shape(DISTINCT, other)
     assert "Expand" in native
@@ -137,14 +137,14 @@ def test_several_distincts_are_spread_by_branch(shape: Shape) -> None:
     assert "Generate" in split
 
 
-def test_several_distincts_are_copied_behind_one_exchange_by_the_key(shape: Shape) -> None:
+def test_several_distincts_are_expanded_after_one_exchange_by_the_key(shape: Shape) -> None:
     other = {"function": "COUNT", "arguments": ["t.n"], "distinct": True, "name": "o", "filter": "t.d > 1"}
     joined = shape(DISTINCT, other, SUM, joins=(JOIN,), distinct_method="branches")
     assert joined[0][:4] == ["HashAggregate", "HashAggregate", "Generate", "Exchange"]
     assert "Expand" not in joined[0]
 
 
-def test_several_distincts_that_are_split_are_not_copied_again(shape: Shape) -> None:
+def test_split_distincts_are_not_expanded_again(shape: Shape) -> None:
     other = {"function": "SUM", "arguments": ["t.n"], "distinct": True, "name": "o"}
     operators, hashed = shape(DISTINCT, other, SUM, distinct_method="split", incremental_agg=False)
     assert "Expand" not in operators
@@ -160,6 +160,6 @@ def test_merged_phases_save_a_shuffle_and_two_aggregates(shape: Shape) -> None:
     assert hashed[-1] == "k"
 
 
-def test_bitmaps_are_hashed_and_counted_in_the_stage_that_unites_them(shape: Shape) -> None:
+def test_bitmaps_are_hashed_and_counted_in_the_stage_that_merges_them(shape: Shape) -> None:
     operators, _ = shape(DISTINCT, distinct_method="bitmap")
     assert operators == ["HashAggregate", "Exchange", "HashAggregate", "HashAggregate", "Exchange", "HashAggregate"]

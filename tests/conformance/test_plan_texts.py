@@ -1,4 +1,4 @@
-"""The text of a plan is the plan: Spark makes the same of both, or at least gives the same rows for both."""
+"""Tests that the SQL text of a plan has the plan's rows and, where possible, Spark's same optimized plan."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PARITY = scalar("`l.k` % 2", BIGINT)
 
 
 def logical_plan(frame: DataFrame) -> str:
-    """What Spark's optimizer makes of it."""
+    """Returns Spark's optimized plan."""
     return str(frame._jdf.queryExecution().optimizedPlan().canonicalized().toString())
 
 
@@ -65,7 +65,7 @@ class Texts:
         self._views: set[str] = set()
 
     def register(self, tables: Mapping[str, DataFrame]) -> None:
-        """Makes each table known to texts."""
+        """Registers a view for each table."""
         for name, frame in tables.items():
             frame.createOrReplaceTempView(name)
             self._views.add(name)
@@ -76,7 +76,9 @@ class Texts:
             self._spark.catalog.dropTempView(name)
 
     def check(self, plan: Node, tables: Mapping[str, DataFrame]) -> bool:
-        """Asserts that the text of `plan` has its columns and its rows; whether Spark makes the same plan of it."""
+        """Checks that the text of `plan` has its columns and rows. Returns whether Spark's optimized plans are
+        equal.
+        """
         scans = {
             scan.alias: tables[scan.table].toDF(*[f"{scan.alias}.{name}" for name in tables[scan.table].columns])
             for scan in walk_up(plan)
@@ -118,7 +120,7 @@ def tables(spark: SparkSession, texts: Texts) -> dict[str, DataFrame]:
 
 @settings(max_examples=12)
 @given(case=cases)
-def test_the_text_of_any_query(
+def test_text_of_random_queries(
     oracle: Any, texts: Texts, tables: dict[str, DataFrame], case: tuple[Any, Any, str]
 ) -> None:
     query, chosen, known = case
@@ -142,9 +144,7 @@ def test_joins(texts: Texts, tables: dict[str, DataFrame], kind: JoinKind) -> No
         JoinStrategy(JoinShip.REPARTITION),
     ],
 )
-def test_hints_of_a_text_are_those_of_its_plan(
-    texts: Texts, tables: dict[str, DataFrame], strategy: JoinStrategy
-) -> None:
+def test_text_has_the_hints_of_its_plan(texts: Texts, tables: dict[str, DataFrame], strategy: JoinStrategy) -> None:
     join = Join(LEFT, RIGHT, JoinKind.INNER, ON, strategy=strategy)
     assert texts.check(join, tables)
     assert texts.check(Aggregate(join, (Named(column("l.v", STRING), "v"),), (COUNT,)), tables)
@@ -188,7 +188,7 @@ def test_other_operators(texts: Texts, tables: dict[str, DataFrame], node: Node)
 
 
 @pytest.mark.slow
-def test_the_texts_of_golden_plans(spark: SparkSession, texts: Texts) -> None:
+def test_texts_of_golden_plans(spark: SparkSession, texts: Texts) -> None:
     alike = []
     for path in CASES:
         given_, _ = read(path)
@@ -201,7 +201,7 @@ def test_the_texts_of_golden_plans(spark: SparkSession, texts: Texts) -> None:
 
 
 def _values(ddl: str) -> list[str]:
-    """A value of each column for the row `id`, some of them NULL; no time is spent on Python's rows."""
+    """Returns SQL expressions for the columns of row `id`, some NULL, which is faster than rows from Python."""
     made = {
         TypeName.STRING: "concat('v', id % 7)",
         TypeName.DATE: "date_add(DATE'2013-01-01', CAST(id % 5 AS INT))",

@@ -1,4 +1,4 @@
-"""Of all that can be forced together, exactly what a query cannot follow is refused, of every kind of query."""
+"""Tests that, of all combinations of forced settings, exactly the unsupported ones are refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OTHERS = {
     "SELECT COUNT(*), SUM(g) FROM f": Facts(phases=frozenset({"TWO_PHASE"})),
     "SELECT id FROM f": Facts(),
 }
-"""Kinds of query that are not among the broad ones."""
+"""Kinds of queries that the broad queries do not include."""
 
 OF_JOINS: Mapping[str, Iterable[StrEnum]] = {"join.ship": JoinShip, "join.local": JoinLocal, "join.skew": JoinSkew}
 OF_AGGREGATES: Mapping[str, Iterable[StrEnum]] = {
@@ -55,12 +55,12 @@ OF_AGGREGATES: Mapping[str, Iterable[StrEnum]] = {
 
 
 def every_way(choices: Mapping[str, Iterable[StrEnum]]) -> list[Settings]:
-    """The product."""
+    """Returns the product of all choices."""
     return [{key: way.value for key, way in zip(choices, ways, strict=True)} for ways in product(*choices.values())]
 
 
 def chosen() -> list[Settings]:
-    """Both products, and some of their product, all of it where EVENKEEL_CONFORMANCE asks for that."""
+    """Returns both products and some of their product; with EVENKEEL_CONFORMANCE, all of it."""
     together = every_way({**OF_JOINS, **OF_AGGREGATES})
     if os.environ.get("EVENKEEL_CONFORMANCE") == "product":
         return together
@@ -72,13 +72,13 @@ CHOSEN = chosen()
 
 @pytest.fixture(scope="module")
 def every() -> list[JobSettings]:
-    """The settings, as jobs have them."""
+    """Returns the settings of jobs."""
     return [JobSettings.model_validate(settings) for settings in CHOSEN]
 
 
 @pytest.fixture(scope="module")
 def schemas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Schema]:
-    """Of the nasty tables."""
+    """The schemas of the nasty tables."""
     root = tmp_path_factory.mktemp("nasty")
     for name, schema in nasty_tables.SCHEMAS.items():
         nasty_tables.write(root, name, [], schema)
@@ -86,7 +86,7 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Schema]:
 
 
 def pointers(query: BoundQuery, settings: JobSettings) -> set[str]:
-    """Of the settings that are refused."""
+    """Returns the pointers of the refused settings."""
     try:
         check_settings(query, settings)
     except SpecError as error:
@@ -95,7 +95,7 @@ def pointers(query: BoundQuery, settings: JobSettings) -> set[str]:
 
 
 @pytest.mark.parametrize("text", [*QUERIES, *OTHERS])
-def test_what_a_query_cannot_follow_is_refused_and_nothing_else(
+def test_exactly_unsupported_settings_are_refused(
     schemas: dict[str, Schema], every: list[JobSettings], text: str
 ) -> None:
     tables = {name: source.model_dump(mode="json", by_alias=True) for name, source in nasty_tables.AS_PARQUET.items()}

@@ -1,4 +1,4 @@
-"""Whatever the query, the data, the settings and the statistics: the rules change no column, no type and no row."""
+"""Property tests that the rules change no column, type or row, for random queries, data, settings and statistics."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ANY_CALLS = st.sampled_from(["MIN", "MAX", "FIRST_VALUE", "LAST_VALUE", "AVG", "
 
 @st.composite
 def queries(draw: st.DrawFn) -> Json:
-    """Mostly with a group key and with a DISTINCT call: what the rules are about."""
+    """Draws queries, mostly with a group key and a DISTINCT call."""
     key_count = draw(st.sampled_from([1, 1, 2, 1, 2, 0]))
     keys = draw(st.lists(st.sampled_from(KEYS), min_size=key_count, max_size=key_count, unique=True))
     distinct_count = draw(st.sampled_from([1, 2, 2, 1, 0]))
@@ -105,11 +105,11 @@ options = st.fixed_dictionaries(
 
 def _sketch(columns: tuple[str, ...], distinct: int, hot: float) -> KeySketch:
     keys = (HotKey(value="a", share=hot, estimated_rows=round(10_000_000 * hot)),) if hot else ()
-    return KeySketch("t", columns, 60_000, 60_000, distinct, 0.0, keys)
+    return KeySketch("t", columns, 60_000, distinct, 0.0, keys)
 
 
 def statistics(distinct: int, hot: float) -> Statistics:
-    """Numbers that are not those of the data: a plan must be right whatever made a rule choose it."""
+    """Returns statistics that differ from the data: a plan must be right even then."""
     sizes = {alias: TableSize(alias, 8, 1 << 36, 10_000_000, True) for alias in ("t", "u")}
     single = [(f"t.{name}",) for name in ALL]
     pairs = [(one, other) for (one,) in single for (other,) in single if one != other]
@@ -126,7 +126,7 @@ KNOWN = {
 
 @st.composite
 def cases_by_cost(draw: st.DrawFn) -> tuple[Json, Json, str]:
-    """What the cost decides, and mostly for a rewrite: plain keys, one set of distinct values, telling statistics."""
+    """Draws cases in which the cost model decides, mostly for a rewrite: simple keys and one set of distinct values."""
     key = draw(st.sampled_from(["t.k", "t.g", "t.da", "t.m"]))
     phase, known = draw(
         st.sampled_from([("ONE_PHASE", "one hot"), ("ONE_PHASE", "one hot"), ("AUTO", "nearly unique")])
@@ -157,7 +157,7 @@ cases = st.one_of(cases_by_cost(), st.tuples(queries(), options, st.sampled_from
 
 @settings(max_examples=40)
 @given(case=cases)
-def test_any_query_means_the_same_after_the_rules(oracle: Any, case: tuple[Json, Json, str]) -> None:
+def test_random_queries_are_equivalent_after_the_rules(oracle: Any, case: tuple[Json, Json, str]) -> None:
     query, chosen, known = case
     oracle.check(query, chosen, KNOWN[known])
 
@@ -166,10 +166,10 @@ FORCED_BY = {
     "split_distinct_aggregate": ("distinct_split.enabled", "auto"),
     "two_phase_aggregate": ("agg_phase", "AUTO"),
 }
-"""Of the rules that fire by cost here too: the setting that forces it, and its value that does not."""
+"""For rules that also fire by cost here: the forcing setting, and its value that does not force."""
 
 
-def test_such_queries_make_every_rule_fire(oracle: Any) -> None:
+def test_random_queries_make_every_rule_fire(oracle: Any) -> None:
     fired: Counter[str] = Counter()
     by_cost: Counter[str] = Counter()
 
@@ -184,7 +184,7 @@ def test_such_queries_make_every_rule_fire(oracle: Any) -> None:
         by_cost.update(rules & chosen_by_cost)
 
     count()
-    # Which keys of a join are hot is only known with literals of them: test_settings has such statistics. Queries with
+    # The hot keys of a join are only known as literals: test_settings has such statistics. Queries with
     # a UNION are in test_union_branches.
     assert set(fired) == {rule.name for rule in RULES} - {"skewed_join", "prune_union_branches"}
     assert all(5 <= by_cost[rule] <= fired[rule] - 20 for rule in FORCED_BY), (fired, by_cost)
@@ -212,7 +212,7 @@ EVERY_CALL: dict[str, list[Json]] = {
 @pytest.mark.parametrize("phase", ["AUTO", "ONE_PHASE"])
 @pytest.mark.parametrize("group", [[], ["t.k"]], ids=["global", "by key"])
 @pytest.mark.parametrize("name", list(EVERY_CALL))
-def test_every_call_of_the_algebra_survives_a_split(oracle: Any, name: str, group: list[str], phase: str) -> None:
+def test_every_aggregate_can_be_split(oracle: Any, name: str, group: list[str], phase: str) -> None:
     query = {
         "source": {"kind": "table", "table": "mixed", "alias": "t"},
         "group_by": [{"expression": key, "name": "key"} for key in group],
@@ -223,6 +223,6 @@ def test_every_call_of_the_algebra_survives_a_split(oracle: Any, name: str, grou
     assert [trace.outcome for trace in plan.trace if trace.rule == "split_distinct_aggregate"] == [RuleOutcome.FIRED]
 
 
-def test_every_row_of_the_algebra_is_among_them() -> None:
+def test_every_row_of_the_partial_final_table_is_tested() -> None:
     covered = {(made["function"], made["distinct"]) for made_of in EVERY_CALL.values() for made in made_of}
     assert {(row.function.value, row.distinct) for row in ALGEBRA if row.refusal is None} <= covered

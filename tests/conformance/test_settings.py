@@ -1,10 +1,9 @@
-"""Every query of a broad set, under every combination of settings that is legal, equals plain Spark's own answer.
+"""Tests of many queries with all valid combinations of settings against plain Spark.
 
-By default some combinations of every seventh query are tried, other ones for each. The variable EVENKEEL_CONFORMANCE
-asks for more: `sampled` for some of every query (minutes), `alone` for each choice of a setting by itself, `pairs` for
-every two choices together, `product` for all combinations there are (hours).
-Combinations that lead to one plan run it once. Floats agree within 1e-9, everything else exactly; a query that fails
-must fail with the same condition.
+By default, some combinations of every seventh query run, different ones for each. The variable EVENKEEL_CONFORMANCE
+selects more: `sampled` for some combinations of every query (minutes), `alone` for each choice of a setting alone,
+`pairs` for all pairs of choices, `product` for all combinations (hours). Combinations with the same plan run it once.
+Floats agree within 1e-9, everything else exactly; a failing query must fail with the same error condition.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ pytestmark = pytest.mark.spark
 WIDTH = os.environ.get("EVENKEEL_CONFORMANCE", "some")
 TEXTS = QUERIES[::7] if WIDTH == "some" else QUERIES
 _ALONE, _TOGETHER = (1, 1) if WIDTH == "some" else (2, 1)
-"""Choices that are tried of a query by themselves, and combinations of all."""
+"""The number of single choices and of combinations that run for a query."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def laboratory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def wanted(choices: tuple[tuple[Settings, ...], ...], text: str) -> list[Settings]:
-    """The combinations that are tried of such a query."""
+    """Returns the combinations to run for a query."""
     every = {"alone": alone, "pairs": in_pairs, "product": all_together}
     if WIDTH in every:
         return every[WIDTH](choices)
@@ -60,7 +59,7 @@ def wanted(choices: tuple[tuple[Settings, ...], ...], text: str) -> list[Setting
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_every_setting_gives_sparks_answer(laboratory: Laboratory, text: str) -> None:
+def test_every_setting_has_sparks_rows(laboratory: Laboratory, text: str) -> None:
     combinations = wanted(laboratory.choices(text), text)
     tally = laboratory.check(text, combinations)
     assert tally.wrong == []
@@ -69,8 +68,8 @@ def test_every_setting_gives_sparks_answer(laboratory: Laboratory, text: str) ->
     assert set(tally.refused) == {str(dict(settings)) for settings in combinations if refused(facts, settings)}
 
 
-def test_every_rule_is_made_to_fire(laboratory: Laboratory) -> None:
-    # No setting forces that one; test_union_branches makes it fire.
+def test_every_rule_fires(laboratory: Laboratory) -> None:
+    # No setting forces this rule; test_union_branches makes it fire.
     missing = {rule.name for rule in RULES} - {"prune_union_branches"}
     for text in (text for name, texts in GROUPS.items() for text in texts if name != "nested"):
         if missing:
@@ -78,7 +77,7 @@ def test_every_rule_is_made_to_fire(laboratory: Laboratory) -> None:
     assert missing == set()
 
 
-def test_the_combinations_have_every_value_of_every_strategy() -> None:
+def test_combinations_have_every_value_of_every_strategy() -> None:
     every = alone(dimensions(distinct=True, aggregate=True, join=True))
     for key, kind in {
         "agg_phase": AggPhase,
@@ -98,7 +97,7 @@ def test_the_combinations_have_every_value_of_every_strategy() -> None:
 
 
 def test_overflows_are_errors_in_spark(spark: SparkSession, laboratory: Laboratory) -> None:
-    """Else they would prove nothing."""
+    """Otherwise, these queries would prove nothing."""
     assert laboratory.fails(OVERFLOWS[0])
 
 
@@ -119,7 +118,7 @@ CALLS_ON_THE_RIGHT = ["COUNT(u.v)", "SUM(u.v)", "AVG(u.v)", "MIN(u.name)", "COUN
 
 @st.composite
 def queries(draw: st.DrawFn) -> str:
-    """Aggregates over `t`, and over its join with `u`."""
+    """Draws aggregates over `t` and over its join with `u`."""
     keys = draw(st.lists(KEYS, max_size=2, unique=True))
     kind = draw(st.sampled_from([None, "INNER", "LEFT", "RIGHT", "LEFT SEMI", "LEFT ANTI", "FULL"]))
     calls = draw(st.lists(st.sampled_from(CALLS), min_size=1, max_size=3, unique=True))
@@ -134,7 +133,7 @@ def queries(draw: st.DrawFn) -> str:
 
 @st.composite
 def tables(draw: st.DrawFn) -> dict[str, list[nasty_tables.Row]]:
-    """No row, one, or some; all on one key, or not; rows of `u` among those that are known."""
+    """Draws no, one or some rows, with one key or several; rows of `u` are among the known ones."""
     rows = draw(st.sampled_from([0, 1, 2, 7, 30]))
     hot = draw(st.sampled_from([0.0, 0.7, 1.0]))
     sides = draw(st.lists(st.sampled_from(nasty_tables.SIDES), max_size=6))
@@ -143,7 +142,7 @@ def tables(draw: st.DrawFn) -> dict[str, list[nasty_tables.Row]]:
 
 @settings(max_examples=count(sample=3, full=25))
 @given(text=queries(), rows=tables(), seed=st.integers(0, 1_000_000))
-def test_any_query_over_any_table_gives_sparks_answer(
+def test_random_queries_over_random_tables_have_sparks_rows(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, text: str, rows: dict[str, Any], seed: int
 ) -> None:
     root = tmp_path_factory.mktemp("any")

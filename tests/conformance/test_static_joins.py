@@ -1,5 +1,5 @@
-"""Streams joined with static tables, each mini-batch in another way, with the state and the checkpoint of the ones
-before: whatever the way, the result is that of the same rows in one piece.
+"""Tests of streams joined with static tables, with another join strategy in each mini-batch and the same state and
+checkpoint: the result is that of a batch query.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ QUERIES = named_texts("streams/static_joins")
 
 _SALT = {"ship": "REPARTITION", "skew": "SALT"}
 _ALL_WAYS: tuple[dict[str, str], ...] = (
-    # With nothing known: no file is there.
+    # Without statistics, because there is no file.
     _SALT,
     {},
     _SALT,
@@ -34,12 +34,12 @@ _ALL_WAYS: tuple[dict[str, str], ...] = (
     {"ship": "REPARTITION", "local": "HASH_LEFT"},
     {"ship": "BROADCAST_LEFT"},
 )
-"""How each mini-batch is joined."""
+"""The join strategy of each mini-batch."""
 _SOME_WAYS: tuple[dict[str, str], ...] = ({}, _SALT, {"ship": "REPARTITION"})
 
 
 def _rows(spark: SparkSession, start: int, path: Path) -> Path:
-    """60 rows, a half of them of one key, some without."""
+    """Writes 60 rows, half of them with one key, some without a key."""
     g = f"CASE WHEN id % 2 = 0 THEN {_HOT} WHEN id % 9 = 0 THEN NULL ELSE id % 12 END"
     frame = spark.range(start, start + 60).selectExpr(
         f"CAST({g} AS INT) AS g", "CONCAT('k', id % 5) AS k", "CAST(id AS INT) AS i"
@@ -49,7 +49,7 @@ def _rows(spark: SparkSession, start: int, path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_one_state_whatever_the_way_of_the_join(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_state_does_not_depend_on_the_join_strategy(spark: SparkSession, tmp_path: Path, name: str) -> None:
     sql = QUERIES[name]
     static = tmp_path / "static" / "n" / "n.parquet"
     static.parent.mkdir(parents=True)
@@ -66,7 +66,7 @@ def test_one_state_whatever_the_way_of_the_join(spark: SparkSession, tmp_path: P
         files.append(_rows(spark, 60 * number, tmp_path / f"{number}.parquet"))
         run.put("s", files[-1])
         assert run.catch_up() is None
-        # Spark goes on with as many readings of a stream as before alone.
+        # Spark only continues with the same number of reads of a stream.
         assert sum(isinstance(node, Scan) and node.alias == "s" for node in walk_up(plan)) == readings
     expected = in_batch(spark, sql, {"s": files, "n": [static]}, {})
     assert difference(expected, run.rows) is None

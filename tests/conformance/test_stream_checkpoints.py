@@ -1,4 +1,4 @@
-"""Streams whose state an earlier release wrote go on from it."""
+"""Tests that streams continue from checkpoints of earlier releases."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def _name(archive: Path) -> str:
 
 @pytest.fixture(scope="module", params=_ARCHIVES, ids=_name)
 def archive(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of what an earlier release left."""
+    """The directory of an earlier release's archive."""
     directory = tmp_path_factory.mktemp("archive")
     shutil.unpack_archive(request.param, directory)
     return directory
 
 
-def test_there_are_archives() -> None:
+def test_archives_exist() -> None:
     assert _ARCHIVES
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_stream_goes_on_from_a_checkpoint_of_an_earlier_release(
+def test_stream_continues_from_a_checkpoint_of_an_earlier_release(
     spark: SparkSession, tmp_path: Path, archive: Path, name: str
 ) -> None:
     if not (archive / name).is_dir():

@@ -1,6 +1,6 @@
-"""Rows of two streams that are joined against Spark's own batch answer: in any order of rows that are late by less than
-the delay, cut anywhere into mini-batches and whatever is tried again, each pair and each row without one comes out
-once. A row far in the future, of which no other is a partner, lets the watermark of each stream pass everything else.
+"""Tests of joins of two streams against Spark's batch result: for any order of rows within the delay, any division into
+mini-batches and any retries, each pair and each unmatched row is emitted once. An unmatched row far in the future moves
+each watermark past all other rows.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Cells = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Query:
-    """A query over the streams `s` and `t` and the static table `n`; `batch` is the same for a batch, where that has
-    other windows.
+    """A query over the streams `s` and `t` and the static table `n`. `batch` is the equivalent batch query if its
+    windows differ.
     """
 
     sql: str
@@ -121,7 +121,7 @@ _WAITING = Query(
 
 
 def _rows(random: Random) -> list[Cells]:
-    """Rows in the order in which they come, none later than the delay behind one before it."""
+    """Returns rows in their order of arrival; none is later than the delay allows."""
     rows: list[tuple[float, Cells]] = []
     for _ in range(_ROWS):
         minute = random.randrange(_MINUTES) if random.random() < 0.5 else random.uniform(0, _MINUTES)
@@ -177,7 +177,7 @@ def _run(spark: SparkSession, root: Path, query: Query, provider: StateProvider)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUERIES)
-def test_each_pair_comes_out_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_each_pair_is_emitted_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random, query = Random(f"{SEED} {name}"), QUERIES[name]
     files = {table: _files(spark, random, tmp_path / table) for table in ("s", "t")}
     run = _run(spark, tmp_path, query, random.choice(list(StateProvider)))
@@ -191,7 +191,7 @@ def test_each_pair_comes_out_once(spark: SparkSession, tmp_path: Path, name: str
         run.put(table, file)
     catch_up_roughly(run, random, story)
     assert run.catch_up() is None
-    # Both in one mini-batch: a watermark counts what each stream has brought since Spark was started.
+    # Both in one mini-batch: a watermark depends on the rows of each stream since Spark was started.
     for table in files:
         end = (f"the end of {table}", 9, 9.0, _START + timedelta(days=100 if table == "s" else 200), _START)
         run.put(table, _file(spark, [end], tmp_path / "end" / f"{table}.parquet"))
@@ -206,23 +206,23 @@ def test_each_pair_comes_out_once(spark: SparkSession, tmp_path: Path, name: str
 
 
 def _mixed(files: dict[str, list[Path]], random: Random) -> list[tuple[str, Path]]:
-    """The files of both, each one's in order."""
+    """Returns the files of both streams in random order, with each stream's order preserved."""
     order = [table for table, paths in files.items() for _ in paths]
     random.shuffle(order)
     left = {table: iter(paths) for table, paths in files.items()}
     return [(table, next(left[table])) for table in order]
 
 
-def test_late_rows_are_left_out_and_others_wait_for_partners(spark: SparkSession, tmp_path: Path) -> None:
+def test_late_rows_are_dropped_and_others_wait_for_partners(spark: SparkSession, tmp_path: Path) -> None:
     def row(i: int, minute: int) -> Cells:
         at = _START + timedelta(minutes=minute)
         return ("a", i, 1.0, at, at)
 
     run = _run(spark, tmp_path, _WAITING, StateProvider.ROCKSDB)
     batches: list[tuple[dict[str, list[Cells]], set[tuple[int, int | None]]]] = [
-        # Behind it the watermark is at minute 5: row 1 of `s` waits for its partner until 10, row 2 until 20.
+        # Then the watermark is at minute 5: row 1 of `s` waits for its partner until 10, row 2 until 20.
         ({"s": [row(1, 0), row(2, 10)], "t": [row(1, 20)]}, set()),
-        # Rows from before that are late; behind it the watermark is at minute 15.
+        # Earlier rows are late; then the watermark is at minute 15.
         ({"s": [row(3, 20), row(4, 4)], "t": [row(2, 14), row(5, 3), row(6, 20)]}, {(1, None), (2, 2)}),
     ]
     for number, (files, expected) in enumerate(batches):

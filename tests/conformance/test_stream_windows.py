@@ -1,6 +1,5 @@
-"""Group windows over streams against Spark's own answer: in any order of rows that are late by less than the delay, cut
-anywhere into mini-batches and whatever is tried again, each window comes out once, with the rows that it has in one
-piece.
+"""Tests of group windows over streams against Spark's batch result: for any order of rows within the delay, any
+division into mini-batches and any retries, each window is emitted once, with the rows of the batch result.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ Cells = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Query:
-    """A query over `s`, and the same for a batch, in which `{rows}` are rows with the window in a column `w`; whether
-    all of its state is dropped with the windows.
+    """A query over `s` and the equivalent batch query, in which `{rows}` stands for rows with the window in column `w`.
+    A flag says whether all state is dropped with the windows.
     """
 
     sql: str
@@ -119,13 +118,13 @@ QUERIES = {
 
 
 def _rows(random: Random, number: int = _ROWS) -> list[Cells]:
-    """Rows in the order in which they come, none later than the delay behind one before it."""
+    """Returns rows in their order of arrival; none is later than the delay allows."""
     rows: list[tuple[float, Cells]] = []
     for _ in range(number):
         second = random.uniform(0, 7200)
         at = _START + timedelta(seconds=second, microseconds=random.choice([0, 1, 999_999]))
         if random.random() < 0.1:
-            # On the very border of windows.
+            # At the exact border of windows.
             second = 60 * random.randrange(120)
             at = _START + timedelta(seconds=second)
         k = random.choice(["a", "b", "a", None])
@@ -158,7 +157,7 @@ def _run(spark: SparkSession, root: Path, query: Query, random: Random, output: 
 
 
 def _in_batch(spark: SparkSession, query: Query, files: Sequence[Path], closed_at: datetime | None) -> list[Row]:
-    """Spark's own answer over the windows that are closed at `closed_at`, or all."""
+    """Returns Spark's batch result for the windows closed at `closed_at`, or for all windows."""
     session = in_one_piece(spark)
     session.read.parquet(*map(str, files)).createOrReplaceTempView("s")
     length = f"'{query.size.total_seconds()} seconds', '{query.slide.total_seconds()} seconds'"
@@ -177,7 +176,7 @@ def _watermark(rows: Sequence[Cells]) -> datetime:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUERIES)
-def test_each_closed_window_comes_out_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_each_closed_window_is_emitted_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random, query = Random(f"{SEED} {name}"), QUERIES[name]
     rows = _rows(random)
     files = _files(rows, random, tmp_path / "cuts")
@@ -215,15 +214,15 @@ def test_open_windows_are_updated(spark: SparkSession, tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("output", OutputMode)
-def test_late_rows_are_left_out_and_counted(spark: SparkSession, tmp_path: Path, output: OutputMode) -> None:
+def test_late_rows_are_dropped_and_counted(spark: SparkSession, tmp_path: Path, output: OutputMode) -> None:
     def row(k: str, minute: int) -> Cells:
         at = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
         return (k, 1, 1.0, at, at.replace(tzinfo=None))
 
     first = [row("a", 1), row("a", 9), row("a", 31), row("a", 40)]
-    # The watermark is at minute 35: windows up to 30 are closed, the one from there on is not.
+    # The watermark is at minute 35: windows up to 30 are closed, the next one is open.
     second = [row("a", 2), row("b", 3), row("c", 29), row("a", 30), row("a", 34), row("a", 41)]
-    # To Spark time begins in 1970.
+    # Spark's times start in 1970.
     ancient = datetime(1969, 12, 31, tzinfo=UTC)
     third = [row("a", 60), ("a", 1, 1.0, ancient, ancient.replace(tzinfo=None))]
     query = QUERIES["plain"]

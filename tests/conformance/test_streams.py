@@ -1,5 +1,5 @@
-"""Streams against the oracle: whatever the order of the rows and their cut into mini-batches, and whatever is tried
-again, a stream's result is that of the same rows in one piece.
+"""Tests of streams against the oracle: for any order of rows, division into mini-batches and retries, a stream's result
+is that of a batch query over the same rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BITMAPS, JOINED, BESIDE_STATIC = (named_texts(f"streams/{name}") for name in ("b
 
 
 def _cut(random: Random, directory: Path, number_of_rows: int = _ROWS, most: int = 3) -> list[Path]:
-    """Rows in any order, in one file to `most`, of which some may be empty."""
+    """Writes rows in random order to one to `most` files, some of which may be empty."""
     rows = facts(number_of_rows, 0.3, random.randint(0, 1 << 30))
     random.shuffle(rows)
     borders = sorted(random.sample(range(len(rows) + 1), random.randint(0, most - 1)))
@@ -43,9 +43,7 @@ def _cut(random: Random, directory: Path, number_of_rows: int = _ROWS, most: int
     ("name", "method"),
     [(name, DistinctMethod.NATIVE) for name in QUERIES] + [(name, DistinctMethod.BITMAP) for name in BITMAPS],
 )
-def test_a_stream_gives_what_its_rows_give_in_one_piece(
-    spark: SparkSession, tmp_path: Path, name: str, method: DistinctMethod
-) -> None:
+def test_stream_has_the_batch_result(spark: SparkSession, tmp_path: Path, name: str, method: DistinctMethod) -> None:
     random = Random(f"{SEED} {name} {method}")
     sql = BITMAPS[name] if method is DistinctMethod.BITMAP else QUERIES[name]
     files = _cut(random, tmp_path / "cuts")
@@ -66,7 +64,7 @@ def test_a_stream_gives_what_its_rows_give_in_one_piece(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOINED)
-def test_two_streams_in_any_order_give_what_their_join_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_two_streams_have_the_batch_result_of_their_join(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random = Random(f"{SEED} {name}")
     sql = JOINED[name]
     files = {table: _cut(random, tmp_path / table, rows) for table, rows in (("s", 60), ("t", 40))}
@@ -87,7 +85,7 @@ def test_two_streams_in_any_order_give_what_their_join_gives(spark: SparkSession
 
 
 @pytest.mark.parametrize("name", BESIDE_STATIC)
-def test_a_stream_beside_a_static_table(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_stream_with_a_static_table(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random = Random(f"{SEED} {name}")
     sql = BESIDE_STATIC[name]
     files = _cut(random, tmp_path / "cuts", 80)

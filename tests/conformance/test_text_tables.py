@@ -1,9 +1,8 @@
-"""Queries over tables of text equal plain Spark's answer over the same files, read in the words of its own reader.
+"""Tests of queries over CSV tables against plain Spark with its own reader on the same files.
 
-Elsewhere the tables are Parquet's. Those of text have their columns and types from the job, sizes and keys that are
-estimated, and are parsed anew by each branch of a plan that reads them; here in three ways of writing them, with
-accents, quotes, and NULLs. By default some queries of each kind are tried with a few settings; EVENKEEL_CONFORMANCE
-asks for all, each choice by itself.
+Other tests use Parquet. CSV tables get columns and types from the job, have estimated sizes and keys, and are parsed by
+each branch of a plan. Here, they are written in three formats, with accents, quotes and NULLs. By default, some queries
+of each kind run with a few settings; with EVENKEEL_CONFORMANCE, all run, with each choice alone.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _COMBINATIONS = 4
 
 @pytest.fixture(scope="module")
 def laboratory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
-    """The nasty tables, but for the nested one, as text."""
+    """A laboratory with the nasty tables, except the nested one, as CSV."""
     root = tmp_path_factory.mktemp("text")
     tables = {name: nasty_tables.as_csv(name) for name in nasty_tables.SCHEMAS if name != "n"}
     for name, rows in nasty_tables.contents().items():
@@ -47,7 +46,7 @@ def laboratory(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_every_setting_gives_sparks_answer(laboratory: Laboratory, text: str) -> None:
+def test_every_setting_has_sparks_rows(laboratory: Laboratory, text: str) -> None:
     choices = laboratory.choices(text)
     product = all_together(choices)
     some: list[Settings] = [{}, *Random(text).sample(product, min(_COMBINATIONS, len(product)))]
@@ -56,8 +55,8 @@ def test_every_setting_gives_sparks_answer(laboratory: Laboratory, text: str) ->
     assert tally.unheard == []
 
 
-def test_the_tables_are_what_was_written(spark: SparkSession, laboratory: Laboratory) -> None:
-    """Else NULLs read from every line would prove nothing."""
+def test_tables_are_read_as_written(spark: SparkSession, laboratory: Laboratory) -> None:
+    """Otherwise, a reader that returns only NULLs would pass."""
     found = spark.sql("SELECT f.k, f.m, f.ts, u.name FROM f JOIN u ON f.g = u.g WHERE f.k = 'ä' AND u.name = 'één'")
     assert [row.k for row in found.collect()] != []
     read = {name: spark.table(name).count() for name in ("f", "h", "u", "e", "o")}

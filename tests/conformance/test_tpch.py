@@ -1,4 +1,4 @@
-"""TPC-H's 22 queries through the engine, every setting at its default, against DuckDB's answers, at `SCALE`.
+"""Tests of TPC-H's 22 queries with default settings against DuckDB, at `SCALE`.
 
 Rows are compared in order; floats within 1e-9, quotients within 1e-6: DuckDB divides decimals as doubles.
 """
@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from service.contract.problems import SpecError
-from tests.conformance.beside_duckdb import BesideDuckDB
+from tests.conformance.duckdb_comparison import DuckDBComparison
 from tests.conformance.tpch_workload import QUERIES, accepted, generate, specified
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -31,24 +31,24 @@ REFUSED_AS_SPECIFIED = {
     "q21": "EXISTS with a subquery",
     "q22": "A subquery",
 }
-"""What each text that is refused is refused for; every other runs as it is."""
+"""The reasons for refused texts; all other texts run as specified."""
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BesideDuckDB]:
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDBComparison]:
     """The generated tables."""
-    with BesideDuckDB(spark, generate(tmp_path_factory.mktemp("tpch"), SCALE)) as found:
+    with DuckDBComparison(spark, generate(tmp_path_factory.mktemp("tpch"), SCALE)) as found:
         yield found
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_the_engine_answers_as_duckdb_does(tables: BesideDuckDB, query: str) -> None:
+def test_engine_agrees_with_duckdb(tables: DuckDBComparison, query: str) -> None:
     answer = tables.ask(accepted(query), specified(query))
     assert answer.rows
     assert answer.difference is None
 
 
-def test_what_is_refused_is_named(tables: BesideDuckDB) -> None:
+def test_refusals_name_the_construct(tables: DuckDBComparison) -> None:
     refused = {}
     for query in QUERIES:
         try:

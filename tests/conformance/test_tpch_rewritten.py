@@ -1,8 +1,8 @@
-"""TPC-H's 22 queries in plans that the engine's rules made, against DuckDB's answers.
+"""Tests of TPC-H's 22 queries with rewritten plans against DuckDB.
 
-What the tests' tables are large enough for is left to Spark, nearly all of it. Here small ones are planned as if they
-were a thousand times as large, as at scale factor 10, and once more with all rewrites forced; the rules that have to
-fire for each query are told, so that none of it goes back to being left to Spark unseen.
+The tables are so small that the engine would keep most of Spark's plans. Here, they are planned as if they were a
+thousand times larger, as at scale factor 10, and once more with all rewrites forced. The tests list the rules that must
+fire for each query, so that none stops firing unnoticed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.conformance.beside_duckdb import BesideDuckDB, rules_for
 from tests.conformance.combinations import ALL_FORCED
+from tests.conformance.duckdb_comparison import DuckDBComparison, rules_for
 from tests.conformance.tpch_workload import QUERIES, accepted, generate, specified
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -24,8 +24,8 @@ BY_COST = {
     "eager_aggregation": {"q04", "q13", "q22"},
     "join_strategy": {"q02", "q05", "q07", "q08", "q09", "q11"},
 }
-"""By rule, the queries for which it fires when the tables are large and every setting is at its default; the others
-run as they do in `test_tpch.py`."""
+"""The queries for which a rule fires with large tables and default settings, by rule. The others run as in
+`test_tpch.py`."""
 
 JOINLESS = {"q01", "q06"}
 FORCED = {
@@ -35,18 +35,18 @@ FORCED = {
     "split_distinct_aggregate": {"q16"},
     "two_phase_aggregate": set(QUERIES) - {"q03", "q06", "q14", "q19"},
 }
-"""By rule, the queries for which it fires when all that a query can follow is forced."""
+"""The queries for which a rule fires if all supported rewrites are forced, by rule."""
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BesideDuckDB]:
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDBComparison]:
     """The generated tables."""
-    with BesideDuckDB(spark, generate(tmp_path_factory.mktemp("tpch"), SCALE)) as found:
+    with DuckDBComparison(spark, generate(tmp_path_factory.mktemp("tpch"), SCALE)) as found:
         yield found
 
 
 @pytest.mark.parametrize("query", sorted(set().union(*BY_COST.values())))
-def test_the_engine_answers_as_duckdb_does_when_its_tables_are_large(tables: BesideDuckDB, query: str) -> None:
+def test_engine_agrees_with_duckdb_for_large_tables(tables: DuckDBComparison, query: str) -> None:
     answer = tables.ask(accepted(query), specified(query), times=TIMES)
     assert answer.rows
     assert answer.difference is None
@@ -54,7 +54,7 @@ def test_the_engine_answers_as_duckdb_does_when_its_tables_are_large(tables: Bes
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_the_engine_answers_as_duckdb_does_with_every_rewrite_forced(tables: BesideDuckDB, query: str) -> None:
+def test_engine_agrees_with_duckdb_with_all_rewrites_forced(tables: DuckDBComparison, query: str) -> None:
     answer = tables.ask(accepted(query), specified(query), ALL_FORCED, times=TIMES)
     assert answer.rows
     assert answer.difference is None

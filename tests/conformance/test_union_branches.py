@@ -1,4 +1,4 @@
-"""A query gives the same rows whether the branches of a UNION that its conditions exclude are read or not."""
+"""Tests that removing UNION branches that the conditions exclude does not change a query's rows."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def queries(draw: st.DrawFn) -> str:
 
 @settings(max_examples=60)
 @given(sql=queries())
-def test_the_rows_are_those_of_the_whole_union(oracle: Any, sql: str) -> None:
+def test_rows_are_those_of_the_whole_union(oracle: Any, sql: str) -> None:
     oracle.check_sql(sql)
 
 
-def test_such_queries_make_the_rule_fire_and_skip(oracle: Any) -> None:
+def test_random_queries_make_the_rule_fire_and_skip(oracle: Any) -> None:
     found: Counter[RuleOutcome | None] = Counter()
 
     @settings(max_examples=200, database=None)
@@ -83,8 +83,8 @@ def test_such_queries_make_the_rule_fire_and_skip(oracle: Any) -> None:
 
 
 @pytest.mark.parametrize("join", JOINS)
-def test_a_row_that_loses_its_partners_is_left_out(oracle: Any, join: str) -> None:
-    """The condition is true of none of the rows that an outer join would make of those without a partner."""
+def test_row_without_remaining_partners_is_dropped(oracle: Any, join: str) -> None:
+    """The condition is true for none of the unmatched rows of the outer join."""
     union = "SELECT g, 'a' AS kind FROM mixed UNION ALL SELECT g, 'b' FROM names"
     plan, rows = oracle.check_sql(f"SELECT t.g, t.kind FROM ({union}) t {join} names n ON t.g = n.g WHERE t.kind = 'b'")
     assert any(trace.rule == RULE and trace.outcome is RuleOutcome.FIRED for trace in plan.trace)
@@ -94,7 +94,7 @@ def test_a_row_that_loses_its_partners_is_left_out(oracle: Any, join: str) -> No
 @pytest.mark.parametrize(
     "sql",
     [
-        # The type of x depends on both branches, and only Spark knows it.
+        # The type of x depends on both branches; only Spark knows it.
         "SELECT t.x FROM (SELECT g, COALESCE(i, m, d) AS x, 'a' AS k FROM mixed"
         " UNION ALL SELECT g, i, 'b' FROM mixed) t WHERE t.k = 'b'",
         # Spark compares the texts as instants.
@@ -102,6 +102,6 @@ def test_a_row_that_loses_its_partners_is_left_out(oracle: Any, join: str) -> No
         " UNION ALL SELECT g, da + INTERVAL '1' HOUR FROM mixed) t WHERE t.x = '2013-01-01'",
     ],
 )
-def test_a_column_whose_type_only_spark_knows(oracle: Any, sql: str) -> None:
+def test_column_whose_type_only_spark_knows(oracle: Any, sql: str) -> None:
     _, rows = oracle.check_sql(sql)
     assert rows

@@ -1,7 +1,7 @@
-"""TPC-H: the generator's tables, and the texts of its 22 queries.
+"""TPC-H: the generator's tables and the texts of its 22 queries.
 
-DuckDB runs the specification's texts (`tpch/specified`; the dates of their intervals worked out). The engine runs the
-same text, or, where it has a subquery that is refused, the one of `tpch/joined`, which joins instead.
+DuckDB runs the specification's texts (`tpch/specified`, with computed dates of intervals). The engine runs the same
+texts; for those with a refused subquery, it runs the text of `tpch/joined`, which uses a join.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ QUERIES = [f"q{number:02}" for number in range(1, 23)]
 
 
 def generate(directory: Path, scale: str) -> Path:
-    """Writes the eight tables at that scale factor, a Parquet file each, below `directory`, which it gives back."""
+    """Writes the eight tables at this scale factor as Parquet files below `directory`, and returns it."""
     generator = Path(sys.executable).with_name("tpchgen-cli")
     command = [str(generator), "parquet", "--scale-factor", scale, "--output-dir", str(directory)]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
@@ -24,11 +24,11 @@ def generate(directory: Path, scale: str) -> Path:
 
 
 def specified(query: str) -> str:
-    """The specification's text."""
+    """Returns the text of the specification."""
     return (_TEXTS / "specified" / f"{query}.sql").read_text()
 
 
 def accepted(query: str) -> str:
-    """The text that the engine runs."""
+    """Returns the text that the engine runs."""
     joined = _TEXTS / "joined" / f"{query}.sql"
     return joined.read_text() if joined.is_file() else specified(query)

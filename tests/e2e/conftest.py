@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.browser import Watched, running_browser
+from tests.support.browser import Tab, running_browser
 from tests.support.production import Servers, running_servers
 from tests.support.service import Service, running_service
 from tests.support.tables import write_endless, write_orders
@@ -31,12 +31,12 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_tab(browser: Browser, service: Service) -> Iterator[Callable[..., Watched]]:
+def open_tab(browser: Browser, service: Service) -> Iterator[Callable[..., Tab]]:
     """Opens tabs on the service; each is checked for faults at the end."""
-    tabs: list[Watched] = []
+    tabs: list[Tab] = []
 
-    def open_one(**options: Any) -> Watched:
-        tabs.append(Watched(browser, service.address, **options))
+    def open_one(**options: Any) -> Tab:
+        tabs.append(Tab(browser, service.address, **options))
         return tabs[-1]
 
     yield open_one

@@ -1,4 +1,4 @@
-"""Every kind of bad input over HTTP: a stable code, what to do about it, and nothing stored."""
+"""Tests of invalid input over HTTP: each has a stable code and a helpful message, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_bad_job_is_refused_with_a_stable_code_and_not_stored(service: Service, case: str) -> None:
+def test_invalid_job_is_refused_and_not_stored(service: Service, case: str) -> None:
     body, code = CASES[case]
     before = newest(service)
     answer = service.http.post("/v1/jobs", json=body)
@@ -93,13 +93,13 @@ def test_a_bad_job_is_refused_with_a_stable_code_and_not_stored(service: Service
     assert service.http.post("/v1/explain", json=body).json()["code"] == code
 
 
-def test_an_unknown_column_comes_with_the_nearest_names_and_its_place(service: Service) -> None:
+def test_unknown_column_has_position_and_similar_names(service: Service) -> None:
     (issue, *_) = service.http.post("/v1/jobs", json=CASES["unknown column"][0]).json()["errors"]
     assert "o.category" in issue["suggestions"]
     assert (issue["line"], issue["pointer"]) == (1, "/sql")
 
 
-def test_a_syntax_error_has_line_and_column(service: Service) -> None:
+def test_syntax_error_has_line_and_column(service: Service) -> None:
     (issue, *_) = service.http.post("/v1/jobs", json=job("SELECT COUNT(*) AS n\nFROM o WHRE x")).json()["errors"]
     assert issue["line"] == 2
     assert issue["column"] > 0
@@ -116,7 +116,7 @@ def test_a_syntax_error_has_line_and_column(service: Service) -> None:
         (json.dumps(job()).encode(), {"Origin": "https://evil.example"}, 403, "origin_not_allowed"),
     ],
 )
-def test_a_bad_request_is_refused(
+def test_invalid_request_is_refused(
     service: Service, content: bytes, headers: dict[str, str], status: int, code: str
 ) -> None:
     answer = service.http.post("/v1/jobs", content=content, headers={"Content-Type": "application/json", **headers})
@@ -124,7 +124,7 @@ def test_a_bad_request_is_refused(
     assert_problem(answer, code)
 
 
-def test_a_query_nested_without_end_is_refused(service: Service) -> None:
+def test_deeply_nested_query_is_refused(service: Service) -> None:
     answer = service.http.post("/v1/jobs", json=job(f"SELECT {'(' * 20_000}1{')' * 20_000} AS n FROM o"))
     assert answer.status_code == 422
     assert_problem(answer, "query_too_deep")
@@ -142,14 +142,14 @@ def test_a_query_nested_without_end_is_refused(service: Service) -> None:
         ("GET", "/v1/jobs?page_size=0", 422, "invalid_request"),
     ],
 )
-def test_what_is_not_there_is_a_problem_too(service: Service, method: str, path: str, status: int, code: str) -> None:
+def test_unknown_path_is_a_problem(service: Service, method: str, path: str, status: int, code: str) -> None:
     answer = service.http.request(method, path)
     assert answer.status_code == status, answer.text
     assert_problem(answer, code)
 
 
 def assert_problem(answer: httpx.Response, code: str) -> None:
-    """RFC 9457, with a stable code and the id under which the logs know the request."""
+    """Checks that the response is a problem of RFC 9457 with this code and the id of the request in the logs."""
     assert answer.headers["Content-Type"] == "application/problem+json"
     problem = answer.json()
     assert problem["code"] == code, problem

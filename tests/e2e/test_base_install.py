@@ -1,4 +1,4 @@
-"""The base install serves the API without Spark."""
+"""Test that the base installation runs the API without Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_api_alone_installs_and_runs_without_pyspark(tmp_path: Path) -> None:
+def test_api_runs_without_pyspark(tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=120)
     python = venv / "bin" / "python"
@@ -37,7 +37,7 @@ def test_the_api_alone_installs_and_runs_without_pyspark(tmp_path: Path) -> None
         "EVENKEEL_PARENT_PID": str(os.getpid()),
     }
     evenkeel = venv / "bin" / "evenkeel"
-    # From elsewhere, so that nothing of the checkout is imported.
+    # From another directory, so that no module of the checkout is imported.
     subprocess.run([evenkeel, "migrate"], env=environment, cwd=tmp_path, check=True, timeout=60)
     with output.open("wb") as log:
         api = subprocess.Popen(
@@ -47,15 +47,15 @@ def test_the_api_alone_installs_and_runs_without_pyspark(tmp_path: Path) -> None
         wait_for("the address", lambda: "listens on" in output.read_text() or api.poll() is not None)
         address = output.read_text().split("listens on ")[1].split()[0]
         assert wait_for("health", lambda: answer(f"{address}/healthz")) == 200
-        # No worker reports to it.
+        # There is no worker.
         assert answer(f"{address}/readyz") == 503
-        # What asks a service needs no more either.
+        # The client commands need nothing else.
         ask = {**environment, "EVENKEEL_URL": address}
         for command in (("whoami",), ("jobs",), ("workers",), ("keys", "list")):
-            told = subprocess.run(
+            done = subprocess.run(
                 [evenkeel, *command, "--json"], env=ask, cwd=tmp_path, capture_output=True, timeout=60, check=True
             )
-            json.loads(told.stdout)
+            json.loads(done.stdout)
         refused = subprocess.run(
             [evenkeel, "submit", "--sql", "SELECT 1 AS a FROM t", "--table", "t=nowhere.csv"],
             env=ask,
@@ -68,7 +68,7 @@ def test_the_api_alone_installs_and_runs_without_pyspark(tmp_path: Path) -> None
         assert (refused.returncode, refused.stderr.count("evenkeel: ")) == (2, 1), refused.stderr
     finally:
         api.terminate()
-        # uvicorn ends in good order, then by the very signal that asked for it.
+        # uvicorn shuts down and then ends with the signal that it received.
         assert api.wait(30) in (0, -signal.SIGTERM)
 
 

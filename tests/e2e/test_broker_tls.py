@@ -1,4 +1,4 @@
-"""A job's way from API to worker through a Redis with a password, behind TLS."""
+"""Test of API and worker with a Redis behind TLS that requires a password."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ JOB = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
 
 
 @pytest.mark.withstands(
-    "somebody else answers as Redis in production",
+    "an impostor of Redis in production",
     kind="attack",
-    how="API and worker started before TLS with a certificate for another host, then of another CA, then the right one",
+    how="API and worker are started with a Redis whose TLS certificate is for another host, then of another CA, then "
+    "right",
     times=2,
-    guaranteed="both say why and tell nothing; jobs are accepted and wait, and run once the right server is back, "
-    "without a restart; the password is in no log",
+    guaranteed="both log the reason and send nothing; jobs are accepted and wait, and run without a restart once the "
+    "right server is back; no log contains the password",
 )
-def test_a_job_travels_behind_tls_and_waits_while_somebody_else_answers(tmp_path: Path) -> None:
+def test_job_waits_for_the_right_tls_certificate(tmp_path: Path) -> None:
     ca = trustme.CA()
     environment = {
         "EVENKEEL_BROKER_TLS_CA_FILE": str(write_ca(ca, tmp_path / "ca.pem")),
         "EVENKEEL_BROKER_PASSWORD": PASSWORD,
-        # So long that what arrives is what the API sent.
+        # Long enough that messages come only from the API.
         "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "600",
     }
     with (
@@ -49,14 +50,14 @@ def test_a_job_travels_behind_tls_and_waits_while_somebody_else_answers(tmp_path
     ):
         write_orders(production.data)
         (api,) = production.apis
-        told = f"The certificate of the Redis at localhost:{front.port} is for another host name."
-        assert f"evenkeel: {told}" in api.part.said()
-        assert told in broker_issue(api.http.get("/readyz").json())
+        message = f"The certificate of the Redis at localhost:{front.port} is for another host name."
+        assert f"evenkeel: {message}" in api.part.said()
+        assert message in broker_issue(api.http.get("/readyz").json())
         waiting = api.submit(JOB)
         worker = production.start_worker()
-        wait_for("the worker's word", lambda: told in worker.said() and "VERIFY_FAILED" in worker.said(), 120)
+        wait_for("the worker's log message", lambda: message in worker.said() and "VERIFY_FAILED" in worker.said(), 120)
         front.context = server_context(trustme.CA().issue_cert("localhost"))
-        assert "is of no CA that is trusted here" in broker_issue(api.http.get("/readyz").json())
+        assert "is not from a trusted CA" in broker_issue(api.http.get("/readyz").json())
         assert api.job(waiting)["status"] == "QUEUED"
         assert front.heard == b""
 
@@ -73,5 +74,5 @@ def test_a_job_travels_behind_tls_and_waits_while_somebody_else_answers(tmp_path
 
 
 def broker_issue(problem: dict[str, list[dict[str, str]]]) -> str:
-    """What an API that is not ready says of its broker."""
+    """Returns what the readiness problem says about the broker."""
     return next(issue["detail"] for issue in problem["errors"] if issue["code"] == "broker")

@@ -1,4 +1,4 @@
-"""The commands against a running service with a worker, over HTTP alone, as scripts and people use them."""
+"""Tests of the commands against a running service with a worker, as scripts and users call them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ORDERS = ("--table", "o=parquet:orders/")
 
 @pytest.fixture(scope="module")
 def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]:
-    """An API that wants keys, and a worker."""
+    """An API that requires keys, and a worker."""
     environment = {"EVENKEEL_API_AUTHENTICATION": "on", "EVENKEEL_SPARK_MASTER": "local[2]"}
     directory = tmp_path_factory.mktemp("production")
     with running_production(directory, None, apis=1, workers=1, environment=environment) as running:
@@ -52,7 +52,7 @@ def evenkeel(production: Production, tmp_path: Path) -> CommandLine:
 
 @pytest.fixture
 def per_user(evenkeel: CommandLine) -> str:
-    """A job that has succeeded."""
+    """The id of a job that has succeeded."""
     (evenkeel.directory / "per user.sql").write_text(PER_USER)
     done = evenkeel.run("submit", "per user.sql", *ORDERS, "--wait")
     assert done.code == 0, done.stderr
@@ -60,7 +60,7 @@ def per_user(evenkeel: CommandLine) -> str:
     return done.stdout.strip()
 
 
-def test_a_job_from_its_file_to_its_rows(evenkeel: CommandLine, per_user: str) -> None:
+def test_job_from_file_to_rows(evenkeel: CommandLine, per_user: str) -> None:
     saved = {
         ending: evenkeel.run("result", per_user, "-o", f"rows.{ending}", "--json").document
         for ending in ("csv", "parquet", "json")
@@ -85,7 +85,7 @@ def test_a_job_from_its_file_to_its_rows(evenkeel: CommandLine, per_user: str) -
     assert shown[1].split()[:2] == ["NULL", "10"]
 
 
-def test_whatever_is_told_is_told_as_json_too(evenkeel: CommandLine, per_user: str) -> None:
+def test_every_output_is_available_as_json(evenkeel: CommandLine, per_user: str) -> None:
     (evenkeel.directory / "job.json").write_text(json.dumps({"tables": {"o": parquet("orders")}, "sql": PER_USER}))
     found = {
         command[0]: evenkeel.run(*command, "--json")
@@ -115,7 +115,7 @@ def test_whatever_is_told_is_told_as_json_too(evenkeel: CommandLine, per_user: s
     ]
     assert [worker["status"] for worker in documents["workers"]["workers"]] == ["READY"]
     assert "admin" in documents["whoami"]["scopes"]
-    # And for people.
+    # The same for users.
     for command in found:
         arguments = ("keys", "list") if command == "keys" else (command,)
         about = [per_user] if command in {"job", "events", "result", "plan", "metrics", "skew"} else []
@@ -134,7 +134,7 @@ def test_a_failed_job(evenkeel: CommandLine) -> None:
     assert (again.code, again.document["error"]["status"]) == (1, 422)
 
 
-def test_a_refused_job_is_shown_where_it_is_wrong(evenkeel: CommandLine) -> None:
+def test_refused_job_shows_the_position_of_the_error(evenkeel: CommandLine) -> None:
     (evenkeel.directory / "bad.sql").write_text(PER_USER.replace("o.category", "o.categroy"))
     done = evenkeel.run("submit", "bad.sql", *ORDERS, "--wait")
     assert (done.code, done.stdout) == (2, "")
@@ -143,9 +143,9 @@ def test_a_refused_job_is_shown_where_it_is_wrong(evenkeel: CommandLine) -> None
     assert told[1:] == ["  bad.sql:2:18", "    COUNT(DISTINCT o.categroy) AS categories", " " * 19 + "^"]
 
 
-def test_a_job_is_followed_and_cancelled(evenkeel: CommandLine) -> None:
+def test_job_is_followed_and_cancelled(evenkeel: CommandLine) -> None:
     waiting = evenkeel.start("submit", "-", "--wait", "--json", text=json.dumps(ENDLESS))
-    wait_for("the job to run", lambda: "RUNNING" in waiting.told, SECONDS)
+    wait_for("the job to run", lambda: "RUNNING" in waiting.error_output, SECONDS)
     (job,) = evenkeel.run("jobs", "--status", "RUNNING", "--name", "endless", "--json").document["jobs"]
     following = evenkeel.start("events", job["id"], "--follow", "--json")
     assert evenkeel.run("cancel", job["id"]).code == 0
@@ -165,9 +165,9 @@ def test_a_job_that_takes_too_long(evenkeel: CommandLine) -> None:
     assert evenkeel.run("submit", "-", "--wait", text=json.dumps(job)).code == 6
 
 
-def test_an_interruption_lets_the_job_go_on_or_cancels_it(evenkeel: CommandLine) -> None:
+def test_interruption_continues_or_cancels_the_job(evenkeel: CommandLine) -> None:
     waiting = evenkeel.start("submit", "-", "--wait", text=json.dumps(ENDLESS))
-    wait_for("the job to run", lambda: "RUNNING" in waiting.told, SECONDS)
+    wait_for("the job to run", lambda: "RUNNING" in waiting.error_output, SECONDS)
     waiting.process.send_signal(signal.SIGINT)
     done = waiting.done()
     job_id = done.stdout.strip()
@@ -175,24 +175,24 @@ def test_an_interruption_lets_the_job_go_on_or_cancels_it(evenkeel: CommandLine)
     assert f"evenkeel cancel {job_id}" in done.stderr
     assert evenkeel.run("job", job_id, "--json").document["status"] == "RUNNING"
     again = evenkeel.start("job", job_id, "--wait", "--cancel-on-interrupt")
-    wait_for("the job to be shown", lambda: "RUNNING" in again.told, SECONDS)
+    wait_for("the job to be shown", lambda: "RUNNING" in again.error_output, SECONDS)
     again.process.send_signal(signal.SIGTERM)
     assert again.done().code == 5
 
 
-def test_who_may_and_who_may_not(evenkeel: CommandLine, production: Production) -> None:
-    stranger = CommandLine(evenkeel.directory, evenkeel.url)
-    assert stranger.run("jobs").code == 9
+def test_permissions_of_keys(evenkeel: CommandLine, production: Production) -> None:
+    anonymous = CommandLine(evenkeel.directory, evenkeel.url)
+    assert anonymous.run("jobs").code == 9
     reader = evenkeel.run("keys", "create", "reader", "--scope", "read")
     (evenkeel.directory / "key").write_text(reader.stdout)
-    assert stranger.run("jobs", "--key-file", "key").code == 0
-    refused = stranger.run("submit", "--sql", PER_USER, *ORDERS, "--key-file", "key")
+    assert anonymous.run("jobs", "--key-file", "key").code == 0
+    refused = anonymous.run("submit", "--sql", PER_USER, *ORDERS, "--key-file", "key")
     assert (refused.code, "[missing_scope]" in refused.stderr) == (9, True)
     assert evenkeel.run("keys", "revoke", reader.stdout.strip()).code == 0
-    wait_for("the key to be refused", lambda: stranger.run("whoami", "--key-file", "key").code == 9)
+    wait_for("the key to be refused", lambda: anonymous.run("whoami", "--key-file", "key").code == 9)
 
 
-def test_keys_are_counted_exactly_where_that_is_wanted(evenkeel: CommandLine) -> None:
+def test_keys_are_counted_exactly_on_request(evenkeel: CommandLine) -> None:
     done = evenkeel.run("profile", "parquet:orders/", "uid", "category,uid", "--exact", "--limit", "2", "--json")
     assert done.code == 0, done.stderr
     by_user, by_both = done.document["keys"]
@@ -202,7 +202,7 @@ def test_keys_are_counted_exactly_where_that_is_wanted(evenkeel: CommandLine) ->
     assert "100" in evenkeel.run("profile", "parquet:orders/", "uid", "--exact").stdout
 
 
-def test_a_bar_on_a_terminal_of_80_columns(evenkeel: CommandLine) -> None:
+def test_progress_bar_on_a_terminal_of_80_columns(evenkeel: CommandLine) -> None:
     ours, theirs = pty.openpty()
     environment = {**evenkeel.environment, "COLUMNS": "80", "TERM": "xterm-256color"}
     command = [sys.executable, "-P", "-m", "service.cli", "submit", "--sql", PER_USER, *ORDERS, "--wait"]
@@ -211,7 +211,7 @@ def test_a_bar_on_a_terminal_of_80_columns(evenkeel: CommandLine) -> None:
     )
     os.close(theirs)
     told = b""
-    with suppress(OSError):  # the terminal is closed with the last who has it
+    with suppress(OSError):  # The terminal closes with its last open descriptor.
         while chunk := os.read(ours, 65536):
             told += chunk
     os.close(ours)
@@ -224,21 +224,21 @@ def test_a_bar_on_a_terminal_of_80_columns(evenkeel: CommandLine) -> None:
 
 @pytest.mark.withstands(
     "the API is killed while commands wait",
-    how="`kill -9` while `submit --wait` and `events --follow` go on, and the job with them; it comes back later",
+    how="`kill -9` while `submit --wait` and `events --follow` and the job run; it is started again later",
     times=1,
-    guaranteed="both commands go on when it is back, each event is told once, and the exit code is that of the job",
+    guaranteed="both commands continue when it is back, each event is printed once, and the exit code is the job's",
     kind="fault",
 )
-def test_commands_outlive_the_api(evenkeel: CommandLine, production: Production) -> None:
+def test_commands_survive_a_killed_api(evenkeel: CommandLine, production: Production) -> None:
     waiting = evenkeel.start("submit", "-", "--wait", "--json", text=json.dumps(ENDLESS))
-    wait_for("the job to run", lambda: "RUNNING" in waiting.told, SECONDS)
+    wait_for("the job to run", lambda: "RUNNING" in waiting.error_output, SECONDS)
     (job,) = evenkeel.run("jobs", "--status", "RUNNING", "--name", "endless", "--json").document["jobs"]
     following = evenkeel.start("events", job["id"], "--follow", "--json")
-    wait_for("the first events", lambda: "RUNNING" in following.written, SECONDS)
+    wait_for("the first events", lambda: "RUNNING" in following.output_text, SECONDS)
     part = production.apis[0].part
     production.kill(part)
-    wait_for("both to notice", lambda: "again" in waiting.told and "again" in following.told, SECONDS)
-    # A command that begins now is told soon.
+    wait_for("both to notice", lambda: "again" in waiting.error_output and "again" in following.error_output, SECONDS)
+    # A new command fails soon.
     assert evenkeel.run("whoami").code == 10
     production.start_again(part)
     assert evenkeel.run("cancel", job["id"]).code == 0

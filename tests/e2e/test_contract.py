@@ -1,4 +1,4 @@
-"""Schemathesis against the running service: whatever openapi.yaml tells of it is so, also for those who mean ill."""
+"""Test of the running service against openapi.yaml with Schemathesis, including invalid requests."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SEED = 20
 SECONDS = 400
-"""A run that is not over by then hangs."""
+"""A longer run is considered hanging."""
 SAMPLED = {"sqlite": "examples,coverage,fuzzing", "postgresql": "stateful"}
-"""The phases of Schemathesis by database, for `SAMPLE_SECONDS`. With EVENKEEL_TEST_FULL, both run all to the end."""
+"""The phases of Schemathesis by database, for `SAMPLE_SECONDS`. With EVENKEEL_TEST_FULL, all phases run to their
+end on both.
+"""
 SAMPLE_SECONDS = 25
 MIN_REQUESTS = 100
-"""A run that sends fewer shows nothing. An idle machine sends more than 1,500 in a sample."""
+"""The minimum number of requests of a run. An idle machine sends more than 1,500 in a sample."""
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "tests" / "support" / "contract.toml"
 SETTINGS = {
     "EVENKEEL_API_AUTHENTICATION": "on",
-    # For the longest wait that a request asks for.
+    # For the longest wait that a request can ask for.
     "EVENKEEL_API_MAX_WAIT_SECONDS": "1",
 }
 _log = logging.getLogger(__name__)
@@ -52,7 +54,7 @@ def production(database: str, tmp_path: Path) -> Iterator[Production]:
 
 
 def make_something_of_each(client: JobClient) -> str:
-    """A result, posted rows, and a stopped stream, whose id is given: what requests can be about."""
+    """Creates a result, posted rows, and a stopped stream, so that requests find something. Returns the stream's id."""
     client.run(COUNTED)
     job_id = client.submit({**COUNTED, "mode": "incremental"})
     assert client.wait(job_id, "STOPPED")["status"] == "STOPPED"
@@ -69,17 +71,17 @@ def make_something_of_each(client: JobClient) -> str:
 
 
 @pytest.mark.withstands(
-    "requests made from the specification",
+    "requests generated from the specification",
     kind="attack",
-    how="Schemathesis with all its checks and one seed: requests as openapi.yaml admits them and as it does not, one "
-    "by one and in sequences, on SQLite and on PostgreSQL; event streams left out",
+    how="Schemathesis with all its checks and one seed: valid and invalid requests, single and in sequences, on "
+    "SQLite and on PostgreSQL, without event streams",
     times=10_000,
-    guaranteed="no status, header or body but those declared; what the specification refuses is refused, and what it "
-    "admits never for its form; no 500; no hang",
+    guaranteed="only declared statuses, headers and bodies; invalid requests are refused, and valid ones are never "
+    "refused for their form; no 500 and no hang",
 )
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("database", SAMPLED)
-def test_the_service_is_as_specified(production: Production, database: str, tmp_path: Path) -> None:
+def test_service_conforms_to_its_specification(production: Production, database: str, tmp_path: Path) -> None:
     (api,) = production.apis
     stream = make_something_of_each(api)
     key = api.http.get("/v1/me").json()["key_id"]

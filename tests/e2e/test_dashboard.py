@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, over a running service with real jobs."""
+"""Tests of the dashboard in Chromium, with a running service and real jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import DESKTOP, PHONE, Watched
+from tests.support.browser import DESKTOP, PHONE, Tab
 from tests.support.processes import wait_for
 from tests.support.service import Service
 from tests.support.tables import ENDLESS, parquet, write_hot
@@ -42,14 +42,14 @@ _TYPED = """async (field, text) => {
   for (let turn = 0; turn < 10; turn++) await null;
   return JSON.stringify(sessionStorage);
 }"""
-"""Types a text; gives what the tab keeps before the browser comes to anything else, a frame or its end."""
+"""Types a text and returns the tab's session storage before the browser draws a frame or closes the tab."""
 
-Open = Callable[..., Watched]
+Open = Callable[..., Tab]
 
 
 @pytest.fixture(scope="module")
 def jobs(service: Service) -> dict[str, str]:
-    """Ids of a job of each kind, by what it is."""
+    """Ids of a job of each kind, by kind."""
     good, failing, endless, stream = map(service.submit, (GOOD, FAILING, ENDLESS, STREAM))
     assert service.wait(good)["status"] == "SUCCEEDED"
     assert service.wait(failing)["status"] == "FAILED"
@@ -61,8 +61,8 @@ def jobs(service: Service) -> dict[str, str]:
 
 
 def pages(jobs: dict[str, str]) -> dict[str, str]:
-    """Every page by a name of its own."""
-    found = {"jobs": "#/jobs", "new": "#/new", "workers": "#/workers", "nowhere": "#/nowhere"}
+    """Returns the route of each page by a unique name."""
+    found = {"jobs": "#/jobs", "new": "#/new", "workers": "#/workers", "not-found": "#/nowhere"}
     for kind, job_id in jobs.items():
         sections = ["", "plan", "result", "spec", "stream" if kind == "stream" else "skew"]
         found |= {f"{kind}-{section or 'overview'}": f"#/jobs/{job_id}/{section}".rstrip("/") for section in sections}
@@ -72,11 +72,11 @@ def pages(jobs: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("viewport", "colours"), [(DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light")], ids=["light", "dark", "phone"]
 )
-def test_every_page_is_sound(
+def test_every_page_has_no_errors(
     open_tab: Open, jobs: dict[str, str], viewport: dict[str, int], colours: str, tmp_path: Path
 ) -> None:
     tab = open_tab(viewport=viewport, color_scheme=colours)
-    # What a job has not got is a 404, which the page says in words.
+    # Reports that a job does not have are 404; the page shows a text instead.
     tab.expect_refusals(404)
     pictures = Path(os.environ.get("EVENKEEL_TEST_PICTURES", tmp_path))
     for name, route in pages(jobs).items():
@@ -86,8 +86,8 @@ def test_every_page_is_sound(
         tab.check()
         tab.check_accessibility()
         is_wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
-        assert not page.evaluate(is_wide), f"{name} scrolls sideways"
-        tab.keep_picture(pictures / f"{name}-{colours}-{viewport['width']}.png")
+        assert not page.evaluate(is_wide), f"{name} scrolls horizontally"
+        tab.save_screenshot(pictures / f"{name}-{colours}-{viewport['width']}.png")
 
 
 def write_table(page: Page, name: str, path: str) -> None:
@@ -104,14 +104,14 @@ def write_sql(page: Page, text: str) -> None:
     page.keyboard.insert_text(text)
 
 
-def test_from_the_editor_to_the_downloaded_result(open_tab: Open, service: Service, tmp_path: Path) -> None:
+def test_job_from_editor_to_downloaded_result(open_tab: Open, service: Service, tmp_path: Path) -> None:
     tab = open_tab(downloads=True)
     tab.expect_refusals(404, 422)
     page = tab.open("#/jobs")
     page.get_by_role("link", name="New job").last.click()
     expect(page.get_by_role("heading", level=1)).to_have_text("New job")
 
-    page.get_by_label("Name", exact=True).first.fill("a journey")
+    page.get_by_label("Name", exact=True).first.fill("users by category")
     write_table(page, "o", "orders/")
     write_sql(page, QUERY.replace("o.uid)", "o.user)").replace(" FROM", "\nFROM"))
     page.get_by_role("button", name="Submit").click()
@@ -129,7 +129,7 @@ def test_from_the_editor_to_the_downloaded_result(open_tab: Open, service: Servi
     expect(page.get_by_role("alert")).to_have_count(0)
 
     page.get_by_role("button", name="Submit").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("a journey")
+    expect(page.get_by_role("heading", level=1)).to_have_text("users by category")
     expect(page.locator(".job-state").get_by_text("SUCCEEDED")).to_be_visible(timeout=180_000)
     expect(page.get_by_text("distinct_method = native")).to_be_visible()
 
@@ -139,7 +139,7 @@ def test_from_the_editor_to_the_downloaded_result(open_tab: Open, service: Servi
     with page.expect_download() as downloading:
         page.get_by_role("button", name="Download CSV").click()
     downloading.value.save_as(tmp_path / "result.csv")
-    assert downloading.value.suggested_filename == "a-journey.csv"
+    assert downloading.value.suggested_filename == "users-by-category.csv"
     with (tmp_path / "result.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
     job_id = re.search(r"#/jobs/([0-9a-f-]+)", page.url)
@@ -147,14 +147,14 @@ def test_from_the_editor_to_the_downloaded_result(open_tab: Open, service: Servi
     assert rows == [["category", "users"]] + [[row["category"], str(row["users"])] for row in service.rows(job_id[1])]
 
 
-def test_a_job_is_edited_as_a_new_one_and_deleted(open_tab: Open, service: Service, jobs: dict[str, str]) -> None:
+def test_copied_job_is_edited_submitted_and_deleted(open_tab: Open, service: Service, jobs: dict[str, str]) -> None:
     tab = open_tab()
     tab.expect_refusals(404)
     page = tab.open(f"#/jobs/{jobs['good']}")
     page.get_by_role("link", name="Edit as new").click()
     expect(page.get_by_label("Name", exact=True).first).to_have_value("users-per-category")
     expect(page.get_by_role("textbox", name="SQL of the job")).to_contain_text("COUNT(DISTINCT o.uid)")
-    # What was changed of it outlives the page, however soon that is left, and is no draft of another job.
+    # The draft is stored at once and survives a reload; it belongs to this job only.
     assert "the copy" in page.get_by_label("Name", exact=True).first.evaluate(_TYPED, "the copy")
     page.reload()
     expect(page.get_by_label("Name", exact=True).first).to_have_value("the copy")
@@ -163,14 +163,14 @@ def test_a_job_is_edited_as_a_new_one_and_deleted(open_tab: Open, service: Servi
     expect(page.locator(".job-state").get_by_text("SUCCEEDED")).to_be_visible(timeout=180_000)
     copy = page.url.rpartition("/")[2]
     page.get_by_role("button", name="Delete").click()
-    page.get_by_role("dialog").get_by_role("button", name="Keep it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Go back").click()
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
     assert service.http.get(f"/v1/jobs/{copy}").status_code == 404
 
 
-def test_a_running_job_is_seen_and_cancelled(open_tab: Open, service: Service) -> None:
+def test_running_job_is_shown_and_cancelled(open_tab: Open, service: Service) -> None:
     job_id = service.submit(ENDLESS)
     tab = open_tab()
     tab.expect_refusals(404)
@@ -188,9 +188,9 @@ def test_a_running_job_is_seen_and_cancelled(open_tab: Open, service: Service) -
     kind="attack",
     how="a job named `<img src=x onerror=…><script>…` on every page of the dashboard, in Chromium",
     times=1,
-    guaranteed="shown as the text that it is; nothing runs, and no request leaves for another host",
+    guaranteed="the name is shown as text; no script runs, and the page sends no request to another host",
 )
-def test_a_name_is_a_text_whatever_is_in_it(open_tab: Open, jobs: dict[str, str]) -> None:
+def test_name_with_html_is_shown_as_text(open_tab: Open, jobs: dict[str, str]) -> None:
     tab = open_tab()
     tab.expect_refusals(404)
     page = tab.open("#/jobs")
@@ -206,14 +206,14 @@ def test_a_name_is_a_text_whatever_is_in_it(open_tab: Open, jobs: dict[str, str]
     expect(page.get_by_role("dialog")).to_contain_text(HOSTILE)
 
 
-def test_a_failed_job_says_why(open_tab: Open, service: Service, jobs: dict[str, str]) -> None:
+def test_failed_job_shows_its_error(open_tab: Open, service: Service, jobs: dict[str, str]) -> None:
     page = open_tab().open(f"#/jobs/{jobs['failing']}")
     problem = service.job(jobs["failing"])["error"]
     expect(page.get_by_role("alert")).to_contain_text(problem["detail"][:100])
 
 
-def test_integers_are_shown_as_they_are(open_tab: Open, service: Service) -> None:
-    # The first one that a browser's numbers have not.
+def test_large_integers_are_shown_exactly(open_tab: Open, service: Service) -> None:
+    # The smallest positive integer that JavaScript numbers cannot represent.
     sql = "SELECT o.category, 0 * COUNT(*) + 9007199254740993 AS n FROM o GROUP BY o.category LIMIT 1"
     job_id = service.submit({**GOOD, "sql": sql})
     service.wait(job_id)
@@ -221,15 +221,15 @@ def test_integers_are_shown_as_they_are(open_tab: Open, service: Service) -> Non
     expect(page.get_by_role("cell", name="9007199254740993")).to_be_visible()
 
 
-def test_a_job_that_ends_leaves_the_list_of_active_ones(open_tab: Open, service: Service) -> None:
-    job_id = service.submit({**ENDLESS, "name": "soon gone"})
+def test_ended_job_leaves_the_list_of_active_jobs(open_tab: Open, service: Service) -> None:
+    job_id = service.submit({**ENDLESS, "name": "ends soon"})
     page = open_tab().open("#/jobs?state=active")
-    expect(page.get_by_role("link", name="soon gone")).to_be_visible()
+    expect(page.get_by_role("link", name="ends soon")).to_be_visible()
     service.http.post(f"/v1/jobs/{job_id}/cancel")
-    expect(page.get_by_role("link", name="soon gone")).to_have_count(0, timeout=90_000)
+    expect(page.get_by_role("link", name="ends soon")).to_have_count(0, timeout=90_000)
 
 
-def test_the_advice_is_taken_with_one_click(open_tab: Open, service: Service) -> None:
+def test_advice_is_followed_with_one_click(open_tab: Open, service: Service) -> None:
     directory = service.data / "hot"
     directory.mkdir()
     keys = pa.array([1 if place % 10 else place for place in range(600_000)], pa.int64())
@@ -242,24 +242,24 @@ def test_the_advice_is_taken_with_one_click(open_tab: Open, service: Service) ->
     tab = open_tab()
     tab.expect_refusals(404)
     page = tab.open(f"#/jobs/{before}/skew")
-    expect(page.get_by_text("all of them go to one task")).to_be_visible()
+    expect(page.get_by_text("one task processes all of them")).to_be_visible()
     expect(page.get_by_role("rowheader", name="1", exact=True)).to_be_visible()
     page.get_by_label("Slots").fill("100")
     page.get_by_label("Slots").press("Enter")
-    expect(page.get_by_text("on 100 slots its stages take")).to_be_visible()
+    expect(page.get_by_text("on 100 slots, its stages take")).to_be_visible()
     page.get_by_role("button", name="Run again with agg_phase = TWO_PHASE").click()
     page.wait_for_url(lambda url: before not in url)
     expect(page.locator(".job-state").get_by_text("SUCCEEDED")).to_be_visible(timeout=180_000)
     expect(page.get_by_text("agg_phase = TWO_PHASE", exact=True)).to_be_visible()
     page.get_by_role("link", name="Skew").click()
-    expect(page.get_by_text("the job that it is compared with")).to_be_visible()
+    expect(page.get_by_text("the job it is compared with")).to_be_visible()
     expect(page.get_by_text("agg_phase: ONE_PHASE → TWO_PHASE")).to_be_visible()
     page.get_by_role("link", name="Plan", exact=True).click()
-    page.get_by_role("button", name="As Spark ran it").click()
+    page.get_by_role("button", name="Spark operators").click()
     expect(page.get_by_role("group", name="Spark's operators", exact=True).get_by_role("button")).not_to_have_count(0)
 
 
-def test_the_skew_page_agrees_with_what_was_measured(open_tab: Open, service: Service) -> None:
+def test_skew_page_agrees_with_measurements(open_tab: Open, service: Service) -> None:
     write_hot(service.data, "self")
     sql = "SELECT a.g AS ag, b.g AS bg, COUNT(*) AS n FROM t a JOIN t b ON a.k = b.k GROUP BY a.g, b.g"
     settings = {"join.ship": "REPARTITION"}
@@ -268,20 +268,18 @@ def test_the_skew_page_agrees_with_what_was_measured(open_tab: Open, service: Se
     tab = open_tab()
     tab.expect_refusals(404)
     page = tab.open(f"#/jobs/{job_id}/skew")
-    expect(page.get_by_text("eager_aggregation aggregates its rows before the join, nothing needs to")).to_be_visible()
+    expect(page.get_by_text("These rows are aggregated before the join, by")).to_be_visible()
     expect(page.get_by_role("heading", name="Not skewed")).to_be_visible()
-    expect(page.get_by_text("This estimate was wrong, so it says nothing about the saving")).to_be_visible()
-    wrong = page.get_by_role("listitem").filter(has_text="The estimate was wrong")
+    expect(page.get_by_text("This estimate was wrong, so it does not show the saving")).to_be_visible()
+    wrong = page.get_by_role("listitem").filter(has_text="Wrong estimate")
     expect(wrong).to_contain_text("rows on the hottest task for #3 Aggregate BY a.g")
     page.get_by_role("link", name="Plan", exact=True).click()
     before = page.get_by_role("group", name="Plan before the rules", exact=True)
     expect(before.get_by_role("button", name="Aggregate eager_aggregation")).to_be_visible()
-    expect(page.get_by_role("listitem").filter(has_text="fired eager_aggregation")).to_contain_text(
-        "estimate was wrong"
-    )
+    expect(page.get_by_role("listitem").filter(has_text="fired eager_aggregation")).to_contain_text("Wrong estimate")
 
 
-def test_a_live_stream_is_followed_stopped_and_resumed(open_tab: Open, jobs: dict[str, str]) -> None:
+def test_running_stream_is_shown_stopped_and_resumed(open_tab: Open, jobs: dict[str, str]) -> None:
     tab = open_tab()
     tab.expect_refusals(404)
     page = tab.open(f"#/jobs/{jobs['stream']}/stream")
@@ -301,26 +299,26 @@ def test_a_live_stream_is_followed_stopped_and_resumed(open_tab: Open, jobs: dic
     expect(page.locator(".job-state").get_by_text("RUNNING")).to_be_visible(timeout=180_000)
 
 
-def test_the_list_is_live_and_searched_with_the_keyboard(
+def test_list_is_refreshed_and_searched_with_the_keyboard(
     open_tab: Open, service: Service, jobs: dict[str, str]
 ) -> None:
     tab = open_tab()
     tab.expect_refusals(404)
     page = tab.open("#/jobs")
     expect(page.get_by_role("link", name="users-per-category").first).to_be_visible()
-    submitted = service.submit({**GOOD, "name": "came later"})
-    expect(page.get_by_role("link", name="came later")).to_be_visible()
+    submitted = service.submit({**GOOD, "name": "submitted later"})
+    expect(page.get_by_role("link", name="submitted later")).to_be_visible()
     service.wait(submitted)
-    expect(page.get_by_role("row").filter(has_text="came later").get_by_text("SUCCEEDED")).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="submitted later").get_by_text("SUCCEEDED")).to_be_visible()
 
     page.keyboard.press("/")
-    page.keyboard.type("came l")
+    page.keyboard.type("submitted l")
     expect(page.get_by_role("row")).to_have_count(2)
     page.keyboard.press("Tab")
     page.locator("h1").focus()
     page.keyboard.press("j")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", level=1)).to_have_text("came later")
+    expect(page.get_by_role("heading", level=1)).to_have_text("submitted later")
     page.keyboard.press("l")
     expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
     page.get_by_label("State").select_option("failed")
@@ -334,7 +332,7 @@ def test_the_list_is_live_and_searched_with_the_keyboard(
     page.locator("h1").focus()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("Search jobs")
-    page.get_by_label("Keys by themselves do something").uncheck()
+    page.get_by_label("Enable single-key shortcuts").uncheck()
     page.get_by_role("button", name="Close").click()
     page.locator("h1").focus()
     page.keyboard.press("w")
@@ -343,42 +341,42 @@ def test_the_list_is_live_and_searched_with_the_keyboard(
     expect(page.get_by_role("heading", level=1)).to_have_text("users-per-category")
 
 
-def test_a_job_that_is_not_there_is_said_to_be_missing(open_tab: Open) -> None:
+def test_unknown_job_shows_an_error(open_tab: Open) -> None:
     tab = open_tab()
     tab.expect_refusals(404)
     page = tab.open("#/jobs/0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a")
     expect(page.get_by_role("alert")).to_contain_text("job_not_found")
 
 
-def test_a_job_that_the_forms_cannot_show_is_not_taken(open_tab: Open) -> None:
+def test_json_that_the_form_cannot_show_is_refused(open_tab: Open) -> None:
     page = open_tab().open("#/new")
-    page.get_by_text("All of it, as JSON").click()
+    page.get_by_text("Edit as JSON").click()
     page.get_by_label("Specification").fill('{"tables": {"o": null}}')
-    page.get_by_role("button", name="Take this").click()
-    expect(page.get_by_role("alert")).to_contain_text("table o is an object")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_role("alert")).to_contain_text("Table o must be an object")
     page.get_by_label("Specification").fill('{"tables": null, "settings": {"agg_phase": "ONE_PHASE"}}')
-    page.get_by_role("button", name="Take this").click()
+    page.get_by_role("button", name="Apply").click()
     expect(page.get_by_label("agg_phase")).to_have_value("ONE_PHASE")
 
 
-def test_what_is_explained_is_told_to_be_of_an_earlier_text(open_tab: Open) -> None:
+def test_outdated_explanation_is_marked(open_tab: Open) -> None:
     page = open_tab().open("#/new")
     write_table(page, "o", "orders/")
     write_sql(page, QUERY)
     page.get_by_role("button", name="Explain").click()
     expect(page.get_by_role("heading", name="Rules", exact=True)).to_be_visible()
-    expect(page.get_by_text("of an earlier text")).to_have_count(0)
+    expect(page.get_by_text("an earlier version of this job")).to_have_count(0)
     page.get_by_label("distinct_method").select_option("native")
-    expect(page.get_by_text("of an earlier text")).to_be_visible()
+    expect(page.get_by_text("an earlier version of this job")).to_be_visible()
 
 
-def test_a_stream_begins_from_scratch(open_tab: Open, service: Service, jobs: dict[str, str]) -> None:
+def test_stream_is_resumed_from_scratch(open_tab: Open, service: Service, jobs: dict[str, str]) -> None:
     service.http.post(f"/v1/jobs/{jobs['stream']}/stop")
     service.wait(jobs["stream"], "STOPPED")
     tab = open_tab()
     tab.expect_refusals(404)
     page = tab.open(f"#/jobs/{jobs['stream']}/stream")
     page.get_by_role("button", name="Resume from scratch").click()
-    page.get_by_role("dialog").get_by_role("button", name="Begin from scratch").click()
+    page.get_by_role("dialog").get_by_role("button", name="Start from scratch").click()
     expect(page.locator(".job-state").get_by_text("RUNNING")).to_be_visible(timeout=180_000)
     expect(page.get_by_text("Generation")).to_be_visible()

@@ -1,4 +1,4 @@
-"""The dashboard of a service that is slow, refuses, or is away for a while."""
+"""Tests of the dashboard with a service that is slow, refuses requests or is unreachable for a while."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Request, Route, expect
 
-from tests.support.browser import Watched
+from tests.support.browser import Tab
 from tests.support.processes import wait_for
 from tests.support.service import Service
 from tests.support.tables import parquet
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-Open = Callable[..., Watched]
+Open = Callable[..., Tab]
 LIST = "**/v1/jobs?*"
 SUBMIT = "**/v1/jobs"
 DRAFT = {"name": "drafted", "mode": "batch", "tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
 FULL = {
     "title": "Too many jobs",
     "status": 429,
-    "detail": "5 jobs are queued, as many as may be.",
+    "detail": "5 jobs are queued, which is the limit.",
     "code": "too_many_jobs",
 }
 
 
 @pytest.fixture
-def drafting(open_tab: Open) -> Watched:
-    """A tab with the editor, in which a job is written already."""
+def drafting(open_tab: Open) -> Tab:
+    """A tab with the editor and a draft of a job."""
     tab = open_tab()
     page = tab.open("#/new")
     page.evaluate("draft => sessionStorage.setItem('evenkeel.draft', JSON.stringify(draft))", DRAFT)
@@ -37,7 +37,7 @@ def drafting(open_tab: Open) -> Watched:
     return tab
 
 
-def test_a_service_that_goes_away_is_said_to_and_comes_back(open_tab: Open, service: Service) -> None:
+def test_outage_is_shown_until_the_service_is_back(open_tab: Open, service: Service) -> None:
     service.submit(DRAFT)
     tab = open_tab()
     page = tab.open("#/jobs")
@@ -50,66 +50,68 @@ def test_a_service_that_goes_away_is_said_to_and_comes_back(open_tab: Open, serv
     tab.faults[:] = [fault for fault in tab.faults if "ERR_CONNECTION_REFUSED" not in fault]
 
 
-def test_it_asks_no_sooner_than_the_service_wants(open_tab: Open) -> None:
+def test_retry_after_is_respected(open_tab: Open) -> None:
     tab = open_tab()
     tab.expect_refusals(503)
-    asked: list[Route] = []
+    requests: list[Route] = []
 
     def refuse(route: Route) -> None:
-        asked.append(route)
-        route.fulfill(status=503, headers={"Retry-After": "600"}, json={"title": "Stopping", "detail": "It stops."})
+        requests.append(route)
+        route.fulfill(
+            status=503, headers={"Retry-After": "600"}, json={"title": "Stopping", "detail": "It is stopping."}
+        )
 
     tab.page.clock.install()
     tab.page.route(LIST, refuse)
     page = tab.open("#/jobs")
-    expect(page.get_by_role("alert")).to_contain_text("It stops.")
-    before = len(asked)
+    expect(page.get_by_role("alert")).to_contain_text("It is stopping.")
+    before = len(requests)
     page.clock.run_for(599_000)
-    # Neither by itself nor because somebody looks.
+    # Neither the timer nor showing the tab sends a request.
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     page.clock.run_for(500)
-    assert len(asked) == before
+    assert len(requests) == before
     page.clock.run_for(60_000)
-    expect(page.get_by_role("alert")).to_contain_text("It stops.")
-    assert len(asked) > before
+    expect(page.get_by_role("alert")).to_contain_text("It is stopping.")
+    assert len(requests) > before
 
 
-def test_a_hidden_tab_asks_less_often(open_tab: Open) -> None:
+def test_hidden_tab_sends_fewer_requests(open_tab: Open) -> None:
     tab = open_tab()
-    asked: list[Request] = []
-    answered: list[Request] = []
+    requests: list[Request] = []
+    responses: list[Request] = []
     tab.page.clock.install()
     page = tab.open("#/jobs")
     page.wait_for_load_state("networkidle")
-    page.on("request", lambda request: asked.append(request))
-    page.on("requestfinished", lambda request: answered.append(request))
+    page.on("request", lambda request: requests.append(request))
+    page.on("requestfinished", lambda request: responses.append(request))
 
-    def asked_in_a_minute() -> int:
-        before = len(asked)
+    def requests_in_a_minute() -> int:
+        before = len(requests)
         for _ in range(60):
             page.clock.run_for(1_000)
-            # Time stands still until the page has its answer.
-            wait_for("the answer", lambda: page.evaluate("1") and len(answered) == len(asked), 20)
-        return len(asked) - before
+            # The page's clock does not run until the response has arrived.
+            wait_for("the response", lambda: page.evaluate("1") and len(responses) == len(requests), 20)
+        return len(requests) - before
 
-    shown = asked_in_a_minute()
+    shown = requests_in_a_minute()
     page.evaluate("Object.defineProperty(document, 'hidden', {get: () => true})")
-    hidden = asked_in_a_minute()
+    hidden = requests_in_a_minute()
     assert 0 < hidden <= shown / 4, (shown, hidden)
 
 
-def test_a_submission_that_is_refused_for_now_is_sent_again_by_hand(drafting: Watched) -> None:
+def test_submission_refused_for_now_can_be_repeated(drafting: Tab) -> None:
     drafting.expect_refusals(404, 429)
     page = drafting.page
     page.route(SUBMIT, lambda route: route.fulfill(status=429, headers={"Retry-After": "5"}, json=FULL))
     page.get_by_role("button", name="Submit").click()
-    expect(page.get_by_role("alert")).to_contain_text("5 jobs are queued, as many as may be.")
+    expect(page.get_by_role("alert")).to_contain_text("5 jobs are queued, which is the limit.")
     page.unroute(SUBMIT)
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("drafted")
 
 
-def test_an_answer_that_comes_late_pulls_nobody_away(drafting: Watched) -> None:
+def test_late_response_does_not_change_the_page(drafting: Tab) -> None:
     drafting.expect_refusals(404)
     page = drafting.page
     held: list[Route] = []
@@ -120,11 +122,11 @@ def test_an_answer_that_comes_late_pulls_nobody_away(drafting: Watched) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("Workers")
     with page.expect_response(SUBMIT):
         held[0].continue_()
-    expect(page.get_by_text("Last sign of life").first).to_be_visible()
+    expect(page.get_by_text("Last heartbeat").first).to_be_visible()
     expect(page.get_by_role("heading", level=1)).to_have_text("Workers")
 
 
-def test_charts_follow_the_theme_and_the_system(open_tab: Open, service: Service) -> None:
+def test_charts_use_the_chosen_theme_or_the_systems(open_tab: Open, service: Service) -> None:
     spec = {
         "name": "coloured",
         "mode": "continuous",
@@ -141,7 +143,7 @@ def test_charts_follow_the_theme_and_the_system(open_tab: Open, service: Service
     page.emulate_media(color_scheme="dark")
     expect(root).to_have_attribute("data-theme", "dark")
     expect(page.locator(".uplot[data-old]")).to_have_count(0)
-    page.get_by_label("Colours").select_option("light")
+    page.get_by_label("Theme").select_option("light")
     expect(root).to_have_attribute("data-theme", "light")
     page.reload()
     expect(root).to_have_attribute("data-theme", "light")

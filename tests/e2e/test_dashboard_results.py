@@ -1,4 +1,4 @@
-"""Results on the dashboard: page by page, in every form that they can be taken along in."""
+"""Tests of results on the dashboard: paging, downloads in every format, and the list of many jobs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from service.store.session import Database
-from tests.support.browser import Watched
-from tests.support.finished_jobs import add_finished
+from tests.support.browser import Tab
+from tests.support.lifecycle import add_finished
 from tests.support.service import Service
 from tests.support.tables import parquet
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-Open = Callable[..., Watched]
+Open = Callable[..., Tab]
 ROWS = 250
 WIDE = {
     "name": "two hundred and fifty",
@@ -30,24 +30,24 @@ WIDE = {
 
 @pytest.fixture(scope="module")
 def job_id(service: Service) -> str:
-    """A job with more rows than a page shows."""
+    """The id of a job with more rows than fit on a page."""
     submitted = service.submit(WIDE)
     assert service.wait(submitted)["result"]["rows"] == ROWS
     return submitted
 
 
-def test_it_is_read_page_by_page_and_back(open_tab: Open, job_id: str) -> None:
+def test_pages_forward_and_back(open_tab: Open, job_id: str) -> None:
     page = open_tab().open(f"#/jobs/{job_id}/result")
     first = page.get_by_role("region", name="Rows of the result").get_by_role("cell").first
-    # Who is quicker than the service skips nothing.
+    # A double click skips no page.
     expect(page.get_by_text("Rows 1 to 100 of 250")).to_be_visible()
     page.get_by_role("button", name="Next").dblclick()
     expect(page.get_by_text("Rows 101 to 200 of 250")).to_be_visible()
     page.get_by_role("button", name="Previous").click()
-    for told, value in (("1 to 100", "0"), ("101 to 200", "50"), ("201 to 250", "100")):
-        expect(page.get_by_text(f"Rows {told} of 250")).to_be_visible()
+    for rows, value in (("1 to 100", "0"), ("101 to 200", "50"), ("201 to 250", "100")):
+        expect(page.get_by_text(f"Rows {rows} of 250")).to_be_visible()
         expect(first).to_have_text(value)
-        if told != "201 to 250":
+        if rows != "201 to 250":
             page.get_by_role("button", name="Next").click()
     expect(page.get_by_role("button", name="Next")).to_be_disabled()
     page.get_by_role("button", name="Previous").click()
@@ -62,7 +62,7 @@ def downloaded(page: Page, name: str, path: Path) -> Path:
     return path
 
 
-def test_it_is_taken_along_whole_as_parquet_and_arrow(open_tab: Open, job_id: str, tmp_path: Path) -> None:
+def test_result_is_downloaded_as_parquet_and_arrow(open_tab: Open, job_id: str, tmp_path: Path) -> None:
     page = open_tab(downloads=True).open(f"#/jobs/{job_id}/result")
     wanted = {"price": [place / 2 for place in range(ROWS)], "n": [1] * ROWS}
     assert pq.read_table(downloaded(page, "Parquet", tmp_path / "rows.parquet")).to_pydict() == wanted
@@ -70,19 +70,19 @@ def test_it_is_taken_along_whole_as_parquet_and_arrow(open_tab: Open, job_id: st
         assert stream.read_all().to_pydict() == wanted
 
 
-def test_a_page_that_fails_is_read_anew(open_tab: Open, job_id: str) -> None:
+def test_failed_page_is_reloaded(open_tab: Open, job_id: str) -> None:
     tab = open_tab()
     tab.expect_refusals(503)
-    problem = {"title": "Storage unavailable", "detail": "The disk is away.", "code": "storage_unavailable"}
+    problem = {"title": "Storage unavailable", "detail": "The storage is unavailable.", "code": "storage_unavailable"}
     tab.page.route("**/result?*", lambda route: route.fulfill(status=503, json=problem))
     page = tab.open(f"#/jobs/{job_id}/result")
-    expect(page.get_by_role("alert")).to_contain_text("The disk is away.")
+    expect(page.get_by_role("alert")).to_contain_text("The storage is unavailable.")
     page.unroute("**/result?*")
-    page.get_by_role("button", name="Read anew").click()
+    page.get_by_role("button", name="Reload").click()
     expect(page.get_by_text("Rows 1 to 100 of 250")).to_be_visible()
 
 
-def test_a_long_list_is_loaded_as_it_is_scrolled(open_tab: Open, service: Service, job_id: str) -> None:
+def test_long_list_is_loaded_on_scrolling(open_tab: Open, service: Service, job_id: str) -> None:
     with closing(Database(f"sqlite:///{service.state_dir / 'evenkeel.db'}")) as database:
         copies = add_finished(database, job_id, 300)
     try:
@@ -95,10 +95,10 @@ def test_a_long_list_is_loaded_as_it_is_scrolled(open_tab: Open, service: Servic
             page.locator(".list-end").scroll_into_view_if_needed()
             expect(page.locator(f".jobs[data-loaded='{loaded}']")).to_be_visible()
         expect(page.get_by_text("301 jobs")).to_be_visible()
-        # Only what is in sight is in the page.
+        # Only the visible rows and those around them are in the page.
         assert page.locator(".job-name").count() < 100
         scrolled = page.evaluate("scrollY")
-        # One in sight: to reach any other, the page would be scrolled.
+        # The clicked row is visible: for another one, the browser would scroll.
         page.evaluate("document.elementFromPoint(300, 300).closest('.job-row').querySelector('a').click()")
         expect(page.get_by_role("heading", level=1)).to_have_text("two hundred and fifty")
         page.go_back()

@@ -1,6 +1,6 @@
-"""What a stream that follows a table must survive, exactly: the death of its worker and of its JVM while both change.
+"""Tests of streams with a lookup table that changes, while workers and JVMs are killed: results must be exact.
 
-All rows of a table say which version of it they are of, so that results tell with which one each posted row was joined.
+All rows of a table contain its version, so that results show with which version each posted row was joined.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 SEED = int(os.environ.get("EVENKEEL_TEST_SEED", "20"))
 
-# So long a change has to stay as it is: much longer than a table is seen half done.
+# A table must be unchanged for this long: much longer than it is partially written.
 FOLLOWING = {**ENVIRONMENT, "EVENKEEL_WORKER_FOLLOW_SECONDS": "1"}
 
 STREAM = "clicks"
@@ -41,7 +41,7 @@ STREAM = "clicks"
 KEYS = [f"k{number}" for number in range(100)]
 
 REST_SECONDS = (5.0, 8.0)
-"""Of a table between two changes: whoever begins waits two seconds for one to be complete, and more than once."""
+"""The time between two changes of a table. A starting attempt waits two seconds for a complete table, several times."""
 
 COUNTED = (
     "SELECT d.version, COUNT(*) AS n, COUNT(DISTINCT t.x) AS d, MIN(t.x) AS low, MAX(t.x) AS high, SUM(t.x) AS s "
@@ -52,11 +52,11 @@ EACH = "SELECT t.x, d.version FROM t JOIN d ON t.k = d.k"
 
 
 class Numbered:
-    """Rows that are numbered from 0 on, in the order of their posts, and when each was made."""
+    """Rows that are numbered from 0 in the order of their posts, with the time of each."""
 
     def __init__(self) -> None:
         self.made: list[int] = []
-        """In milliseconds since the epoch."""
+        """The time of each row in milliseconds since the epoch."""
 
     def __call__(self, random_: random.Random, begin: datetime) -> list[Row]:
         rows: list[Row] = []
@@ -68,8 +68,8 @@ class Numbered:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows that were joined with one version: how many, how many different ones, and their least and greatest number
-    and sum.
+    """Statistics of the rows that were joined with one version: count, distinct count, smallest and largest number, and
+    sum.
     """
 
     n: int
@@ -85,8 +85,8 @@ class Rows:
 
 @dataclass(frozen=True)
 class Follower:
-    """A job, the table that it follows, and where it keeps what it has done. `read` gives its result by version, and
-    `taken` the last mini-batch that its sink has, -1 for none.
+    """A job, its lookup table and its output. `read` returns the result by version, and `taken` the last mini-batch in
+    its sink, -1 for none.
     """
 
     job: StreamJob
@@ -95,16 +95,16 @@ class Follower:
     read: Callable[[], dict[int, Rows]]
     taken: Callable[[], int]
     in_use: list[tuple[int, int]] = field(default_factory=list)
-    """From when on, in milliseconds since the epoch, no older version than one is to be used for rows that come."""
+    """The time by version, in milliseconds since the epoch, after which new rows use no older version."""
 
     def in_sink_alone(self) -> int | None:
-        """The mini-batch that its sink has and that Spark has not noted: killed now, it comes again."""
+        """Returns the mini-batch that its sink has but that Spark has not committed: after a kill, it is repeated."""
         taken = self.taken()
         noted = (int(path.name) for path in (self.kept / "checkpoint" / "commits").glob("[0-9]*"))
         return taken if taken > max(noted, default=-1) else None
 
     def wait_until_joined(self, number: int) -> None:
-        """Waits until its result has a row."""
+        """Waits until the result contains a row."""
 
         def is_joined() -> bool:
             return any(rows.high >= number for rows in self.read().values())
@@ -112,9 +112,9 @@ class Follower:
         self.job.wait_for(f"row {number}", is_joined, seconds=60)
 
     def strike(self, kill: Callable[[Instant], int]) -> None:
-        """Kills who is at it when its sink alone has a mini-batch, and changes the table before that comes again. The
-        table then rests until the next one is done, too: it has the version that the one before would have, were it
-        joined with another one than its sink has.
+        """Kills the worker when only the sink has a mini-batch, and changes the table before that mini-batch is
+        repeated. The table then stays unchanged until the next mini-batch is committed: a repeated mini-batch with the
+        wrong version would have that version.
         """
         what = "its sink alone had mini-batch"
         with self.table.at_rest():
@@ -130,7 +130,7 @@ class Follower:
 
 @pytest.fixture
 def production(tmp_path: Path) -> Iterator[Production]:
-    """An API and two workers, both with their Spark up: one takes over at once. On SQLite and the embedded broker."""
+    """An API and two workers with Spark ready, so that one takes over at once, on SQLite and the embedded broker."""
     environment = {
         **FOLLOWING,
         "EVENKEEL_DATA_SINK_ROOTS": str(tmp_path / "sinks"),
@@ -148,7 +148,7 @@ def submitted(production: Production, name: str, table: dict[str, Any], **furthe
 
 
 def counted(production: Production) -> Follower:
-    """Counts rows by version: what its state has and what its sink has differ for ever, once they do."""
+    """A job that counts rows by version. A difference between its state and its sink would be permanent."""
     table = ChangingTable(production.data / "names", "parquet", KEYS, SEED)
     job, kept = submitted(production, "counted", {"format": "parquet", "path": "names/"}, sql=COUNTED)
     (api,) = production.apis
@@ -170,10 +170,10 @@ def counted(production: Production) -> Follower:
 
 
 def joined(production: Production) -> tuple[Follower, Callable[[], dict[int, set[int]]]]:
-    """Appends each row to files, with its version; and with which versions each mini-batch was joined."""
+    """A job that appends each row with its version to files, and a function that returns each mini-batch's versions."""
     table = ChangingTable(production.data / "lines", "csv", KEYS, SEED + 1)
-    told = {"format": "csv", "path": "lines/", "schema": "k STRING, version BIGINT"}
-    job, kept = submitted(production, "joined", told, sql=EACH, sink={"kind": "parquet", "path": "rows"})
+    source = {"format": "csv", "path": "lines/", "schema": "k STRING, version BIGINT"}
+    job, kept = submitted(production, "joined", source, sql=EACH, sink={"kind": "parquet", "path": "rows"})
     directory = production.directory / "sinks" / "rows"
 
     def parts() -> dict[int, list[tuple[int, int]]]:
@@ -201,12 +201,12 @@ def joined(production: Production) -> tuple[Follower, Callable[[], dict[int, set
 
 
 @pytest.mark.withstands(
-    "workers and JVMs die while a followed table changes",
-    how="`kill -9`, two of them aimed between sink and Spark's commit",
+    "workers and JVMs die while a lookup table changes",
+    how="`kill -9`, twice exactly between the sink's write and Spark's commit",
     times=4,
-    guaranteed="each row is joined with one version of the table, once",
+    guaranteed="each row is joined once, with one version of the table",
 )
-def test_each_row_is_joined_with_one_version_whatever_is_killed(production: Production) -> None:
+def test_each_row_is_joined_with_one_version_despite_kills(production: Production) -> None:
     (api,) = production.apis
     declare_over_http(api, STREAM)
     numbered = Numbered()
@@ -229,8 +229,8 @@ def test_each_row_is_joined_with_one_version_whatever_is_killed(production: Prod
         for strike in strikes:
             strike()
         killer.wait_for_the_last()
-    # For whoever has to find out what happened.
-    _log.warning("seed %s: %s", SEED, "; ".join(killer.told))
+    # For the analysis of a failure.
+    _log.warning("seed %s: %s", SEED, "; ".join(killer.kills))
     changes = [(follower.table.version, round(follower.table.longest, 2)) for follower in all_of]
     _log.warning("%s rows, %s changes and seconds of the longest", len(numbered.made), changes)
 
@@ -240,12 +240,12 @@ def test_each_row_is_joined_with_one_version_whatever_is_killed(production: Prod
         follower.wait_until_joined(len(numbered.made) - 1)
         follower.job.stop()
         check_rows(follower, numbered)
-    check_told(by_version, api)
+    check_reported_versions(by_version, api)
 
-    told, versions = check_told(by_row, api), versions_of_batches()
+    reported, versions = check_reported_versions(by_row, api), versions_of_batches()
     assert all(len(of_batch) == 1 for of_batch in versions.values()), versions
-    # What a mini-batch is said to have run with is what its rows say, also of one that came again.
-    pairs = {(told[number], *of_batch) for number, of_batch in versions.items() if number in told}
+    # The reported version of a mini-batch is that of its rows, also for a repeated mini-batch.
+    pairs = {(reported[number], *of_batch) for number, of_batch in versions.items() if number in reported}
     assert len({number for number, _ in pairs}) == len(pairs) > 2, pairs
     (followed,) = api.http.get(f"/v1/jobs/{by_row.job.id}/stream").json()["followed"]
     newest = by_row.table.version
@@ -255,7 +255,7 @@ def test_each_row_is_joined_with_one_version_whatever_is_killed(production: Prod
 
 
 def wait_for_the_newest(all_of: Sequence[Follower], feeder: Feeder) -> None:
-    """Changes the tables once more, and waits until new rows are joined with them as they are then."""
+    """Changes the tables once more and waits until new rows are joined with the new versions."""
     for follower in all_of:
         follower.table.change()
 
@@ -267,8 +267,8 @@ def wait_for_the_newest(all_of: Sequence[Follower], feeder: Feeder) -> None:
 
 
 def check_rows(follower: Follower, numbered: Numbered) -> None:
-    """Each row was joined once, with one version; none with an older one than the row before it, nor with one that was
-    not in use any more when it came.
+    """Checks that each row was joined once, with a version that is not older than that of the row before it and that
+    was in use when the row arrived.
     """
     found, table, made = follower.read(), follower.table, numbered.made
     versions, lows, next_row = sorted(found), [], 0
@@ -282,18 +282,18 @@ def check_rows(follower: Follower, numbered: Numbered) -> None:
         assert versions[bisect_right(lows, first) - 1] >= newest, (first, newest, found)
 
 
-def check_told(follower: Follower, api: Api) -> dict[int, int]:
-    """What the API tells: by mini-batch the number of the version that it ran with, none lower than the one before."""
-    path, told, cursor = f"/v1/jobs/{follower.job.id}/batches", {}, ""
+def check_reported_versions(follower: Follower, api: Api) -> dict[int, int]:
+    """Returns the version of each mini-batch as reported by the API, after checking that versions never decrease."""
+    path, reported, cursor = f"/v1/jobs/{follower.job.id}/batches", {}, ""
     while True:
         page = api.http.get(path, params={"page_size": 200, "cursor": cursor}).json()
         for batch in page["batches"]:
-            # What a mini-batch did is measured after its end, and may be lost with its worker.
+            # A mini-batch is measured after its end, so its metrics can be lost with the worker.
             if (batch["metrics"] or {}).get("versions"):
-                told[int(batch["batch_id"])] = int(batch["metrics"]["versions"]["d"])
+                reported[int(batch["batch_id"])] = int(batch["metrics"]["versions"]["d"])
         cursor = page["next_cursor"]
         if not cursor:
             break
-    in_order = [told[number] for number in sorted(told)]
-    assert in_order == sorted(in_order), told
-    return told
+    in_order = [reported[number] for number in sorted(reported)]
+    assert in_order == sorted(in_order), reported
+    return reported

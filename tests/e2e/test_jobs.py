@@ -1,4 +1,4 @@
-"""Jobs over HTTP through the real processes, to checked results."""
+"""Tests of jobs over HTTP with real processes and checked results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PER_USER = {
 
 
 def per_category() -> list[dict[str, Any]]:
-    """What `PER_CATEGORY` must give, counted here."""
+    """Returns the expected result of `PER_CATEGORY`."""
     expected = []
     for category in range(7):
         numbers = range(category, 10_000, 7)
@@ -52,11 +52,11 @@ def per_category() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def finished(service: Service) -> str:
-    """Id of `PER_CATEGORY` once it has run."""
+    """The id of `PER_CATEGORY` after it has run."""
     return service.run(PER_CATEGORY)[0]
 
 
-def test_an_aggregation_gives_what_was_counted(service: Service, finished: str) -> None:
+def test_result_of_an_aggregation(service: Service, finished: str) -> None:
     assert service.rows(finished) == per_category()
     job = service.job(finished)
     assert job["status"] == "SUCCEEDED"
@@ -73,9 +73,9 @@ def test_a_join_of_parquet_and_csv(service: Service) -> None:
 
 @pytest.mark.parametrize("phase", ["AUTO", "ONE_PHASE", "TWO_PHASE"])
 @pytest.mark.parametrize("split", ["auto", "true"])
-def test_every_setting_gives_the_same(service: Service, phase: str, split: str) -> None:
+def test_every_setting_has_the_same_result(service: Service, phase: str, split: str) -> None:
     settings = {
-        # Flink's keys, the older and the newer.
+        # Flink's old and new keys.
         "sql.optimizer.agg.phase.enforcer": "NONE" if phase == "AUTO" else phase,
         "table.optimizer.distinct-agg.split.enabled": split,
         "distinct_split.bucket_num": 8,
@@ -84,7 +84,7 @@ def test_every_setting_gives_the_same(service: Service, phase: str, split: str) 
     assert rows == per_category()
 
 
-def test_the_structured_query_gives_the_same_as_the_sql(service: Service) -> None:
+def test_structured_query_has_the_result_of_the_sql(service: Service) -> None:
     query = {
         "source": {"kind": "table", "table": "o", "alias": "o"},
         "group_by": [{"expression": "o.category", "name": "category"}],
@@ -99,7 +99,7 @@ def test_the_structured_query_gives_the_same_as_the_sql(service: Service) -> Non
     ]
 
 
-def test_pages_of_json_make_up_the_whole(service: Service, finished: str) -> None:
+def test_pages_of_json_contain_all_rows(service: Service, finished: str) -> None:
     cursor, rows = "", []
     while True:
         page = service.http.get(f"/v1/jobs/{finished}/result", params={"page_size": 3, "cursor": cursor}).json()
@@ -112,7 +112,7 @@ def test_pages_of_json_make_up_the_whole(service: Service, finished: str) -> Non
     assert rows == [list(row.values()) for row in per_category()]
 
 
-def test_csv_arrow_and_parquet_hold_the_same(service: Service, finished: str) -> None:
+def test_csv_arrow_and_parquet_have_the_same_rows(service: Service, finished: str) -> None:
     def download(media_type: str) -> bytes:
         answer = service.http.get(f"/v1/jobs/{finished}/result", headers={"Accept": media_type})
         assert answer.status_code == 200, answer.text
@@ -128,13 +128,13 @@ def test_csv_arrow_and_parquet_hold_the_same(service: Service, finished: str) ->
     assert pq.read_table(io.BytesIO(download("application/vnd.apache.parquet"))).to_pylist() == expected
 
 
-def test_the_plan_says_what_was_done_and_why(service: Service) -> None:
+def test_plan_report_has_rules_and_reasons(service: Service) -> None:
     job_id, _ = service.run({**PER_CATEGORY, "settings": {"distinct_split": {"enabled": True, "bucket_num": 8}}})
     plan = service.http.get(f"/v1/jobs/{job_id}/plan").json()
     outcomes = {trace["rule"]: trace["outcome"] for trace in plan["rules"]}
     assert outcomes["split_distinct_aggregate"] == "fired"
     assert all(trace["reason"] for trace in plan["rules"])
-    # The split settles the phases of what it makes; the phase rule says so rather than nothing.
+    # The split decides the phases of its aggregates; the phase rule is skipped with that reason.
     assert outcomes["two_phase_aggregate"] == "skipped"
     assert plan["before"]["text"] != plan["after"]["text"]
     assert plan["physical_plan"]
@@ -142,7 +142,7 @@ def test_the_plan_says_what_was_done_and_why(service: Service) -> None:
     assert (table["rows"], table["files"], table["rows_are_exact"]) == (10_000, 4, True)
 
 
-def test_the_metrics_count_what_was_read(service: Service, finished: str) -> None:
+def test_metrics_count_rows_read(service: Service, finished: str) -> None:
     metrics = service.http.get(f"/v1/jobs/{finished}/metrics").json()
     assert metrics["result_rows"] == 7
     assert sum(stage["input_rows"] for stage in metrics["stages"]) >= 10_000
@@ -150,7 +150,7 @@ def test_the_metrics_count_what_was_read(service: Service, finished: str) -> Non
     assert metrics["skew"]["advice"]
 
 
-def test_events_tell_the_whole_story_and_can_be_resumed(service: Service) -> None:
+def test_events_are_complete_and_can_be_resumed(service: Service) -> None:
     job_id = service.submit(PER_CATEGORY)
     with service.http.stream("GET", f"/v1/jobs/{job_id}/events") as stream:
         assert stream.headers["Content-Type"].startswith("text/event-stream")
@@ -165,7 +165,7 @@ def test_events_tell_the_whole_story_and_can_be_resumed(service: Service) -> Non
     assert rest["complete"]
 
 
-def test_explain_plans_and_keeps_nothing(service: Service) -> None:
+def test_explain_plans_and_stores_nothing(service: Service) -> None:
     before = service.http.get("/v1/jobs", params={"page_size": 1}).json()["jobs"]
     answer = service.http.post("/v1/explain", json={**PER_CATEGORY, "name": "explained"})
     assert answer.status_code == 200, answer.text
@@ -176,7 +176,7 @@ def test_explain_plans_and_keeps_nothing(service: Service) -> None:
     assert [job["id"] for job in after] == [job["id"] for job in before]
 
 
-def test_the_same_key_is_the_same_job_and_another_body_is_refused(service: Service) -> None:
+def test_idempotency_key_returns_the_same_job(service: Service) -> None:
     headers = {"Idempotency-Key": "end-to-end"}
     first = service.http.post("/v1/jobs", json=PER_CATEGORY, headers=headers)
     again = service.http.post("/v1/jobs", json=PER_CATEGORY, headers=headers)
@@ -186,21 +186,21 @@ def test_the_same_key_is_the_same_job_and_another_body_is_refused(service: Servi
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
 
 
-def test_a_known_version_is_answered_with_304(service: Service, finished: str) -> None:
+def test_known_version_gets_304(service: Service, finished: str) -> None:
     first = service.http.get(f"/v1/jobs/{finished}")
     again = service.http.get(f"/v1/jobs/{finished}", headers={"If-None-Match": first.headers["ETag"]})
     assert again.status_code == 304
     assert again.content == b""
 
 
-def test_a_running_job_is_cancelled_and_its_tasks_with_it(service: Service) -> None:
+def test_running_job_and_its_tasks_are_cancelled(service: Service) -> None:
     job_id = service.submit(ENDLESS)
     assert service.wait(job_id, "RUNNING")["status"] == "RUNNING"
     wait_for("tasks to run", lambda: (service.job(job_id)["progress"] or {}).get("tasks_total", 0) > 0)
     assert service.http.post(f"/v1/jobs/{job_id}/cancel").status_code == 202
     job = service.wait(job_id, seconds=15)
     assert job["status"] == "CANCELLED"
-    # The executors are free again: another job gets its turn.
+    # The executors are free again, so another job can run.
     assert service.run(PER_CATEGORY)[1] == per_category()
     again = service.http.post(f"/v1/jobs/{job_id}/cancel")
     assert (again.status_code, again.json()["code"]) == (409, "job_already_finished")
@@ -212,7 +212,7 @@ def test_a_job_that_takes_too_long_is_timed_out(service: Service) -> None:
     assert job["error"]["code"] == "timed_out"
 
 
-def test_what_only_spark_finds_out_ends_the_job_failed_with_its_message(service: Service) -> None:
+def test_error_of_spark_fails_the_job_with_its_message(service: Service) -> None:
     sql = "SELECT SUM(CAST(o.category AS BIGINT)) AS s FROM o"
     job = service.wait(service.submit({"tables": {"o": parquet("orders")}, "sql": sql}))
     assert job["status"] == "FAILED"
@@ -222,7 +222,7 @@ def test_what_only_spark_finds_out_ends_the_job_failed_with_its_message(service:
     assert service.http.get(f"/v1/jobs/{job['id']}/result").json()["code"] == "result_not_ready"
 
 
-def test_a_finished_job_is_deleted_with_all_that_belongs_to_it(service: Service) -> None:
+def test_deleting_a_job_deletes_its_data(service: Service) -> None:
     job_id, _ = service.run(PER_CATEGORY)
     assert list(service.state_dir.glob(f"results/**/{job_id}*"))
     assert service.http.delete(f"/v1/jobs/{job_id}").status_code == 204
@@ -231,7 +231,7 @@ def test_a_finished_job_is_deleted_with_all_that_belongs_to_it(service: Service)
     assert list(service.state_dir.glob(f"results/**/{job_id}*")) == []
 
 
-def test_many_jobs_at_once_each_get_their_own_answer(service: Service) -> None:
+def test_concurrent_jobs_have_their_own_results(service: Service) -> None:
     def count(uid: int) -> dict[str, Any]:
         sql = f"SELECT COUNT(*) AS n, MAX(o.uid) AS uid FROM o WHERE o.uid = {uid}"
         return {"name": f"count-{uid}", "tables": {"o": parquet("orders")}, "sql": sql}

@@ -1,4 +1,4 @@
-"""The largest queries that are accepted come to an end on one worker, which runs the next job as before."""
+"""Tests of the largest accepted queries: they end on one worker, which then runs the next job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 TABLES = {TABLE: {"format": "parquet", "path": "t.parquet"}}
 SECONDS = 600
-"""For a machine that does other things besides."""
+"""A limit for a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +30,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def workers(service: Service) -> list[tuple[str, str]]:
-    """Each worker and the application of its Spark driver, which a new driver would change."""
+    """Returns each worker and its Spark application, which changes with a new driver."""
     listed = service.http.get("/v1/workers").json()["workers"]
     return [(worker["id"], worker["app_id"]) for worker in listed]
 
 
 @pytest.mark.parametrize("shape", [*ACCEPTED, *MANY_JOINS][:: count(sample=3, full=1)])
-def test_a_large_query_comes_to_an_end(service: Service, shape: str) -> None:
+def test_large_query_ends(service: Service, shape: str) -> None:
     before = workers(service)
     ended = service.wait(service.submit({"tables": TABLES, **{**ACCEPTED, **MANY_JOINS}[shape]}), seconds=SECONDS)
     assert ended["attempts"] == 1

@@ -1,4 +1,6 @@
-"""Jobs that bring down what they run on, and a disk that is full: they end honestly, and the others do not suffer."""
+"""Tests of jobs that crash their driver or fill the disk: they end with the right error and do not affect other
+jobs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ ENVIRONMENT = {
 
 PAIRS, WIDE = 18_000, 400
 _LONG_SECONDS = 300
-"""Innocents take a while, so that they are still there when the poisonous job is at its tasks again."""
+"""Innocent jobs take a while, so that they still run when the poisonous job is retried."""
 
 COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
 COUNTED = [{"n": 10_000}]
@@ -56,7 +58,7 @@ INNOCENT = {
 }
 # All but (0, 0), (0, 1) and (1, 0).
 INNOCENT_ROWS = [{"n": PAIRS * PAIRS - 3}]
-# Gathers 160,000 texts of 20 KB in one group: 3 GB.
+# Collects 160,000 texts of 20 KB in one group: 3 GB.
 GREEDY = {
     "name": "greedy",
     "tables": {"a": parquet("wide"), "b": parquet("wide")},
@@ -83,7 +85,7 @@ def _write(own: Fleet, name: str, columns: dict[str, Any]) -> None:
 
 
 def ends_of(workers: Fleet, job_id: str) -> list[str]:
-    """How its attempts ended."""
+    """Returns the final states of a job's attempts."""
     return [attempt.status for attempt in workers.attempts(job_id)]
 
 
@@ -100,17 +102,17 @@ def assert_next_job_runs(workers: Fleet) -> None:
 
 
 def wait_until_nothing_stays(workers: Fleet, job_id: str) -> None:
-    """The end is told before the files go."""
-    wait_for("the files to go", lambda: not list((workers.settings.results_dir / job_id).glob("*")))
+    """Waits until the job's files are deleted, which happens after its end is published."""
+    wait_for("the files to be deleted", lambda: not list((workers.settings.results_dir / job_id).glob("*")))
 
 
 @pytest.mark.withstands(
-    "a poisonous job",
-    how="`kill -9` of the JVM whenever the job runs, beside another one",
+    "a job that crashes every driver",
+    how="`kill -9` of the JVM whenever the job runs, next to another job",
     times=3,
-    guaranteed="it is CRASHED once its attempts are spent; the other one succeeds, and so does the next on this worker",
+    guaranteed="the job is CRASHED after its last attempt; the other job and the next one on this worker succeed",
 )
-def test_a_job_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_along(workers: Fleet) -> None:
+def test_job_that_kills_its_jvm_ends_crashed(workers: Fleet) -> None:
     worker = workers.running_worker()
     poison, innocent = workers.submit(POISON), workers.submit(INNOCENT)
 
@@ -118,7 +120,7 @@ def test_a_job_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_along(
         return has_tasks(workers, poison) and has_tasks(workers, innocent)
 
     for _ in range(2):
-        wait_for("both jobs at their tasks", both_run, 120)
+        wait_for("tasks of both jobs", both_run, 120)
         _kill_jvm(worker.pid, workers)
         wait_for("the loss to be noticed", lambda: not both_run(), 30)
 
@@ -141,12 +143,12 @@ def test_a_job_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_along(
 
 
 @pytest.mark.withstands(
-    "a poisonous stream",
-    how="`kill -9` of the JVM whenever a mini-batch of a continuous job runs, beside another job",
+    "a stream that crashes every driver",
+    how="`kill -9` of the JVM whenever a mini-batch of a continuous job runs, next to another job",
     times=3,
-    guaranteed="it is STOPPED once its attempts are spent; the other one succeeds, and so does the next on this worker",
+    guaranteed="the stream is STOPPED after its last attempt; the other job and the next one on this worker succeed",
 )
-def test_a_stream_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_along(workers: Fleet) -> None:
+def test_stream_that_kills_its_jvm_is_stopped(workers: Fleet) -> None:
     worker = workers.running_worker()
     poison, innocent = workers.submit(POISONOUS_STREAM), workers.submit(INNOCENT)
 
@@ -154,7 +156,7 @@ def test_a_stream_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_alo
         return workers.job(poison).status == "RUNNING" and has_tasks(workers, innocent)
 
     for _ in range(2):
-        wait_for("both jobs at their tasks", both_run, 120)
+        wait_for("tasks of both jobs", both_run, 120)
         _kill_jvm(worker.pid, workers)
         wait_for("the loss to be noticed", lambda: not both_run(), 30)
 
@@ -175,17 +177,18 @@ def test_a_stream_that_kills_its_jvm_each_time_is_stopped_and_takes_no_other_alo
 
 def _kill_jvm(worker: int, workers: Fleet) -> None:
     (process,) = (each for each in workers.running() if each.pid == worker)
-    with suppress(ValueError, psutil.NoSuchProcess):  # it is just being started
+    with suppress(ValueError, psutil.NoSuchProcess):  # It is being started.
         jvm_of(process).kill()
 
 
 @pytest.mark.withstands(
     "a job that fails, takes too long, or is cancelled",
-    how="a division by zero, a time limit, a request amid the job; with three attempts to spend",
+    how="a division by zero, a time limit and a cancellation during the job, with three attempts allowed",
     times=3,
-    guaranteed="FAILED, TIMED_OUT or CANCELLED after one attempt, each with its code: the others are for losses",
+    guaranteed="FAILED, TIMED_OUT or CANCELLED after one attempt, with its error code: further attempts are only for "
+    "lost ones",
 )
-def test_only_losses_are_tried_again(workers: Fleet) -> None:
+def test_only_lost_attempts_are_retried(workers: Fleet) -> None:
     workers.running_worker()
     wrong = workers.submit(WRONG)
     late = workers.submit({**ENDLESS, "limits": {"timeout": "1s", "max_attempts": 3}})
@@ -204,9 +207,9 @@ def test_only_losses_are_tried_again(workers: Fleet) -> None:
 
 @pytest.mark.withstands(
     "a Spark driver runs out of memory",
-    how="3 GB of text gathered in one group, in a heap of 512 MB",
+    how="3 GB of text in one group, with a heap of 512 MB",
     times=1,
-    guaranteed="the attempt ends with an honest code within seconds, and a new driver runs the next job",
+    guaranteed="the attempt ends within seconds with the error code of the cause, and a new driver runs the next job",
 )
 def test_a_heap_that_is_exhausted(workers: Fleet) -> None:
     worker = workers.running_worker()
@@ -223,12 +226,12 @@ def test_a_heap_that_is_exhausted(workers: Fleet) -> None:
 
 @pytest.mark.withstands(
     "the disk of results is full for a while",
-    how="as below, with a job that may be tried again after a failure",
+    how="as above, with a job that may be retried after a failure",
     times=1,
-    guaranteed="it waits, is tried again, and SUCCEEDS; no lost attempt is charged to it",
+    guaranteed="the job waits, is retried, and SUCCEEDS; no lost attempt is counted",
 )
 @pytest.mark.slow
-def test_a_job_that_fails_for_what_passes_is_tried_again(workers: Fleet) -> None:
+def test_job_is_retried_after_a_transient_failure(workers: Fleet) -> None:
     worker = workers.running_worker()
     assert_next_job_runs(workers)
     jvm = jvm_of(worker)
@@ -249,9 +252,9 @@ def test_a_job_that_fails_for_what_passes_is_tried_again(workers: Fleet) -> None
 
 @pytest.mark.withstands(
     "the disk of results is full",
-    how="RLIMIT_FSIZE of the JVM at 4 KB while a result is written, and while rows are sent between tasks",
+    how="RLIMIT_FSIZE of the JVM at 4 KB while a result is written, and during a shuffle",
     times=2,
-    guaranteed="the job is FAILED with `disk_full`, nothing of it stays, and the next job runs once there is room",
+    guaranteed="the job is FAILED with `disk_full`, nothing of it remains, and the next job runs once there is space",
 )
 @pytest.mark.parametrize("sql", [ROWS, SORTED_ROWS])
 def test_a_full_disk(workers: Fleet, sql: str) -> None:

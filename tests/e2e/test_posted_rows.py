@@ -1,4 +1,4 @@
-"""Rows that are posted while the API is killed again and again: none is lost, none is there twice."""
+"""Test of posting rows while the API is killed repeatedly: no row is lost or stored twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEED = 20260131
 
 
 class Server:
-    """An API process of an installation of its own, which is killed and started again."""
+    """An API process that is killed and started again."""
 
     def __init__(self, directory: Path) -> None:
         self.address = f"http://127.0.0.1:{free_port()}"
@@ -69,14 +69,14 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def send(address: str, sender: int) -> None:
-    """Posts batches, each until it is accepted, as a client does that wants its rows there once."""
+    """Posts batches and repeats each until it is accepted."""
     with httpx.Client(base_url=address, timeout=30, trust_env=False) as client:
         for number in range(BATCHES):
             wait_for(f"batch {sender}/{number}", partial(is_accepted, client, sender, number), 120)
 
 
 def is_accepted(client: httpx.Client, sender: int, number: int) -> bool | None:
-    """Whether the API took the batch; None where it was away."""
+    """Returns whether the API accepted the batch; None if it was unreachable."""
     try:
         answer = client.post(
             "/v1/streams/clicks/rows",
@@ -97,12 +97,12 @@ def uids(sender: int, number: int) -> range:
 
 @pytest.mark.withstands(
     "the API dies while rows are posted",
-    how="`kill -9` at random moments, posts repeated by their batch id",
+    how="`kill -9` at random moments; posts are repeated with their batch id",
     times=1,
-    guaranteed="every row is there once",
+    guaranteed="every row is stored once",
 )
 @pytest.mark.slow
-def test_every_row_is_there_once(server: Server) -> None:
+def test_every_row_is_stored_once(server: Server) -> None:
     chance = random.Random(SEED)
     declared = httpx.put(f"{server.address}/v1/streams/clicks", json={"schema": "uid BIGINT"}, trust_env=False)
     assert declared.status_code == 201

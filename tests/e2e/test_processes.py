@@ -1,4 +1,4 @@
-"""The processes of a service: nothing is left behind, and two services do not know of each other."""
+"""Tests of a service's processes: none is left behind, and two services do not affect each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.cli.startup import listen
+from service.cli.preparation import listen
 from service.config.settings import Settings
 from tests.support.processes import end, family, start_python, wait_for, wait_until_gone
 from tests.support.service import ENVIRONMENT, Service, running_service
@@ -22,7 +22,7 @@ COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o
 
 
 def start_job(service: Service) -> dict[int, str]:
-    """Runs a job that does not end, so that there is a JVM at work; gives all processes of the service."""
+    """Runs an endless job, so that a JVM is busy, and returns all processes of the service."""
     write_endless(service.data)
     service.wait(service.submit(ENDLESS), "RUNNING")
     processes = family(service.process.pid)
@@ -32,7 +32,7 @@ def start_job(service: Service) -> dict[int, str]:
 
 
 @pytest.mark.slow
-def test_an_interrupted_service_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupted_service_leaves_nothing(tmp_path: Path) -> None:
     with running_service(tmp_path) as service:
         processes = start_job(service)
         os.kill(service.process.pid, signal.SIGINT)
@@ -41,12 +41,12 @@ def test_an_interrupted_service_leaves_nothing(tmp_path: Path) -> None:
         assert service.output.read_text().endswith("Stopped.\n")
 
 
-def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
-    # A drain time that the first signal alone would wait for.
+def test_second_signal_kills_at_once(tmp_path: Path) -> None:
+    # A drain time that a single signal would wait for.
     with running_service(tmp_path, {"EVENKEEL_WORKER_DRAIN_SECONDS": "300"}) as service:
         processes = start_job(service)
         os.kill(service.process.pid, signal.SIGINT)
-        wait_for("the notice", lambda: "Ctrl-C again kills" in service.output.read_text())
+        wait_for("the notice", lambda: "Press Ctrl-C again" in service.output.read_text())
         os.kill(service.process.pid, signal.SIGINT)
         assert service.process.wait(60) == 0
         wait_until_gone(list(processes), 15)
@@ -56,16 +56,16 @@ def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
     "the API of `evenkeel up` dies",
     how="`kill -9`",
     times=1,
-    guaranteed="it is started again at the same address",
+    guaranteed="it is restarted at the same address",
 )
 @pytest.mark.slow
-def test_a_dead_api_is_started_again_at_the_same_address(tmp_path: Path) -> None:
+def test_dead_api_is_restarted_at_the_same_address(tmp_path: Path) -> None:
     with running_service(tmp_path, {"EVENKEEL_SPARK_WARM_UP": "false"}) as service:
         (api,) = (pid for pid in family(service.process.pid) if "serve" in command_line(pid))
         os.kill(api, signal.SIGKILL)
         assert httpx.get(f"{service.address}/healthz", timeout=30, trust_env=False).status_code == 200
         assert "The api ended (SIGKILL)" in service.output.read_text()
-        # What service managers send means the same as Ctrl-C.
+        # SIGTERM, which service managers send, has the effect of Ctrl-C.
         processes = family(service.process.pid)
         os.kill(service.process.pid, signal.SIGTERM)
         assert service.process.wait(45) == 0, service.logs()
@@ -73,15 +73,13 @@ def test_a_dead_api_is_started_again_at_the_same_address(tmp_path: Path) -> None
 
 
 @pytest.mark.withstands(
-    "`evenkeel up` itself dies",
-    how="`kill -9` beside another one",
+    "`evenkeel up` dies",
+    how="`kill -9`, next to another instance",
     times=1,
-    guaranteed="all its processes end, the other one is not disturbed",
+    guaranteed="all its processes exit; the other instance is not affected",
 )
 @pytest.mark.slow
-def test_two_services_do_not_disturb_each_other_and_a_killed_one_leaves_nothing(
-    service: Service, tmp_path: Path
-) -> None:
+def test_killed_service_leaves_nothing_and_does_not_affect_another(service: Service, tmp_path: Path) -> None:
     with running_service(tmp_path) as other:
         write_orders(other.data)
         assert other.address != service.address
@@ -98,7 +96,7 @@ def test_two_services_do_not_disturb_each_other_and_a_killed_one_leaves_nothing(
     assert service.http.get("/healthz").status_code == 200
 
 
-def test_a_busy_port_is_told_before_anything_starts(tmp_path: Path) -> None:
+def test_busy_port_is_reported_before_anything_starts(tmp_path: Path) -> None:
     log = tmp_path / "up.log"
     with listen(Settings(), 0) as busy:
         port = busy.getsockname()[1]
@@ -113,9 +111,9 @@ def test_a_busy_port_is_told_before_anything_starts(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
-def test_a_worker_that_cannot_start_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_failed_start_of_a_worker_shows_the_end_of_its_log(tmp_path: Path) -> None:
     log = tmp_path / "up.log"
-    # Every Python runs this first: what is wrong with the machine shows in the worker alone.
+    # Every Python process runs this at start, but only the worker fails.
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\nif 'workers' in sys.orig_argv:\n    print('out of luck', flush=True)\n    os._exit(7)\n"
     )
@@ -135,7 +133,7 @@ def test_a_worker_that_cannot_start_is_told_with_the_end_of_its_log(tmp_path: Pa
         end(process)
         raise
     said = log.read_text()
-    assert "ended while starting" in said
+    assert "ended during its start" in said
     assert "out of luck" in said
     assert "evenkeel doctor" in said
 

@@ -1,4 +1,4 @@
-"""The service in production shape: two APIs, three workers, PostgreSQL and Redis, each a process that may go away."""
+"""Tests of a production with two APIs, three workers, PostgreSQL and Redis, in which processes fail."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ pytestmark = pytest.mark.e2e
 
 WORKERS = 3
 _BURST = count(sample=50, full=500)
-"""Jobs at once."""
+"""The number of concurrent jobs."""
 PAUSE = count(sample=12.0, full=60.0)
-"""Seconds for which a server answers nobody."""
+"""Seconds for which a server is frozen."""
 AWAY = (503, "database_unavailable", True)
 
 
@@ -60,25 +60,25 @@ def production(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def problem(answer: httpx.Response) -> tuple[int, str, bool]:
-    """Status, code, and whether it says when to come again."""
+    """Returns status, code, and whether there is a Retry-After header."""
     return answer.status_code, answer.json()["code"], "Retry-After" in answer.headers
 
 
 def issues(client: JobClient) -> set[str]:
-    """What an API says is missing."""
+    """Returns the codes of an API's readiness problem."""
     answer = client.http.get("/readyz")
     return {issue["code"] for issue in answer.json()["errors"]} if answer.is_error else set()
 
 
 @pytest.mark.withstands(
-    "submissions at once, some of them twice",
-    how="500 jobs from 8 threads to two APIs and three workers, a fifth of them posted twice under one key",
+    "concurrent submissions, some sent twice",
+    how="500 jobs from 8 threads to two APIs and three workers, a fifth of them posted twice with one key",
     times=1,
     guaranteed="each runs exactly once",
 )
 @pytest.mark.timeout(1200)
 @pytest.mark.slow
-def test_jobs_submitted_at_once_each_run_exactly_once(production: Production) -> None:
+def test_concurrent_submissions_run_exactly_once(production: Production) -> None:
     unkeyed = _BURST * 4 // 5
     before = {path.name for path in production.results.iterdir()}
     numbers = submit_all(production.apis, range(1, unkeyed + 1))
@@ -96,8 +96,8 @@ def test_jobs_submitted_at_once_each_run_exactly_once(production: Production) ->
 
 
 @pytest.mark.withstands(
-    "the database goes away",
-    how="PostgreSQL stopped under load and started again",
+    "the database stops",
+    how="PostgreSQL is stopped under load and started again",
     times=1,
     guaranteed="requests get 503 with Retry-After, no job is lost or runs twice, no client misses an event",
 )
@@ -122,20 +122,20 @@ def test_postgresql_restarted_under_load(production: Production, servers: Server
         assert {(status, code) for _, status, code in clients.client.answers} <= {
             *((status, "") for status in (200, 202, 304)),
             (503, "database_unavailable"),
-            # A stream that had begun is cut off.
+            # A stream that had started is interrupted.
             (0, "RemoteProtocolError"),
         }
     wait_for("the service to be ready", lambda: not issues(production.apis[0]))
 
 
 @pytest.mark.withstands(
-    "the broker goes away with all its messages",
-    how="Redis killed under load, started again empty",
+    "the broker loses all messages in a crash",
+    how="Redis is killed under load and started again empty",
     times=1,
-    guaranteed="submissions go on; every job runs once",
+    guaranteed="submissions are still accepted; every job runs once",
 )
 @pytest.mark.slow
-def test_redis_restarted_under_load_and_its_messages_lost(production: Production, servers: Servers) -> None:
+def test_redis_restarted_empty_under_load(production: Production, servers: Servers) -> None:
     with traffic(production, "redis") as clients:
         clients.start_slow(WORKERS)
         clients.post(range(1, 31))
@@ -143,7 +143,7 @@ def test_redis_restarted_under_load_and_its_messages_lost(production: Production
         servers.redis.stop()
         for number, client in enumerate(production.apis):
             assert issues(client) == {"broker"}
-            # Stored, and rung for later: nothing else changes for a client.
+            # The job is stored and announced later; nothing else changes for a client.
             assert client.http.get("/v1/jobs").is_success
             assert client.submit(small_job(50 + number), **{"Idempotency-Key": f"while-redis-is-away-{number}"})
         clients.post(range(31, 37))
@@ -156,9 +156,9 @@ def test_redis_restarted_under_load_and_its_messages_lost(production: Production
 
 @pytest.mark.withstands(
     "the broker is unreachable",
-    how="Redis stopped where it is (SIGSTOP) under load for a minute",
+    how="Redis is frozen (SIGSTOP) under load for a minute",
     times=1,
-    guaranteed="submissions go on; every job runs once",
+    guaranteed="submissions are still accepted; every job runs once",
 )
 @pytest.mark.slow
 def test_unresponsive_redis_under_load(production: Production, servers: Servers) -> None:
@@ -203,10 +203,10 @@ def test_redis_flushed_under_load(production: Production, servers: Servers) -> N
 
 @pytest.mark.withstands(
     "the database is unreachable",
-    how="PostgreSQL stopped where it is (SIGSTOP) under load for a minute: connections hang",
+    how="PostgreSQL is frozen (SIGSTOP) under load for a minute: connections hang",
     times=1,
-    guaranteed="requests get 503 with Retry-After in bounded time, no job is lost or runs twice; all recover by "
-    "themselves",
+    guaranteed="requests get 503 with Retry-After in bounded time, no job is lost or runs twice; all processes "
+    "recover by themselves",
 )
 @pytest.mark.slow
 def test_unresponsive_postgresql_under_load(production: Production, servers: Servers) -> None:
@@ -220,7 +220,7 @@ def test_unresponsive_postgresql_under_load(production: Production, servers: Ser
             clients.post(range(7, 13))
             while time.monotonic() < end:
                 for client in production.apis:
-                    # The client waits for a minute at most.
+                    # The client waits for at most a minute.
                     assert problem(client.http.get("/v1/jobs")) == AWAY
                     assert problem(client.http.post("/v1/jobs", json=small_job(1))) == AWAY
                     assert "database" in issues(client)
@@ -234,12 +234,12 @@ def test_unresponsive_postgresql_under_load(production: Production, servers: Ser
 
 @pytest.mark.withstands(
     "an API dies between commit and message",
-    how="`kill -9` while it waits for a Redis that answers nobody; the job is stored",
+    how="`kill -9` while it waits for a frozen Redis; the job is stored",
     times=1,
     guaranteed="a worker's sweeper sends the message; the job runs once",
 )
 @pytest.mark.slow
-def test_an_api_killed_between_commit_and_message(production: Production, servers: Servers) -> None:
+def test_api_killed_between_commit_and_message(production: Production, servers: Servers) -> None:
     api, other = production.apis
     known = {job_id for (job_id,) in production.all(select(JobRow.id))}
     with ThreadPoolExecutor(1) as pool:
@@ -252,7 +252,8 @@ def test_an_api_killed_between_commit_and_message(production: Production, server
             (job_id,) = wait_for("the commit", owed, every=0.01)
             api.part.process.kill()
             production.kill(api.part)
-        # Whoever submitted it was answered once it was stored, or not at all: the API rings beside its requests.
+        # The client got its response when the job was stored, or none: the API sends messages independently of
+        # requests.
         if posted.exception(30) is None:
             assert posted.result().json()["id"] == job_id
         else:
@@ -264,22 +265,22 @@ def test_an_api_killed_between_commit_and_message(production: Production, server
 
 
 @pytest.mark.withstands(
-    "a message of a batch job comes many times",
-    how="rung for 30 times while it waits and runs, and 30 times after its end, to three workers",
+    "a batch job's message arrives many times",
+    how="30 messages while the job waits and runs, and 30 after its end, to three workers",
     times=60,
     guaranteed="one attempt",
 )
 @pytest.mark.slow
-def test_a_job_rung_for_over_and_over_runs_once(
+def test_job_with_repeated_messages_runs_once(
     production: Production, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVENKEEL_BROKER_URL", servers.redis.url)
     with closing(Dispatcher(Settings())) as dispatcher:
         job_id = production.apis[0].submit(SLOW)
-        assert dispatcher.ring([job_id] * 30, Queue.SHORT) == (job_id,) * 30
+        assert dispatcher.announce([job_id] * 30, Queue.SHORT) == (job_id,) * 30
         production.apis[0].wait(job_id)
-        assert dispatcher.ring([job_id] * 30, Queue.SHORT) == (job_id,) * 30
-        # Its messages have been read when one that came after them has been.
+        assert dispatcher.announce([job_id] * 30, Queue.SHORT) == (job_id,) * 30
+        # When a later message has been read, all earlier ones have been too.
         last = production.apis[0].submit(small_job(3))
         wait_until_ended(production, [last], 60)
     assert_ended_once(production, {job_id: SLOW_ANSWER, last: small_answer(3)})
@@ -292,17 +293,17 @@ real, calls = time.time, iter(range(10**12))
 time.time = lambda: real() + (86_400 if next(calls) % 2 else -86_400)
 pathlib.Path(__file__).with_name("jumped").touch()
 """
-"""For every call another day; Python imports it before all else."""
+"""A module that moves the clock by a day on every call. Python imports it first."""
 
 
 @pytest.mark.withstands(
     "the clock of a worker jumps",
-    how="its wall clock, a day ahead and a day back at every look, under load",
+    how="its wall clock is a day ahead and a day back on alternate reads, under load",
     times=1,
-    guaranteed="it keeps its leases, which are by the clock of the database; every job runs once, none is lost",
+    guaranteed="it keeps its leases, which use the database's clock; every job runs once, none is lost",
 )
 @pytest.mark.slow
-def test_a_worker_whose_clock_jumps_keeps_its_jobs(production: Production) -> None:
+def test_worker_with_jumping_clock_keeps_its_jobs(production: Production) -> None:
     directory = production.directory / "jumping"
     directory.mkdir()
     (directory / "sitecustomize.py").write_text(JUMPING)
@@ -324,13 +325,13 @@ def test_a_worker_whose_clock_jumps_keeps_its_jobs(production: Production) -> No
 
 
 @pytest.mark.withstands(
-    "API processes go away",
-    how="SIGTERM of one, `kill -9` of the other, under load",
+    "API processes stop",
+    how="SIGTERM of one and `kill -9` of the other, under load",
     times=2,
-    guaranteed="what was accepted runs once; clients that repeat their request lose nothing",
+    guaranteed="every accepted job runs once; a client that repeats its request loses nothing",
 )
 @pytest.mark.slow
-def test_an_api_restarted_under_load_loses_nothing(production: Production) -> None:
+def test_api_restarted_under_load_loses_nothing(production: Production) -> None:
     with traffic(production, "api") as clients:
         clients.start_slow(1)
         clients.post(range(1, 41))

@@ -1,4 +1,4 @@
-"""The service on a real Spark cluster: a master and two Spark workers, and two workers of Evenkeel that share them."""
+"""Tests of two workers that share a real Spark cluster with a master and two Spark workers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.support.traffic import traffic
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ENVIRONMENT = {
-    # One executor with one core each, so that there is one for both.
+    # One executor with one core each, so that both workers get one.
     "EVENKEEL_SPARK_CORES_MAX": "1",
     "EVENKEEL_SPARK_EXECUTOR_MEMORY": "512m",
-    # A master that was started again knows no application, and gives none an executor that it lost.
+    # A restarted master knows no application and does not replace lost executors.
     "EVENKEEL_SPARK_EXECUTOR_WAIT_SECONDS": "15",
 }
 
@@ -53,7 +53,7 @@ def production(cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def worker_of(production: Production, job_id: str) -> Part:
-    """The worker that a job is with."""
+    """Returns the worker that runs a job."""
     statement = (
         select(WorkerRow.pid)
         .join(AttemptRow, AttemptRow.worker == WorkerRow.id)
@@ -66,18 +66,18 @@ def worker_of(production: Production, job_id: str) -> Part:
 
 
 def application_of(production: Production, part: Part) -> str:
-    """What Spark calls a worker."""
+    """Returns the id of a worker's Spark application."""
     return str(production.all(select(WorkerRow.app_id).where(WorkerRow.pid == part.process.pid))[0][0])
 
 
 def attempts_of(production: Production, job_id: str) -> list[str]:
-    """How a job's attempts stand, oldest first."""
+    """Returns the states of a job's attempts, oldest first."""
     statement = select(AttemptRow.status).where(AttemptRow.job_id == job_id).order_by(AttemptRow.fence)
     return [status for (status,) in production.all(statement)]
 
 
 def wait_for_tasks(production: Production, job_id: str) -> None:
-    """Waits until Spark works on a job."""
+    """Waits until Spark runs tasks of a job."""
 
     def has_tasks() -> bool:
         ((progress,),) = production.all(select(JobRow.progress).where(JobRow.id == job_id))
@@ -88,11 +88,11 @@ def wait_for_tasks(production: Production, job_id: str) -> None:
 
 @pytest.mark.withstands(
     "a Spark executor dies",
-    how="`kill -9` amid a job",
+    how="`kill -9` during a job",
     times=1,
     guaranteed="the job ends in the same attempt",
 )
-def test_a_lost_executor_costs_no_attempt(production: Production, cluster: SparkCluster) -> None:
+def test_lost_executor_uses_no_attempt(production: Production, cluster: SparkCluster) -> None:
     applications = production.all(select(WorkerRow.app_id, WorkerRow.slots).order_by(WorkerRow.app_id))
     assert applications == [(application, 1) for application in sorted(cluster.applications())]
 
@@ -108,11 +108,11 @@ def test_a_lost_executor_costs_no_attempt(production: Production, cluster: Spark
 
 @pytest.mark.withstands(
     "the Spark master dies",
-    how="`kill -9` under load, started again without its memory",
+    how="`kill -9` under load, started again without its state",
     times=1,
-    guaranteed="workers register anew; every job runs once",
+    guaranteed="workers register again; every job runs once",
 )
-def test_the_spark_master_restarted_under_load(production: Production, cluster: SparkCluster) -> None:
+def test_spark_master_restarted_under_load(production: Production, cluster: SparkCluster) -> None:
     client = production.apis[0]
     endless = client.submit(ENDLESS)
     wait_for_tasks(production, endless)
@@ -121,9 +121,9 @@ def test_the_spark_master_restarted_under_load(production: Production, cluster: 
         clients.post(range(1, 5))
         cluster.restart_master()
         clients.post(range(5, 9))
-        # A driver never learns that the master has forgotten it, and would wait for executors for ever.
+        # A driver does not learn that the master has lost it, and would wait for executors forever.
         wait_for("another attempt", lambda: len(attempts_of(production, endless)) == 2, 120)
-        # Until then it keeps a worker's only core.
+        # Until then, it occupies a worker's only core.
         client.http.post(f"/v1/jobs/{endless}/cancel").raise_for_status()
         clients.finish()
     assert client.wait(endless)["status"] == "CANCELLED"
@@ -132,7 +132,7 @@ def test_the_spark_master_restarted_under_load(production: Production, cluster: 
     assert error["code"] == "driver_lost"
 
 
-def test_a_worker_killed_with_its_job_is_replaced_by_the_other(production: Production, cluster: SparkCluster) -> None:
+def test_killed_worker_is_replaced_by_the_other(production: Production, cluster: SparkCluster) -> None:
     client = production.apis[0]
     job_id = client.submit(SLOW)
     client.wait(job_id, "RUNNING")
@@ -145,7 +145,7 @@ def test_a_worker_killed_with_its_job_is_replaced_by_the_other(production: Produ
     assert_ended_once(production, {job_id: SLOW_ANSWER})
     assert attempts_of(production, job_id) == ["CRASHED", "SUCCEEDED"]
     assert worker_of(production, job_id) is not killed
-    # Nothing of it is left on the cluster, so that there is room for its successor.
+    # It has left the cluster, so that its successor gets executors.
     wait_until_gone(executors, 60)
-    wait_for("the cluster to forget it", lambda: application not in cluster.applications(), 60)
+    wait_for("the cluster to remove it", lambda: application not in cluster.applications(), 60)
     assert len(cluster.applications()) == 1

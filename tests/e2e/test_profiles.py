@@ -1,4 +1,4 @@
-"""Profiles of keys through the real processes, against exact counts."""
+"""Tests of key profiles with real processes, compared with exact counts."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ SEED = 20
 ROWS = 120_000
 FILES = 3
 WITHIN = 0.02
-"""A share of a sample of 64 Ki rows of each file is off by less, but once in millions of times."""
+"""The maximum error of a share in a sample of 64 Ki rows of each file; larger errors occur once in millions of
+samples.
+"""
 
 
 def write_skewed(service: Service) -> list[dict[str, Any]]:
-    """`skewed/`: a third of the rows of one id, a half of one name, a quarter without a ratio and a quarter NaN."""
+    """Writes `skewed/`: a third of the rows have one id, half have one name, a quarter has no ratio and a quarter
+    NaN.
+    """
     dice = random.Random(SEED)
     rows = [
         {
@@ -66,7 +70,7 @@ def exact(rows: list[dict[str, Any]], *columns: str) -> Counter[str]:
     return Counter(", ".join(text(row[column]) for column in columns) for row in rows)
 
 
-def test_what_a_sample_tells_is_near_what_was_counted(service: Service) -> None:
+def test_profile_of_a_sample_is_close_to_exact_counts(service: Service) -> None:
     rows = write_skewed(service)
     skewed = {"format": "parquet", "path": "skewed/"}
     keys = (("id",), ("name",), ("ratio",), ("id", "name"))
@@ -98,7 +102,7 @@ def test_tables_of_every_kind(service: Service) -> None:
     assert (key["rows"], key["hot_keys"], key["skewed"]) == (0, [], False)
 
 
-def test_what_cannot_be_grouped_is_refused(service: Service) -> None:
+def test_columns_that_cannot_be_grouped_are_refused(service: Service) -> None:
     maps = pa.table({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), "k": pa.array([1], pa.int64())})
     pq.write_table(maps, service.data / "maps.parquet")
     table = {"format": "parquet", "path": "maps.parquet"}
@@ -107,7 +111,7 @@ def test_what_cannot_be_grouped_is_refused(service: Service) -> None:
     assert answer.json()["errors"][0]["pointer"].startswith("/keys/1")
 
 
-def test_a_killed_worker_costs_an_answer_and_nothing_else(tmp_path: Path) -> None:
+def test_killed_worker_fails_only_its_profile(tmp_path: Path) -> None:
     with running_service(tmp_path) as service, ThreadPoolExecutor(1) as pool:
         write_skewed(service)
         skewed = {"format": "parquet", "path": "skewed/"}

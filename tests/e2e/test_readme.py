@@ -1,4 +1,4 @@
-"""What the README shows, done as it is written there: from the command that keeps the demo's tables to its tours."""
+"""Tests of the README's examples, run as written: the demo's command and the tours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UP_SECONDS = 120
 
 @dataclass(frozen=True)
 class Kept:
-    """The service that the README has its readers keep running."""
+    """The service that the README tells its readers to keep running."""
 
     address: str
     directory: Path
@@ -39,7 +39,7 @@ class Kept:
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     directory = tmp_path_factory.mktemp("readme")
-    # Where the command before it, which CI cannot do again, would have put the environment.
+    # The environment that the previous command, which CI cannot repeat, would have created.
     (directory / ".venv").symlink_to(COMMANDS.parent, target_is_directory=True)
     port = free_port()
     address = f"http://localhost:{port}"
@@ -51,7 +51,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
         "EVENKEEL_API_PORT": str(port),
         "EVENKEEL_URL": address,
     }
-    # `env` becomes the command, which so ends with this process.
+    # `env` executes the command, which therefore ends with this process.
     demo, up = (["env", *shlex.split(command)] for command in readme.block("command: keep").split(" && "))
     done = subprocess.run(
         demo, cwd=directory, env=environment, capture_output=True, text=True, timeout=_DEMO_SECONDS, check=False
@@ -74,20 +74,20 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
         end(process, seconds=60)
 
 
-def test_the_tour_leads_where_it_says(kept: Kept) -> None:
+def test_tour_over_http(kept: Kept) -> None:
     kept.do("executed: tour")
 
 
-def test_the_tour_of_streams_leads_where_it_says(kept: Kept) -> None:
+def test_tour_of_streams(kept: Kept) -> None:
     kept.do("executed: streams")
 
 
-def test_the_commands_do_what_they_say(kept: Kept) -> None:
+def test_tour_of_commands(kept: Kept) -> None:
     kept.do("executed: commands")
     assert (kept.directory / "rows.parquet").stat().st_size > 0
 
 
-def test_keys_are_made_by_either_way(tmp_path: Path) -> None:
+def test_keys_are_created_both_ways(tmp_path: Path) -> None:
     command, *request = readme.block("command: keys").splitlines()
     with running_service(tmp_path, {"EVENKEEL_API_AUTHENTICATION": "on"}) as service:
         (first,) = set(re.findall(r"ek_[\w-]+", service.output.read_text()))

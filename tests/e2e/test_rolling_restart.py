@@ -1,4 +1,4 @@
-"""Workers are replaced one after the other while jobs flow, and nobody notices."""
+"""Tests of replacing workers one after the other under load."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ENVIRONMENT = {
     "EVENKEEL_SPARK_DRIVER_MEMORY": "1g",
     "EVENKEEL_WORKER_CONCURRENCY": "2",
     "EVENKEEL_WORKER_HEARTBEAT_SECONDS": "0.5",
-    # So long that nothing but a message passed on explains a job that runs in time.
+    # Long enough that a job runs in time only if its message is passed on.
     "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "600",
 }
 COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
 ROWS = 5_000
-# Every pair of rows is looked at: longer than the drain time, which is none.
+# Compares every pair of rows, which takes longer than the drain time of 0.
 SLOW = {
     "tables": {"a": parquet("pairs"), "b": parquet("pairs")},
     "sql": "SELECT COUNT(*) AS n FROM a JOIN b ON a.k = b.k WHERE a.v + b.v > 1",
@@ -39,7 +39,7 @@ SLOW = {
 
 
 def write_pairs(data: Path) -> None:
-    """A table of one key; joined with itself, it keeps Spark busy for some seconds."""
+    """Writes a table with one key; a self-join takes Spark some seconds."""
     (data / "pairs").mkdir()
     table = pa.table({"k": pa.array([1] * ROWS, pa.int64()), "v": pa.array(range(ROWS), pa.int64())})
     pq.write_table(table, data / "pairs" / "part.parquet")
@@ -54,12 +54,12 @@ def id_of(workers: Fleet, process: subprocess.Popen[bytes]) -> str:
 
 @pytest.mark.withstands(
     "a rolling restart",
-    how="every API and worker stopped and started in turn, under load",
+    how="every API and worker is stopped and started in turn, under load",
     times=1,
     guaranteed="no job is lost or runs twice",
 )
 @pytest.mark.slow
-def test_no_job_is_lost_or_runs_twice(tmp_path: Path) -> None:
+def test_rolling_restart_loses_and_repeats_no_job(tmp_path: Path) -> None:
     with fleet(tmp_path, {**ENVIRONMENT, "EVENKEEL_WORKER_DRAIN_SECONDS": "100"}) as workers:
         write_orders(workers.data)
         port = free_port()
@@ -89,8 +89,8 @@ def test_no_job_is_lost_or_runs_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_drained_worker_ends_after_its_job_and_up_starts_another(tmp_path: Path) -> None:
-    # The drain time is for those that are told to stop; one that was asked to has no deadline.
+def test_drained_worker_exits_after_its_job_and_is_replaced(tmp_path: Path) -> None:
+    # The drain time applies to stopped workers; a drained worker has no deadline.
     with running_service(tmp_path, {**ENVIRONMENT, "EVENKEEL_WORKER_DRAIN_SECONDS": "0"}) as service:
         write_pairs(service.data)
         slow = service.submit(SLOW)
@@ -107,7 +107,7 @@ def test_a_drained_worker_ends_after_its_job_and_up_starts_another(tmp_path: Pat
         assert [it["status"] for it in fresh] in (["STARTING"], ["READY"])
         said = service.output.read_text()
         assert "The worker was drained and has ended; starting a fresh one." in said
-        assert "starting it again" not in said
+        assert "restarting it" not in said
 
 
 def listed(service: Service) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What is secret is in no answer, and in nothing that the service writes."""
+"""Test that no secret is in a response or in a file of the service."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.tables import parquet, write_orders
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SECRET = "hush-5f2c9d41"
-"""Part of every secret that the service is given."""
+"""A part of every secret in this test."""
 
 
 class Listener(JobClient):
-    """Keeps all that it was ever answered."""
+    """A client that records all responses."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -33,15 +33,15 @@ class Listener(JobClient):
 
 
 @pytest.mark.withstands(
-    "secrets that leak",
+    "leaked secrets",
     kind="attack",
-    how="jobs that succeed, that fail, whose store cannot be reached and whose sinks refuse the password, with secrets "
-    "for S3, for Hadoop and for sinks; then every answer and every file of the service is searched",
+    how="jobs that succeed, that fail, whose store is unreachable and whose sinks refuse the password, with secrets "
+    "for S3, Hadoop and sinks; then all responses and all files of the service are searched",
     times=7,
-    guaranteed="no secret in answers, events, plans, logs, database or results; the one file for Spark is readable by "
-    "its user alone, and goes with the driver",
+    guaranteed="no secret in responses, events, plans, logs, database or results; the one file for Spark is readable "
+    "only by its user and is deleted with the driver",
 )
-def test_no_secret_is_told_or_written(tmp_path: Path, postgres: PostgresServer) -> None:
+def test_no_secret_is_sent_or_written(tmp_path: Path, postgres: PostgresServer) -> None:
     properties = tmp_path / "spark.conf"
     properties.write_text(f"spark.hadoop.fs.s3a.session.token {SECRET}-token\n")
     data = tmp_path / "state" / "data"
@@ -73,12 +73,12 @@ def test_no_secret_is_told_or_written(tmp_path: Path, postgres: PostgresServer) 
         }
         found = [path for path in (service.output, *files_of(tmp_path / "state")) if holds_a_secret(path)]
         modes = [stat.S_IMODE(path.stat().st_mode) for path in found]
-    # Spark is told by a file that its user alone can read: on a command line everybody could.
+    # Spark reads secrets from a file that only its user can read; a command line is visible to all users.
     assert [path.name for path in found] == ["further.properties"]
     assert modes == [0o600]
     assert SECRET.encode() not in client.heard
     assert len(client.heard) > 10_000
-    assert not any(map(holds_a_secret, files_of(tmp_path / "state"))), "no file of the driver's stays behind"
+    assert not any(map(holds_a_secret, files_of(tmp_path / "state"))), "files of the driver are left"
 
 
 def files_of(directory: Path) -> list[Path]:
@@ -90,7 +90,7 @@ def holds_a_secret(path: Path) -> bool:
 
 
 def run_all(client: Listener) -> dict[str, str]:
-    """How each job ended, by its name; all that can be asked of each is asked."""
+    """Runs all jobs, requests everything about each, and returns their final states by name."""
     orders = {"o": parquet("orders")}
     streams: dict[str, dict[str, Any]] = {
         name: {

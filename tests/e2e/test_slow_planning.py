@@ -1,4 +1,4 @@
-"""Workers whose planning does not end: their jobs end nevertheless, and so do the workers."""
+"""Tests of workers whose planning does not end: their jobs end anyway, and the workers exit."""
 
 from __future__ import annotations
 
@@ -39,20 +39,22 @@ END_SECONDS = 15
 
 @pytest.fixture(scope="module")
 def hooks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the code that makes planning slow."""
+    """The directory of the code that makes planning hang."""
     return tmp_path_factory.mktemp("slow") / "hooks"
 
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory, hooks: Path) -> Iterator[Fleet]:
-    """One installation for all tests. Each leaves no running job and at most one worker, which the next one uses."""
+    """One installation for all tests. Each test leaves no running job and at most one worker, which the next test
+    uses.
+    """
     with fleet(tmp_path_factory.mktemp("fleet"), {**ENVIRONMENT, **slow_planning(hooks)}) as own:
         write_orders(own.data)
         yield own
 
 
 def planned(workers: Fleet, hooks: Path, alias: str, **limits: object) -> str:
-    """A job whose planning hangs."""
+    """Submits a job, waits until its planning hangs, and returns its id."""
     job_id = workers.submit({**query(alias), "limits": limits})
     wait_until_it_hangs(hooks, alias)
     assert workers.job(job_id).status == "PLANNING"
@@ -67,13 +69,13 @@ def assert_goes_on(workers: Fleet, worker: subprocess.Popen[bytes]) -> None:
 
 
 def code_of(workers: Fleet, job_id: str) -> tuple[str, str]:
-    """How the only attempt at a job ended."""
+    """Returns the state and the error code of a job's only attempt."""
     (attempt,) = workers.attempts(job_id)
     return attempt.status, (attempt.error or {})["code"]
 
 
 def end(worker: subprocess.Popen[bytes], workers: Fleet) -> None:
-    """Checks that the worker ends with exit code 0, although plannings hang in it."""
+    """Checks that the worker exits with code 0 although its plannings hang."""
     jvm = jvm_of(worker).pid
     worker.terminate()
     assert worker.wait(45) == 0, workers.logs()
@@ -82,13 +84,13 @@ def end(worker: subprocess.Popen[bytes], workers: Fleet) -> None:
 
 @pytest.mark.withstands(
     "the planning of a job does not end",
-    how="a loop in Python, with and without checks, in a job that is cancelled or over its time limit",
+    how="a loop in Python, with and without checks, in a job that is cancelled or exceeds its time limit",
     times=4,
-    guaranteed="the job is CANCELLED or TIMED_OUT at once; its worker goes on, and ends when it is ordered to",
+    guaranteed="the job is CANCELLED or TIMED_OUT at once; its worker continues, and exits when told to",
 )
 @pytest.mark.parametrize("alias", ["checks", "loops"])
 @pytest.mark.parametrize("status", ["CANCELLED", "TIMED_OUT"])
-def test_a_job_ends_while_its_planning_loops(workers: Fleet, hooks: Path, alias: str, status: str) -> None:
+def test_job_ends_while_its_planning_loops(workers: Fleet, hooks: Path, alias: str, status: str) -> None:
     worker = workers.running_worker()
     job_id = planned(workers, hooks, alias, timeout="5s")
     if status == "CANCELLED":
@@ -103,12 +105,13 @@ def test_a_job_ends_while_its_planning_loops(workers: Fleet, hooks: Path, alias:
 
 @pytest.mark.withstands(
     "Spark does not answer the planning of a job",
-    how="a call into the JVM that does not return, in a job that is cancelled or over its time limit",
+    how="a call into the JVM that does not return, in a job that is cancelled or exceeds its time limit",
     times=2,
-    guaranteed="the job is CANCELLED or TIMED_OUT at once; the driver is ended, and the next job runs on another one",
+    guaranteed="the job is CANCELLED or TIMED_OUT at once; the driver is terminated, and the next job runs on a new "
+    "one",
 )
 @pytest.mark.parametrize("status", ["CANCELLED", "TIMED_OUT"])
-def test_a_driver_that_does_not_answer_a_planning_is_ended(workers: Fleet, hooks: Path, status: str) -> None:
+def test_driver_that_hangs_while_planning_is_terminated(workers: Fleet, hooks: Path, status: str) -> None:
     worker = workers.running_worker()
     assert_goes_on(workers, worker)
     driver = jvm_of(worker).pid
@@ -126,11 +129,11 @@ def test_a_driver_that_does_not_answer_a_planning_is_ended(workers: Fleet, hooks
 
 @pytest.mark.withstands(
     "a worker is stopped while it plans",
-    how="SIGTERM, beside plannings that do not end in Python and in the JVM",
+    how="SIGTERM during plannings that do not end, in Python and in the JVM",
     times=1,
-    guaranteed="the jobs are queued again and no attempt of them spent; the worker ends",
+    guaranteed="the jobs are queued again without losing an attempt; the worker exits",
 )
-def test_a_stopped_worker_hands_back_what_it_plans(workers: Fleet, hooks: Path) -> None:
+def test_stopped_worker_hands_back_jobs_being_planned(workers: Fleet, hooks: Path) -> None:
     worker = workers.running_worker()
     jobs = [planned(workers, hooks, alias) for alias in ("loops", "calls")]
     end(worker, workers)
@@ -140,7 +143,7 @@ def test_a_stopped_worker_hands_back_what_it_plans(workers: Fleet, hooks: Path) 
         workers.cancel(job_id)
 
 
-def test_a_worker_lets_go_of_a_job_that_another_one_has(workers: Fleet, hooks: Path) -> None:
+def test_worker_abandons_a_job_that_another_worker_has(workers: Fleet, hooks: Path) -> None:
     worker = workers.running_worker()
     job_id = planned(workers, hooks, "waits")
     with workers.database.write() as session:
@@ -148,7 +151,7 @@ def test_a_worker_lets_go_of_a_job_that_another_one_has(workers: Fleet, hooks: P
         mine = JobRow.id == job_id
         session.execute(update(JobRow).where(mine).values(status="QUEUED", lease_owner=None, lease_expires_at=None))
         assert leases.claim(session, job_id, "another", now, 600_000) is not None
-    wait_for("the worker to let go", lambda: "attempt_lost_its_lease" in workers.log(worker), END_SECONDS)
+    wait_for("the worker to abandon the job", lambda: "attempt_lost_its_lease" in workers.log(worker), END_SECONDS)
     job = workers.job(job_id)
     assert (job.status, job.fence, job.lease_owner) == ("PLANNING", 2, "another")
     assert_goes_on(workers, worker)
@@ -156,13 +159,13 @@ def test_a_worker_lets_go_of_a_job_that_another_one_has(workers: Fleet, hooks: P
 
 
 @pytest.mark.withstands(
-    "plannings that do not end are started and cancelled again and again",
+    "plannings that do not end are submitted and cancelled repeatedly",
     kind="attack",
-    how="as many as a worker has threads, none of which can be ended",
+    how="one planning for each thread of a worker, none of which can be interrupted",
     times=1,
-    guaranteed="the worker takes no further job, leaves by itself, and its successor runs what waits",
+    guaranteed="the worker accepts no more jobs and exits by itself; its successor runs the waiting jobs",
 )
-def test_a_worker_that_plannings_block_makes_room_for_another(workers: Fleet, hooks: Path) -> None:
+def test_worker_blocked_by_plannings_is_replaced(workers: Fleet, hooks: Path) -> None:
     worker = workers.running_worker()
     for _ in range(2):
         job_id = planned(workers, hooks, "waits")
@@ -178,11 +181,11 @@ def test_a_worker_that_plannings_block_makes_room_for_another(workers: Fleet, ho
 
 @pytest.mark.withstands(
     "`evenkeel up` is stopped while a planning does not end",
-    how="SIGTERM, beside plannings in Python and in the JVM, one of which is cancelled before over HTTP",
+    how="SIGTERM during plannings in Python and in the JVM, one of which was cancelled over HTTP",
     times=1,
-    guaranteed="it ends with all its processes; the jobs are queued or CANCELLED",
+    guaranteed="it exits with all its processes; the jobs are queued or CANCELLED",
 )
-def test_a_service_ends_while_plannings_do_not(tmp_path: Path) -> None:
+def test_service_exits_while_plannings_hang(tmp_path: Path) -> None:
     hooks = tmp_path / "hooks"
     with running_service(tmp_path, {**ENVIRONMENT, **slow_planning(hooks)}) as service:
         write_orders(service.data)

@@ -1,4 +1,4 @@
-"""Streams and their workers: late ones, killed ones, two that race, runs that follow each other, input that is bad."""
+"""Tests of streams and their workers: late, killed and competing workers, consecutive runs, and bad input."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from service.contract.enums import AttemptStatus, JobStatus, Queue
-from service.results.columns import json_rows
+from service.results.json_values import json_rows
 from service.results.stream_result import open_stream_result, result_directory
-from service.store.streaming_state import StoppedBecause
+from service.store.streaming_state import StreamStopReason
 from tests.support.databases import PostgresDatabases
 from tests.support.feeding import Feeder, Group, groups_of, within
 from tests.support.processes import wait_for
@@ -40,14 +40,14 @@ RINGS = 20
 
 @pytest.fixture(scope="module")
 def warehouse(postgres_databases: PostgresDatabases) -> Iterator[str]:
-    """A database that sinks write to, as libpq has it."""
+    """The libpq connection string of a database for sinks."""
     with postgres_databases.new() as url:
         yield url.replace("+psycopg", "")
 
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory, warehouse: str) -> Iterator[Fleet]:
-    """One installation for all tests, which leave no stream under way."""
+    """One installation for all tests. Each test leaves no running stream."""
     environment = {**ENVIRONMENT, "EVENKEEL_SINK_WAREHOUSE_URL": warehouse}
     with fleet(tmp_path_factory.mktemp("streams"), environment) as own:
         yield own
@@ -55,20 +55,20 @@ def workers(tmp_path_factory: pytest.TempPathFactory, warehouse: str) -> Iterato
 
 @pytest.fixture
 def two(workers: Fleet) -> tuple[subprocess.Popen[bytes], ...]:
-    """Two workers, whose Spark comes up by itself."""
+    """Two running workers."""
     while len(workers.running()) < 2:
         workers.start_worker()
     return tuple(workers.running())
 
 
 def submitted(workers: Fleet, name: str, mode: str = "continuous", **further: Any) -> tuple[StreamJob, Feeder]:
-    """A stream with a job that reads it, and who posts to it."""
+    """Declares a stream, submits a job that reads it, and returns the job and a feeder."""
     feeder = feeder_of(workers, name)
     return job_of(workers, stream_job(name, name, mode, **further)), feeder
 
 
 def feeder_of(workers: Fleet, name: str) -> Feeder:
-    """Declares a stream; gives who posts to it."""
+    """Declares a stream and returns a feeder for it."""
     return Feeder(within(workers.database, workers.settings, TENANT, name), SEED)
 
 
@@ -77,7 +77,7 @@ def job_of(workers: Fleet, spec: dict[str, Any]) -> StreamJob:
 
 
 def rows_of(workers: Fleet, job: StreamJob) -> list[list[Any]]:
-    """The managed result as it is now."""
+    """Returns the rows of the managed result."""
     found = open_stream_result(result_directory(workers.settings.streams_dir, job.id, job.stream.generation))
     return json_rows(found.files.page(0, 1000))
 
@@ -92,37 +92,37 @@ def wait_until_exact(workers: Fleet, job: StreamJob, feeder: Feeder) -> None:
 
 
 def at_it(workers: Fleet, job: StreamJob) -> tuple[int, subprocess.Popen[bytes]] | None:
-    """The attempt and the worker that have the job."""
+    """Returns the current attempt of the job and its worker."""
     row = job.row
     own = () if row.lease_owner is None else (pid_of(row.lease_owner),)
     return next(((row.fence, process) for process in workers.running() if process.pid in own), None)
 
 
 def times(workers: Fleet, job: StreamJob, *events: str) -> int:
-    """How often workers told of events of the job."""
-    return sum(line["event"] in events and line.get("job_id") == job.id for line in workers.told())
+    """Counts these events of the job in the workers' logs."""
+    return sum(line["event"] in events and line.get("job_id") == job.id for line in workers.log_events())
 
 
 def times_let_go(workers: Fleet, job: StreamJob) -> int:
-    """How many attempts at the job learned that it is not theirs any more."""
+    """Counts the attempts that noticed the loss of their lease."""
     return times(workers, job, "attempt_lost_its_lease", "attempt_handed_back")
 
 
 def is_let_go(workers: Fleet, job: StreamJob, before: int) -> bool:
-    """Whether one more did."""
+    """Whether another attempt has noticed the loss of its lease since `before`."""
     return times_let_go(workers, job) > before
 
 
 @pytest.mark.withstands(
-    "a worker of a stream wakes up past its lease",
-    how="SIGSTOP, SIGCONT while another one writes",
+    "a worker of a stream resumes after its lease expired",
+    how="SIGSTOP, then SIGCONT while another worker writes",
     times=4,
-    guaranteed="what it writes changes nothing",
+    guaranteed="its writes change nothing",
 )
 @pytest.mark.parametrize(
     ("kind", "with_its_jvm", "times_late"), [("managed", True, 2), ("managed", False, 1), ("postgres", True, 1)]
 )
-def test_a_worker_that_wakes_too_late_changes_nothing(
+def test_late_worker_changes_nothing(
     workers: Fleet,
     two: tuple[subprocess.Popen[bytes], ...],
     warehouse: str,
@@ -144,7 +144,7 @@ def test_a_worker_that_wakes_too_late_changes_nothing(
     with feeder.feeding():
         for _ in range(times_late):
             job.wait_for_batch()
-            fence, late = job.wait_for("who is at it", partial(at_it, workers, job))
+            fence, late = job.wait_for("the running attempt", partial(at_it, workers, job))
             before = times_let_go(workers, job)
             jvm = jvm_of(late)
             job.wait_for("a moment to pause it", partial(pause, workers, late))
@@ -155,7 +155,7 @@ def test_a_worker_that_wakes_too_late_changes_nothing(
             if with_its_jvm:
                 jvm.resume()
             late.send_signal(signal.SIGCONT)
-            # Both write for a moment, as far as the late one gets.
+            # Both write for a moment, until the late worker notices.
             job.wait_for("the late attempt to end", partial(is_let_go, workers, job, before))
     job.wait_for("the result", lambda: read() == feeder.posted.groups())
     job.stop()
@@ -165,7 +165,7 @@ def test_a_worker_that_wakes_too_late_changes_nothing(
     assert set(two) == set(workers.running())
 
 
-def test_a_killed_worker_and_a_killed_jvm_change_nothing(
+def test_killed_worker_and_jvm_change_no_result(
     workers: Fleet, two: tuple[subprocess.Popen[bytes], ...], warehouse: str
 ) -> None:
     job, feeder = submitted(workers, "killed")
@@ -180,7 +180,7 @@ def test_a_killed_worker_and_a_killed_jvm_change_nothing(
         jvm = jvm_of(worker)
         worker.kill()
         worker.wait(10)
-        # It goes with its worker.
+        # It ends with its worker.
         jvm.wait(30)
 
     def kill_jvm(worker: subprocess.Popen[bytes]) -> None:
@@ -190,9 +190,9 @@ def test_a_killed_worker_and_a_killed_jvm_change_nothing(
         for kill in (kill_worker, kill_jvm):
             job.wait_for_batch()
             other.wait_for_batch()
-            fence, worker = job.wait_for("who is at it", partial(at_it, workers, job))
+            fence, worker = job.wait_for("the running attempt", partial(at_it, workers, job))
             kill(worker)
-            # The second time both are at the one that is left.
+            # The second time, both jobs run on the remaining worker.
             job.wait_for_attempt(after=fence)
             job.wait_for_batch()
         other.wait_for_batch()
@@ -207,27 +207,25 @@ def test_a_killed_worker_and_a_killed_jvm_change_nothing(
 
 
 @pytest.mark.withstands(
-    "a message comes many times",
-    how="a stream rung for over and over to two workers",
+    "a stream's message arrives many times",
+    how="repeated messages about one stream to two workers",
     times=1,
-    guaranteed="one runs it, the other does nothing",
+    guaranteed="one worker runs it; the other does nothing",
 )
-def test_two_workers_race_for_a_stream_and_one_runs_it(
-    workers: Fleet, two: tuple[subprocess.Popen[bytes], ...]
-) -> None:
+def test_one_of_two_competing_workers_runs_a_stream(workers: Fleet, two: tuple[subprocess.Popen[bytes], ...]) -> None:
     job, feeder = submitted(workers, "raced")
     for _ in range(RINGS):
-        workers.ring(job.id, Queue.STREAM)
+        workers.announce(job.id, Queue.STREAM)
     feeder.feed(3)
     job.wait_for_batch()
     for _ in range(RINGS):
-        workers.ring(job.id, Queue.STREAM)
+        workers.announce(job.id, Queue.STREAM)
     feeder.feed(3)
     wait_until_exact(workers, job, feeder)
     wait_for("the messages to be read", lambda: not list(workers.settings.broker_dir.rglob("*.stream.msg")), 60)
     job.stop()
-    # Nor does a message that comes now start it again.
-    workers.ring(job.id, Queue.STREAM)
+    # A message that arrives now does not start it again.
+    workers.announce(job.id, Queue.STREAM)
     other, other_feeder = submitted(workers, "behind")
     other_feeder.feed(1)
     other.wait_for_batch()
@@ -239,10 +237,10 @@ def test_two_workers_race_for_a_stream_and_one_runs_it(
     assert set(two) == set(workers.running())
 
 
-def test_an_incremental_job_catches_up_each_time_it_runs(workers: Fleet) -> None:
+def test_incremental_job_processes_new_rows_in_each_run(workers: Fleet) -> None:
     workers.running_worker()
     feeder = feeder_of(workers, "now-and-then")
-    # Before the job is there: a run that begins in between has caught up with less.
+    # Before the job is submitted: otherwise, a run could start with fewer rows.
     feeder.feed(4)
     job = job_of(workers, stream_job("now-and-then", "now-and-then", "incremental"))
     for run in range(1, 4):
@@ -250,20 +248,20 @@ def test_an_incremental_job_catches_up_each_time_it_runs(workers: Fleet) -> None
             feeder.feed(4)
             job.resume()
         job.wait_for_rest(run)
-        assert job.stream.stopped_because == StoppedBecause.CAUGHT_UP
+        assert job.stream.stopped_because == StreamStopReason.CAUGHT_UP
         assert groups(workers, job) == feeder.posted.groups()
         assert job.committed(fence=run)
     assert [attempt.status for attempt in job.attempts] == [AttemptStatus.STOPPED] * 3
     assert job.stream.rows_in == len(feeder.posted.rows)
 
 
-def test_a_scheduled_job_runs_again_by_itself_until_it_is_stopped(workers: Fleet) -> None:
+def test_scheduled_job_runs_until_it_is_stopped(workers: Fleet) -> None:
     workers.running_worker()
     job, feeder = submitted(workers, "every-second", "incremental", schedule={"every": "1s"})
     for _ in range(3):
         feeder.feed(2)
         wait_until_exact(workers, job, feeder)
-        # The second one from here on has nothing to read.
+        # The second run from here on has no new rows.
         job.wait_for_attempt(after=job.row.fence + 1)
     job.stop()
     assert job.row.next_run_at is None
@@ -272,7 +270,7 @@ def test_a_scheduled_job_runs_again_by_itself_until_it_is_stopped(workers: Fleet
 
 
 @pytest.mark.parametrize("mode", ["continuous", "incremental"])
-def test_a_bad_file_stops_a_stream_until_it_is_mended(workers: Fleet, mode: str) -> None:
+def test_bad_file_stops_a_stream_until_it_is_repaired(workers: Fleet, mode: str) -> None:
     workers.running_worker()
     directory = workers.data / f"bad-{mode}"
     directory.mkdir()
@@ -292,15 +290,15 @@ def test_a_bad_file_stops_a_stream_until_it_is_mended(workers: Fleet, mode: str)
     if mode == "incremental":
         job.wait(JobStatus.STOPPED)
         job.resume()
-    job.wait_for("its rest", lambda: job.row.status == JobStatus.STOPPED and job.row.error is not None)
-    assert job.stream.stopped_because == StoppedBecause.FAILED
+    job.wait_for("the stop of the job", lambda: job.row.status == JobStatus.STOPPED and job.row.error is not None)
+    assert job.stream.stopped_because == StreamStopReason.FAILED
     error = job.row.error
     assert error is not None
     assert "2.csv" in error["detail"], error
     assert sorted(rows_of(workers, job)) == [["a", 1], ["b", 2]]
-    # As it is, it fails again.
+    # Without a change, it fails again.
     job.resume()
-    job.wait_for("its rest", lambda: job.row.status == JobStatus.STOPPED and job.row.error is not None)
+    job.wait_for("the stop of the job", lambda: job.row.status == JobStatus.STOPPED and job.row.error is not None)
     add(directory, "2.csv", "a,10\nb,20\n")
     add(directory, "3.csv", "c,3\n")
     job.resume()
@@ -313,7 +311,7 @@ def test_a_bad_file_stops_a_stream_until_it_is_mended(workers: Fleet, mode: str)
 
 
 def add(directory: Path, name: str, text: str) -> None:
-    """Puts a file there whole."""
+    """Adds a file atomically."""
     hidden = directory / f".{name}"
     hidden.write_text(text)
     hidden.rename(directory / name)

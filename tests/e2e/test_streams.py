@@ -1,6 +1,6 @@
-"""What a stream must survive, exactly: the death of its worker and of its JVM, again and again.
+"""Tests of streams while workers and JVMs are killed repeatedly: results must be exact.
 
-One death of each is in `test_stream_workers`.
+`test_stream_workers` tests a single kill of each.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ STREAM = "clicks"
 
 @pytest.fixture
 def production(tmp_path: Path) -> Iterator[Production]:
-    """An API and two workers, both with their Spark up: one takes over at once. On SQLite and the embedded broker."""
+    """An API and two workers with Spark ready, so that one takes over at once, on SQLite and the embedded broker."""
     environment = {**ENVIRONMENT, "EVENKEEL_DATA_SINK_ROOTS": str(tmp_path / SINKS)}
     with running_production(tmp_path, None, apis=1, workers=2, environment=environment) as running:
         yield running
 
 
 @pytest.fixture
-def beside_postgres(tmp_path: Path, servers: Servers) -> Iterator[Production]:
-    """The same on PostgreSQL and Redis, with the connection `warehouse` for sinks."""
+def with_postgres(tmp_path: Path, servers: Servers) -> Iterator[Production]:
+    """The same with PostgreSQL and Redis, and with the connection `warehouse` for sinks."""
     environment = {
         **ENVIRONMENT,
         "EVENKEEL_DATA_SINK_ROOTS": str(tmp_path / SINKS),
@@ -65,14 +65,14 @@ def beside_postgres(tmp_path: Path, servers: Servers) -> Iterator[Production]:
 
 
 def warehouse(servers: Servers) -> str:
-    """The database that sinks write to, as libpq has it."""
+    """Returns the libpq connection string of the database for sinks."""
     return servers.postgres.url(WAREHOUSE).replace("+psycopg", "")
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A job, who reads its result, and what that must be once all is in; `last` posts what the job alone is to read,
-    when all others rest.
+    """A job, a function that reads its result, and the expected result. `last` posts rows for this job after all
+    feeders have stopped.
     """
 
     job: StreamJob
@@ -81,7 +81,7 @@ class Watched:
     last: Callable[[], None] = lambda: None
 
     def wait_until_exact(self) -> None:
-        """Waits until the result is what was posted."""
+        """Waits until the result is the expected one."""
         try:
             self.job.wait_for("the result", lambda: self.read() == self.expected())
         except AssertionError as error:
@@ -90,13 +90,13 @@ class Watched:
 
 
 def submitted(production: Production, name: str, **further: Any) -> StreamJob:
-    """A job that reads the stream."""
+    """Submits a job that reads the stream."""
     (api,) = production.apis
     return StreamJob(production.database, api.submit(stream_job(name, STREAM, **further)), production.logs)
 
 
 def managed(production: Production, feeder: Feeder) -> Watched:
-    """Groups that are updated, as a Delta table that the API reads."""
+    """A job with updated groups in a managed result, which the API reads."""
     job = submitted(production, "managed")
     (api,) = production.apis
     return Watched(
@@ -105,7 +105,7 @@ def managed(production: Production, feeder: Feeder) -> Watched:
 
 
 def appended(production: Production, feeder: Feeder) -> Watched:
-    """Windows that are appended to files, each once."""
+    """A job that appends each window to files once."""
     sink = {"kind": "parquet", "path": "windows"}
     directory = production.directory / SINKS / "windows"
 
@@ -113,7 +113,7 @@ def appended(production: Production, feeder: Feeder) -> Watched:
         files = sorted(directory.glob("part-*/*.parquet"))
         rows = [tuple(row.values()) for file in files for row in pq.read_table(file).to_pylist()]
         found = {(k, begin.replace(tzinfo=None), n, d) for k, begin, n, d in rows}
-        assert len(found) == len(rows), "a window comes twice"
+        assert len(found) == len(rows), "a window is emitted twice"
         return found
 
     job = submitted(production, "appended", sql=WINDOWS, output="append", sink=sink)
@@ -121,7 +121,7 @@ def appended(production: Production, feeder: Feeder) -> Watched:
 
 
 def upserted(production: Production, feeder: Feeder, servers: Servers) -> Watched:
-    """Groups that are updated, in a table of PostgreSQL."""
+    """A job with updated groups in a PostgreSQL table."""
     sink = {"kind": "postgres", "connection": "warehouse", "table": "uniques"}
 
     def read() -> set[Group]:
@@ -132,7 +132,7 @@ def upserted(production: Production, feeder: Feeder, servers: Servers) -> Watche
 
 
 def fed(production: Production) -> Feeder:
-    """Who posts to the stream, which it declares."""
+    """Declares the stream and returns its feeder."""
     (api,) = production.apis
     declare_over_http(api, STREAM)
     return Feeder(over_http(api, STREAM), SEED)
@@ -141,8 +141,8 @@ def fed(production: Production) -> Feeder:
 def survive(
     production: Production, all_of: Sequence[Watched], feeder: Feeder, kills: int, *further: Callable[[], object]
 ) -> None:
-    """Kills as many workers and as many JVMs, whose jobs all go with them, while rows come in; `further` are other
-    strikes. Each result must be exact afterwards, and stay so as its job rests.
+    """Kills this number of workers and of JVMs with all their jobs, while rows are posted; `further` are other faults.
+    Afterwards, each result must be exact, and stay so after its job is stopped.
     """
     jobs = [watched.job for watched in all_of]
     killer = Strikes(production, jobs, SEED)
@@ -152,8 +152,8 @@ def survive(
         for strike in strikes:
             strike()
         killer.wait_for_the_last()
-    # For whoever has to find out what happened.
-    _log.warning("seed %s: %s", SEED, "; ".join(killer.told))
+    # For the analysis of a failure.
+    _log.warning("seed %s: %s", SEED, "; ".join(killer.kills))
     _log.warning(
         "%s posts, %s again, %s mini-batches", feeder.batches, feeder.repeats, [job.committed() for job in jobs]
     )
@@ -167,50 +167,50 @@ def survive(
 
 
 @pytest.mark.withstands(
-    "workers and JVMs of streams die, and PostgreSQL",
+    "workers and JVMs of streams die, and PostgreSQL crashes",
     how="`kill -9` of 5 workers and 5 JVMs at random moments, 2 crashes of the server; all sinks",
     times=12,
-    guaranteed="nothing lost, nothing twice",
+    guaranteed="no row is lost or duplicated",
 )
-def test_results_survive_kills_and_crashes_of_postgresql(beside_postgres: Production, servers: Servers) -> None:
-    feeder = fed(beside_postgres)
-    table = upserted(beside_postgres, feeder, servers)
-    jobs = [table, managed(beside_postgres, feeder), appended(beside_postgres, feeder)]
+def test_results_survive_kills_and_crashes_of_postgresql(with_postgres: Production, servers: Servers) -> None:
+    feeder = fed(with_postgres)
+    table = upserted(with_postgres, feeder, servers)
+    jobs = [table, managed(with_postgres, feeder), appended(with_postgres, feeder)]
 
     def crash() -> None:
-        # Of the server that jobs and leases are in, too.
+        # The server also stores jobs and leases.
         servers.postgres.restart(signal.SIGKILL)
-        wait_for("the database", lambda: is_there(beside_postgres))
+        wait_for("the database", lambda: is_reachable(with_postgres))
         table.job.wait_for_batch()
 
-    survive(beside_postgres, jobs, feeder, count(sample=1, full=5), *[crash] * count(sample=1, full=2))
+    survive(with_postgres, jobs, feeder, count(sample=1, full=5), *[crash] * count(sample=1, full=2))
 
 
 @pytest.mark.withstands(
-    "the same beside SQLite and the embedded broker",
+    "workers and JVMs of streams die, with SQLite and the embedded broker",
     how="`kill -9` of 2 workers and 2 JVMs",
     times=4,
-    guaranteed="nothing lost, nothing twice",
+    guaranteed="no row is lost or duplicated",
 )
-def test_results_survive_kills_beside_sqlite(production: Production) -> None:
+def test_results_survive_kills_with_sqlite(production: Production) -> None:
     feeder = fed(production)
     survive(production, [managed(production, feeder), appended(production, feeder)], feeder, count(sample=1, full=2))
 
 
-def is_there(production: Production) -> bool:
-    """Whether the database answers on connections that are as good as new."""
+def is_reachable(production: Production) -> bool:
+    """Whether the database responds."""
     with suppress(SQLAlchemyError):
         return bool(production.all(select(1)))
     return False
 
 
 @pytest.mark.withstands(
-    "everything is restarted between stop and resume of a stream",
+    "a full restart between stop and resume of a stream",
     how="SIGTERM of all processes",
     times=1,
-    guaranteed="it goes on from its checkpoint, exactly",
+    guaranteed="it continues exactly from its checkpoint",
 )
-def test_a_stream_goes_on_across_a_restart_of_everything(production: Production) -> None:
+def test_stream_continues_after_a_full_restart(production: Production) -> None:
     (api,) = production.apis
     feeder = fed(production)
     watched = managed(production, feeder)
@@ -234,20 +234,20 @@ def test_a_stream_goes_on_across_a_restart_of_everything(production: Production)
     assert job.stream.generation == stopped.generation
     assert first_batch(job, row.fence + 1) == (stopped.last_batch or 0) + 1
 
-    # Told to leave, workers give it back; all at once, there is nobody who would take it meanwhile.
+    # Stopped workers hand the job back; as all stop together, none takes it over meanwhile.
     with feeder.feeding():
         job.wait_for_batch()
         for part in production.workers:
             part.process.terminate()
         for part in production.workers:
             assert part.process.wait(120) == 0, production.logs()
-        job.wait_for("the job to be given back", lambda: job.row.lease_owner is None)
+        job.wait_for("the job to be handed back", lambda: job.row.lease_owner is None)
         for part in production.workers:
             production.start_again(part)
         job.wait_for("the next attempt", lambda: job.committed(job.row.fence))
     watched.wait_until_exact()
 
-    # And killed, the API with them.
+    # The same with kills, including the API.
     with feeder.feeding():
         job.wait_for_batch()
         for part in parts:
@@ -260,10 +260,10 @@ def test_a_stream_goes_on_across_a_restart_of_everything(production: Production)
     asked(api, job, "stop")
     job.wait(JobStatus.STOPPED)
     assert watched.read() == watched.expected()
-    # Whatever was killed, what is behind is told by what is there.
-    behind = api.http.get(f"/v1/jobs/{job.id}/stream").json()["backlog"]["tables"]["t"]
-    assert behind == {"files": 0, "rows": 0, "bytes": 0, "oldest_seconds": None}
-    # What a mini-batch read is measured after its end, and lost with the worker, which is told.
+    # The backlog is right after any kill.
+    backlog = api.http.get(f"/v1/jobs/{job.id}/stream").json()["backlog"]["tables"]["t"]
+    assert backlog == {"files": 0, "rows": 0, "bytes": 0, "oldest_seconds": None}
+    # A mini-batch is measured after its end; metrics lost with a worker are reported as missing.
     found = api.http.get(f"/v1/jobs/{job.id}/stream").json()
     assert found["rows_in"] <= len(feeder.posted.rows)
     assert (found["rows_in"] < len(feeder.posted.rows)) <= (found["unmeasured_batches"] > 0)

@@ -1,4 +1,4 @@
-"""TPC-DS query 64 as specified, over HTTP: 18 joins in a common table expression that is used twice."""
+"""Test of TPC-DS query 64 over HTTP: 18 joins in a common table expression that is used twice."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 TIMEOUT_SECONDS = 120
 
 
-def test_query_64_is_planned_and_equals_duckdbs(
-    service: Service, record_testsuite_property: Callable[[str, object], None]
-) -> None:
+def test_query_64_equals_duckdb(service: Service, record_testsuite_property: Callable[[str, object], None]) -> None:
     root = service.data / "tpcds"
     names = write_tpcds(root)
     with duckdb.connect() as duck:

@@ -1,4 +1,4 @@
-"""What a worker must survive: its own death, its JVM's, a pause, a cancellation, an order to stop."""
+"""Tests of a worker's faults: kills, a killed JVM, a pause, a cancellation and a stop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENVIRONMENT = {
 }
 
 ROWS = 6_000
-# Every pair of rows is looked at: some seconds, in which a test can do its worst.
+# Compares every pair of rows, which takes some seconds, in which a test can cause faults.
 SLOW = {
     "name": "slow",
     "tables": {"a": parquet("pairs"), "b": parquet("pairs")},
@@ -38,14 +38,14 @@ SLOW = {
 }
 # All but (0, 0), (0, 1) and (1, 0).
 SLOW_RESULT = [{"n": ROWS * ROWS - 3}]
-# Java tries every way of sharing 200 characters among 20 wildcards, and looks at nothing else meanwhile. As a literal,
-# such a pattern is refused.
+# Java tries every way to distribute 200 characters over 20 wildcards and does not react to an interrupt. As a literal,
+# the pattern would be refused.
 BACKTRACKING = {
     "name": "backtracking",
     "tables": {"t": parquet("texts")},
     "sql": "SELECT COUNT(*) AS n FROM t WHERE s LIKE p",
 }
-# In both slots: nobody beside it gets on.
+# Occupies both slots, so that no other attempt progresses.
 EVERYWHERE = {**BACKTRACKING, "name": "everywhere", "tables": {"t": parquet("two_texts")}}
 COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
 STREAM = {
@@ -59,7 +59,9 @@ STREAM = {
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """One installation for all tests, which leave no job under way and at most one worker: the next one takes it."""
+    """One installation for all tests. Each test leaves no running job and at most one worker, which the next test
+    uses.
+    """
     with fleet(tmp_path_factory.mktemp("fleet"), ENVIRONMENT) as own:
         write_orders(own.data)
         write_endless(own.data)
@@ -75,7 +77,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def assert_ended_once(workers: Fleet, job_id: str, *attempts: str) -> None:
-    """The right result, published by the last attempt alone, whose files are the only ones."""
+    """Checks that only the last attempt published, with the right result, and that only its files are left."""
     assert workers.rows(job_id) == SLOW_RESULT
     assert [attempt.status for attempt in workers.attempts(job_id)] == list(attempts)
     job = workers.job(job_id)
@@ -85,18 +87,18 @@ def assert_ended_once(workers: Fleet, job_id: str, *attempts: str) -> None:
 
 
 def has_ended_late(workers: Fleet, worker: subprocess.Popen[bytes]) -> bool:
-    """Whether the worker's Spark has let go of an attempt whose lease another has."""
+    """Whether the worker has ended an attempt whose lease another worker has."""
     said = workers.log(worker)
     return "attempt_lost_its_lease" in said or "publication_refused" in said
 
 
 @pytest.mark.withstands(
-    "a worker is stopped amid a job",
+    "a worker is stopped during a job",
     how="SIGTERM",
     times=1,
-    guaranteed="the job is queued again and no attempt of it spent",
+    guaranteed="the job is queued again without losing an attempt",
 )
-def test_a_stopped_worker_hands_its_jobs_back(workers: Fleet) -> None:
+def test_stopped_worker_hands_its_jobs_back(workers: Fleet) -> None:
     worker = workers.start_worker()
     job_id = workers.submit(ENDLESS)
     workers.wait_for_tasks(job_id)
@@ -114,7 +116,7 @@ def test_a_stopped_worker_hands_its_jobs_back(workers: Fleet) -> None:
     workers.cancel(job_id)
 
 
-def test_a_stopped_worker_lets_short_jobs_end(workers: Fleet) -> None:
+def test_stopped_worker_completes_short_jobs(workers: Fleet) -> None:
     worker = workers.start_worker({"EVENKEEL_WORKER_DRAIN_SECONDS": "100"})
     job_id = workers.submit(SLOW)
     workers.wait_for_tasks(job_id)
@@ -125,11 +127,11 @@ def test_a_stopped_worker_lets_short_jobs_end(workers: Fleet) -> None:
 
 @pytest.mark.withstands(
     "a worker is killed",
-    how="`kill -9` amid a job",
+    how="`kill -9` during a job",
     times=1,
-    guaranteed="its JVM goes with it; another worker brings the job to its end, once",
+    guaranteed="its JVM exits too; another worker completes the job, once",
 )
-def test_a_killed_worker_is_replaced(workers: Fleet) -> None:
+def test_killed_worker_is_replaced(workers: Fleet) -> None:
     first = workers.running_worker()
     job_id = workers.submit(SLOW)
     workers.wait_for_tasks(job_id)
@@ -143,12 +145,12 @@ def test_a_killed_worker_is_replaced(workers: Fleet) -> None:
 
 
 @pytest.mark.withstands(
-    "a worker sleeps past its lease and wakes up",
+    "a worker resumes after its lease expired",
     how="SIGSTOP of worker and JVM, SIGCONT after the end of the job",
     times=1,
-    guaranteed="what it still writes changes nothing and is removed",
+    guaranteed="its writes change nothing and are removed",
 )
-def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
+def test_paused_worker_cannot_publish(workers: Fleet) -> None:
     paused = workers.running_worker()
     job_id = workers.submit(SLOW)
     workers.wait_for_tasks(job_id)
@@ -159,10 +161,10 @@ def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
     workers.wait(job_id, "SUCCEEDED")
     jvm.resume()
     paused.send_signal(signal.SIGCONT)
-    # It goes on where it was, learns that the job is not its own any more, and takes its files away.
+    # It continues, notices the loss of its lease, and deletes its files.
     wait_for("the late attempt to end", lambda: has_ended_late(workers, paused), 60)
     own = workers.settings.results_dir / job_id / "attempt-1"
-    wait_for("its files to go", lambda: not own.exists(), 30)
+    wait_for("its files to be deleted", lambda: not own.exists(), 30)
     assert_ended_once(workers, job_id, "CRASHED", "SUCCEEDED")
     paused.kill()
     paused.wait(10)
@@ -170,19 +172,19 @@ def test_a_paused_worker_comes_too_late(workers: Fleet) -> None:
 
 @pytest.mark.withstands(
     "no worker is left",
-    how="`kill -9` of the only one amid a job",
+    how="`kill -9` of the only worker during a job",
     times=1,
-    guaranteed="once its lease has run out the job is shown as QUEUED, never as RUNNING, and may be cancelled at once",
+    guaranteed="once its lease has expired, the job is shown as QUEUED, never as RUNNING, and can be cancelled at once",
 )
-def test_nothing_is_shown_running_without_a_worker(workers: Fleet) -> None:
+def test_job_without_a_worker_is_not_shown_running(workers: Fleet) -> None:
     only = workers.running_worker()
     job_id = workers.submit(ENDLESS)
     workers.wait_for_tasks(job_id)
     assert workers.shown(job_id).status == "RUNNING"
     only.kill()
     only.wait(10)
-    wait_for("the lease to run out", lambda: workers.shown(job_id).status == "QUEUED", 30)
-    assert workers.job(job_id).status == "RUNNING", "nobody has swept"
+    wait_for("the lease to expire", lambda: workers.shown(job_id).status == "QUEUED", 30)
+    assert workers.job(job_id).status == "RUNNING", "a sweep has already happened"
     shown = workers.shown(job_id)
     assert (shown.finished, shown.progress) == (False, None)
     workers.cancel(job_id)
@@ -191,12 +193,12 @@ def test_nothing_is_shown_running_without_a_worker(workers: Fleet) -> None:
 
 
 @pytest.mark.withstands(
-    "a worker dies while a job of it is CANCELLING",
+    "a worker dies while one of its jobs is CANCELLING",
     how="`kill -9` of the paused worker after the request",
     times=1,
-    guaranteed="another worker brings the job to CANCELLED; nothing of it stays",
+    guaranteed="another worker sets the job to CANCELLED; nothing of it remains",
 )
-def test_a_job_does_not_stay_cancelling(workers: Fleet) -> None:
+def test_job_of_a_dead_worker_is_cancelled(workers: Fleet) -> None:
     first = workers.running_worker()
     job_id = workers.submit(ENDLESS)
     workers.wait_for_tasks(job_id)
@@ -214,16 +216,16 @@ def test_a_job_does_not_stay_cancelling(workers: Fleet) -> None:
     (attempt,) = workers.attempts(job_id)
     assert attempt.error is not None
     assert (attempt.status, attempt.error["code"]) == ("CRASHED", "worker_lost")
-    wait_for("its files to go", lambda: not (workers.settings.results_dir / job_id).exists(), 15)
+    wait_for("its files to be deleted", lambda: not (workers.settings.results_dir / job_id).exists(), 15)
 
 
 @pytest.mark.withstands(
     "a Spark driver dies",
-    how="`kill -9` of the JVM amid a job",
+    how="`kill -9` of the JVM during a job",
     times=1,
-    guaranteed="the worker notices within seconds, builds another one and takes up the job",
+    guaranteed="the worker notices within seconds, starts another driver and runs the job again",
 )
-def test_a_killed_jvm_is_replaced_and_cancel_still_works(workers: Fleet) -> None:
+def test_killed_jvm_is_replaced_and_jobs_can_be_cancelled(workers: Fleet) -> None:
     worker = workers.running_worker()
     job_id = workers.submit(SLOW)
     workers.wait_for_tasks(job_id)
@@ -246,11 +248,11 @@ def test_a_killed_jvm_is_replaced_and_cancel_still_works(workers: Fleet) -> None
 @pytest.mark.withstands(
     "a task that cannot be interrupted",
     kind="attack",
-    how="a pattern, out of a column, that backtracks without end, in a job that is cancelled",
+    how="a regular expression from a column that backtracks endlessly, in a job that is cancelled",
     times=1,
-    guaranteed="the job is CANCELLED at once, and the slot free again soon after",
+    guaranteed="the job is CANCELLED at once, and its slot is free soon after",
 )
-def test_a_task_that_cannot_be_interrupted_loses_its_driver(workers: Fleet) -> None:
+def test_driver_of_an_uninterruptible_task_is_terminated(workers: Fleet) -> None:
     worker = workers.running_worker()
     job_id = workers.submit(BACKTRACKING)
     workers.wait_for_tasks(job_id)
@@ -266,13 +268,15 @@ def test_a_task_that_cannot_be_interrupted_loses_its_driver(workers: Fleet) -> N
 
 
 @pytest.mark.withstands(
-    "a job beside which drivers are ended",
+    "a job next to which drivers are terminated",
     kind="attack",
-    how="fresh jobs of tasks that cannot be interrupted, cancelled beside a job and a stream of one attempt each",
+    how="repeated jobs whose tasks cannot be interrupted are cancelled next to a job and a stream with one attempt "
+    "each",
     times=2,
-    guaranteed="it is CANCELLED; the others are handed back with `driver_ended`, spend no attempt, and go on",
+    guaranteed="each cancelled job is CANCELLED; the others are handed back with `driver_ended`, lose no attempt, and "
+    "continue",
 )
-def test_jobs_beside_one_whose_driver_is_ended_spend_no_attempt(workers: Fleet) -> None:
+def test_terminated_driver_uses_no_attempt_of_other_jobs(workers: Fleet) -> None:
     worker = workers.running_worker()
     stream = workers.submit(STREAM)
     for number in (1, 2):
@@ -290,7 +294,7 @@ def test_jobs_beside_one_whose_driver_is_ended_spend_no_attempt(workers: Fleet) 
         assert ends_of(workers, killer) == [("CANCELLED", "cancelled")]
         assert ends_of(workers, innocent) == [("CANCELLED", "driver_ended"), ("SUCCEEDED", None)]
         assert workers.rows(innocent) == [{"n": 10_000}]
-        wait_for("the stream to go on", lambda: workers.job(stream).fence > number, 60)  # noqa: B023 - called at once
+        wait_for("the stream to continue", lambda: workers.job(stream).fence > number, 60)  # noqa: B023 - called at once
         assert ends_of(workers, stream)[:number] == [("CANCELLED", "driver_ended")] * number
     workers.wait(stream, "RUNNING")
     assert worker.poll() is None
@@ -299,5 +303,5 @@ def test_jobs_beside_one_whose_driver_is_ended_spend_no_attempt(workers: Fleet) 
 
 
 def ends_of(workers: Fleet, job_id: str) -> list[tuple[str, str | None]]:
-    """How its attempts ended, and with what code."""
+    """Returns the final states and error codes of a job's attempts."""
     return [(attempt.status, (attempt.error or {}).get("code")) for attempt in workers.attempts(job_id)]

@@ -94,7 +94,6 @@ def _sketch(
         alias,
         columns,
         sampled,
-        min(distinct, sampled),
         max(distinct, len(hot)),
         rng.choice((0.0, 0.0, 0.05, 0.6)),
         tuple(hot[at] for at in order),

@@ -128,8 +128,7 @@ def statistics(given: Given) -> Statistics:
         types = {field.name: field.type for field in parse_schema(given.tables[alias].columns, "/").fields}
         literals = tuple(_literals(value, [types[column.split(".")[1]] for column in columns]) for value in key.hot)
         sampled = min(rows, 64_000)
-        distinct = min(key.distinct, 64_000)
-        keys[columns] = KeySketch(alias, columns, sampled, distinct, key.distinct, key.nulls, hot, literals=literals)
+        keys[columns] = KeySketch(alias, columns, sampled, key.distinct, key.nulls, hot, literals=literals)
     ranges = {name: ValueRange(low, high) for name, (low, high) in given.ranges.items()}
     return Statistics(sizes, keys, given.slots, ranges=ranges, widths=given.widths)
 

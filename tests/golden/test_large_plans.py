@@ -42,7 +42,7 @@ def known(built: Node) -> Statistics:
     }
     sketches = {
         columns: KeySketch(
-            columns[0].partition(".")[0], columns, 50_000, 25_000, 100_000, 0.0, (HOT,) if len(columns) == 1 else ()
+            columns[0].partition(".")[0], columns, 50_000, 100_000, 0.0, (HOT,) if len(columns) == 1 else ()
         )
         for columns in statistics_keys(built)
     }

@@ -74,7 +74,7 @@ def plan(spec: JobSpec) -> str:
         if isinstance(scan, Scan)
     }
     sketches = {
-        columns: KeySketch(columns[0].partition(".")[0], columns, 60_000, 30_000, 1_000_000, 0.0, ())
+        columns: KeySketch(columns[0].partition(".")[0], columns, 60_000, 1_000_000, 0.0, ())
         for columns in statistics_keys(built)
     }
     statistics = Statistics(sizes, sketches, 64)

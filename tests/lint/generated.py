@@ -1,4 +1,4 @@
-"""Documents that are made from the code are up to date, and name files and tests that exist."""
+"""Checks that generated documents are up to date, and that documents name only files and tests that exist."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.cli.maintenance import openapi_yaml
+from service.cli.openapi import openapi_yaml
 from service.cli.readme_tables import with_tables
 from tests.support.withstood import with_table
 
 MANY_TESTS = 50
-"""Tests that the README names at least."""
+"""The least number of tests that the README names."""
 
 
 def check(root: Path) -> Iterator[str]:
-    """A sentence for every document below `root` that is out of date, with the command that writes it."""
+    """Yields a sentence for every document below `root` that is out of date, with the command that writes it."""
     readme = (root / "README.md").read_text(encoding="utf-8")
     if with_tables(readme) != readme:
         yield "README.md: its tables are out of date. Run python -m service.cli.readme_tables --write"
@@ -30,7 +30,7 @@ def check(root: Path) -> Iterator[str]:
                 yield f"{document}: there is no file {name}."
     tests = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", readme)))
     if len(tests) < MANY_TESTS:
-        yield f"README.md: it names {len(tests)} tests as `file::test`; its tables of faults have more."
+        yield f"README.md: it names {len(tests)} tests as `file::test`; its tables of faults contain more."
     for path, test in tests:
         text = (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
         if not re.search(rf"^ *(async )?def {test}\(", text, re.MULTILINE):

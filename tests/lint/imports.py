@@ -1,4 +1,4 @@
-"""Modules import only what `MAY_IMPORT` allows them. The check reads the source and imports none of it."""
+"""Checks that modules import only what they may. The check reads the source and imports none of it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "service.sql": ("service.sql", "service.contract"),
     "service.config": ("service.config", "service.contract"),
     # The commands that call the API run on machines without a service: only these settings may be imported.
-    "service.config.client": (),
+    "service.config.client": ("service.config.SettingsGroup", "service.config.bounded"),
     "service.monitoring": ("service.monitoring", "service.config"),
     "service.store": ("service.store", "service.config", "service.contract", "service.sql"),
     "service.data": ("service.data", "service.config", "service.contract", "service.sql"),
-    # Finishes what an appending of rows began, in files and in the database.
+    # Completes requests that append rows, in files and in the database.
     "service.data.posted_rows": ("service.data", "service.store"),
     "service.broker": ("service.broker", "service.config", "service.contract", "service.store"),
     "service.results": ("service.results", "service.config", "service.contract", "service.sql", "service.store"),
-    "service.ingest": ("service.ingest", "service.contract", "service.sql"),
+    "service.ingest": ("service.ingest", "service.contract", "service.results.columns", "service.sql"),
     "service.jobs": (
         "service.jobs",
         "service.broker",
@@ -97,6 +97,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.sql",
         "service.data",
         "service.results.columns",
+        "service.results.json_values",
         "service.results.files",
         "service.results.merge",
         "service.results.stream_result",
@@ -147,19 +148,22 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.__version__",
     ),
 }
-"""What a module may import of the product's packages: the entry of the longest prefix of its name decides."""
+"""Prefix of a module's name -> what it may import of the product's packages. The longest prefix counts."""
 
 PYSPARK = ("workers.engine.spark", "workers.engine.streaming", "workers.driver")
-"""Where `pyspark` may be imported."""
+"""Modules that may import `pyspark`."""
 
 PY4J = (*PYSPARK, "workers.jobs.cancellation", "workers.jobs.outcome")
-"""Where `py4j`, the bridge to the JVM, may be imported: to cancel calls, and to recognise a lost JVM."""
+"""Modules that may import `py4j`, the bridge to the JVM: also to cancel calls, and to recognise a lost JVM."""
+
+STATEMENTS = tuple(f"sqlalchemy.{name}" for name in ("select", "insert", "update", "delete", "text"))
+"""What only `service.store` may import: all SQL statements of the service are there."""
 
 NOT_IN_A_PURE_ENGINE = frozenset({"time", "random", "os", "socket", "threading", "subprocess"})
-"""Modules that make a plan depend on more than its inputs."""
+"""Modules with which a plan would depend on more than its inputs."""
 
 CLOCKS = frozenset({"now", "today", "utcnow"})
-"""Methods of `datetime` that read the clock. Its types are allowed: a hot key may be a date."""
+"""Methods of `datetime` that read the clock. Its types are allowed, since a hot key may be a date."""
 
 PURE = (
     "workers.engine.plan",
@@ -175,7 +179,7 @@ PURE = (
 
 
 def check(root: Path) -> Iterator[str]:
-    """A sentence for every import in the product's packages below `root` that is not allowed."""
+    """Yields a sentence for every import in the product's packages below `root` that is not allowed."""
     for module, path in _modules(root):
         imported = list(imports_of(module, path))
         layer = max((prefix for prefix in MAY_IMPORT if is_within(module, prefix)), key=len, default=None)
@@ -187,6 +191,8 @@ def check(root: Path) -> Iterator[str]:
         for library, places in (("pyspark", PYSPARK), ("py4j", PY4J)):
             if not is_within(module, *places) and any(is_within(name, library) for name in imported):
                 yield f"{module}: it may not import {library}; {', '.join(places)} may."
+        if not is_within(module, "service.store") and (found := set(imported) & set(STATEMENTS)):
+            yield f"{module}: it may not import {', '.join(sorted(found))}; put the statement into service.store."
         if is_within(module, *PURE):
             yield from _impurities(module, path, imported)
 
@@ -207,7 +213,7 @@ def _modules(root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def imports_of(module: str, path: Path) -> Iterator[str]:
-    """Every imported module, of imports inside functions and under TYPE_CHECKING too."""
+    """Yields every imported name, also those imported inside functions and under TYPE_CHECKING."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
         if isinstance(node, ast.Import):
@@ -219,5 +225,5 @@ def imports_of(module: str, path: Path) -> Iterator[str]:
 
 
 def is_within(module: str, *prefixes: str) -> bool:
-    """Whether the module is one of `prefixes`, or is in one."""
+    """Returns whether the module is one of `prefixes`, or in one."""
     return any(module == prefix or module.startswith(prefix + ".") for prefix in prefixes)

@@ -1,4 +1,4 @@
-"""The layout of the tree: sizes of files, docstrings of modules, places of tests, no unfinished work."""
+"""Checks the layout: sizes of files, docstrings of modules, places of tests, and marks of unfinished work."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from tests.lint.sources import PACKAGES, product_files, test_files
 
 MAX_LINES = 600
-"""Lines of a product file. A longer one has more than one subject."""
+"""The most lines of a product file. A longer file has more than one subject."""
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))")
 """Unfinished work belongs in an issue; `TODO(#12)` names it."""
 
 
 def check(root: Path) -> Iterator[str]:
-    """A sentence for every file below `root` that breaks the layout."""
+    """Yields a sentence for every file below `root` that breaks the layout."""
     sources, tests = product_files(root), test_files(root)
     for source in sources:
         text = (root / source).read_text(encoding="utf-8")
@@ -29,14 +29,15 @@ def check(root: Path) -> Iterator[str]:
     for test in tests:
         package = test.parent.relative_to("tests")
         if package.parts[:1] and package.parts[0] in PACKAGES and not (root / package).is_dir():
-            yield f"{test}: there is no package {package.as_posix()}, which it would be about."
+            yield f"{test}: there is no package {package.as_posix()} that it could test."
     for path in (*sources, *tests):
-        for comment in _comments_of((root / path).read_text(encoding="utf-8")):
+        for comment in comments_of((root / path).read_text(encoding="utf-8")):
             if UNFINISHED.search(comment):
                 yield f"{path}: unfinished work without an issue: {comment}"
 
 
-def _comments_of(text: str) -> Iterator[str]:
+def comments_of(text: str) -> Iterator[str]:
+    """Yields the comments of a module's source."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.string

@@ -1,4 +1,4 @@
-"""The documented log events are written, at the documented level, by the documented process."""
+"""Checks that the documented log events are logged at the documented level, by the documented process."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ LEVELS = ("error", "warning", "info", "debug")
 """The most severe first."""
 
 PROCESSES = {"API": {"service"}, "worker": {"workers"}, "both": {"service", "workers"}}
-"""By the process that an event is documented for: the packages that write it. Workers use modules of the service."""
+"""Documented process -> the packages that may log the event. Workers use modules of the service."""
 
 
 def check(root: Path) -> Iterator[str]:
-    """A sentence for every difference between the list of log events and what the product below `root` logs."""
+    """Yields a sentence for every difference between the list of log events and what the product below `root` logs."""
     found: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for path in product_files(root):
-        for event, level in _written((root / path).read_text(encoding="utf-8")):
+        for event, level in _logged((root / path).read_text(encoding="utf-8")):
             found[event].add((path.parts[0], level))
     for declared in LOG_EVENTS:
         packages = {package for package, level in found[declared.name] if level == declared.level}
         if not packages:
-            yield f"log event {declared.name}: no code writes it at level {declared.level}."
+            yield f"log event {declared.name}: no code logs it at level {declared.level}."
         if not packages <= PROCESSES[declared.process]:
-            yield f"log event {declared.name}: {', '.join(sorted(packages))} writes it, not only {declared.process}."
+            yield f"log event {declared.name}: {', '.join(sorted(packages))} logs it, not only {declared.process}."
     names = [declared.name for declared in LOG_EVENTS]
     for event, places in found.items():
         if event not in names and any(level == "error" for _, level in places):
@@ -37,11 +37,11 @@ def check(root: Path) -> Iterator[str]:
         yield "service/monitoring/logs.py: it has an event twice."
     levels = [declared.level for declared in LOG_EVENTS]
     if levels != sorted(levels, key=LEVELS.index):
-        yield "service/monitoring/logs.py: events of a more severe level come first."
+        yield "service/monitoring/logs.py: events of a more severe level must come first."
 
 
-def _written(source: str) -> Iterator[tuple[str, str]]:
-    """(event, level) of every call of `_log`, also where it chose the method before: `log = _log.info if … else …`."""
+def _logged(source: str) -> Iterator[tuple[str, str]]:
+    """Yields the event and level of every call of `_log`, also of `log = _log.info if … else …`."""
     tree = ast.parse(source)
     nodes = list(ast.walk(tree))
     chosen: dict[str, set[str]] = {
@@ -59,7 +59,7 @@ def _written(source: str) -> Iterator[tuple[str, str]]:
 
 
 def _levels_in(node: ast.AST) -> set[str]:
-    """The levels of the methods of `_log` that an expression names."""
+    """Returns the levels of the methods of `_log` in an expression."""
     return {
         "error" if part.attr == "exception" else part.attr
         for part in ast.walk(node)

@@ -9,12 +9,12 @@ PACKAGES = ("service", "workers")
 
 
 def product_files(root: Path) -> list[Path]:
-    """The product's modules, relative to `root`."""
+    """Returns the product's modules, relative to `root`."""
     return _files(root, PACKAGES, "*.py")
 
 
 def test_files(root: Path) -> list[Path]:
-    """The files of tests, relative to `root`."""
+    """Returns the files of tests, relative to `root`."""
     return _files(root, ("tests",), "test_*.py")
 
 

@@ -1,7 +1,6 @@
-"""Words that a technical writer would not use, in names and texts of the product.
+"""Checks that words which a technical writer would not use do not become more frequent in the product.
 
-Today's texts are full of them. `words.json` has the number of each word, which must not rise.
-`python -m tests.lint.words` writes the numbers after some have fallen.
+`words.json` has the number of each word. `python -m tests.lint.words` writes the numbers after some have fallen.
 """
 
 from __future__ import annotations
@@ -31,19 +30,21 @@ INSTEAD = {
     "asker": "caller",
     "stranger": "another caller",
     "deaf": "unresponsive",
+    "doorbell": "announcer",
+    "sign of life": "heartbeat",
     "parted": "split",
     "patience": "timeout",
     "doubt": "uncertainty, or what is not known",
     "cannot be had": "is not available",
     "as many as may": "the limit",
 }
-"""By word or phrase: what to write in its place."""
+"""Word or phrase -> what to write instead."""
 
 _FINDERS = {word: re.compile(rf"(?<![a-z]){word}(?![a-z])", re.IGNORECASE) for word in INSTEAD}
 
 
 def check(root: Path) -> Iterator[str]:
-    """A sentence for every word that the product's files use more often than they did."""
+    """Yields a sentence for every word that the product's files use more often than `words.json` says."""
     known: dict[str, int] = json.loads((root / COUNTS).read_text(encoding="utf-8"))
     found = counted(root)
     for word, instead in INSTEAD.items():
@@ -52,7 +53,7 @@ def check(root: Path) -> Iterator[str]:
 
 
 def counted(root: Path) -> Counter[str]:
-    """How often each word is in the product's files, names included."""
+    """Counts each word in the product's files, names included."""
     found: Counter[str] = Counter()
     for path in product_files(root):
         text = (root / path).read_text(encoding="utf-8")

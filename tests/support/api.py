@@ -1,4 +1,4 @@
-"""The application in this process, for tests that call it."""
+"""The API application in the test process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.processes import wait_for
 
 @dataclass(frozen=True)
 class Api:
-    """A started application, its database and its settings."""
+    """A started application with its database and settings."""
 
     client: TestClient
     app: FastAPI
@@ -31,8 +31,8 @@ class Api:
 
     @property
     def messages(self) -> list[str]:
-        """The messages in the embedded broker, once those of all stored jobs have been sent and settled."""
-        wait_for("the doorbell", lambda: not self.owed, 30)
+        """The messages in the embedded broker, after those of all stored jobs have been sent."""
+        wait_for("the messages to be sent", lambda: not self.owed, 30)
         return [path.read_text() for path in (self.settings.broker_dir / "messages").iterdir()]
 
     @property
@@ -41,12 +41,12 @@ class Api:
         with self.database.read() as session:
             return list(session.scalars(select(OutboxRow.job_id)))
 
-    def end_ringing(self) -> None:
-        """Waits until the doorbell has done what it can."""
-        self.app.state.services.doorbell.close()
+    def wait_for_announcements(self) -> None:
+        """Waits until the announcer has sent what it can."""
+        self.app.state.services.announcer.close()
 
     def submit(self, **changes: object) -> httpx.Response:
-        """Posts the usual job with some fields changed; one with a mode reads its table as a stream."""
+        """Posts `SPEC` with changed fields. If they contain a mode, the table is read as a stream."""
         tables = {"tables": STREAM_TABLES} if "mode" in changes else {}
         answer: httpx.Response = self.client.post("/v1/jobs", json={**SPEC, **tables, **changes})
         return answer
@@ -54,19 +54,19 @@ class Api:
 
 @cache
 def specification() -> dict[str, Any]:
-    """The OpenAPI document of the application, which no setting changes."""
+    """Returns the application's OpenAPI document, which does not depend on settings."""
     return create_app(Settings()).openapi()
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Path, method and description of each operation of the specification."""
+    """Yields path, method and description of each operation of the specification."""
     for path, methods in specification()["paths"].items():
         for method, operation in methods.items():
             yield path, method, operation
 
 
 def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """Checks that an answer is a problem of this status and code, and returns it."""
+    """Checks that a response is a problem with this status and code, and returns the problem."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     problem: dict[str, Any] = answer.json()

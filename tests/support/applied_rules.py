@@ -1,4 +1,4 @@
-"""What a rule makes of one node."""
+"""Applies a rule to one node."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from workers.engine.rules.rule import Match, Rule, RuleContext, Skip
 
 
 def matched(rule: Rule[Any], node: Node, ctx: RuleContext) -> Match[Any]:
-    """The match of a rule that rewrites `node`."""
+    """Returns the match of a rule that rewrites `node`."""
     found = rule.match(node, ctx)
     assert isinstance(found, Match)
     return found
 
 
 def skipped(rule: Rule[Any], node: Node, ctx: RuleContext) -> Skip:
-    """What a rule says that is about `node` and leaves it."""
+    """Returns the skip of a rule that does not rewrite `node`."""
     found = rule.match(node, ctx)
     assert isinstance(found, Skip)
     return found
 
 
 def applied(rule: Rule[Any], node: Node, ctx: RuleContext) -> tuple[Match[Any], Node]:
-    """The match of a rule that rewrites `node`, and the plan that it makes, whose columns are those of `node`."""
+    """Returns the match of a rule and the rewritten plan, after checking that its columns are those of `node`."""
     match = matched(rule, node, ctx)
     after = rule.rewrite(match, ctx)
     check(after, rule.name, output_of(node))

@@ -1,4 +1,4 @@
-"""A worker's parts without its threads, around the suite's Spark session."""
+"""The parts of a worker without its threads, with the test suite's Spark session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SharedDriver:
-    """Hands out the driver of the suite's session."""
+    """Provides the driver of the test suite's session."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -36,25 +36,25 @@ class SharedDriver:
 
 
 class Bench:
-    """A worker without its threads: tests call their steps."""
+    """A worker without its threads; tests call the steps of the threads."""
 
     def __init__(self, settings: Settings, database: Database, driver: Driver) -> None:
         self.settings = settings
         self.database = database
         self.driver = driver
         self.running_attempts = RunningAttempts()
-        self.rung: list[str] = []
+        self.announced: list[str] = []
         self.runner = JobRunner(
-            settings, database, SharedDriver(driver), self.running_attempts, lifecycle.WORKER, self.ring
+            settings, database, SharedDriver(driver), self.running_attempts, lifecycle.WORKER, self.announce
         )
         self._submitted = 0
 
-    def ring(self, job_id: str, _queue: str) -> None:
-        """What a broker would take."""
-        self.rung.append(job_id)
+    def announce(self, job_id: str, _queue: str) -> None:
+        """Records a message that a broker would receive."""
+        self.announced.append(job_id)
 
     def submit(self, spec: Mapping[str, Any], *, kind: str = "run", timeout_ms: int = 600_000) -> str:
-        """A QUEUED job; nothing of it is checked."""
+        """Stores a QUEUED job without checks and returns its id."""
         self._submitted += 1
         checked = JobSpec.model_validate(spec)
         is_continuous = checked.mode is Mode.CONTINUOUS
@@ -76,7 +76,7 @@ class Bench:
 
     @contextmanager
     def running(self, job_id: str) -> Iterator[Attempt]:
-        """Runs an endless job in a thread of its own; inside, it is at its Spark tasks. The test tells it to stop."""
+        """Runs an endless job in a thread. Its Spark tasks run during the block; afterwards, it is cancelled."""
         thread = threading.Thread(target=self.runner.run, args=(job_id,), name=f"run {job_id}")
         thread.start()
         try:
@@ -84,7 +84,7 @@ class Bench:
         finally:
             for attempt in self.running_attempts.all():
                 attempt.stop(StopReason.CANCELLED)
-            # Over and over, as the worker's own loop: a cancellation between two of Spark's jobs reaches neither.
+            # Repeatedly, like the worker's loop: a cancellation between two Spark jobs affects neither.
             wait_for("the end of the job", lambda: self._has_ended(thread), 60)
 
     def _has_ended(self, thread: threading.Thread) -> bool:
@@ -95,6 +95,6 @@ class Bench:
     def _at_its_tasks(self, job_id: str) -> Attempt | None:
         for attempt in self.running_attempts.all():
             if attempt.claim.job_id == job_id and self.job(job_id).status == "RUNNING":
-                with suppress(httpx.TimeoutException):  # of the web server's slow first answer
+                with suppress(httpx.TimeoutException):  # The first response of the web server is slow.
                     return attempt if self.driver.monitor.progress(attempt.tag).tasks_total else None
         return None

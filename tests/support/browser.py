@@ -1,4 +1,4 @@
-"""A real browser for tests of the dashboard: headless Chromium, with a watch on everything that a page may do wrong."""
+"""Headless Chromium for tests of the dashboard, with checks for errors of a page."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, 
 from tests.support.node import node_packages
 from tests.support.processes import UNDER_LOAD
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
-# As root in a container it has no sandbox to build, and it is to ask no host of its own for anything.
+_EXECUTABLES = ("chromium", "chromium-browser", "google-chrome")
+# Chromium cannot create a sandbox as root in a container. The other flags keep it from sending requests of its own.
 _FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -26,28 +26,28 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-_SERIOUS = frozenset({"serious", "critical"})
+_REPORTED_IMPACTS = frozenset({"serious", "critical"})
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
 
 
 @contextmanager
 def running_browser() -> Iterator[Browser]:
-    """A browser. AssertionError that says what to install where there is none."""
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
+    """Starts Chromium. Raises AssertionError that says what to install if it is missing."""
+    executable = next(filter(None, map(shutil.which, _EXECUTABLES)), None)
+    if executable is None:
         raise AssertionError("These tests need Chromium: `apt-get install chromium`, or have it on PATH.")
     expect.set_options(timeout=5_000 * UNDER_LOAD)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=list(_FLAGS))
+        browser = playwright.chromium.launch(executable_path=executable, args=list(_FLAGS))
         try:
             yield browser
         finally:
             browser.close()
 
 
-class Watched:
-    """A page of a service in a tab of its own, and what it did that none may."""
+class Tab:
+    """A tab with a page of the service, which records the page's errors in `faults`."""
 
     def __init__(self, browser: Browser, address: str, *, downloads: bool = False, **options: Any) -> None:
         self._address = address
@@ -65,33 +65,33 @@ class Watched:
         self.page.on("request", self._on_request)
 
     def open(self, route: str = "") -> Page:
-        """Goes to a page of the dashboard, such as `#/jobs`, and waits until its heading is there."""
+        """Opens a page of the dashboard, such as `#/jobs`, and waits for its heading."""
         self.page.goto(f"{self._address}/{route}")
         self.page.get_by_role("heading", level=1).wait_for()
         return self.page
 
     def expect_refusals(self, *statuses: int) -> None:
-        """A browser writes every refused request to its console; these are meant."""
+        """Ignores requests with these statuses, which the browser would report as errors on its console."""
         self._expected |= set(statuses)
 
     def check(self) -> None:
-        """AssertionError for messages on the console, exceptions, and requests to other hosts."""
+        """Raises AssertionError after errors on the console, exceptions, dialogs or requests to other hosts."""
         assert not self.faults, "\n".join(self.faults)
 
     def check_accessibility(self) -> None:
-        """AssertionError for what axe-core finds serious or critical on the page as it is."""
+        """Raises AssertionError if axe-core finds a serious or critical problem on the current page."""
         self.page.evaluate((node_packages() / "axe-core" / "axe.min.js").read_text(encoding="utf-8"))
         found = self.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
         serious = [
             f"{one['id']} ({one['impact']}): {one['help']}\n  "
             + "\n  ".join(node["html"][:200] for node in one["nodes"][:5])
             for one in found["violations"]
-            if one["impact"] in _SERIOUS
+            if one["impact"] in _REPORTED_IMPACTS
         ]
         assert not serious, f"{self.page.url}\n" + "\n".join(serious)
 
-    def keep_picture(self, path: Path) -> None:
-        """Writes what is seen, the whole page of it, as PNG."""
+    def save_screenshot(self, path: Path) -> None:
+        """Writes a screenshot of the whole page as PNG."""
         self.page.screenshot(path=path, full_page=True)
 
     def close(self) -> None:

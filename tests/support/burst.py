@@ -1,4 +1,4 @@
-"""Small jobs, many at once, each with an answer of its own, and what must be true of them when they have ended."""
+"""Many small concurrent jobs with known results, and checks of them after their end."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from tests.support.production import Production
 from tests.support.tables import parquet
 
 KINDS = 20
-"""Different small jobs, each over a table of its own."""
+"""The number of different small jobs, each with its own table."""
 PAIRS = 6_000
 _THREADS = 8
 
 
 def write_small(data: Path) -> None:
-    """`small-1/` to `small-20/`: one Parquet file each of as many rows as its name tells, in which v counts from 0."""
+    """Writes `small-1/` to `small-20/`: one Parquet file each, whose `v` counts from 0; the name is the number of
+    rows.
+    """
     for rows in range(1, KINDS + 1):
         directory = data / f"small-{rows}"
         directory.mkdir()
@@ -33,17 +35,16 @@ def write_small(data: Path) -> None:
 
 
 def small_job(number: int) -> dict[str, Any]:
-    """An aggregation over as many rows as `number` tells; two in a row give different answers.
+    """Returns an aggregation over a table chosen by `number`. Consecutive numbers have different results.
 
-    All ask the same of different tables: Spark compiles a query for its literals, and every worker would do so for
-    every other one.
+    All jobs have the same query and different tables: with different literals, every worker would compile every query.
     """
     sql = "SELECT COUNT(*) AS n, SUM(s.v) AS total FROM s WHERE s.v >= 0"
     return {"name": f"small-{number}", "tables": {"s": parquet(f"small-{_rows(number)}")}, "sql": sql}
 
 
 def small_answer(number: int) -> list[tuple[int, ...]]:
-    """What `small_job` must give: n and total."""
+    """Returns the result of `small_job`: n and total."""
     values = range(_rows(number))
     return [(len(values), sum(values))]
 
@@ -53,7 +54,7 @@ def _rows(number: int) -> int:
 
 
 def write_pairs(data: Path) -> None:
-    """`pairs/`: one Parquet file of one key, for `SLOW`."""
+    """Writes `pairs/` for `SLOW`: one Parquet file with one key."""
     directory = data / "pairs"
     directory.mkdir()
     table = pa.table({"k": pa.array([1] * PAIRS, pa.int64()), "v": pa.array(range(PAIRS), pa.int64())})
@@ -65,17 +66,17 @@ SLOW = {
     "tables": {"a": parquet("pairs"), "b": parquet("pairs")},
     "sql": "SELECT COUNT(*) AS n FROM a JOIN b ON a.k = b.k WHERE a.v + b.v > 1",
 }
-"""Looks at every pair of rows: some seconds, in which a test can do its worst."""
+"""Compares every pair of rows, which takes some seconds, in which a test can cause faults."""
 
 SLOW_ANSWER: list[tuple[int, ...]] = [(PAIRS * PAIRS - 3,)]
-"""All but (0, 0), (0, 1) and (1, 0)."""
+"""All pairs except (0, 0), (0, 1) and (1, 0)."""
 
 
 def submit_all(clients: Sequence[JobClient], numbers: Sequence[int], *, keyed: bool = False) -> dict[str, int]:
-    """Posts a small job for every number, from several threads, to the clients in turn; gives job id -> number.
+    """Posts a small job for every number, from several threads, to the clients in turn. Returns the number by job id.
 
-    With `keyed`, each with an Idempotency-Key, and at the same time once more to the next client; AssertionError where
-    that gives another job.
+    If `keyed`, each has an Idempotency-Key and is also posted to the next client at the same time. Raises
+    AssertionError if that creates another job.
     """
 
     def submit(place: int) -> str:
@@ -96,7 +97,7 @@ def submit_all(clients: Sequence[JobClient], numbers: Sequence[int], *, keyed: b
 
 
 def wait_until_ended(production: Production, job_ids: Collection[str], seconds: float) -> None:
-    """Waits, at the database, until each of the jobs has ended; AssertionError after `seconds`."""
+    """Waits, by reading the database, until all jobs have ended. Raises AssertionError after `seconds`."""
     statement = select(JobRow.id).where(JobRow.finished_at.is_(None))
 
     def have_ended() -> bool:
@@ -109,17 +110,19 @@ def wait_until_ended(production: Production, job_ids: Collection[str], seconds: 
 
 
 def assert_ended_once(production: Production, expected: Mapping[str, Sequence[tuple[int, ...]]]) -> None:
-    """Every job (id -> its rows) SUCCEEDED once, whatever happened on the way, and left nothing but its result.
+    """Checks that every job SUCCEEDED once with its expected rows and left only its result.
 
-    Exactly one attempt of each succeeded, the last one; it alone has files, with the right rows; its events say so once
-    and in order. Nothing is owed to the broker.
+    Only the last attempt of each job succeeded, and only it has files. The events are in order, with one success. No
+    messages are unsent.
     """
     jobs = {row[0]: row[1:] for row in production.all(select(JobRow.id, JobRow.status, JobRow.fence, JobRow.error))}
     attempts, events = defaultdict(list), defaultdict(list)
     for job_id, status in production.all(select(AttemptRow.job_id, AttemptRow.status).order_by(AttemptRow.fence)):
         attempts[job_id].append(status)
-    told = select(JobEventRow.job_id, JobEventRow.data).where(JobEventRow.type == "status").order_by(JobEventRow.id)
-    for job_id, data in production.all(told):
+    status_events = (
+        select(JobEventRow.job_id, JobEventRow.data).where(JobEventRow.type == "status").order_by(JobEventRow.id)
+    )
+    for job_id, data in production.all(status_events):
         events[job_id].append(data["status"])
     for job_id, rows in expected.items():
         status, fence, error = jobs[job_id]
@@ -136,6 +139,6 @@ def assert_ended_once(production: Production, expected: Mapping[str, Sequence[tu
 
 
 def rows_of(production: Production, job_id: str, attempt: int) -> list[tuple[int, ...]]:
-    """The rows of a result from its files, sorted."""
+    """Returns the rows of a result's files, sorted."""
     table = pq.read_table(production.results / job_id / f"attempt-{attempt}")
     return sorted(tuple(row.values()) for row in table.to_pylist())

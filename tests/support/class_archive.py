@@ -1,9 +1,10 @@
-"""Spark's classes as the JVM keeps them once loaded and checked: a JVM that maps them starts in half the time.
+"""An archive of Spark's loaded classes, with which a JVM starts in half the time.
 
-An application class-data-sharing archive, which Java 17 and later write (JEP 350). It is made once for each pyspark and
-Java, some twenty seconds, and kept in pytest's cache. A JVM to which it does not fit leaves it alone.
+It is an application class-data-sharing archive, which Java 17 and later can write (JEP 350). It is created once for
+each version of pyspark and Java, which takes about 20 seconds, and stored in pytest's cache. A JVM ignores an archive
+that does not fit.
 
-Run as `python -m tests.support.class_archive ARCHIVE`: makes it.
+`python -m tests.support.class_archive ARCHIVE` creates it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _TIMEOUT_SECONDS = 300
 
 
 def class_archive(directory: Path) -> Path:
-    """The archive in `directory`, made where it is missing; test processes that start together wait for one of them."""
+    """Returns the archive in `directory`; creates it if missing. Concurrent test processes wait for one of them."""
     archive = directory / f"{_fingerprint()}.jsa"
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -39,17 +40,17 @@ def _replace_archive(archive: Path) -> None:
     command = [sys.executable, "-m", "tests.support.class_archive", str(new)]
     made = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
     if made.returncode or not new.exists():
-        raise RuntimeError(f"no archive of Spark's classes was made:\n{made.stdout[-2000:]}{made.stderr[-2000:]}")
+        raise RuntimeError(f"no archive of Spark's classes was written:\n{made.stdout[-2000:]}{made.stderr[-2000:]}")
     new.replace(archive)
 
 
 def reading(archive: Path) -> str:
-    """Options of a JVM that maps `archive`. What it says of one that does not fit is for no output that others read."""
+    """Returns the options of a JVM that maps `archive`, without warnings about an archive that does not fit."""
     return f"-XX:SharedArchiveFile={archive} -Xlog:disable -Xlog:all=error:stderr"
 
 
 def _fingerprint() -> str:
-    """What the archive depends on: the jars, where they lie, and Java."""
+    """Returns a hash of what the archive depends on: the jars with their path, and Java."""
     spec = find_spec("pyspark")
     jars = Path(spec.origin).parent / "jars" if spec and spec.origin else _ROOT
     java = os.environ.get("JAVA_HOME") or shutil.which("java") or ""
@@ -64,7 +65,7 @@ def _java() -> str:
 
 
 def _make(archive: Path) -> None:
-    """Starts a driver, lets it do a little of everything, and has it write down its classes as it ends."""
+    """Starts a driver, runs a few queries of many kinds, and lets the JVM write its classes when it exits."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -90,7 +91,7 @@ def _make(archive: Path) -> None:
         gateway = SparkContext._gateway
         session.stop()
     assert gateway is not None
-    # The JVM ends, and writes, once nobody holds its standard input.
+    # The JVM exits and writes the archive when its standard input is closed.
     gateway.proc.stdin.close()
     gateway.proc.wait(_TIMEOUT_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Clocks that stand still until a test changes their time."""
+"""Clocks whose time only tests change."""
 
 from __future__ import annotations
 

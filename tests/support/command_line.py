@@ -1,4 +1,4 @@
-"""`evenkeel` as a user types it: in processes of their own away from the checkout, with an address and a key."""
+"""Runs `evenkeel` as a user does: in processes outside of the checkout, with an address and a key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 180.0
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended, and what it wrote."""
+    """The exit code and the output of a command."""
 
     code: int
     stdout: str
@@ -24,46 +24,46 @@ class Done:
 
     @property
     def document(self) -> Any:
-        """Its standard output, which is one JSON document."""
+        """The standard output, parsed as one JSON document."""
         return json.loads(self.stdout)
 
     @property
     def lines(self) -> list[Any]:
-        """Its standard output, which is a JSON object a line."""
+        """The standard output, parsed as a JSON object for each line."""
         return [json.loads(line) for line in self.stdout.splitlines()]
 
 
 @dataclass(frozen=True)
 class Running:
-    """A command that has not ended."""
+    """A running command."""
 
     process: subprocess.Popen[str]
     output: Path
     errors: Path
 
     @property
-    def written(self) -> str:
-        """What it has written to standard output so far."""
+    def output_text(self) -> str:
+        """The standard output so far."""
         return self.output.read_text()
 
     @property
-    def told(self) -> str:
-        """What it has written to standard error so far."""
+    def error_output(self) -> str:
+        """The standard error so far."""
         return self.errors.read_text()
 
     def done(self) -> Done:
-        """Waits for its end."""
+        """Waits for the end of the command."""
         try:
             code = self.process.wait(SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise AssertionError(f"the command does not end:\n{self.told}") from None
-        return Done(code, self.written, self.told)
+            raise AssertionError(f"the command did not end:\n{self.error_output}") from None
+        return Done(code, self.output_text, self.error_output)
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """Commands in `directory` that ask the service at `url`."""
+    """Commands that run in `directory` against the service at `url`."""
 
     directory: Path
     url: str
@@ -72,13 +72,13 @@ class CommandLine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """All that a command is told by variables."""
+        """The environment variables of a command."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("EVENKEEL_")}
         asked = {"EVENKEEL_URL": self.url, **({"EVENKEEL_API_KEY": self.key} if self.key else {})}
         return {**kept, **asked, **self.more}
 
     def start(self, *arguments: str, text: str | None = None) -> Running:
-        """Begins a command; `text` is its standard input."""
+        """Starts a command; `text` is its standard input."""
         number = len(list(self.directory.glob("errors-*")))
         output, errors = (self.directory / f"{name}-{number}" for name in ("output", "errors"))
         with output.open("w") as out, errors.open("w") as err:
@@ -98,5 +98,5 @@ class CommandLine:
         return Running(process, output, errors)
 
     def run(self, *arguments: str, text: str | None = None) -> Done:
-        """A command, to its end."""
+        """Runs a command to its end."""
         return self.start(*arguments, text=text).done()

@@ -1,4 +1,4 @@
-"""Jobs over tables of which only the columns are known, compiled as a submission compiles them."""
+"""Compiles jobs over tables of given columns, as a submission does."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def schemas_of(columns: Mapping[str, str]) -> dict[str, Schema]:
 
 
 def compiled(columns: Mapping[str, str], sql: str, **more: Any) -> BoundQuery:
-    """Compiles the job of `job_over`. Raises SpecError where a submission of it is refused."""
+    """Compiles the job of `job_over`. Raises SpecError if a submission of the job is refused."""
     return compile_job(job_over(columns, sql, **more), schemas_of(columns))

@@ -1,4 +1,4 @@
-"""docker-compose.yml as `docker compose` reads it: parsed, and with its variables filled in."""
+"""Reads docker-compose.yml as `docker compose` does: parses it and substitutes its variables."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _PLACEHOLDER = re.compile(
 
 
 class MissingVariableError(Exception):
-    """`${NAME:?text}` without a value; the message is Compose's own."""
+    """A missing value for `${NAME:?text}`, with the message of Compose."""
 
 
 @dataclass(frozen=True)
 class Placeholder:
-    """`${name}`, `${name:-text}`, `${name:+text}` or `${name:?text}`; a `text` may hold others of the first kind."""
+    """`${name}`, `${name:-text}`, `${name:+text}` or `${name:?text}`; `text` may contain `${name}`."""
 
     name: str
     operator: str
     text: str
 
     def value(self, variables: Mapping[str, str]) -> str:
-        """What Compose puts in its place. Raises MissingVariableError."""
+        """Returns the value that Compose substitutes. Raises MissingVariableError."""
         given = variables.get(self.name, "")
         if given and self.operator != ":+":
             return given
@@ -43,31 +43,31 @@ class Placeholder:
 
 
 def read_compose() -> dict[str, Any]:
-    """The file as it is written."""
+    """Returns the parsed file without substitution."""
     document: dict[str, Any] = yaml.safe_load(COMPOSE_FILE.read_text(encoding="utf-8"))
     return document
 
 
 def interpolated(variables: Mapping[str, str]) -> dict[str, Any]:
-    """The file with its variables filled in. Raises MissingVariableError."""
-    document: dict[str, Any] = _filled(read_compose(), variables)
+    """Returns the file with substituted variables. Raises MissingVariableError."""
+    document: dict[str, Any] = _substituted(read_compose(), variables)
     return document
 
 
 def placeholders(node: object) -> Iterator[Placeholder]:
-    """Every variable below `node`."""
+    """Yields every placeholder below `node`."""
     for text in _texts(node):
         for match in _PLACEHOLDER.finditer(text):
             if not match["escaped"]:
                 yield _placeholder(match)
 
 
-def _filled(node: object, variables: Mapping[str, str]) -> Any:
+def _substituted(node: object, variables: Mapping[str, str]) -> Any:
     match node:
         case dict():
-            return {key: _filled(value, variables) for key, value in node.items()}
+            return {key: _substituted(value, variables) for key, value in node.items()}
         case list():
-            return [_filled(value, variables) for value in node]
+            return [_substituted(value, variables) for value in node]
         case str():
             return _PLACEHOLDER.sub(lambda found: _value(found, variables), node)
         case _:
@@ -79,7 +79,7 @@ def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
 
 
 def _placeholder(match: re.Match[str]) -> Placeholder:
-    assert match["name"] is not None, f"Compose takes no lone $: {match.string}"
+    assert match["name"] is not None, f"Compose does not accept a single $: {match.string}"
     return Placeholder(match["name"], match["operator"] or "", match["text"] or "")
 
 

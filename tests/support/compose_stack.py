@@ -1,8 +1,8 @@
-"""The services of docker-compose.yml as processes of this machine, by their own commands, variables and health checks.
+"""Runs the services of docker-compose.yml as local processes, with their commands, variables and health checks.
 
-What Docker would do is done by substitution: the names of hosts become 127.0.0.1, ports free ones, volumes directories
-of the test, and the programs of the images those of this environment. PostgreSQL's image alone does more than its
-command tells, and is stood in for by `PostgresServer`, which gets the flags of the command.
+Host names are replaced by 127.0.0.1, ports by free ports, volumes by directories of the test, and the programs of the
+images by those of this environment. PostgreSQL's image does more than run its command, so `PostgresServer` replaces it
+with the flags of the command.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PORTS = {
 
 
 class _Postgres(PostgresServer):
-    """With the role and the database that the image makes, and the flags of the command."""
+    """A server with the role and the database that the image creates, and with the flags of the command."""
 
     def __init__(self, directory: Path, port: int, flags: Sequence[str]) -> None:
         super().__init__(directory)
@@ -58,7 +58,9 @@ class _Postgres(PostgresServer):
         return (*super()._command(), *self._flags)
 
     def set_up(self, user: str, password: str, database: str) -> None:
-        """As the image does from POSTGRES_USER, POSTGRES_PASSWORD and POSTGRES_DB."""
+        """Creates the role and the database, as the image does with POSTGRES_USER, POSTGRES_PASSWORD and
+        POSTGRES_DB.
+        """
         self.add_role(user, password)
         owned = sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(database), sql.Identifier(user))
         self.execute(owned)
@@ -66,7 +68,7 @@ class _Postgres(PostgresServer):
 
 @dataclass
 class ComposeStack:
-    """Starts services one by one. `variables` are those of `.env`."""
+    """Services that are started one by one. `variables` are those of `.env`."""
 
     directory: Path
     variables: Mapping[str, str]
@@ -83,7 +85,7 @@ class ComposeStack:
                     path.mkdir(parents=True)
 
     def start(self, name: str) -> None:
-        """Starts a service; does not wait for it."""
+        """Starts a service without waiting for it."""
         if name == "postgres":
             self._start_postgres()
             return
@@ -101,7 +103,7 @@ class ComposeStack:
             )
 
     def check(self, name: str) -> tuple[int, str]:
-        """Runs the health check of a service once: exit code, and what it said."""
+        """Runs the health check of a service once. Returns its exit code and its output."""
         kind, *test = self.services[name]["healthcheck"]["test"]
         command = ["sh", "-c", *test] if kind == "CMD-SHELL" else test
         try:
@@ -119,7 +121,9 @@ class ComposeStack:
         return done.returncode, done.stdout + done.stderr
 
     def wait_until_healthy(self, name: str) -> None:
-        """Runs the health check until it is content; AssertionError with the log if it never is, or the part ended."""
+        """Repeats the health check until it passes. Raises AssertionError with the log if it does not or the service
+        ends.
+        """
 
         def is_healthy() -> bool:
             process = self.processes.get(name)
@@ -129,17 +133,19 @@ class ComposeStack:
         self._explained(name, lambda: wait_for(f"{name} to be healthy", is_healthy, _HEALTHY_SECONDS, every=0.5))
 
     def wait_for_end(self, name: str) -> int:
-        """The exit code of a service that ends by itself."""
+        """Waits for a service that ends by itself and returns its exit code."""
         return self.processes.pop(name).wait(_HEALTHY_SECONDS)
 
     def stop(self, name: str) -> int:
-        """SIGTERM, to the one process that Docker would send it to; its exit code, -15 for death by that signal."""
+        """Sends SIGTERM to the process that Docker would send it to. Returns its exit code, -15 if the signal ended
+        it.
+        """
         process = self.processes.pop(name)
         process.terminate()
         return self._explained(name, lambda: process.wait(_STOP_SECONDS))
 
     def close(self) -> None:
-        """Ends whatever is left, at once."""
+        """Kills all remaining processes."""
         for process in self.processes.values():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -148,7 +154,7 @@ class ComposeStack:
             self._postgres.stop()
 
     def log(self, name: str) -> str:
-        """The end of what a service said."""
+        """Returns the end of a service's log."""
         path = self._log(name)
         return path.read_text(errors="replace")[-6000:] if path.exists() else ""
 
@@ -170,12 +176,12 @@ class ComposeStack:
         self._postgres.set_up(given["POSTGRES_USER"], given["POSTGRES_PASSWORD"], given["POSTGRES_DB"])
 
     def _environment(self, name: str) -> dict[str, str]:
-        """As in a container: that of the image and of the service, and of this process what is said to Java."""
+        """Returns the environment of the image and of the service, and Java's variables of this process."""
         service = self.services[name]
         given = {variable: str(value) for variable, value in service.get("environment", {}).items()}
         located = {variable: self._locate(name, value) for variable, value in {**self._image, **given}.items()}
         located |= {variable: os.environ[variable] for variable in _OF_JAVA if variable in os.environ}
-        if name.startswith("spark-"):  # loopback alone, where a container has a network of its own
+        if name.startswith("spark-"):  # Only loopback; a container has its own network.
             located["SPARK_LOCAL_IP"] = "127.0.0.1"
         return {**located, "PATH": self._path(), "HOME": str(self.directory)}
 
@@ -191,7 +197,7 @@ class ComposeStack:
         return [program, *found[1:]]
 
     def _locate(self, name: str, text: str) -> str:
-        """`text` of a service with the hosts, ports and paths of this machine."""
+        """Returns `text` of a service with the hosts, ports and paths of this machine."""
         for (host, inside), outside in self.ports.items():
             text = re.sub(rf"(?<![\w.-]){host}:{inside}(?!\d)", f"127.0.0.1:{outside}", text)
             if host == name:
@@ -202,7 +208,7 @@ class ComposeStack:
         return re.sub(r"^spark-master$|\b0\.0\.0\.0\b", "127.0.0.1", text)
 
     def _mounts(self, name: str) -> list[tuple[str, Path]]:
-        """Path in the container and directory here, of each volume and tmpfs but `/tmp`."""
+        """Returns the path in the container and the local directory of each volume and tmpfs, except `/tmp`."""
         service = self.services[name]
         found = []
         for mount in service.get("volumes", ()):
@@ -221,7 +227,7 @@ class ComposeStack:
 
 
 def _image_environment() -> dict[str, str]:
-    """ENV of the Dockerfile's last stage, without PATH."""
+    """Returns ENV of the Dockerfile's last stage, without PATH."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8").rpartition("FROM ")[2]
     found = re.search(r"^ENV ((?:.*\\\n)*.*)$", text, re.MULTILINE)
     assert found is not None

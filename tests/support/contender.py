@@ -1,8 +1,8 @@
-"""`python -m tests.support.contender URL NAME SEED`: a worker without Spark, against others that want the same jobs.
+"""`python -m tests.support.contender URL NAME SEED`: a worker without Spark that competes for jobs with others.
 
-Claims, beats, publishes and sweeps until every job has ended, and then prints a JSON list of [job, fence] of what it
-has published. Says `here` first, and waits for a line. Some of its leases run out at once, as those of a worker that
-was paused: of these it forgets one half, and publishes the other half all the same, sometimes after a sweep.
+It claims, renews, publishes and sweeps until every job has ended, and then prints a JSON list of [job, fence] of its
+published results. It prints `here` first and waits for a line. Some of its leases expire at once, as those of a paused
+worker: it abandons half of these jobs and publishes the other half anyway, sometimes after a sweep.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from service.contract.enums import JobStatus, Queue
 from service.store import leases, publication
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.maintenance import sweep
 from service.store.publication import Ending, PublishedResult
 from service.store.session import Database, Fault, fault_of
@@ -29,17 +29,16 @@ from service.store.tables import JobRow
 
 LEASE_MS = 60_000
 LATE_TRIES = 2
-"""Attempts that may lose their lease; the next one keeps it, so that no job runs out of attempts."""
+"""How many attempts may lose their lease. The next one keeps it, so that no job runs out of attempts."""
 
 _WORK_SECONDS = 0.002
-"""Outside any transaction: else whoever has just written on SQLite writes next, and one of them may never have a turn.
-"""
+"""Outside of transactions. Without it, the last writer on SQLite writes next, and another process may never write."""
 
 T = TypeVar("T")
 
 
 class Contender:
-    """One of several processes."""
+    """The worker of one process."""
 
     def __init__(self, database: Database, name: str, seed: int) -> None:
         self._database = database
@@ -48,13 +47,13 @@ class Contender:
         self.published: list[tuple[str, int]] = []
 
     def contend(self) -> None:
-        """Until every job has ended."""
+        """Processes jobs until all have ended."""
         while self._is_work_left():
             held = self._write(self._take)
             if held is not None:
                 self._work(held)
             if held is None or self._chance.random() < 0.1:
-                self._write(lambda s: sweep(s, self._database.now(s), ring_again_ms=1, free={Queue.SHORT.value: 4}))
+                self._write(lambda s: sweep(s, self._database.now(s), announce_again_ms=1, free={Queue.SHORT.value: 4}))
 
     def _is_work_left(self) -> bool:
         ended = [status.value for status in JobStatus if status.is_terminal]
@@ -62,7 +61,7 @@ class Contender:
             return session.scalars(select(JobRow.id).where(JobRow.status.not_in(ended)).limit(1)).first() is not None
 
     def _take(self, session: Session) -> Claim | None:
-        # As workers that have room look for a job; or as messages name one, which others may have got too.
+        # A job as a free worker looks for it, or one named by a message, which others may have received too.
         job_id = leases.oldest_waiting(session, [Queue.SHORT.value])
         if self._chance.random() < 0.5:
             waiting = select(JobRow.id).where(JobRow.status == JobStatus.QUEUED.value).limit(1)
@@ -78,7 +77,7 @@ class Contender:
         time.sleep(_WORK_SECONDS)
         self._write(lambda s: leases.renew(s, self._name, [held], self._database.now(s), lease_ms))
         if late and self._chance.random() < 0.5:
-            return  # gone without a word
+            return  # abandoned
         ending = Ending(JobStatus.SUCCEEDED, result=PublishedResult(f"{held.job_id}/{held.fence}", 1, 1))
         if self._write(lambda s: publication.publish(s, held, ending, self._database.now(s))):
             self.published.append((held.job_id, held.fence))
@@ -94,7 +93,7 @@ class Contender:
 
 
 def main(url: str, name: str, seed: int) -> None:
-    """See the module."""
+    """Runs a contender; see the module's docstring."""
     with closing(Database(url)) as database:
         contender = Contender(database, name, seed)
         sys.stdout.write("here\n")

@@ -1,6 +1,6 @@
-"""What Schemathesis has to know of this service beside its specification; loaded by its configuration, contract.toml.
+"""Hooks of Schemathesis for this service, loaded by its configuration, contract.toml.
 
-CONTRACT_SPARED     ids of keys and workers which the run is never to end, since it goes on with them
+CONTRACT_SPARED     ids of keys and workers that the run must not revoke or drain, because it needs them
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _TURN = count()
 _SEEN = count()
 _KEPT = 8
 _FORM = frozenset(get_args(ErrorType)) - {"greater_than_equal", "less_than_equal", "value_error"}
-"""Pydantic's codes: what is wrong with a value's form. Left out are those of quantities with a unit, since a schema
-cannot bound the number in a text. Every other code is of a rule of ours."""
+"""Pydantic's error codes, which concern the form of a value. Codes of quantities with a unit are excluded, because a
+schema cannot limit the number in a text. All other codes are the service's own rules."""
 
 
 @schemathesis.hook
 def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> None:
-    """Puts another id in place of one that is spared, and every other time the streaming job where it takes one."""
+    """Replaces spared ids by another id, and every other job id by the streaming job where the operation needs one."""
     if _operation(case) in _OF_STREAMS and case.meta and case.meta.generation.mode.is_positive and next(_TURN) % 2:
         case.path_parameters["job_id"] = _STREAM
     name = _ENDS.get(_operation(case))
@@ -43,7 +43,7 @@ def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -
 
 @schemathesis.hook
 def filter_case(context: HookContext, case: Case[Any]) -> bool:
-    """Leaves out most of the systematic bodies of explanations: a submission has the same, and a plan takes a worker
+    """Skips most of the systematic bodies of explanations: submissions have the same bodies, and a plan takes a worker
     0.2 s.
     """
     if (
@@ -57,7 +57,7 @@ def filter_case(context: HookContext, case: Case[Any]) -> bool:
 
 @schemathesis.serializer("application/x-ndjson", "application/vnd.apache.arrow.stream")
 def as_text(context: SerializationContext, value: Any) -> bytes:
-    """A body of rows: what is no text goes as JSON."""
+    """Serializes a body of rows: text as it is, other values as JSON."""
     if isinstance(value, bytes):
         return value
     return (value if isinstance(value, str) else json.dumps(value)).encode("utf-8", "surrogatepass")
@@ -65,12 +65,12 @@ def as_text(context: SerializationContext, value: Any) -> bytes:
 
 @schemathesis.check
 def form_is_as_declared(ctx: CheckContext, response: Response, case: Case[Any]) -> None:
-    """What the specification admits is never refused for its form, only for what it means."""
+    """Checks that a request that the specification allows is not refused for its form."""
     if response.status_code != 422 or case.meta is None or not case.meta.generation.mode.is_positive:
         return
     wrong = [each for each in response.json()["errors"] if each["code"] in _FORM and not _is_open(case, each)]
     if wrong:
-        raise AssertionError(f"The specification admits it, and it is refused for its form: {wrong}")
+        raise AssertionError(f"The specification allows this request, but it is refused for its form: {wrong}")
 
 
 def _operation(case: Case[Any]) -> str:
@@ -78,6 +78,6 @@ def _operation(case: Case[Any]) -> str:
 
 
 def _is_open(case: Case[Any], issue: dict[str, Any]) -> bool:
-    """Whether it is about a setting under one of its other keys, of whose values the specification tells nothing."""
+    """Whether the request has a setting under an alias, whose values the specification does not describe."""
     settings = case.body.get("settings", case.body) if isinstance(case.body, dict) else None
     return isinstance(settings, dict) and any("." in key for key in settings)

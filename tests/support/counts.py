@@ -1,4 +1,4 @@
-"""How often a test repeats what it does: a sample by default, the full count with `EVENKEEL_TEST_FULL=1`."""
+"""The repetitions of tests: a sample by default, the full number with `EVENKEEL_TEST_FULL=1`."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ FULL = os.environ.get("EVENKEEL_TEST_FULL") == "1"
 
 
 def count(*, sample: T, full: T) -> T:
-    """The number of times, or of seconds, for this run."""
+    """Returns the number of repetitions, or of seconds, for this run."""
     return full if FULL else sample

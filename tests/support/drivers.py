@@ -1,4 +1,4 @@
-"""Drivers that note what they are asked to cancel, for tests without Spark."""
+"""Drivers that record cancellations, for tests without Spark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Cancelled:
-    """A driver that notes whose Spark jobs it was to cancel."""
+    """A driver that records the tags of cancelled Spark jobs."""
 
     tags: list[str] = field(default_factory=list)
 
@@ -18,7 +18,7 @@ class Cancelled:
 
 
 class Hung(Cancelled):
-    """A driver that does not answer."""
+    """A driver that does not respond."""
 
     def cancel(self, tag: str) -> None:
         """See `Driver`."""

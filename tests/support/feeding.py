@@ -1,7 +1,6 @@
-"""Rows that are posted to a stream, over and over while things break, and what a query over them must give.
+"""Clients that post rows to a stream repeatedly while faults occur, and the expected results of queries over the rows.
 
-A post whose answer did not come is repeated as it was, as clients are told to; now and then one that was answered is
-repeated too.
+A post without a response is repeated unchanged, as the documentation says. Sometimes a successful post is repeated too.
 """
 
 from __future__ import annotations
@@ -38,26 +37,26 @@ Row = tuple[str | None, int | None, int | None, datetime]
 Group = tuple[str | None, int, int | None, int]
 Window = tuple[str | None, datetime, int, int]
 Post = Callable[[str, bytes], bool]
-"""Posts a body under a batch id. Whether it was taken; False where it is to be repeated."""
+"""Posts a body with a batch id. Returns whether it was accepted; if not, the post must be repeated."""
 Make = Callable[[random.Random, datetime], list[Row]]
 
 _KEYS = ("a", "b", "c", "d", "e", None)
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _BATCH_SECONDS = 20
-_REPEATED = 0.15
+_REPEATED_SHARE = 0.15
 _ROWS = (1, 40)
-_BREATH_SECONDS = 0.15
-"""Between two posts: faster, files would outnumber the rows; it orders nothing."""
+_BETWEEN_POSTS_SECONDS = 0.15
+"""The pause between two posts. Without it, there would be more files than rows."""
 
 
 class Expected:
-    """What was posted, and what queries give over it."""
+    """The posted rows, and the results of queries over them."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
 
     def groups(self) -> set[Group]:
-        """What `SQL` gives."""
+        """Returns the result of `SQL`."""
         found = set()
         for k, rows in _by(self.rows, lambda row: row[0]).items():
             known = [x for _, x, _, _ in rows if x is not None]
@@ -65,56 +64,56 @@ class Expected:
         return found
 
     def windows(self) -> set[Window]:
-        """What `WINDOWS` gives, once all of them are closed."""
+        """Returns the result of `WINDOWS` after all windows are closed."""
         by_window = _by(self.rows, lambda row: (row[0], row[3].replace(second=0, tzinfo=None)))
         return {(k, begin, len(rows), _distinct(rows)) for (k, begin), rows in by_window.items()}
 
 
 class Feeder:
-    """A client that posts batch after batch while `feeding`, and knows what it has posted in all. `make` makes the rows
-    of a batch, of which none is older than the time that it is given.
+    """A client that posts batches while `feeding` and records all posted rows. `make` returns the rows of a batch; none
+    is older than its argument.
     """
 
     def __init__(self, post: Post, seed: int, prefix: str = "batch", make: Make | None = None) -> None:
         self.posted = Expected()
         self.batches = 0
         self.repeats = 0
-        """Posts that were made again: half of them because the first one failed."""
+        """The number of repeated posts; about half of them were repeated after a failure."""
         self._post = post
         self._make = make or _rows
         self._random = random.Random(seed)
         self._prefix = prefix
-        self._told = threading.Event()
+        self._stopped = threading.Event()
         self._failure: BaseException | None = None
 
     def feed(self, batches: int) -> None:
-        """Posts so many batches."""
+        """Posts this number of batches."""
         for _ in range(batches):
             self._feed_one()
 
     def close_windows(self) -> None:
-        """Posts a row from an hour later, whose own window stays open: `posted` has it not."""
+        """Posts a row that is an hour later, whose window stays open. `posted` does not contain it."""
         late = (None, None, None, _time_of(self.batches) + timedelta(hours=1))
         assert self._post(f"{self._prefix}-close", _ndjson([late]))
 
     @contextmanager
     def feeding(self) -> Iterator[None]:
-        """Posts all the time inside. Raises what ended the posts before their time."""
-        self._told.clear()
-        thread = threading.Thread(target=self._feed_on, name="feeder", daemon=True)
+        """Posts batches during the block. Raises the error that stopped the posts."""
+        self._stopped.clear()
+        thread = threading.Thread(target=self._feed_until_stopped, name="feeder", daemon=True)
         thread.start()
         try:
             yield
         finally:
-            self._told.set()
+            self._stopped.set()
             thread.join(120)
         if self._failure is not None:
             raise self._failure
-        assert not thread.is_alive(), "the last post does not end"
+        assert not thread.is_alive(), "the last post did not end"
 
-    def _feed_on(self) -> None:
+    def _feed_until_stopped(self) -> None:
         try:
-            while not self._told.wait(_BREATH_SECONDS):
+            while not self._stopped.wait(_BETWEEN_POSTS_SECONDS):
                 self._feed_one()
         except BaseException as error:  # noqa: BLE001 - the test raises it
             self._failure = error
@@ -125,16 +124,16 @@ class Feeder:
         name = f"{self._prefix}-{self.batches:06}"
         while not self._post(name, body):
             self.repeats += 1
-            # The service is just being started again.
-            self._told.wait(_BREATH_SECONDS)
+            # The service is being restarted.
+            self._stopped.wait(_BETWEEN_POSTS_SECONDS)
         self.posted.rows.extend(rows)
         self.batches += 1
-        if self._random.random() < _REPEATED and self._post(name, body):
+        if self._random.random() < _REPEATED_SHARE and self._post(name, body):
             self.repeats += 1
 
 
 def over_http(client: JobClient, stream: str) -> Post:
-    """Posts to an API, which may go away."""
+    """Returns a function that posts to an API, which may be unavailable."""
 
     def post(batch_id: str, body: bytes) -> bool:
         try:
@@ -155,13 +154,13 @@ def over_http(client: JobClient, stream: str) -> Post:
 
 
 def declare_over_http(client: JobClient, stream: str) -> None:
-    """Declares a stream of `DDL`."""
+    """Declares a stream with the columns `DDL`."""
     answer = client.http.put(f"/v1/streams/{stream}", json={"schema": DDL})
     assert answer.is_success, answer.text
 
 
 def within(database: Database, settings: Settings, tenant: str, stream: str) -> Post:
-    """Declares a stream of `DDL`, and posts as the API does, without one."""
+    """Declares a stream with the columns `DDL` and returns a function that posts as the API does, without an API."""
     declare_stream(database, settings.streams_dir, settings.limits, tenant, stream, DDL)
 
     def post(batch_id: str, body: bytes) -> bool:
@@ -179,15 +178,15 @@ def within(database: Database, settings: Settings, tenant: str, stream: str) -> 
 
 
 def groups_of(rows: Iterable[Sequence[Any]]) -> set[Group]:
-    """Rows of a result, for comparison; AssertionError where a group comes twice."""
+    """Returns the rows of a result as a set. Raises AssertionError if a group occurs twice."""
     listed = [tuple(row) for row in rows]
     found = {(k, n, s, d) for k, n, s, d in listed}
-    assert len({k for k, *_ in listed}) == len(listed), f"a group comes twice: {listed}"
+    assert len({k for k, *_ in listed}) == len(listed), f"a group occurs twice: {listed}"
     return found
 
 
 def _rows(random_: random.Random, begin: datetime) -> list[Row]:
-    """Most of one key; some without a key or values, and values that come again and again, near and far apart."""
+    """Returns random rows: most with one key, some without key or values, and some with repeated values."""
     return [
         (
             random_.choices(_KEYS, (60, 15, 10, 8, 5, 2))[0],
@@ -200,7 +199,7 @@ def _rows(random_: random.Random, begin: datetime) -> list[Row]:
 
 
 def _time_of(batch: int) -> datetime:
-    """No row of a batch is older than one of a batch before it."""
+    """Returns the start time of a batch; no row of a batch is older than those of earlier batches."""
     return _BEGIN + timedelta(seconds=_BATCH_SECONDS * batch)
 
 

@@ -1,4 +1,4 @@
-"""Plannings that do not end until they are released: in Python, with and without checks, and in the JVM."""
+"""Plannings that hang until they are released: in Python, with and without checks, and in the JVM."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Hang(ABC):
-    """What one planning does for as long as it likes."""
+    """A planning that hangs."""
 
     def __init__(self, driver: Driver) -> None:
         self.begun = threading.Event()
-        """Set once it hangs."""
+        """Set when it hangs."""
         self._released = threading.Event()
         self._driver = driver
 
     def once(self, check: Callable[[], None]) -> None:
-        """Hangs where nobody has hung here before. `check` is what planning calls between its steps."""
+        """Hangs on the first call. `check` is the function that planning calls between its steps."""
         if not self.begun.is_set() and not self._released.is_set():
             self.hang(check)
 
@@ -34,12 +34,12 @@ class Hang(ABC):
         """Hangs until it is released."""
 
     def release(self) -> None:
-        """Ends what hangs, and whatever would hang later."""
+        """Ends the hang and prevents later ones."""
         self._released.set()
 
 
 class LoopWithChecks(Hang):
-    """A loop that calls the check."""
+    """A loop that calls `check`."""
 
     def hang(self, check: Callable[[], None]) -> None:
         """See `Hang`."""
@@ -49,7 +49,7 @@ class LoopWithChecks(Hang):
 
 
 class WaitInPython(Hang):
-    """A call that does not return, as one of a file system that hangs."""
+    """A call that does not return, like that of a hanging file system."""
 
     def hang(self, check: Callable[[], None]) -> None:
         """See `Hang`."""
@@ -68,7 +68,7 @@ class LoopInPython(Hang):
 
 
 class HangInJvm(Hang):
-    """One call into the JVM."""
+    """A call into the JVM that does not return."""
 
     def __init__(self, driver: Driver) -> None:
         super().__init__(driver)
@@ -79,7 +79,7 @@ class HangInJvm(Hang):
     def hang(self, check: Callable[[], None]) -> None:
         """See `Hang`."""
         self.begun.set()
-        # `await` is a word of Python's.
+        # `await` is a keyword of Python.
         getattr(self._latch, "await")()
 
     def release(self) -> None:
@@ -90,6 +90,6 @@ class HangInJvm(Hang):
 
 @contextmanager
 def silent_gateway() -> Iterator[Any]:
-    """A gateway whose JVM takes connections and answers nothing, until it is gone afterwards."""
+    """Yields a gateway whose JVM accepts connections but does not respond."""
     with create_server(("127.0.0.1", 0)) as server:
         yield JavaGateway(gateway_parameters=GatewayParameters(address="127.0.0.1", port=server.getsockname()[1]))

@@ -1,4 +1,4 @@
-"""An installation of which tests make backups."""
+"""An installation for tests of backups."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from service.store.session import Database
 
 @dataclass(frozen=True)
 class Installation:
-    """A database and its results."""
+    """A database and its directory of results."""
 
     database: Database
     results: Path
     tools: Path | None
-    """Where `pg_dump` is."""
+    """The directory of `pg_dump`; None for SQLite."""

@@ -1,4 +1,4 @@
-"""Two tables, joined, and calls over them: what tests of aggregation below a join start from."""
+"""Builds aggregates over a join of two tables, for tests of eager aggregation."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ TYPES: dict[str, DataType] = {
 
 
 def scan(alias: str) -> Scan:
-    """A table with a column of each of `TYPES`."""
+    """Returns a scan of a table with a column for each of `TYPES`."""
     return Scan(alias, alias, tuple((Field(f"{alias}.{name}", type_), name) for name, type_ in TYPES.items()))
 
 
 def col(name: str) -> Scalar:
-    """`l.k` or the like."""
+    """Returns a column, such as `l.k`."""
     return column(name, TYPES[name.partition(".")[2]])
 
 
 def text(sql: str, *names: str, type_: DataType | None = BOOLEAN) -> Scalar:
-    """An expression over `names`, which stand back-quoted in it."""
+    """Returns an expression over `names`, which are put in back quotes."""
     for name in dict.fromkeys(names):
         sql = sql.replace(name, f"`{name}`")
     return scalar(sql, type_)
 
 
 def call(function: str, *arguments: Scalar, distinct: bool = False, where: Scalar | None = None) -> Call:
-    """A call named after its function and arguments; FIRST_VALUE and LAST_VALUE are ordered by the argument's `d`."""
+    """Returns a call named after its function and arguments. FIRST_VALUE and LAST_VALUE are ordered by column `d`."""
     made = AggregateFunction(function)
     of = arguments[0].type if arguments else None
     type_ = of or BIGINT
@@ -63,7 +63,7 @@ def joined(
     on: tuple[str, ...] = ("k",),
     residual: Scalar | None = None,
 ) -> Aggregate:
-    """`calls` over `l` joined with `r`."""
+    """Returns an aggregate with `calls` over `l` joined with `r`."""
     keys = tuple((col(f"l.{name}"), col(f"r.{name}")) for name in on)
     join = Join(scan("l"), scan("r"), kind, keys, residual)
     return Aggregate(join, tuple(Named(col(name), name.replace(".", "_")) for name in by), calls)

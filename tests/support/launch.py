@@ -1,6 +1,6 @@
-"""`python -P launch.py UID GID COMMAND…`: becomes the command, as another user if asked, and dies with its parent.
+"""`python -P launch.py UID GID COMMAND…`: executes the command as this user; the process ends with its parent.
 
-The order matters: the kernel forgets the request to die when credentials change.
+The order matters: the kernel clears the parent-death signal when the credentials change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def main(uid: int, gid: int, command: list[str]) -> None:
-    """Never returns."""
+    """Replaces this process by the command."""
     if os.getuid() != uid:
         os.setgroups([])
         os.setgid(gid)

@@ -1,4 +1,4 @@
-"""Jobs driven through their states by the store's own functions, as a worker would."""
+"""Stores jobs and moves them through their states with the functions of the store, as a worker does."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from sqlalchemy import insert as insert_rows
+from sqlalchemy import select
 
 from service.contract.enums import JobStatus, Mode, Queue
 from service.contract.problems import Problem
 from service.contract.reports import PlanReport, PlanTree, Progress, RuleOutcome, RuleTrace, SkewReport, StageMetrics
 from service.store import jobs, leases, publication, workers
+from service.store.attempts import Claim
 from service.store.jobs import NewJob
-from service.store.leases import Claim
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
 from service.store.session import Database
 from service.store.tables import JobRow
@@ -23,6 +25,7 @@ from service.store.tables import JobRow
 TENANT = "default"
 WORKER = "w1"
 LEASE_MS = 30_000
+_ROWS_PER_INSERT = 1_000
 
 AddJob = Callable[..., str]
 """The type of the fixture `add_job`."""
@@ -33,7 +36,7 @@ SPEC: dict[str, Any] = {
     "sql": "SELECT uid, COUNT(*) AS orders FROM orders GROUP BY uid",
 }
 STREAM_TABLES = {"orders": {**SPEC["tables"]["orders"], "path": "arriving/"}}
-"""The same table as a directory to which files are added."""
+"""The same table as a directory, for streams."""
 
 REPORT = PlanReport(
     before=PlanTree(nodes=(), text="Scan orders"),
@@ -87,7 +90,7 @@ def insert(
     queue: Queue = Queue.SHORT,
     mode: Mode = Mode.BATCH,
 ) -> str:
-    """Stores a QUEUED job and returns its id. Nothing of the job is checked."""
+    """Stores a QUEUED job without checks and returns its id."""
     new = NewJob(
         id=job_id or str(uuid.uuid4()),
         tenant=tenant,
@@ -112,7 +115,7 @@ def row_of(database: Database, job_id: str) -> JobRow:
 
 
 def try_claim(database: Database, job_id: str, worker: str = WORKER, *, lease_ms: int = LEASE_MS) -> Claim | None:
-    """QUEUED -> PLANNING. Returns None where the job cannot be claimed."""
+    """QUEUED -> PLANNING. Returns None if the job cannot be claimed."""
     with database.write() as session:
         return leases.claim(session, job_id, worker, database.now(session), lease_ms)
 
@@ -139,7 +142,7 @@ def run(database: Database, held: Claim) -> None:
 
 
 def end(database: Database, held: Claim, ending: Ending) -> None:
-    """Publishes an end."""
+    """Publishes the end of an attempt."""
     with database.write() as session:
         assert publication.publish(session, held, ending, database.now(session))
 
@@ -155,7 +158,7 @@ METRICS = AttemptMetrics(execution_ms=12, stages=(STAGE,), skew=SKEW, progress=D
 def succeed(
     database: Database, held: Claim, results: Path, table: pa.Table, files: int = 1, metrics: AttemptMetrics = METRICS
 ) -> None:
-    """-> SUCCEEDED, with `table` as its result in so many files."""
+    """-> SUCCEEDED, with `table` as its result in this number of files."""
     path = f"{held.job_id}/attempt-{held.fence}"
     directory = results / path
     directory.mkdir(parents=True)
@@ -186,6 +189,33 @@ def run_whole(
 
 
 def beat(database: Database) -> None:
-    """A worker's sign of life."""
+    """Writes a worker's heartbeat."""
     with database.write() as session:
-        workers.beat(session, WORKER, database.now(session), "0.1.0")
+        workers.record_heartbeat(session, WORKER, database.now(session), "0.1.0")
+
+
+def add_finished(database: Database, like: str, number: int) -> list[str]:
+    """Stores copies of a job as SUCCEEDED jobs, submitted a second apart, and returns their ids."""
+    with database.write() as session:
+        row = session.execute(select(JobRow.__table__).where(JobRow.id == like)).mappings().one()
+        ended = {**row, "status": "SUCCEEDED", "version": 5, "fence": 1, "started_at": row["submitted_at"]}
+        jobs = [
+            {**ended, "id": str(uuid.uuid4()), "submitted_at": at, "finished_at": at + 500, "updated_at": at + 500}
+            for at in (row["submitted_at"] - 1_000 * (number - place) for place in range(number))
+        ]
+        for start in range(0, number, _ROWS_PER_INSERT):
+            session.execute(insert_rows(JobRow), jobs[start : start + _ROWS_PER_INSERT])
+    return [job["id"] for job in jobs]
+
+
+def write_attempts(results: Path, job_id: str, *fences: int) -> None:
+    """Writes a directory with one file for each of these attempts of a job."""
+    for fence in fences:
+        directory = results / job_id / f"attempt-{fence}"
+        directory.mkdir(parents=True)
+        (directory / "part-0.parquet").write_bytes(b"rows")
+
+
+def attempts_left(results: Path) -> list[str]:
+    """Returns the paths in the directories of jobs, relative to `results`."""
+    return sorted(str(path.relative_to(results)) for path in results.glob("*/*"))

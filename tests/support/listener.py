@@ -1,7 +1,7 @@
-"""A worker without Spark: Celery, the task and the broker as in every worker, and a job is a line in a file.
+"""A worker without Spark: Celery, the task and the broker are those of every worker, and a job writes a line to a file.
 
-`python -P listener.py ARRIVED GATE`: appends the id of each job that a message brings to the file ARRIVED; a job whose
-id begins with `wait` then keeps its thread until the file GATE exists.
+`python -P listener.py ARRIVED GATE` appends the job id of each message to the file ARRIVED. A job whose id begins with
+`wait` then occupies its thread until the file GATE exists.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workers.process.queue_consumer import RunJob, worker_config
 
 
 def main() -> None:
-    """Listens until told to stop."""
+    """Consumes messages until it is stopped."""
     die_with_parent()
     arrived, gate = map(Path, sys.argv[1:])
     settings = Settings()

@@ -1,4 +1,4 @@
-"""What a measurement has to say beside its figures."""
+"""Describes the machine of a measurement, and computes percentiles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 
 
 def machine() -> str:
-    """Processor, cores, memory, system, and the versions of Python and PySpark."""
+    """Returns processor, cores, memory, system, and the versions of Python and PySpark."""
     memory = psutil.virtual_memory().total / (1 << 30)
     return (
         f"{_processor()}, {os.cpu_count() or 1} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}, "
@@ -21,12 +21,12 @@ def machine() -> str:
 
 
 def p90(times: Sequence[float]) -> float:
-    """Of sorted times: nine of ten are not longer."""
+    """Returns the 90th percentile of sorted times."""
     return times[min(len(times) - 1, round(0.9 * len(times)))]
 
 
 def _processor() -> str:
-    """The processor's name, where the system tells."""
+    """Returns the processor's name, or its architecture if the name is unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Node and the packages of `tests/node`, as tests need them: the pinned ones, installed once for each lock file."""
+"""Node and the pinned packages of `tests/node`, installed once for each lock file."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _QUIET = {
     "REDOCLY_SUPPRESS_UPDATE_NOTICE": "true",
     "REDOCLY_TELEMETRY": "off",
 }
-"""Tools that would tell of us, or ask for newer versions of themselves, need no network."""
+"""Disables telemetry and update checks, so that the tools need no network."""
 
 
 def node_packages() -> Path:
-    """The directory `node_modules` with everything that package-lock.json pins.
+    """Returns the directory `node_modules` with all packages of package-lock.json.
 
-    AssertionError that says what to install where Node is missing or too old, or the packages cannot be fetched.
+    Raises AssertionError that says what to install if Node is missing or too old, or if packages cannot be installed.
     """
     _check_node()
-    # Of several test processes one installs, and the others wait for it.
+    # One of several test processes installs the packages; the others wait.
     with (DIRECTORY / "package-lock.json").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wanted = hashlib.sha256(lock.read()).hexdigest()
@@ -51,7 +51,7 @@ def run_node(
     environment: Mapping[str, str] | None = None,
     seconds: float = 120,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program of the packages (`redocly lint …`), or `node`, to its end; both outputs as texts, told apart."""
+    """Runs a program of the packages (`redocly lint …`) or `node`, and returns its exit code and both outputs."""
     packages = node_packages()
     program, *arguments = map(str, command)
     executable = program if program == "node" else str(packages / ".bin" / program)
@@ -93,5 +93,5 @@ def _install() -> None:
     )
     if done.returncode != 0:
         raise AssertionError(
-            f"npm could not install what tests/node/package-lock.json pins:\n{done.stdout}{done.stderr}"
+            f"npm could not install the packages of tests/node/package-lock.json:\n{done.stdout}{done.stderr}"
         )

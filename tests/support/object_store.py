@@ -1,4 +1,4 @@
-"""An S3-speaking server process on loopback (moto), which dies with the test run. It keeps everything in memory."""
+"""An S3 server (moto) on loopback that stores objects in memory and ends with the test run."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _SERVE = "import sys; from moto.server import main; main(sys.argv[1:])"
 
 
 class ObjectStore(_Server):
-    """A store that takes any credentials until `require_credentials`."""
+    """A store that accepts any credentials until `require_credentials` is called."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory / "object-store.log", os.getuid(), os.getgid())
 
     @property
     def endpoint(self) -> str:
-        """For EVENKEEL_DATA_S3_ENDPOINT."""
+        """The value for EVENKEEL_DATA_S3_ENDPOINT."""
         return f"http://127.0.0.1:{self.port}"
 
     def variables(self, roots: str, keys: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Environment variables of a service with these data roots here."""
+        """Returns the environment variables of a service with these data roots in the store."""
         used = keys or KEYS
         return {
             "EVENKEEL_DATA_ROOTS": roots,
@@ -50,11 +50,11 @@ class ObjectStore(_Server):
         }
 
     def make_bucket(self, name: str) -> None:
-        """An empty bucket."""
+        """Creates an empty bucket."""
         self._client("s3").create_bucket(Bucket=name)
 
     def put(self, bucket: str, objects: Mapping[str, bytes]) -> None:
-        """Objects by their keys."""
+        """Stores objects, given by key."""
         client = self._client("s3")
         for key, content in objects.items():
             client.put_object(Bucket=bucket, Key=key, Body=content)
@@ -65,7 +65,9 @@ class ObjectStore(_Server):
             self._client("s3").delete_object(Bucket=bucket, Key=key)
 
     def add_user(self, name: str, actions: Sequence[str]) -> dict[str, str]:
-        """The keys of a user who may do these actions everywhere. Before `require_credentials`."""
+        """Adds a user with permission for these actions and returns the user's keys. Call it before
+        `require_credentials`.
+        """
         client = self._client("iam")
         client.create_user(UserName=name)
         allowed = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
@@ -75,13 +77,13 @@ class ObjectStore(_Server):
         return {"aws_access_key_id": made["AccessKeyId"], "aws_secret_access_key": made["SecretAccessKey"]}
 
     def require_credentials(self, *, required: bool = True) -> None:
-        """From now on, requests are checked for the keys and policies of users."""
+        """Makes the store check the keys and policies of users, or stop checking them."""
         free = b"0" if required else b"inf"
         headers = {"content-type": "text/plain"}
         httpx.post(f"{self.endpoint}/moto-api/reset-auth", content=free, headers=headers).raise_for_status()
 
     def requests(self) -> list[str]:
-        """What was asked for until now, such as `GET /bucket?list-type=2&…`."""
+        """Returns all requests so far, such as `GET /bucket?list-type=2&…`."""
         return [" ".join(asked) for asked in _REQUEST.findall(self._log.read_text(errors="replace"))]
 
     def _client(self, service: str) -> Any:
@@ -100,19 +102,19 @@ class ObjectStore(_Server):
 
 @dataclass(frozen=True)
 class Bucket:
-    """An empty bucket of a test's own."""
+    """A bucket of one test, empty at first."""
 
     server: ObjectStore
     name: str
 
     def put(self, *keys: str, **contents: bytes) -> None:
-        """Objects of five bytes by their keys."""
+        """Stores objects of five bytes with these keys, and `contents`."""
         self.server.put(self.name, {**dict.fromkeys(keys, b"12345"), **contents})
 
 
 @contextmanager
 def running_object_store(directory: Path) -> Iterator[ObjectStore]:
-    """A store that writes its log below `directory`, ended afterwards."""
+    """Runs a store that writes its log below `directory`."""
     store = ObjectStore(directory)
     store.start()
     try:

@@ -1,4 +1,4 @@
-"""What PyPI tells of releases and their advisories, by a server of the test's own that clients take for it."""
+"""A local server that replaces PyPI for releases and their security advisories."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.tls import behind_tls, pass_on, write_ca
 
 @contextmanager
 def package_index(advisories: Callable[[str], list[Any] | None], directory: Path) -> Iterator[Mapping[str, str]]:
-    """The environment in which requests' clients ask it. `advisories` gives those of a package by its name, or None
-    for one that the index does not know."""
+    """Runs the server and yields the environment variables for clients that use `requests`. `advisories` returns those
+    of a package, or None for an unknown package."""
     ca = trustme.CA()
 
     class Index(_Quiet):
@@ -36,7 +36,7 @@ def package_index(advisories: Callable[[str], list[Any] | None], directory: Path
 
         class Proxy(_Quiet):
             def do_CONNECT(self) -> None:
-                # Whatever host is asked for: which one that is, the client alone knows.
+                # The proxy answers for every host.
                 issued = ca.issue_cert(self.path.rpartition(":")[0])
                 self.send_response(200)
                 self.end_headers()
@@ -56,7 +56,7 @@ class _Quiet(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Suppresses the log."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Clients that go on while parts of the service come and go, as its documentation tells them to, and note every answer.
+"""Clients that retry as the documentation says while parts of the service fail, and count every response.
 
-A request that got 503 is repeated after its Retry-After; one whose connection broke is repeated at the next API. A
-submission carries an Idempotency-Key, so that repeating it makes no second job. A stream goes on behind the last event.
+After a 503, a request is repeated when Retry-After has passed; after a broken connection, it is sent to the next API. A
+submission has an Idempotency-Key, so a repeated one creates no second job. A stream continues after the last event.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _BROKEN_SECONDS = 0.1
 T = TypeVar("T")
 
 Answer = tuple[str, int, str]
-"""What was asked (`submit`, `wait`, `stream`), the status of the answer, and the code of its problem.
+"""The request (`submit`, `wait`, `stream`), the status of the response, and the code of its problem.
 
-0 and the name of the client's error where there was no answer, or half of one.
+Without a complete response: 0 and the name of the client's error.
 """
 
 
 class PatientClient:
-    """One client of several APIs. Safe to share between threads."""
+    """A client of several APIs. It is safe to share between threads."""
 
     def __init__(self, clients: Sequence[JobClient]) -> None:
         self._clients = clients
@@ -41,7 +41,7 @@ class PatientClient:
         self.answers: Counter[Answer] = Counter()
 
     def submit(self, spec: Mapping[str, Any], key: str) -> str:
-        """Posts a job until it is accepted; gives its id."""
+        """Posts a job until it is accepted and returns its id."""
 
         def post(client: JobClient) -> str | None:
             answer = client.http.post("/v1/jobs", json=spec, headers={"Idempotency-Key": key})
@@ -64,7 +64,7 @@ class PatientClient:
         return self._until("wait", get)
 
     def follow(self, job_id: str) -> list[dict[str, Any]]:
-        """All events of a job up to its end, over as many streams as it takes."""
+        """Returns all events of a job until its end, from as many streams as necessary."""
         events: list[dict[str, Any]] = []
 
         def stream(client: JobClient) -> bool:
@@ -75,7 +75,7 @@ class PatientClient:
                 if self._is_answered("stream", answer):
                     for event in _events(answer):
                         events.append(event)  # noqa: PERF402 - what came before the connection broke is kept
-                    # A stream that ends before its job was cut off without a word.
+                    # A stream that ends before its job was interrupted.
                     return bool(events) and _is_last(events[-1])
             return False
 
@@ -95,7 +95,7 @@ class PatientClient:
             else:
                 if found:
                     return found
-        raise AssertionError(f"{what} in vain for {_PATIENCE_SECONDS} s: {dict(self.answers)}")
+        raise AssertionError(f"{what} without success for {_PATIENCE_SECONDS} s: {dict(self.answers)}")
 
     def _is_answered(self, what: str, answer: httpx.Response) -> bool:
         code = "" if not answer.is_error else str(answer.json()["code"])

@@ -1,4 +1,4 @@
-"""Takes the README's pictures of the dashboard: of real runs on the demo's tables.
+"""Takes the README's screenshots of the dashboard, with real jobs on the demo's tables.
 
 python -m tests.support.pictures
 """
@@ -9,15 +9,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from service.cli.demo.data import land
-from tests.support.browser import Watched, running_browser
+from service.cli.demo.data import write_tables
+from tests.support.browser import Tab, running_browser
 from tests.support.service import Service, running_service
 from tests.support.tables import parquet
 
 PICTURES = Path(__file__).parents[2] / "service" / "dashboard" / "pictures"
 _REPORTS = 6_000_000
 _SLOTS = 8
-"""Enough that one task among them can be seen to lag behind."""
+"""Enough to see that one task is slower than the others."""
 _WIDE = {"width": 1280, "height": 1010}
 
 EAGER = {
@@ -42,14 +42,14 @@ def main() -> None:
         running_service(Path(directory), {"EVENKEEL_SPARK_MASTER": f"local[{_SLOTS}]"}) as service,
         running_browser() as browser,
     ):
-        land(service.data, _REPORTS)
-        tab = Watched(browser, service.address, viewport=_WIDE)
+        write_tables(service.data, _REPORTS)
+        tab = Tab(browser, service.address, viewport=_WIDE)
         _take(tab, service, EAGER, "plan")
         _take(tab, service, SKEWED, "skew")
         tab.check()
 
 
-def _take(tab: Watched, service: Service, spec: dict[str, Any], section: str) -> None:
+def _take(tab: Tab, service: Service, spec: dict[str, Any], section: str) -> None:
     job_id = service.submit(spec)
     job = service.wait(job_id, seconds=300)
     assert job["status"] == "SUCCEEDED", job["error"]

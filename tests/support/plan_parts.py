@@ -1,4 +1,4 @@
-"""Scans, calls and lines of plans."""
+"""Builds scans and calls, and lists the lines of plans."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def call(
     where: Scalar | None = None,
     order_by: Scalar | None = None,
 ) -> Call:
-    """A call named `x` that gives a BIGINT."""
+    """Returns a call named `x` of type BIGINT."""
     return Call(function, arguments, Field("x", BIGINT), distinct, where, order_by)
 
 
 def lines_of(node: Node) -> list[str]:
-    """The lines of a plan, from the bottom up, without its scans."""
+    """Returns the lines of a plan from the bottom up, without its scans."""
     return [line_of(part) for part in walk_up(node) if not isinstance(part, Scan)]

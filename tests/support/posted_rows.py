@@ -1,4 +1,4 @@
-"""Rows as they are posted to a stream, and what is read of them, for tests."""
+"""Bodies of rows posted to a stream, and the values parsed from them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from service.contract.errors import InvalidRowsError
 from service.contract.problems import Issue
-from service.ingest.columns import arrow_schema
 from service.ingest.parsing import NDJSON, rows_of
+from service.results.columns import arrow_schema
 from service.sql.ddl import parse_schema
 
 DDL = (
@@ -23,9 +23,9 @@ SCHEMA = parse_schema(DDL, "/schema")
 
 
 def value(body: str | bytes, media_type: str, column: str) -> Any:
-    """What one row has in a column."""
+    """Parses a body of one row and returns its value in a column."""
     table = rows_of(body.encode() if isinstance(body, str) else body, media_type, SCHEMA)
-    assert table.schema == arrow_schema(SCHEMA)
+    assert table.schema == arrow_schema(SCHEMA.fields)
     assert table.num_rows == 1
     return table.column(column)[0].as_py()
 

@@ -1,4 +1,4 @@
-"""Acting as somebody who may not read everything, also where the tests run as root."""
+"""Drops the file permissions of root, for tests of unreadable files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ NOBODY = 65534
 
 @contextmanager
 def without_privileges(*needed: Path) -> Iterator[None]:
-    """Inside, root's power over files is laid down; the `needed` directories and those above them stay passable.
+    """Runs the block without root's permissions on files. The `needed` directories and their parents stay accessible.
 
-    Somebody who is not root has nothing to lay down.
+    Does nothing for a user other than root.
     """
     if os.geteuid() != 0:
         yield
@@ -22,7 +22,7 @@ def without_privileges(*needed: Path) -> Iterator[None]:
     passable = {directory for path in needed for directory in (path, *path.parents) if directory.owner() == "root"}
     before = {directory: directory.stat().st_mode for directory in passable}
     for directory, mode in before.items():
-        directory.chmod(mode | 0o011)  # the group stays, and decides first
+        directory.chmod(mode | 0o011)  # The group stays and is checked first.
     os.seteuid(NOBODY)
     try:
         yield

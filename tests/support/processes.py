@@ -1,4 +1,4 @@
-"""Processes for tests: they die with the test run, and waiting has a deadline."""
+"""Processes of tests, which end with the test run, and waiting with a time limit."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ T = TypeVar("T")
 
 
 def free_port() -> int:
-    """A TCP port on loopback that was free a moment ago. Whoever can should bind port 0 instead."""
+    """Returns a TCP port on loopback that was free a moment ago. Prefer to bind port 0 where possible."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 UNDER_LOAD = 3
-"""How much longer tests wait than an idle machine needs. Only a test that fails waits for so long."""
+"""How many times longer tests wait than an idle machine needs. Only a failing test waits this long."""
 
 
 def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 30, every: float = 0.05) -> T:
-    """Calls `probe` until it returns something true, and returns that. Raises AssertionError after `UNDER_LOAD` times
-    `seconds`, which are enough on an idle machine.
+    """Calls `probe` until it returns a true value, and returns that value. `seconds` must be enough on an idle machine.
+    Raises AssertionError after `UNDER_LOAD` times `seconds`.
     """
     seconds *= UNDER_LOAD
     deadline = time.monotonic() + seconds
@@ -40,12 +40,12 @@ def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 30, ever
         if found:
             return found
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds} s in vain for {what}")
+            raise AssertionError(f"timed out after {seconds} s waiting for {what}")
         time.sleep(every)
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and is more than a zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -53,7 +53,7 @@ def is_running(pid: int) -> bool:
 
 
 def wait_until_gone(pids: Sequence[int], seconds: float = 15) -> None:
-    """Waits until none of the processes is running; AssertionError with those that are."""
+    """Waits until none of the processes is running. Raises AssertionError with those that still are."""
 
     def gone() -> bool:
         return not any(is_running(pid) for pid in pids)
@@ -66,7 +66,7 @@ def wait_until_gone(pids: Sequence[int], seconds: float = 15) -> None:
 
 
 def family(pid: int) -> dict[int, str]:
-    """A process and all its descendants: process id -> name."""
+    """Returns the names of a process and all its descendants by process id."""
     found: dict[int, str] = {}
     with suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
@@ -79,9 +79,9 @@ def family(pid: int) -> dict[int, str]:
 def start_python(
     arguments: Sequence[str], *, environment: Mapping[str, str] | None = None, log: Path | None = None, cwd: Path
 ) -> subprocess.Popen[bytes]:
-    """`python -P <arguments>` in a session of its own; with `EVENKEEL_PARENT_PID` set to this process.
+    """Starts `python -P <arguments>` in its own session, with `EVENKEEL_PARENT_PID` set to this process.
 
-    What calls `die_with_parent` therefore ends with the test run. Start it from the main thread.
+    A program that calls `die_with_parent` therefore ends with the test run. Call this from the main thread.
     """
     output = subprocess.DEVNULL if log is None else log.open("ab")
     return subprocess.Popen(
@@ -96,7 +96,7 @@ def start_python(
 
 
 def end(process: subprocess.Popen[bytes], seconds: float = 30) -> int:
-    """SIGTERM, then SIGKILL to its whole group after `seconds`; returns the exit code."""
+    """Sends SIGTERM and, after `seconds`, SIGKILL to the whole process group. Returns the exit code."""
     with suppress(ProcessLookupError):
         process.terminate()
     try:
@@ -108,8 +108,8 @@ def end(process: subprocess.Popen[bytes], seconds: float = 30) -> int:
 
 
 def outputs_at_once(commands: Sequence[Sequence[str]], directory: Path, seconds: float) -> list[str]:
-    """Runs commands that print `here` and wait for a line of input, gives them one when all are ready, and returns
-    what else each printed.
+    """Runs commands that print `here` and wait for a line of input. Sends the line when all are ready, and returns the
+    rest of each output.
     """
     pipe = subprocess.PIPE
     processes = [subprocess.Popen(each, cwd=directory, stdin=pipe, stdout=pipe, text=True) for each in commands]

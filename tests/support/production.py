@@ -1,11 +1,12 @@
-"""The service in production shape: PostgreSQL, Redis, several APIs and several workers, each a real process.
+"""The service as in production: PostgreSQL, Redis, several APIs and several workers, each a real process.
 
-Every process has a state directory of its own, as on a machine of its own. What they share is the database, the broker,
-the data and the results.
+Every process has its own state directory, as on its own machine. They share the database, the broker, the data and the
+results.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -33,24 +34,26 @@ _LISTENS = re.compile(r"Evenkeel listens on http://\S+:(\d+)")
 _START_SECONDS = 180.0
 _END_SECONDS = 60.0
 _LOG_CHARACTERS = 4000
+_INTERNAL_ERROR_EVENTS = frozenset({"attempt_failed", "publication_impossible"})
+"""The log events of a worker that store an `internal_error`."""
 
 ENVIRONMENT: Mapping[str, str] = {
     "EVENKEEL_SPARK_MASTER": "local[1]",
     "EVENKEEL_SPARK_DRIVER_MEMORY": "512m",
     "EVENKEEL_WORKER_CONCURRENCY": "2",
-    # Long enough for a heartbeat of one process among many on two cores, short enough for a test to see it run out.
+    # Long enough for heartbeats of many processes on two cores, short enough for a test to wait until it expires.
     "EVENKEEL_WORKER_LEASE_SECONDS": "10",
     "EVENKEEL_WORKER_HEARTBEAT_SECONDS": "1",
     "EVENKEEL_WORKER_SWEEP_SECONDS": "0.5",
     "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "2",
     "EVENKEEL_WORKER_DRAIN_SECONDS": "0",
 }
-"""Small enough that several of each fit beside the test process, and quick to notice what was lost."""
+"""Small enough for several of each next to the test process, and quick to notice lost jobs."""
 
 
 @dataclass
 class Part:
-    """One of the processes. `environment` is what it is told beside what all are told."""
+    """One of the processes. `environment` are its variables, including those of all processes."""
 
     name: str
     command: Sequence[str]
@@ -60,16 +63,16 @@ class Part:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process has not ended."""
         return self.process.poll() is None
 
     def said(self) -> str:
-        """All that it wrote so far, over its restarts."""
+        """Returns its log so far, including earlier starts."""
         return self.log.read_text(errors="replace")
 
 
 class Api(JobClient):
-    """An API process and the usual requests to it. It keeps its port over restarts."""
+    """An API process with the usual requests. It keeps its port when it is restarted."""
 
     def __init__(self, part: Part, port: int, key: str) -> None:
         super().__init__(f"http://127.0.0.1:{port}", key)
@@ -77,7 +80,7 @@ class Api(JobClient):
 
 
 class Production:
-    """All the processes, and what a test wants of them. Processes are to be started from the main thread."""
+    """All processes. Start them from the main thread."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self.directory = directory
@@ -96,17 +99,17 @@ class Production:
         self.results.mkdir()
 
     def migrate(self) -> None:
-        """`evenkeel migrate`."""
+        """Runs `evenkeel migrate`."""
         part = self._part("migrate", ["-m", "service.cli", "migrate"], {})
         if part.process.wait(_START_SECONDS) != 0:
             raise AssertionError(f"evenkeel migrate failed:\n{part.said()}")
 
     def key(self, **asked: Any) -> str:
-        """A new API key, with every scope unless it is asked for otherwise."""
+        """Creates an API key, with every scope by default."""
         return issue_key(self.database, KeyRequest(**{"name": "tests", "scopes": tuple(KeyScope), **asked}), None).key
 
     def start_api(self) -> Api:
-        """`evenkeel serve` on a free port; returns once it answers."""
+        """Starts `evenkeel serve` on a free port and waits until it responds."""
         part = self._part(f"api-{len(self.apis)}", ["-m", "service.cli", "serve", "--port", "0"], {})
         port = int(self._wait(part, "the address of the API", lambda: _LISTENS.search(part.said())).group(1))
         part.command = [*part.command[:-1], str(port)]
@@ -116,32 +119,32 @@ class Production:
         return api
 
     def start_worker(self, environment: Mapping[str, str] | None = None) -> Part:
-        """`evenkeel worker`; returns at once, see `wait_for_workers`."""
+        """Starts `evenkeel worker` without waiting; see `wait_for_workers`."""
         part = self._part(f"worker-{len(self.workers)}", ["-m", "service.cli", "worker"], environment or {})
         self.workers.append(part)
         return part
 
     def start_workers(self, number: int, environment: Mapping[str, str] | None = None) -> list[Part]:
-        """So many workers at once; returns when Spark is up in each."""
+        """Starts workers and waits until Spark is ready in each."""
         started = [self.start_worker(environment) for _ in range(number)]
         self.wait_for_workers()
         return started
 
     def wait_for_workers(self) -> None:
-        """Waits until each worker that was started and not ended has given a sign of life and has its Spark."""
+        """Waits until each running worker has sent a heartbeat and Spark is ready."""
         for part in self.workers:
             if part.is_running:
                 self._wait(part, f"{part.name} to be ready", lambda part=part: self._is_ready(part))  # type: ignore[misc]
 
     def kill(self, part: Part) -> None:
-        """`kill -9`; returns once its JVM is gone too."""
+        """Sends SIGKILL and waits until the process and its JVM have ended."""
         processes = list(family(part.process.pid))
         part.process.kill()
         part.process.wait(_END_SECONDS)
         wait_until_gone(processes)
 
     def stop(self, part: Part) -> int:
-        """SIGTERM; returns its exit code once its JVM is gone too."""
+        """Sends SIGTERM, waits until the process and its JVM have ended, and returns the exit code."""
         processes = list(family(part.process.pid))
         part.process.send_signal(signal.SIGTERM)
         code = part.process.wait(_END_SECONDS)
@@ -149,7 +152,7 @@ class Production:
         return code
 
     def start_again(self, part: Part) -> None:
-        """Starts what has ended; an API at its port. Returns once it answers, or the worker is ready."""
+        """Restarts an ended process, an API on its old port, and waits until it is ready."""
         assert not part.is_running
         self._launch(part)
         for api in self.apis:
@@ -159,7 +162,7 @@ class Production:
         self._wait(part, f"{part.name} to be ready", lambda: self._is_ready(part))
 
     def retire_workers(self) -> None:
-        """Stops all workers for good."""
+        """Stops all workers."""
         for part in self.workers:
             if part.is_running:
                 part.process.send_signal(signal.SIGTERM)
@@ -167,20 +170,31 @@ class Production:
             self._end(part)
 
     def read(self, query: Callable[[Session], T]) -> T:
-        """What `query` finds in the database."""
+        """Returns the result of `query` in a transaction."""
         with self.database.read() as session:
             return query(session)
 
     def all(self, statement: Executable) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
+        """Returns the rows of a statement."""
         return self.read(lambda session: [tuple(row) for row in session.execute(statement)])
 
     def logs(self) -> str:
-        """The end of what every process said, for the message of a failed test."""
+        """Returns the end of every process's log, for the message of a failed test."""
         return "\n".join(
             f"--- {log.name}\n{log.read_text(errors='replace')[-_LOG_CHARACTERS:]}"
             for log in sorted(self.directory.glob("*.log"))
         )
+
+    def internal_errors(self, job_id: str) -> str:
+        """Returns what the workers logged about the internal errors of a job, each with its traceback."""
+        found = []
+        for part in self.workers:
+            for line in part.said().splitlines():
+                entry = _log_entry(line)
+                if entry.get("job_id") == job_id and entry.get("event") in _INTERNAL_ERROR_EVENTS:
+                    error = entry.pop("exception", "(no traceback)")
+                    found.append(f"{part.name}: {json.dumps(entry)}\n{error}")
+        return "\n".join(found) or f"No worker logged an internal error of job {job_id}."
 
     def close(self) -> None:
         """Ends every process with its JVM."""
@@ -233,9 +247,18 @@ class Production:
         wait_until_gone(processes)
 
 
+def _log_entry(line: str) -> dict[str, Any]:
+    """Parses a line of a log. Returns an empty dictionary for a line that is not a JSON object."""
+    with suppress(json.JSONDecodeError):
+        entry = json.loads(line)
+        if isinstance(entry, dict):
+            return entry
+    return {}
+
+
 @dataclass(frozen=True)
 class Servers:
-    """The servers of one production, which tests restart."""
+    """The database and broker servers of a `Production`, which tests can restart."""
 
     postgres: PostgresServer
     redis: RedisServer
@@ -243,7 +266,7 @@ class Servers:
 
 @contextmanager
 def running_servers(directory: Path) -> Iterator[Servers]:
-    """A PostgreSQL and a Redis below `directory`, ended afterwards."""
+    """Runs PostgreSQL and Redis below `directory`."""
     with running_postgres(directory) as postgres, running_redis(directory) as redis:
         yield Servers(postgres, redis)
 
@@ -257,9 +280,9 @@ def running_production(
     workers: int = 3,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Production]:
-    """Starts everything below `directory` and ends it afterwards.
+    """Runs all processes below `directory`.
 
-    Without `servers`, on SQLite and the embedded broker, whose state directory all processes then share.
+    Without `servers`, they use SQLite and the embedded broker, and all processes share a state directory.
     """
     if servers is None:
         state = directory / "state"

@@ -1,7 +1,8 @@
-"""Enough of PromQL to ask what an alert says of given samples at one moment: selectors, sum/max/min/count, rate and
-increase, histogram_quantile, absent, arithmetic, comparisons, and/or. Anything else is an AssertionError.
+"""Evaluates alerts on given samples at one moment. It supports the part of PromQL that the alerts use: selectors,
+sum/max/min/count, rate and increase, histogram_quantile, absent, arithmetic, comparisons, and/or. Anything else raises
+AssertionError.
 
-A counter's sample is what it grew by within the range that is asked for.
+The sample of a counter is its increase within the requested range.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 
 
 def vector_selectors(expression: Any) -> Iterator[Any]:
-    """Every selector of a parsed expression."""
+    """Yields every selector of a parsed expression."""
     if isinstance(expression, promql_parser.VectorSelector):
         yield expression
     for name in ("lhs", "rhs", "expr", "vector_selector"):
@@ -41,9 +42,9 @@ def vector_selectors(expression: Any) -> Iterator[Any]:
 
 
 def evaluate(text: str, samples: Samples) -> Vector:
-    """The series that `text` gives for these samples; an alert fires for each."""
+    """Returns the series that `text` yields for these samples. An alert fires for each."""
     found = _value(promql_parser.parse(text), samples)
-    assert isinstance(found, dict), "a number is no alert"
+    assert isinstance(found, dict), "an alert must yield series, not a number"
     return found
 
 
@@ -61,7 +62,7 @@ def _value(node: Any, samples: Samples) -> Vector | float:
             return _call(node, samples)
         case promql_parser.BinaryExpr():
             return _binary(str(node.op), _value(node.lhs, samples), _value(node.rhs, samples))
-    raise AssertionError(f"not understood: {type(node).__name__}")
+    raise AssertionError(f"not supported: {type(node).__name__}")
 
 
 def _select(node: Any, samples: Samples) -> Vector:
@@ -112,13 +113,13 @@ def _quantile(wanted: float, buckets: Vector) -> Vector:
     found = {}
     for labels, counts in groups.items():
         total = max(value for _, value in counts)
-        # The bucket's upper bound: coarser than Prometheus, which interpolates.
+        # The upper bound of the bucket; Prometheus interpolates.
         found[labels] = min(bound for bound, value in counts if value >= wanted * total) if total else math.nan
     return found
 
 
 def _binary(name: str, left: Vector | float, right: Vector | float) -> Vector | float:
-    assert isinstance(left, dict), "no expression of ours begins with a number"
+    assert isinstance(left, dict), "an expression that begins with a number is not supported"
     if name in {"and", "or"}:
         assert isinstance(right, dict)
         there = {labels: value for labels, value in left.items() if name == "or" or labels in right}

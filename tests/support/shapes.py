@@ -1,43 +1,43 @@
-"""Queries as large as clients may think of, by the shape in which they grow: accepted, or refused by a named limit."""
+"""Very large queries of many shapes: those that are accepted, and those that a limit refuses."""
 
 from __future__ import annotations
 
 from typing import Any
 
 TABLE = "t"
-"""The table that all of them read: `a` BIGINT, `b` INT, `s` STRING and `ok` BOOLEAN."""
+"""The table that all queries read, with the columns `a` BIGINT, `b` INT, `s` STRING and `ok` BOOLEAN."""
 
 _SOURCE: dict[str, Any] = {"kind": "table", "table": TABLE}
 
 
 def sql(text: str) -> dict[str, Any]:
-    """The query as a part of a job."""
+    """Returns the field `sql` of a job."""
     return {"sql": text}
 
 
 def selecting(*expressions: str, source: object = _SOURCE, **parts: Any) -> dict[str, Any]:
-    """A structured query with these columns: c0, c1, …"""
+    """Returns a structured query with these columns: c0, c1, …"""
     select = [{"expression": text, "name": f"c{index}"} for index, text in enumerate(expressions)]
     return {"source": source, "select": select, **parts}
 
 
 def query(*expressions: str, **parts: Any) -> dict[str, Any]:
-    """A structured query as a part of a job."""
+    """Returns the field `query` of a job."""
     return {"query": selecting(*expressions, **parts)}
 
 
 def chain(operator: str, term: str, count: int) -> str:
-    """`count` terms, each with its number in the place of `#`."""
+    """Returns `count` terms connected by `operator`, with the number of each in place of `#`."""
     return f" {operator} ".join(term.replace("#", str(number)) for number in range(count))
 
 
 def listed(term: str, count: int) -> str:
-    """As `chain`, with commas."""
+    """Like `chain`, with commas."""
     return ",".join(term.replace("#", str(number)) for number in range(count))
 
 
 def derived(levels: int) -> dict[str, Any]:
-    """Structured queries inside each other."""
+    """Returns nested structured queries."""
     inner = selecting("a")
     for _ in range(levels):
         inner = selecting("c0", source={"kind": "query", "alias": "d", "query": inner})
@@ -45,7 +45,7 @@ def derived(levels: int) -> dict[str, Any]:
 
 
 def ctes(count: int, body: str) -> str:
-    """Common table expressions c0, c1, …, each by `body` from the one before, which is `#` there."""
+    """Returns common table expressions c0, c1, … . Each is `body`, in which `#` stands for the previous one."""
     parts = ["c0 AS (SELECT a, b FROM t)"]
     parts += [f"c{number} AS ({body.replace('#', f'c{number - 1}')})" for number in range(1, count)]
     return f"WITH {', '.join(parts)} SELECT COUNT(*) AS n FROM c{count - 1}"
@@ -56,7 +56,7 @@ ONCE = "SELECT a + 1 AS a, b FROM #"
 
 
 def joins(count: int) -> str:
-    """A chain of joins of a table with itself."""
+    """Returns a chain of joins of a table with itself."""
     return f"SELECT COUNT(*) AS n FROM t t0 {' '.join(_join(number) for number in range(1, count + 1))}"
 
 
@@ -65,7 +65,7 @@ def _join(number: int) -> str:
 
 
 def joined(count: int) -> dict[str, Any]:
-    """As `joins`, as a structure."""
+    """Like `joins`, as a structured query."""
     steps: list[dict[str, Any]] = [
         {
             "kind": "inner",
@@ -78,7 +78,7 @@ def joined(count: int) -> dict[str, Any]:
 
 
 def united(count: int) -> dict[str, Any]:
-    """A structured UNION ALL."""
+    """Returns a structured query with UNION ALL."""
     return query("c0", source={"kind": "union_all", "alias": "u", "queries": [selecting("a")] * count})
 
 
@@ -110,7 +110,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "structure: 64 branches": united(64),
     "structure: queries 11 deep": derived(11),
 }
-"""What is accepted."""
+"""Queries that are accepted."""
 
 MANY_JOINS: dict[str, dict[str, Any]] = {
     "60 joins": sql(joins(60)),
@@ -124,11 +124,11 @@ MANY_JOINS: dict[str, dict[str, Any]] = {
     ),
     "structure: 60 joins": joined(60),
 }
-"""What is accepted as well, and takes Spark and its planner long."""
+"""Queries that are accepted too, but take Spark's planner long."""
 
 
 def nested_four_times(values: int) -> str:
-    """A query in eight others, of which a common table expression is made that is used four times."""
+    """Returns a query nested eight times in a common table expression that is used four times."""
     text = f"SELECT a FROM t WHERE a IN ({listed('1', values)})"
     for level in range(8):
         text = f"SELECT a FROM ({text}) d{level}"
@@ -164,7 +164,7 @@ ACCEPTED_EARLIER: dict[str, tuple[str, dict[str, Any]]] = {
         sql(f"SELECT COUNT(concat({listed('s', 1_000)})) AS n FROM t HAVING {chain('AND', 'n > #', 150)}"),
     ),
 }
-"""What versions before these limits accepted, and this one refuses: the limit."""
+"""Queries that versions without these limits accepted, with the limit that now refuses them."""
 
 REFUSED: dict[str, tuple[str, int, dict[str, Any]]] = {
     "AND of 5,000": ("sql_tokens", 20_004, sql(f"SELECT a FROM t WHERE {chain('AND', 'a <> #', 5_000)}")),
@@ -222,4 +222,4 @@ REFUSED: dict[str, tuple[str, int, dict[str, Any]]] = {
         query(f"concat({listed('s', 4_000)})", order_by=[{"expression": f"concat({listed('c0', 4_000)})"}]),
     ),
 }
-"""What is refused: the limit, and the number that the refusal gives. More of `conditions` is in ACCEPTED_EARLIER."""
+"""Refused queries, with the limit and the number in the error. ACCEPTED_EARLIER has more cases of `conditions`."""

@@ -1,4 +1,4 @@
-"""Workers whose planning does not get on for queries over a table of a certain alias.
+"""Workers whose planning hangs for queries over a table with a certain alias.
 
 FROM orders AS checks   a loop that calls what planning calls between its steps
 FROM orders AS loops    a loop that calls nothing
@@ -16,7 +16,7 @@ from typing import Any
 from tests.support.processes import wait_for
 from tests.support.tables import parquet
 
-# Every Python runs this first; only a worker's planning is slow.
+# Every Python process runs this at start; only a worker's planning is slow.
 _HOOK = """
 import sys
 
@@ -51,19 +51,19 @@ if "workers" in sys.orig_argv:
 
 
 def slow_planning(directory: Path) -> Mapping[str, str]:
-    """The environment of such workers; `directory` is theirs."""
+    """Returns the environment of such workers, which use `directory`."""
     directory.mkdir()
     (directory / "sitecustomize.py").write_text(_HOOK)
     return {"PYTHONPATH": os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")])}
 
 
 def query(alias: str) -> dict[str, Any]:
-    """Counts the orders, with the table under this alias."""
+    """Returns a job that counts the orders, with this alias for the table."""
     return {"name": alias, "tables": {"o": parquet("orders")}, "sql": f"SELECT COUNT(*) AS n FROM o AS {alias}"}
 
 
 def wait_until_it_hangs(directory: Path, alias: str, seconds: float = 60) -> None:
-    """Waits until the planning of such a query hangs, which it has not done before."""
+    """Waits until the planning of such a query hangs for the first time."""
     marker = directory / alias
     wait_for(f"the planning of {alias}", marker.exists, seconds)
     marker.unlink()

@@ -1,7 +1,7 @@
-"""A Spark standalone cluster on loopback, from the pyspark distribution itself; all of it ends with the test run.
+"""A Spark standalone cluster on loopback, run from the pyspark distribution, which ends with the test run.
 
-Master and workers are JVMs that the kernel kills with the process that started them. Executors are children of their
-worker, and end by themselves once that is gone.
+Master and workers are JVMs that the kernel kills with the process that started them. Executors are child processes of
+their worker and end after it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from tests.support.processes import free_port, wait_for, wait_until_gone
 _LAUNCH = Path(__file__).with_name("launch.py")
 _START_SECONDS = 60
 _RETURN_SECONDS = 60
-"""A worker asks every 5 to 15 s for a master that it lost."""
+"""A worker looks for a lost master every 5 to 15 s."""
 _PORT_TRIES = 5
 
 
 @dataclass
 class SparkCluster:
-    """One master and its workers. Ports and directories stay the same over restarts."""
+    """A master and its workers. Ports and directories stay the same when they are restarted."""
 
     directory: Path
     workers: int = 2
     cores: int = 1
     memory: str = "1g"
     recovers: bool = False
-    """Whether a master that is started again knows workers and applications of the one before."""
+    """Whether a restarted master restores its workers and applications."""
     port: int = 0
     web_port: int = 0
     _master: subprocess.Popen[bytes] | None = None
@@ -46,18 +46,18 @@ class SparkCluster:
 
     @property
     def url(self) -> str:
-        """For `EVENKEEL_SPARK_MASTER`."""
+        """The value for `EVENKEEL_SPARK_MASTER`."""
         return f"spark://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Starts all; returns once every worker is registered."""
+        """Starts all processes and waits until every worker is registered."""
         self.start_master()
         for number in range(self.workers):
             self.start_worker(number, wait=False)
         self.wait_for_workers(self.workers)
 
     def stop(self) -> None:
-        """Kills all, executors included."""
+        """Kills all processes, including executors."""
         executors = self.executors()
         for number in tuple(self._workers):
             self.stop_worker(number)
@@ -65,7 +65,7 @@ class SparkCluster:
         wait_until_gone(executors)
 
     def start_master(self) -> None:
-        """Starts the master; returns once it takes workers. On the first start, takes free ports."""
+        """Starts the master and waits until it accepts workers. The first start chooses free ports."""
         tries = 1 if self.port else _PORT_TRIES
         for left in reversed(range(tries)):
             self.port, self.web_port = self.port or free_port(), self.web_port or free_port()
@@ -79,15 +79,15 @@ class SparkCluster:
             self.port = self.web_port = 0
 
     def stop_master(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """Ends the master; with SIGKILL as a crash would."""
+        """Stops the master; SIGKILL simulates a crash."""
         if self._master is not None:
             _end(self._master, how)
             self._master = None
 
     def restart_master(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """Ends the master and starts it on the same ports; returns once every running worker is registered again.
+        """Restarts the master on the same ports and waits until every running worker is registered again.
 
-        That takes up to 15 s, since workers ask no oftener. Without `recovers` the new master knows no application.
+        That takes up to 15 s, the workers' interval. Without `recovers`, the new master knows no application.
         """
         self.stop_master(how)
         self.start_master()
@@ -106,16 +106,16 @@ class SparkCluster:
             self.wait_for_workers(len(self._workers))
 
     def stop_worker(self, number: int, how: signal.Signals = signal.SIGKILL) -> None:
-        """Ends worker `number`; its executors follow by themselves."""
+        """Stops worker `number`; its executors end after it."""
         _end(self._workers.pop(number), how)
 
     def restart_worker(self, number: int, how: signal.Signals = signal.SIGKILL) -> None:
-        """Ends worker `number` and starts it again; returns once it is registered."""
+        """Restarts worker `number` and waits until it is registered."""
         self.stop_worker(number, how)
         self.start_worker(number)
 
     def executors(self, application: str | None = None) -> list[int]:
-        """Process ids of the executors that run now, of one application or of all."""
+        """Returns the process ids of the running executors, of one application or of all."""
         found = []
         for process in self._workers.values():
             with suppress(psutil.NoSuchProcess):
@@ -128,17 +128,17 @@ class SparkCluster:
         return found
 
     def state(self) -> dict[str, Any]:
-        """What the master says of itself: `status`, `workers`, `activeapps`, `cores`, `coresused`, `memory`…"""
+        """Returns the master's state: `status`, `workers`, `activeapps`, `cores`, `coresused`, `memory` and more."""
         answer = httpx.get(f"http://127.0.0.1:{self.web_port}/json/", timeout=5, trust_env=False)
         found: dict[str, Any] = answer.raise_for_status().json()
         return found
 
     def applications(self) -> list[str]:
-        """Ids of the applications that the master knows as running or waiting."""
+        """Returns the ids of the running and waiting applications."""
         return [str(application["id"]) for application in self.state()["activeapps"]]
 
     def wait_for_workers(self, number: int, seconds: float = _START_SECONDS) -> None:
-        """Waits until so many workers are registered and alive."""
+        """Waits until this number of workers is registered and alive."""
 
         def are_there() -> bool:
             with suppress(httpx.HTTPError, ValueError):
@@ -148,7 +148,7 @@ class SparkCluster:
         self._wait(f"{number} Spark workers", are_there, seconds)
 
     def logs(self) -> str:
-        """The end of what everybody said."""
+        """Returns the end of every process's log."""
         files = sorted(self.directory.glob("*.log"))
         return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-4000:]}" for log in files)
 
@@ -182,8 +182,8 @@ class SparkCluster:
             )
 
     def _environment(self, home: Path) -> Mapping[str, str]:
-        # -UsePerfData: a JVM that is killed would leave a file in the system's temporary directory. No retries: a port
-        # that is taken must not become another one unseen.
+        # -UsePerfData: a killed JVM would leave a file in the system's temporary directory. No retries: if a port
+        # is in use, the JVM must not choose another one.
         options = "-XX:-UsePerfData -XX:+UseSerialGC -Dspark.port.maxRetries=0 -Dspark.master.rest.enabled=false"
         if self.recovers:
             recovery = self.directory / "recovery"
@@ -208,7 +208,7 @@ def running_cluster(
     *,
     recovers: bool = False,
 ) -> Iterator[SparkCluster]:
-    """A cluster below `directory`, each worker with so many cores and so much memory, ended afterwards."""
+    """Runs a cluster below `directory`, with these cores and this memory for each worker."""
     cluster = SparkCluster(directory, workers, cores, memory, recovers)
     try:
         cluster.start()
@@ -218,7 +218,7 @@ def running_cluster(
 
 
 def spark_home() -> Path:
-    """The pyspark folder, which is all of Spark."""
+    """Returns the pyspark directory, which contains all of Spark."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise AssertionError("These tests need Spark: pip install '.[test]'.")

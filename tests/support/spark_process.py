@@ -1,6 +1,6 @@
-"""Scenarios for the worker's own Spark driver, each in a process of its own: PySpark's state is one a process.
+"""Scenarios for the worker's Spark driver, each in its own process, because a process has only one PySpark state.
 
-Run as `python -m tests.support.spark_process SCENARIO SCRATCH`; prints what it found as JSON on its last line.
+Run as `python -m tests.support.spark_process SCENARIO SCRATCH`. The last line of the output is the result as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from service.config.spark import SparkSettings
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from tests.support.clocks import ManualSeconds
 from tests.support.processes import wait_for
 from workers.driver.driver import Driver
@@ -36,12 +36,12 @@ from workers.process.watchdog import DriverWatch
 
 
 def main() -> None:
-    """Runs one scenario and always stops what it started."""
+    """Runs a scenario and stops everything that it started."""
     scenario, scratch = sys.argv[1], Path(sys.argv[2])
     further = scratch.with_name(f"{scratch.name}.conf")
     further.write_text("spark.hadoop.fs.s3a.secret.key hush # hush\n")
     settings = SparkSettings(master="local[2]", driver_memory="512m", properties_file=further)
-    # An hour from one look at the clock to the next: it is always time for another start.
+    # The clock advances an hour with each read, so another start is always due.
     runtime = SparkRuntime(settings, scratch, clock=count(step=3600.0).__next__)
     scenarios = {
         "session": session,
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def session(runtime: SparkRuntime) -> dict[str, Any]:
-    """What the session allows, where it listens, cancelling by tag, and a new driver after the JVM was killed."""
+    """Checks the session's restrictions, its addresses, cancellation by tag, and the new driver after a killed JVM."""
     driver = runtime.driver()
     one, two = driver.session_for_job(), driver.session_for_job()
     one.sql("CREATE TEMPORARY VIEW seen AS SELECT 1 AS a")
@@ -97,12 +97,12 @@ def session(runtime: SparkRuntime) -> dict[str, Any]:
 
 
 def _files_of_spark() -> set[str]:
-    """Spark's own files and directories below the scratch directory, which have names of their own for each driver."""
+    """Returns Spark's files and directories below the scratch directory. Each driver has its own names."""
     return {path.name for path in Path(sys.argv[2]).glob("*/local/*")}
 
 
 def _reasons(runtime: SparkRuntime, lost: Driver, other: Driver) -> list[str | None]:
-    """What becomes of an attempt with each driver, where a job had found the loss before the watch did."""
+    """Returns the stop reasons of an attempt with each driver, if a job detects the loss before the watchdog."""
     running_attempts, left, unharmed = RunningAttempts(), Attempt(_claim(), 0.0), Attempt(_claim(), 0.0)
     left.driver, unharmed.driver = lost, other
     with running_attempts.holding(left), running_attempts.holding(unharmed):
@@ -111,7 +111,7 @@ def _reasons(runtime: SparkRuntime, lost: Driver, other: Driver) -> list[str | N
 
 
 def hang(runtime: SparkRuntime) -> dict[str, Any]:
-    """A JVM that is stopped (SIGSTOP) is given up after its time, and its attempts with it."""
+    """Freezes a JVM (SIGSTOP): after the timeout, the driver and its attempts are lost."""
     driver = runtime.driver()
     running_attempts, clock = RunningAttempts(), ManualSeconds()
     watch = DriverWatch(runtime, running_attempts, 10.0, clock)
@@ -142,7 +142,7 @@ def hang(runtime: SparkRuntime) -> dict[str, Any]:
 
 
 def starts(runtime: SparkRuntime) -> dict[str, Any]:
-    """JVMs that die or hang before they are a driver: the call that waits fails, the next step builds another."""
+    """Ends or freezes JVMs before the driver is ready: the waiting call fails, and the next step starts another."""
     found: dict[str, Any] = {}
     with _interrupted_start(runtime, signal.SIGKILL) as errors:
         pass
@@ -170,7 +170,7 @@ def starts(runtime: SparkRuntime) -> dict[str, Any]:
 
 
 def late(runtime: SparkRuntime) -> dict[str, Any]:
-    """A start that is held up, by a Java that takes its time for its version, until `stop` has given up waiting."""
+    """Delays a start, with a slow `java -version`, until `stop` has given up waiting."""
     home = Path(sys.argv[2]).with_name("java")
     asked, may_go_on, launched = (home / name for name in ("asked", "go", "launched"))
     java = home / "bin" / "java"
@@ -193,8 +193,8 @@ def late(runtime: SparkRuntime) -> dict[str, Any]:
 
 
 def swept(runtime: SparkRuntime) -> dict[str, Any]:
-    """Starts after other workers have removed the scratch directory, and after Spark has made it again without an
-    owner. The Java fails, so each start ends as soon as it has launched one.
+    """Starts drivers after other workers removed the scratch directory and after Spark created it again without an
+    owner. Java fails, so each start ends as soon as it has launched the JVM.
     """
     scratch = Path(sys.argv[2])
     home = scratch.with_name("java")
@@ -221,7 +221,7 @@ def swept(runtime: SparkRuntime) -> dict[str, Any]:
 
 @contextmanager
 def _interrupted_start(runtime: SparkRuntime, by: signal.Signals) -> Iterator[list[Exception]]:
-    """Sends a signal to a JVM that has just begun; gives, in the end, what the call that waited for it raised."""
+    """Sends a signal to a JVM that has just started, and then yields what the waiting call raised."""
     errors: list[Exception] = []
     thread = threading.Thread(target=_build, args=(runtime, errors), daemon=True)
     thread.start()
@@ -234,7 +234,7 @@ def _interrupted_start(runtime: SparkRuntime, by: signal.Signals) -> Iterator[li
 
 def _build(runtime: SparkRuntime, errors: list[Exception]) -> None:
     try:
-        # Does nothing before the first start, and tells nothing: whoever asks for the driver hears why there is none.
+        # Does nothing before the first start. A caller that needs the driver gets the reason why there is none.
         runtime.keep_ready()
         runtime.driver()
     except Exception as error:  # noqa: BLE001 - PySpark has many
@@ -242,13 +242,13 @@ def _build(runtime: SparkRuntime, errors: list[Exception]) -> None:
 
 
 def _starting_jvm() -> int | None:
-    # Set once the JVM listens: what PySpark asks of it next takes a second at least.
+    # Set once the JVM listens: PySpark's next request takes at least a second.
     gateway = SparkContext._gateway
     return None if gateway is None else int(gateway.proc.pid)
 
 
 def orphan(runtime: SparkRuntime) -> dict[str, Any]:
-    """Prints the JVM's process id and is killed, as a worker may be."""
+    """Prints the JVM's process id and waits to be killed."""
     _tell({"jvm": runtime.driver().process.pid})
     os.kill(os.getpid(), signal.SIGKILL)
     return {}
@@ -259,7 +259,7 @@ def _claim() -> Claim:
 
 
 def _ping(watch: DriverWatch) -> None:
-    # What fails in a loop's thread is for `watch` to judge.
+    # `watch` handles the failures of a loop's thread.
     with suppress(Py4JError, OSError):
         watch.ping()
 
@@ -281,7 +281,7 @@ def _has_tasks(driver: Driver) -> bool:
     try:
         return driver.monitor.progress("tag-1").tasks_total > 0
     except httpx.TimeoutException:
-        # The first answer of Spark's web server may take longer where the machine is busy.
+        # The first response of Spark's web server can take longer on a busy machine.
         return False
 
 

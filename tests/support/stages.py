@@ -1,4 +1,4 @@
-"""What Spark measured of stages and operators, for tests of reports."""
+"""Metrics of stages and operators, for tests of reports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.support.lifecycle import STAGE
 
 
 def quantiles(least: float, first: float, median: float, third: float, most: float) -> Quantiles:
-    """The five quantiles of a figure of a stage's tasks."""
+    """Returns the five quantiles of a metric of a stage's tasks."""
     return Quantiles(min=least, p25=first, median=median, p75=third, max=most)
 
 
@@ -23,8 +23,8 @@ def stage(
     status: str = "COMPLETE",
     stage_id: int = 3,
 ) -> StageMetrics:
-    """A stage with tasks of these times, which read and wrote so many rows of shuffles. One task read `most` records
-    and the others none; None: it is not known.
+    """Returns a stage with these task times and shuffled rows. One task read `most` records and the others none; None
+    if that is unknown.
     """
     changed = {
         "stage_id": stage_id,
@@ -45,7 +45,7 @@ def stage(
 def operator(
     number: int, name: str, *inputs: int, rows: int | None = None, detail: str = "", node: int | None = None
 ) -> OperatorMetrics:
-    """An operator over others, of which only the rows that it gave are known."""
+    """Returns an operator with inputs, of which only the output rows are known."""
     return OperatorMetrics(
         id=number,
         operator=name,

@@ -1,4 +1,4 @@
-"""Streaming jobs in a database, step by step as workers and clients take them."""
+"""Steps of workers and clients on streaming jobs in a database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from sqlalchemy.orm import Session
 
 from service.store import jobs, leases, streaming_jobs, streaming_state
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.maintenance import Sweep, sweep
 from service.store.session import Database
 from service.store.streaming_jobs import BatchFacts
@@ -24,13 +24,13 @@ T = TypeVar("T")
 
 
 def writing(database: Database, step: Callable[[Session, int], T]) -> T:
-    """What `step` gives, called with a transaction and its time."""
+    """Calls `step` with a write transaction and its time, and returns the result."""
     with database.write() as session:
         return step(session, database.now(session))
 
 
 def opened(database: Database, job_id: str, worker: str = lifecycle.WORKER) -> Claim:
-    """The job, claimed, its stream opened and RUNNING."""
+    """Claims the job, opens its stream and sets it to RUNNING."""
     claim = lifecycle.claim(database, job_id, worker)
     writing(database, lambda session, now: streaming_jobs.open_stream(session, claim, now))
     assert writing(database, lambda session, now: leases.mark_running(session, claim, now))
@@ -38,7 +38,7 @@ def opened(database: Database, job_id: str, worker: str = lifecycle.WORKER) -> C
 
 
 def stream_of(database: Database, job_id: str) -> Stream:
-    """How far it is."""
+    """Returns the stream's progress."""
     with database.read() as session:
         found = streaming_state.find_stream(session, job_id)
     assert found is not None
@@ -46,36 +46,38 @@ def stream_of(database: Database, job_id: str) -> Stream:
 
 
 def begin(database: Database, held: Claim, batch_id: int, generation: int = 1) -> bool:
-    """Whether the attempt may begin a mini-batch."""
+    """Starts a mini-batch; False if the attempt cannot."""
     return writing(database, lambda session, now: streaming_jobs.begin_batch(session, held, generation, batch_id, now))
 
 
 def finish(database: Database, held: Claim, batch_id: int, generation: int = 1, facts: BatchFacts = FACTS) -> bool:
-    """Whether the attempt could note a mini-batch as done."""
+    """Commits a mini-batch; False if the attempt cannot."""
     return writing(
         database, lambda session, now: streaming_jobs.finish_batch(session, held, generation, batch_id, facts, now)
     )
 
 
-def rest(database: Database, held: Claim, because: str = "stopped", **more: Any) -> bool:
-    """Whether the attempt could lay its job to rest."""
-    return writing(database, lambda session, now: streaming_jobs.rest(session, held, now, because=because, **more))
+def mark_stopped(database: Database, held: Claim, because: str = "stopped", **more: Any) -> bool:
+    """Moves the job of a claim to STOPPED. Returns whether the claim still held."""
+    return writing(
+        database, lambda session, now: streaming_jobs.mark_stopped(session, held, now, reason=because, **more)
+    )
 
 
 def locked(session: Session, job_id: str) -> JobRow:
-    """The row of a job, for a change."""
+    """Returns the row of a job, locked for a change."""
     row = jobs.find_job(session, tenant="default", job_id=job_id, lock=True)
     assert row is not None
     return row
 
 
 def stop(database: Database, job_id: str) -> None:
-    """Asks for a stop, as a client does."""
+    """Requests a stop, as a client does."""
     writing(database, lambda session, now: streaming_jobs.request_stop(session, locked(session, job_id), now))
 
 
 def resume(database: Database, job_id: str, *, from_scratch: bool = False) -> None:
-    """Queues it again, as a client does."""
+    """Resumes the job, as a client does."""
     writing(
         database,
         lambda session, now: streaming_jobs.request_resume(
@@ -85,13 +87,13 @@ def resume(database: Database, job_id: str, *, from_scratch: bool = False) -> No
 
 
 def lose_lease(database: Database, clock: ManualClock) -> Sweep:
-    """What a sweep finds once every lease is over."""
+    """Lets every lease expire and returns the result of a sweep."""
     clock.ms += lifecycle.LEASE_MS
-    return writing(database, lambda session, now: sweep(session, now, ring_again_ms=10_000, free={}))
+    return writing(database, lambda session, now: sweep(session, now, announce_again_ms=10_000, free={}))
 
 
 def at_once(*steps: Callable[[], T]) -> list[T]:
-    """Runs the steps from threads that start together."""
+    """Runs the steps in threads that start together and returns their results."""
     together = threading.Barrier(len(steps))
 
     def run(step: Callable[[], T]) -> T:

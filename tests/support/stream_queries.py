@@ -31,12 +31,12 @@ SCHEMAS = {
 
 
 TIMED = frozenset("st")
-"""Streams that declare an event time where a job is asked to."""
+"""Tables that declare an event time in timed jobs."""
 
 
 def job(*, timed: bool = False, **more: Any) -> JobSpec:
-    """An incremental job over the tables, with `sql` or `query` among what it says more; `timed` ones have the event
-    time `ts` in `s` and `t`.
+    """Returns an incremental job over the tables, with `more` fields such as `sql` or `query`. If `timed`, `s` and `t`
+    have the event time `ts`.
     """
     tables: dict[str, dict[str, Any]] = {
         name: {"format": "parquet", "path": name, "role": "stream" if name in STREAMS else "static"} for name in SCHEMAS
@@ -47,16 +47,16 @@ def job(*, timed: bool = False, **more: Any) -> JobSpec:
 
 
 def taken(sql: str, *, timed: bool = False) -> BoundQuery:
-    """A query that some version took."""
+    """Returns a query that some version accepted, without the checks of the current version."""
     return compile_job(job(sql=sql, timed=timed), SCHEMAS, is_accepted=True)
 
 
 def built(sql: str, *, timed: bool = False) -> tuple[Node, frozenset[str]]:
-    """What the planner of streams is given: a plan, and the aliases in it that are streams."""
+    """Returns the input of the streaming planner: a plan and the aliases of its streams."""
     query = taken(sql, timed=timed)
     return build(query), frozenset(table.alias for table in tables_of(query) if table.table in STREAMS)
 
 
 def planned(sql: str, output: OutputMode | None = None, *, timed: bool = False) -> StreamPlan:
-    """Its plan. Raises StreamPlanError."""
+    """Returns the plan of a streaming query. Raises StreamPlanError."""
     return stream_plan(*built(sql, timed=timed), output=output)

@@ -1,4 +1,4 @@
-"""Runs of streaming jobs on a bench, and what came of them."""
+"""Runs streaming jobs on a `Bench` and reads their state and results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlalchemy import update
 
-from service.results.columns import json_rows
+from service.results.json_values import json_rows
 from service.results.stream_result import open_stream_result, result_directory
 from service.store import streaming_jobs
 from service.store.streaming_state import Stream
@@ -27,22 +27,22 @@ PER_USER = {
     "settings": {"state": {"partitions": 2}},
 }
 FIRST = [[0, 100, 7], [1, 100, 7], [2, 100, 7]]
-"""What `PER_USER` counts in the bench's orders."""
+"""The result of `PER_USER` on the bench's orders."""
 
 
 def stream(bench: Bench, job_id: str) -> Stream:
-    """How far it is."""
+    """Returns the stream's progress."""
     return stream_of(bench.database, job_id)
 
 
 def rows(bench: Bench, job_id: str) -> list[list[Any]]:
-    """The managed result."""
+    """Returns the rows of the managed result."""
     found = open_stream_result(result_directory(bench.settings.streams_dir, job_id, stream(bench, job_id).generation))
     return sorted(json_rows(found.files.page(0, 1000)))
 
 
 def resume(bench: Bench, job_id: str, *, from_scratch: bool = False, **changed: object) -> None:
-    """Queues a job again, with other columns where that is asked for."""
+    """Resumes a job, with other columns if given."""
     with bench.database.write() as session:
         if changed:
             session.execute(update(JobRow).where(JobRow.id == job_id).values(**changed))
@@ -51,13 +51,13 @@ def resume(bench: Bench, job_id: str, *, from_scratch: bool = False, **changed: 
 
 
 def run(bench: Bench, job_id: str) -> JobRow:
-    """The job after the runner's thread has left it."""
+    """Runs a job and returns its row when the runner has ended."""
     assert bench.runner.run(job_id)
     return bench.job(job_id)
 
 
 def add_orders(bench: Bench, name: str, uids: list[int], category: str) -> None:
-    """One more file of orders."""
+    """Adds a file of orders."""
     hidden = bench.settings.state_dir / "data" / "orders" / f".{name}"
     columns = {"uid": pa.array(uids, pa.int64()), "category": [category] * len(uids), "price": [1.0] * len(uids)}
     pq.write_table(pa.table(columns), hidden)
@@ -65,10 +65,10 @@ def add_orders(bench: Bench, name: str, uids: list[int], category: str) -> None:
 
 
 def supervised(bench: Bench, probe: Callable[[], object]) -> None:
-    """Looks at streams as the worker does, until something holds."""
+    """Supervises streams, as the worker does, until `probe` returns a true value."""
 
     def look() -> object:
         bench.runner.supervisor.step()
         return probe()
 
-    wait_for("the stream to get on", look, 60)
+    wait_for("the stream's progress", look, 60)

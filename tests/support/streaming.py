@@ -1,4 +1,4 @@
-"""Streaming jobs as end-to-end tests see them: who is at one, how far it is, stopped and resumed, killed."""
+"""Streaming jobs in end-to-end tests: their worker and progress, stop and resume, and kills."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from service.contract.enums import JobStatus
 from service.jobs.views import require_job
 from service.store import streaming_jobs
-from service.store.jobs import attempts_of
+from service.store.attempts import attempts_of
 from service.store.session import Database
 from service.store.streaming_state import Stream, find_stream
 from service.store.tables import AttemptRow, JobRow, StreamBatchRow
@@ -39,7 +39,7 @@ ENVIRONMENT = {
     "EVENKEEL_WORKER_RING_AGAIN_SECONDS": "1",
     "EVENKEEL_WORKER_DRAIN_SECONDS": "0",
 }
-"""Of workers that are killed: another one takes over within seconds."""
+"""Settings of workers that are killed: another worker takes over within seconds."""
 
 _WAIT_SECONDS = 180.0
 _LOOK_AGAIN_SECONDS = 2.0
@@ -47,7 +47,7 @@ _INSTANT_SECONDS = 0.001
 
 
 def stream_job(name: str, stream: str, mode: str = "continuous", **further: Any) -> dict[str, Any]:
-    """The body of a job that runs `SQL` over a stream of posted rows; looks for them often, and may lose attempts."""
+    """Returns a job that runs `SQL` over posted rows, with short mini-batches and many attempts."""
     return {
         "name": name,
         "mode": mode,
@@ -60,7 +60,7 @@ def stream_job(name: str, stream: str, mode: str = "continuous", **further: Any)
 
 
 class StreamJob:
-    """A streaming job in a database that test and service share. Waiting has a deadline, and tells how it stands."""
+    """A streaming job in a database that test and service share. A failed wait reports the job's state."""
 
     def __init__(self, database: Database, job_id: str, logs: Callable[[], str]) -> None:
         self.id = job_id
@@ -69,40 +69,40 @@ class StreamJob:
 
     @property
     def row(self) -> JobRow:
-        """The job as it stands."""
+        """Returns the job's row."""
         with self.database.read() as session:
             return session.get_one(JobRow, self.id)
 
     @property
     def name(self) -> str:
-        """What its submitter calls it."""
+        """The job's name."""
         return str(self.row.name)
 
     @property
     def stream(self) -> Stream:
-        """How far it has come."""
+        """Returns the stream's progress."""
         found = self.known
         assert found is not None, self.describe()
         return found
 
     @property
     def known(self) -> Stream | None:
-        """The same; None until an attempt has begun."""
+        """Returns the stream's progress; None before the first attempt."""
         with self.database.read() as session:
             return find_stream(session, self.id)
 
     @property
     def attempts(self) -> Sequence[AttemptRow]:
-        """Oldest first."""
+        """Returns the attempts, oldest first."""
         with self.database.read() as session:
             return attempts_of(session, self.id)
 
     def committed(self, fence: int | None = None) -> int:
-        """How many mini-batches are done; of one attempt, or of all."""
+        """Counts the committed mini-batches of an attempt or of all."""
         return self._batches(fence, StreamBatchRow.committed_at.is_not(None))
 
     def begun(self, fence: int) -> int:
-        """How many mini-batches an attempt was at, and is at."""
+        """Counts the mini-batches that an attempt has started."""
         return self._batches(fence)
 
     def wait(self, *statuses: JobStatus, seconds: float = _WAIT_SECONDS) -> JobRow:
@@ -116,31 +116,31 @@ class StreamJob:
         return self.wait_for(" or ".join(statuses), look, seconds)
 
     def wait_for(self, what: str, probe: Callable[[], T | None], seconds: float = _WAIT_SECONDS) -> T:
-        """Waits until `probe` gives something true."""
+        """Waits until `probe` returns a true value."""
         try:
             return wait_for(what, probe, seconds)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.describe()}\n{self._logs()}") from None
 
     def wait_for_batch(self, seconds: float = _WAIT_SECONDS) -> None:
-        """Waits until the attempt that has the job has done a mini-batch."""
+        """Waits until the current attempt has committed a mini-batch."""
         self.wait_for("a mini-batch", lambda: self.committed(self.row.fence), seconds)
 
     def wait_for_attempt(self, after: int, seconds: float = _WAIT_SECONDS) -> None:
-        """Waits until an attempt behind number `after` has the job."""
+        """Waits until an attempt later than `after` runs the job."""
         self.wait_for("another attempt", lambda: self.row.fence > after, seconds)
 
     def wait_for_rest(self, fence: int, seconds: float = _WAIT_SECONDS) -> JobRow:
-        """Waits until it rests, and its attempt `fence` is over."""
+        """Waits until the job is stopped and its attempt `fence` has ended."""
 
         def look() -> JobRow | None:
             row = self.row
             return row if row.status == JobStatus.STOPPED and row.fence >= fence else None
 
-        return self.wait_for(f"rest after attempt {fence}", look, seconds)
+        return self.wait_for(f"stop after attempt {fence}", look, seconds)
 
     def stop(self) -> None:
-        """Asks it to stop, and waits until it rests."""
+        """Requests a stop and waits until the job is stopped."""
         with self.database.write() as session:
             row = require_job(session, TENANT, self.id, for_change=True)
             streaming_jobs.request_stop(session, row, self.database.now(session))
@@ -148,14 +148,14 @@ class StreamJob:
         assert row.error is None, self.describe()
 
     def resume(self, *, from_scratch: bool = False) -> None:
-        """Queues it again; workers hear of it by themselves."""
+        """Resumes the job; the workers' sweeper finds it."""
         with self.database.write() as session:
             row = require_job(session, TENANT, self.id, for_change=True)
             assert row.status == JobStatus.STOPPED, self.describe()
             streaming_jobs.request_resume(session, row, self.database.now(session), from_scratch=from_scratch)
 
     def describe(self) -> str:
-        """How it stands, for the message of a failed test."""
+        """Describes the job's state, for the message of a failed test."""
         row = self.row
         attempts = [(one.fence, one.status, one.worker, (one.error or {}).get("code")) for one in self.attempts]
         with self.database.read() as session:
@@ -170,7 +170,7 @@ class StreamJob:
 
 
 class Moment(Enum):
-    """When an attempt is struck: some time after this."""
+    """The event after which an attempt is killed, with a random delay."""
 
     CLAIMED = "claimed"
     BEGUN = "begun"
@@ -179,8 +179,8 @@ class Moment(Enum):
 
 @dataclass(frozen=True)
 class Instant:
-    """A state of a job that lasts for milliseconds, again and again: `number` says of which mini-batch, and None
-    between two of them. `meanwhile` is done while it lasts.
+    """A recurring state of a job that lasts for milliseconds. `number` returns its mini-batch, or None outside of the
+    state. `meanwhile` runs during the state.
     """
 
     job: StreamJob
@@ -190,7 +190,7 @@ class Instant:
 
 
 class Strikes:
-    """Kills who is at jobs, one of them after the other, at random moments that `seed` fixes as far as time goes."""
+    """Kills the workers of jobs, one after the other, at random moments by `seed`."""
 
     def __init__(self, production: Production, jobs: Sequence[StreamJob], seed: int) -> None:
         self._production = production
@@ -198,18 +198,18 @@ class Strikes:
         self._random = random.Random(seed)
         self._turn = 0
         self._struck = dict.fromkeys((job.id for job in jobs), 0)
-        self.told: list[str] = []
-        """What was done, in words."""
+        self.kills: list[str] = []
+        """Descriptions of the kills."""
 
     def kill_worker(self) -> None:
-        """`kill -9` of the worker process; its JVM goes with it. A new one is started."""
+        """Kills a worker process, whose JVM ends too, and starts a new worker."""
         part = self._wait_for_moment("worker")
         self._production.kill(part)
         self._note(part)
         self._production.start_worker()
 
     def kill_jvm(self) -> None:
-        """`kill -9` of its JVM alone."""
+        """Kills only the JVM of a worker."""
         part = self._wait_for_moment("jvm")
         jvm = jvm_of(part.process)
         jvm.kill()
@@ -217,8 +217,8 @@ class Strikes:
         self._note(part)
 
     def kill_worker_at(self, instant: Instant) -> int:
-        """`kill -9` of the worker process and its JVM at once, both caught at an instant. A new one is started. Gives
-        the number of the attempt.
+        """Kills a worker process and its JVM together during an instant, and starts a new worker. Returns the number of
+        the attempt.
         """
         part, jvm, fence = self._catch(instant, "worker")
         jvm.kill()
@@ -228,7 +228,7 @@ class Strikes:
         return fence
 
     def kill_jvm_at(self, instant: Instant) -> int:
-        """`kill -9` of its JVM alone. Gives the number of the attempt."""
+        """Kills only the JVM of a worker during an instant. Returns the number of the attempt."""
         part, jvm, fence = self._catch(instant, "jvm")
         jvm.kill()
         part.process.send_signal(signal.SIGCONT)
@@ -237,13 +237,13 @@ class Strikes:
         return fence
 
     def wait_for_the_last(self) -> None:
-        """Waits until each job has come on after the last strike that hit it."""
+        """Waits until each job has progressed after its last kill."""
         for job in self._jobs:
             job.wait_for_attempt(after=self._struck[job.id])
             job.wait_for_batch()
 
     def _note(self, part: Part) -> None:
-        """All jobs of a worker are struck with it."""
+        """Records the kill for all jobs of a worker."""
         for job in self._jobs:
             row = job.row
             if row.lease_owner is not None and pid_of(row.lease_owner) == part.process.pid:
@@ -265,20 +265,20 @@ class Strikes:
             return self.part_of(row.lease_owner)
 
         job.wait_for(f"a moment to kill: {moment.value}", look)
-        # A moment, not an order: whatever the attempt is at by then.
+        # The delay is random: the attempt may be at any step by then.
         time.sleep(delay)
         row = job.row
         part = None if row.lease_owner is None else self.part_of(row.lease_owner)
         if part is None:
-            # It lost the job meanwhile, on a machine that is slow: another moment.
+            # The attempt lost the job meanwhile, on a slow machine: try again.
             return self._wait_for_moment(what)
         self._turn += 1
         self._struck[job.id] = row.fence
-        self.told.append(f"{what} of attempt {row.fence} of {job.name} {delay:.2f} s after it had {moment.value}")
+        self.kills.append(f"{what} of attempt {row.fence} of {job.name} {delay:.2f} s after it had {moment.value}")
         return part
 
     def _catch(self, instant: Instant, what: str) -> tuple[Part, psutil.Process, int]:
-        """Stops a worker and its JVM where they are, at an instant of an attempt that has come on."""
+        """Freezes a worker and its JVM during an instant, in an attempt that has progressed."""
         job = instant.job
 
         def look() -> tuple[Part, psutil.Process, int] | None:
@@ -294,13 +294,13 @@ class Strikes:
 
         part, jvm, fence = job.wait_for(f"an instant to kill: {instant.what}", look)
         self._struck[job.id] = fence
-        self.told.append(f"{what} of attempt {fence} of {job.name} as {instant.what} {instant.number()}")
+        self.kills.append(f"{what} of attempt {fence} of {job.name} as {instant.what} {instant.number()}")
         instant.meanwhile()
         return part, jvm, fence
 
     @staticmethod
     def _is_caught(instant: Instant, part: Part, jvm: psutil.Process) -> bool:
-        """Whether both stand still now, at the instant; they go on where it has passed by then."""
+        """Whether both are frozen during the instant. If the instant has passed, both are resumed."""
         end = time.monotonic() + _LOOK_AGAIN_SECONDS
         while instant.number() is None:
             if time.monotonic() > end:
@@ -309,7 +309,7 @@ class Strikes:
         part.process.send_signal(signal.SIGSTOP)
         jvm.suspend()
         pids = (part.process.pid, jvm.pid)
-        wait_for("both to stand still", lambda: all(map(stands_still, pids)), 10, every=_INSTANT_SECONDS)
+        wait_for("both processes to be frozen", lambda: all(map(stands_still, pids)), 10, every=_INSTANT_SECONDS)
         if instant.number() is not None:
             return True
         jvm.resume()
@@ -317,11 +317,11 @@ class Strikes:
         return False
 
     def part_of(self, worker: str) -> Part | None:
-        """The process of a worker, while it lives."""
+        """Returns the process of a worker; None if it has ended."""
         pid = pid_of(worker)
         return next((part for part in self._production.workers if part.is_running and part.process.pid == pid), None)
 
 
 def pid_of(worker: str) -> int:
-    """The process id in a worker's id."""
+    """Returns the process id in a worker's id."""
     return int(worker.split("-")[-2])

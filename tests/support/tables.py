@@ -1,4 +1,4 @@
-"""Small tables with known answers for end-to-end tests."""
+"""Writes small tables with known results, and finds the files of tables."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
-from service.data.files import TableFiles
+from service.contract.job import TableSource
+from service.contract.problems import SpecError
+from service.data.files import TableFiles, find_table_files
+from service.data.roots import Root
 
 ORDERS = 10_000
 FILES = 4
 
 
 def write_orders(root: Path) -> None:
-    """`orders/` (10,000 rows in 4 Parquet files) and `users/` (100 rows, CSV with a header) below `root`.
+    """Writes `orders/` (10,000 rows in 4 Parquet files) and `users/` (100 rows, CSV with a header) below `root`.
 
     Order i: uid = i mod 100 (NULL where i mod 1000 = 999), category = "c" + i mod 7, price = i, half of them cents.
     """
@@ -37,10 +41,10 @@ def write_orders(root: Path) -> None:
 
 
 def write_endless(root: Path) -> None:
-    """`one_key/`: 400,000 rows of one key; joined with itself, more pairs than any machine counts in a test's time.
+    """Writes `one_key/`: 400,000 rows of one key. A self-join has more pairs than any machine counts during a test.
 
-    As CSV: a task that reads it looks before every row whether it was cancelled, and of Parquet before every batch.
-    Compiled lightly, it kept its slot for half a minute after that, and what came next waited for it.
+    It is CSV because a task that reads CSV checks for cancellation before every row, and one that reads Parquet before
+    every batch. With Parquet, a cancelled task kept its slot for half a minute.
     """
     directory = root / "one_key"
     directory.mkdir()
@@ -48,7 +52,7 @@ def write_endless(root: Path) -> None:
 
 
 def write_hot(root: Path, name: str) -> None:
-    """`name/`: 60,000 rows in 4 Parquet files, two of three with the key 7, in 20 groups."""
+    """Writes `name/`: 60,000 rows in 4 Parquet files, two thirds of them with the key 7, in 20 groups."""
     directory = root / name
     directory.mkdir()
     numbers = range(60_000)
@@ -58,7 +62,7 @@ def write_hot(root: Path, name: str) -> None:
 
 
 def parquet(name: str) -> dict[str, str]:
-    """A table of a job's body."""
+    """Returns a Parquet table for the body of a job."""
     return {"format": "parquet", "path": f"{name}/"}
 
 
@@ -75,5 +79,18 @@ ENDLESS = {
 
 
 def on_disk(files: TableFiles) -> list[Path]:
-    """The files of a table that are files of this machine."""
+    """Returns the local files of a table."""
     return [file for file in files.files if isinstance(file, Path)]
+
+
+def find(path: str, *roots: Root) -> TableFiles:
+    """Returns the files of a table `t` with this path. Raises SpecError."""
+    return find_table_files("t", TableSource.model_validate({"format": "parquet", "path": path}), roots)
+
+
+def refusal(path: str, *roots: Root) -> SpecError:
+    """Returns the error that refuses such a table."""
+    with pytest.raises(SpecError) as caught:
+        find(path, *roots)
+    assert caught.value.issues[0].pointer == "/tables/t/path"
+    return caught.value

@@ -1,4 +1,4 @@
-"""A server behind TLS: what stands before it ends TLS, as stunnel does, with certificates that the test makes."""
+"""A TLS proxy in front of a server, like stunnel, with certificates that the test creates."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _CHUNK = 64 << 10
 
 @dataclass(frozen=True)
 class Pair:
-    """Files of a certificate, with those of the CAs below the root, and of its key."""
+    """The files of a certificate chain and of its key."""
 
     certificate: Path
     key: Path
 
 
 def write_ca(ca: trustme.CA, path: Path) -> Path:
-    """The certificate of a CA as a file."""
+    """Writes the certificate of a CA to a file."""
     ca.cert_pem.write_to_path(path)
     return path
 
 
 def write_pair(issued: trustme.LeafCert, directory: Path, name: str) -> Pair:
-    """A certificate and its key as files."""
+    """Writes a certificate and its key to files."""
     pair = Pair(directory / f"{name}.pem", directory / f"{name}.key")
     for number, blob in enumerate(issued.cert_chain_pems):
         blob.write_to_path(pair.certificate, append=number > 0)
@@ -42,7 +42,7 @@ def write_pair(issued: trustme.LeafCert, directory: Path, name: str) -> Pair:
 
 
 def server_context(issued: trustme.LeafCert, clients: trustme.CA | None = None) -> ssl.SSLContext:
-    """Of a server with this certificate, for `TlsFront.context`."""
+    """Returns the TLS context of a server with this certificate, for `TlsFront.context`."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     issued.configure_cert(context)
     if clients is not None:
@@ -52,23 +52,23 @@ def server_context(issued: trustme.LeafCert, clients: trustme.CA | None = None) 
 
 
 class TlsFront(socketserver.ThreadingTCPServer):
-    """A port of loopback where TLS ends, which leads to the port `behind`. Another `context` is for connections to
-    come."""
+    """A proxy on loopback that terminates TLS and connects to the port `server_port`. A new `context` applies to new
+    connections."""
 
     daemon_threads = True
 
-    def __init__(self, behind: int, context: ssl.SSLContext) -> None:
+    def __init__(self, server_port: int, context: ssl.SSLContext) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
-        self.behind = behind
+        self.server_port = server_port
         self.context = context
         self.heard = b""
-        """All that clients said, out of TLS."""
+        """The decrypted bytes of all clients."""
         self.refused = 0
-        """Handshakes that failed."""
+        """The errors of failed handshakes."""
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which the proxy listens."""
         return int(self.server_address[1])
 
 
@@ -86,7 +86,7 @@ class _Connection(socketserver.BaseRequestHandler):
             self.server.refused += 1
             _leave_last_word(client)
             return
-        with suppress(OSError), client, socket.create_connection(("127.0.0.1", self.server.behind)) as server:
+        with suppress(OSError), client, socket.create_connection(("127.0.0.1", self.server.server_port)) as server:
             pass_on(client, server, self._hear)
 
     def _hear(self, chunk: bytes) -> None:
@@ -94,7 +94,7 @@ class _Connection(socketserver.BaseRequestHandler):
 
 
 def pass_on(client: socket.socket, server: socket.socket, hear: Callable[[bytes], None] = lambda _: None) -> None:
-    """Hands on what each of two sockets says to the other one, until one has said all."""
+    """Copies bytes between two sockets in both directions, until one of them closes."""
     while True:
         waiting = isinstance(client, ssl.SSLSocket) and client.pending()
         ready = [client] if waiting else select.select([client, server], [], [])[0]
@@ -108,7 +108,7 @@ def pass_on(client: socket.socket, server: socket.socket, hear: Callable[[bytes]
 
 
 def _leave_last_word(client: ssl.SSLSocket) -> None:
-    """Closes once the client has: to close over what it still says would take the alert from it, now and then."""
+    """Waits until the client has closed: closing with unread bytes could discard the TLS alert."""
     with suppress(OSError), socket.socket(fileno=client.detach()) as raw:
         raw.settimeout(_WAIT_SECONDS)
         raw.shutdown(socket.SHUT_WR)
@@ -118,7 +118,7 @@ def _leave_last_word(client: ssl.SSLSocket) -> None:
 
 @contextmanager
 def behind_tls(port: int, issued: trustme.LeafCert, clients: trustme.CA | None = None) -> Iterator[TlsFront]:
-    """TLS in front of a port of loopback; `clients` is the CA of those that may connect, anybody may by default."""
+    """Runs a TLS proxy in front of a local port. `clients` is the CA of the accepted clients; by default, all are."""
     with TlsFront(port, server_context(issued, clients)) as front:
         thread = threading.Thread(target=front.serve_forever, kwargs={"poll_interval": 0.05}, name="tls")
         thread.start()

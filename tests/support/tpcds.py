@@ -1,7 +1,7 @@
-"""TPC-DS: the text of query 64, and small tables that it reads, of which it selects some hundred rows.
+"""Query 64 of TPC-DS, and small tables from which it selects some hundred rows.
 
-The tables have the columns and types of the specification that the query names; their values are random by a fixed
-seed. The specification's generator is no package that tests can install next to their version of DuckDB.
+The tables have the columns that the query uses, with the types of the specification, and random values by a fixed seed.
+There is no package of the official generator that tests can install next to their version of DuckDB.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Columns = dict[str, tuple[pa.DataType, list[Any]]]
 
 
 def write_tpcds(directory: Path) -> list[str]:
-    """Writes the tables that query 64 reads below `directory`, a folder each, and returns their names."""
+    """Writes the tables of query 64 below `directory`, each as a directory, and returns their names."""
     rng = Random(64)
     tables = {**_dimensions(rng), **_facts(rng)}
     for name, columns in tables.items():
@@ -93,7 +93,7 @@ def _facts(rng: Random) -> dict[str, Columns]:
     def keys(most: int) -> tuple[pa.DataType, list[int | None]]:
         return integer, [rng.randint(1, most) if rng.random() < 0.97 else None for _ in sales]
 
-    # Each cost differs from all others: the rows of the result then have one order.
+    # All costs differ, so that the rows of the result have only one order.
     costs = rng.sample(range(1, 10_000), _SALES)
     returned = [number for number in sales if rng.random() < 0.5]
     bought = [rng.randint(1, _ITEMS) for _ in sales]
@@ -138,7 +138,7 @@ def _date(rng: Random) -> int:
 
 
 def _money(rng: Random, least: int, most: int) -> Decimal:
-    """An amount, from so many cents to so many."""
+    """Returns a random amount between two numbers of cents."""
     return Decimal(rng.randint(least, most)) / 100
 
 

@@ -1,4 +1,4 @@
-"""Clients in the background while a test does its worst, and what must have become of them afterwards."""
+"""Clients that submit and follow jobs in the background of a test, and checks of their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _END_SECONDS = 300.0
 
 
 class Traffic:
-    """Slow jobs that clients wait for and follow, and small ones that clients post. `name` begins the jobs' names."""
+    """Slow jobs that clients wait for and follow, and small jobs that clients post. `name` is the prefix of their
+    names.
+    """
 
     def __init__(self, production: Production, name: str, pool: ThreadPoolExecutor) -> None:
         self.client = PatientClient(production.apis)
@@ -33,14 +35,16 @@ class Traffic:
         self._posting: dict[int, Future[str]] = {}
 
     def start_slow(self, number: int) -> None:
-        """So many slow jobs; returns when the first runs, and a client waits for each and another one follows it."""
+        """Starts slow jobs, each with a client that waits for it and one that follows it. Returns when the first
+        runs.
+        """
         self.slow = [self.client.submit(SLOW, f"{self._name}-slow-{place}") for place in range(number)]
         self._production.apis[0].wait(self.slow[0], "RUNNING")
         self._waiting = [self._pool.submit(self.client.wait, job_id) for job_id in self.slow]
         self._following = {job_id: self._pool.submit(self.client.follow, job_id) for job_id in self.slow}
 
     def post(self, numbers: Sequence[int]) -> None:
-        """Has clients post these small jobs; returns at once."""
+        """Lets clients post these small jobs in the background."""
         for number in numbers:
             spec = {**small_job(number), "name": f"{self._name}-{number}"}
             self._posting[number] = self._pool.submit(self.client.submit, spec, f"{self._name}-{number}")
@@ -51,7 +55,9 @@ class Traffic:
             future.result()
 
     def finish(self) -> None:
-        """Waits for the end of all; AssertionError unless each job ended once and right, and each client learned it."""
+        """Waits for the end of all jobs. Checks that each ended once with the right result, and that each client saw
+        it.
+        """
         posted = {future.result(): number for number, future in self._posting.items()}
         wait_until_ended(self._production, [*self.slow, *posted], _END_SECONDS)
         answers = {job_id: small_answer(number) for job_id, number in posted.items()}
@@ -60,10 +66,10 @@ class Traffic:
         for job_id, future in self._following.items():
             self._assert_all_told(job_id, future.result())
         named = select(func.count()).select_from(JobRow).where(JobRow.name.startswith(f"{self._name}-"))
-        assert self._production.all(named) == [(len(posted),)], "a submission that was repeated made a second job"
+        assert self._production.all(named) == [(len(posted),)], "a repeated submission created a second job"
 
     def _assert_all_told(self, job_id: str, events: list[dict[str, Any]]) -> None:
-        """Each event came once, in order, and none but progress, of which the newest alone is kept, was left out."""
+        """Checks that each event came once and in order. Only old progress events may be missing."""
         ids = [event["id"] for event in events]
         assert all(first < second for first, second in pairwise(ids)), ids
         kept = select(JobEventRow.id).where(JobEventRow.job_id == job_id, JobEventRow.type != "progress")
@@ -72,6 +78,6 @@ class Traffic:
 
 @contextmanager
 def traffic(production: Production, name: str) -> Iterator[Traffic]:
-    """Clients whose threads end with the block, in which `finish` is to be called."""
+    """Runs clients whose threads end with the block, in which `finish` must be called."""
     with ThreadPoolExecutor(_THREADS) as pool:
         yield Traffic(production, name, pool)

@@ -1,9 +1,9 @@
-"""The README's table of faults and attacks, made from the marks of the tests that withstand them.
+"""Generates the README's table of faults and attacks from the `withstands` marks of tests.
 
-    @pytest.mark.withstands("a worker is killed", how="`kill -9` amid a job", times=1, guaranteed="…")
+    @pytest.mark.withstands("a worker is killed", how="`kill -9` during a job", times=1, guaranteed="…")
 
-A mark is read as it is written, so its parts are literals. `times` says how often one run of the test does it.
-`python -m tests.support.withstood` fails when README.md differs; with `--write` it brings it up to date.
+The arguments of a mark must be literals. `times` is the number of repetitions in one full run of the test.
+`python -m tests.support.withstood` fails if README.md is out of date; with `--write` it updates README.md.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ README = ROOT / "README.md"
 START, END = "<!-- table faults -->", "<!-- end of table -->"
 KINDS = ("fault", "attack")
 _HEAD = (
-    "| {kind} | how it is made | times, in a full run | what is guaranteed | test |\n| --- | --- | ---: | --- | --- |\n"
+    "| {kind} | how the test causes it | times in a full run | guarantee | test |\n| --- | --- | ---: | --- | --- |\n"
 )
 
 
 @dataclass(frozen=True, order=True)
 class Withstood:
-    """A fault or an attack, and the test that shows what comes of it."""
+    """A fault or an attack, and the test of its guarantee."""
 
     kind: str
     what: str
@@ -36,7 +36,7 @@ class Withstood:
 
 
 def marks(root: Path = ROOT) -> Iterator[Withstood]:
-    """Every mark of the tests below `root`. Raises ValueError for one that cannot be read."""
+    """Yields every mark of the tests below `root`. Raises ValueError for an invalid mark."""
     for path in sorted((root / "tests").rglob("test_*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
         for node in ast.walk(tree):
@@ -46,17 +46,17 @@ def marks(root: Path = ROOT) -> Iterator[Withstood]:
 
 
 def table(found: Iterator[Withstood]) -> str:
-    """Markdown, faults first."""
+    """Returns the Markdown tables, faults first."""
     rows = sorted(set(found))
     return "\n".join(_table(kind, [row for row in rows if row.kind == kind]) for kind in KINDS)
 
 
 def with_table(text: str) -> str:
-    """`text` with the table between its markers made anew. Raises ValueError where it has none."""
+    """Returns `text` with a new table between the markers. Raises ValueError without markers."""
     before, found, rest = text.partition(START)
     _, ended, after = rest.partition(END)
     if not found or not ended:
-        raise ValueError(f"the README has no place for the table: {START} … {END}")
+        raise ValueError(f"the README has no markers for the table: {START} … {END}")
     return f"{before}{START}\n{table(marks())}{END}{after}"
 
 
@@ -73,7 +73,7 @@ def _read(node: ast.expr, test: str) -> Withstood:
     except (TypeError, ValueError) as error:
         raise ValueError(f"{test}: a mark needs literals: what, how, times, guaranteed ({error})") from error
     if one.kind not in KINDS:
-        raise ValueError(f"{test}: {one.kind} is none of {', '.join(KINDS)}")
+        raise ValueError(f"{test}: kind {one.kind} is not one of {', '.join(KINDS)}")
     return one
 
 
@@ -83,7 +83,7 @@ def _table(kind: str, rows: list[Withstood]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 0 when README.md is up to date, or has been brought so."""
+    """Returns exit code 0 if README.md is up to date or was updated."""
     text = README.read_text(encoding="utf-8")
     wanted = with_table(text)
     if "--write" in arguments:

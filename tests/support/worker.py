@@ -1,4 +1,4 @@
-"""Worker processes for tests, without an API: jobs are submitted by the use case that the API calls."""
+"""Worker processes without an API: jobs are submitted with the use case that the API calls."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import httpx
 import psutil
 import pyarrow.parquet as pq
 
-from service.broker.dispatch import Dispatcher, Doorbell
-from service.cli.start import worker_command
+from service.broker.dispatch import Dispatcher, JobAnnouncer
+from service.cli.processes import worker_command
 from service.config.settings import Settings
 from service.contract.job import JobSpec
 from service.jobs.lifecycle import cancel_job
@@ -25,7 +25,7 @@ from service.jobs.read_jobs import JobKey, read_jobs
 from service.jobs.submit_job import Submission, submit_job
 from service.jobs.views import Job
 from service.store import migrate
-from service.store.jobs import attempts_of
+from service.store.attempts import attempts_of
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobRow, WorkerRow
 from tests.support.processes import start_python, wait_for, wait_until_gone
@@ -34,7 +34,7 @@ TENANT = "default"
 
 
 class Fleet:
-    """A database, an embedded broker and the workers at them. Settings come from the environment."""
+    """A database, an embedded broker and their workers. Settings come from the environment."""
 
     def __init__(self, directory: Path) -> None:
         self.settings = Settings()
@@ -43,12 +43,12 @@ class Fleet:
         self.data = self.settings.state_dir / "data"
         self.data.mkdir(parents=True, exist_ok=True)
         self._dispatcher = Dispatcher(self.settings)
-        self._doorbell = Doorbell(self.database, self._dispatcher)
+        self._announcer = JobAnnouncer(self.database, self._dispatcher)
         self._directory = directory
         self._workers: list[subprocess.Popen[bytes]] = []
 
     def start_worker(self, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """A worker that listens."""
+        """Starts a worker and waits until it consumes messages."""
         arguments = worker_command(self.settings)[1:]
         process = start_python(
             arguments[1:] if arguments[0] == "-P" else arguments,
@@ -61,38 +61,38 @@ class Fleet:
         return process
 
     def running_worker(self) -> subprocess.Popen[bytes]:
-        """A worker that listens: the one that was left, or a new one."""
+        """Returns a running worker, or starts one."""
         return next(iter(self.running()), None) or self.start_worker()
 
     def running(self) -> list[subprocess.Popen[bytes]]:
-        """The workers that have not ended."""
+        """Returns the workers that have not ended."""
         return [worker for worker in self._workers if worker.poll() is None]
 
     def submit(self, spec: Mapping[str, Any]) -> str:
-        """Submits a job as the API does; gives its id."""
+        """Submits a job as the API does and returns its id."""
         submission = Submission(TENANT, JobSpec.model_validate(spec), "", None)
-        return submit_job(self.database, self._doorbell, self.settings, submission).job.id
+        return submit_job(self.database, self._announcer, self.settings, submission).job.id
 
-    def ring(self, job_id: str, queue: str) -> None:
-        """Announces a job once more."""
-        assert self._dispatcher.ring([job_id], queue)
+    def announce(self, job_id: str, queue: str) -> None:
+        """Sends another message for a job."""
+        assert self._dispatcher.announce([job_id], queue)
 
     def cancel(self, job_id: str) -> None:
-        """Asks for a job's cancellation as the API does."""
+        """Cancels a job as the API does."""
         cancel_job(self.database, self.settings, TENANT, job_id)
 
     def job(self, job_id: str) -> JobRow:
-        """A job as it stands."""
+        """Returns the row of a job."""
         with self.database.read() as session:
             return session.get_one(JobRow, job_id)
 
     def shown(self, job_id: str) -> Job:
-        """A job as the API shows it."""
+        """Returns a job as the API shows it."""
         key = JobKey(TENANT, job_id)
         return read_jobs(self.database, self.settings, {key})[key]
 
     def attempts(self, job_id: str) -> Sequence[AttemptRow]:
-        """Its attempts, oldest first."""
+        """Returns the attempts of a job, oldest first."""
         with self.database.read() as session:
             return attempts_of(session, job_id)
 
@@ -111,7 +111,7 @@ class Fleet:
             raise AssertionError(f"{error}\n{self.logs()}") from None
 
     def wait_for_tasks(self, job_id: str, seconds: float = 120) -> JobRow:
-        """Waits until Spark works on the job."""
+        """Waits until Spark runs tasks of the job."""
         self.wait(job_id, "RUNNING", seconds)
 
         def look() -> JobRow | None:
@@ -121,28 +121,28 @@ class Fleet:
         return wait_for("tasks of the job", look, seconds)
 
     def rows(self, job_id: str) -> list[dict[str, Any]]:
-        """The result."""
+        """Returns the rows of the result."""
         path = self.job(job_id).result_path
         assert path is not None
         rows: list[dict[str, Any]] = pq.read_table(self.settings.results_dir / path).to_pylist()
         return rows
 
     def log(self, worker: subprocess.Popen[bytes]) -> str:
-        """All that a worker said."""
+        """Returns the log of a worker."""
         return self._log(self._workers.index(worker)).read_text()
 
-    def told(self) -> Iterator[dict[str, Any]]:
-        """The events that workers told of."""
+    def log_events(self) -> Iterator[dict[str, Any]]:
+        """Yields the events in the workers' logs."""
         for log in sorted(self._directory.glob("*.log")):
             for line in log.read_text().splitlines():
-                # Spark and Celery write beside them.
+                # Spark and Celery write other lines.
                 with suppress(ValueError):
-                    told = json.loads(line)
-                    if isinstance(told, dict) and "event" in told:
-                        yield told
+                    entry = json.loads(line)
+                    if isinstance(entry, dict) and "event" in entry:
+                        yield entry
 
     def logs(self) -> str:
-        """The end of what the workers said."""
+        """Returns the end of the workers' logs."""
         return "\n".join(f"--- {log.name}\n{log.read_text()[-4000:]}" for log in sorted(self._directory.glob("*.log")))
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class Fleet:
             process.wait()
         for family in families:
             wait_until_gone(family)
-        self._doorbell.close()
+        self._announcer.close()
         self.database.close()
 
     def _log(self, number: int) -> Path:
@@ -167,13 +167,13 @@ class Fleet:
 
 
 def jvm_of(process: subprocess.Popen[bytes]) -> psutil.Process:
-    """The Spark driver of a worker that has one."""
+    """Returns the JVM of a worker's Spark driver. Raises ValueError if there is none."""
     (jvm,) = (child for child in _children(process.pid) if _is_driver(child))
     return jvm
 
 
 def _is_driver(process: psutil.Process) -> bool:
-    """Whether it is a JVM, and none that is about to become a `chmod` of one, or has been."""
+    """Whether the process is the JVM itself, and not a child that it forks to run `chmod`."""
     try:
         parent = process.parent()
         return process.name() == "java" and parent is not None and parent.name() != "java"
@@ -182,12 +182,12 @@ def _is_driver(process: psutil.Process) -> bool:
 
 
 def active_tasks(process: subprocess.Popen[bytes]) -> int:
-    """How many Spark tasks run in a worker's driver, by Spark's own account."""
+    """Returns the number of running tasks that Spark's driver of a worker reports."""
     for connection in jvm_of(process).net_connections():
         if connection.status == psutil.CONN_LISTEN:
             address = f"http://127.0.0.1:{connection.laddr.port}/api/v1/applications"
             try:
-                # The first answer takes seconds.
+                # The first response takes seconds.
                 (application,) = httpx.get(address, timeout=60, trust_env=False).json()
             except (httpx.HTTPError, ValueError):
                 continue
@@ -197,10 +197,10 @@ def active_tasks(process: subprocess.Popen[bytes]) -> int:
 
 
 def pause(workers: Fleet, worker: subprocess.Popen[bytes]) -> bool:
-    """Stops a worker where it is; False where that was within a transaction, which would lock SQLite for everybody."""
+    """Freezes a worker. Returns False if that was within a transaction, which would lock SQLite for all processes."""
     worker.send_signal(signal.SIGSTOP)
-    # A thread stops on its way out of the kernel: until then it may still take the lock.
-    wait_for("its threads to stand still", lambda: stands_still(worker.pid), 10, every=0.001)
+    # A thread stops when it leaves the kernel; until then, it may still acquire the lock.
+    wait_for("its threads to stop", lambda: stands_still(worker.pid), 10, every=0.001)
     with closing(sqlite3.connect(workers.settings.state_dir / "evenkeel.db", timeout=0.5)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -212,7 +212,7 @@ def pause(workers: Fleet, worker: subprocess.Popen[bytes]) -> bool:
 
 @contextmanager
 def fleet(directory: Path, environment: Mapping[str, str]) -> Iterator[Fleet]:
-    """Workers below `directory`, all ended afterwards. The environment holds for this process too."""
+    """Runs workers below `directory`. The environment also applies to this process."""
     before = dict(os.environ)
     os.environ.update({**environment, "EVENKEEL_STATE_DIR": str(directory / "state")})
     try:

@@ -10,7 +10,7 @@ import pytest
 from service.config.settings import Settings
 from service.contract.enums import Mode
 from service.store import streaming_jobs
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.session import Database
 from tests.support import lifecycle
 from tests.support.bench import Bench

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.contract.enums import JobStatus
 from service.monitoring.metrics import WORKER_METRICS
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from tests.support.processes import free_port
 from workers.metrics import DriverCount, Resident, WorkerMetrics, resident
 

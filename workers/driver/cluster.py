@@ -146,7 +146,7 @@ def wait_for_executors(
     until = clock() + settings.executor_wait_seconds
     while True:
         on_poll()
-        driver.look()
+        driver.refresh()
         if driver.stopped:
             raise unreachable(settings, "The Spark master does not accept this worker's application")
         if driver.executors is not None and driver.executors.number:

@@ -11,7 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,27 +119,15 @@ def _cause_line(error: Exception) -> str:
     return line.strip()[:300] or type(error).__name__
 
 
-def leftover_tasks(context: SparkContext) -> int:
-    """Returns the number of tasks that run in a local driver although their stage has ended. Raises what py4j raises.
+def leftover_tasks(context: SparkContext, tag: str | None = None) -> int:
+    """Returns the number of tasks that run in a local driver although their stage has ended, of all jobs or of those
+    with `tag`. Raises what py4j raises.
 
     Spark sets a flag for a cancelled task. A task that does not check it continues, such as a regular expression that
     backtracks without end, and occupies its slot until the JVM ends.
     """
-    return len(_leftover_task_sets(context))
-
-
-def leftover_tasks_of(context: SparkContext, tag: str) -> int:
-    """Returns the number of those tasks whose job has `tag`."""
-    found = (tasks.taskSet().properties().getProperty(_TAGS) for tasks in _leftover_task_sets(context))
-    return sum(tag in (tags or "").split(",") for tags in found)
-
-
-def _leftover_task_sets(context: SparkContext) -> Sequence[Any]:
-    """Returns the task set of each of these tasks.
-
-    The scheduler is read directly. Spark's store of stages and of executors are each up to ten seconds late, by
-    different times, so tasks that have just started would appear to have no stage.
-    """
+    # The scheduler is read directly. Spark's stores of stages and executors are each up to ten seconds late, by
+    # different times, so tasks that have just started would appear to have no stage.
     scheduler: Any = context._jsc.sc().taskScheduler()
     jvm: Any = context._jvm
     # A copy, made in the JVM, since tasks start and end meanwhile.
@@ -147,7 +135,10 @@ def _leftover_task_sets(context: SparkContext) -> Sequence[Any]:
     ended = [tasks for tasks in running if tasks.isZombie()]
     # If a stage is tried again, Spark may still use the tasks of an earlier try.
     active = set(context.statusTracker().getActiveStageIds()) if ended else set()
-    return [tasks for tasks in ended if tasks.taskSet().stageId() not in active]
+    leftover = [tasks.taskSet() for tasks in ended if tasks.taskSet().stageId() not in active]
+    if tag is None:
+        return len(leftover)
+    return sum(tag in (tasks.properties().getProperty(_TAGS) or "").split(",") for tasks in leftover)
 
 
 @dataclass(eq=False)
@@ -169,9 +160,9 @@ class Driver:
     seconds_without_executors: float | None = None
     """How long it may have no executor before it counts as lost; None for no limit."""
     executors: Executors | None = None
-    """As of the last call of `look`; None before."""
+    """As of the last call of `refresh`; None before."""
     stopped: bool = False
-    """Whether Spark had stopped at the last call of `look`."""
+    """Whether Spark had stopped at the last call of `refresh`."""
     ended: bool = False
     """Whether this worker killed the driver because of stuck work. Other attempts on it do not count then."""
     idle_sessions: list[SparkSession] = field(default_factory=list)
@@ -231,7 +222,7 @@ class Driver:
             raise ConnectionError("the driver was discarded")
         jvm.java.lang.System.nanoTime()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Updates the state of the cluster. Like `ping`, raises if the JVM has ended, and waits while it hangs."""
         self.stopped = bool(self.context._jsc.sc().isStopped())
         if self.on_cluster and not self.stopped:
@@ -239,20 +230,14 @@ class Driver:
             # A driver that has just lost all executors keeps the number, for the jobs that wait for new ones.
             self.slots = self.executors.cores or self.slots
 
-    def leftover_tasks(self) -> int:
-        """Returns the number of tasks that run although their stage has ended. It is 0 on a cluster, where Spark ends
-        the executors of such tasks, and if the JVM has ended. Waits while the JVM hangs.
+    def leftover_tasks(self, tag: str | None = None) -> int:
+        """Returns the number of tasks that run although their stage has ended, of all jobs or of those with `tag`. It
+        is 0 on a cluster, where Spark ends the executors of such tasks, and if the JVM has ended. Waits while the JVM
+        hangs.
         """
         if not self.on_cluster:
             with suppress(Py4JError, OSError):
-                return leftover_tasks(self.context)
-        return 0
-
-    def leftover_tasks_of(self, tag: str) -> int:
-        """Returns the number of those tasks whose job has `tag`. Otherwise as `leftover_tasks`."""
-        if not self.on_cluster:
-            with suppress(Py4JError, OSError):
-                return leftover_tasks_of(self.context, tag)
+                return leftover_tasks(self.context, tag)
         return 0
 
     def is_running(self) -> bool:

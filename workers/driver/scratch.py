@@ -32,7 +32,7 @@ QUIET_SECONDS = 600.0
 STALE_SECONDS = 24 * 3600.0
 """After these times without a heartbeat, an owner is dead: after the first one if its lock would be visible here."""
 
-STALE_OF_BEFORE_SECONDS = 7 * 24 * 3600.0
+STALE_LEGACY_SECONDS = 7 * 24 * 3600.0
 """The same for directories of earlier versions, whose only sign of life is the files that Spark writes."""
 
 _BEAT_SECONDS = 60.0
@@ -42,7 +42,7 @@ _SWEEP_EVERY = 10
 _OWNER = "owner.json"
 _NAME = re.compile(r"scratch-[0-9a-f]{32}")
 _NEW = re.compile(r"\.new-[0-9a-f]{32}")
-_NAME_OF_BEFORE = re.compile(r"(?P<host>.+)-(?P<pid>\d+)-(?P<started>\d+)")
+_LEGACY_NAME = re.compile(r"(?P<host>.+)-(?P<pid>\d+)-(?P<started>\d+)")
 
 
 class _Lock(Enum):
@@ -137,7 +137,7 @@ def sweep_scratch(root: Path, now: float) -> None:
     - after `STALE_SECONDS` without a heartbeat in all other cases: an owner on another host or before a restart of this
       machine, or a file system without locks.
 
-    Directories of earlier versions have neither sign: see `_is_left`.
+    Directories of earlier versions have neither sign: see `_is_leftover`.
     """
     for directory in root.iterdir():
         # Other workers sweep as well, and a directory may belong to another user.
@@ -147,7 +147,7 @@ def sweep_scratch(root: Path, now: float) -> None:
             elif _NEW.fullmatch(directory.name):
                 if now - directory.stat().st_mtime > STALE_SECONDS:
                     _remove(directory)
-            elif (match := _NAME_OF_BEFORE.fullmatch(directory.name)) and _is_left(directory, match, now):
+            elif (match := _LEGACY_NAME.fullmatch(directory.name)) and _is_leftover(directory, match, now):
                 _remove(directory)
 
 
@@ -163,14 +163,14 @@ def _sweep_owned(directory: Path, now: float) -> None:
         lock = _lock(owner)
         if lock is _Lock.HELD_BY_OTHER:
             return
-        patience = _patience(os.read(owner, 4096)) if lock is _Lock.TAKEN else STALE_SECONDS
-        if now - os.fstat(owner).st_mtime > patience:
+        timeout = _timeout_of(os.read(owner, 4096)) if lock is _Lock.TAKEN else STALE_SECONDS
+        if now - os.fstat(owner).st_mtime > timeout:
             _remove(directory)
     finally:
         os.close(owner)
 
 
-def _patience(written: bytes) -> float:
+def _timeout_of(written: bytes) -> float:
     """Returns after how many seconds without a heartbeat the owner that wrote this is dead, if its lock is free."""
     try:
         owner = json.loads(written)
@@ -228,13 +228,13 @@ def _namespace() -> str | None:
         return None
 
 
-def _is_left(directory: Path, match: re.Match[str], now: float) -> bool:
+def _is_leftover(directory: Path, match: re.Match[str], now: float) -> bool:
     """Whether a directory of an earlier version, which is named after its host and process, is left over. On this host:
     its process does not run. From another host: nothing in it has changed for a long time.
     """
     if match["host"] == socket.gethostname():
         return not _is_running(int(match["pid"]), int(match["started"]))
-    return all(now - changed > STALE_OF_BEFORE_SECONDS for changed in _times(directory))
+    return all(now - changed > STALE_LEGACY_SECONDS for changed in _times(directory))
 
 
 def _times(directory: Path) -> Iterator[float]:

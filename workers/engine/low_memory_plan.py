@@ -11,13 +11,12 @@ from dataclasses import replace
 
 from service.contract.options import JobSettings, JoinLocal, JoinShip, JoinSkew
 from service.contract.query import JoinKind
-from service.contract.reports import RuleOutcome, RuleTrace
+from service.contract.reports import RuleTrace
 from workers.engine.budget import PlanningBudget
-from workers.engine.plan.explain import line_of
 from workers.engine.plan.nodes import Join, JoinStrategy, Node, inputs_of
 from workers.engine.plan.traversal import walk_up, with_ids, with_inputs
-from workers.engine.planner import Plan, apply_rules
-from workers.engine.rules.rule import RuleContext
+from workers.engine.planner import Plan, apply_rules, trace_of
+from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.statistics.model import Statistics
 
 FALLBACK = "fallback"
@@ -87,10 +86,8 @@ def _traces(before: Node, why: str) -> Iterator[RuleTrace]:
         f"{why} Every equi-join now uses sort-merge, Spark broadcasts nothing automatically, "
         "and distinct values are not counted with blocks of bitmaps."
     )
-    yield RuleTrace(rule=FALLBACK, outcome=RuleOutcome.FIRED, node=line_of(before), node_id=before.id, reason=reason)
+    yield trace_of(FALLBACK, before, Match(before, FALLBACK, reason))
     for node in walk_up(before):
         if isinstance(node, Join) and not node.keys and node.kind not in _COMPARES_ALL:
             reason = "The join has no equality: Spark can run this kind of join only by broadcasting a side."
-            yield RuleTrace(
-                rule=FALLBACK, outcome=RuleOutcome.SKIPPED, node=line_of(node), node_id=node.id, reason=reason
-            )
+            yield trace_of(FALLBACK, node, Skip(reason))

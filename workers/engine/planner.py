@@ -29,13 +29,13 @@ from workers.engine.plan.builder import build
 from workers.engine.plan.explain import explain, line_of
 from workers.engine.plan.joined_aggregate import is_over_join
 from workers.engine.plan.nodes import Aggregate, Filter, Join, Node, Scan, inputs_of, output_of
-from workers.engine.plan.traversal import NodeIds, walk_up, with_inputs
+from workers.engine.plan.traversal import NodeIds, id_of, walk_up, with_inputs
 from workers.engine.plan.validation import check
 from workers.engine.rules.distinct.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.rules.eager.eager_aggregation import EagerAggregation
 from workers.engine.rules.joins.join_strategy import JoinStrategy
 from workers.engine.rules.joins.skewed_join import SkewedJoin
-from workers.engine.rules.rule import CascadingRule, Rule, RuleContext, Skip
+from workers.engine.rules.rule import CascadingRule, Match, Rule, RuleContext, Skip
 from workers.engine.rules.rulebook import RULES
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
 from workers.engine.statistics.cardinality import estimate_rows
@@ -75,7 +75,8 @@ def apply_rules(before: Node, ctx: RuleContext) -> Plan:
     """Applies the rulebook to a plan of the builder. Raises the errors of `plan_query`."""
     check(before, "the builder")
     plan = apply_some_rules(before, RULES, ctx)
-    return replace(plan, trace=(*plan.trace, *_settings_without_effect(plan.before, ctx.settings)))
+    unused = _settings_without_effect(plan.before, ctx.settings)
+    return replace(plan, trace=(*plan.trace, *(trace_of(name, plan.before, Skip(reason)) for name, reason in unused)))
 
 
 def apply_some_rules(
@@ -94,6 +95,80 @@ def apply_some_rules(
     changed_by = {number: rule_name for number, rule_name in rewriting.changed_by.items() if number in alive}
     trace = (*_warnings(before, ctx.statistics), *rewriting.trace)
     return Plan(before, after, trace, MappingProxyType(changed_by))
+
+
+@dataclass
+class _Rewriting:
+    """Applies rules to a plan, and collects the trace and the rule that created or changed each node."""
+
+    ctx: RuleContext
+    ids: NodeIds
+    trace: list[RuleTrace] = field(default_factory=list)
+    changed_by: dict[int, str] = field(default_factory=dict)
+    is_incomplete: bool = False
+    """Whether the last rule was not applied to all nodes because the time was over."""
+
+    def apply(self, rule: Rule[Any], plan: Node) -> Node:
+        """Applies `rule` to every node of `plan`, inputs first, until the time for rules is over."""
+        self.is_incomplete = False
+        applied = self._apply_to_tree(rule, plan, ())
+        if self.is_incomplete:
+            reason = (
+                f"Not applied to the whole plan: the rewrites took longer than optimizer.timeout "
+                f"({self.ctx.budget.seconds:g} s)."
+            )
+            self.trace.append(trace_of(rule.name, plan, Skip(reason)))
+        return applied
+
+    def _apply_to_tree(self, rule: Rule[Any], node: Node, above: tuple[Scalar, ...]) -> Node:
+        """Applies `rule` to the tree of `node`; `above` as in `RuleContext`."""
+        below = _above_inputs(node, above)
+        made = with_inputs(node, tuple(self._apply_to_tree(rule, child, below) for child in inputs_of(node)))
+        return self._apply_to_node(rule, made, above)
+
+    def _apply_to_node(self, rule: Rule[Any], node: Node, above: tuple[Scalar, ...]) -> Node:
+        """Applies `rule` to `node`, after it was applied to the node's inputs."""
+        self.ctx.budget.check()
+        if self.ctx.budget.is_spent():
+            self.is_incomplete = True
+            return node
+        ctx = replace(self.ctx, above=above)
+        match = rule.match(node, ctx)
+        if match is None:
+            return node
+        self.trace.append(trace_of(rule.name, node, match))
+        if isinstance(match, Skip):
+            return node
+        made = self._numbered(rule.name, node, rule.rewrite(match, ctx))
+        if isinstance(rule, CascadingRule):
+            rewritten = {id(part): self._apply_to_node(rule, part, ()) for part in rule.parts_of(match, made)}
+            made = _with_parts(made, rewritten)
+        return made
+
+    def _numbered(self, rule_name: str, before: Node, after: Node) -> Node:
+        """Returns `after` with ids, and records `rule_name` for its new nodes. If there are none, because the rule only
+        removed nodes, `rule_name` is recorded for the top node.
+        """
+        numbered = self.ids.number(after, before)
+        for copied, original in self.ids.copies.items():
+            if original in self.changed_by:
+                self.changed_by[copied] = self.changed_by[original]
+        changed = self.ids.new if self.ids.new or numbered is before else {id_of(numbered)}
+        self.changed_by.update(dict.fromkeys(changed, rule_name))
+        return numbered
+
+
+def _with_parts(node: Node, rewritten: Mapping[int, Node]) -> Node:
+    """Returns `node` with nodes replaced by their identity (`id()`)."""
+    if id(node) in rewritten:
+        return rewritten[id(node)]
+    return with_inputs(node, tuple(_with_parts(child, rewritten) for child in inputs_of(node)))
+
+
+def _above_inputs(node: Node, above: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    if isinstance(node, Filter):
+        return (*above, node.condition)
+    return above if isinstance(node, Join) else ()
 
 
 def plan_report(plan: Plan, statistics: Statistics, physical_plan: str | None) -> PlanReport:
@@ -118,48 +193,46 @@ def _warnings(plan: Node, statistics: Statistics) -> Iterator[RuleTrace]:
     scans = {node.table: node for node in walk_up(plan) if isinstance(node, Scan)}
     for table, sentence in statistics.warnings:
         reason = sentence if table is None else f"{sentence} The planner uses defaults for what is not known."
-        yield _skipped(STATISTICS, scans.get(table or "", plan), reason)
+        yield trace_of(STATISTICS, scans.get(table or "", plan), Skip(reason))
 
 
-def _skipped(name: str, node: Node, reason: str) -> RuleTrace:
-    return RuleTrace(rule=name, outcome=RuleOutcome.SKIPPED, node=line_of(node), node_id=node.id, reason=reason)
+def trace_of(rule: str, node: Node, found: Match[Any] | Skip) -> RuleTrace:
+    """Returns the trace of what a rule did at `node`; `rule` may also be the name of another part of the planner."""
+    return RuleTrace(
+        rule=rule,
+        outcome=RuleOutcome.SKIPPED if isinstance(found, Skip) else RuleOutcome.FIRED,
+        node=line_of(node),
+        node_id=node.id,
+        reason=found.reason,
+        alternatives=found.alternatives,
+    )
 
 
-def _above_inputs(node: Node, above: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-    if isinstance(node, Filter):
-        return (*above, node.condition)
-    return above if isinstance(node, Join) else ()
-
-
-def _settings_without_effect(plan: Node, settings: JobSettings) -> tuple[RuleTrace, ...]:
-    """Returns a trace for every setting that is set but has no effect on this query."""
-    aggregates = [node for node in walk_up(plan) if isinstance(node, Aggregate)]
-    has_distinct = any(call.distinct for node in aggregates for call in node.calls)
-    traces = []
+def _settings_without_effect(plan: Node, settings: JobSettings) -> Iterator[tuple[str, str]]:
+    """Yields each setting that is set but has no effect on this query: the rule's name, and the reason."""
+    nodes = list(walk_up(plan))
+    aggregates = [node for node in nodes if isinstance(node, Aggregate)]
+    joins = [node for node in nodes if isinstance(node, Join)]
     if settings.mini_batch != MiniBatchSettings():
-        traces.append(("mini_batch", "mini_batch.* applies to the streaming modes: a batch job has no mini-batches."))
+        yield "mini_batch", "mini_batch.* applies to the streaming modes: a batch job has no mini-batches."
     if settings.state != StateSettings():
-        traces.append(("state", "state.* applies to the streaming modes: a batch job keeps no state."))
+        yield "state", "state.* applies to the streaming modes: a batch job keeps no state."
     if settings.agg_phase is not AggPhase.AUTO and not aggregates:
-        traces.append((TwoPhaseAggregate.name, "agg_phase is set, but the query has no aggregate."))
-    over_joins = any(is_over_join(node) for node in aggregates)
-    if settings.eager_aggregation is not Toggle.AUTO and not over_joins:
-        traces.append((EagerAggregation.name, "eager_aggregation is set, but no aggregate is above a join."))
-    if settings.distinct_split != DistinctSplitSettings() and not has_distinct:
-        traces.append((SplitDistinctAggregate.name, "distinct_split.* is set, but the query has no DISTINCT call."))
-    if settings.distinct_method is not DistinctMethod.AUTO and not any(distinct_sets(node) for node in aggregates):
-        traces.append((DISTINCT_METHOD, "distinct_method is set, but no aggregate has DISTINCT values."))
-    split, method = settings.distinct_split.enabled, settings.distinct_method
-    if contradict(split, method):
-        reason = f"distinct_split.enabled {split} contradicts distinct_method {method}, which takes precedence."
-        traces.append((SplitDistinctAggregate.name, reason))
-    forced = settings.join.ship is not JoinShip.AUTO or settings.join.local is not JoinLocal.AUTO
-    if forced and not any(isinstance(node, Join) for node in walk_up(plan)):
-        traces.append((JoinStrategy.name, "join.ship or join.local is set, but the query has no join."))
-    has_keys = any(isinstance(node, Join) and node.keys for node in walk_up(plan))
-    if settings.join.skew is not JoinSkew.AUTO and not has_keys:
-        traces.append((SkewedJoin.name, "join.skew is set, but the query has no equi-join."))
-    return tuple(_skipped(rule, plan, reason) for rule, reason in traces)
+        yield TwoPhaseAggregate.name, "agg_phase is set, but the query has no aggregate."
+    if settings.eager_aggregation is not Toggle.AUTO and not any(map(is_over_join, aggregates)):
+        yield EagerAggregation.name, "eager_aggregation is set, but no aggregate is above a join."
+    split, method = settings.distinct_split, settings.distinct_method
+    if split != DistinctSplitSettings() and not any(call.distinct for node in aggregates for call in node.calls):
+        yield SplitDistinctAggregate.name, "distinct_split.* is set, but the query has no DISTINCT call."
+    if method is not DistinctMethod.AUTO and not any(map(distinct_sets, aggregates)):
+        yield DISTINCT_METHOD, "distinct_method is set, but no aggregate has DISTINCT values."
+    if contradict(split.enabled, method):
+        reason = f"distinct_split.enabled {split.enabled} contradicts distinct_method {method}, which takes precedence."
+        yield SplitDistinctAggregate.name, reason
+    if (settings.join.ship, settings.join.local) != (JoinShip.AUTO, JoinLocal.AUTO) and not joins:
+        yield JoinStrategy.name, "join.ship or join.local is set, but the query has no join."
+    if settings.join.skew is not JoinSkew.AUTO and not any(join.keys for join in joins):
+        yield SkewedJoin.name, "join.skew is set, but the query has no equi-join."
 
 
 def _table_report(size: TableSize) -> TableStatistics:
@@ -185,78 +258,3 @@ def _key_report(sketch: KeySketch, statistics: Statistics) -> KeyStatistics:
         null_share=sketch.null_share,
         hot_keys=sketch.hot_keys,
     )
-
-
-@dataclass
-class _Rewriting:
-    """Applies rules to a plan, and collects the trace and the rule that created or changed each node."""
-
-    ctx: RuleContext
-    ids: NodeIds
-    trace: list[RuleTrace] = field(default_factory=list)
-    changed_by: dict[int, str] = field(default_factory=dict)
-    is_incomplete: bool = False
-    """Whether the last rule was not applied to all nodes because the time was over."""
-
-    def apply(self, rule: Rule[Any], plan: Node) -> Node:
-        """Applies `rule` to every node of `plan`, inputs first, until the time for rules is over."""
-        self.is_incomplete = False
-        applied = self._apply_to_tree(rule, plan, ())
-        if self.is_incomplete:
-            reason = (
-                f"Not applied to the whole plan: the rewrites took longer than optimizer.timeout "
-                f"({self.ctx.budget.seconds:g} s)."
-            )
-            self.trace.append(_skipped(rule.name, plan, reason))
-        return applied
-
-    def _apply_to_tree(self, rule: Rule[Any], node: Node, above: tuple[Scalar, ...]) -> Node:
-        """Applies `rule` to the tree of `node`; `above` as in `RuleContext`."""
-        below = _above_inputs(node, above)
-        made = with_inputs(node, tuple(self._apply_to_tree(rule, child, below) for child in inputs_of(node)))
-        return self._apply_to_node(rule, made, above)
-
-    def _apply_to_node(self, rule: Rule[Any], node: Node, above: tuple[Scalar, ...]) -> Node:
-        """Applies `rule` to `node`, after it was applied to the node's inputs."""
-        self.ctx.budget.check()
-        if self.ctx.budget.is_spent():
-            self.is_incomplete = True
-            return node
-        ctx = replace(self.ctx, above=above)
-        match = rule.match(node, ctx)
-        if match is None:
-            return node
-        outcome = RuleOutcome.SKIPPED if isinstance(match, Skip) else RuleOutcome.FIRED
-        self.trace.append(
-            RuleTrace(
-                rule=rule.name,
-                outcome=outcome,
-                node=line_of(node),
-                node_id=node.id,
-                reason=match.reason,
-                alternatives=match.alternatives,
-            )
-        )
-        if isinstance(match, Skip):
-            return node
-        made = self._numbered(rule.name, node, rule.rewrite(match, ctx))
-        if isinstance(rule, CascadingRule):
-            rewritten = {id(part): self._apply_to_node(rule, part, ()) for part in rule.parts_of(match, made)}
-            made = _with_parts(made, rewritten)
-        return made
-
-    def _numbered(self, rule_name: str, before: Node, after: Node) -> Node:
-        """Returns `after` with ids, and records `rule_name` for its new nodes."""
-        numbered = self.ids.number(after, before)
-        for copied, original in self.ids.copies.items():
-            if original in self.changed_by:
-                self.changed_by[copied] = self.changed_by[original]
-        self.changed_by.update(dict.fromkeys(self.ids.new, rule_name))
-        return numbered
-
-
-def _with_parts(node: Node, rewritten: Mapping[int, Node]) -> Node:
-    """Returns `node` with nodes replaced by their identity (`id()`)."""
-    if id(node) in rewritten:
-        return rewritten[id(node)]
-    return with_inputs(node, tuple(_with_parts(child, rewritten) for child in inputs_of(node)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from service.contract.reports import Progress
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from workers.driver.driver import Driver
 
 

@@ -17,7 +17,7 @@ import structlog
 from py4j.protocol import Py4JError
 
 from service.contract.enums import JobStatus
-from service.store.leases import standings
+from service.store.leases import claim_states
 from service.store.session import Database
 from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
 
@@ -36,18 +36,18 @@ class CancellationWatch:
 
     def step(self) -> None:
         """Marks the attempts that must stop according to the database."""
-        going = {attempt.claim: attempt for attempt in self._running_attempts.all() if attempt.reason is None}
-        if not going:
+        running = {attempt.claim: attempt for attempt in self._running_attempts.all() if attempt.reason is None}
+        if not running:
             return
         with self._database.read() as session:
-            found = standings(session, going.keys())
-        for claim, attempt in going.items():
-            standing = found.get(claim)
-            if standing is None:
+            found = claim_states(session, running.keys())
+        for claim, attempt in running.items():
+            state = found.get(claim)
+            if state is None:
                 _stop(attempt, StopReason.LEASE_LOST)
-            elif standing.cancel_requested or standing.status is JobStatus.CANCELLING:
+            elif state.cancel_requested or state.status is JobStatus.CANCELLING:
                 _stop(attempt, StopReason.CANCELLED)
-            elif standing.stop_requested or standing.status is JobStatus.STOPPING:
+            elif state.stop_requested or state.status is JobStatus.STOPPING:
                 _stop(attempt, StopReason.STOP_REQUESTED)
 
     def mark_overdue(self) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from service.contract.enums import JobStatus
 from service.store import leases
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.session import CommitUnknownError, Database, fault_of
 from workers.jobs.attempt import Attempt
 from workers.jobs.outcome import HandBack
@@ -55,7 +55,7 @@ def retry_on_database_fault(
 
 
 def retry_attempt_write(attempt: Attempt, write: Callable[[], T], pause: Callable[[float], object]) -> T:
-    """As `patiently`, for a running attempt: while it waits for the database, it does not count as unresponsive."""
+    """As `retry_on_database_fault`, for a running attempt, which does not count as unresponsive meanwhile."""
     with attempt.waiting_for_database():
         return retry_on_database_fault(lambda _: write(), pause=pause)
 
@@ -83,7 +83,7 @@ def claim_job(
         # A committed claim without a runner would cost the job an attempt, like the loss of a worker.
         if claim is None or not retry_on_database_fault(lambda _: _holds(database, claim), pause=pause):
             raise
-        _log.warning("claim_found_done", job_id=claim.job_id, attempt=claim.fence)
+        _log.warning("claim_found_committed", job_id=claim.job_id, attempt=claim.fence)
     if claim is None and job_id is not None:
         _log.info("nothing_to_claim", job_id=job_id)
     return claim
@@ -106,7 +106,7 @@ def hand_back_job(
             became = leases.hand_back(session, claim, now, status=given.status, error=given.error)
             if became is None and tried > 0:
                 # An earlier try may have been committed although its answer was lost.
-                became = leases.handed_back(session, claim, status=given.status, error=given.error)
+                became = leases.outcome_of_hand_back(session, claim, status=given.status, error=given.error)
             return became
 
     return retry_on_database_fault(try_once, pause=pause, seconds=seconds)

@@ -22,7 +22,7 @@ from service.contract.problems import Problem, SpecError, problem_of_spec_error
 from service.data.roots import StoreUnavailableError
 from service.store.publication import Ending
 from service.store.session import fault_of
-from service.store.streaming_state import StoppedBecause
+from service.store.streaming_state import StreamStopReason
 from workers.driver.driver import Driver
 from workers.engine.spark.error_mapping import problem_of_spark_error
 from workers.jobs.attempt import Attempt, AttemptStopped, StopReason, reason_of_loss
@@ -49,7 +49,7 @@ class LeaseLost:
 class StreamStop:
     """A stream stops, and can be resumed."""
 
-    because: StoppedBecause
+    because: StreamStopReason
     error: Problem | None = None
 
 
@@ -80,6 +80,10 @@ def verdict_of(error: Exception, attempt: Attempt, redact: Callable[[str], str |
         is_known = problem.status < 500 and problem.code != "engine_error"
         _log.info("query_failed", code=problem.code, detail=problem.detail, exc_info=None if is_known else error)
         return Ending(JobStatus.FAILED, problem)
+    if attempt.driver is not None and attempt.driver.has_ended(_GRACE_SECONDS):
+        # The JVM ended after it had raised the error, so it could not be asked for the error's cause.
+        attempt.stop(reason_of_loss(attempt.driver))
+        return _verdict_of_reason(attempt.reason or reason_of_loss(attempt.driver), attempt)
     _log.error("attempt_failed", exc_info=error)
     return Ending(JobStatus.FAILED, problems.internal_error(attempt.claim.job_id, attempt.claim.fence))
 
@@ -102,7 +106,7 @@ def _verdict_of_reason(reason: StopReason, attempt: Attempt) -> Verdict:
         case StopReason.RESULT_TOO_LARGE:
             return Ending(JobStatus.FAILED, problems.result_too_large())
         case StopReason.STOP_REQUESTED:
-            return StreamStop(StoppedBecause.STOPPED)
+            return StreamStop(StreamStopReason.STOPPED)
 
 
 def _is_lost(error: Exception, driver: Driver) -> bool:
@@ -129,15 +133,15 @@ class StreamErrorTexts:
 
     def __call__(self, text: str) -> str | None:
         """Returns the text for clients; None if it names the service's own files: state, checkpoint or posted rows."""
-        told = self.with_own_names(text)
-        return None if self._own.search(told) else told
+        shown = self.with_own_names(text)
+        return None if self._own.search(shown) else shown
 
 
 def path_pattern(path: Path) -> re.Pattern[str]:
     """Returns a pattern of the path in a message of Spark, with or without a scheme, plain or escaped as in a URI."""
-    return re.compile(f"(?:file:(?://)?)?{''.join(map(_spelled, str(path)))}(?![^/\\s'\",;:)\\]])")
+    return re.compile(f"(?:file:(?://)?)?{''.join(map(_pattern_of, str(path)))}(?![^/\\s'\",;:)\\]])")
 
 
-def _spelled(character: str) -> str:
+def _pattern_of(character: str) -> str:
     escaped = quote(character, safe="/", errors="surrogateescape")
     return re.escape(character) if escaped == character else f"(?:{re.escape(character)}|(?i:{re.escape(escaped)}))"

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from service.results.directories import remove_if_empty
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from workers.jobs.attempt import RunningAttempts, StopReason
 from workers.jobs.cancellation import cancel_stopped
 
@@ -71,8 +71,9 @@ class ResultLimit:
         if not self._most_bytes:
             return
         # The limit does not apply to streams, which write elsewhere and in mini-batches.
-        going = [attempt for attempt in self._running_attempts.all() if attempt.reason is None and not attempt.streams]
-        for attempt in going:
+        for attempt in self._running_attempts.all():
+            if attempt.reason is not None or attempt.streams:
+                continue
             size = sum(_sizes(directories_of(self._results, attempt.claim)))
             if size > self._most_bytes and attempt.stop(StopReason.RESULT_TOO_LARGE):
                 _log.info("result_too_large", job_id=attempt.claim.job_id, bytes=size)

@@ -48,11 +48,11 @@ def measure(
     planned: PlannedQuery,
     tables: Mapping[str, TableInput],
     execution_ms: int,
-    beside: LateStatistics | None = None,
+    late: LateStatistics | None = None,
 ) -> AttemptMetrics:
     """Returns the stages of the Spark jobs that have `tag`, their skew, and the errors of the estimates. For a run over
     `tables` that ended, also returns the figures of its operators. Hot keys are those of the statistics that were read
-    during the run (`beside`), or else before it.
+    during the run (`late`), or else before it.
 
     An error must not lose the result: metrics that Spark does not provide, or that cannot be computed, are omitted.
     """
@@ -60,7 +60,7 @@ def measure(
         stages, progress = monitor.outcome(tag)
         run_by = _run_by(monitor, tag, planned, tables, stages)
         estimates = estimates_of(planned.report, planned.plan, planned.statistics, stages, run_by)
-        skew = _skew(planned, (None if beside is None else beside.known()), stages, run_by, estimates)
+        skew = _skew(planned, None if late is None else late.result(), stages, run_by, estimates)
     except Exception:  # noqa: BLE001 - an error of the metrics must not lose the result
         _log.warning("metrics_missing", exc_info=True)
         return AttemptMetrics(execution_ms, (), None, None)
@@ -82,7 +82,6 @@ def _skew(
     estimates: EstimateReport,
 ) -> SkewReport:
     known = late or planned.statistics
-
     budget = PlanningBudget(seconds=_ADVICE_SECONDS)
 
     @cache

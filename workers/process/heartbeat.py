@@ -14,7 +14,7 @@ from service import __version__
 from service.config.settings import Settings
 from service.contract.enums import SparkState
 from service.store import leases, workers
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.session import Database
 from service.store.workers import WorkerFacts
 from workers.driver.session import SparkCondition
@@ -116,13 +116,13 @@ class Heartbeat:
         with self._beating:
             self._left = True
             with self._database.write() as session:
-                workers.leave(session, self._worker)
+                workers.remove_worker(session, self._worker)
 
     def _beat(self, attempts: Sequence[Attempt], facts: WorkerFacts) -> tuple[bool, set[Claim]]:
         """Returns whether the worker must drain, and which leases are held."""
         with self._database.write() as session:
             now = self._database.now(session)
-            must_drain = workers.beat(
+            must_drain = workers.record_heartbeat(
                 session, self._worker, now, __version__, facts, leaving=self._running_attempts.closed
             )
             return must_drain, leases.renew(

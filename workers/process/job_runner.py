@@ -18,19 +18,18 @@ from service.contract.job import JobSpec
 from service.data.roots import roots_of
 from service.store import accounts, jobs, leases, publication, streaming_jobs
 from service.store.accounts import Quota
-from service.store.jobs import holds_for
-from service.store.leases import Claim
+from service.store.attempts import Claim, is_true_for
 from service.store.publication import AttemptMetrics, Ending, PublishedResult, publish_or_retry
 from service.store.session import Database, fault_of
-from service.store.streaming_state import StoppedBecause
+from service.store.streaming_state import StreamStopReason
 from workers.driver.driver import Driver, DriverSource
 from workers.engine.spark.engine import Engine, LateStatistics, PlannedQuery
 from workers.engine.spark.error_mapping import is_lack_of_memory
 from workers.engine.spark.result_writer import WrittenResult
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import StatisticsCache
-from workers.jobs.admission import ExplanationSlots, Suspects
 from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
+from workers.jobs.claim_limits import ExplanationSlots, Suspects
 from workers.jobs.lease import claim_job, hand_back_job, retry_attempt_write, retry_on_database_fault
 from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict, verdict_of
 from workers.jobs.planning import PlanningThreads, TooManyPlanningsError, labelled, plan_batch_job, same_files
@@ -56,7 +55,7 @@ class _Run:
     planning_ms: int
     started: float
     number: int = 1
-    beside: LateStatistics | None = None
+    late: LateStatistics | None = None
 
 
 class JobRunner:
@@ -69,7 +68,7 @@ class JobRunner:
         drivers: DriverSource,
         running_attempts: RunningAttempts,
         worker: str,
-        ring: Callable[[str, str], object],
+        announce: Callable[[str, str], object],
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
         metrics: WorkerMetrics | None = None,
@@ -87,7 +86,7 @@ class JobRunner:
         self._drivers = drivers
         self._running_attempts = running_attempts
         self._worker = worker
-        self._ring = ring
+        self._announce = announce
         self._clock = clock
         self._pause = pause
         self._metrics = metrics or WorkerMetrics()
@@ -113,20 +112,20 @@ class JobRunner:
 
     def _oldest(self, session: Session, queues: Collection[str], place: Place) -> str | None:
         others = [queue for queue in queues if queue != Queue.STREAM.value]
-        apart = self._suspects.excluded_jobs(session)
-        wanted = others if self.supervisor.is_full else queues
+        excluded = self._suspects.excluded_jobs(session)
+        eligible = others if self.supervisor.is_full else queues
         quota = self._quota()
-        job_id = leases.oldest_waiting(session, wanted, quota, apart)
+        job_id = leases.oldest_waiting(session, eligible, quota, excluded)
         if job_id is None:
             return None
         if not self._has_place(session, job_id, place):
             # Another thread has reserved the last slot for a stream meanwhile.
-            job_id = leases.oldest_waiting(session, others, quota, apart)
+            job_id = leases.oldest_waiting(session, others, quota, excluded)
         return job_id if job_id is not None and accounts.has_room(session, job_id, quota) else None
 
     def _job_if_eligible(self, session: Session, job_id: str, place: Place) -> str | None:
-        apart = self._suspects.excluded_jobs(session)
-        if apart is not None and holds_for(session, job_id, apart):
+        excluded = self._suspects.excluded_jobs(session)
+        if excluded is not None and is_true_for(session, job_id, excluded):
             return None
         # If the tenant has reached its limit of running jobs, the job waits until one of them ends. The slot is
         # reserved last, since it is not released before the end of the claim.
@@ -134,7 +133,7 @@ class JobRunner:
         return job_id if has_room and self._has_place(session, job_id, place) else None
 
     def _quota(self) -> Quota:
-        return Quota(self._max_running_jobs_of_tenant, self._explanations.taken_up())
+        return Quota(self._max_running_jobs_of_tenant, self._explanations.tenants_at_limit())
 
     def _has_place(self, session: Session, job_id: str, place: Place) -> bool:
         """Reserves a slot if the job is a stream. Returns False if this worker has reached its limit of streams: the
@@ -152,7 +151,7 @@ class JobRunner:
             raise TooManyPlanningsError
         with self.supervisor.starting() as place:
             claim = self._suspects.claim(
-                lambda: self._explanations.claimed(self._claimed(lambda session: choose(session, place)))
+                lambda: self._explanations.count(self._claimed(lambda session: choose(session, place)))
             )
             if claim is not None:
                 with self._suspects.running(claim), self._explanations.working(claim):
@@ -225,21 +224,21 @@ class JobRunner:
         with self._database.write() as session:
             if leases.mark_running(session, attempt.claim, self._database.now(session)):
                 return True
-            standing = leases.standings(session, [attempt.claim]).get(attempt.claim)
-        if standing is None:
+            state = leases.claim_states(session, [attempt.claim]).get(attempt.claim)
+        if state is None:
             return False
-        if standing.status is JobStatus.RUNNING and not standing.cancel_requested:
+        if state.status is JobStatus.RUNNING and not state.cancel_requested:
             # An earlier try was committed although its answer was lost.
             return True
         # The lease is held and the job does not start: its cancellation or stop was just requested.
-        rests = standing.status is JobStatus.STOPPING and not standing.cancel_requested
-        attempt.stop(StopReason.STOP_REQUESTED if rests else StopReason.CANCELLED)
+        is_stop = state.status is JobStatus.STOPPING and not state.cancel_requested
+        attempt.stop(StopReason.STOP_REQUESTED if is_stop else StopReason.CANCELLED)
         attempt.check()
         return False
 
     def _execute(self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run) -> Verdict:
         # The run after a fallback continues to use the statistics thread of the first run.
-        run = replace(run, beside=run.beside or engine.look_beside(run.planned, run.tables))
+        run = replace(run, late=run.late or engine.late_statistics(run.planned, run.tables))
         try:
             written = self._written(attempt, engine, run)
         except Exception as error:  # noqa: BLE001 - as above
@@ -296,7 +295,7 @@ class JobRunner:
     def _measure(self, attempt: Attempt, driver: Driver, run: _Run) -> AttemptMetrics:
         execution_ms = round((self._clock() - run.started) * 1000)
         self._metrics.executed(execution_ms)
-        return measure(driver.monitor, attempt.run_tag, run.planned, run.tables, execution_ms, run.beside)
+        return measure(driver.monitor, attempt.run_tag, run.planned, run.tables, execution_ms, run.late)
 
     def _end(self, attempt: Attempt, verdict: Verdict) -> None:
         attempt.settle()
@@ -327,29 +326,31 @@ class JobRunner:
             return
         self._metrics.handed_back(given.error.code)
         if target is JobStatus.QUEUED:
-            self._ring(claim.job_id, claim.queue)
+            self._announce(claim.job_id, claim.queue)
         else:
             self._metrics.ended(claim, target)
 
     def _stop_stream(self, claim: Claim, given: StreamStop) -> None:
-        every = JobSpec.model_validate(claim.spec).schedule
+        schedule = JobSpec.model_validate(claim.spec).schedule
 
         def try_once(tried: int) -> bool:
             with self._database.write() as session:
                 now = self._database.now(session)
-                passes = given.error is not None and given.error.code in _TRANSIENT
-                again = given.because is StoppedBecause.CAUGHT_UP or passes
-                due = now + every.every // timedelta(milliseconds=1) if again and every is not None else None
-                return streaming_jobs.rest(
-                    session, claim, now, because=given.because, error=given.error, next_run_at=due
-                ) or (tried > 0 and streaming_jobs.is_at_rest(session, claim))
+                is_transient = given.error is not None and given.error.code in _TRANSIENT
+                runs_again = given.because is StreamStopReason.CAUGHT_UP or is_transient
+                due = None
+                if runs_again and schedule is not None:
+                    due = now + schedule.every // timedelta(milliseconds=1)
+                return streaming_jobs.mark_stopped(
+                    session, claim, now, reason=given.because, error=given.error, next_run_at=due
+                ) or (tried > 0 and streaming_jobs.is_stopped(session, claim))
 
         if retry_on_database_fault(try_once, pause=self._pause):
             self._metrics.ended(claim, JobStatus.STOPPED)
-            _log.info("stream_rests", because=given.because.value, code=given.error.code if given.error else None)
+            _log.info("stream_stopped", because=given.because.value, code=given.error.code if given.error else None)
             return
         # Its cancellation was requested at the same time, or the lease is lost.
-        _log.info("rest_refused")
+        _log.info("stream_stop_refused")
         self._publish(claim, Ending(JobStatus.CANCELLED, problems.cancelled()))
 
     def _publish(self, claim: Claim, ending: Ending) -> None:

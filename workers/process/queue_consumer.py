@@ -160,7 +160,7 @@ class Consumption:
                 else:
                     _cancel(consumer, queue)
             except Exception as error:  # noqa: BLE001 - Celery would drop other calls, or stop
-                _log.warning("listening_put_off", queue=queue, error=type(error).__name__)
+                _log.warning("consumption_change_deferred", queue=queue, error=type(error).__name__)
 
 
 def _consumed_queues(consumer: Consumer, queues: tuple[str, ...]) -> set[str]:

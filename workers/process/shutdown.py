@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.contract import problems
 from service.contract.enums import AttemptStatus
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from workers.jobs.attempt import RunningAttempts, StopReason
 from workers.jobs.cancellation import cancel_stopped
 from workers.jobs.outcome import HandBack
@@ -21,12 +21,12 @@ from workers.jobs.outcome import HandBack
 _log = structlog.get_logger(__name__)
 
 _HAND_BACK_SECONDS = 3.0
-_AWAY_SECONDS = 5.0
-"""For how long in all the worker waits for an unavailable database when runners do not end."""
+_DATABASE_WAIT_SECONDS = 5.0
+"""How long the worker waits for an unavailable database, in all, if runners do not end."""
 _EXIT_SECONDS = 15.0
-_LAST_SECONDS = 5.0
+_FORCED_EXIT_SECONDS = 5.0
 """How long the process may take to end once everything is closed."""
-_LOOK_SECONDS = 0.5
+_CHECK_SECONDS = 0.5
 """The time between two checks for an order while jobs end."""
 
 
@@ -41,7 +41,7 @@ def force_exit(worker: str) -> None:
     """
 
     def end() -> None:
-        time.sleep(_LAST_SECONDS)
+        time.sleep(_FORCED_EXIT_SECONDS)
         _log.error("worker_exit_forced", worker=worker)
         os._exit(0)
 
@@ -84,7 +84,7 @@ class Shutdown:
 
     def start(self) -> None:
         """Starts the thread."""
-        threading.Thread(target=self._leave, name="drain", daemon=True).start()
+        threading.Thread(target=self._shut_down, name="drain", daemon=True).start()
 
     @property
     def is_requested(self) -> bool:
@@ -108,26 +108,26 @@ class Shutdown:
         """Called when everything is closed: the process then ends normally, or `force_exit` ends it."""
         self._closed.set()
 
-    def _leave(self) -> None:
+    def _shut_down(self) -> None:
         self._requested.wait()
         self._running_attempts.refuse()
         # In another thread, so that an unavailable database or broker does not use up the drain time.
-        threading.Thread(target=self._pass_on, name="pass-on", daemon=True).start()
+        threading.Thread(target=self._stop_consuming, name="stop-consuming", daemon=True).start()
         if not self._ordered.is_set():
-            self._let_jobs_end()
+            self._wait_for_jobs()
         if not self._running_attempts.wait_until_empty(self._drain_seconds):
             self._hand_back_all()
-        self._exit_at_last()
+        self._force_exit()
 
-    def _pass_on(self) -> None:
+    def _stop_consuming(self) -> None:
         try:
             self._stop_taking()
         except Exception:  # noqa: BLE001 - the sweeper finds the jobs of lost messages
-            _log.warning("messages_not_passed_on", exc_info=True)
+            _log.warning("consumption_not_stopped", exc_info=True)
 
-    def _let_jobs_end(self) -> None:
+    def _wait_for_jobs(self) -> None:
         _log.info("worker_draining", worker=self._worker, jobs=len(self._running_attempts.all()))
-        while not self._running_attempts.wait_until_empty(_LOOK_SECONDS):
+        while not self._running_attempts.wait_until_empty(_CHECK_SECONDS):
             if self._ordered.is_set():
                 return
         if not self._ordered.is_set():
@@ -147,7 +147,7 @@ class Shutdown:
 
     def _hand_back_remaining(self) -> None:
         """Hands back the jobs of threads that do not end, because they wait for a driver or a disk that hangs."""
-        until = time.monotonic() + _AWAY_SECONDS
+        until = time.monotonic() + _DATABASE_WAIT_SECONDS
         for attempt in self._running_attempts.all():
             if attempt.reason is StopReason.WORKER_STOPPING:
                 given = HandBack(AttemptStatus.CANCELLED, problems.handed_back(self._worker))
@@ -157,7 +157,7 @@ class Shutdown:
                     _log.warning("hand_back_failed", job_id=attempt.claim.job_id, exc_info=True)
         self._kill_driver()
 
-    def _exit_at_last(self) -> None:
+    def _force_exit(self) -> None:
         """Ends the process that was ordered to end, even if one of its threads does not end."""
         if not self._closed.wait(_EXIT_SECONDS):
             _log.error("worker_exit_forced", worker=self._worker)

@@ -9,7 +9,7 @@ the driver lose their work, but do not count: otherwise such jobs could use up t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable, Iterable
 
 import structlog
 
@@ -27,12 +27,30 @@ _FACTOR_FOR_PLANNINGS = 2
 """After this many timeouts without claiming jobs because of abandoned plannings, the worker drains."""
 
 
-def is_to_end(*, stuck_seconds: float, patience_seconds: float, others_make_progress: bool) -> bool:
+class _Durations:
+    """For how many seconds, without interruption, things have been in the sets given to `update`."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since: dict[Hashable, float] = {}
+
+    def update(self, things: Iterable[Hashable]) -> list[float]:
+        """Returns the seconds for each of `things`, and forgets all others."""
+        now = self._clock()
+        self._since = {thing: self._since.get(thing, now) for thing in things}
+        return [now - since for since in self._since.values()]
+
+    def longest(self, things: Iterable[Hashable]) -> float:
+        """Like `update`, but returns the largest number; 0 without things."""
+        return max(self.update(things), default=0.0)
+
+
+def must_end_driver(*, stuck_seconds: float, timeout_seconds: float, others_make_progress: bool) -> bool:
     """Whether a driver with stuck work must be ended now.
 
     Other attempts that make progress would lose their work, so they get time to end first.
     """
-    return stuck_seconds > patience_seconds * (_FACTOR_WITH_OTHERS if others_make_progress else 1)
+    return stuck_seconds > timeout_seconds * (_FACTOR_WITH_OTHERS if others_make_progress else 1)
 
 
 class StuckWork:
@@ -42,23 +60,23 @@ class StuckWork:
         self,
         runtime: SparkRuntime,
         running_attempts: RunningAttempts,
-        patience_seconds: float,
+        timeout_seconds: float,
         clock: Callable[[], float] = time.monotonic,
-        leave: Callable[[], object] = lambda: None,
+        drain: Callable[[], object] = lambda: None,
     ) -> None:
-        """`leave` makes the worker drain, so that another one replaces it. It may be called several times."""
+        """`drain` makes the worker drain, so that another one replaces it. It may be called several times."""
         self._runtime = runtime
         self._running_attempts = running_attempts
-        self._patience = patience_seconds
-        self._clock = clock
-        self._leave = leave
-        self._since: tuple[Driver, float] | None = None
-        self._calls: dict[AbandonedPlanning, float] = {}
-        """The calls into the JVM of abandoned plannings, and when each was first seen."""
-        self._abandoned: dict[AbandonedPlanning, float] = {}
-        """The abandoned plannings, and when each was first seen."""
-        self._outside: dict[AbandonedPlanning, float] = {}
-        """The abandoned plannings in no call into the JVM, and since when without interruption."""
+        self._timeout = timeout_seconds
+        self._drain = drain
+        self._with_tasks = _Durations(clock)
+        """The driver with leftover tasks."""
+        self._calls = _Durations(clock)
+        """The abandoned plannings in a call into the JVM."""
+        self._abandoned = _Durations(clock)
+        """The abandoned plannings."""
+        self._outside = _Durations(clock)
+        """The abandoned plannings that are not in a call into the JVM."""
 
     def check_plannings(self) -> None:
         """Makes the worker drain if abandoned plannings block jobs and the end of the driver would not end them.
@@ -69,67 +87,53 @@ class StuckWork:
         `step` ends a driver that does not answer a planning, after ten times the timeout at the latest. So while a
         planning is in a call into the JVM, the worker drains only after a longer time. Makes no call into the JVM.
         """
-        now = self._clock()
         plannings = self._running_attempts.abandoned.all()
-        outside = [one for one in plannings if not is_in_jvm_call(one.thread)]
-        self._abandoned = {one: self._abandoned.get(one, now) for one in plannings}
-        self._outside = {one: self._outside.get(one, now) for one in outside}
-        if self._is_blocked(now):
+        abandoned = self._abandoned.update(plannings)
+        outside = self._outside.update(one for one in plannings if not is_in_jvm_call(one.thread))
+        if self._is_blocked(abandoned, outside):
             _log.error("worker_blocked_by_plannings", jobs=[one.attempt.claim.job_id for one in plannings])
-            self._leave()
-            self._abandoned, self._outside = {}, {}
+            self._drain()
+            self._abandoned.update(())
+            self._outside.update(())
 
-    def _is_blocked(self, now: float) -> bool:
-        abandoned = [now - since for since in self._abandoned.values()]
-        outside = [now - since for since in self._outside.values()]
-        if max(outside, default=0.0) > _FACTOR_WITH_OTHERS * self._patience:
+    def _is_blocked(self, abandoned: list[float], outside: list[float]) -> bool:
+        if max(outside, default=0.0) > _FACTOR_WITH_OTHERS * self._timeout:
             return True
-        if max(abandoned, default=0.0) > (_FACTOR_WITH_OTHERS + 1) * self._patience:
+        if max(abandoned, default=0.0) > (_FACTOR_WITH_OTHERS + 1) * self._timeout:
             return True
         is_any_in_jvm = len(outside) < len(abandoned)
         return (
             self._running_attempts.abandoned.are_too_many
             and not is_any_in_jvm
-            and min(outside, default=0.0) > _FACTOR_FOR_PLANNINGS * self._patience
+            and min(outside, default=0.0) > _FACTOR_FOR_PLANNINGS * self._timeout
         )
 
     def step(self) -> None:
         """Kills a driver with stuck work after the timeout. `DriverWatch` then stops its attempts and drops it."""
         driver = self._runtime.current
         if driver is None:
-            self._since = None
+            self._with_tasks.update(())
             return
         # An attempt that has ended does not need the driver any more, also while its end is being published.
         attempts = [one for one in self._running_attempts.all() if one.driver is driver and not one.is_settled]
-        ordered = [one for one in attempts if _must_end(one)]
+        stopping = [one for one in attempts if _must_end(one)]
         left = driver.leftover_tasks()
-        waiting = [self._seconds_of_tasks(driver, left), self._seconds_of_calls(driver)]
-        stuck = max([*waiting, *(one.unresponsive_for() for one in ordered)])
-        others = len(attempts) > len(ordered) and left < driver.slots
-        if is_to_end(stuck_seconds=stuck, patience_seconds=self._patience, others_make_progress=others):
-            self._end(driver, left, attempts)
+        calls = self._abandoned_calls(driver)
+        waiting = (self._with_tasks.longest([driver] if left else []), self._calls.longest(calls))
+        stuck = max([*waiting, *(one.unresponsive_for() for one in stopping)])
+        others = len(attempts) > len(stopping) and left < driver.slots
+        if must_end_driver(stuck_seconds=stuck, timeout_seconds=self._timeout, others_make_progress=others):
+            self._end(driver, left, attempts, [planning.attempt for planning in calls])
 
-    def _seconds_of_tasks(self, driver: Driver, left: int) -> float:
-        """Returns for how long the driver has had leftover tasks without interruption."""
-        now = self._clock()
-        if not left:
-            self._since = None
-        elif self._since is None or self._since[0] is not driver:
-            self._since = (driver, now)
-        return 0.0 if self._since is None else now - self._since[1]
+    def _abandoned_calls(self, driver: Driver) -> list[AbandonedPlanning]:
+        """Returns the abandoned plannings that wait for an answer of the driver."""
+        plannings = self._running_attempts.abandoned.all()
+        return [one for one in plannings if one.attempt.driver is driver and is_in_jvm_call(one.thread)]
 
-    def _seconds_of_calls(self, driver: Driver) -> float:
-        """Returns for how long an abandoned planning has waited for an answer of the driver without interruption."""
-        now = self._clock()
-        left = [one for one in self._running_attempts.abandoned.all() if one.attempt.driver is driver]
-        self._calls = {one: self._calls.get(one, now) for one in left if is_in_jvm_call(one.thread)}
-        return max((now - since for since in self._calls.values()), default=0.0)
-
-    def _end(self, driver: Driver, tasks: int, attempts: Collection[Attempt]) -> None:
-        ordered = [one for one in attempts if _must_end(one)]
-        own = [one for one in attempts if one.reason is None and driver.leftover_tasks_of(one.tag)]
-        abandoned = [planning.attempt for planning in self._calls]
-        jobs = list(dict.fromkeys(attempt.claim.job_id for attempt in (*ordered, *own, *abandoned)))
+    def _end(self, driver: Driver, tasks: int, attempts: Collection[Attempt], abandoned: Collection[Attempt]) -> None:
+        stopping = [one for one in attempts if _must_end(one)]
+        own = [one for one in attempts if one.reason is None and driver.leftover_tasks(one.tag)]
+        jobs = list(dict.fromkeys(attempt.claim.job_id for attempt in (*stopping, *own, *abandoned)))
         _log.error("spark_driver_stuck", tasks=tasks, jobs=jobs, pid=driver.process.pid)
         for attempt in own:
             # Its own tasks do not end, and would not end the next time. So this attempt counts.
@@ -139,8 +143,8 @@ class StuckWork:
         for attempt in attempts:
             attempt.stop(StopReason.DRIVER_ENDED)
         driver.kill()
-        self._since = None
-        self._calls = {}
+        self._with_tasks.update(())
+        self._calls.update(())
 
 
 def _must_end(attempt: Attempt) -> bool:
@@ -163,8 +167,10 @@ class DriverWatch:
         self._timeout = timeout_seconds
         self._clock = clock
         self._answered: tuple[Driver, float] | None = None
-        self._start: tuple[int, float] | None = None
-        self._without_executors: tuple[Driver, float] | None = None
+        self._starting = _Durations(clock)
+        """The start of a JVM."""
+        self._without_executors = _Durations(clock)
+        """The driver without executors."""
         self._overdue = 0
 
     def ping(self) -> None:
@@ -176,7 +182,7 @@ class DriverWatch:
             return
         driver.ping()
         self._answered = (driver, self._clock())
-        driver.look()
+        driver.refresh()
 
     def watch(self) -> None:
         """Drops a driver that has ended or lost its cluster. Kills one that does not respond, or that hangs at its
@@ -188,18 +194,18 @@ class DriverWatch:
             self._watch_start()
             return
         if not driver.is_running():
-            self._give_up(driver, "exited")
+            self._drop(driver, "exited")
         elif self._is_unresponsive(driver):
             # Only at the second check: after the machine slept, the driver had no time to answer before the first one.
             self._overdue += 1
             if self._overdue >= 2:
                 driver.kill()
-                self._give_up(driver, "silent")
+                self._drop(driver, "silent")
         elif driver.stopped:
-            self._give_up(driver, "stopped")
+            self._drop(driver, "stopped")
         elif self._is_without_executors(driver):
             # A restarted master has lost the application, and starts no executors for it.
-            self._give_up(driver, "no_executors")
+            self._drop(driver, "no_executors")
         else:
             self._overdue = 0
 
@@ -210,17 +216,16 @@ class DriverWatch:
             if driver is None or driver is self._runtime.current or driver.is_running():
                 continue
             if attempt.stop(reason_of_loss(driver)):
-                _log.warning("attempt_left_behind", job_id=attempt.claim.job_id, pid=driver.process.pid)
+                _log.warning("attempt_of_ended_driver_stopped", job_id=attempt.claim.job_id, pid=driver.process.pid)
 
     def _watch_start(self) -> None:
         """Kills a JVM that hangs during its start. The start then fails."""
-        start, now = self._runtime.starting, self._clock()
+        start = self._runtime.starting
         if start is None:
             return
-        if self._start is None or self._start[0] != start:
-            self._start = (start, now)
-        elif now - self._start[1] > self._runtime.start_timeout_seconds:
-            _log.error("spark_start_killed", seconds=round(now - self._start[1]))
+        seconds = self._starting.longest([start])
+        if seconds > self._runtime.start_timeout_seconds:
+            _log.error("spark_start_killed", seconds=round(seconds))
             self._runtime.kill_start()
 
     def _is_unresponsive(self, driver: Driver) -> bool:
@@ -230,15 +235,13 @@ class DriverWatch:
         return now - self._answered[1] > self._timeout
 
     def _is_without_executors(self, driver: Driver) -> bool:
-        if driver.seconds_without_executors is None or driver.executors is None or driver.executors.number:
-            self._without_executors = None
+        limit, executors = driver.seconds_without_executors, driver.executors
+        if limit is None or executors is None or executors.number:
+            self._without_executors.update(())
             return False
-        now = self._clock()
-        if self._without_executors is None or self._without_executors[0] is not driver:
-            self._without_executors = (driver, now)
-        return now - self._without_executors[1] > driver.seconds_without_executors
+        return self._without_executors.longest([driver]) > limit
 
-    def _give_up(self, driver: Driver, why: str) -> None:
+    def _drop(self, driver: Driver, why: str) -> None:
         _log.error("spark_driver_lost", why=why, exit_code=driver.process.poll(), pid=driver.process.pid)
         self._overdue = 0
         for attempt in self._running_attempts.all():

@@ -27,9 +27,10 @@ from workers.metrics import DriverCount, Resident, WorkerMetrics, resident
 from workers.periodic import Loop
 from workers.process.heartbeat import Facts, Heartbeat, ProgressReporter
 from workers.process.job_runner import JobRunner
-from workers.process.maintenance import RetentionStep, Sweeper
 from workers.process.queue_consumer import HeldMessages
+from workers.process.retention import RetentionStep
 from workers.process.shutdown import Shutdown
+from workers.process.sweeper import Sweeper
 from workers.process.watchdog import DriverWatch, StuckWork
 
 _log = structlog.get_logger(__name__)
@@ -49,13 +50,14 @@ class Worker:
     starts or stops the consumption. The worker calls `listen` every second.
     """
 
-    def __init__(self, settings: Settings, ring: Callable[[str, str], bool]) -> None:
+    def __init__(self, settings: Settings, announce: Callable[[str, str], bool]) -> None:
+        """`announce` sends a job's message and returns whether the broker accepted it."""
         self.id = f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(3)}"
         own = settings.worker
         self.held = HeldMessages()
         self.listen: Callable[[bool], object] = lambda _: None
         self._can_run = True
-        self._ring = ring
+        self._announce = announce
         self._queues = settings.worker_queues
         self._warms_up = settings.spark.warm_up
         # One connection for each thread that runs a job, each stream, and each background thread that uses the
@@ -82,7 +84,7 @@ class Worker:
             self._runtime,
             self._running_attempts,
             self.id,
-            ring,
+            announce,
             metrics=self._metrics,
             most_streams=own.streams,
         )
@@ -107,7 +109,7 @@ class Worker:
             self.id,
             own,
             settings.results_dir,
-            ring,
+            announce,
             self._heartbeat.step,
             connect_seconds=settings.database.connect_timeout_seconds,
             streams=settings.streams_dir,
@@ -116,7 +118,7 @@ class Worker:
         watch = CancellationWatch(self._database, self._running_attempts)
         driver = DriverWatch(self._runtime, self._running_attempts, settings.spark.gateway_timeout_seconds)
         stuck = StuckWork(
-            self._runtime, self._running_attempts, settings.spark.task_kill_seconds, leave=self._shutdown.request
+            self._runtime, self._running_attempts, settings.spark.task_kill_seconds, drain=self._shutdown.request
         )
         result_limit = ResultLimit(self._running_attempts, settings.results_dir, settings.limits.result_bytes)
         retention = RetentionStep(
@@ -174,11 +176,11 @@ class Worker:
                     while self._runner.run_oldest(self._queues):
                         pass
                 except (SparkUnavailableError, TooManyPlanningsError):
-                    self._pass_on([job_id])
+                    self._announce_again([job_id])
                     # Until this worker stops consuming, the message could come back at once, again and again.
                     self._running_attempts.wait_until_closed(_WATCH_DRIVER_SECONDS)
         if self._running_attempts.closed:
-            self._pass_on([job_id])
+            self._announce_again([job_id])
             # As above, after a request. After an order, Celery has stopped consuming.
             self._shutdown.wait_for_order(_WATCH_DRIVER_SECONDS)
 
@@ -195,12 +197,12 @@ class Worker:
             loop.join(_LOOP_SECONDS)
         try:
             # Celery has dropped the messages that waited for a thread.
-            self._pass_on(self.held.take_all())
+            self._announce_again(self.held.take_all())
             self._sweeper.resign()
             self._heartbeat.leave()
         except SQLAlchemyError:
             # The election and the heartbeat both expire.
-            _log.warning("worker_left_unnoticed", exc_info=True)
+            _log.warning("worker_not_removed", exc_info=True)
         self._runner.supervisor.close()
         self._runtime.stop()
         self._database.close()
@@ -222,21 +224,21 @@ class Worker:
         can_run = self._can_run and not self._running_attempts.abandoned.are_too_many
         self.listen(can_run and not self._running_attempts.closed)
         if not can_run:
-            self._pass_on(self.held.take_all())
+            self._announce_again(self.held.take_all())
 
     def _stop_taking(self) -> None:
         self.listen(False)
-        self._pass_on(self.held.take_all())
+        self._announce_again(self.held.take_all())
 
-    def _pass_on(self, job_ids: Collection[str]) -> None:
-        """Announces those of these jobs that still wait again, since this worker has acknowledged their messages."""
+    def _announce_again(self, job_ids: Collection[str]) -> None:
+        """Announces those of the jobs that still wait, since this worker has acknowledged their messages."""
         if not job_ids:
             return
         with self._database.read() as session:
             waiting = jobs.queues_of_waiting(session, job_ids)
         for job_id, queue in waiting:
             # If the broker is unavailable, the sweeper announces all of them later.
-            if not self._ring(job_id, queue):
+            if not self._announce(job_id, queue):
                 return
 
     def _kill_driver(self) -> None:

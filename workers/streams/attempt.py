@@ -22,7 +22,7 @@ from service.store import streaming_jobs
 from service.store.publication import Ending
 from service.store.session import Database, fault_of
 from service.store.streaming_jobs import BatchMeasures
-from service.store.streaming_state import StoppedBecause
+from service.store.streaming_state import StreamStopReason
 from workers.engine.streaming.micro_batch import StreamOverError
 from workers.engine.streaming.query import RunningStream
 from workers.engine.streaming.sinks.base import FenceLostError, Sink, SinkError
@@ -30,8 +30,8 @@ from workers.engine.streaming.sources import SourceRead
 from workers.engine.streaming.stream_plan import StreamPlanError
 from workers.jobs.attempt import Attempt
 from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict, verdict_of
-from workers.streams.batch_metrics import StreamMeasuring, report_metrics
-from workers.streams.lookup_table_polling import NotTaken
+from workers.streams.batch_metrics import StreamMetrics
+from workers.streams.lookup_table_polling import NotUsed
 from workers.streams.lookup_tables import LookupTables, OtherVersionsError, Versions
 
 _log = structlog.get_logger(__name__)
@@ -72,14 +72,13 @@ class Opened:
     generation: int
     reads: Callable[[], Sequence[SourceRead]]
     start: Callable[[], RunningStream]
+    metrics: StreamMetrics
     ends: bool = True
     """Whether the stream ends once it has read all input. If not, it uses new versions of lookup tables as they appear.
     """
     following: Following | None = None
     release_session: Callable[[], None] = lambda: None
     """Returns the session of the stream for reuse, once the stream has ended."""
-    measuring: StreamMeasuring | None = None
-    """Adds state changes and the backlog to the metrics that Spark reports."""
     redact: Callable[[str], str | None] = str
     """Returns the part of a message of Spark that clients may see; None if it is internal."""
     check_at_end: Callable[[], None] = lambda: None
@@ -180,7 +179,7 @@ class StreamAttempt:
             self._is_changing_versions = True
             return None
         if error is None and self._opened.ends:
-            return StreamStop(StoppedBecause.CAUGHT_UP)
+            return StreamStop(StreamStopReason.CAUGHT_UP)
         if error is None:
             claim = attempt.claim
             return HandBack(AttemptStatus.CRASHED, problems.internal_error(claim.job_id, claim.fence))
@@ -198,13 +197,13 @@ class StreamAttempt:
         try:
             self._opened.check_at_end()
         except SpecError as error:
-            return StreamStop(StoppedBecause.FAILED, problem_of_spec_error(error))
+            return StreamStop(StreamStopReason.FAILED, problem_of_spec_error(error))
         except StoreUnavailableError as error:
             # The error of a stream that failed takes precedence.
             return (
                 verdict
                 if code is not None
-                else StreamStop(StoppedBecause.FAILED, problems.storage_unavailable(str(error)))
+                else StreamStop(StreamStopReason.FAILED, problems.storage_unavailable(str(error)))
             )
         return verdict
 
@@ -242,7 +241,7 @@ class StreamAttempt:
 
     def _change_versions(self) -> Verdict | None:
         """Restarts the stream with the versions of its next mini-batch, once no mini-batch is running."""
-        if not self._running.ends_between_batches(_CHANGE_SECONDS, self._clock):
+        if not self._running.end_between_batches(_CHANGE_SECONDS, self._clock):
             # No further mini-batch begins after the running one.
             return None
         error = self._running.error()
@@ -264,7 +263,7 @@ class StreamAttempt:
             return self._opened.start()
         except (SpecError, StreamPlanError) as refused:
             following = self._opened.following
-            reason = NotTaken(refused.code, str(refused))
+            reason = NotUsed(refused.code, str(refused))
             if following is None or not following.lookup_tables.revert(following.planned(), reason):
                 raise
             return self._opened.start()
@@ -277,12 +276,14 @@ class StreamAttempt:
             report = following.lookup_tables.report(following.planned())
         except (SpecError, OSError):
             # A version or its disk is missing. The mini-batch that needs it fails with an error.
-            _log.warning("versions_not_told", exc_info=True)
+            _log.warning("versions_not_stored", exc_info=True)
             report = self._reported
         if report != self._reported:
             with self.attempt.waiting_for_database(), self._database.write() as session:
                 now = self._database.now(session)
-                streaming_jobs.note_followed(session, self.attempt.claim, self._opened.generation, report, now)
+                streaming_jobs.save_stream_metric(
+                    session, self.attempt.claim, self._opened.generation, streaming_jobs.FOLLOWED, report, now
+                )
             self._reported = report
         self._versions_changed = False
 
@@ -305,14 +306,13 @@ class StreamAttempt:
         """Stores the metrics since the last call. Returns whether a mini-batch was among them."""
         found = self._running.progress(self._measured)
         opened, claim = self._opened, self.attempt.claim
-        report = report_metrics(opened.measuring, found, opened.reads(), at_end=at_end)
+        report = opened.metrics.measure(found, opened.reads(), at_end=at_end)
         if not report:
             return False
         report = replace(report, measures=tuple(map(self._with_versions, report.measures)))
         with self.attempt.waiting_for_database(), self._database.write() as session:
             report.store(session, claim, opened.generation, self._database.now(session))
-        if opened.measuring is not None:
-            opened.measuring.stored(report)
+        opened.metrics.stored(report)
         if not found:
             return False
         self._measured = found[-1].batch_id
@@ -332,14 +332,14 @@ def stream_verdict(error: Exception, attempt: Attempt, redact: Callable[[str], s
     if isinstance(error, FenceLostError):
         return LeaseLost()
     if isinstance(error, SinkError | StreamPlanError) and attempt.reason is None:
-        return StreamStop(StoppedBecause.FAILED, _problem(error))
+        return StreamStop(StreamStopReason.FAILED, _problem(error))
     return _stop_instead_of_failure(verdict_of(error, attempt, redact))
 
 
 def _stop_instead_of_failure(verdict: Verdict) -> Verdict:
     """Turns a failure into a stop: a stream that fails keeps its state, and can be resumed once the cause is fixed."""
     if isinstance(verdict, Ending) and verdict.status in {JobStatus.FAILED, JobStatus.TIMED_OUT}:
-        return StreamStop(StoppedBecause.FAILED, verdict.error)
+        return StreamStop(StreamStopReason.FAILED, verdict.error)
     return verdict
 
 

@@ -7,7 +7,6 @@ time.
 
 from __future__ import annotations
 
-import re
 import time
 from array import array
 from bisect import bisect_left
@@ -24,33 +23,34 @@ from service.contract.problems import SpecError
 from service.contract.reports import Backlog, TableBacklog
 from service.data.file_changes import Arrival, Confines, local_arrivals, stored_arrivals
 from service.data.roots import Root, StoreUnavailableError
-from service.store.input_streams import waiting_batches
+from service.store.input_streams import unread_batches
 from service.store.session import Database
-from workers.engine.streaming.source_log import TakenFiles, logs_of
+from workers.engine.streaming.source_log import SourceLog, logs_of
 from workers.engine.streaming.sources import StreamInput
 from workers.streams.inputs import Inputs
 
-_FEW = 1024
-_PART = 8
-"""New hashes are merged into the sorted ones once there are more than this part of them."""
+_MIN_NEW = 1024
+_NEW_SHARE = 8
+"""New hashes are merged into the sorted ones once there are more than `_MIN_NEW` and one for `_NEW_SHARE` sorted ones.
+"""
 
-_SHARE = 50
+_PAUSE_FACTOR = 50
 """After a measurement, the pause is at least this many times as long as the measurement took."""
 
-_SECONDS = 5.0
+_IDLE_SECONDS = 5.0
 """The least time between measurements while no mini-batch ends."""
 
 _QUICK_SECONDS = 1.0
 """If the last measurement took longer, an attempt does not measure at its end."""
 
-_MOST_APART = 1000
+_MAX_OUT_OF_ORDER = 1000
 """How many numbers of posted batches are kept that were read before older ones."""
 
-_NO_ANSWER = (OSError, ValueError, KeyError, SpecError, StoreUnavailableError)
+_UNKNOWN = (OSError, ValueError, KeyError, SpecError, StoreUnavailableError)
 """The errors after which the backlog is unknown."""
 
 
-class TakenNames:
+class HashedNames:
     """A set of file names that only grows, in eight bytes per name, since a stream reads millions of files.
 
     It stores 64-bit hashes: one name in billions is mistaken for another one, which is acceptable for a metric.
@@ -65,7 +65,7 @@ class TakenNames:
         if name in self:
             return
         self._new.add(hash(name))
-        if len(self._new) > max(_FEW, len(self._sorted) // _PART):
+        if len(self._new) > max(_MIN_NEW, len(self._sorted) // _NEW_SHARE):
             self._sorted = array("q", merge(self._sorted, sorted(self._new)))
             self._new = set()
 
@@ -94,11 +94,11 @@ class Watched(Protocol):
     table: str
     directory: str
 
-    def take(self, name: str) -> None:
+    def mark_read(self, name: str) -> None:
         """Records that a mini-batch has read the file of this name, relative to the directory. May be repeated."""
 
     def waiting(self, database: Database, now: int) -> TableBacklog:
-        """Returns what exists and was not read at `now` (milliseconds). Raises one of `_NO_ANSWER` if unknown."""
+        """Returns what exists and was not read at `now` (milliseconds). Raises one of `_UNKNOWN` if unknown."""
 
 
 @dataclass
@@ -110,18 +110,18 @@ class WatchedDirectory:
     table: str
     directory: str
     listing: Callable[[], Iterable[Arrival]]
-    _taken: TakenNames = field(default_factory=TakenNames)
+    _read: HashedNames = field(default_factory=HashedNames)
 
-    def take(self, name: str) -> None:
+    def mark_read(self, name: str) -> None:
         """See `Watched`."""
-        self._taken.add(name)
+        self._read.add(name)
 
     def waiting(self, _database: Database, now: int) -> TableBacklog:
         """See `Watched`."""
         files = size = 0
         oldest: int | None = None
         for arrival in self.listing():
-            if arrival.name in self._taken:
+            if arrival.name in self._read:
                 continue
             files += 1
             size += arrival.bytes
@@ -143,13 +143,13 @@ class WatchedPosts:
     _read_up_to: int = 0
     _read_later: set[int] = field(default_factory=set)
 
-    def take(self, name: str) -> None:
+    def mark_read(self, name: str) -> None:
         """See `Watched`."""
         number = int(name.partition("-")[0])
         if number <= self._read_up_to:
             return
         self._read_later.add(number)
-        if len(self._read_later) > _MOST_APART:
+        if len(self._read_later) > _MAX_OUT_OF_ORDER:
             # All older ones count as read: files rarely appear out of order, and never by so many.
             self._read_up_to = min(self._read_later) - 1
         while self._read_up_to + 1 in self._read_later:
@@ -159,7 +159,7 @@ class WatchedPosts:
     def waiting(self, database: Database, now: int) -> TableBacklog:
         """See `Watched`."""
         with database.read() as session:
-            found = waiting_batches(session, self.tenant, self.stream, self._read_up_to, self._read_later)
+            found = unread_batches(session, self.tenant, self.stream, self._read_up_to, self._read_later)
         return TableBacklog(
             files=found.batches, rows=found.rows, bytes=found.bytes, oldest_seconds=_age(found.oldest_at, now)
         )
@@ -172,7 +172,7 @@ def watched(spec: JobSpec, inputs: Inputs, roots: Sequence[Root], tenant: str) -
         if not isinstance(table, StreamInput):
             continue
         posted = spec.tables[name]
-        directory = re.sub(r"\\(.)", r"\1", table.directory)
+        directory = table.unescaped
         if isinstance(posted, StreamTable):
             found.append(WatchedPosts(name, directory, tenant, posted.stream))
         else:
@@ -208,10 +208,10 @@ class BacklogWatch:
         self._checkpoint = checkpoint
         self._database = database
         self._clock = clock
-        self._logs: dict[Path, TakenFiles] = {}
+        self._logs: dict[Path, SourceLog] = {}
         self._known: dict[str, Any] | None = None
         self._tables: tuple[TableBacklog, ...] = ()
-        self._looked = self._took = float("-inf")
+        self._measured_at = self._took = float("-inf")
 
     @property
     def waiting_bytes(self) -> int:
@@ -227,30 +227,30 @@ class BacklogWatch:
         """Sets the backlog to nothing at the end of the attempt; the next attempt, if any, reports it."""
         self._tables = ()
 
-    def look(self, occasion: Occasion) -> dict[str, Any] | None:
+    def measure(self, occasion: Occasion) -> dict[str, Any] | None:
         """Returns a `Backlog` as JSON: measured now if that is due, otherwise the last one; None if it is unknown.
 
         Raises the errors of an unavailable database.
         """
         now = self._clock()
-        if not self._streams or now - self._looked < self._pause(occasion):
+        if not self._streams or now - self._measured_at < self._pause(occasion):
             return self._known
         try:
-            self._known = self._found()
+            self._known = self._current()
         finally:
-            self._looked = self._clock()
-            self._took = self._looked - now
+            self._measured_at = self._clock()
+            self._took = self._measured_at - now
         return self._known
 
     def _pause(self, occasion: Occasion) -> float:
         if occasion is Occasion.END and self._took < _QUICK_SECONDS:
             return 0.0
-        return max(_SHARE * self._took, 0.0 if occasion is Occasion.BATCH else _SECONDS)
+        return max(_PAUSE_FACTOR * self._took, 0.0 if occasion is Occasion.BATCH else _IDLE_SECONDS)
 
-    def _found(self) -> dict[str, Any] | None:
+    def _current(self) -> dict[str, Any] | None:
         try:
-            self._follow()
-        except _NO_ANSWER:
+            self._read_logs()
+        except _UNKNOWN:
             # The log cannot be read, perhaps because Spark is writing it. The next measurement reads it again.
             return self._known
         with self._database.read() as session:
@@ -263,17 +263,17 @@ class BacklogWatch:
     def _waiting(self, stream: Watched, now: int) -> TableBacklog | None:
         try:
             return stream.waiting(self._database, now)
-        except _NO_ANSWER:
+        except _UNKNOWN:
             # If the directory cannot be read, the stream itself fails and reports the error.
             return None
 
-    def _follow(self) -> None:
+    def _read_logs(self) -> None:
         for path in logs_of(self._checkpoint):
             stream = self._by_source.get(int(path.name))
             if stream is not None:
-                for uri in self._logs.setdefault(path, TakenFiles(path)).new():
+                for uri in self._logs.setdefault(path, SourceLog(path)).new():
                     if uri.startswith(f"{stream.directory}/"):
-                        stream.take(uri[len(stream.directory) + 1 :])
+                        stream.mark_read(uri[len(stream.directory) + 1 :])
 
 
 def _age(since: int | None, now: int) -> float | None:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from service.contract.reports import BatchMetrics, StateMetrics
 from service.store import streaming_jobs
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.streaming_jobs import BACKLOG, BatchMeasures
 from workers.engine.streaming.query import BatchProgress, SourceProgress, StateProgress
 from workers.engine.streaming.sources import SourceRead
@@ -123,10 +123,10 @@ class StreamReport:
         if self.measures:
             streaming_jobs.measure_batches(session, held, generation, self.measures, now)
         elif self.backlog is not None:
-            streaming_jobs.note_backlog(session, held, generation, self.backlog, now)
+            streaming_jobs.save_stream_metric(session, held, generation, streaming_jobs.BACKLOG, self.backlog, now)
 
 
-class StreamMeasuring:
+class StreamMetrics:
     """Measures the stream of one attempt, one thread at a time. `allow_latency` is None if mini-batches do not wait."""
 
     def __init__(
@@ -135,7 +135,7 @@ class StreamMeasuring:
         self._checkpoint = checkpoint
         self._backlog = backlog
         self._allow_latency = allow_latency
-        self._noted: dict[str, Any] | None = None
+        self._stored: dict[str, Any] | None = None
         """The backlog that was stored last."""
         self._counted = -1
         self._metrics = metrics
@@ -147,27 +147,27 @@ class StreamMeasuring:
 
         Raises the errors of an unavailable database.
         """
-        behind = self._backlog.look(Occasion.END if at_end else Occasion.BATCH if found else Occasion.IDLE)
+        backlog = self._backlog.measure(Occasion.END if at_end else Occasion.BATCH if found else Occasion.IDLE)
         if at_end:
             self._backlog.forget()
         if not found:
-            is_new = behind is not None and behind.get("tables") != (self._noted or {}).get("tables")
-            return StreamReport(backlog=behind) if is_new else StreamReport()
+            is_new = backlog is not None and backlog.get("tables") != (self._stored or {}).get("tables")
+            return StreamReport(backlog=backlog) if is_new else StreamReport()
         self._count(found)
         newest = len(found) - _NEWEST
         measures = [
             measures_of(one, reads, self._allow_latency, *(self._of_files(one) if place >= newest else ()))
             for place, one in enumerate(found)
         ]
-        if behind is not None:
+        if backlog is not None:
             last = measures[-1]
-            measures[-1] = BatchMeasures(last.batch_id, last.rows_in, {**last.metrics, BACKLOG: behind})
-        return StreamReport(tuple(measures), behind)
+            measures[-1] = BatchMeasures(last.batch_id, last.rows_in, {**last.metrics, BACKLOG: backlog})
+        return StreamReport(tuple(measures), backlog)
 
     def stored(self, report: StreamReport) -> None:
         """Records that these metrics are in the database."""
         if report.backlog is not None:
-            self._noted = report.backlog
+            self._stored = report.backlog
 
     def _count(self, found: Sequence[BatchProgress]) -> None:
         """Counts each mini-batch once in the worker's metrics, even if it is reported again."""
@@ -187,12 +187,3 @@ class StreamMeasuring:
         except (OSError, ValueError, KeyError, IndexError):
             # Spark may have removed the files of an old mini-batch, which is then reported without them.
             return (), ()
-
-
-def report_metrics(
-    measuring: StreamMeasuring | None, found: Sequence[BatchProgress], reads: Sequence[SourceRead], *, at_end: bool
-) -> StreamReport:
-    """Calls `StreamMeasuring.measure`; without a `measuring`, returns the metrics that Spark alone reports."""
-    if measuring is not None:
-        return measuring.measure(found, reads, at_end=at_end)
-    return StreamReport(tuple(measures_of(one, reads) for one in found))

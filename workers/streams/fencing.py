@@ -1,4 +1,15 @@
-"""Fences a stream: before and after each mini-batch, the database confirms that the attempt has its lease."""
+"""Fences a stream: of several attempts at a job, only the one with the newest fencing token may write.
+
+`StreamFence` asks the database before and after each mini-batch whether the attempt has its lease. Between the two, an
+attempt that has lost it may still be running. So everything that it writes to has its own fence:
+
+    sink managed, delta        `FencedTable` of `workers/engine/streaming/sinks/delta.py`: a transaction of the table
+    sink parquet               `workers/engine/streaming/sinks/append.py`: files in `_evenkeel/fences`
+    sink postgres              `workers/engine/streaming/sinks/postgres.py`: the table `evenkeel_batches`
+    staged rows                `Stage` of `workers/engine/streaming/micro_batch.py`: a directory for each token
+    checkpoint                 Spark: two attempts cannot commit the same offsets, and state files have unique names
+    lookup table versions      `TableVersions` and `BatchVersions` of `workers/streams/lookup_table_versions.py`
+"""
 
 from __future__ import annotations
 
@@ -16,8 +27,8 @@ from workers.jobs.attempt import Attempt
 from workers.jobs.lease import retry_attempt_write
 
 
-class StreamGuard:
-    """The `BatchGuard` of one attempt, called on the stream's own thread. Waits for an unavailable database."""
+class StreamFence:
+    """The `BatchFence` of one attempt. Called on the stream's own thread; waits for an unavailable database."""
 
     def __init__(
         self, database: Database, attempt: Attempt, generation: int, pause: Callable[[float], object] = time.sleep
@@ -29,13 +40,13 @@ class StreamGuard:
         self._pause = pause
 
     def begin(self, batch_id: int) -> None:
-        """See `BatchGuard`."""
+        """See `BatchFence`."""
         self._require(
             lambda session, now: streaming_jobs.begin_batch(session, self._claim, self._generation, batch_id, now)
         )
 
     def finish(self, done: BatchDone) -> None:
-        """See `BatchGuard`. The figures that only Spark has are stored later."""
+        """See `BatchFence`. The figures that only Spark has are stored later."""
         facts = BatchFacts(0, done.rows or 0, done.elapsed_ms, done.sink_version, {})
         self._require(
             lambda session, now: streaming_jobs.finish_batch(

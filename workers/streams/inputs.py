@@ -26,7 +26,7 @@ from service.data.schemas import read_schema
 from service.sql.ddl import parse_schema
 from service.sql.types.data_types import Schema
 from workers.engine.spark.sources import TableInput
-from workers.engine.streaming.source_log import TakenFiles, taken_before
+from workers.engine.streaming.source_log import SourceLog, entries_before
 from workers.engine.streaming.sources import Input, RateInput, StreamInput
 
 _NONE: Mapping[str, TableInput] = MappingProxyType({})
@@ -198,9 +198,9 @@ class ConfinedReading:
         self._checked_at = -math.inf
         self._is_checked = True
         """Whether no mini-batch has run since the last check of the tables that are checked once a minute."""
-        self._logs: tuple[TakenFiles, ...] = ()
+        self._logs: tuple[SourceLog, ...] = ()
         self._batch_id: int | None = None
-        self._taken: list[str] = []
+        self._files: list[str] = []
         """The local files of that mini-batch, which may run again."""
 
     @contextmanager
@@ -209,15 +209,15 @@ class ConfinedReading:
         error from inside: Spark's errors may contain file contents. Raises OSError and ValueError if the checkpoint
         cannot be read, and StoreUnavailableError.
         """
-        self._take(batch_id)
-        self._check()
-        before = {path: _version_of(path) for path in self._taken}
+        self._read_logs(batch_id)
+        self._check_links()
+        before = {path: _version_of(path) for path in self._files}
         is_done = False
         try:
             yield
             is_done = True
         finally:
-            self._check()
+            self._check_links()
             self._check_changes(before, is_done=is_done)
 
     def check_at_end(self) -> None:
@@ -231,19 +231,20 @@ class ConfinedReading:
                 _require_unchanged(files, _MAY_BE_KEPT)
         self._checked_at, self._is_checked = self._clock(), True
 
-    def _take(self, batch_id: int) -> None:
+    def _read_logs(self, batch_id: int) -> None:
+        """Reads the files of the mini-batch from Spark's logs."""
         if batch_id != self._batch_id:
-            self._batch_id, self._taken = batch_id, []
+            self._batch_id, self._files = batch_id, []
         if not self._logs:
             # All logs exist once there is a mini-batch.
-            before = taken_before(self._checkpoint, batch_id)
-            self._logs = tuple(TakenFiles(log, entry) for log, entry in before.items())
+            before = entries_before(self._checkpoint, batch_id)
+            self._logs = tuple(SourceLog(log, entry) for log, entry in before.items())
         for log in self._logs:
             # Stores have no links.
-            self._taken += [uri.removeprefix(_LOCAL) for uri in log.new() if uri.startswith(_LOCAL)]
+            self._files += [uri.removeprefix(_LOCAL) for uri in log.new() if uri.startswith(_LOCAL)]
 
-    def _check(self) -> None:
-        outside = self._confines.first_outside((*self._taken, *self._static()))
+    def _check_links(self) -> None:
+        outside = self._confines.first_outside((*self._files, *self._static()))
         if outside is not None:
             raise self._refused(outside) from None
 
@@ -305,7 +306,7 @@ class ConfinedReading:
     def _places(self) -> Iterator[_Place]:
         for name, table in self._inputs().tables.items():
             if isinstance(table, StreamInput):
-                path = re.sub(r"\\(.)", r"\1", table.directory)
+                path = table.unescaped
             elif isinstance(table, TableInput):
                 path = str(table.files.directory_or_file)
             else:

@@ -18,9 +18,11 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
+from service.config.processes import DaemonPool
 from service.contract.job import TableSource
 from service.contract.problems import SpecError
 from service.data.file_io import UriFile
@@ -33,10 +35,10 @@ from workers.jobs.attempt import AttemptStopped
 from workers.jobs.outcome import path_pattern
 from workers.streams.lookup_table_versions import Draft, TableVersions, Version, fingerprint_of
 
-AT_ONCE = 4
+MAX_COPIES = 4
 """How many checks of a worker may copy at the same time: they share its disk and its network."""
 
-_PLACE_SECONDS = 0.2
+_SLOT_SECONDS = 0.2
 _END_SECONDS = 2.0
 
 SETTLE_SECONDS = 2.0
@@ -48,10 +50,10 @@ appears unchanged. A file with an older time was not just written, even if the c
 differ.
 """
 
-_LOOKS = 5
+_MAX_POLLS = 5
 """How many times a table that keeps changing is checked before the stream starts without its newest version."""
 
-_PUT_OFF_SECONDS = 300.0
+_COPY_RETRY_SECONDS = 300.0
 """How long to wait before copying again after the disk refused a copy."""
 
 _COPY = r"/v(?P<version>\d{1,9})/(?P<copy>\d+(?:\.[A-Za-z0-9_-]{1,16}){0,2})"
@@ -61,17 +63,18 @@ _log = structlog.get_logger(__name__)
 
 
 class TableChecks:
-    """Runs the checks of one attempt, one after the other, each in its own thread.
+    """Runs the checks of one attempt, one after the other, in their own thread.
 
-    `check` raises AttemptStopped once the attempt must stop. All attempts of a worker share `places`, the semaphore of
-    copies. Only one thread at a time may call the methods, except `check` and `place`, which the checks call.
+    `check` raises AttemptStopped once the attempt must stop. All attempts of a worker share `slots`, the semaphore of
+    copies. Only one thread at a time may call the methods, except `check` and `copy_slot`, which the checks call.
     """
 
-    def __init__(self, check: Callable[[], object], places: threading.Semaphore) -> None:
+    def __init__(self, check: Callable[[], object], slots: threading.Semaphore) -> None:
         self._check = check
-        self._places = places
+        self._slots = slots
         self._ended = threading.Event()
-        self._answer: Future[bool] | None = None
+        self._pool = DaemonPool(1, "follow")
+        self._result: Future[bool] | None = None
 
     def check(self) -> None:
         """Called while files are copied. Raises AttemptStopped once the attempt must stop or has ended."""
@@ -80,70 +83,60 @@ class TableChecks:
         self._check()
 
     @contextmanager
-    def place(self) -> Iterator[None]:
+    def copy_slot(self) -> Iterator[None]:
         """Waits until a further copy may begin, and counts it while inside. Raises what `check` raises."""
-        while not self._places.acquire(timeout=_PLACE_SECONDS):
+        while not self._slots.acquire(timeout=_SLOT_SECONDS):
             self.check()
         try:
             yield
         finally:
-            self._places.release()
+            self._slots.release()
 
     @property
-    def is_under_way(self) -> bool:
+    def is_running(self) -> bool:
         """Whether a check is running."""
-        return self._answer is not None and not self._answer.done()
+        return self._result is not None and not self._result.done()
 
-    def begin(self, look: Callable[[], bool]) -> None:
-        """Starts a check. Returns at once. The result of the previous check must have been fetched with `found`."""
-        answer: Future[bool] = Future()
-        # A daemon thread and not a pool: the threads of a pool would delay the end of the process.
-        thread = threading.Thread(
-            target=copy_context().run, args=(self._look, look, answer), name="follow", daemon=True
-        )
-        thread.start()
-        self._answer = answer
+    def begin(self, poll: Callable[[], bool]) -> None:
+        """Starts a check. Returns at once. The result of the previous check must have been fetched with `result`."""
+        self._result = self._pool.submit(partial(copy_context().run, poll))
 
-    def found(self) -> bool | None:
-        """Returns or raises what the last check returned or raised, once; None if no check has ended since then."""
-        answer = self._answer
-        if answer is None or not answer.done():
+    def result(self) -> bool | None:
+        """Returns or raises what the last check returned or raised, once; None if no check has ended since then. A
+        check that was stopped counts as one without a new version.
+        """
+        result = self._result
+        if result is None or not result.done():
             return None
-        self._answer = None
-        return answer.result()
+        self._result = None
+        try:
+            return result.result()
+        except AttemptStopped:
+            return False
 
     def end(self) -> None:
         """Called at the end of the attempt. A running check stops within a few megabytes; waits two seconds for it."""
         self._ended.set()
-        if self._answer is not None:
-            wait([self._answer], _END_SECONDS)
-
-    def _look(self, look: Callable[[], bool], answer: Future[bool]) -> None:
-        try:
-            found = look()
-        except AttemptStopped:
-            answer.set_result(False)
-        except BaseException as error:  # noqa: BLE001 - `found` raises it
-            answer.set_exception(error)
-        else:
-            answer.set_result(found)
+        self._pool.close()
+        if self._result is not None:
+            wait([self._result], _END_SECONDS)
 
 
 @dataclass(frozen=True)
-class NotTaken:
-    """Why the table as it is now is not used."""
+class NotUsed:
+    """Why the newest state of a table is not used."""
 
     code: str
     detail: str
 
 
-Place = Callable[[], AbstractContextManager[object]]
+CopySlot = Callable[[], AbstractContextManager[object]]
 """Returns the context in which a copy is made."""
 
 
 class FollowedTable:
     """One lookup table of one attempt. `check` is called while files are copied, and may raise to stop that. Only one
-    thread at a time may call `look`; other threads may call everything else at the same time.
+    thread at a time may call `poll`; other threads may call everything else at the same time.
     """
 
     def __init__(
@@ -156,7 +149,7 @@ class FollowedTable:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.not_taken: NotTaken | None = None
+        self.not_used: NotUsed | None = None
         self._source = source
         self._roots = roots
         self._versions = versions
@@ -169,8 +162,8 @@ class FollowedTable:
         self._copies = re.compile(f"{path_pattern(versions.directory).pattern}{_COPY}")
         self._changing: str | None = None
         self._changing_since = 0.0
-        self._refused: dict[str, NotTaken] = {}
-        self._put_off: dict[str, float] = {}
+        self._refused: dict[str, NotUsed] = {}
+        self._retry_at: dict[str, float] = {}
         """When copying may be tried again, by the fingerprint of the files that could not be copied."""
 
     @property
@@ -194,36 +187,36 @@ class FollowedTable:
         self._versions.drop_drafts()
         self._newest = self._versions.newest()
         if self._newest is None:
-            self._take_first(pause)
+            self._copy_first(pause)
             return
         self._schema = read_schema(self.name, self._source, self._newest.files)
-        for _ in range(_LOOKS):
-            self.look()
+        for _ in range(_MAX_POLLS):
+            self.poll()
             if not self.is_changing:
                 return
             pause(SETTLE_SECONDS)
 
-    def look(self, place: Place = nullcontext) -> bool:
+    def poll(self, slot: CopySlot = nullcontext) -> bool:
         """Checks the table; returns whether there is a new version. One check finds a change, the next copies it."""
         try:
             found, fingerprint = self._listed()
             if fingerprint == self.newest.fingerprint:
-                self._changing = self.not_taken = None
+                self._changing = self.not_used = None
             elif fingerprint in self._refused:
                 self._changing = None
-                self._set_not_taken(self._refused[fingerprint])
-            elif self._clock() < self._put_off.get(fingerprint, float("-inf")):
+                self._set_not_used(self._refused[fingerprint])
+            elif self._clock() < self._retry_at.get(fingerprint, float("-inf")):
                 self._changing = None
             elif fingerprint != self._changing:
                 self._changing, self._changing_since = fingerprint, self._clock()
             elif not _is_fresh(found) or self._clock() - self._changing_since >= SETTLE_SECONDS:
-                return self._take(found, fingerprint, place)
+                return self._copy_version(found, fingerprint, slot)
         except SpecError as error:
             self._changing = None
-            self._set_not_taken(NotTaken(error.code, error.issues[0].detail))
+            self._set_not_used(NotUsed(error.code, error.issues[0].detail))
         except StoreUnavailableError as error:
             self._changing = None
-            self._set_not_taken(NotTaken(error.code, str(error)))
+            self._set_not_used(NotUsed(error.code, str(error)))
         return False
 
     def version(self, number: int) -> Version:
@@ -256,8 +249,8 @@ class FollowedTable:
         def own(copy: re.Match[str]) -> str:
             nonlocal advice
             name = self._versions.own_name(int(copy["version"]), copy["copy"])
-            told, advice = f"{place}/{name}{advice}" if name else f"{place}{advice}", ""
-            return told
+            text, advice = f"{place}/{name}{advice}" if name else f"{place}{advice}", ""
+            return text
 
         return self._copies.sub(own, text)
 
@@ -265,7 +258,7 @@ class FollowedTable:
         """Removes the versions older than the newest one, except these."""
         self._versions.keep_only({*numbers, self.newest.number})
 
-    def revert(self, refused: int, number: int, reason: NotTaken) -> None:
+    def revert(self, refused: int, number: int, reason: NotUsed) -> None:
         """Returns to the older version `number`, since no plan can be made with the version `refused`, which no
         mini-batch has used. The same files are not copied again. A version that was made since then is kept. Raises
         SpecError `dimension_missing`.
@@ -275,12 +268,12 @@ class FollowedTable:
             self._refused[version.fingerprint] = reason
             if self.newest.number == refused:
                 self._newest = older
-                self._set_not_taken(reason)
+                self._set_not_used(reason)
             self._versions.remove(refused)
 
-    def _take_first(self, pause: Callable[[float], object]) -> None:
+    def _copy_first(self, pause: Callable[[float], object]) -> None:
         unreadable: SpecError | None = None
-        for _ in range(_LOOKS):
+        for _ in range(_MAX_POLLS):
             unreadable = None
             try:
                 found, fingerprint = self._listed()
@@ -288,7 +281,7 @@ class FollowedTable:
                     pause(SETTLE_SECONDS)
                     if self._listed()[1] != fingerprint:
                         continue
-                if self._take(found, fingerprint):
+                if self._copy_version(found, fingerprint):
                     return
             except SpecError as error:
                 # A file may be removed after it was listed and before it is read. A copy does not change.
@@ -314,20 +307,20 @@ class FollowedTable:
             )
         return found, fingerprint
 
-    def _take(self, found: TableFiles, fingerprint: str, place: Place = nullcontext) -> bool:
+    def _copy_version(self, found: TableFiles, fingerprint: str, slot: CopySlot = nullcontext) -> bool:
         """Copies the files; returns False if they changed meanwhile. Raises SpecError and StoreUnavailableError."""
         try:
-            with place():
+            with slot():
                 draft = self._versions.copy(found, fingerprint, self._check)
             if self._listed()[1] != fingerprint:
                 return False
             # The attempt may have ended during the copy.
             self._check()
-            taken = self._publish_draft(draft, found)
+            version = self._publish_draft(draft, found)
         except FileNotFoundError:
             return False
         except OSError as error:
-            self._put_off = {fingerprint: self._clock() + _PUT_OFF_SECONDS}
+            self._retry_at = {fingerprint: self._clock() + _COPY_RETRY_SECONDS}
             raise SpecError.of(
                 "dimension_not_copied",
                 f"'{self._source.path}' could not be copied: {error.strerror or 'it cannot be read or written'}.",
@@ -336,11 +329,11 @@ class FollowedTable:
         finally:
             self._versions.drop_drafts()
         with self._changes:
-            self._newest = taken
-            self._changing = self.not_taken = None
+            self._newest = version
+            self._changing = self.not_used = None
             self._refused.clear()
-        self._put_off.clear()
-        _log.info("dimension_taken", table=self.name, version=taken.number, bytes=taken.files.bytes)
+        self._retry_at.clear()
+        _log.info("dimension_taken", table=self.name, version=version.number, bytes=version.files.bytes)
         return True
 
     def _publish_draft(self, draft: Draft, found: TableFiles) -> Version:
@@ -356,17 +349,17 @@ class FollowedTable:
                     pointer=f"{pointer_of(self.name)}/path",
                 )
         except SpecError as error:
-            told = _with_own_names(error, draft.files, found)
+            named = _with_own_names(error, draft.files, found)
             # Copying the same files again would fail in the same way.
-            self._refused[draft.fingerprint] = NotTaken(told.code, told.issues[0].detail)
-            raise told from None
+            self._refused[draft.fingerprint] = NotUsed(named.code, named.issues[0].detail)
+            raise named from None
         self._schema = schema
         return self._versions.keep(draft)
 
-    def _set_not_taken(self, not_taken: NotTaken) -> None:
-        if not_taken != self.not_taken:
-            self.not_taken = not_taken
-            _log.warning("dimension_not_taken", table=self.name, code=not_taken.code, detail=not_taken.detail)
+    def _set_not_used(self, reason: NotUsed) -> None:
+        if reason != self.not_used:
+            self.not_used = reason
+            _log.warning("dimension_not_taken", table=self.name, code=reason.code, detail=reason.detail)
 
 
 def _is_fresh(found: TableFiles) -> bool:

@@ -18,7 +18,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from service.data.file_io import DataFile, UriFile, create, make_directory, opened, size_of, sync_directory, version_of
@@ -26,7 +26,7 @@ from service.data.files import TableFiles, real
 
 _MANIFEST = "manifest.json"
 _CHUNK = 4 << 20
-_SHOWN = re.compile(r"v([1-9][0-9]*)")
+_VERSION_NAME = re.compile(r"v([1-9][0-9]*)")
 _SUFFIXES = re.compile(r"(?:\.[A-Za-z0-9_-]{1,16}){0,2}$")
 _MARGIN = 2
 """A copy begins only if this many times its bytes are free: checkpoints are on the same disk, and need space, too."""
@@ -40,13 +40,13 @@ _DECISION = re.compile(r"([0-9]+)-([0-9]+)\.json")
 
 @dataclass(frozen=True)
 class Version:
-    """One version of a table. `fingerprint` identifies the state of the table's own files; `taken_at` is in
+    """One version of a table. `fingerprint` identifies the state of the table's own files; `created_at` is in
     milliseconds since the epoch.
     """
 
     number: int
     fingerprint: str
-    taken_at: int
+    created_at: int
     files: TableFiles
 
 
@@ -66,8 +66,8 @@ def fingerprint_of(found: TableFiles) -> str | None:
     """
     if None in found.versions:
         return None
-    told = [[_path_of(file), *(version or ())] for file, version in zip(found.files, found.versions, strict=True)]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    files = [[_path_of(file), *(version or ())] for file, version in zip(found.files, found.versions, strict=True)]
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
 def suffixes_of(name: str) -> str:
@@ -112,23 +112,23 @@ class TableVersions:
         """Returns the version of that number; None if it is missing or not complete. Raises OSError."""
         directory = self._directory / f"v{number}"
         try:
-            told = json.loads((directory / _MANIFEST).read_text(encoding="utf-8"))
-            files = tuple(directory / name for name, _ in told["files"])
+            manifest = json.loads((directory / _MANIFEST).read_text(encoding="utf-8"))
+            files = tuple(directory / name for name, _ in manifest["files"])
             sizes = [file.stat().st_size for file in files]
         except FileNotFoundError:
             return None
-        if sizes != [size for _, size in told["files"]]:
+        if sizes != [size for _, size in manifest["files"]]:
             return None
         found = TableFiles(self._table, directory, files, sum(sizes), tuple(map(version_of, files)))
-        return Version(number, told["fingerprint"], told["taken_at"], found)
+        return Version(number, manifest["fingerprint"], manifest["taken_at"], found)
 
     def own_name(self, number: int, copy: str) -> str | None:
         """Returns the path, relative to the table, of the file from which a version has that copy; None if unknown.
         Raises nothing.
         """
         try:
-            told = json.loads((self._directory / f"v{number}" / _MANIFEST).read_text(encoding="utf-8"))
-            own = dict(zip((name for name, _ in told["files"]), told["own"], strict=True))[copy]
+            manifest = json.loads((self._directory / f"v{number}" / _MANIFEST).read_text(encoding="utf-8"))
+            own = dict(zip((name for name, _ in manifest["files"]), manifest["own"], strict=True))[copy]
         except (OSError, ValueError, KeyError):
             return None
         # A file name may be any bytes.
@@ -152,25 +152,25 @@ class TableVersions:
 
     def keep(self, draft: Draft) -> Version:
         """Makes the draft the newest version. Raises OSError."""
-        told = {
+        manifest = {
             "fingerprint": draft.fingerprint,
             "taken_at": time.time_ns() // 1_000_000,
             "files": [[file.name, size_of(file)] for file in draft.files.files],
             "own": draft.own,
         }
         with (self._draft / _MANIFEST).open("x", encoding="utf-8") as file:
-            json.dump(told, file)
+            json.dump(manifest, file)
             file.flush()
             os.fsync(file.fileno())
         sync_directory(self._draft)
-        number = self._show()
+        number = self._publish()
         sync_directory(self._directory)
         version = self.find(number)
         if version is None:
             raise FileNotFoundError(f"version {number} is missing")
         return version
 
-    def _show(self) -> int:
+    def _publish(self) -> int:
         """Renames the draft to the next free number, and returns the number."""
         number = max(self._numbers(), default=0) + 1
         while True:
@@ -203,8 +203,8 @@ class TableVersions:
         shutil.rmtree(self._directory / f"v{number}", ignore_errors=True)
 
     def _numbers(self) -> list[int]:
-        found = (_SHOWN.fullmatch(path.name) for path in self._directory.glob("v*"))
-        return [int(shown[1]) for shown in found if shown is not None]
+        found = (_VERSION_NAME.fullmatch(path.name) for path in self._directory.glob("v*"))
+        return [int(name[1]) for name in found if name is not None]
 
 
 def _copy(file: DataFile, target: Path, check: Callable[[], object]) -> None:
@@ -227,8 +227,8 @@ def _own_names(found: TableFiles) -> tuple[str, ...]:
 
 
 def _fence_of(draft: Path) -> int:
-    told = draft.name.rpartition("-")[2]
-    return int(told) if told.isdecimal() else 0
+    fence = draft.name.rpartition("-")[2]
+    return int(fence) if fence.isdecimal() else 0
 
 
 @dataclass(frozen=True)
@@ -267,8 +267,8 @@ class BatchVersions:
         return max(self._announced(), default=0) > self._fence
 
     def _announced(self) -> list[int]:
-        told = [path.name.removeprefix(_FENCE) for path in self._directory.glob(f"{_FENCE}*")]
-        return [int(fence) for fence in told if fence.isdecimal()]
+        names = [path.name.removeprefix(_FENCE) for path in self._directory.glob(f"{_FENCE}*")]
+        return [int(fence) for fence in names if fence.isdecimal()]
 
     def newest(self) -> int | None:
         """Returns the last mini-batch that has a decision; None if there is none. Raises OSError."""
@@ -283,10 +283,10 @@ class BatchVersions:
         if newest is None or (newest < self._fence and not by_earlier):
             return None
         try:
-            told = json.loads(self._path(batch_id, newest).read_text(encoding="utf-8"))
+            decision = json.loads(self._path(batch_id, newest).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        return {table: Use(use["version"], use["since"]) for table, use in told.items()}
+        return {table: Use(use["version"], use["since"]) for table, use in decision.items()}
 
     def decide(self, batch_id: int, versions: Mapping[str, int]) -> dict[str, Use]:
         """Decides that the mini-batch runs with `versions`, unless this attempt or a newer one has decided already.
@@ -297,8 +297,8 @@ class BatchVersions:
         for table, version in versions.items():
             known = before.get(table)
             uses[table] = known if known is not None and known.version == version else Use(version, batch_id)
-        told = {table: {"version": use.version, "since": use.since} for table, use in uses.items()}
-        create(self._path(batch_id, self._fence), json.dumps(told))
+        decision = {table: asdict(use) for table, use in uses.items()}
+        create(self._path(batch_id, self._fence), json.dumps(decision))
         for old, fence in self._decided():
             if old <= batch_id - KEPT:
                 self._path(old, fence).unlink(missing_ok=True)
@@ -306,7 +306,7 @@ class BatchVersions:
 
     def _decided(self) -> list[tuple[int, int]]:
         found = (_DECISION.fullmatch(path.name) for path in self._directory.glob("[0-9]*.json"))
-        return [(int(decision[1]), int(decision[2])) for decision in found if decision is not None]
+        return [(int(name[1]), int(name[2])) for name in found if name is not None]
 
     def _path(self, batch_id: int, fence: int) -> Path:
         return self._directory / f"{batch_id}-{fence}.json"

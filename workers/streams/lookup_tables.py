@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from workers.engine.spark.sources import TableInput
-from workers.engine.streaming.micro_batch import BatchDone, BatchGuard
+from workers.engine.streaming.micro_batch import BatchDone, BatchFence
 from workers.jobs.attempt import AttemptStopped
-from workers.streams.lookup_table_polling import SETTLE_SECONDS, FollowedTable, NotTaken, TableChecks
+from workers.streams.lookup_table_polling import SETTLE_SECONDS, FollowedTable, NotUsed, TableChecks
 from workers.streams.lookup_table_versions import BatchVersions, Use
 
 _FIRST_RETRY_SECONDS = 1.0
@@ -33,8 +33,8 @@ class LookupTables:
     """The followed tables of one attempt. Only one thread at a time checks them. At the same time the stream's own
     thread begins mini-batches, and another thread reports and removes versions.
 
-    `every` is the period, in seconds, in which a running stream checks its tables; `looks` runs the checks in a thread
-    of their own. A check that fails is repeated sooner, with exponential backoff. `jitter` gives numbers from 0 to 1.
+    `every` is the period, in seconds, in which a running stream checks its tables; `checks` runs the checks in their
+    own thread. A check that fails is repeated sooner, with exponential backoff. `jitter` gives numbers from 0 to 1.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LookupTables:
         decided: BatchVersions,
         checkpoint: Path,
         every: float,
-        looks: TableChecks,
+        checks: TableChecks,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -51,7 +51,7 @@ class LookupTables:
         self._decided = decided
         self._commits = checkpoint / "commits"
         self._every = every
-        self._looks = looks
+        self._checks = checks
         self._clock = clock
         self._jitter = jitter
         self._due = clock() + every
@@ -68,7 +68,7 @@ class LookupTables:
         for table in self._tables.values():
             table.open(pause)
         # The attempt may have ended while a directory was listed; it must not remove files after that.
-        self._looks.check()
+        self._checks.check()
         self.adopt_newest()
         self._due = self._clock() + self._every
         self.tidy(self.newest)
@@ -108,7 +108,7 @@ class LookupTables:
     def _versions(self, uses: Mapping[str, Use] | None) -> Versions:
         return {name: use.version for name, use in (uses or {}).items() if name in self._tables}
 
-    def revert(self, planned: Versions, reason: NotTaken) -> bool:
+    def revert(self, planned: Versions, reason: NotUsed) -> bool:
         """Returns to the versions of the current plan if no plan can be made with newer ones. The newer ones are not
         used from then on. Returns False if the next mini-batch needs them. Raises SpecError `dimension_missing` and
         OSError.
@@ -136,31 +136,31 @@ class LookupTables:
         versions, False if a check has ended without one, None otherwise. The new version of one table is adopted even
         while another table is still copied. Raises what the check raised.
         """
-        found = self._looks.found()
+        result = self._checks.result()
         if self.adopt_newest():
             return True
-        if found is None and self.is_due and not self._looks.is_under_way:
-            self._looks.begin(self.look)
-        return None if found is None else False
+        if result is None and self.is_due and not self._checks.is_running:
+            self._checks.begin(self.poll)
+        return None if result is None else False
 
     def adopt_newest(self) -> bool:
         """Makes the next mini-batches use the newest versions. Returns whether any of them is new."""
-        taken = {name: table.newest.number for name, table in self._tables.items()}
-        is_new, self._newest = taken != self._newest, taken
+        newest = {name: table.newest.number for name, table in self._tables.items()}
+        is_new, self._newest = newest != self._newest, newest
         return is_new
 
     def end(self) -> None:
         """Stops the checks at the end of the attempt. May be called several times."""
-        self._looks.end()
+        self._checks.end()
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Checks every table, and returns whether one has a newer version. Copies the changed tables, which may take
         long. Raises the first error of a table after it has checked all of them.
         """
         found, errors = [], []
         for table in self._tables.values():
             try:
-                found.append(table.look(self._looks.place))
+                found.append(table.poll(self._checks.copy_slot))
             except AttemptStopped:
                 # During a copy.
                 return False
@@ -232,34 +232,34 @@ class LookupTables:
             version = table.version(planned[name])
             use = uses.get(name)
             # Read once: a check may replace it at the same time.
-            not_taken = table.not_taken
+            not_used = table.not_used
             report.append(
                 {
                     "table": name,
                     "version": version.number,
                     "since_batch": use.since if use is not None and use.version == version.number else None,
-                    "taken_at": datetime.fromtimestamp(version.taken_at / 1000, UTC).isoformat(),
+                    "taken_at": datetime.fromtimestamp(version.created_at / 1000, UTC).isoformat(),
                     "files": len(version.files.files),
                     "bytes": version.files.bytes,
-                    "not_taken": None if not_taken is None else {"code": not_taken.code, "detail": not_taken.detail},
+                    "not_taken": None if not_used is None else {"code": not_used.code, "detail": not_used.detail},
                 }
             )
         return report
 
 
-class VersionGuard:
-    """A `BatchGuard` for a stream whose plan has these versions. Begins no mini-batch that needs others."""
+class VersionFence:
+    """A `BatchFence` for a stream whose plan has the versions `planned`. Begins no mini-batch that needs other ones."""
 
-    def __init__(self, inner: BatchGuard, lookup_tables: LookupTables, planned: Versions) -> None:
+    def __init__(self, inner: BatchFence, lookup_tables: LookupTables, planned: Versions) -> None:
         self._inner = inner
         self._lookup_tables = lookup_tables
         self._planned = planned
 
     def begin(self, batch_id: int) -> None:
-        """See `BatchGuard`. Raises OtherVersionsError."""
+        """See `BatchFence`. Raises OtherVersionsError."""
         self._inner.begin(batch_id)
         self._lookup_tables.begin(batch_id, self._planned)
 
     def finish(self, done: BatchDone) -> None:
-        """See `BatchGuard`."""
+        """See `BatchFence`."""
         self._inner.finish(done)

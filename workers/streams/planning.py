@@ -51,8 +51,8 @@ class StreamPlans:
             _bounds(spec, inputs),
             output=spec.output,
             settings=spec.settings,
-            puts_parts_together=spec.sink.kind in {"managed", "postgres"},
-            kept=layout,
+            merges_parts=spec.sink.kind in {"managed", "postgres"},
+            state_layout=layout,
             check=check,
         )
 

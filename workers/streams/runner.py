@@ -46,17 +46,17 @@ from workers.jobs.planning import PlanningThreads, labelled
 from workers.metrics import WorkerMetrics
 from workers.streams.attempt import Following, Opened, StreamAttempt, stream_verdict
 from workers.streams.backlog import BacklogWatch, watched
-from workers.streams.batch_metrics import StreamMeasuring
-from workers.streams.fencing import StreamGuard
+from workers.streams.batch_metrics import StreamMetrics
+from workers.streams.fencing import StreamFence
 from workers.streams.inputs import Posted, confined_reading, find_inputs
-from workers.streams.lookup_table_polling import AT_ONCE, FollowedTable, TableChecks
+from workers.streams.lookup_table_polling import MAX_COPIES, FollowedTable, TableChecks
 from workers.streams.lookup_table_versions import BatchVersions, TableVersions, directory_name
-from workers.streams.lookup_tables import LookupTables, VersionGuard, Versions
+from workers.streams.lookup_tables import LookupTables, VersionFence, Versions
 from workers.streams.planning import StreamPlans, check_layout, state_of
 
 _URL = "EVENKEEL_SINK_{}_URL"
 
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 """The time between two checks of an incremental stream."""
 
 
@@ -120,7 +120,7 @@ class StreamRunner:
         self._mark_running = mark_running
         self._clock = clock
         self._pause = pause
-        self._copy_slots = threading.BoundedSemaphore(AT_ONCE)
+        self._copy_slots = threading.BoundedSemaphore(MAX_COPIES)
 
     def work(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> Verdict | HandedOver:
         """Runs an incremental job until it stops; starts a continuous one. Returns every error as a verdict."""
@@ -147,7 +147,7 @@ class StreamRunner:
                 if verdict is not None:
                     retry_on_database_fault(lambda _: stream.close(), pause=pause)
                     return verdict
-                stream.wait(_LOOK_SECONDS)
+                stream.wait(_POLL_SECONDS)
         except BaseException:
             stream.abandon()
             raise
@@ -234,13 +234,13 @@ class StreamRunner:
             return None
         directory = self._directory(stream)
         tables = []
-        looks = TableChecks(attempt.check, self._copy_slots)
+        checks = TableChecks(attempt.check, self._copy_slots)
         for name, source in spec.followed.items():
             versions = TableVersions(directory / "dimensions" / directory_name(name), name, attempt.claim.fence)
-            tables.append(FollowedTable(name, source, self._roots, versions, looks.check, self._clock))
+            tables.append(FollowedTable(name, source, self._roots, versions, checks.check, self._clock))
         decided = BatchVersions(directory / "versions", attempt.claim.fence)
         every = self._settings.worker.follow_seconds
-        lookup_tables = LookupTables(tables, decided, directory / "checkpoint", every, looks, self._clock)
+        lookup_tables = LookupTables(tables, decided, directory / "checkpoint", every, checks, self._clock)
         lookup_tables.open(self._pause)
         return lookup_tables
 
@@ -321,7 +321,7 @@ class StreamRunner:
         _remove_older(directory)
         stage = Stage(directory / "stage", claim.fence)
         stage.clear_older()
-        guard = StreamGuard(self._database, attempt, stream.generation, self._pause)
+        fence = StreamFence(self._database, attempt, stream.generation, self._pause)
         trigger = _trigger(spec)
         reading = confined_reading(spec, self._roots, directory / "checkpoint", lambda: current.plans.inputs)
 
@@ -330,8 +330,8 @@ class StreamRunner:
             with labelled(attempt, driver):
                 if lookup_tables is not None:
                     current.follow(lookup_tables)
-                guarded = guard if lookup_tables is None else VersionGuard(guard, lookup_tables, current.versions)
-                batch = BatchFunction(stage, sink, guarded, reading=reading)
+                batch_fence = fence if lookup_tables is None else VersionFence(fence, lookup_tables, current.versions)
+                batch = BatchFunction(stage, sink, batch_fence, reading=reading)
                 frame, output = current.planned.frame, current.planned.output
                 return RunningStream.start(frame, output, directory / "checkpoint", trigger, batch)
 
@@ -339,17 +339,17 @@ class StreamRunner:
         tables = watched(spec, current.plans.inputs, self._roots, claim.tenant)
         sources = [read.table for read in current.planned.reads]
         backlog = BacklogWatch(tables, directory / "checkpoint", self._database, sources)
-        measuring = StreamMeasuring(directory / "checkpoint", backlog, trigger.every, self._metrics)
+        metrics = StreamMetrics(directory / "checkpoint", backlog, trigger.every, self._metrics)
         ends = spec.mode is Mode.INCREMENTAL
         return Opened(
             sink,
             stream.generation,
             lambda: current.planned.reads,
             start,
-            ends,
-            following,
-            current.release_session,
-            measuring,
+            metrics,
+            ends=ends,
+            following=following,
+            release_session=current.release_session,
             check_at_end=reading.check_at_end,
         )
 

@@ -84,9 +84,9 @@ class StreamSupervisor:
     def step(self) -> None:
         """Steps every stream that no thread of the pool is stepping."""
         with self._lock:
-            idle = [stream for stream, looking in self._streams.items() if looking is None or looking.done()]
+            idle = [stream for stream, step in self._streams.items() if step is None or step.done()]
             for stream in idle:
-                self._streams[stream] = self._pool.submit(partial(self._look_at, stream))
+                self._streams[stream] = self._pool.submit(partial(self._step_stream, stream))
 
     def close(self) -> None:
         """Stops the supervision. A step that hangs does not delay the end of the process."""
@@ -95,7 +95,7 @@ class StreamSupervisor:
     def _is_full(self) -> bool:
         return len(self._streams) + len(self._places) >= self._limit
 
-    def _look_at(self, stream: StreamAttempt) -> None:
+    def _step_stream(self, stream: StreamAttempt) -> None:
         claim = stream.attempt.claim
         with structlog.contextvars.bound_contextvars(job_id=claim.job_id, attempt=claim.fence):
             try:
@@ -104,8 +104,8 @@ class StreamSupervisor:
                     return
                 stream.close()
             except Exception as error:  # noqa: BLE001 - the next step continues; a lost lease ends it
-                told = fault_of(error) is not None
-                _log.warning("stream_not_looked_at", exc_info=None if told else error, error=type(error).__name__)
+                trace = None if fault_of(error) is not None else error
+                _log.warning("stream_step_failed", exc_info=trace, error=type(error).__name__)
                 return
             try:
                 self._end(stream, verdict)

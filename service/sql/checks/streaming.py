@@ -12,28 +12,25 @@ from service.contract.enums import OutputMode
 from service.contract.job import DeltaSink, JobSpec, ParquetSink, PostgresSink
 from service.contract.problems import Issue, SpecError
 from service.contract.query import AggregateFunction, JoinKind
+from service.sql.checks.stream_join_rules import call_text, is_distinct, is_known
 from service.sql.checks.stream_joins import (
     JoinOfStreams,
-    call_text,
-    is_distinct,
-    is_known,
+    grouped_join,
     is_ordered,
-    issues_of_bounded_join,
+    issues_in_one_state,
     issues_of_empty_bound,
-    issues_of_joined_streams,
-    issues_of_unbounded_join,
-    joined_rows,
+    issues_of_joined_rows,
 )
 from service.sql.expressions.analysis import turning_part
 from service.sql.resolve.bound import (
     BoundCall,
     BoundDerived,
     BoundJoin,
-    BoundName,
     BoundQuery,
     BoundSource,
     BoundTable,
     BoundUnion,
+    Named,
     queries_of,
     sources_of,
     tables_of,
@@ -183,11 +180,9 @@ class _Refusals:
             in_one_state = list(_issues_in_one_state(query, at, first))
         if in_one_state == []:
             return
-        if first.join.within is not None:
+        if first.join.within is not None or in_one_state is None:
             updates = groups_rows(query) and not self._is_closed(query)
-            yield from issues_of_bounded_join(first, self._event_times, updates=updates)
-        elif in_one_state is None:
-            yield from issues_of_unbounded_join(first, self._event_times)
+            yield from issues_of_joined_rows(first, self._event_times, updates=updates)
         else:
             yield from in_one_state
 
@@ -222,9 +217,9 @@ class _Refusals:
 
 def _issues_in_one_state(query: BoundQuery, at: str, join: JoinOfStreams) -> Iterator[Issue]:
     """Yields why `query`, an aggregate above the join, cannot be computed in one state without the join's rows."""
-    rows = joined_rows(query, at)
-    if rows is not None and rows.pointer == join.pointer:
-        yield from issues_of_joined_streams(query, at, rows)
+    grouped = grouped_join(query, at)
+    if grouped is not None and grouped.pointer == join.pointer:
+        yield from issues_in_one_state(query, at, grouped)
         return
     detail = (
         f"The join of two streams with {join.alias} is below another join, UNION or DISTINCT, but it must be the last "
@@ -308,7 +303,7 @@ def _distinct_row_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
     yield from _key_issues(query.keys, at)
 
 
-def _key_issues(keys: tuple[BoundName, ...], at: str) -> Iterator[Issue]:
+def _key_issues(keys: tuple[Named, ...], at: str) -> Iterator[Issue]:
     """Yields the issues of keys that a state of distinct values cannot contain."""
     for index, key in enumerate(keys):
         if _nests(key.expression.type):

@@ -19,8 +19,6 @@ from typing import Protocol
 from service.contract.problems import SpecError
 from service.contract.query import AggregateFunction
 from service.sql.expressions.compile_expression import scalar_of
-from service.sql.expressions.functions import FUNCTIONS
-from service.sql.expressions.inference import Typing
 from service.sql.expressions.nodes import (
     Arithmetic,
     Between,
@@ -49,9 +47,24 @@ from service.sql.expressions.nodes import (
 from service.sql.expressions.scalar import Scalar
 from service.sql.parser import Text
 from service.sql.types.data_types import MAX_PRECISION, TEMPORAL, DataType, Field, TypeName, as_decimal, known
+from service.sql.types.functions import FUNCTIONS
+from service.sql.types.inference import Typing
 
 Columns = Mapping[str, Expression]
 """The expression that replaces each column."""
+_OF_TEXT = frozenset({"upper", "lower", "ucase", "lcase", "trim", "ltrim", "rtrim", "length", "concat", "reverse"})
+_OF_TIME = frozenset({"year", "quarter", "month", "day", "dayofmonth", "dayofweek", "dayofyear", "weekofyear", "date"})
+_CONDITIONAL_CALLS = frozenset({"coalesce", "nvl", "ifnull", "nullif", "if"})
+_DAY = re.compile(
+    "[1-9][0-9]{3}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13578]|1[02])-(29|30|31)|(0[469]|11)-(29|30))"
+)
+"""A day that exists in every year."""
+_INTEGRAL_WIDTH = {TypeName.TINYINT: 1, TypeName.SMALLINT: 2, TypeName.INT: 4, TypeName.BIGINT: 8}
+_GROWING = frozenset({AggregateFunction.COUNT, AggregateFunction.MAX})
+_GROUPING_FUNCTIONS = frozenset({AggregateFunction.GROUPING, AggregateFunction.GROUPING_ID})
+_CHOICE_FUNCTIONS = frozenset({"coalesce", "nvl", "ifnull", "if"})
+_LENGTHS = frozenset({"abs", "length", "char_length", "character_length"})
+_CLOCKS = frozenset({"current_date", "current_timestamp", "now"})
 
 
 def columns_by_name(fields: tuple[Field, ...]) -> dict[str, Expression]:
@@ -116,16 +129,6 @@ def _replaced(node: Expression, columns: Columns) -> Expression:
     if isinstance(node, Column):
         return columns[node.name]
     return map_children(node, lambda child: _replaced(child, columns))
-
-
-_OF_TEXT = frozenset({"upper", "lower", "ucase", "lcase", "trim", "ltrim", "rtrim", "length", "concat", "reverse"})
-_OF_TIME = frozenset({"year", "quarter", "month", "day", "dayofmonth", "dayofweek", "dayofyear", "weekofyear", "date"})
-_CONDITIONAL_CALLS = frozenset({"coalesce", "nvl", "ifnull", "nullif", "if"})
-_DAY = re.compile(
-    "[1-9][0-9]{3}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13578]|1[02])-(29|30|31)|(0[469]|11)-(29|30))"
-)
-"""A day that exists in every year."""
-_INTEGRAL_WIDTH = {TypeName.TINYINT: 1, TypeName.SMALLINT: 2, TypeName.INT: 4, TypeName.BIGINT: 8}
 
 
 def cannot_fail(node: Expression) -> bool:
@@ -279,13 +282,6 @@ def _alike(*values: Expression) -> bool:
 def _is(node: Expression, *names: TypeName) -> bool:
     of = type_in(node)
     return of is not None and of.name in names
-
-
-_GROWING = frozenset({AggregateFunction.COUNT, AggregateFunction.MAX})
-_GROUPING_FUNCTIONS = frozenset({AggregateFunction.GROUPING, AggregateFunction.GROUPING_ID})
-_CHOICE_FUNCTIONS = frozenset({"coalesce", "nvl", "ifnull", "if"})
-_LENGTHS = frozenset({"abs", "length", "char_length", "character_length"})
-_CLOCKS = frozenset({"current_date", "current_timestamp", "now"})
 
 
 class Trend(Enum):

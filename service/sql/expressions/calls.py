@@ -1,7 +1,6 @@
-"""Reads function calls: group windows (TUMBLE and HOP, as in Flink) and aggregates, and describes unknown functions.
+"""Reads calls of group windows (TUMBLE and HOP, as in Flink) and of aggregates.
 
-An aggregate call may have DISTINCT and an order, inside its parentheses or after them (WITHIN GROUP). The message for
-an unknown function says what to write instead, or suggests the nearest names.
+An aggregate call may have DISTINCT and an order, inside its parentheses or after them (WITHIN GROUP).
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from enum import StrEnum
 
 from sqlglot import exp
 
-from service.contract.problems import SpecError, did_you_mean, nearest_names
+from service.contract.problems import SpecError
 from service.contract.query import AggregateFunction
-from service.sql.expressions.functions import FUNCTIONS
 from service.sql.expressions.nodes import Aggregate, Call, Expression, Interval, Name, Number, walk
 from service.sql.parser import Text
 
@@ -26,6 +24,26 @@ the plan, which Spark compiles again for every mini-batch: with 288 that took tw
 
 SESSIONS = frozenset({"session", "session_start", "session_end", "session_window"})
 """Functions of session windows, which are not supported, in Flink and in Spark."""
+WINDOWS = {"tumble": 1, "hop": 2}
+"""Window functions of GROUP BY, in lower case, and the number of their intervals."""
+_MAX_LENGTH = timedelta(days=3650)
+_UNITS = {"WEEK": 604_800_000, "DAY": 86_400_000, "HOUR": 3_600_000, "MINUTE": 60_000, "SECOND": 1000}
+_FORMS = {
+    "tumble": "TUMBLE(ts, INTERVAL '10' MINUTE)",
+    "hop": "HOP(ts, INTERVAL '1' MINUTE, INTERVAL '10' MINUTE), with the slide first and the size second",
+}
+SYNONYMS = {
+    "VARIANCE": AggregateFunction.VAR_SAMP,
+    "STDDEV": AggregateFunction.STDDEV_SAMP,
+    "STD": AggregateFunction.STDDEV_SAMP,
+    "STRING_AGG": AggregateFunction.LISTAGG,
+    "MEAN": AggregateFunction.AVG,
+    "PERCENTILE_CONT": AggregateFunction.PERCENTILE,
+    "MEDIAN": AggregateFunction.PERCENTILE,
+}
+"""Other names of the aggregate functions; the last two take other arguments too."""
+WITHIN_GROUP = frozenset({"LISTAGG", "STRING_AGG", "PERCENTILE_CONT"})
+"""Functions whose order is written after the call, in WITHIN GROUP."""
 
 
 class Part(StrEnum):
@@ -35,18 +53,8 @@ class Part(StrEnum):
     END = "end"
 
 
-WINDOWS = {"tumble": 1, "hop": 2}
-"""Window functions of GROUP BY, in lower case, and the number of their intervals."""
-
 PARTS = {f"{window}_{part}": (window, part) for window in WINDOWS for part in Part}
 """Functions of SELECT, HAVING and ORDER BY that return a bound of the window."""
-
-_MAX_LENGTH = timedelta(days=3650)
-_UNITS = {"WEEK": 604_800_000, "DAY": 86_400_000, "HOUR": 3_600_000, "MINUTE": 60_000, "SECOND": 1000}
-_FORMS = {
-    "tumble": "TUMBLE(ts, INTERVAL '10' MINUTE)",
-    "hop": "HOP(ts, INTERVAL '1' MINUTE, INTERVAL '10' MINUTE), with the slide first and the size second",
-}
 
 
 @dataclass(frozen=True)
@@ -135,21 +143,6 @@ def _length(tree: Expression, name: str, hint: str, at: int | None, source: Text
     return timedelta(milliseconds=int(milliseconds))
 
 
-SYNONYMS = {
-    "VARIANCE": AggregateFunction.VAR_SAMP,
-    "STDDEV": AggregateFunction.STDDEV_SAMP,
-    "STD": AggregateFunction.STDDEV_SAMP,
-    "STRING_AGG": AggregateFunction.LISTAGG,
-    "MEAN": AggregateFunction.AVG,
-    "PERCENTILE_CONT": AggregateFunction.PERCENTILE,
-    "MEDIAN": AggregateFunction.PERCENTILE,
-}
-"""Other names of the aggregate functions; the last two take other arguments too."""
-
-WITHIN_GROUP = frozenset({"LISTAGG", "STRING_AGG", "PERCENTILE_CONT"})
-"""Functions whose order is written after the call, in WITHIN GROUP."""
-
-
 def function_named(name: str) -> AggregateFunction | None:
     """Returns the aggregate function with the name or synonym `name`, whose case is ignored; None if there is none."""
     upper = name.upper()
@@ -231,143 +224,3 @@ class AggregateReader:
                 hint = "Ascending, NULLs come first, descending last. To place them elsewhere, order by COALESCE(x, …)."
             raise self.refuse(order, f"NULLS {place} in {function}", hint)
         return replace(call, order_by=self.read(keys[0].this), descending=descending)
-
-
-_BOOLEAN = "{}(CASE WHEN condition THEN 1 ELSE 0 END) = 1."
-_ORDERED = "Without an order the result would be arbitrary."
-_LIST = "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t), which returns a string."
-_SECONDS = "datediff(b, a) for days, or (unix_timestamp(b) - unix_timestamp(a)) DIV 3600 for hours."
-_AGGREGATES = {
-    "first": f"FIRST_VALUE(x ORDER BY t). {_ORDERED}",
-    "last": f"LAST_VALUE(x ORDER BY t). {_ORDERED}",
-    "any_value": f"MIN(x) or FIRST_VALUE(x ORDER BY t). {_ORDERED}",
-    "min_by": "FIRST_VALUE(x ORDER BY t).",
-    "max_by": "LAST_VALUE(x ORDER BY t).",
-    "count_if": "COUNT(*) FILTER (WHERE condition).",
-    "countif": "COUNT(*) FILTER (WHERE condition).",
-    "approx_percentile": "PERCENTILE(x, p), which is exact.",
-    "percentile_approx": "PERCENTILE(x, p), which is exact.",
-    "percentile_disc": "PERCENTILE(x, p), which interpolates between values.",
-    "quantile": "PERCENTILE(x, p).",
-    "array_agg": _LIST,
-    "collect_list": _LIST,
-    "group_concat": _LIST,
-    "wm_concat": _LIST,
-    "collect_set": "LISTAGG(DISTINCT x, ',') WITHIN GROUP (ORDER BY x), which returns a string.",
-    "count_distinct": "COUNT(DISTINCT x).",
-    "approx_distinct": "APPROX_COUNT_DISTINCT(x).",
-    **dict.fromkeys(("any", "some", "bool_or"), _BOOLEAN.format("MAX")),
-    **dict.fromkeys(("every", "bool_and"), _BOOLEAN.format("MIN")),
-    **dict.fromkeys(
-        ("bit_and", "bit_or", "bit_xor", "corr", "covar_pop", "covar_samp", "kurtosis", "mode", "skewness"), ""
-    ),
-}
-"""Aggregate functions that are not supported, and what to write instead."""
-
-_SCALARS = {
-    "iif": "if(condition, x, y).",
-    "decode": "CASE x WHEN 1 THEN 'a' ELSE 'b' END.",
-    "zeroifnull": "coalesce(x, 0).",
-    "nullifzero": "nullif(x, 0).",
-    "len": "length(x).",
-    "charindex": "instr(text, part).",
-    "strpos": "instr(text, part).",
-    "split": "split_part(text, ',', 1) for one of the parts.",
-    "substring_index": "split_part(text, ',', 1).",
-    "regexp_like": "x RLIKE 'pattern'.",
-    "regexp": "x RLIKE 'pattern'.",
-    "rlike": "x RLIKE 'pattern'.",
-    "like": "x LIKE 'pattern'.",
-    "ilike": "x ILIKE 'pattern'.",
-    "try_divide": "x / nullif(y, 0).",
-    "convert": "CAST(x AS STRING).",
-    "safe_cast": "TRY_CAST(x AS INT).",
-    "to_number": "CAST(x AS DECIMAL(10,2)).",
-    "to_char": "date_format(t, 'yyyy-MM-dd'), or CAST(x AS STRING).",
-    "to_varchar": "date_format(t, 'yyyy-MM-dd'), or CAST(x AS STRING).",
-    "strftime": "date_format(t, 'yyyy-MM-dd').",
-    "date_part": "EXTRACT(YEAR FROM t).",
-    "datepart": "EXTRACT(YEAR FROM t).",
-    "timestampdiff": _SECONDS,
-    "timestampadd": "t + INTERVAL '1' HOUR.",
-    "make_interval": "INTERVAL '1' DAY, or date_add(d, n).",
-    **dict.fromkeys(("getdate", "sysdate", "localtimestamp"), "current_timestamp()."),
-    **dict.fromkeys(("curdate", "today"), "current_date()."),
-    **dict.fromkeys(
-        ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "binary"),
-        "CAST(x AS …).",
-    ),
-    "timestamp": "CAST(x AS TIMESTAMP).",
-    **dict.fromkeys(
-        ("window", "window_time", "cumulate"),
-        "GROUP BY TUMBLE(t, INTERVAL '10' MINUTE) over a stream, or GROUP BY date_trunc('hour', t) in a batch job.",
-    ),
-    **dict.fromkeys(
-        (f"{window}_{time}" for window in ("tumble", "hop") for time in ("rowtime", "proctime")),
-        "TUMBLE_END or HOP_END.",
-    ),
-}
-"""Scalar functions of Spark and other dialects that are not supported, and what to write instead."""
-
-_KINDS = (
-    (
-        "is a window function, and OVER is not supported. Aggregate in a derived table and join it by the group keys. "
-        "For the first value of a group, write FIRST_VALUE(x ORDER BY t).",
-        "row_number rank dense_rank percent_rank cume_dist ntile lag lead nth_value",
-    ),
-    (
-        "returns several rows, which is not supported. Store one row per element in the files.",
-        "explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple flatten unnest",
-    ),
-    (
-        "works on nested values or documents, which can be selected but not used in expressions. Store their parts in "
-        "separate columns.",
-        "array map struct named_struct array_append array_compact array_contains array_distinct array_except "
-        "array_insert array_intersect array_join array_max array_min array_position array_prepend array_remove "
-        "array_repeat array_size array_sort array_union arrays_overlap arrays_zip size cardinality element_at get "
-        "sort_array slice sequence transform filter aggregate reduce exists forall zip_with map_concat "
-        "map_contains_key map_entries map_filter map_from_arrays map_from_entries map_keys map_values map_zip_with "
-        "str_to_map transform_keys transform_values from_json to_json get_json_object schema_of_json "
-        "json_array_length json_object_keys json_extract json_value parse_json variant_get from_csv to_csv "
-        "schema_of_csv from_xml to_xml xpath xpath_string",
-    ),
-    (
-        "returns another value each time a task runs, and Spark may run a task twice. Compute the value from a key, "
-        "for example with xxhash64(k).",
-        "rand random randn uuid shuffle monotonically_increasing_id spark_partition_id input_file_name "
-        "input_file_block_start input_file_block_length newid gen_random_uuid",
-    ),
-)
-_KIND_OF = {name: kind for kind, names in _KINDS for name in names.split()}
-
-
-def unknown_function(name: str) -> tuple[str, tuple[str, ...]]:
-    """Returns the message for the unknown function `name`, in lower case, and the nearest supported names."""
-    if name in _AGGREGATES:
-        detail = f"The aggregate function {name} is not supported"
-        instead = _AGGREGATES[name]
-        hint = f"Write {instead}" if instead else f"The aggregate functions are {', '.join(AggregateFunction)}."
-        return f"{detail}. {hint}", ()
-    if name in _SCALARS:
-        return f"The function {name} is not supported. Write {_SCALARS[name]}", ()
-    if name in _KIND_OF:
-        return f"The function {name} {_KIND_OF[name]}", ()
-    aggregates = {item.lower() for item in (*AggregateFunction, *SYNONYMS)}
-    suggestions = nearest_names(name, sorted({*FUNCTIONS, *aggregates}), min_similarity=0.65)
-    return f"There is no function {name[:60]}.{did_you_mean(suggestions)}", suggestions
-
-
-_ARITY_HINTS = {
-    "datediff": f"Write {_SECONDS}",
-    "date_diff": f"Write {_SECONDS}",
-    "dateadd": "Write date_add(d, n), add_months(d, n) or t + INTERVAL '1' HOUR.",
-    "date_add": "Write date_add(d, n), add_months(d, n) or t + INTERVAL '1' HOUR.",
-    "isnull": "Write coalesce(x, 0).",
-}
-
-
-def wrong_arity(name: str, count: int) -> str:
-    """Returns the message for a call of the function `name` with `count` arguments, which it does not accept."""
-    arity = FUNCTIONS[name].arity
-    detail = f"{name} takes {arity} argument{'' if arity.removeprefix('at least ') == '1' else 's'}, not {count}."
-    return f"{detail} {_ARITY_HINTS[name]}" if name in _ARITY_HINTS else detail

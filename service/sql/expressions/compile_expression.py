@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from service.contract.problems import SpecError, did_you_mean, nearest_names
-from service.sql.constructs import NESTED
-from service.sql.expressions.functions import conditions_in, expanded, longest
-from service.sql.expressions.inference import Typing
+from service.sql.expressions.limits import conditions_in, expanded, longest
 from service.sql.expressions.nodes import Call, Column, Expression, Name, map_children
 from service.sql.expressions.reader import read_expression
 from service.sql.expressions.regular_expressions import check_patterns
 from service.sql.expressions.scalar import Scalar
 from service.sql.parser import Text
+from service.sql.refusals import NESTED
 from service.sql.types.data_types import Field, Schema, TypeName, known
+from service.sql.types.inference import Typing
 
 _WITHOUT_PARENTHESES = frozenset({"current_date", "current_timestamp"})
 

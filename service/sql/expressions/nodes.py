@@ -70,7 +70,7 @@ class Number:
 
 @dataclass(frozen=True)
 class String:
-    """A string by its value, escapes undone."""
+    """A string; `value` has no escapes."""
 
     value: str
 
@@ -176,7 +176,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Cast:
-    """CAST, or TRY_CAST where `tries`."""
+    """CAST, or TRY_CAST if `tries`."""
 
     operand: Expression
     type: DataType
@@ -185,7 +185,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class Call:
-    """A function of `service.sql.expressions.functions`, by its canonical lower-case name."""
+    """A function of `service.sql.types.functions`, by its canonical lower-case name."""
 
     name: str
     arguments: tuple[Expression, ...]
@@ -210,7 +210,7 @@ class GetField:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """An aggregate call in a SELECT; no part of a scalar expression. COUNT(*) has no arguments."""
+    """An aggregate call in a SELECT; not a part of a scalar expression. COUNT(*) has no arguments."""
 
     function: AggregateFunction
     arguments: tuple[Expression, ...]

@@ -10,40 +10,16 @@ from sqlglot import exp
 
 from service.contract.problems import SpecError
 from service.contract.query import AggregateFunction
-from service.sql.constructs import (
-    ARGUMENTS,
-    ARITHMETIC,
-    COMPARISONS,
-    CONSTRUCTS,
-    EXTRACT_PARTS,
-    HEX,
-    HINTS,
-    INTERVAL_HINT,
-    INTERVAL_UNITS,
-    INTERVAL_VALUE,
-    LIKES,
-    LOST,
-    NESTED,
-    NUMBER,
-    PARAMETER_SIGNS,
-    PREDICATES,
-    QUANTIFIED,
-    SUFFIXED,
-    SUFFIXES,
-    TYPES,
-)
 from service.sql.expressions.calls import (
     PARTS,
     SESSIONS,
+    SYNONYMS,
     WINDOWS,
     AggregateReader,
     function_named,
     misplaced,
     session_refused,
-    unknown_function,
-    wrong_arity,
 )
-from service.sql.expressions.functions import FUNCTIONS
 from service.sql.expressions.nodes import (
     Aggregate,
     Arithmetic,
@@ -70,8 +46,34 @@ from service.sql.expressions.nodes import (
     Test,
 )
 from service.sql.parser import FIRST, Text, parse_expression, tokens_of
+from service.sql.refusals import (
+    ARGUMENTS,
+    ARITHMETIC,
+    COMPARISONS,
+    CONSTRUCTS,
+    EXTRACT_PARTS,
+    HEX,
+    HINTS,
+    INTERVAL_HINT,
+    INTERVAL_UNITS,
+    INTERVAL_VALUE,
+    LIKES,
+    LOST,
+    NESTED,
+    NUMBER,
+    PARAMETER_SIGNS,
+    PREDICATES,
+    QUANTIFIED,
+    SUFFIXED,
+    SUFFIXES,
+    TYPES,
+    unknown_function,
+    wrong_arity,
+)
 from service.sql.types.data_types import MAX_PRECISION, DataType, TypeName, decimal
+from service.sql.types.functions import FUNCTIONS
 
+_CALLABLE = frozenset({*FUNCTIONS, *(name.lower() for name in (*AggregateFunction, *SYNONYMS))})
 _SPARK_NUMBER = re.compile(r"(?<![\w`.])(\d+(?:\.\d+)?(?:E[+-]?\d+)?)(BD|D)\b")
 
 
@@ -342,11 +344,11 @@ class ExpressionReader:
             return self._window(name, node, at)
         function = FUNCTIONS.get(name)
         if function is None:
-            detail, suggestions = unknown_function(name)
+            detail, suggestions = unknown_function(name, _CALLABLE)
             raise self._source.error("unsupported_function", detail, at=at, suggestions=suggestions)
         arguments = tuple(self.read(argument) for argument in node.expressions)
         if not function.accepts(len(arguments)):
-            raise self._source.error("unsupported_function", wrong_arity(name, len(arguments)), at=at)
+            raise self._source.error("unsupported_function", wrong_arity(name, function.arity, len(arguments)), at=at)
         return Call(name, arguments, at)
 
     def _window(self, name: str, node: exp.Anonymous, at: int | None) -> Call:

@@ -16,19 +16,19 @@ from service.sql.expressions.nodes import Call, Expression, Like, Null, String, 
 from service.sql.parser import Text
 
 MAX_LENGTH = 1_000
-"""Characters of a pattern."""
+"""The maximum number of characters of a pattern."""
 
 _MAX_NESTING = 16
 _MAX_LOOPS = 12
 _MAX_WAYS = 10_000_000
 _TOO_MANY = _MAX_WAYS + 1
 _MAX_TURNS = 10_000
-"""Steps that may be taken without getting on in the text: counts multiply, `((a?){99}){99}`."""
+"""Maximum steps without progress in the text; nested counts are multiplied, as in `((a?){99}){99}`."""
 _MAX_UNEVEN_TURNS = 1_000
-"""Turns of a repetition for each of which Java calls itself once more, since they may be of different lengths."""
+"""Maximum turns of a repetition for each of which Java recurses, because their lengths may differ."""
 
 _GROUP = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|<[A-Za-z][A-Za-z0-9]*>|[A-TV-Za-wyz-]*:))?")
-# Neither x, which allows comments, nor U, by which classes such as \w hold more.
+# Without x, which allows comments, and U, which adds characters to classes such as \w.
 _FLAGS = re.compile(r"\(\?[A-TV-Za-wyz-]+\)")
 _COUNT = re.compile(r"\{([0-9]{1,9})(,([0-9]{1,9})?)?\}")
 # Not an empty one: Java drops it, so a following repetition applies to the preceding part.
@@ -36,27 +36,28 @@ _LITERAL = re.compile(r"\\Q(?!\\E|$).+?(?:\\E|$)", re.DOTALL)
 _REFERENCE = re.compile(r"\\(?:[1-9]|k<[^>]*>)")
 _LOOKS = ("(?=", "(?!", "(?<=", "(?<!")
 _BOUNDARIES = frozenset(rf"\{letter}" for letter in "bBAzZG")
-# Those of which it is plain where they end. Java takes whatever follows `\c` as part of it, brackets too.
+# Only escapes whose end is clear. Java reads any character after `\c` as a part of it, even a bracket.
 _ESCAPED = (
     r"\\(?:[pP](?:[A-Z]|\{[\w =.-]+\})|x(?:[0-9A-Fa-f]{2}|\{[0-9A-Fa-f]+\})|u[0-9A-Fa-f]{4}|N\{[\w -]+\}"
     r"|0[0-7]{1,3}|[dDwWsSbBAzZGhHvVRXntrfae]|[^0-9A-Za-z])"
 )
 _ESCAPE = re.compile(_ESCAPED, re.DOTALL)
-# Not the set operations that Java knows inside of one, nor a bracket that it takes for a member.
+# Without Java's set operations inside a class, and without a bracket that Java would read as a member.
 _CLASS = re.compile(rf"\[(?!\^\])\^?(?:{_ESCAPED}|[^\\\[\]&]|&(?!&))+\]", re.DOTALL)
 # Classes and escapes that may match both characters of one and of two UTF-16 code units.
 _UNEVEN = re.compile(r"\\[DSWHVpPN]|\\x\{0*[0-9A-Fa-f]{5,}\}|[^\x00-\uffff]")
-
-
-class PatternError(ValueError):
-    """A pattern that is not supported; the message says why, and what to write instead."""
-
-
 _UNEVENLY_REPEATED = (
     "repeats a part that matches texts of different lengths, such as (.)* or .{0,5000} (some characters have two code "
     "units), which overflows the stack on long texts. Write .*, or a possessive repetition such as (.)*+, or repeat at "
     f"most {_MAX_UNEVEN_TURNS:,} times"
 )
+_OF_PATTERNS = frozenset({"regexp_replace", "regexp_extract"})
+"""Functions whose second argument is a regular expression."""
+_MAX_WILDCARDS = 12
+
+
+class PatternError(ValueError):
+    """A pattern that is not supported; the message says why, and what to write instead."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +107,14 @@ class _Work:
         return _Work(self.loops * most, min(ways, _TOO_MANY), self.empty or not least, self._turns(most), self.uneven)
 
     def possessively(self, least: int, most: int | None) -> _Work:
-        """Repeated without that anything of it is tried again."""
+        """Returns the work of a possessive repetition, in which nothing is tried again."""
         ways = 1 if least == most else 2
         turns = self.turns if most is None else self._turns(most)
         loops, ways = self.loops + int(most is None), min(self.ways * ways, _TOO_MANY)
         return _Work(loops, ways, self.empty or not least, turns, self.uneven)
 
     def _turns(self, most: int) -> int:
-        # Where each turn takes a part of the text, that is over before the count.
+        # If each turn consumes a part of the text, the text ends before the count does.
         return min(self.turns * (max(most, 1) if self.empty else 1), _MAX_TURNS + 1)
 
 
@@ -166,7 +167,7 @@ class _Reader:
         if self._match(_LITERAL) or self._match(_FLAGS):
             return _Work(empty=True)
         if self._match(_REFERENCE):
-            # It is as long as what it refers to.
+            # Its length is that of the group that it refers to.
             return _Work(0, 2, empty=True)
         if self._match(_ESCAPE):
             escape = self._pattern[self._at - 2 : self._at]
@@ -204,9 +205,9 @@ class _Reader:
         return replace(work, empty=work.empty or looks)
 
     def _character(self, start: int) -> _Work:
-        """The work of a single character, whose pattern begins at `start`."""
+        """Returns the work of a single character, whose pattern begins at `start`."""
         text = self._pattern[start : self._at]
-        # A character by itself is as long each time.
+        # A single literal character always has the same length.
         uneven = text == "." or text.startswith("[^") or (len(text) > 1 and _UNEVEN.search(text) is not None)
         return _Work(uneven=uneven, plain=True)
 
@@ -221,7 +222,7 @@ class _Reader:
         return work
 
     def _bounds(self) -> tuple[int, int | None] | None:
-        """Least and most turns of the repetition that begins here."""
+        """Returns the minimum and maximum number of turns of the repetition that begins here; None if none does."""
         for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self._take(sign):
                 return bounds
@@ -246,12 +247,6 @@ class _Reader:
         found = expression.match(self._pattern, self._at)
         self._at = found.end() if found is not None else self._at
         return found is not None
-
-
-_OF_PATTERNS = frozenset({"regexp_replace", "regexp_extract"})
-"""Functions whose second argument is a regular expression."""
-
-_MAX_WILDCARDS = 12
 
 
 def check_patterns(tree: Expression, source: Text) -> None:

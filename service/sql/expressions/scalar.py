@@ -240,7 +240,7 @@ class Scalar:
 
     A client's expression has passed the allow-list (`service.sql.expressions.compile_expression`); rules build others
     from it. `type` is None if it is not known before the query runs. `longest` is an upper bound of the bytes of a
-    value (see `service.sql.expressions.functions`), `size` the number of nodes with columns of derived tables expanded.
+    value (see `service.sql.expressions.limits`), `size` the number of nodes with columns of derived tables expanded.
     """
 
     tree: Expression

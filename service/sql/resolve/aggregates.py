@@ -12,7 +12,6 @@ from functools import cached_property
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.contract.query import AggregateCall, AggregateFunction, NamedExpression
 from service.sql.expressions.compile_expression import TableScope, resolve, scalar_of
-from service.sql.expressions.inference import Typing
 from service.sql.expressions.nodes import (
     Column,
     Expression,
@@ -30,10 +29,22 @@ from service.sql.parser import Text, TextOf
 from service.sql.resolve.bound import BoundCall
 from service.sql.types.aggregates import IDEMPOTENT, OF_GROUPING_SETS, ORDERED, result_type, takes
 from service.sql.types.data_types import UNKNOWN, Field, TypeName, known
+from service.sql.types.inference import Typing
+
+_NOT_ONE_TEXT = frozenset({TypeName.FLOAT, TypeName.DOUBLE, TypeName.TIMESTAMP})
+"""Types whose equal values may have different texts, or different values the same text."""
+_PARAMETERS = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
+"""Functions whose second argument is the same for all rows."""
+_ARITY = {
+    AggregateFunction.LISTAGG: (1, 2),
+    AggregateFunction.PERCENTILE: (2, 2),
+    AggregateFunction.GROUPING_ID: (0, 16),
+}
+_NEEDED = {1: "one argument", 2: "two arguments: the values and the percentage"}
 
 
 def bind_call(call: AggregateCall, pointer: str, scope: TableScope, text_of: TextOf = Text) -> BoundCall:
-    """The call over the columns of `scope`; `pointer` is its JSON pointer, `text_of` makes the texts of its parts.
+    """Returns the call over the columns of `scope`; `pointer` is its JSON pointer, `text_of` creates its parts' `Text`.
 
     Raises SpecError `unsupported_construct`, `type_mismatch`, and what expressions raise.
     """
@@ -64,7 +75,7 @@ def bind_call(call: AggregateCall, pointer: str, scope: TableScope, text_of: Tex
 
 
 def condition(source: Text, scope: TableScope, what: str) -> Scalar:
-    """A condition over `scope`; `what` names the clause for errors. Raises SpecError as expressions do."""
+    """Returns a condition over `scope`; `what` names the clause in errors. Raises SpecError as expressions do."""
     tree = resolve(read_expression(source), scope, source)
     Typing(source).require_condition(tree, what)
     return scalar_of(tree, source)
@@ -93,13 +104,6 @@ def _check_type(call: AggregateCall, text: str, tree: Expression, source: Text) 
         raise Typing(source).mismatch(f"LISTAGG(DISTINCT x) does not support {type_}. CAST x to STRING.", tree)
 
 
-_NOT_ONE_TEXT = frozenset({TypeName.FLOAT, TypeName.DOUBLE, TypeName.TIMESTAMP})
-"""Types whose equal values may have different texts, or different values the same text."""
-
-_PARAMETERS = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
-"""Functions whose second argument is the same for all rows."""
-
-
 def _check_parameter(function: AggregateFunction, tree: Expression, source: Text) -> None:
     if function is AggregateFunction.LISTAGG and not isinstance(tree, String):
         hint = "Write for example LISTAGG(x, ', ') WITHIN GROUP (ORDER BY t)."
@@ -107,14 +111,6 @@ def _check_parameter(function: AggregateFunction, tree: Expression, source: Text
     if function is AggregateFunction.PERCENTILE and not (isinstance(tree, Number) and 0 <= float(tree.text) <= 1):
         hint = "Write for example PERCENTILE(x, 0.9)."
         raise source.unsupported("A percentage that is not a number literal from 0 to 1", hint=hint)
-
-
-_ARITY = {
-    AggregateFunction.LISTAGG: (1, 2),
-    AggregateFunction.PERCENTILE: (2, 2),
-    AggregateFunction.GROUPING_ID: (0, 16),
-}
-_NEEDED = {1: "one argument", 2: "two arguments: the values and the percentage"}
 
 
 def _refusal(call: AggregateCall) -> str | None:
@@ -183,7 +179,7 @@ class Grouped:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """What the aggregation emits: the window's start and end, keys, then aggregates."""
+        """The columns that the aggregation emits: the window's start and end, keys, then aggregates."""
         return (
             *(Column(field.name, field.type) for field in self.window),
             *(_column(key) for key in self.keys),
@@ -203,14 +199,14 @@ class Grouped:
         return {column.name.casefold(): column for column in reversed(self.columns)}
 
     def resolve(self, tree: Expression, source: Text) -> Expression:
-        """`tree` over keys and aggregates: by name, else as an expression that equals a group key.
+        """Returns `tree` over keys and aggregates: by name, else as an expression that equals a group key.
 
         Raises SpecError `not_grouped`, `unknown_column` and what `TableScope.find` raises.
         """
         return self._over(tree, self._over_tables(tree, source), source)
 
     def _over(self, tree: Expression, over_tables: Expression, source: Text) -> Expression:
-        """`tree` over keys and aggregates; `over_tables` is `tree` with the names of columns of tables resolved."""
+        """Does the same as `resolve`; `over_tables` is `tree` with the names of the tables' columns resolved."""
         if isinstance(tree, Column):
             return tree
         if isinstance(tree, Name) and tree.qualifier is None:
@@ -226,15 +222,15 @@ class Grouped:
                 raise self._not_grouped(tree, source)
             return call
         if isinstance(tree, Negation) and isinstance(tree.operand, Number):
-            # To Spark a negative number is one literal: the key 5 is no part of -5.
+            # To Spark a negative number is one literal: the key 5 is not a part of -5.
             return tree
         parts = iter(children(over_tables))
         return map_children(tree, lambda child: self._over(child, next(parts), source))
 
     def _over_tables(self, tree: Expression, source: Text) -> Expression:
-        """`tree` with its names resolved; a name that is no column of a table stays, and equals no part of a key."""
+        """Returns `tree` resolved; names that are not columns of a table stay, and do not equal parts of keys."""
         if isinstance(tree, Name):
-            # Resolving it would build an error with suggestions, which takes long.
+            # Resolving it would create an error with suggestions, which takes long.
             if tree.qualifier is None and tree.name.casefold() in self.names and not self.tables.has_column(tree.name):
                 return tree
             try:
@@ -245,7 +241,7 @@ class Grouped:
 
     def _key_that_equals(self, tree: Expression, over_tables: Expression) -> Column | None:
         key = next((key for key in self.keys if key.tree == over_tables), None)
-        # A constant is itself, whether it is a key or not.
+        # A constant stays itself, whether it is a key or not.
         is_constant = key is not None and not any(isinstance(part, Name) for part in walk(tree))
         return None if key is None or (is_constant and not self.has_sets) else _column(key)
 

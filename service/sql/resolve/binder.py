@@ -23,8 +23,7 @@ from service.contract.query import (
     UnionRef,
 )
 from service.sql.expressions.compile_expression import TableScope, full_name, resolve, scalar_of
-from service.sql.expressions.functions import check_replaced, conditions_in
-from service.sql.expressions.inference import Typing
+from service.sql.expressions.limits import check_replaced, conditions_in
 from service.sql.expressions.nodes import Cast, Expression, Name, columns_of, map_children, position_of
 from service.sql.expressions.reader import read_expression
 from service.sql.expressions.scalar import Scalar
@@ -32,12 +31,12 @@ from service.sql.parser import Text, TextOf
 from service.sql.resolve.aggregates import Grouped, Key, bind_call, check_keys, condition, over_keys, positions_of
 from service.sql.resolve.bound import (
     BoundJoin,
-    BoundName,
     BoundQuery,
-    BoundSort,
     BoundSource,
     BoundTable,
     BoundWindow,
+    Named,
+    SortItem,
     pruned,
     queries_of,
     sources_of,
@@ -52,9 +51,11 @@ from service.sql.resolve.from_clause import (
     united,
     with_equalities,
 )
+from service.sql.statements.join_hints import ONE_SIDED
 from service.sql.types import data_types
 from service.sql.types.aggregates import OF_GROUPING_SETS
 from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Schema
+from service.sql.types.inference import Typing
 
 
 class Aliases:
@@ -84,9 +85,6 @@ class Aliases:
             name = f"{stem}_{number}"
         self._taken.add(name.casefold())
         return name
-
-
-_ONE_SIDED = {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
 
 
 def bind(
@@ -162,7 +160,7 @@ class _Binder:
             right = self._scope(join.right, f"{at}/right")
             both = scope.with_tables(right)
             steps.append(self._join(index, scope, right, both))
-            scope = both.without(join.right.name) if join.kind in _ONE_SIDED else both
+            scope = both.without(join.right.name) if join.kind in ONE_SIDED else both
         where = self._where(scope, steps) if query.where is not None else None
         joins = self._bound_joins(steps, where)
         if query.window is not None:
@@ -337,13 +335,13 @@ class _Binder:
             self._own_conditions += conditions_in(tree, source)
             having = scalar_of(tree, source)
         order_by = tuple(self._sorts(scope, grouped, trees))
-        select = tuple(BoundName(scalar, name) for name, _, scalar in selected)
+        select = tuple(Named(scalar, name) for name, _, scalar in selected)
         return BoundQuery(
             source=self._sources[query.source.name],
             joins=joins,
             where=where,
             is_aggregate=grouped is not None,
-            keys=tuple(BoundName(key.scalar, key.name) for key in grouped.keys) if grouped is not None else (),
+            keys=tuple(Named(key.scalar, key.name) for key in grouped.keys) if grouped is not None else (),
             calls=grouped.calls if grouped is not None else (),
             having=having,
             order_by=order_by,
@@ -382,7 +380,7 @@ class _Binder:
 
     def _sorts(
         self, scope: TableScope, grouped: Grouped | None, selected: Mapping[str, Expression]
-    ) -> Iterator[BoundSort]:
+    ) -> Iterator[SortItem]:
         for index, key in enumerate(self._query.order_by):
             source = self._text(key.expression, f"/order_by/{index}/expression")
             tree = _replaced(source, selected, frozenset())
@@ -391,7 +389,7 @@ class _Binder:
             nulls = key.nulls
             if nulls is None:
                 nulls = NullsOrder.FIRST if key.direction is SortDirection.ASC else NullsOrder.LAST
-            yield BoundSort(scalar_of(tree, source), key.direction, nulls)
+            yield SortItem(scalar_of(tree, source), key.direction, nulls)
 
 
 def _replaced(source: Text, selected: Mapping[str, Expression], names: frozenset[str]) -> Expression:

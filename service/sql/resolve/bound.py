@@ -1,7 +1,7 @@
 """The bound query: every name resolved and every expression checked. The engine plans from it.
 
 Names: a table's columns are `alias.column`, and aliases are unique in a query and all queries inside it; group keys and
-aggregates are columns under their own names from `having` on; the output has the names of `select`.
+aggregates are columns under their own names in HAVING, ORDER BY and SELECT; the output has the names of `select`.
 
 `pruned` removes unused columns of tables and of inner queries, and unused aggregates. Spark would prune them too, but
 plans, statistics and reads become smaller if that is done here.
@@ -50,7 +50,7 @@ class BoundUnion:
 
     @property
     def output(self) -> Schema:
-        """The columns, as each of the queries has them."""
+        """The columns, which are the same for each of the queries."""
         return self.queries[0].output
 
 
@@ -80,10 +80,10 @@ class BoundTimes:
 
 @dataclass(frozen=True)
 class BoundJoin:
-    """`keys` pair an expression over the tables before with one over `right`; `residual` is over both.
+    """A join. `keys` pair an expression over the preceding tables with one over `right`; `residual` is over both.
 
-    `ship`, `local` and `skew` are None where the job's settings decide; `index` is the join's place in the query as it
-    was given, of which cross joins may have changed places. `within` is for joins of two streams alone.
+    `ship`, `local` and `skew` are None if the job's settings decide. `index` is the join's place in the query as it was
+    submitted, since cross joins may have changed places. `within` is only set for joins of two streams.
     """
 
     kind: JoinKind
@@ -98,7 +98,7 @@ class BoundJoin:
 
 
 @dataclass(frozen=True)
-class BoundName:
+class Named:
     """An expression and its output column."""
 
     expression: Scalar
@@ -135,7 +135,7 @@ class BoundWindow:
 
 
 @dataclass(frozen=True)
-class BoundSort:
+class SortItem:
     """A sort key over the columns that `select` reads; aliases of `select` are replaced by their expressions."""
 
     expression: Scalar
@@ -145,22 +145,22 @@ class BoundSort:
 
 @dataclass(frozen=True)
 class BoundQuery:
-    """FROM, joins, WHERE, then (where `is_aggregate`) GROUP BY and HAVING, then ORDER BY, LIMIT and SELECT.
+    """FROM, joins, WHERE, then (if `is_aggregate`) GROUP BY and HAVING, then ORDER BY, LIMIT and SELECT.
 
-    `grouping_sets` are positions in `keys`; empty for a grouping by all of them. With a `window`, its start and end are
-    columns from HAVING on, as `keys` are.
+    `grouping_sets` are positions in `keys`; empty if the query groups by all of them. HAVING and later clauses may use
+    the start and end of a `window` like `keys`.
     """
 
     source: BoundSource
     joins: tuple[BoundJoin, ...]
     where: Scalar | None
     is_aggregate: bool
-    keys: tuple[BoundName, ...]
+    keys: tuple[Named, ...]
     calls: tuple[BoundCall, ...]
     having: Scalar | None
-    order_by: tuple[BoundSort, ...]
+    order_by: tuple[SortItem, ...]
     limit: int | None
-    select: tuple[BoundName, ...]
+    select: tuple[Named, ...]
     output: Schema
     grouping_sets: tuple[tuple[int, ...], ...] = ()
     window: BoundWindow | None = None
@@ -225,7 +225,7 @@ def _only(query: BoundQuery, names: frozenset[str]) -> BoundQuery:
     return pruned(replace(query, select=select, output=output, calls=calls))
 
 
-def _read_calls(query: BoundQuery, select: tuple[BoundName, ...]) -> tuple[BoundCall, ...]:
+def _read_calls(query: BoundQuery, select: tuple[Named, ...]) -> tuple[BoundCall, ...]:
     scalars = [item.expression for item in select] + [key.expression for key in query.order_by]
     if query.having is not None:
         scalars.append(query.having)

@@ -14,6 +14,7 @@ from datetime import timedelta
 from service.contract.job import EventTime
 from service.contract.problems import SpecError
 from service.contract.query import HoppingWindow, JoinKind, TumblingWindow
+from service.sql.checks.stream_join_rules import STREAM_JOINS
 from service.sql.expressions.analysis import Columns, columns_by_name, tree_of
 from service.sql.expressions.calls import MAX_WINDOWS_PER_ROW, milliseconds_of
 from service.sql.expressions.compile_expression import TableScope, resolve, scalar_of
@@ -42,6 +43,10 @@ EventTimes = Mapping[str, EventTime | None]
 """The declared event time of each table that a job reads as a stream, by name; all other tables are static."""
 
 _MILLISECOND = timedelta(milliseconds=1)
+BOUNDED_KINDS = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT, JoinKind.LEFT_SEMI})
+"""Kinds of joins of two streams whose rows can be selected if the time between them has bounds."""
+_MAKES_LEFT = frozenset(kind for kind, sides in NULL_EXTENDED.items() if Side.LEFT in sides)
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 
 
 @dataclass(frozen=True)
@@ -223,13 +228,6 @@ def _passed_on(query: BoundQuery, name: str) -> str:
     return key.expression.column
 
 
-BOUNDED_KINDS = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT, JoinKind.LEFT_SEMI})
-"""Kinds of joins of two streams whose rows can be selected if the time between them has bounds."""
-
-_MAKES_LEFT = frozenset(kind for kind, sides in NULL_EXTENDED.items() if Side.LEFT in sides)
-_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
-
-
 def with_time_bounds(
     source: BoundSource, joins: Sequence[BoundJoin], where: Scalar | None, event_times: EventTimes
 ) -> tuple[BoundJoin, ...]:
@@ -239,7 +237,7 @@ def with_time_bounds(
     sources, found = [source], list[BoundJoin]()
     for place, join in enumerate(joins):
         streams = is_streaming(join.right, event_times) and any(is_streaming(each, event_times) for each in sources)
-        if streams and join.kind in BOUNDED_KINDS and join.keys:
+        if streams and join.kind in STREAM_JOINS and join.keys:
             sides = _Sides(tuple(sources), join.right, event_times)
             trees = _conditions(sources, joins[place:], where)
             found.append(replace(join, within=sides.bound(trees)))

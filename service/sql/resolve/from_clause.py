@@ -30,19 +30,26 @@ from service.contract.query import (
     sources_in,
 )
 from service.sql.expressions.compile_expression import full_name
-from service.sql.expressions.functions import of_column
+from service.sql.expressions.limits import of_column
 from service.sql.expressions.nodes import Cast, Column, Comparison, Connective, Expression
 from service.sql.expressions.scalar import Scalar
-from service.sql.resolve.bound import BoundDerived, BoundName, BoundQuery, BoundUnion
+from service.sql.resolve.bound import BoundDerived, BoundQuery, BoundUnion, Named
 from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Incompatible, Schema, widest
 
 _WORD = re.compile(r"\w+|[^\w\s]")
+_INNER = frozenset({JoinKind.INNER, JoinKind.CROSS})
+_KEEPS_LEFT = _INNER | {JoinKind.LEFT, JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
+"""Joins below which a condition on the preceding tables may be moved."""
+Equality = tuple[Column, Column]
+_FIRST = -1
+"""The number of the first table; a joined table has the index of its step."""
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A bound derived table with its columns under the caller's names, bounds of their bytes, and the nodes of their
-    expressions, by full name.
+    """A bound derived table with its columns under the outer query's names.
+
+    By full name, `longest` is an upper bound of a column's bytes, and `sizes` the number of nodes of its expression.
     """
 
     bound: BoundDerived
@@ -52,7 +59,7 @@ class Derived:
 
 
 def derived_table(query: BoundQuery | BoundUnion, alias: str, columns: Sequence[str], pointer: str) -> Derived:
-    """The derived table that the plan knows as `alias`; `columns` rename its columns, where there are any.
+    """Returns the derived table with the alias `alias` in the plan; `columns`, if any, rename its columns.
 
     Raises SpecError `unsupported_construct`, `duplicate_column`.
     """
@@ -81,7 +88,7 @@ def derived_table(query: BoundQuery | BoundUnion, alias: str, columns: Sequence[
 
 
 def _longest(scalar: Scalar) -> int:
-    """The bytes of a value, where they are not known those that a column's are taken to have."""
+    """Returns the maximum bytes of a value; if unknown, those that are assumed for a column."""
     return of_column(scalar.type) if scalar.longest is None else scalar.longest
 
 
@@ -123,7 +130,7 @@ def _require(limit: Limit, found: int, pointer: str) -> None:
 
 
 def _texts(query: Query) -> Iterator[str]:
-    """The expressions of one query, those of the queries in it left out."""
+    """Yields the expressions of one query, without those of the queries inside it."""
     for join in query.joins:
         for key in join.on:
             yield from (key.left, key.right)
@@ -136,9 +143,9 @@ def _texts(query: Query) -> Iterator[str]:
 
 
 def united(branches: Sequence[BoundQuery], pointer: str) -> BoundUnion:
-    """The branches with equal outputs, values cast where types differ; `pointer` is that of their list.
+    """Returns the branches with equal outputs, and with casts if types differ; `pointer` is that of their list.
 
-    Raises SpecError `type_mismatch`, and `unsupported_construct` where the numbers of columns differ.
+    Raises SpecError `type_mismatch`, and `unsupported_construct` if the numbers of columns differ.
     """
     first = branches[0]
     for index, branch in enumerate(branches):
@@ -154,7 +161,7 @@ def united(branches: Sequence[BoundQuery], pointer: str) -> BoundUnion:
     return BoundUnion(tuple(_aligned(branch, first.output.names, types) for branch in branches))
 
 
-def _common(items: Sequence[BoundName], pointer: str) -> DataType | None:
+def _common(items: Sequence[Named], pointer: str) -> DataType | None:
     found: DataType | None = items[0].expression.type
     for index, item in enumerate(items[1:], start=1):
         other = item.expression.type
@@ -162,10 +169,10 @@ def _common(items: Sequence[BoundName], pointer: str) -> DataType | None:
             found = widest((found, other), strings_convert=True)
         except Incompatible:
             is_nested = any(one is not None and one.parts for one in (found, other))
-            way_out = "Store it with the same type in the files" if is_nested else "CAST one of them"
+            remedy = "Store it with the same type in the files" if is_nested else "CAST one of them"
             raise SpecError.of(
                 "type_mismatch",
-                f"The column {items[0].name} of UNION is {found} in one query and {other} in another. {way_out}.",
+                f"The column {items[0].name} of UNION is {found} in one query and {other} in another. {remedy}.",
                 pointer=f"{pointer}/{index}",
             ) from None
     return found
@@ -173,7 +180,7 @@ def _common(items: Sequence[BoundName], pointer: str) -> DataType | None:
 
 def _aligned(branch: BoundQuery, names: Sequence[str], types: Sequence[DataType | None]) -> BoundQuery:
     select = tuple(
-        BoundName(_cast(item.expression, type_), name)
+        Named(_cast(item.expression, type_), name)
         for item, name, type_ in zip(branch.select, names, types, strict=True)
     )
     fields = tuple(Field(name, type_ or UNKNOWN) for name, type_ in zip(names, types, strict=True))
@@ -187,17 +194,10 @@ def _cast(scalar: Scalar, type_: DataType | None) -> Scalar:
     return scalar if scalar.type == type_ else replace(scalar, tree=Cast(scalar.tree, type_, tries=False), type=type_)
 
 
-_INNER = frozenset({JoinKind.INNER, JoinKind.CROSS})
-_KEEPS_LEFT = _INNER | {JoinKind.LEFT, JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
-"""Joins that a condition on the tables before them may pass."""
-
-Equality = tuple[Column, Column]
-
-
 @dataclass(frozen=True)
 class Step:
-    """A join whose expressions are bound. `index` is its place in the query, `columns` are those of the joined table;
-    `moved` equalities came from WHERE, the tables before on their left.
+    """A join whose expressions are bound. `index` is its place in the query, `columns` are those of the joined table.
+    `moved` are equalities from WHERE, with the preceding tables on their left.
     """
 
     index: int
@@ -210,7 +210,7 @@ class Step:
 
     @property
     def kind(self) -> JoinKind:
-        """The kind of the join, a cross join with keys being an inner one."""
+        """The kind of the join; a cross join with keys is an inner join."""
         return JoinKind.INNER if self.join.kind is JoinKind.CROSS and self.moved else self.join.kind
 
     @property
@@ -229,10 +229,11 @@ class Step:
 def with_equalities(
     first: frozenset[str], steps: Sequence[Step], where: Expression
 ) -> tuple[tuple[Step, ...], Expression | None]:
-    """The joins with the equalities of `where` as keys, and the rest of `where`; `first` are the first table's columns.
+    """Returns the joins with the equalities of `where` as keys, and the rest of `where`; `first` are the columns of the
+    first table.
 
-    Cross joins of one inner run may change places, so that each table is joined by a key where one connects it to those
-    before, in the order that the caller gave otherwise.
+    Consecutive inner and cross joins may change places, so that each table is joined by a key if an equality connects
+    it to the preceding ones. Otherwise they keep their order.
     """
     if not any(step.join.kind in _INNER for step in steps):
         return tuple(steps), where
@@ -253,12 +254,8 @@ def with_equalities(
     return tuple(done), None if not rest else rest[0] if len(rest) == 1 else Connective("AND", rest)
 
 
-_FIRST = -1
-"""The number of the first table; a joined one has the index of its step."""
-
-
 class _Tables:
-    """Which table a column belongs to."""
+    """The table of each column, by number."""
 
     def __init__(self, first: frozenset[str], steps: Sequence[Step]) -> None:
         self._of_column = dict.fromkeys(first, _FIRST)
@@ -266,16 +263,16 @@ class _Tables:
             self._of_column.update(dict.fromkeys(step.columns, step.index))
 
     def of(self, column: str) -> int | None:
-        """The number of the table that has `column`; None where no table of this query has it."""
+        """Returns the number of the table that has `column`; None if no table of this query has it."""
         return self._of_column.get(column)
 
     def read_by(self, step: Step) -> set[int | None]:
-        """The tables that the condition of `step` reads, its own left out."""
+        """Returns the tables that the condition of `step` reads, without its own."""
         return {self.of(name) for name in step.reads} - {step.index}
 
 
 class _Pairs:
-    """Equalities between two tables, by table: each is looked at for its own tables alone."""
+    """The equalities between two tables, by table, so that a look-up only visits those of its own tables."""
 
     def __init__(self, tables: _Tables, pairs: Iterable[Equality]) -> None:
         self._of_table: dict[int, dict[int, list[tuple[int, Equality]]]] = {}
@@ -291,7 +288,7 @@ class _Pairs:
         return not placed.isdisjoint(self._of_table.get(table, ()))
 
     def between(self, placed: Set[int], table: int) -> tuple[Equality, ...]:
-        """The equalities between the tables `placed`, on the left, and `table`, in their order in WHERE."""
+        """Returns the equalities between the tables `placed`, on the left, and `table`, in their order in WHERE."""
         found = [pair for left, pairs in self._of_table.get(table, {}).items() if left in placed for pair in pairs]
         return tuple(dict.fromkeys(pair for _, pair in sorted(found, key=itemgetter(0))))
 
@@ -314,7 +311,7 @@ def _ordered(steps: Sequence[Step], tables: _Tables, pairs: _Pairs) -> list[Step
 
 
 def _pair(term: Expression) -> Equality | None:
-    """Both columns of an equality whose sides Spark compares as they are, or as numbers or times."""
+    """Returns both columns of an equality whose sides Spark compares unchanged, or as numbers or times; else None."""
     if not isinstance(term, Comparison) or term.operator != "=":
         return None
     left, right = term.left, term.right

@@ -24,6 +24,10 @@ from service.sql.parser import Text, place_of
 from service.sql.statements.from_clause import Sources, checked_name, name_of
 
 MAX_GENERATED_NAME = 100
+Set = tuple[Expression, ...]
+_SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
+Order = list[tuple[Expression, SortKey]]
+"""The expressions of ORDER BY, each with its direction."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +152,6 @@ def _placed(tree: Expression, at: int | None) -> Expression:
     if isinstance(tree, Name):
         return Name(tree.qualifier, tree.name, at)
     return map_children(tree, lambda child: _placed(child, at))
-
-
-Set = tuple[Expression, ...]
-_SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
 
 @dataclass(frozen=True)
@@ -320,10 +320,6 @@ class WindowReader:
         if window.slide == window.size:
             return TumblingWindow(kind="tumble", column=column, size=window.size, start=start, end=end)
         return HoppingWindow(kind="hop", column=column, size=window.size, slide=window.slide, start=start, end=end)
-
-
-Order = list[tuple[Expression, SortKey]]
-"""The expressions of ORDER BY, each with its direction."""
 
 
 def over_columns(order: Order, items: Sequence[Item], alias: str, source: Text) -> Order:

@@ -15,12 +15,29 @@ from sqlglot.tokenizer_core import TokenType
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.contract.query import JOINS, MAX_NAME_LENGTH, JoinKind, QueryRef, TableRef, UnionRef
 from service.contract.query import Source as Relation
-from service.sql.constructs import CLAUSE_HINTS, CLAUSES
 from service.sql.expressions.compile_expression import TableScope, matching
 from service.sql.expressions.nodes import Boolean, Call, Comparison, Connective, Expression, Name, map_children, walk
 from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.parser import Text, place_of
+from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
+from service.sql.statements.join_hints import ONE_SIDED
 from service.sql.types.data_types import Schema
+
+_KINDS = {
+    ("", ""): JoinKind.INNER,
+    ("", "INNER"): JoinKind.INNER,
+    ("", "CROSS"): JoinKind.CROSS,
+    ("LEFT", ""): JoinKind.LEFT,
+    ("LEFT", "OUTER"): JoinKind.LEFT,
+    ("RIGHT", ""): JoinKind.RIGHT,
+    ("RIGHT", "OUTER"): JoinKind.RIGHT,
+    ("FULL", ""): JoinKind.FULL,
+    ("FULL", "OUTER"): JoinKind.FULL,
+    ("", "SEMI"): JoinKind.LEFT_SEMI,
+    ("LEFT", "SEMI"): JoinKind.LEFT_SEMI,
+    ("", "ANTI"): JoinKind.LEFT_ANTI,
+    ("LEFT", "ANTI"): JoinKind.LEFT_ANTI,
+}
 
 
 @dataclass(frozen=True)
@@ -50,7 +67,6 @@ class Visible:
 
     def joined(self, right: Visible, kind: JoinKind, using: Sequence[tuple[Expression, Expression]]) -> Visible:
         """Returns these columns joined with those of another table; `using` has both sides of each column of USING."""
-        one_sided = kind in {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
         left_keys = [_column(self, left) for left, _ in using]
         right_keys = [_column(right, other) for _, other in using]
         merged, hidden = left_keys, right_keys
@@ -62,7 +78,7 @@ class Visible:
                 left_keys + right_keys,
             )
         rest = _without(self.output, left_keys)
-        if one_sided:
+        if kind in ONE_SIDED:
             return Visible((*merged, *rest), self.hidden)
         return Visible((*merged, *rest, *_without(right.output, right_keys)), (*hidden, *self.hidden))
 
@@ -86,24 +102,6 @@ def coalesced(left: Expression, right: Expression, at: int | None = None) -> Cal
     """Returns the column of USING of a full join. A chain of full joins becomes a single call, so its depth is one."""
     known = left.arguments if isinstance(left, Call) and left.name == "coalesce" else (left,)
     return Call("coalesce", (*known, right), at)
-
-
-_KINDS = {
-    ("", ""): JoinKind.INNER,
-    ("", "INNER"): JoinKind.INNER,
-    ("", "CROSS"): JoinKind.CROSS,
-    ("LEFT", ""): JoinKind.LEFT,
-    ("LEFT", "OUTER"): JoinKind.LEFT,
-    ("RIGHT", ""): JoinKind.RIGHT,
-    ("RIGHT", "OUTER"): JoinKind.RIGHT,
-    ("FULL", ""): JoinKind.FULL,
-    ("FULL", "OUTER"): JoinKind.FULL,
-    ("", "SEMI"): JoinKind.LEFT_SEMI,
-    ("LEFT", "SEMI"): JoinKind.LEFT_SEMI,
-    ("", "ANTI"): JoinKind.LEFT_ANTI,
-    ("LEFT", "ANTI"): JoinKind.LEFT_ANTI,
-}
-_ONE_SIDED = {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
 
 
 @dataclass(frozen=True)
@@ -165,6 +163,7 @@ def read_from(
     if clause is None:
         place = place_of(source, TokenType.SELECT, position(select))
         raise source.unsupported("A SELECT without FROM", at=place, hint="Name one of the job's tables in FROM.")
+    _move_joins(select, clause.this)
     reader = _FromReader(source, schemas, derived, at)
     first, schema = reader.table(clause.this, f"{at}/source")
     sources = Sources(first, (), _scope(clause.this, first, schema), partial(Visible.of_table, first.name, schema))
@@ -175,6 +174,13 @@ def read_from(
     for join in joins:
         sources = reader.joined(sources, join)
     return sources
+
+
+def _move_joins(select: exp.Select, first: exp.Expr) -> None:
+    """Gives `select` its joins: for `FROM t JOIN u ON … SELECT …`, sqlglot stores them in the first table's node."""
+    joins = first.args.pop("joins", None)
+    if joins:
+        select.set("joins", [*joins, *(select.args.get("joins") or [])])
 
 
 class _FromReader:
@@ -192,11 +198,8 @@ class _FromReader:
         if derived is not None:
             return derived
         if isinstance(node, exp.Subquery):
-            raise self._source.unsupported(
-                "A join in parentheses",
-                at=at,
-                hint="Remove the parentheses, or write (SELECT * FROM …) around the join.",
-            )
+            what, hint = PARENTHESES["join"]
+            raise self._source.unsupported(what, at=at, hint=hint)
         if isinstance(node, exp.Lateral | exp.Unnest):
             raise self._source.unsupported("LATERAL", at=at, hint="Join a derived table on a key.")
         if isinstance(node, exp.Values):
@@ -270,7 +273,7 @@ class _FromReader:
                 f"A join with {table.name} without an equality between both sides", at=at, hint=hint
             )
         residual = None if not rest else rest[0] if len(rest) == 1 else Connective("AND", tuple(rest))
-        scope = both.scope.without(table.name) if kind in _ONE_SIDED else both.scope
+        scope = both.scope.without(table.name) if kind in ONE_SIDED else both.scope
         step = JoinedTable(kind, table, tuple(keys), residual, at)
         return Sources(before.first, (*before.joins, step), scope, show, merged)
 

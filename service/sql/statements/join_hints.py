@@ -45,6 +45,11 @@ class Side(StrEnum):
     LEFT = "LEFT"
     RIGHT = "RIGHT"
 
+    @property
+    def other(self) -> Side:
+        """The other side."""
+        return Side.RIGHT if self is Side.LEFT else Side.LEFT
+
 
 NULL_EXTENDED = {
     JoinKind.LEFT: frozenset({Side.RIGHT}),

@@ -16,10 +16,10 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from service.contract.query import BRANCHES, NODES, QUERIES, QUERY_DEPTH, Query, QueryRef, UnionRef
-from service.sql.constructs import CLAUSE_HINTS, CLAUSES
 from service.sql.expressions.compile_expression import TableScope
 from service.sql.expressions.reader import position
 from service.sql.parser import Text, place_of
+from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
 from service.sql.statements.clauses import over_columns
 from service.sql.statements.from_clause import Sources, Visible, name_of, read_from
 from service.sql.statements.select import Origins, SelectCompiler, WrittenNodes
@@ -74,11 +74,8 @@ class QueryCompiler:
         """
         tree = _bare(tree)
         if not isinstance(tree, exp.Query):
-            raise self._source.unsupported(
-                "A table in parentheses",
-                at=position(tree),
-                hint="Remove the parentheses, or write (SELECT * FROM the table).",
-            )
+            what, hint = PARENTHESES["join" if tree.args.get("joins") else "table"]
+            raise self._source.unsupported(what, at=position(tree), hint=hint)
         self._enter(tree, at, depth)
         ctes = self._with(tree, ctes)
         if isinstance(tree, exp.Select):

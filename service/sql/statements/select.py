@@ -61,6 +61,13 @@ from service.sql.statements.from_clause import Sources
 from service.sql.statements.join_hints import read_hints
 
 T = TypeVar("T")
+_CLAUSES = {
+    "where": TokenType.WHERE,
+    "group_by": TokenType.GROUP_BY,
+    "having": TokenType.HAVING,
+    "order_by": TokenType.ORDER_BY,
+}
+"""The keywords of the parts of a structured query in SQL, except for SELECT."""
 
 
 @dataclass(frozen=True)
@@ -163,15 +170,6 @@ class WrittenNodes:
                 raise self._source.beyond(WRITTEN_NODES, self._total, at=position_of(tree))
 
 
-_CLAUSES = {
-    "where": TokenType.WHERE,
-    "group_by": TokenType.GROUP_BY,
-    "having": TokenType.HAVING,
-    "order_by": TokenType.ORDER_BY,
-}
-"""The keywords of the parts of a structured query in SQL, except for SELECT."""
-
-
 class SelectCompiler:
     """Compiles one SELECT and records the places of its parts in `origins`, below the query's pointer `at`.
 
@@ -223,7 +221,7 @@ class SelectCompiler:
         return bool(self._sets) or self._window.is_hidden(trees) or any(key not in trees for key in keys)
 
     def query(self) -> Query:
-        """The structured query. Raises SpecError."""
+        """Returns the structured query. Raises SpecError."""
         items = self.items
         for index, item in enumerate(items):
             if item.at is not None:
@@ -440,7 +438,7 @@ class SelectCompiler:
     # Joins and aggregates
 
     def _joined(self) -> Iterator[Expression]:
-        """The expressions of ON and USING."""
+        """Yields the expressions of ON and USING."""
         for join in self.sources.joins:
             yield from (side for key in join.keys for side in key)
             if join.residual is not None:

@@ -37,7 +37,7 @@ SPREADS = frozenset(
         AggregateFunction.STDDEV_SAMP,
     }
 )
-"""Functions of how values spread around their mean."""
+"""Variances and standard deviations."""
 
 OF_GROUPING_SETS = frozenset({AggregateFunction.GROUPING, AggregateFunction.GROUPING_ID})
 """Functions of the grouping set that a row belongs to."""
@@ -50,6 +50,20 @@ _SUMMABLE = NUMERIC | {TypeName.STRING, TypeName.NULL, TypeName.TIMESTAMP}
 
 _READ_AS_NUMBERS = NUMERIC | {TypeName.STRING, TypeName.NULL}
 _COUNTS = frozenset({AggregateFunction.COUNT, AggregateFunction.APPROX_COUNT_DISTINCT, AggregateFunction.GROUPING_ID})
+MAX_SUM_PRECISION = 28
+"""Maximum digits of a DECIMAL whose SUM is computed below a join: like Spark's own type, the sum has ten more."""
+MAX_PRODUCT_PRECISION = 20
+"""Maximum digits of a DECIMAL whose SUM is multiplied by a count: 38 digits then suffice for 10^18 rows."""
+MAX_PRODUCT_SCALE = 6
+"""Maximum digits after the decimal point of a product that Spark keeps (`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
+MAX_AVERAGE_PRECISION = 12
+"""Maximum digits of a DECIMAL whose AVG is split: exact for up to 10^12 joined rows (see `plan/aggregates.py`)."""
+MAX_FACTOR_DIGITS = 24
+"""Maximum digits of both factors of a DECIMAL product together: 38 digits then suffice for the sum of 10^14 of them,
+which are ten million rows of one key on either side. The query's own sum has eleven digits more than a product."""
+MAX_FACTOR_SCALE = 6
+"""Maximum digits after the decimal point, of both factors together, that Spark always keeps in a product of sums
+(`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
 
 
 def takes(function: AggregateFunction, type_: DataType) -> bool:
@@ -67,8 +81,8 @@ def result_type(function: AggregateFunction, argument: DataType | None) -> DataT
     """Returns the result type for a first argument that `takes` accepts; None if it is not known before the query runs.
 
     SUM of integers is a BIGINT, of DECIMAL(p,s) a DECIMAL(p+10,s), else a DOUBLE; AVG of DECIMAL(p,s) is a
-    DECIMAL(p+4,s+4), else a DOUBLE; counts are BIGINT, variances and percentiles DOUBLE; LISTAGG gives a STRING, or
-    BINARY of that; the others keep the type.
+    DECIMAL(p+4,s+4), else a DOUBLE; counts are BIGINT, variances and percentiles DOUBLE; LISTAGG returns a STRING, or
+    BINARY for BINARY; the others return the argument's type.
     """
     if function in _COUNTS:
         return BIGINT
@@ -85,27 +99,6 @@ def result_type(function: AggregateFunction, argument: DataType | None) -> DataT
             return decimal(argument.precision + 10, argument.scale)
         return decimal(argument.precision + 4, argument.scale + 4)
     return BIGINT if argument.is_integral and function is AggregateFunction.SUM else DOUBLE
-
-
-MAX_SUM_PRECISION = 28
-"""Most digits of a DECIMAL whose SUM is taken below: ten digits are left for the sum, as Spark's own type has it."""
-
-MAX_PRODUCT_PRECISION = 20
-"""Most digits of a DECIMAL whose SUM is multiplied by a count: 38 digits then hold 10^18 rows."""
-
-MAX_PRODUCT_SCALE = 6
-"""Maximum digits after the decimal point of a product that Spark keeps (`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
-
-MAX_AVERAGE_PRECISION = 12
-"""Most digits of a DECIMAL whose AVG is taken apart: exact for up to 10^12 joined rows (see `plan/aggregates.py`)."""
-
-MAX_FACTOR_DIGITS = 24
-"""Most digits of both factors of a DECIMAL product together: 38 digits then hold the sum of 10^14 of them, which are
-ten million rows of one key on either side. The query's own sum has eleven digits more than a product."""
-
-MAX_FACTOR_SCALE = 6
-"""Maximum digits after the decimal point, of both factors together, that Spark always keeps in a product of sums
-(`DecimalType.MINIMUM_ADJUSTED_SCALE`)."""
 
 
 def refusal_of_parts(of: DataType | None, *, is_average: bool, weighed: bool) -> str | None:
@@ -146,7 +139,7 @@ def product_has_parts(product: DataType | None, one: DataType | None, other: Dat
 
 
 class Merge(StrEnum):
-    """How the values of a group's parts become the group's value; NULLs do not count, and nothing but NULLs is NULL."""
+    """How the values of a group's parts become the group's value. NULLs are ignored; only NULLs give NULL."""
 
     SUM = "SUM"
     MIN = "MIN"
@@ -155,7 +148,7 @@ class Merge(StrEnum):
 
 @dataclass(frozen=True)
 class MergedColumn:
-    """Column `name` of the parts, merged over a group."""
+    """The column `name` of the parts, merged over a group."""
 
     name: str
     merge: Merge
@@ -164,7 +157,7 @@ class MergedColumn:
 @dataclass(frozen=True)
 class FinalColumn:
     """A column of the result: a group key or a merged column of that name (`source`), or, with `divisor`, the quotient
-    of two merged columns as DOUBLE, NULL where the divisor is 0. `zero`: 0 in the place of NULL, for counts.
+    of two merged columns as DOUBLE, NULL if the divisor is 0. `zero`: 0 instead of NULL, for counts.
     """
 
     field: Field

@@ -1,6 +1,6 @@
 """Column types of Spark SQL, schemas, and the result types of operations in Spark 4.3 with ANSI mode on.
 
-`tests/service/sql/expressions/test_inference.py` compares the result of every pair of types with Spark.
+`tests/service/sql/types/test_inference.py` compares the result of every pair of types with Spark.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ NULL = DataType(TypeName.NULL)
 
 
 def decimal(precision: int, scale: int) -> DataType:
-    """A DECIMAL bounded to Spark's 38 digits."""
+    """Returns a DECIMAL, limited to Spark's 38 digits."""
     return DataType(TypeName.DECIMAL, min(precision, MAX_PRECISION), min(scale, MAX_PRECISION))
 
 
@@ -116,18 +116,18 @@ class Field:
 
 
 def array(element: DataType) -> DataType:
-    """ARRAY<`element`>."""
+    """Returns ARRAY<`element`>."""
     return DataType(TypeName.OTHER, text=f"ARRAY<{element}>", parts=(element,))
 
 
 def struct(fields: Sequence[Field]) -> DataType:
-    """A structure of `fields`; special names are quoted, since the text may become part of a CAST."""
+    """Returns a structure of `fields`; special names are quoted, since the text may become part of a CAST."""
     inner = ", ".join(f"{_quoted_if_needed(field.name)}: {field.type}" for field in fields)
     return DataType(TypeName.OTHER, text=f"STRUCT<{inner}>", parts=tuple(field.type for field in fields))
 
 
 def mapping(key: DataType, value: DataType) -> DataType:
-    """A map, which can only be selected."""
+    """Returns a map, which can only be selected."""
     return DataType(TypeName.OTHER, text=f"MAP<{key}, {value}>")
 
 
@@ -227,7 +227,7 @@ def _numeric(operator: str, left: DataType, right: DataType) -> DataType | None:
 
 
 def decimal_arithmetic(operator: str, left: tuple[int, int], right: tuple[int, int]) -> DataType:
-    """Spark's `DecimalPrecision`: precision and scale of `+ - * / %` over decimals."""
+    """Returns the type of `+ - * / %` over decimals of these precisions and scales (Spark's `DecimalPrecision`)."""
     (p1, s1), (p2, s2) = left, right
     if operator in "+-":
         scale = max(s1, s2)

@@ -1,4 +1,4 @@
-"""What a program does with the generated Python client, as mypy reads it against the generated package."""
+"""Uses of the generated Python client, which mypy checks against the generated package."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ ARROW = "application/vnd.apache.arrow.stream"
 CSV = "text/csv"
 
 SECONDS = 60.0
-"""For one request: longer than the longest wait."""
+"""The timeout of a request: longer than the longest wait."""
 
 
 def client_of(address: str, key: str) -> AuthenticatedClient:
-    """A client. It reads JSON, so it asks for that where there is something else to be had."""
+    """Returns a client that requests JSON where other formats exist."""
     return AuthenticatedClient(
         base_url=address,
         token=key,
@@ -53,19 +53,19 @@ def client_of(address: str, key: str) -> AuthenticatedClient:
 
 
 def done(answer: T | Problem | None) -> T:
-    """What was asked for; AssertionError with the problem where it was refused."""
+    """Returns the response. Raises AssertionError with the problem if the request was refused."""
     assert answer is not None
     assert not isinstance(answer, Problem), answer.detail
     return answer
 
 
 def submit(client: AuthenticatedClient, spec: dict[str, Any], key: str | Unset = UNSET) -> Job:
-    """A job as it was taken, under an idempotency key where one is given."""
+    """Submits a job, with an idempotency key if given, and returns it."""
     return done(submit_job.sync(client=client, body=JobSpec.from_dict(spec), idempotency_key=key))
 
 
 def wait_for(client: AuthenticatedClient, job_id: str, *states: str, waits: int = 60) -> Job:
-    """Waits until the job has finished or is in one of the states, without polling."""
+    """Waits until the job has finished or is in one of the states, with `Prefer: wait`."""
     known = ""
     for _ in range(waits):
         answer = get_job.sync_detailed(job_id, client=client, prefer="wait=2", if_none_match=known)
@@ -75,11 +75,11 @@ def wait_for(client: AuthenticatedClient, job_id: str, *states: str, waits: int 
         known = answer.headers["ETag"]
         if job.finished or job.status in states:
             return job
-    raise AssertionError(f"waited in vain for {job_id}")
+    raise AssertionError(f"timed out waiting for {job_id}")
 
 
 def rows_of(client: AuthenticatedClient, job_id: str, page_size: int) -> Iterator[list[list[Any]]]:
-    """The pages of a result."""
+    """Yields the pages of a result."""
     cursor = ""
     while True:
         page = done(get_result.sync(job_id, client=client, cursor=cursor, page_size=page_size))
@@ -90,7 +90,7 @@ def rows_of(client: AuthenticatedClient, job_id: str, page_size: int) -> Iterato
 
 
 def download(client: AuthenticatedClient, job_id: str, media_type: str) -> bytes:
-    """A whole result in another format: the operation's own request, with another Accept."""
+    """Downloads a whole result in another format, with another Accept header."""
     http = client.get_httpx_client()
     answer = http.get(f"/v1/jobs/{job_id}/result", headers={"Accept": media_type})
     answer.raise_for_status()
@@ -98,7 +98,7 @@ def download(client: AuthenticatedClient, job_id: str, media_type: str) -> bytes
 
 
 def names_of_jobs(client: AuthenticatedClient, status: JobStatus) -> list[str]:
-    """Of all jobs in a state, page by page."""
+    """Returns the names of all jobs in a state, page by page."""
     names: list[str] = []
     cursor = ""
     while True:
@@ -110,23 +110,23 @@ def names_of_jobs(client: AuthenticatedClient, status: JobStatus) -> list[str]:
 
 
 def events_of(client: AuthenticatedClient, job_id: str, after: int) -> list[str]:
-    """Types of the events behind one."""
+    """Returns the types of the events after an event."""
     page = done(get_events.sync(job_id, client=client, last_event_id=str(after)))
     return [event.type_ for event in page.events]
 
 
 def reports_of(client: AuthenticatedClient, job_id: str) -> tuple[PlanReport, MetricsReport]:
-    """How a job was planned, and what it took."""
+    """Returns the plan report and the metrics of a job."""
     return done(get_plan.sync(job_id, client=client)), done(get_metrics.sync(job_id, client=client))
 
 
 def explanation(client: AuthenticatedClient, spec: dict[str, Any]) -> PlanReport:
-    """How a job would be planned."""
+    """Returns the plan report of an explanation."""
     return done(explain_job.sync(client=client, body=JobSpec.from_dict(spec)))
 
 
 def declare(client: AuthenticatedClient, name: str, schema: str) -> Stream:
-    """A stream that rows can be posted to."""
+    """Declares an input stream."""
     return done(declare_stream.sync(name, client=client, body=StreamDeclaration(schema=schema)))
 
 
@@ -136,17 +136,17 @@ def append(client: AuthenticatedClient, name: str, batch_id: str, rows: File) ->
 
 
 def posted_rows(client: AuthenticatedClient, name: str) -> int:
-    """Rows of a stream so far."""
+    """Returns the number of rows of a stream."""
     return int(done(get_stream.sync(name, client=client)).rows)
 
 
 def who(client: AuthenticatedClient) -> Me:
-    """The caller."""
+    """Returns the caller."""
     return done(get_me.sync(client=client))
 
 
 def key_that_lives_and_ends(client: AuthenticatedClient) -> list[bool]:
-    """Makes a key, revokes it; whether it was live before and after, and whether it is listed."""
+    """Creates and revokes a key. Returns whether it was valid before and after, and whether it is listed."""
     made = done(create_key.sync(client=client, body=KeyRequest(name="nightly loads", scopes=[KeyScope.READ])))
     ended = done(revoke_key.sync(made.id, client=client))
     listed = [key.id for key in done(list_keys.sync(client=client)).keys]
@@ -154,7 +154,7 @@ def key_that_lives_and_ends(client: AuthenticatedClient) -> list[bool]:
 
 
 def state_of_the_service(client: AuthenticatedClient) -> tuple[str, str, int, str]:
-    """Whether it lives, whether it is ready, how many workers there are, and its metrics."""
+    """Returns the service's health, readiness, number of workers and metrics."""
     health = done(get_health.sync(client=client))
     readiness = done(get_readiness.sync(client=client))
     workers = done(list_workers.sync(client=client))

@@ -1,4 +1,4 @@
-"""The problems that take a job which has run, provoked through the generated Python client."""
+"""Provokes problems that require a job that has run, with the generated Python client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.clients.python.situations import CLICKS, ORDERS, SCHEMA, Situation, p
 
 
 def ran(situation: Situation, spec: dict[str, Any], status: str) -> str:
-    """Id of a job that has come to rest."""
+    """Runs a job until it has a status and returns its id."""
     job = submit(situation.admin, spec)
     assert wait_for(situation.admin, job.id, status).status == status
     return str(job.id)

@@ -1,4 +1,4 @@
-"""Each problem that a request can run into while no worker is there, provoked through the generated Python client."""
+"""Provokes each problem that needs no worker, with the generated Python client."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def with_clicks(situation: Situation) -> AuthenticatedClient:
 
 
 def sent(situation: Situation, content: str, media_type: str = JSON) -> object:
-    """What the client makes of the answer to a body that it would not send by itself."""
+    """Returns the client's parsed response to a body that it would not send itself."""
     client = situation.newcomer()
     http = client.get_httpx_client()
     answer = http.post("/v1/jobs", content=content, headers={"Content-Type": media_type})
@@ -211,7 +211,7 @@ def _(situation: Situation) -> object:
 
 
 def _explained_twice_at_once(situation: Situation, code: str) -> object:
-    """Of two explanations at once, where one is allowed and no worker is there to give any."""
+    """Requests two concurrent explanations with a limit of one and without a worker."""
     client = situation.newcomer()
     client.get_httpx_client()
     with ThreadPoolExecutor(2) as pool:
@@ -308,5 +308,5 @@ def _(situation: Situation) -> object:
 @provokes("stopping")
 def _(situation: Situation) -> object:
     client = situation.newcomer()
-    # What waits for a job is answered at once then; this has nothing to be answered with.
+    # Requests that wait for a job get a response then; this one has none.
     return situation.stopped(lambda: explain_job.sync(client=client, body=JobSpec.from_dict(ORDERS)))

@@ -1,4 +1,4 @@
-"""Where problems are provoked: a service, and how to come by clients of it and to keep it from working."""
+"""The situation in which problems are provoked: a service, its clients, and ways to disturb it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from evenkeel_client import AuthenticatedClient
 from tests.clients.acts import Acts
 
 PROVOCATIONS: dict[str, Callable[[Situation], object]] = {}
-"""By code. Each gives what the generated client makes of the answer, in the order in which they are to be tried."""
+"""Provocations by code, in the order in which they run. Each returns the client's parsed response."""
 
 
 @dataclass(frozen=True)
 class Situation:
     """A running service.
 
-    acts      what can be done to it
-    admin     a client of whoever runs it
-    newcomer  makes a client of a tenant of its own; with headers
-    stopped   ends the API while a request waits, and starts it again
+    acts      changes to the service
+    admin     a client of the operator
+    newcomer  creates a client of a new tenant, with headers
+    stopped   stops the API while a request waits, and starts it again
     """
 
     acts: Acts
@@ -31,7 +31,7 @@ class Situation:
 
 
 def provokes(code: str) -> Callable[[Callable[[Situation], object]], Callable[[Situation], object]]:
-    """Registers a function as what provokes a problem."""
+    """Registers a function that provokes a problem."""
 
     def register(provoke: Callable[[Situation], object]) -> Callable[[Situation], object]:
         assert code not in PROVOCATIONS, code

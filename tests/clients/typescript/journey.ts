@@ -1,8 +1,8 @@
 /**
- * What a program does with the generated types and openapi-fetch: from a job to the pages of its result, and the problems
- * that it runs into, each narrowed to `Problem` by the compiler.
+ * A program with the generated types and openapi-fetch: from a job to the pages of its result, with problems, which the
+ * compiler narrows to `Problem`.
  *
- * Prints what it saw as JSON. Takes the service's address and a key.
+ * Arguments: the service's address and a key. Prints its results as JSON.
  */
 import createClient from "openapi-fetch";
 import type { components, paths } from "./evenkeel";
@@ -27,7 +27,7 @@ const MANUFACTURERS = {
   settings: { agg_phase: "TWO_PHASE" },
 } satisfies components["schemas"]["JobSpec"];
 
-/** What was asked for, or an error that names the problem. */
+/** Returns the response, or throws an error that names the problem. */
 function done<T>({ data, error }: { data?: T; error?: Problem }): T {
   if (error !== undefined) throw new Error(`${error.code}: ${error.detail}`);
   if (data === undefined) throw new Error("no body");
@@ -41,10 +41,10 @@ async function finished(id: string): Promise<Job> {
     );
     if (job.finished) return job;
   }
-  throw new Error(`waited in vain for ${id}`);
+  throw new Error(`timed out waiting for ${id}`);
 }
 
-/** One page. Other formats would come as texts: the compiler asks which it is. */
+/** Returns a page. Other formats are texts, so the compiler requires a check. */
 async function page(id: string, cursor: string): Promise<ResultPage> {
   const read = done(
     await client.GET("/v1/jobs/{job_id}/result", { params: { path: { job_id: id }, query: { cursor, page_size: 20 } } }),
@@ -73,7 +73,7 @@ async function csv(id: string): Promise<string> {
   return String(data);
 }
 
-/** The code of a problem; nothing else has one, which the compiler sees to. */
+/** Returns the code of a problem, as the compiler checks. */
 function codeOf(answer: { error?: Problem; response: Response }): [string, number] {
   if (answer.error === undefined) throw new Error(`no problem, but ${answer.response.status}`);
   const problem: Problem = answer.error;

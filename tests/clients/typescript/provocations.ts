@@ -1,8 +1,8 @@
 /**
- * Each problem that the specification shows, provoked through the generated types and openapi-fetch.
+ * Provokes each documented problem with the generated types and openapi-fetch.
  *
- * Takes the service's address, the address at which things are done to it (see acting.py), the key of whoever runs it,
- * and codes. Prints what was met, by code, as JSON.
+ * Arguments: the service's address, the address of acting.py, the operator's key, and codes. Prints the problems by code
+ * as JSON.
  */
 import createClient, { type Client } from "openapi-fetch";
 import type { components, paths } from "./evenkeel";
@@ -10,7 +10,7 @@ import type { components, paths } from "./evenkeel";
 type Problem = components["schemas"]["Problem"];
 type JobSpec = components["schemas"]["JobSpec"];
 
-/** What the compiler knows of each answer: where it is an error, it is a problem. */
+/** The compiler knows that the error of each response is a problem. */
 type Answer = { error?: Problem; response: Response };
 
 declare const process: { argv: string[]; exitCode: number };
@@ -38,7 +38,7 @@ function clientOf(shown: string, headers: Record<string, string> = {}): Client<p
   });
 }
 
-/** Has something done to the service; what comes of it. */
+/** Changes the service and returns the result. */
 async function act(name: string, argument = ""): Promise<string> {
   const answer = await fetch(`${acts}/${name}`, { method: "POST", body: argument });
   const told = await answer.text();
@@ -46,7 +46,7 @@ async function act(name: string, argument = ""): Promise<string> {
   return told;
 }
 
-/** A client of a tenant of its own. */
+/** Creates a client of a new tenant. */
 async function newcomer(headers: Record<string, string> = {}): Promise<Client<paths>> {
   return clientOf(await act("newcomer"), headers);
 }
@@ -57,7 +57,7 @@ async function submitted(client: Client<paths>, body: JobSpec): Promise<string> 
   return data.id;
 }
 
-/** Id of a job that has come to rest. */
+/** Runs a job until it has a status and returns its id. */
 async function ran(body: JobSpec, status: string): Promise<string> {
   const id = await submitted(admin, body);
   for (let waits = 0; waits < 60; waits++) {
@@ -66,10 +66,10 @@ async function ran(body: JobSpec, status: string): Promise<string> {
     if (data?.status === status) return id;
     if (data?.finished) throw new Error(`${id} is ${data.status}`);
   }
-  throw new Error(`waited in vain for ${id}`);
+  throw new Error(`timed out waiting for ${id}`);
 }
 
-/** A client whose tenant has a stream. */
+/** Creates a client whose tenant has a stream. */
 async function withClicks(): Promise<Client<paths>> {
   const client = await newcomer();
   await client.PUT("/v1/streams/{name}", { params: clicks, body: { schema: SCHEMA } });
@@ -85,13 +85,13 @@ function posted(client: Client<paths>, rows: string, batch_id = "1"): Promise<An
   });
 }
 
-/** The answer to a body that no program with these types would send. */
+/** Returns the response to a body that the types do not allow. */
 async function sent(text: string, media_type = "application/json"): Promise<Answer> {
   const client = await newcomer({ "Content-Type": media_type });
   return client.POST("/v1/jobs", { body: ORDERS, bodySerializer: () => text });
 }
 
-/** Of two explanations at once, where one is allowed and no worker is there to give any. */
+/** Requests two concurrent explanations with a limit of one and without a worker. */
 async function explainedTwice(code: string): Promise<Answer> {
   const client = await newcomer();
   const answers = await Promise.all([1, 2].map(() => client.POST("/v1/explain", { body: ORDERS })));
@@ -236,12 +236,12 @@ const PROVOCATIONS: Record<string, () => Promise<Answer>> = {
   stopping: async () => {
     const client = await newcomer();
     for (let tries = 0; tries < TRIES; tries++) {
-      // What waits for a job is answered at once then; this has nothing to be answered with.
+      // Requests that wait for a job get a response then; this one has none.
       const asked = client.POST("/v1/explain", { body: ORDERS }).catch(() => null);
       await act("stop");
       const answer = await asked;
       await act("start_again");
-      // Else it came when nobody listened any more.
+      // Otherwise, it arrived after the API had stopped listening.
       if (answer !== null) return answer;
     }
     throw new Error(`in ${TRIES} tries, no request was under way when the API stopped`);

@@ -111,11 +111,11 @@ def test_every_operation_documents_its_scopes(authentication: str) -> None:
 
 
 @pytest.mark.withstands(
-    "a stranger asks",
+    "a request without a key",
     kind="attack",
     how="every operation without a key",
     times=1,
-    guaranteed="401, but for the open paths",
+    guaranteed="401, except for the open paths",
 )
 def test_a_request_without_a_key_is_refused(api: Api, subtests: pytest.Subtests) -> None:
     for operation in sorted(SCOPES):
@@ -138,11 +138,11 @@ def test_open_paths_need_no_key(api: Api) -> None:
 
 
 @pytest.mark.withstands(
-    "a stranger asks whether the service is ready",
+    "a readiness check without a key",
     kind="attack",
-    how="/readyz without a key, and with one that opens nothing",
+    how="/readyz without a key and with an unknown key",
     times=2,
-    guaranteed="which part is missing is told, and no name, address or version",
+    guaranteed="the response says which component is unavailable, without names, addresses or versions",
 )
 def test_unauthenticated_callers_get_no_details_of_readiness(
     api: Api, bearer: Bearer, subtests: pytest.Subtests
@@ -152,7 +152,7 @@ def test_unauthenticated_callers_get_no_details_of_readiness(
         with subtests.test(headers=headers):
             facts = WorkerFacts(spark_state="unavailable", spark_fault="no master at spark://10.0.0.7:7077")
             with api.database.write() as session:
-                workers.beat(session, "host-17-worker", api.database.now(session), "0.1.0", facts)
+                workers.record_heartbeat(session, "host-17-worker", api.database.now(session), "0.1.0", facts)
             told, known = (api.client.get("/readyz", headers=shown) for shown in (headers, bearer(KeyScope.READ)))
             assert (told.status_code, known.status_code) == (503, 503)
             assert [issue["code"] for issue in told.json()["errors"]] == ["cluster"]
@@ -163,7 +163,7 @@ def test_unauthenticated_callers_get_no_details_of_readiness(
 
 
 @pytest.mark.withstands(
-    "a key is used for what it is not for",
+    "a key without the required scope",
     kind="attack",
     how="every operation with every scope",
     times=1,
@@ -226,11 +226,11 @@ def test_a_revoked_key_is_refused(api: Api, bearer: Bearer) -> None:
 
 
 @pytest.mark.withstands(
-    "a tenant guesses ids of another's jobs",
+    "a tenant guesses the ids of another tenant's jobs",
     kind="attack",
     how="every operation on a job, with a key of another tenant",
     times=1,
-    guaranteed="404, word for word as for a job that nobody has",
+    guaranteed="404, exactly as for a job that does not exist",
 )
 def test_a_job_of_another_tenant_is_not_found(api: Api, bearer: Bearer) -> None:
     job_id = lifecycle.insert(api.database, tenant="sales")
@@ -259,9 +259,9 @@ def test_a_list_contains_only_jobs_of_the_tenant(api: Api, bearer: Bearer) -> No
 @pytest.mark.withstands(
     "an idempotency key of another tenant",
     kind="attack",
-    how="the same key by two tenants",
+    how="two tenants send the same key",
     times=1,
-    guaranteed="each gets a job of its own",
+    guaranteed="each gets its own job",
 )
 @pytest.mark.both_databases
 def test_idempotency_keys_of_tenants_are_separate(api: Api, bearer: Bearer) -> None:
@@ -295,9 +295,9 @@ def test_a_worker_shows_only_jobs_of_the_tenant(api: Api, bearer: Bearer) -> Non
 
 
 @pytest.mark.withstands(
-    "a revoked key in an open event stream",
+    "a key is revoked during an open event stream",
     kind="attack",
-    how="the key revoked while its stream is open",
+    how="the key is revoked while its stream is open",
     times=1,
     guaranteed="the stream ends",
 )

@@ -160,7 +160,7 @@ class TestRequests:
                 raise OperationalError("DELETE", None, psycopg.errors.AdminShutdown())
 
         assert api.submit().status_code == 202
-        api.end_ringing()
+        api.wait_for_announcements()
         assert self.count(api, OutboxRow) == 1
 
 
@@ -247,10 +247,10 @@ class TestRoutes:
 
 
 @pytest.mark.withstands(
-    "the disk of SQLite's file is full",
-    how="SQLite may not make its file larger",
+    "the disk is full (SQLite)",
+    how="SQLite cannot extend its file",
     times=1,
-    guaranteed="503 `database_unavailable`, nothing half stored; all goes on once there is room",
+    guaranteed="503 `database_unavailable`, nothing is stored partially; requests succeed once there is space",
 )
 def test_a_full_disk_is_a_503_and_loses_nothing(api: Api) -> None:
     pages = [1]  # what it has counts as the least

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from service.store.jobs import append_event
+from service.store.events import append_event
 from tests.support import lifecycle
 from tests.support.api import Api, refused
 

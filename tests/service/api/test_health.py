@@ -23,7 +23,7 @@ def missing(api: Api) -> set[str]:
 
 def say(api: Api, worker: str, facts: WorkerFacts, *, leaving: bool = False) -> None:
     with api.database.write() as session:
-        workers.beat(session, worker, api.database.now(session), "0.1.0", facts, leaving=leaving)
+        workers.record_heartbeat(session, worker, api.database.now(session), "0.1.0", facts, leaving=leaving)
 
 
 def test_liveness_does_not_use_the_database(api: Api) -> None:

@@ -17,7 +17,7 @@ def test_hosts_of_the_service_are_accepted(api: Api, subtests: pytest.Subtests) 
 @pytest.mark.withstands(
     "DNS rebinding",
     kind="attack",
-    how="a request that names another host",
+    how="a request with the Host header of another site",
     times=5,
     guaranteed="421",
 )
@@ -32,7 +32,7 @@ def test_another_host_is_refused(api: Api, subtests: pytest.Subtests) -> None:
 @pytest.mark.withstands(
     "cross-site request forgery",
     kind="attack",
-    how="changes with the Origin of another site",
+    how="changing requests with the Origin of another site",
     times=24,
     guaranteed="403",
 )

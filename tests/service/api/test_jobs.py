@@ -18,7 +18,7 @@ from service.contract import problems
 from service.contract.enums import JobStatus
 from service.jobs.views import encode_cursor
 from service.store import leases, publication
-from service.store.jobs import attempts_of
+from service.store.attempts import attempts_of
 from service.store.publication import publish_or_retry
 from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow
 from tests.support import lifecycle
@@ -76,7 +76,7 @@ class TestSubmit:
         folder.rmdir()
         answer = api.submit()
         assert answer.status_code == 202
-        api.end_ringing()
+        api.wait_for_announcements()
         assert api.owed == [answer.json()["id"]]
 
     def test_an_idempotency_key_holds_for_a_day(self, api: Api) -> None:
@@ -208,8 +208,8 @@ class TestList:
     @pytest.mark.withstands(
         "forged cursors",
         kind="attack",
-        how="numbers of thirty digits and negative ones, texts with U+0000 and halves of surrogate pairs, other types, "
-        "and what is no cursor at all",
+        how="numbers of thirty digits, negative numbers, texts with U+0000 and lone surrogates, other types, and "
+        "arbitrary text",
         times=14,
         guaranteed="400 `invalid_cursor`",
     )
@@ -222,11 +222,11 @@ class TestList:
                 refused(api.client.get("/v1/jobs", params={"cursor": cursor}), 400, "invalid_cursor")
 
     @pytest.mark.withstands(
-        "a cursor where it does not belong",
+        "a cursor used for another list",
         kind="attack",
-        how="one of another list, of another filter, cut, lengthened, and in other letters",
+        how="a cursor of another list or filter, shortened, lengthened, or with changed letters",
         times=8,
-        guaranteed="400 `invalid_cursor`; a position that was made up shows the caller's own jobs alone",
+        guaranteed="400 `invalid_cursor`; an invented position shows only the caller's own jobs",
     )
     def test_a_cursor_of_another_list_is_refused(self, api: Api) -> None:
         for _ in range(3):
@@ -241,12 +241,12 @@ class TestList:
             assert (answer.status_code, code(answer)) == (400, "invalid_cursor"), changed
 
     @pytest.mark.withstands(
-        "odd characters in names",
+        "unusual characters in names",
         kind="attack",
-        how="marks that turn the order round, of no width, controls, unassigned, composed and decomposed, 4 bytes "
-        "each, HTML: as names of jobs, tables, aliases, columns and in filters, on both databases",
+        how="bidirectional, zero-width and control characters, unassigned, composed and decomposed ones, characters "
+        "of 4 bytes, and HTML: in names of jobs, tables, aliases and columns and in filters, on both databases",
         times=16,
-        guaranteed="given back exactly, as JSON that no browser takes for a page",
+        guaranteed="they are returned exactly, as JSON that no browser shows as a page",
     )
     @pytest.mark.both_databases
     def test_unusual_names_are_returned_unchanged(self, api: Api, subtests: pytest.Subtests) -> None:
@@ -275,7 +275,7 @@ class TestList:
     @pytest.mark.withstands(
         "characters that a database cannot hold",
         kind="attack",
-        how="U+0000 and halves of surrogate pairs in every text of a job, in paths, filters and headers",
+        how="U+0000 and lone surrogates in every text of a job, in paths, filters and headers",
         times=18,
         guaranteed="4xx, and nothing is stored",
     )
@@ -301,12 +301,12 @@ class TestList:
                 assert api.client.get("/v1/jobs").json()["jobs"] == []
 
     @pytest.mark.withstands(
-        "nonsense in headers",
+        "malformed headers",
         kind="attack",
-        how="bytes of no text, quotes without end and lists of thousands in conditional, range and preference headers, "
-        "and keys of thousands of characters",
+        how="invalid bytes, unterminated quotes and lists of thousands of values in conditional, range and preference "
+        "headers, and keys of thousands of characters",
         times=36,
-        guaranteed="the answer as without them, or 4xx",
+        guaranteed="the same response as without them, or 4xx",
     )
     def test_malformed_headers_cause_no_server_error(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[bytes] = [b"\xff\xfe", b'"' * 5000, b'W/"' * 2000, b"*,* \xff", b"bytes=0-1," * 500, b"9" * 5000]

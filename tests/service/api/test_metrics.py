@@ -83,6 +83,8 @@ def test_requests_are_counted_by_route_and_not_by_path(api: Api) -> None:
     for path in ("/v1/jobs/a", "/v1/jobs/b", "/nowhere/1", "/nowhere/2", "/healthz"):
         api.client.get(path)
     api.client.request("BREW", "/v1/jobs")
+    for method in ("PUT", "PATCH"):
+        api.client.request(method, "/nowhere")
     counts = {
         name: value for name, value in scrape(api).items() if name.startswith("evenkeel_http") and "_count" in name
     }
@@ -90,4 +92,4 @@ def test_requests_are_counted_by_route_and_not_by_path(api: Api) -> None:
     assert labels['method="GET",route="/v1/jobs/{job_id}",status="404"'] == 2
     assert labels['method="GET",route="unmatched",status="404"'] == 2
     assert labels['method="GET",route="/healthz",status="200"'] == 1
-    assert any(label.startswith('method="other"') for label in labels)
+    assert {label.split('"')[1] for label in labels} == {"GET", "PUT", "PATCH", "other"}

@@ -33,7 +33,7 @@ from service.contract.reports import (
     WrongEstimate,
 )
 from service.store import workers
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.publication import AttemptMetrics, Ending
 from service.store.tables import JobRow, PlanRow
 from service.store.workers import WorkerFacts
@@ -366,11 +366,11 @@ class TestExplain:
         assert answer.json()["request_id"] == answer.headers["x-request-id"]
 
     @pytest.mark.withstands(
-        "a tenant fills the workers with explanations",
+        "a tenant floods the workers with explanations",
         kind="attack",
-        how="8 posts to `/v1/explain` at once where 3 may be",
+        how="8 concurrent posts to `/v1/explain` with a limit of 3",
         times=1,
-        guaranteed="3 are planned, the others get a 429 with `Retry-After`",
+        guaranteed="3 are planned; the others get 429 with `Retry-After`",
     )
     @pytest.mark.parametrize(("tenant_limits", "explain_timeout_seconds"), [({"EXPLANATIONS": "3"}, 120)])
     @pytest.mark.both_databases
@@ -437,7 +437,7 @@ class TestProfiles:
                 now = api.database.now(session)
                 for worker, slots, ago_ms in (("small", 4, 0), ("large", 64, 0), ("gone", 999, 3_600_000)):
                     facts = WorkerFacts(queues="short", spark_state="ready", slots=slots)
-                    workers.beat(session, worker, now - ago_ms, "0.1.0", facts)
+                    workers.record_heartbeat(session, worker, now - ago_ms, "0.1.0", facts)
             lifecycle.plan(api.database, held, lifecycle.REPORT.model_copy(update={"tables": (ORDERS,)}))
             lifecycle.end(api.database, held, Ending(JobStatus.SUCCEEDED))
 

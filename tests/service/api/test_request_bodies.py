@@ -48,11 +48,11 @@ def test_a_large_body_is_refused_by_its_declared_length(api: Api) -> None:
 
 
 @pytest.mark.withstands(
-    "a body without end",
+    "an endless request body",
     kind="attack",
     how="chunks beyond the limit",
     times=1,
-    guaranteed="413 before it is read whole",
+    guaranteed="413 before the whole body is read",
 )
 def test_a_large_body_is_refused_while_it_streams(api: Api) -> None:
     def chunks() -> Iterator[bytes]:
@@ -72,9 +72,9 @@ def test_the_chunks_of_a_body_are_joined(api: Api) -> None:
 @pytest.mark.withstands(
     "deep nesting",
     kind="attack",
-    how="a body of brackets without end",
+    how="an endless body of opening brackets",
     times=1,
-    guaranteed="422, in time that grows with its length",
+    guaranteed="422 in time linear in its length",
 )
 def test_deep_nesting_is_refused(api: Api, subtests: pytest.Subtests) -> None:
     for opening in (b"[", b'{"a":', b'[{"a":'):

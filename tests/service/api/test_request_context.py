@@ -96,7 +96,7 @@ async def shutdown_order(seconds: float) -> list[str]:
 @pytest.mark.withstands(
     "the API stops before a request has ended",
     kind="fault",
-    how="the server gives up a request that takes longer to end than the application does",
+    how="the server abandons a request that takes longer than the application's shutdown",
     times=1,
     guaranteed="503 `stopping` is sent before the process ends",
 )

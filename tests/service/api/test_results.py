@@ -226,9 +226,10 @@ def test_a_result_is_deleted_after_its_retention(api: Api) -> None:
 @pytest.mark.withstands(
     "HTML in results",
     kind="attack",
-    how="names of columns and values that are pages, in every format, as events and in messages of errors",
+    how="column names and values that are HTML pages, in every result format, in events and in error messages",
     times=7,
-    guaranteed="no browser takes an answer for a page: types are told, sniffing is off, downloads are attachments",
+    guaranteed="no browser shows a response as a page: each has its media type, sniffing is disabled, and downloads "
+    "are attachments",
 )
 def test_browsers_never_render_html_of_a_result(api: Api) -> None:
     page = "<html><script>alert(1)</script>"

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import select, update
 
 from service.contract import problems
-from service.jobs.admission import CheckedJob, check_job
+from service.jobs.check_job import CheckedJob, check_job
 from service.store import leases, streaming_jobs
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.streaming_jobs import BatchFacts, BatchMeasures
 from service.store.tables import JobRow
 from tests.support import lifecycle
@@ -48,7 +48,7 @@ def running(api: Api, job_id: str, batches: int = 1) -> Claim:
 
 def record_stop(api: Api, held: Claim, because: str = "stopped", **more: Any) -> None:
     with api.database.write() as session:
-        assert streaming_jobs.rest(session, held, api.database.now(session), because=because, **more)
+        assert streaming_jobs.mark_stopped(session, held, api.database.now(session), reason=because, **more)
 
 
 def stopped(api: Api, **changes: Any) -> str:
@@ -330,11 +330,11 @@ class TestChangingSettings:
         def checked(*given: Any, **more: Any) -> CheckedJob:
             found = check_job(*given, **more)
             if not answers:
-                monkeypatch.setattr("service.jobs.lifecycle.check_job", check_job)
+                monkeypatch.setattr("service.jobs.resume_job.check_job", check_job)
                 answers.append(change(api, job_id, one))
             return found
 
-        monkeypatch.setattr("service.jobs.lifecycle.check_job", checked)
+        monkeypatch.setattr("service.jobs.resume_job.check_job", checked)
         late = change(api, job_id, other) if verb == "settings" else post(api, job_id, verb, {"settings": other})
         refused(late, 422, "contradicting_settings")
         assert answers[0].status_code == 200
@@ -395,7 +395,7 @@ class TestReading:
             now = api.database.now(session)
             # The mini-batch was measured before: what is told of it now is the stream's alone.
             assert streaming_jobs.measure_batches(session, held, 1, [BatchMeasures(2, 10, {"behind_ms": 5})], now)
-            assert streaming_jobs.note_backlog(session, held, 1, BACKLOG, now)
+            assert streaming_jobs.save_stream_metric(session, held, 1, streaming_jobs.BACKLOG, BACKLOG, now)
         record_stop(api, held, "caught_up", next_run_at=now + 600_000)
         stream = read(api, job_id, "/stream")
         assert (stream["last_batch"], stream["rows_in"], stream["rows_out"], stream["sink_version"]) == (2, 30, 12, 2)
@@ -417,7 +417,9 @@ class TestReading:
         }
         told = [{**used, "not_taken": {"code": "schema_changed", "detail": "It has another column."}}]
         with api.database.write() as session:
-            assert streaming_jobs.note_followed(session, held, 1, told, api.database.now(session))
+            assert streaming_jobs.save_stream_metric(
+                session, held, 1, streaming_jobs.FOLLOWED, told, api.database.now(session)
+            )
         stream = read(api, job_id, "/stream")
         assert (stream["followed"], stream["metrics"]) == (told, None)
 

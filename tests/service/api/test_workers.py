@@ -29,7 +29,7 @@ FACTS = WorkerFacts(
 
 def beat(api: Api, worker: str = lifecycle.WORKER, facts: WorkerFacts | None = FACTS, *, ago_ms: int = 0) -> None:
     with api.database.write() as session:
-        workers.beat(session, worker, api.database.now(session) - ago_ms, "0.1.0", facts)
+        workers.record_heartbeat(session, worker, api.database.now(session) - ago_ms, "0.1.0", facts)
 
 
 def listed(api: Api) -> list[dict[str, Any]]:
@@ -137,7 +137,7 @@ class TestDraining:
                 requested.append(session.scalars(select(WorkerRow.drain_requested_at)).one())
         assert requested[0] == requested[1] is not None
         with api.database.write() as session:
-            assert workers.beat(session, lifecycle.WORKER, api.database.now(session), "0.1.0", FACTS)
+            assert workers.record_heartbeat(session, lifecycle.WORKER, api.database.now(session), "0.1.0", FACTS)
 
     def test_a_silent_worker_is_refused(self, api: Api) -> None:
         beat(api, ago_ms=2 * MINUTE_MS)

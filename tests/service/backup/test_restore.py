@@ -81,10 +81,10 @@ def test_jobs_at_work_are_queued_again_and_all_that_wait_are_rung_for(
     with elsewhere.database.write() as session:
         # The leases of the copy are over by then, and the jobs were rung for long ago.
         later = elsewhere.database.now(session) + 3_600_000
-        rung = sweep(session, later, ring_again_ms=10_000, free={Queue.SHORT.value: 4}).ring
+        announced = sweep(session, later, announce_again_ms=10_000, free={Queue.SHORT.value: 4}).announce
         waiting = session.execute(select(JobRow.id, JobRow.name).where(JobRow.status == "QUEUED")).all()
     assert {name for _, name in waiting} == {"queued", "running"}
-    assert {job_id for job_id, _ in rung} == {job_id for job_id, _ in waiting}
+    assert {job_id for job_id, _ in announced} == {job_id for job_id, _ in waiting}
     held = lifecycle.claim(elsewhere.database, next(job_id for job_id, name in waiting if name == "running"))
     assert held.fence == 2
 
@@ -103,7 +103,7 @@ def test_streams_rest_and_begin_anew(here: Installation, elsewhere: Installation
             assert streaming_jobs.save_layout(session, held, {"partitions": 8}, now)
             assert streaming_jobs.finish_batch(session, held, 1, 4, BatchFacts(9, 9, 9, 9, {}), now)
             if now_at == "rest":
-                assert streaming_jobs.rest(session, held, now, because="caught_up", next_run_at=now)
+                assert streaming_jobs.mark_stopped(session, held, now, reason="caught_up", next_run_at=now)
         return job_id
 
     running, due = begun("running stream", "work"), begun("due stream", "rest")
@@ -114,7 +114,7 @@ def test_streams_rest_and_begin_anew(here: Installation, elsewhere: Installation
     restored(tmp_path / "copy", elsewhere)
     with elsewhere.database.write() as session:
         later = elsewhere.database.now(session) + 3_600_000
-        rung = sweep(session, later, ring_again_ms=10_000, free={Queue.SHORT.value: 4}).ring
+        announced = sweep(session, later, announce_again_ms=10_000, free={Queue.SHORT.value: 4}).announce
         for job_id in (running, due):
             stream, row = streaming_state.find_stream(session, job_id), session.get_one(JobRow, job_id)
             assert stream is not None
@@ -126,7 +126,7 @@ def test_streams_rest_and_begin_anew(here: Installation, elsewhere: Installation
         stream, row = streaming_state.find_stream(session, of_newer_version), session.get_one(JobRow, of_newer_version)
         assert stream is not None
         assert (stream.layout, stream.stopped_because, row.status) == (None, "restored", "PAUSED")
-    assert not {running, due, of_newer_version} & {job_id for job_id, _ in rung}
+    assert not {running, due, of_newer_version} & {job_id for job_id, _ in announced}
 
 
 def test_in_place_of_what_came_later(here: Installation, tmp_path: Path) -> None:

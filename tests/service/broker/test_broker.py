@@ -1,4 +1,4 @@
-"""What the API and the workers agree on, and what is told of a broker that does not do."""
+"""The settings that API and workers share, and faults of the broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_embedded_broker_reads_where_it_writes(tmp_path: Path) -> None:
     assert options["polling_interval"] == 0.05
 
 
-def test_redis_is_used_as_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_url_of_redis_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_BROKER_KEY_PREFIX", "one:")
     settings = at(monkeypatch, "redis://example:6379/1")
     assert not is_embedded(settings)
@@ -52,7 +52,7 @@ def test_redis_is_used_as_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config["broker_use_ssl"] is None
 
 
-def test_short_jobs_keep_the_name_that_the_version_before_listens_to() -> None:
+def test_short_jobs_keep_the_queue_name_of_version_1() -> None:
     assert [queue_name(queue) for queue in Queue] == ["evenkeel", "evenkeel.long", "evenkeel.stream"]
 
 
@@ -95,13 +95,13 @@ class TestFault:
                     redis.Redis.from_url(settings.broker_url).info("replication")
                 assert broker_fault(settings) is None
                 with closing(Dispatcher(settings)) as dispatcher:
-                    assert dispatcher.ring(["job"], "long") == ("job",)
+                    assert dispatcher.announce(["job"], "long") == ("job",)
                 assert client.llen("hardened:evenkeel.long") == 1
             finally:
                 client.delete("hardened:evenkeel.long")
                 client.acl_deluser("hardened")
 
-    def test_a_user_that_may_nothing_is_refused(
+    def test_a_user_without_rights_is_reported(
         self, monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
     ) -> None:
         with redis_server.client() as client:
@@ -115,7 +115,7 @@ class TestFault:
     def test_another_kind_of_server(self, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer) -> None:
         fault = broker_fault(at(monkeypatch, f"redis://:secret@127.0.0.1:{postgres.port}/0"))
         assert fault is not None
-        assert fault.detail == f"What listens at 127.0.0.1:{postgres.port} does not speak as Redis does."
+        assert fault.detail == f"The server at 127.0.0.1:{postgres.port} is no Redis."
 
     @pytest.mark.parametrize(
         ("url", "told"),
@@ -125,13 +125,13 @@ class TestFault:
             ("redis+socket:///no/such.sock", "There is no socket /no/such.sock."),
         ],
     )
-    def test_nobody_there(self, monkeypatch: pytest.MonkeyPatch, url: str, told: str) -> None:
+    def test_no_server(self, monkeypatch: pytest.MonkeyPatch, url: str, told: str) -> None:
         port = free_port()
         fault = broker_fault(at(monkeypatch, url.format(port=port)))
         assert fault is not None
         assert fault.detail.startswith(told.format(port=port))
 
-    def test_a_server_that_says_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_server_that_does_not_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             fault = broker_fault(at(monkeypatch, f"redis://127.0.0.1:{silent.getsockname()[1]}/0"))
         assert fault is not None
@@ -144,7 +144,7 @@ class TestFault:
             settings = at(monkeypatch, f"redis+socket://{tmp_path}/redis.sock?virtual_host=1")
             assert broker_fault(settings) is None
             dispatcher = Dispatcher(settings)
-            assert dispatcher.ring(["job"], "long") == ("job",)
+            assert dispatcher.announce(["job"], "long") == ("job",)
             dispatcher.close()
             with server.client() as client:
                 assert client.execute_command("SELECT", 1)

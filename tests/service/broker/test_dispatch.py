@@ -1,4 +1,4 @@
-"""Ringing: a message a job on the embedded broker, and no failure when a broker is away."""
+"""The dispatcher: one message for each job, and no failure if the broker is unavailable."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tests.support.servers import running_redis
 
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """A Redis that nobody runs."""
+    """Settings of a Redis that does not run."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("EVENKEEL_BROKER_URL", f"redis://127.0.0.1:{unused.getsockname()[1]}/0")
         return Settings()
 
 
-def test_a_message_holds_the_job_id_alone(settings: Settings) -> None:
+def test_a_message_contains_only_the_job_id(settings: Settings) -> None:
     dispatcher = Dispatcher(settings)
-    assert dispatcher.ring(["a", "b"], "short") == ("a", "b")
+    assert dispatcher.announce(["a", "b"], "short") == ("a", "b")
     dispatcher.close()
     messages = [json.loads(path.read_text()) for path in (settings.broker_dir / "messages").iterdir()]
     bodies = [json.loads(base64.b64decode(message["body"])) for message in messages]
@@ -41,16 +41,16 @@ def test_a_message_holds_the_job_id_alone(settings: Settings) -> None:
     assert suffixes == {"evenkeel.msg"}, "the name that workers of the version before listen to"
 
 
-def test_the_folders_are_their_owners_alone(settings: Settings) -> None:
+def test_the_folders_are_readable_only_by_their_owner(settings: Settings) -> None:
     celery_config(settings)
     for folder in (settings.broker_dir, settings.broker_dir / "messages", settings.broker_dir / "control"):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_a_broker_that_is_away_is_noticed_soon_and_not_raised(away: Settings) -> None:
+def test_an_unavailable_broker_is_noticed_soon_and_does_not_raise(away: Settings) -> None:
     dispatcher = Dispatcher(away)
     started = time.monotonic()
-    assert dispatcher.ring(["a"], "short") == ()
+    assert dispatcher.announce(["a"], "short") == ()
     assert time.monotonic() - started < 5
     dispatcher.close()
 
@@ -63,14 +63,14 @@ def test_only_json_is_sent_and_read(settings: Settings) -> None:
 
 
 class TestFault:
-    def test_none_while_folders_are_there(self, settings: Settings) -> None:
+    def test_none_while_the_folders_exist(self, settings: Settings) -> None:
         celery_config(settings)
         assert broker_fault(settings) is None
 
     def test_a_missing_folder(self, settings: Settings) -> None:
         assert "cannot be written" in str(broker_fault(settings))
 
-    def test_a_redis_that_is_away(self, away: Settings) -> None:
+    def test_an_unavailable_redis(self, away: Settings) -> None:
         assert "Redis does not answer" in str(broker_fault(away))
 
 
@@ -80,12 +80,12 @@ def test_first_messages_sent_at_once_by_a_fresh_process_all_arrive(settings: Set
     FolderTransport.global_state.clear()
     dispatcher, together = Dispatcher(settings), threading.Barrier(8)
 
-    def ring(number: int) -> tuple[str, ...]:
+    def announce(number: int) -> tuple[str, ...]:
         together.wait(10)
-        return dispatcher.ring([f"job-{number}"], "long" if number % 2 else "short")
+        return dispatcher.announce([f"job-{number}"], "long" if number % 2 else "short")
 
     with ThreadPoolExecutor(8) as pool:
-        sent = [job_id for taken in pool.map(ring, range(8)) for job_id in taken]
+        sent = [job_id for taken in pool.map(announce, range(8)) for job_id in taken]
     dispatcher.close()
     messages = [json.loads(path.read_text()) for path in (settings.broker_dir / "messages").iterdir()]
     arrived = sorted(json.loads(base64.b64decode(message["body"]))[0][0] for message in messages)
@@ -94,19 +94,19 @@ def test_first_messages_sent_at_once_by_a_fresh_process_all_arrive(settings: Set
     assert queues == {"evenkeel.msg", "evenkeel.long.msg"}
 
 
-def test_after_a_failure_a_broker_is_left_alone_for_a_moment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_after_a_failure_nothing_is_sent_for_a_moment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EVENKEEL_BROKER_KEY_PREFIX", "two:")
     now = 0.0
     with running_redis(tmp_path) as server:
         monkeypatch.setenv("EVENKEEL_BROKER_URL", server.url)
         dispatcher = Dispatcher(Settings(), clock=lambda: now)
-        assert dispatcher.ring(["a"], "short") == ("a",)
+        assert dispatcher.announce(["a"], "short") == ("a",)
         server.stop()
-        assert dispatcher.ring(["b", "c"], "short") == ()
+        assert dispatcher.announce(["b", "c"], "short") == ()
         server.start()
-        assert dispatcher.ring(["d"], "short") == (), "the sweeper announces it"
+        assert dispatcher.announce(["d"], "short") == (), "the sweeper announces it"
         now = 2.0
-        assert dispatcher.ring(["e", "f"], "short") == ("e", "f")
+        assert dispatcher.announce(["e", "f"], "short") == ("e", "f")
         dispatcher.close()
         with server.client() as client:
             assert client.llen("two:evenkeel") == 2

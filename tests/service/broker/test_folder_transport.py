@@ -1,4 +1,4 @@
-"""Messages through folders: whole, once, in order, however many write and read at the same time."""
+"""Messages through folders: whole, once and in order, with many processes at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE = Queue("one", Exchange("one", type="direct"), routing_key="one")
 
 @pytest.fixture(autouse=True)
 def nothing_declared() -> None:
-    """The transport remembers for the whole process what it has bound, and these tests have a folder each."""
+    """The transport caches bindings for the whole process, and each test has its own folder."""
     FolderTransport.global_state.clear()
 
 
@@ -53,7 +53,7 @@ def send(folder: Path, numbers: range) -> None:
 
 
 def receive(folder: Path, done: Path) -> list[int]:
-    """Takes messages until there is none and `done` says that no more will come."""
+    """Receives messages until there is none and `done` is set."""
     found: list[int] = []
     with connection(folder) as opened, opened.SimpleQueue(ONE) as queue:
         while True:
@@ -90,14 +90,14 @@ def test_messages_keep_their_order(tmp_path: Path) -> None:
     assert receive(tmp_path, tmp_path / "done") == list(range(20))
 
 
-def test_what_is_being_written_is_not_seen(tmp_path: Path) -> None:
+def test_a_message_is_not_read_while_it_is_written(tmp_path: Path) -> None:
     send(tmp_path, range(1))
     (tmp_path / "messages" / ".00_x.one.msg.part").write_text("")
     (tmp_path / "done").touch()
     assert receive(tmp_path, tmp_path / "done") == [0]
 
 
-def test_bindings_made_at_once_are_all_kept(tmp_path: Path) -> None:
+def test_bindings_that_are_created_at_once_are_all_stored(tmp_path: Path) -> None:
     def bind(number: int) -> None:
         with connection(tmp_path) as opened:
             queue = Queue(f"q{number}", Exchange("shared", type="direct"), routing_key=str(number))
@@ -114,7 +114,7 @@ def test_an_empty_queue_is_empty(tmp_path: Path) -> None:
         queue.get_nowait()
 
 
-def test_what_is_no_message_is_dropped(tmp_path: Path) -> None:
+def test_files_that_are_no_messages_are_dropped(tmp_path: Path) -> None:
     send(tmp_path, range(1))
     for number, content in enumerate((b"{", b"\xff", b"null", b'{"no": "envelope"}')):
         (tmp_path / "messages" / f"{number:020d}_x.one.msg").write_bytes(content)

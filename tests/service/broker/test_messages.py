@@ -1,4 +1,4 @@
-"""Messages that are not ours are told from those that are, of the next version too."""
+"""Messages that announce jobs, those of a newer version included, and all others."""
 
 from __future__ import annotations
 

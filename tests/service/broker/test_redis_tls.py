@@ -1,4 +1,4 @@
-"""TLS to Redis: both ends of the broker check certificate and name, whatever the URL says, and tell what is wrong."""
+"""TLS to Redis: both ends check certificate and host name, whatever the URL says, and report faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GOOD = CA.issue_cert("127.0.0.1", "localhost")
 NOW = datetime.datetime.now(datetime.UTC)
 A_DAY = datetime.timedelta(days=1)
 IMPOSTORS = {
-    "another CA": (OTHER_CA.issue_cert("127.0.0.1"), "is of no CA that is trusted here"),
+    "another CA": (OTHER_CA.issue_cert("127.0.0.1"), "is not from a trusted CA"),
     "another host": (CA.issue_cert("redis.example.org", "127.0.0.2"), "is for another host name"),
     "expired": (CA.issue_cert("127.0.0.1", not_before=NOW - 9 * A_DAY, not_after=NOW - A_DAY), "has expired"),
 }
@@ -63,7 +63,7 @@ def at(front: TlsFront | RedisServer, monkeypatch: pytest.MonkeyPatch, host: str
 
 
 def read(settings: Settings) -> str:
-    """The id of the job that the next message is about, as a worker's end of the broker gets it."""
+    """Returns the job id of the next message, as a worker receives it."""
     with closing(Celery("evenkeel", set_as_current=False)) as app:
         app.conf.update(celery_config(settings))
         with app.connection_for_read() as connection, closing(connection.SimpleQueue("evenkeel")) as queue:
@@ -73,7 +73,7 @@ def read(settings: Settings) -> str:
 
 
 def tell(settings: Settings) -> str:
-    """What is said of the broker; nothing where it is well."""
+    """Returns the fault of the broker as text; empty if there is none."""
     fault = broker_fault(settings)
     told = "" if fault is None else f"{fault.detail} {fault.advice}"
     assert PASSWORD not in told
@@ -86,7 +86,7 @@ def test_a_message_goes_there_and_comes_back(server: RedisServer, monkeypatch: p
         settings = at(front, monkeypatch, host)
         assert tell(settings) == ""
         with closing(Dispatcher(settings)) as dispatcher:
-            assert dispatcher.ring(["job-1"], "short") == ("job-1",)
+            assert dispatcher.announce(["job-1"], "short") == ("job-1",)
         assert read(settings) == "job-1"
     # The proof that what is not heard below would have been.
     assert PASSWORD.encode() in front.heard
@@ -94,51 +94,51 @@ def test_a_message_goes_there_and_comes_back(server: RedisServer, monkeypatch: p
 
 @pytest.mark.not_quick
 @pytest.mark.withstands(
-    "somebody else answers as Redis",
+    "an impostor of Redis",
     kind="attack",
-    how="behind TLS with a certificate of another CA, for another host, and expired",
+    how="TLS with a certificate of another CA, for another host, and expired",
     times=3,
-    guaranteed="API and worker refuse it, and say why; it hears no password and no job",
+    guaranteed="API and worker refuse it and say why; it receives no password and no job",
 )
 @pytest.mark.parametrize("name", IMPOSTORS)
-def test_an_impostor_hears_nothing(server: RedisServer, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_another_server_gets_no_message(server: RedisServer, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     issued, told = IMPOSTORS[name]
     with behind_tls(server.port, issued) as front:
         settings = at(front, monkeypatch)
         assert told in tell(settings)
         with closing(Dispatcher(settings)) as dispatcher:
-            assert dispatcher.ring(["job-1"], "short") == ()
+            assert dispatcher.announce(["job-1"], "short") == ()
         with pytest.raises(OperationalError, match="CERTIFICATE_VERIFY_FAILED"):
             read(settings)
         wait_for("all three to be refused", lambda: front.refused >= 3)
     assert front.heard == b""
 
 
-def test_a_ca_of_the_system_does_not_count_beside_our_own(
+def test_with_a_ca_file_the_system_s_cas_do_not_count(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(write_ca(OTHER_CA, tmp_path / "system.pem")))
     with behind_tls(server.port, IMPOSTORS["another CA"][0]) as front:
-        assert "is of no CA that is trusted here" in tell(at(front, monkeypatch))
+        assert "is not from a trusted CA" in tell(at(front, monkeypatch))
         with closing(Dispatcher(Settings())) as dispatcher:
-            assert dispatcher.ring(["job-1"], "short") == ()
+            assert dispatcher.announce(["job-1"], "short") == ()
         assert front.heard == b""
         kombu.pools.reset()
         monkeypatch.delenv("EVENKEEL_BROKER_TLS_CA_FILE")
         assert tell(Settings()) == ""
         with closing(Dispatcher(Settings())) as dispatcher:
-            assert dispatcher.ring(["job-2"], "short") == ("job-2",)
+            assert dispatcher.announce(["job-2"], "short") == ("job-2",)
         assert read(Settings()) == "job-2"
 
 
 @pytest.mark.not_quick
 @pytest.mark.withstands(
-    "the check of certificates turned off",
+    "TLS verification disabled",
     kind="attack",
-    how="kombu's own ways to ask for none, before somebody else who answers as Redis: no options of TLS, and CERT_NONE "
-    "without a look at names",
+    how="kombu's ways to disable it, with an impostor of Redis: no TLS options, and CERT_NONE without a check of host "
+    "names",
     times=2,
-    guaranteed="the connection checks all the same; no password is told",
+    guaranteed="the connection is verified anyway; no password is sent",
 )
 @pytest.mark.parametrize("options", [None, {"ssl_cert_reqs": "none", "ssl_check_hostname": False}])
 def test_no_option_turns_the_check_off(
@@ -155,7 +155,7 @@ def test_no_option_turns_the_check_off(
 
 
 class TestClients:
-    """A Redis that asks for certificates of its clients."""
+    """A Redis that requires certificates of its clients."""
 
     @pytest.fixture
     def front(self, server: RedisServer) -> Iterator[TlsFront]:
@@ -163,7 +163,7 @@ class TestClients:
             yield front
 
     @pytest.mark.parametrize("in_one", [False, True])
-    def test_one_that_it_trusts(
+    def test_a_trusted_certificate(
         self, front: TlsFront, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_one: bool
     ) -> None:
         pair = write_pair(CA.issue_cert("evenkeel"), tmp_path, "own")
@@ -175,12 +175,12 @@ class TestClients:
         settings = at(front, monkeypatch)
         assert tell(settings) == ""
         with closing(Dispatcher(settings)) as dispatcher:
-            assert dispatcher.ring(["job-3"], "short") == ("job-3",)
+            assert dispatcher.announce(["job-3"], "short") == ("job-3",)
         assert read(settings) == "job-3"
 
     def test_none(self, front: TlsFront, monkeypatch: pytest.MonkeyPatch) -> None:
         told = tell(at(front, monkeypatch))
-        assert f"The Redis at 127.0.0.1:{front.port} asks for a certificate of its clients." in told
+        assert f"The Redis at 127.0.0.1:{front.port} requires a certificate of its clients." in told
         assert "EVENKEEL_BROKER_TLS_CERTIFICATE_FILE" in told
 
     def test_one_of_another_ca(self, front: TlsFront, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -193,14 +193,14 @@ def show(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_BROKER_TLS_KEY_FILE", str(pair.key))
 
 
-class TestTold:
-    """What is no TLS, and files that are none."""
+class TestReported:
+    """Servers without TLS, and files without certificates."""
 
     def test_a_plain_redis_behind_rediss(self, server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("EVENKEEL_BROKER_TIMEOUT_SECONDS", "0.5")
         assert "redis:// for one without" in tell(at(server, monkeypatch))
 
-    def test_what_answers_in_plain(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_server_without_tls(self, monkeypatch: pytest.MonkeyPatch) -> None:
         heard = b""
 
         def answer() -> None:
@@ -217,7 +217,7 @@ class TestTold:
             thread = threading.Thread(target=answer)
             thread.start()
             monkeypatch.setenv("EVENKEEL_BROKER_URL", f"rediss://127.0.0.1:{plain.getsockname()[1]}/0")
-            assert "does not speak TLS" in tell(Settings())
+            assert "does not use TLS" in tell(Settings())
             thread.join(10)
         assert heard.startswith(b"\x16\x03"), "a handshake"
         assert PASSWORD.encode() not in heard
@@ -227,7 +227,7 @@ class TestTold:
         with behind_tls(server.port, GOOD) as front:
             monkeypatch.setenv("EVENKEEL_BROKER_URL", f"redis://127.0.0.1:{front.port}/0")
             told = tell(Settings())
-        assert "does not speak as Redis does" in told
+        assert "is no Redis." in told
         assert "rediss:// is for a port with TLS" in told
 
     @pytest.mark.parametrize(("text", "told"), [(None, "No such file"), ("nonsense", "no certificate or crl found")])
@@ -239,7 +239,7 @@ class TestTold:
             file.write_text(text)
         monkeypatch.setenv("EVENKEEL_BROKER_TLS_CA_FILE", str(file))
         monkeypatch.setenv("EVENKEEL_BROKER_URL", "rediss://127.0.0.1:1/0")
-        assert f"EVENKEEL_BROKER_TLS_CA_FILE is no file of certificates: {told}" in tell(Settings())
+        assert f"EVENKEEL_BROKER_TLS_CA_FILE is not a file of certificates: {told}" in tell(Settings())
 
     def test_files_of_no_certificate(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         pair = write_pair(CA.issue_cert("evenkeel"), tmp_path, "own")
@@ -251,6 +251,6 @@ class TestTold:
         locked = serialization.BestAvailableEncryption(b"passphrase")
         pair.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
         show(pair, monkeypatch)
-        assert "with its key, without a passphrase: not to be read as PEM." in tell(Settings())
+        assert "with its key, without a passphrase: cannot be read as PEM." in tell(Settings())
         monkeypatch.delenv("EVENKEEL_BROKER_TLS_KEY_FILE")
         assert "EVENKEEL_BROKER_TLS_CERTIFICATE_FILE is no certificate with its key" in tell(Settings())

@@ -1,4 +1,4 @@
-"""`evenkeel backup` and `evenkeel restore`, as they are typed."""
+"""The commands `backup` and `restore`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support import lifecycle
 
 @pytest.fixture
 def environment(settings: Settings, sqlite_database: Database) -> Mapping[str, str]:
-    """Of an installation with one job that has a result."""
+    """The environment of an installation with one job that has a result."""
     job_id = lifecycle.insert(sqlite_database)
     lifecycle.run_whole(sqlite_database, job_id, settings.results_dir, pa.table({"uid": [1, 2]}))
     return {"EVENKEEL_STATE_DIR": str(settings.state_dir)}
@@ -30,7 +30,7 @@ def run(environment: Mapping[str, str], *arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], env=environment)
 
 
-def test_there_and_back(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_backup_and_restore(environment: Mapping[str, str], tmp_path: Path) -> None:
     copy, other = tmp_path / "copy", {"EVENKEEL_STATE_DIR": str(tmp_path / "other")}
     made = run(environment, "backup", copy)
     assert made.exit_code == 0, made.output
@@ -46,7 +46,7 @@ def test_there_and_back(environment: Mapping[str, str], tmp_path: Path) -> None:
     assert results == sorted(path.relative_to(tmp_path / "state") for path in (tmp_path / "state").rglob("*.parquet"))
 
 
-def test_what_streams_keep_is_left_out_and_that_is_told(
+def test_state_of_streams_is_not_copied(
     environment: Mapping[str, str], sqlite_database: Database, tmp_path: Path
 ) -> None:
     assert "streaming" not in run(environment, "backup", tmp_path / "before").output
@@ -61,11 +61,11 @@ def test_what_streams_keep_is_left_out_and_that_is_told(
     assert not list((tmp_path / "copy").rglob("part.parquet"))
 
 
-def test_refusals_say_what_to_do(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_errors_have_advice(environment: Mapping[str, str], tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     assert run(environment, "backup", copy).exit_code == 0
     again = run(environment, "backup", copy)
-    assert (again.exit_code, "Give a new directory" in again.output) == (3, True)
+    assert (again.exit_code, "Use a new directory" in again.output) == (3, True)
     full = run(environment, "restore", copy)
     assert (full.exit_code, "--force" in full.output) == (3, True)
     assert run(environment, "restore", "--force", copy).exit_code == 0
@@ -77,16 +77,16 @@ def test_refusals_say_what_to_do(environment: Mapping[str, str], tmp_path: Path)
     assert (nothing.exit_code, "no complete backup" in nothing.output) == (1, True)
 
 
-def test_results_that_are_not_there_are_no_success(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_missing_results_are_a_failure(environment: Mapping[str, str], tmp_path: Path) -> None:
     elsewhere = {**environment, "EVENKEEL_DATA_RESULTS": str(tmp_path / "nowhere")}
     result = run(elsewhere, "backup", tmp_path / "unmounted")
     assert (result.exit_code, "cannot be read" in result.output) == (3, True)
     (tmp_path / "nowhere").mkdir()
     result = run(elsewhere, "backup", tmp_path / "another one")
-    assert (result.exit_code, "1 results that jobs name were not found" in result.output) == (1, True)
+    assert (result.exit_code, "1 result of jobs not found in" in result.output) == (1, True)
 
 
-def test_not_while_it_runs_here(environment: Mapping[str, str], tmp_path: Path) -> None:
+def test_restore_is_refused_while_the_service_runs(environment: Mapping[str, str], tmp_path: Path) -> None:
     assert run(environment, "backup", tmp_path / "copy").exit_code == 0
     with (tmp_path / "state" / "evenkeel.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -94,13 +94,13 @@ def test_not_while_it_runs_here(environment: Mapping[str, str], tmp_path: Path) 
     assert (running.exit_code, "another evenkeel is running" in running.output) == (3, True)
 
 
-def test_a_place_that_cannot_be_written_to(environment: Mapping[str, str]) -> None:
+def test_unwritable_directory_is_an_error(environment: Mapping[str, str]) -> None:
     result = run(environment, "backup", "/proc/copy")
     assert result.exit_code == 3
     assert "/proc/copy" in result.output
     assert "Traceback" not in result.output
 
 
-def test_an_empty_installation(tmp_path: Path) -> None:
+def test_empty_database_cannot_be_backed_up(tmp_path: Path) -> None:
     result = run({"EVENKEEL_STATE_DIR": str(tmp_path / "state")}, "backup", tmp_path / "copy")
     assert (result.exit_code, "nothing to back up" in result.output) == (3, True)

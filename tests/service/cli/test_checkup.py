@@ -1,4 +1,4 @@
-"""Every check of the doctor, on good and on bad circumstances."""
+"""The checks of `evenkeel doctor`, each with a good and a bad configuration."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from service.cli.database import upgrade_database
 from service.cli.doctor_checks import Finding, Level, examine
-from service.cli.maintenance import upgrade_database
-from service.cli.startup import listen, read_settings
+from service.cli.preparation import listen, read_settings
 from tests.support.object_store import ObjectStore
 
 Examine = Callable[..., dict[str, Finding]]
@@ -18,7 +18,7 @@ Examine = Callable[..., dict[str, Finding]]
 
 @pytest.fixture
 def findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
-    """Runs all checks with the given EVENKEEL_ variables; gives findings by name."""
+    """A function that runs all checks with EVENKEEL_ variables and returns the findings by name."""
 
     def run(**variables: str) -> dict[str, Finding]:
         for name, value in {"STATE_DIR": str(tmp_path / "state"), "API_PORT": "0", **variables}.items():
@@ -28,17 +28,17 @@ def findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
     return run
 
 
-def test_a_machine_on_which_nothing_was_started_yet_is_fine(findings: Examine, tmp_path: Path) -> None:
+def test_new_machine_has_no_failures(findings: Examine, tmp_path: Path) -> None:
     found = findings()
     assert [name for name, finding in found.items() if finding.level is Level.FAIL] == []
     assert list(found) == [
         *("Python", "Java", "pyspark", "memory", "state directory", "disk", "port"),
         *("database", "broker", "data root", "results"),
     ]
-    assert not (tmp_path / "state").exists(), "a check-up changes nothing"
+    assert not (tmp_path / "state").exists(), "the checks change nothing"
 
 
-def test_an_installation_that_has_run(findings: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_installation(findings: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / "state"))
     upgrade_database(read_settings())
     found = findings()
@@ -47,39 +47,39 @@ def test_an_installation_that_has_run(findings: Examine, tmp_path: Path, monkeyp
     assert found["broker"].level is Level.OK
 
 
-def test_what_a_worker_alone_needs_may_be_left_out() -> None:
+def test_requirements_of_a_worker_can_be_skipped() -> None:
     names = [finding.name for finding in examine(read_settings(), {}, with_worker=False)]
     assert "Java" not in names
     assert "pyspark" not in names
 
 
-def test_a_busy_port_is_a_warning(findings: Examine) -> None:
+def test_port_in_use_is_a_warning(findings: Examine) -> None:
     with listen(read_settings(), 0) as busy:
         finding = findings(API_PORT=str(busy.getsockname()[1]))["port"]
     assert finding.level is Level.WARN
     assert "--port 0" in finding.advice
 
 
-def test_what_is_wrong_is_told_with_what_to_do(findings: Examine, subtests: pytest.Subtests) -> None:
+def test_failures_have_advice(findings: Examine, subtests: pytest.Subtests) -> None:
     cases: list[tuple[dict[str, str], str, Level, str]] = [
         ({"API_HOST": "0.0.0.0", "API_AUTHENTICATION": "off"}, "port", Level.FAIL, "not a loopback address"),
         ({"SPARK_DRIVER_MEMORY": "9000g"}, "memory", Level.FAIL, "the worker's JVM takes up to 9000.0 GiB"),
-        ({"STATE_DIR": "/proc/evenkeel"}, "state directory", Level.FAIL, "/proc cannot be written to"),
-        ({"DATA_ROOTS": "/nowhere"}, "data root", Level.FAIL, "/nowhere is no readable directory"),
-        ({"DATA_ROOTS": "file:///nowhere"}, "data root", Level.FAIL, "/nowhere is no readable directory"),
+        ({"STATE_DIR": "/proc/evenkeel"}, "state directory", Level.FAIL, "/proc is not writable"),
+        ({"DATA_ROOTS": "/nowhere"}, "data root", Level.FAIL, "/nowhere is not a readable directory"),
+        ({"DATA_ROOTS": "file:///nowhere"}, "data root", Level.FAIL, "/nowhere is not a readable directory"),
         (
             {"DATA_ROOTS": "s3a://data", "DATA_S3_ENDPOINT": "http://127.0.0.1:1", "DATA_STORE_ATTEMPTS": "1"},
             "data root",
             Level.FAIL,
             "s3a://data: The store of a data root does not answer",
         ),
-        ({"DATA_RESULTS": "/proc/results"}, "results", Level.FAIL, "/proc cannot be written to"),
+        ({"DATA_RESULTS": "/proc/results"}, "results", Level.FAIL, "/proc is not writable"),
         ({"BROKER_URL": "redis://127.0.0.1:1/0"}, "broker", Level.FAIL, "Redis does not answer"),
         (
             {"BROKER_URL": "rediss://127.0.0.1:1/0", "BROKER_TLS_CA_FILE": "/nowhere"},
             "broker",
             Level.FAIL,
-            "EVENKEEL_BROKER_TLS_CA_FILE is no file of certificates: No such file or directory",
+            "EVENKEEL_BROKER_TLS_CA_FILE is not a file of certificates: No such file or directory",
         ),
         ({"DATABASE_URL": "sqlite:////proc/jobs.db"}, "database", Level.FAIL, "unable to open database file"),
         ({"DATABASE_URL": "postgresql+psycopg://127.0.0.1:1/x"}, "database", Level.FAIL, "Connection refused"),
@@ -92,31 +92,31 @@ def test_what_is_wrong_is_told_with_what_to_do(findings: Examine, subtests: pyte
             assert finding.advice
 
 
-def test_results_that_are_not_mounted(findings: Examine, tmp_path: Path) -> None:
+def test_missing_results_directory_is_a_warning(findings: Examine, tmp_path: Path) -> None:
     finding = findings(DATA_RESULTS=str(tmp_path / "share" / "results"))["results"]
     assert (finding.level, "does not exist" in finding.detail) == (Level.WARN, True)
     (tmp_path / "share" / "results").mkdir(parents=True)
     assert findings(DATA_RESULTS=str(tmp_path / "share" / "results"))["results"].level is Level.OK
 
 
-def test_an_empty_database_is_to_be_migrated(findings: Examine, tmp_path: Path) -> None:
+def test_empty_database_is_a_warning(findings: Examine, tmp_path: Path) -> None:
     finding = findings(DATABASE_URL=f"sqlite:///{tmp_path / 'empty.db'}")["database"]
     assert finding.level is Level.WARN
     assert "has no tables yet" in finding.detail
     assert "evenkeel migrate" in finding.advice
 
 
-def test_without_java(tmp_path: Path) -> None:
+def test_missing_java_is_a_failure(tmp_path: Path) -> None:
     (java,) = [finding for finding in examine(read_settings(), {"PATH": str(tmp_path)}) if finding.name == "Java"]
     assert java.level is Level.FAIL
     assert "JAVA_HOME" in java.advice
 
 
-def test_a_store_is_asked_for_each_root(findings: Examine, object_store: ObjectStore) -> None:
+def test_object_store_is_checked_for_each_root(findings: Examine, object_store: ObjectStore) -> None:
     object_store.make_bucket("doctor")
     object_store.put("doctor", {"in/orders.parquet": b"x"})
     lister = object_store.add_user("doctor-lister", ["s3:ListBucket"])
-    stranger = object_store.add_user("doctor-stranger", ["ec2:*"])
+    unauthorized = object_store.add_user("doctor-unauthorized", ["ec2:*"])
 
     def root(name: str, keys: Mapping[str, str] | None = None) -> Finding:
         variables = object_store.variables(name, keys)
@@ -130,7 +130,7 @@ def test_a_store_is_asked_for_each_root(findings: Examine, object_store: ObjectS
     object_store.require_credentials()
     try:
         assert root("s3a://doctor/in", lister).level is Level.OK
-        denied = root("s3a://doctor/in", stranger)
+        denied = root("s3a://doctor/in", unauthorized)
         assert (denied.level, "s3:ListBucket" in denied.advice) == (Level.FAIL, True)
         wrong = root("s3a://doctor/in", {**lister, "aws_secret_access_key": "hunter2"})
         assert (wrong.level, "AWS default chain" in wrong.advice) == (Level.FAIL, True)

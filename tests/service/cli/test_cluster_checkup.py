@@ -1,4 +1,4 @@
-"""What doctor makes of the answers of the process that looks at the cluster. `tests/workers` has it on a real one."""
+"""The cluster check of `evenkeel doctor`: how it reads the output of its process. `tests/workers` runs that process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def says(settings: Settings, program: str) -> list[Finding]:
     return check_cluster(settings, {}, (sys.executable, "-c", program))
 
 
-def test_the_last_line_has_the_findings(cluster_settings: Settings) -> None:
+def test_findings_are_read_from_the_last_line(cluster_settings: Settings) -> None:
     program = """print('a warning of Java'); print('[{"name": "a", "level": "WARN", "detail": "b", "advice": "c"}]')"""
     assert says(cluster_settings, program) == [Finding("a", Level.WARN, "b", "c")]
 
@@ -30,23 +30,25 @@ def test_the_last_line_has_the_findings(cluster_settings: Settings) -> None:
     ("program", "detail"),
     [
         ("raise SystemExit('no module')", "the check ended with 1: no module"),
-        ("pass", "the check ended with 0: it said nothing"),
+        ("pass", "the check ended with 0: no output"),
         ("print('[{}]')", "the check ended with 0: [{}]"),
     ],
 )
-def test_a_check_that_fails_is_a_finding(cluster_settings: Settings, program: str, detail: str) -> None:
+def test_failure_of_the_process_is_a_finding(cluster_settings: Settings, program: str, detail: str) -> None:
     (found,) = says(cluster_settings, program)
     assert (found.level, found.detail) == (Level.FAIL, detail)
     assert "python -P" not in found.advice
     assert "-m workers.driver.diagnostics" in found.advice
 
 
-def test_nothing_is_asked_in_local_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_mode_has_no_cluster_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EVENKEEL_SPARK_MASTER", raising=False)
     assert check_cluster(Settings(), {}, ("/nonexistent",)) == []
 
 
-def test_properties_are_read(tmp_path: Path, cluster_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_properties_are_checked(
+    tmp_path: Path, cluster_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert check_properties(cluster_settings) == []
     path = tmp_path / "spark.conf"
     monkeypatch.setenv("EVENKEEL_SPARK_PROPERTIES_FILE", str(path))
@@ -56,4 +58,4 @@ def test_properties_are_read(tmp_path: Path, cluster_settings: Settings, monkeyp
     path.write_text("spark.sql.ansi.enabled false\n")
     (found,) = check_properties(Settings())
     assert found.level is Level.FAIL
-    assert "spark.sql.ansi.enabled is Evenkeel's to set" in found.detail
+    assert "spark.sql.ansi.enabled cannot be set" in found.detail

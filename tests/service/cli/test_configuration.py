@@ -1,4 +1,4 @@
-"""What commands read from the environment, and the directories and jars that follow from it."""
+"""Settings and environment of commands, the state directory, and the check for S3 jars."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.doctor_checks import lacks_s3a
-from service.cli.startup import child_environment, isolate, prepare_directories, read_settings, without_client_key
+from service.cli.doctor_checks import is_s3a_missing
+from service.cli.preparation import child_environment, isolate, prepare_directories, read_settings, without_client_key
 from service.client.terminal import CliError, ExitCode
 from service.config.settings import Settings
 
 
-def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_API_PORT", "70000")
     with pytest.raises(CliError, match=r"^EVENKEEL_API_PORT: .*65535") as raised:
         read_settings()
     assert raised.value.code is ExitCode.USAGE
 
 
-def test_a_demo_is_told_nothing_of_what_is_configured_for_others(tmp_path: Path) -> None:
+def test_demo_ignores_the_configured_service(tmp_path: Path) -> None:
     isolated = isolate(
         {
             "PATH": "/bin",
@@ -45,7 +45,7 @@ def test_a_demo_is_told_nothing_of_what_is_configured_for_others(tmp_path: Path)
     }
 
 
-def test_children_get_absolute_paths_since_they_run_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_get_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EVENKEEL_STATE_DIR", "state")
     monkeypatch.setenv("EVENKEEL_DATA_ROOTS", f"one{os.pathsep}two")
@@ -67,14 +67,14 @@ def test_children_get_absolute_paths_since_they_run_elsewhere(tmp_path: Path, mo
     assert child["PATH"] == "/bin"
 
 
-def test_other_database_urls_are_left_alone(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
+def test_other_database_urls_are_unchanged(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
     for url in ("sqlite:////var/jobs.db", "sqlite:///:memory:", "postgresql+psycopg://u:p@h/d"):
         with subtests.test(url=url):
             monkeypatch.setenv("EVENKEEL_DATABASE_URL", url)
             assert child_environment(read_settings(), {})["EVENKEEL_DATABASE_URL"] == url
 
 
-def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -86,38 +86,36 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
     assert "EVENKEEL_STATE_DIR" in raised.value.advice
 
 
-def test_what_contradicts_itself_names_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contradicting_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_SPARK_EXECUTOR_MEMORY", "2g")
-    with pytest.raises(CliError, match=r"^EVENKEEL_SPARK_MASTER is local\[\*\], which has no executors of its own"):
+    with pytest.raises(CliError, match=r"^EVENKEEL_SPARK_MASTER is local\[\*\], which has no executors"):
         read_settings()
 
 
-def test_children_are_not_told_what_their_user_asks_services_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_do_not_get_the_api_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_API_KEY", "ek_secret")
     assert "ek_secret" not in child_environment(read_settings(), dict(os.environ)).values()
     assert "ek_secret" not in without_client_key(os.environ).values()
 
 
 @pytest.mark.parametrize("name", ["a?b", "a,b", 'a"b', "a#b", "a%20b"])
-def test_a_path_that_would_be_read_otherwise_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_path_with_special_characters_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path / name))
-    with pytest.raises(CliError, match="the path of the state directory holds"):
+    with pytest.raises(CliError, match="the path of the state directory contains"):
         prepare_directories(read_settings())
     assert not list(tmp_path.iterdir())
 
 
-def test_a_bucket_needs_a_jar_that_someone_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_bucket_requires_an_s3_jar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
-    assert not lacks_s3a(Settings())
+    assert not is_s3a_missing(Settings())
     monkeypatch.setenv("EVENKEEL_DATA_ROOTS", "hdfs://namenode:8020/x")
-    assert not lacks_s3a(Settings())
+    assert not is_s3a_missing(Settings())
     monkeypatch.setenv("EVENKEEL_DATA_ROOTS", "s3a://bucket")
-    assert lacks_s3a(Settings())
+    assert is_s3a_missing(Settings())
     properties = tmp_path / "spark.properties"
     properties.write_text("spark.executor.logs.rolling.maxSize 1000\n")
     monkeypatch.setenv("EVENKEEL_SPARK_PROPERTIES_FILE", str(properties))
-    assert lacks_s3a(Settings())
+    assert is_s3a_missing(Settings())
     properties.write_text("spark.jars.packages org.apache.hadoop:hadoop-aws:3.4.2\n")
-    assert not lacks_s3a(Settings())
+    assert not is_s3a_missing(Settings())

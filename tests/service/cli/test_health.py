@@ -1,4 +1,4 @@
-"""What a health check of a container gets to hear."""
+"""`evenkeel health`, as the health check of a container."""
 
 from __future__ import annotations
 
@@ -49,27 +49,27 @@ def address() -> Iterator[str]:
         server.shutdown()
 
 
-def test_it_tells_by_its_exit_code(address: str, subtests: pytest.Subtests) -> None:
+def test_exit_code_depends_on_the_response(address: str, subtests: pytest.Subtests) -> None:
     cases: list[tuple[str, tuple[str, ...], int, str]] = [
         ("/good", (), 0, ""),
         ("/good", ("--field", "status=ALIVE"), 0, ""),
         ("/good", ("--field", "workers"), 0, ""),
-        ("/good", ("--field", "status=STANDBY"), 1, "answers status=ALIVE, not STANDBY"),
-        ("/good", ("--field", "masterwebuiurl"), 1, "answers masterwebuiurl=, not a value"),
-        ("/good", ("--field", "unknown"), 1, "answers unknown=None, not a value"),
-        ("/text", ("--field", "status"), 1, "answers no JSON"),
-        ("/bad", (), 1, "answers 503: " + json.dumps({"detail": "No worker has given a sign of life lately."})),
+        ("/good", ("--field", "status=STANDBY"), 1, "answered status=ALIVE instead of STANDBY"),
+        ("/good", ("--field", "masterwebuiurl"), 1, "answered masterwebuiurl= instead of a value"),
+        ("/good", ("--field", "unknown"), 1, "answered unknown=None instead of a value"),
+        ("/text", ("--field", "status"), 1, "is not JSON"),
+        ("/bad", (), 1, "answered 503: " + json.dumps({"detail": "No worker has given a sign of life lately."})),
     ]
-    for path, options, code, told in cases:
-        with subtests.test(path=path, options=options, code=code, told=told):
+    for path, options, code, expected in cases:
+        with subtests.test(path=path, options=options, code=code, expected=expected):
             result = CliRunner().invoke(
                 app, ["health", address + path, *options], env={"http_proxy": "http://127.0.0.1:9"}
             )
-            assert (result.exit_code, told in result.output) == (code, True), result.output
+            assert (result.exit_code, expected in result.output) == (code, True), result.output
 
 
 @pytest.mark.parametrize(
-    ("host", "state", "heard_ms_ago", "code", "told"),
+    ("host", "state", "heard_ms_ago", "code", "expected"),
     [
         (socket.gethostname(), SparkState.READY, 0, 0, ""),
         (socket.gethostname(), SparkState.STARTING, 29_000, 0, ""),
@@ -78,31 +78,37 @@ def test_it_tells_by_its_exit_code(address: str, subtests: pytest.Subtests) -> N
         ("elsewhere", SparkState.READY, 0, 1, "no worker of this machine"),
     ],
 )
-def test_a_worker_is_well_when_it_told_the_database_so(
-    state_dir: Path, sqlite_database: Database, host: str, state: SparkState, heard_ms_ago: int, code: int, told: str
+def test_worker_is_healthy_with_heartbeat_and_spark(
+    state_dir: Path,
+    sqlite_database: Database,
+    host: str,
+    state: SparkState,
+    heard_ms_ago: int,
+    code: int,
+    expected: str,
 ) -> None:
     facts = WorkerFacts(host=host, spark_state=state.value, spark_fault="The master does not answer.")
     with sqlite_database.write() as session:
-        workers.beat(session, "w", sqlite_database.now(session) - heard_ms_ago, "0.1.0", facts)
+        workers.record_heartbeat(session, "w", sqlite_database.now(session) - heard_ms_ago, "0.1.0", facts)
     result = CliRunner().invoke(app, ["health", "worker"])
-    assert (result.exit_code, told in result.output) == (code, True), result.output
+    assert (result.exit_code, expected in result.output) == (code, True), result.output
 
 
 @pytest.mark.withstands(
-    "a worker lives and hears nothing",
-    how="signs of life, a free slot, and a job that has waited for it for too long",
+    "a worker is alive but receives no jobs",
+    how="heartbeats, a free slot, and a job that has waited too long for it",
     times=1,
-    guaranteed="its health check fails, unless the broker is away; `/readyz` warns",
+    guaranteed="its health check fails unless the broker is unavailable; `/readyz` warns",
 )
 @pytest.mark.parametrize(("job_ms_ago", "broker", "code"), [(130_000, True, 1), (130_000, False, 0), (60_000, True, 0)])
-def test_a_worker_that_takes_nothing_is_not_well(
+def test_worker_that_takes_no_jobs_is_unhealthy(
     state_dir: Path, sqlite_database: Database, job_ms_ago: int, broker: bool, code: int
 ) -> None:
     job_id = lifecycle.insert(sqlite_database)
     facts = WorkerFacts(host=socket.gethostname(), spark_state=SparkState.READY.value, queues="short")
     with sqlite_database.write() as session:
         now = sqlite_database.now(session)
-        workers.beat(session, "w", now, __version__, facts)
+        workers.record_heartbeat(session, "w", now, __version__, facts)
         session.execute(update(WorkerRow).values(started_at=now - 600_000))
         session.execute(update(JobRow).where(JobRow.id == job_id).values(updated_at=now - job_ms_ago))
     environment = {}
@@ -110,23 +116,23 @@ def test_a_worker_that_takes_nothing_is_not_well(
     if not broker:
         environment["EVENKEEL_BROKER_URL"] = f"redis://127.0.0.1:{free_port()}/0"
     result = CliRunner().invoke(app, ["health", "worker"], env=environment)
-    told = "worker w takes nothing although jobs wait for it" in result.output
-    assert (result.exit_code, told) == (code, code == 1), result.output
+    printed = "worker w takes no jobs although jobs wait for it" in result.output
+    assert (result.exit_code, printed) == (code, code == 1), result.output
 
 
-def test_a_worker_without_its_database_is_not_well() -> None:
+def test_worker_without_database_is_unhealthy() -> None:
     result = CliRunner().invoke(app, ["health", "worker"], env={"EVENKEEL_DATABASE_URL": "sqlite:////proc/jobs.db"})
     assert result.exit_code == 3
     assert "unable to open database file" in result.output
 
 
-def test_what_does_not_answer_is_not_well() -> None:
+def test_address_that_does_not_respond_is_unhealthy() -> None:
     result = CliRunner().invoke(app, ["health", f"http://127.0.0.1:{free_port()}/"])
     assert result.exit_code == 1
-    assert "does not answer" in result.output
+    assert "does not respond" in result.output
 
 
-def test_it_asks_over_http_alone() -> None:
+def test_other_schemes_are_refused() -> None:
     result = CliRunner().invoke(app, ["health", "file:///etc/hostname"])
     assert result.exit_code == 2
-    assert "is no address of HTTP" in result.output
+    assert "is not an HTTP address" in result.output

@@ -1,4 +1,4 @@
-"""`evenkeel keys`, and the first key."""
+"""`evenkeel keys` with the database, and the first key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from service.cli.main import app
-from service.cli.startup import first_key_notice
+from service.cli.start import first_key_notice
 from service.config.settings import Settings
 from service.keys.verification import read_secret
 
@@ -25,7 +25,7 @@ def listed() -> list[dict[str, object]]:
     return found
 
 
-def test_a_key_is_printed_alone() -> None:
+def test_create_prints_only_the_key() -> None:
     result = keys("create", "nightly loads")
     assert result.exit_code == 0, result.output
     # For `KEY=$(evenkeel keys create …)`.
@@ -34,7 +34,7 @@ def test_a_key_is_printed_alone() -> None:
     assert (key["name"], key["tenant"], key["scopes"]) == ("nightly loads", "default", ["read", "submit"])
 
 
-def test_a_key_for_what_is_wanted() -> None:
+def test_create_with_options() -> None:
     result = keys(
         "create", "scraper", "--tenant", "ops", "--scope", "metrics", "--scope", "read", "--expires-in", "90d", "--json"
     )
@@ -44,7 +44,7 @@ def test_a_key_for_what_is_wanted() -> None:
     assert read_secret(made["key"]) is not None
 
 
-def test_the_list_tells_of_each_without_its_secret() -> None:
+def test_list_has_no_secrets() -> None:
     secret = keys("create", "[red]nightly[/red]").output.strip()
     keys("create", "gone", "--tenant", "sales")
     keys("revoke", str(listed()[1]["id"]))
@@ -52,11 +52,11 @@ def test_the_list_tells_of_each_without_its_secret() -> None:
     assert secret not in table
     assert "[red]nightly[/red]" in table
     assert "revoked" in table
-    assert "for good" in table
+    assert "no expiry" in table
     assert "gone" not in keys("list", "--tenant", "default").output
 
 
-def test_a_key_is_revoked_by_its_id_or_itself() -> None:
+def test_revoke_accepts_an_id_or_a_key() -> None:
     first, second = (keys("create", name).output.strip() for name in ("one", "other"))
     secret = read_secret(second)
     assert secret is not None
@@ -65,12 +65,12 @@ def test_a_key_is_revoked_by_its_id_or_itself() -> None:
     assert [key["live"] for key in listed()] == [False, False]
 
 
-def test_the_last_admin_key_too() -> None:
+def test_last_admin_key_can_be_revoked() -> None:
     key = keys("create", "admin", "--scope", "admin").output.strip()
     assert keys("revoke", key).exit_code == 0
 
 
-def test_mistakes_are_told(subtests: pytest.Subtests) -> None:
+def test_invalid_options_are_usage_errors(subtests: pytest.Subtests) -> None:
     cases: list[tuple[list[str], str]] = [
         (["create", ""], "name"),
         (["create", "x", "--tenant", "No/Such"], "tenant"),
@@ -78,11 +78,11 @@ def test_mistakes_are_told(subtests: pytest.Subtests) -> None:
         (["create", "x", "--expires-in", "soon"], "expires_in"),
         (["revoke", "nothing"], "nothing"),
     ]
-    for arguments, told in cases:
-        with subtests.test(arguments=arguments, told=told):
+    for arguments, expected in cases:
+        with subtests.test(arguments=arguments, expected=expected):
             result = keys(*arguments)
             assert result.exit_code == 2
-            assert told in result.output
+            assert expected in result.output
             assert "Traceback" not in result.output
 
 
@@ -92,7 +92,7 @@ def key_settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
     return Settings()
 
 
-def test_the_first_key_is_shown_once(key_settings: Settings) -> None:
+def test_first_key_is_shown_once(key_settings: Settings) -> None:
     notice = first_key_notice(key_settings)
     found = re.search(r"ek_\S+", notice)
     assert found is not None
@@ -100,7 +100,7 @@ def test_the_first_key_is_shown_once(key_settings: Settings) -> None:
     assert first_key_notice(key_settings) == ""
 
 
-def test_where_nobody_needs_a_first_key_there_is_none(key_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_first_key_without_authentication(key_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_API_AUTHENTICATION", "off")
     assert first_key_notice(Settings()) == ""
     monkeypatch.setenv("EVENKEEL_API_AUTHENTICATION", "on")

@@ -1,4 +1,4 @@
-"""The API's socket: busy ports, any port, addresses that would admit strangers."""
+"""The API's socket: ports in use, port 0, and addresses that other machines can reach."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.startup import address_of, listen
+from service.cli.preparation import address_of, listen
 from service.client.terminal import CliError, ExitCode
 from service.config.settings import Settings
 
 
 @pytest.fixture
 def api_settings(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
-    """Makes settings of the API's group as they are given."""
+    """A function that returns settings with these variables of the API."""
 
     def made(**given: object) -> Settings:
         for name, value in given.items():
@@ -24,29 +24,29 @@ def api_settings(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
     return made
 
 
-def test_port_0_takes_a_free_one_and_the_address_tells_it(api_settings: Callable[..., Settings]) -> None:
+def test_port_0_is_any_free_port(api_settings: Callable[..., Settings]) -> None:
     with listen(api_settings(), 0) as one, listen(api_settings(), 0) as two:
         assert address_of(one) == f"http://127.0.0.1:{one.getsockname()[1]}"
         assert address_of(one) != address_of(two)
 
 
-def test_the_port_given_comes_before_the_configured_one(api_settings: Callable[..., Settings]) -> None:
+def test_option_overrides_the_configured_port(api_settings: Callable[..., Settings]) -> None:
     with listen(api_settings(), 0) as one:
         port = one.getsockname()[1]
     with listen(api_settings(port=1), port) as again:
         assert again.getsockname()[1] == port
 
 
-def test_a_busy_port_is_told_with_what_to_do(api_settings: Callable[..., Settings]) -> None:
+def test_port_in_use_is_an_error_with_advice(api_settings: Callable[..., Settings]) -> None:
     with listen(api_settings(), 0) as one:
         port = one.getsockname()[1]
-        with pytest.raises(CliError, match=f"port {port} on 127.0.0.1 is taken") as raised:
+        with pytest.raises(CliError, match=f"port {port} on 127.0.0.1 is in use") as raised:
             listen(api_settings(port=port))
     assert raised.value.code is ExitCode.MISSING
     assert "--port 0" in raised.value.advice
 
 
-def test_an_address_that_others_reach_takes_keys_or_leave(
+def test_public_address_requires_authentication_or_permission(
     api_settings: Callable[..., Settings], subtests: pytest.Subtests
 ) -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
@@ -56,22 +56,24 @@ def test_an_address_that_others_reach_takes_keys_or_leave(
             assert "EVENKEEL_API_INSECURE_BIND" in raised.value.advice
 
 
-def test_with_keys_it_may_be_reached(api_settings: Callable[..., Settings]) -> None:
+def test_public_address_with_authentication(api_settings: Callable[..., Settings]) -> None:
     with listen(api_settings(host="0.0.0.0"), 0) as listener:
         assert address_of(listener).startswith("http://127.0.0.1:")
 
 
-def test_an_open_address_that_was_allowed_is_reached_over_loopback(api_settings: Callable[..., Settings]) -> None:
+def test_unspecified_address_is_reachable_over_loopback(api_settings: Callable[..., Settings]) -> None:
     with listen(api_settings(host="0.0.0.0", authentication="off", insecure_bind=True), 0) as open_door:
         assert address_of(open_door) == f"http://127.0.0.1:{open_door.getsockname()[1]}"
 
 
-def test_every_loopback_address_does(api_settings: Callable[..., Settings], subtests: pytest.Subtests) -> None:
+def test_loopback_addresses_need_no_authentication(
+    api_settings: Callable[..., Settings], subtests: pytest.Subtests
+) -> None:
     for host in ("localhost", "127.0.0.2"):
         with subtests.test(host=host), listen(api_settings(host=host), 0) as listener:
             assert address_of(listener).startswith("http://")
 
 
-def test_an_address_that_is_not_this_machines(api_settings: Callable[..., Settings]) -> None:
+def test_foreign_address_is_an_error(api_settings: Callable[..., Settings]) -> None:
     with pytest.raises(CliError, match=r"cannot listen on 192\.0\.2\.1"):
         listen(api_settings(host="192.0.2.1", insecure_bind=True), 0)

@@ -1,4 +1,4 @@
-"""The command line as it is typed: help, exit codes, signals, and failures without a traceback."""
+"""The command line: help, exit codes, signals, and errors without a traceback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from service.client.terminal import CliError, ExitCode, StopRequestedError, StopSignals, amount, size, told_plainly
+from service.client.terminal import CliError, ExitCode, StopRequestedError, StopSignals, amount, prints_errors, size
 from service.store.migrate import head_revision
 
 ROOT = Path(__file__).parents[3]
@@ -53,7 +53,7 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     assert done.returncode == 0, f"imported for help alone: {done.stderr}"
 
 
-def test_the_specification_is_written_to_a_file(tmp_path: Path) -> None:
+def test_openapi_document_is_written_to_a_file(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["openapi", "-o", str(tmp_path / "openapi.yaml")])
     assert (result.exit_code, result.output) == (0, "")
     assert (tmp_path / "openapi.yaml").read_text(encoding="utf-8") == (ROOT / "openapi.yaml").read_text(
@@ -61,19 +61,19 @@ def test_the_specification_is_written_to_a_file(tmp_path: Path) -> None:
     )
 
 
-def test_the_version() -> None:
+def test_version() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert result.output == f"evenkeel {version('evenkeel')}\n"
 
 
-def test_migrate_tells_the_revision(tmp_path: Path) -> None:
+def test_migrate_prints_the_revision(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["migrate"], env={"EVENKEEL_STATE_DIR": str(tmp_path / "state")})
     assert result.exit_code == 0
     assert head_revision() in result.output
     assert (tmp_path / "state" / "evenkeel.db").exists()
 
 
-def test_migrate_tells_what_is_wrong_with_the_database() -> None:
+def test_migrate_explains_database_errors() -> None:
     result = CliRunner().invoke(app, ["migrate"], env={"EVENKEEL_DATABASE_URL": "sqlite:////proc/jobs.db"})
     assert result.exit_code == 3
     assert "unable to open database file" in result.output
@@ -81,7 +81,7 @@ def test_migrate_tells_what_is_wrong_with_the_database() -> None:
     assert "Traceback" not in result.output
 
 
-def test_doctor_speaks_json_and_its_exit_code_says_whether_all_is_well(tmp_path: Path) -> None:
+def test_doctor_prints_json_and_fails_for_failed_checks(tmp_path: Path) -> None:
     good = {"EVENKEEL_STATE_DIR": str(tmp_path), "EVENKEEL_API_PORT": "0"}
     result = CliRunner().invoke(app, ["doctor", "--json"], env=good)
     assert result.exit_code == 0
@@ -90,24 +90,24 @@ def test_doctor_speaks_json_and_its_exit_code_says_whether_all_is_well(tmp_path:
     result = CliRunner().invoke(app, ["doctor"], env=bad)
     assert result.exit_code == 1
     assert "FAIL  data root" in result.output
-    assert "Make it, or correct EVENKEEL_DATA_ROOTS." in result.output
+    assert "Create it, or correct EVENKEEL_DATA_ROOTS." in result.output
 
 
 @pytest.mark.parametrize("command", ["up", "demo", "worker"])
-def test_without_java_nothing_is_started(command: str, tmp_path: Path) -> None:
+def test_missing_java_is_an_error_before_the_start(command: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [command], env={"JAVA_HOME": str(tmp_path), "EVENKEEL_STATE_DIR": str(tmp_path)})
     assert result.exit_code == 3
-    assert "there is no bin/java in it" in result.output
+    assert "which contains no bin/java" in result.output
 
 
-def test_a_variable_out_of_bounds_is_a_usage_error() -> None:
+def test_invalid_variable_is_a_usage_error() -> None:
     result = CliRunner().invoke(app, ["doctor"], env={"EVENKEEL_API_PORT": "x"})
     assert result.exit_code == 2
     assert "EVENKEEL_API_PORT" in result.output
 
 
 def run(error: BaseException) -> int:
-    @told_plainly
+    @prints_errors
     def command() -> None:
         raise error
 
@@ -116,19 +116,19 @@ def run(error: BaseException) -> int:
     return int(raised.value.exit_code)
 
 
-def test_an_expected_failure_is_told_with_advice(capsys: pytest.CaptureFixture[str]) -> None:
-    code = run(CliError("the port is taken", "Take another.", code=ExitCode.MISSING, details="the log's end"))
+def test_cli_error_is_printed_with_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(CliError("the port is in use", "Choose another.", code=ExitCode.MISSING, details="the log's end"))
     assert code == 3
-    assert capsys.readouterr().err == "the log's end\nevenkeel: the port is taken\n  Take another.\n"
+    assert capsys.readouterr().err == "the log's end\nevenkeel: the port is in use\n  Choose another.\n"
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), StopRequestedError()])
-def test_an_interruption_is_no_traceback(interruption: KeyboardInterrupt) -> None:
+def test_interruption_has_no_traceback(interruption: KeyboardInterrupt) -> None:
     assert run(interruption) == ExitCode.INTERRUPTED
 
 
-def test_what_is_not_expected_is_not_hidden() -> None:
-    @told_plainly
+def test_unexpected_errors_are_not_caught() -> None:
+    @prints_errors
     def command() -> None:
         raise ZeroDivisionError
 
@@ -137,14 +137,14 @@ def test_what_is_not_expected_is_not_hidden() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_first_raises_and_the_second_is_counted(number: signal.Signals) -> None:
+def test_first_signal_raises_and_later_ones_are_counted(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with StopSignals() as signals:
         with pytest.raises(StopRequestedError):
             os.kill(os.getpid(), number)
-        assert not signals.hurried
+        assert not signals.is_repeated
         os.kill(os.getpid(), number)
-        assert signals.hurried
+        assert signals.is_repeated
     assert signal.getsignal(number) == before
 
 

@@ -1,4 +1,4 @@
-"""What a container allows, read from files as the kernel writes them."""
+"""The memory limits of containers, read from files in the form of the kernel's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.cli.doctor_checks import Level, check_memory, memory_at_hand
+from service.cli.doctor_checks import Level, available_memory, check_memory
 from service.config.settings import Settings
 
 GIB = 1 << 30
@@ -31,22 +31,22 @@ def group(directory: Path, **files: str) -> None:
         (directory / name.replace("__", ".")).write_text(f"{text}\n")
 
 
-def test_a_container_of_version_2(tmp_path: Path, mount: Path) -> None:
+def test_limit_of_cgroup_version_2(tmp_path: Path, mount: Path) -> None:
     stat = f"anon {10 * MIB}\nactive_file 5\ninactive_file {6 * MIB}"
     group(mount, memory__max=str(50 * MIB), memory__current=str(16 * MIB), memory__stat=stat)
-    found = memory_at_hand(membership(tmp_path, "0::/\n"), mount)
+    found = available_memory(membership(tmp_path, "0::/\n"), mount)
     # What the cache of files takes counts as free.
     assert (found.total, found.available) == (50 * MIB, 40 * MIB)
 
 
-def test_the_narrowest_of_nested_groups_counts(tmp_path: Path, mount: Path) -> None:
+def test_lowest_limit_of_nested_groups_applies(tmp_path: Path, mount: Path) -> None:
     group(mount / "user.slice", memory__max=str(30 * MIB), memory__current=str(10 * MIB))
     group(mount / "user.slice" / "evenkeel.service", memory__max="max", memory__current="7")
-    found = memory_at_hand(membership(tmp_path, "0::/user.slice/evenkeel.service\n"), mount)
+    found = available_memory(membership(tmp_path, "0::/user.slice/evenkeel.service\n"), mount)
     assert (found.total, found.available) == (30 * MIB, 20 * MIB)
 
 
-def test_a_container_of_version_1(tmp_path: Path, mount: Path) -> None:
+def test_limit_of_cgroup_version_1(tmp_path: Path, mount: Path) -> None:
     # The membership is the host's: that path is not to be seen from inside.
     group(
         mount / "memory",
@@ -55,27 +55,27 @@ def test_a_container_of_version_1(tmp_path: Path, mount: Path) -> None:
         memory__stat=f"inactive_file 1\ntotal_inactive_file {6 * MIB}",
     )
     names = "4:cpu,cpuacct:/docker/ab\n3:memory:/docker/ab\n1:name=systemd:/docker/ab\n0::/\n"
-    found = memory_at_hand(membership(tmp_path, names), mount)
+    found = available_memory(membership(tmp_path, names), mount)
     assert (found.total, found.available) == (25 * MIB, 16 * MIB)
 
 
 @pytest.mark.parametrize("limit", ["max", str((1 << 63) - 4096), "nonsense"])
-def test_without_a_limit_it_is_the_machines(tmp_path: Path, mount: Path, limit: str) -> None:
+def test_memory_of_the_machine_without_a_limit(tmp_path: Path, mount: Path, limit: str) -> None:
     group(mount, memory__max=limit, memory__current="1")
-    assert memory_at_hand(membership(tmp_path, "0::/\n"), mount).total == psutil.virtual_memory().total
+    assert available_memory(membership(tmp_path, "0::/\n"), mount).total == psutil.virtual_memory().total
 
 
-def test_without_control_groups_it_is_the_machines(tmp_path: Path, mount: Path) -> None:
-    assert memory_at_hand(tmp_path / "none", mount).total == psutil.virtual_memory().total
+def test_memory_of_the_machine_without_control_groups(tmp_path: Path, mount: Path) -> None:
+    assert available_memory(tmp_path / "none", mount).total == psutil.virtual_memory().total
 
 
-def test_a_full_container_has_nothing_left(tmp_path: Path, mount: Path) -> None:
+def test_full_container_has_no_available_memory(tmp_path: Path, mount: Path) -> None:
     group(mount, memory__max="4096", memory__current="8192")
-    assert memory_at_hand(membership(tmp_path, "0::/\n"), mount).available == 0
+    assert available_memory(membership(tmp_path, "0::/\n"), mount).available == 0
 
 
-def test_the_doctor_tells_of_a_container_too_small_for_the_heap(tmp_path: Path, mount: Path) -> None:
+def test_doctor_fails_if_the_limit_is_below_the_heap(tmp_path: Path, mount: Path) -> None:
     group(mount, memory__max=str(GIB), memory__current="0")
-    finding = check_memory(Settings(), memory_at_hand(membership(tmp_path, "0::/\n"), mount))
+    finding = check_memory(Settings(), available_memory(membership(tmp_path, "0::/\n"), mount))
     assert finding.level is Level.FAIL
     assert "of 1.0 GiB; the worker's JVM takes up to 2.0 GiB" in finding.detail

@@ -1,4 +1,4 @@
-"""`evenkeel migrate`, and what every command says of a database that it cannot use."""
+"""`evenkeel migrate`, and how commands report a database that they cannot use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from service.cli.main import app
-from service.store.migrate import Standing, head_revision, read_schema
+from service.store.migrate import SchemaState, head_revision, read_schema
 from service.store.session import Database
 from tests.support.processes import free_port
 from tests.support.servers import PostgresServer, RedisServer
@@ -46,15 +46,15 @@ def change(url: str, statement: str) -> None:
         session.execute(text(statement))
 
 
-def test_down_and_up(run: Run, database_url: str) -> None:
+def test_downgrade_and_upgrade(run: Run, database_url: str) -> None:
     unsure = run("migrate", "--downgrade", "0001")
     assert unsure.exit_code == 2
     assert "evenkeel backup" in unsure.output
     down = run("migrate", "--downgrade", "0001", "--yes")
     assert (down.exit_code, down.output) == (0, "The database is at revision 0001.\n")
-    behind = run("migrate", "--check")
-    assert behind.exit_code == 1
-    assert f"is at revision 0001; this version needs {head_revision()}: run `evenkeel migrate`" in behind.output
+    outdated = run("migrate", "--check")
+    assert outdated.exit_code == 1
+    assert f"is at revision 0001; this version needs {head_revision()}: run `evenkeel migrate`" in outdated.output
     gone = run("migrate", "--downgrade", "base", "--yes")
     assert (gone.exit_code, gone.output) == (0, "The database is empty.\n")
     empty = run("migrate", "--check")
@@ -67,10 +67,10 @@ def test_down_and_up(run: Run, database_url: str) -> None:
 
 
 @pytest.mark.one_database
-def test_back_to_nowhere(run: Run) -> None:
+def test_downgrade_to_an_unknown_revision(run: Run) -> None:
     result = run("migrate", "--downgrade", "0815", "--yes")
     assert result.exit_code == 3
-    assert ", 0001, base." in result.output.partition("cannot go back to 0815. Behind it: ")[2]
+    assert ", 0001, base." in result.output.partition("cannot go back to 0815. Older revisions: ")[2]
 
 
 @pytest.mark.one_database
@@ -78,18 +78,18 @@ def test_check_and_downgrade_together_are_refused(run: Run) -> None:
     assert run("migrate", "--check", "--downgrade", "0001").exit_code == 2
 
 
-def test_drift_is_named(run: Run, database_url: str) -> None:
+def test_check_lists_differences(run: Run, database_url: str) -> None:
     change(database_url, "DROP INDEX ix_outbox_job_id")
     result = run("migrate", "--check")
     assert result.exit_code == 1
     assert "ix_outbox_job_id" in result.output
-    assert "Change them back" in result.output
+    assert "Undo the changes" in result.output
     doctor = run("doctor", "--api-only")
-    assert "1 things differ" in doctor.output
+    assert "with 1 difference from" in doctor.output
     assert "evenkeel migrate --check" in doctor.output
 
 
-def test_a_newer_database_that_serves_this_version(run: Run, database_url: str) -> None:
+def test_newer_compatible_database(run: Run, database_url: str) -> None:
     change(database_url, "UPDATE alembic_version SET version_num = '9999'")
     change(database_url, f"INSERT INTO compatible_revisions VALUES ('{head_revision()}')")
     for command in (("migrate",), ("migrate", "--check")):
@@ -99,11 +99,11 @@ def test_a_newer_database_that_serves_this_version(run: Run, database_url: str) 
             result.output
         )
     with closing(Database(database_url)) as database:
-        assert read_schema(database).standing is Standing.SERVED
-    assert "a newer version's revision 9999, which serves us" in run("doctor", "--api-only").output
+        assert read_schema(database).state is SchemaState.COMPATIBLE
+    assert "at revision 9999 of a newer version, which is compatible" in run("doctor", "--api-only").output
 
 
-def test_a_newer_database_that_does_not(run: Run, database_url: str) -> None:
+def test_newer_incompatible_database(run: Run, database_url: str) -> None:
     change(database_url, "UPDATE alembic_version SET version_num = '9999'")
     for command in ("migrate", "serve", "worker", "up"):
         result = run(command)
@@ -117,18 +117,18 @@ def test_a_newer_database_that_does_not(run: Run, database_url: str) -> None:
 
 @pytest.fixture(scope="session")
 def role(postgres: PostgresServer) -> str:
-    """Has a password and may do nothing."""
+    """A PostgreSQL role with a password and without permissions."""
     postgres.add_role("eve", SECRET)
     return "eve"
 
 
 @pytest.mark.one_database
 class TestUnusable:
-    """One line with what to do, and no password, from every command."""
+    """Every command prints one line with advice, and no password."""
 
     @pytest.fixture
     def bad_urls(self, postgres: PostgresServer, redis_server: RedisServer, role: str) -> dict[str, tuple[str, str]]:
-        """URL and what is told, by what is wrong."""
+        """URLs with the expected message, by error."""
         secret = f"eve:{SECRET}"
         return {
             "nothing listens": (
@@ -149,33 +149,33 @@ class TestUnusable:
             "another driver": (f"postgresql+asyncpg://{secret}@db/keel", "begins with postgresql+asyncpg:"),
             "another database": (f"mysql://{secret}@db/keel", "begins with mysql:"),
             "no URL": (f"{secret}@db/keel", "Write postgresql://user:password@host:5432/database"),
-            "a port that is none": (f"postgresql://{secret}@db:port/keel", "the port is a number"),
+            "a port that is none": (f"postgresql://{secret}@db:port/keel", "the port as a number"),
             "an option that is none": (f"postgresql://{secret}@127.0.0.1:{postgres.port}/keel?x=1", "Check"),
             "a file that is no database": (f"sqlite:///{__file__}", "Move the file away"),
         }
 
-    def test_every_command_tells(
+    def test_every_command_explains_the_error(
         self, run: Run, bad_urls: dict[str, tuple[str, str]], subtests: pytest.Subtests
     ) -> None:
         patience = {"DATABASE_CONNECT_TIMEOUT_SECONDS": "2"}
-        for what, (url, told) in bad_urls.items():
+        for what, (url, expected) in bad_urls.items():
             # One that is found out by a connection and one that is found out before: by every command.
             others = ("serve", "worker", "up") if what in {"wrong password", "another database"} else ()
             for command in ("migrate", *others):
                 with subtests.test(what=what, command=command):
                     result = run(command, DATABASE_URL=url, **patience)
                     assert result.exit_code == 3, result.output
-                    assert told in result.output
+                    assert expected in result.output
                     assert "hunter2" not in result.output
                     assert "Traceback" not in result.output
                     assert len(result.output.splitlines()) <= 3, result.output
             with subtests.test(what=what, command="doctor"):
                 result = run("doctor", "--api-only", DATABASE_URL=url, **patience)
-                assert (result.exit_code, told in result.output) == (1, True), result.output
+                assert (result.exit_code, expected in result.output) == (1, True), result.output
                 assert "hunter2" not in result.output
                 assert "Traceback" not in result.output
 
-    def test_a_role_that_may_make_no_tables(self, run: Run, postgres: PostgresServer, role: str) -> None:
+    def test_role_without_permission_to_create_tables(self, run: Run, postgres: PostgresServer, role: str) -> None:
         url = f"postgresql://{role}:{SECRET}@127.0.0.1:{postgres.port}/postgres"
         result = run("migrate", DATABASE_URL=url)
         assert result.exit_code == 3
@@ -185,7 +185,7 @@ class TestUnusable:
 
 
 @pytest.mark.one_database("postgresql")
-def test_as_it_is_typed(tmp_path: Path, database_url: str, postgres: PostgresServer) -> None:
+def test_check_as_a_process(tmp_path: Path, database_url: str, postgres: PostgresServer) -> None:
     plain = database_url.replace("postgresql+psycopg", "postgres")
     environment = {**os.environ, "EVENKEEL_STATE_DIR": str(tmp_path), "EVENKEEL_DATABASE_URL": plain}
     done = subprocess.run(

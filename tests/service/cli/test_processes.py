@@ -1,4 +1,4 @@
-"""The supervisor, with trivial children that are real processes."""
+"""The supervisor, with small programs as children."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from service.cli.processes import Backoff, Exit, Program, Supervisor, group_memb
 from tests.support.processes import is_running, start_python, wait_for, wait_until_gone
 
 SLEEP = "import time; print('up', flush=True); time.sleep(120)"
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(120)"
+IGNORES_SIGTERM = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(120)"
+)
 WITH_GRANDCHILD = (
     "import subprocess, sys, time; g = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(120)']); "
     "print(g.pid, flush=True); time.sleep(120)"
@@ -53,7 +55,7 @@ def said(supervised: Program, text: str = "up") -> None:
     wait_for(f"{supervised.name} to say {text!r}", lambda: text in tail(supervised.log))
 
 
-def test_children_are_started_and_end_when_asked(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+def test_children_are_started_and_stopped(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
     one, two = program(tmp_path, SLEEP, "one"), program(tmp_path, SLEEP, "two")
     supervisor = supervise(one, two)
     said(one)
@@ -70,12 +72,12 @@ def test_children_are_started_and_end_when_asked(tmp_path: Path, supervise: Call
     assert supervisor.pids() == {}, "a stopped supervisor starts nothing again"
 
 
-def test_children_have_a_session_of_their_own(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+def test_each_child_has_its_own_session(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
     pid = supervise(program(tmp_path, SLEEP)).pids()["child"]
     assert os.getsid(pid) == pid != os.getsid(0)
 
 
-def test_a_dead_child_is_reported_once_and_started_again(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+def test_ended_child_is_reported_once_and_restarted(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
     child = program(tmp_path, SLEEP)
     supervisor = supervise(child)
     said(child)
@@ -88,7 +90,7 @@ def test_a_dead_child_is_reported_once_and_started_again(tmp_path: Path, supervi
     assert again != first
 
 
-def test_restarts_wait_longer_each_time_and_forget_failures_after_a_steady_run(tmp_path: Path) -> None:
+def test_backoff_doubles_and_is_reset_after_a_steady_run(tmp_path: Path) -> None:
     now = 0.0
     failing = program(tmp_path, "raise SystemExit(3)")
     supervisor = Supervisor([failing], backoff=Backoff(first=1, most=4, steady=60), now=lambda: now)
@@ -107,7 +109,7 @@ def test_restarts_wait_longer_each_time_and_forget_failures_after_a_steady_run(t
     assert waits == [1, 2, 4, 4, 1]
 
 
-def test_a_child_that_may_end_is_started_again_at_once(tmp_path: Path) -> None:
+def test_child_that_may_end_is_restarted_immediately(tmp_path: Path) -> None:
     now = 0.0
     drained = replace(program(tmp_path, "raise SystemExit(0)"), may_end=True)
     supervisor = Supervisor([drained], backoff=Backoff(first=1000), now=lambda: now)
@@ -123,7 +125,7 @@ def test_a_child_that_may_end_is_started_again_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "may_end"), [(0, False), (3, True)])
-def test_any_other_end_is_a_failure(tmp_path: Path, code: int, may_end: bool) -> None:
+def test_other_exits_are_failures(tmp_path: Path, code: int, may_end: bool) -> None:
     failing = replace(program(tmp_path, f"raise SystemExit({code})"), may_end=may_end)
     supervisor = Supervisor([failing], backoff=Backoff(first=30))
     supervisor.start()
@@ -134,42 +136,44 @@ def test_any_other_end_is_a_failure(tmp_path: Path, code: int, may_end: bool) ->
         supervisor.kill()
 
 
-def test_a_deaf_child_is_killed_at_the_deadline(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
-    deaf = program(tmp_path, DEAF)
-    supervisor = supervise(deaf)
-    said(deaf)
+def test_child_that_ignores_sigterm_is_killed_after_the_timeout(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
+    unresponsive = program(tmp_path, IGNORES_SIGTERM)
+    supervisor = supervise(unresponsive)
+    said(unresponsive)
     pid = supervisor.pids()["child"]
     supervisor.stop(seconds=0.3)
     assert not is_running(pid)
 
 
-def test_in_a_hurry_nothing_is_waited_for(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
-    deaf = program(tmp_path, DEAF)
-    supervisor = supervise(deaf)
-    said(deaf)
+def test_kill_now_skips_the_wait(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    unresponsive = program(tmp_path, IGNORES_SIGTERM)
+    supervisor = supervise(unresponsive)
+    said(unresponsive)
     pid = supervisor.pids()["child"]
     began = time.monotonic()
-    supervisor.stop(seconds=60, hurried=lambda: True)
+    supervisor.stop(seconds=60, kill_now=lambda: True)
     assert time.monotonic() - began < 5
     assert not is_running(pid)
 
 
 @pytest.mark.parametrize("how", ["stop", "death"])
-def test_what_a_child_started_ends_with_it(tmp_path: Path, supervise: Callable[..., Supervisor], how: str) -> None:
+def test_process_group_ends_with_the_child(tmp_path: Path, supervise: Callable[..., Supervisor], how: str) -> None:
     child = program(tmp_path, WITH_GRANDCHILD)
     supervisor = supervise(child)
     grandchild = int(wait_for("the grandchild", lambda: tail(child.log).strip()))
     pid = supervisor.pids()["child"]
     assert sorted(group_members(pid)) == sorted([pid, grandchild])
     if how == "stop":
-        supervisor.stop(seconds=0.5, hurried=lambda: True)
+        supervisor.stop(seconds=0.5, kill_now=lambda: True)
     else:
         os.kill(pid, signal.SIGKILL)
         wait_for("the exit", supervisor.check)
     wait_until_gone([pid, grandchild], 5)
 
 
-def test_logs_are_kept_once_and_joined_over_restarts(tmp_path: Path) -> None:
+def test_previous_log_is_kept_and_restarts_append(tmp_path: Path) -> None:
     child = program(tmp_path, "print('line', flush=True)")
     for _ in range(2):
         supervisor = Supervisor([child], backoff=Backoff(first=0))
@@ -182,14 +186,14 @@ def test_logs_are_kept_once_and_joined_over_restarts(tmp_path: Path) -> None:
     assert tail(child.log).startswith("line\nline")
 
 
-def test_the_tail_of_a_log(tmp_path: Path) -> None:
+def test_tail_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     assert tail(log) == ""
     log.write_text("\n".join(str(number) for number in range(100)))
     assert tail(log, lines=2) == "98\n99"
 
 
-def test_a_killed_supervisor_leaves_nothing(tmp_path: Path) -> None:
+def test_children_end_with_a_killed_supervisor(tmp_path: Path) -> None:
     supervisor = start_python(
         [
             "-c",

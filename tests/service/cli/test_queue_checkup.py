@@ -1,4 +1,4 @@
-"""What the doctor says of queues without a listener."""
+"""The queue check of `evenkeel doctor`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from service.cli.doctor_checks import Finding, Level, check_queues
 from service.cli.main import app
-from service.cli.startup import read_settings
+from service.cli.preparation import read_settings
 from service.store import workers
 from service.store.session import Database
 from service.store.workers import WorkerFacts
@@ -21,11 +21,11 @@ Say = Callable[[str, str | None], None]
 
 @pytest.fixture
 def say(state_dir: Path, sqlite_database: Database) -> Say:
-    """A worker's sign of life, with the queues it listens to."""
+    """A function that stores a worker's heartbeat, with the queues it listens to."""
 
     def beat(worker: str, queues: str | None) -> None:
         with sqlite_database.write() as session:
-            workers.beat(session, worker, sqlite_database.now(session), "1", WorkerFacts(queues=queues))
+            workers.record_heartbeat(session, worker, sqlite_database.now(session), "1", WorkerFacts(queues=queues))
 
     return beat
 
@@ -34,18 +34,18 @@ def found() -> list[Finding]:
     return check_queues(read_settings())
 
 
-def test_nothing_while_no_worker_runs(say: Say) -> None:
+def test_no_finding_without_workers(say: Say) -> None:
     assert found() == []
 
 
-def test_nothing_where_the_database_cannot_tell(say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_finding_without_database(say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EVENKEEL_DATABASE_URL", f"sqlite:///{tmp_path / 'empty.db'}")
     assert found() == []
     monkeypatch.setenv("EVENKEEL_DATABASE_URL", "postgresql+psycopg://127.0.0.1:1/x")
     assert found() == []
 
 
-def test_a_queue_without_listener(say: Say) -> None:
+def test_queue_without_worker_is_a_warning(say: Say) -> None:
     say("old", None)
     (finding,) = found()
     assert finding.level is Level.WARN
@@ -55,7 +55,7 @@ def test_a_queue_without_listener(say: Say) -> None:
     assert [finding.level for finding in found()] == [Level.OK]
 
 
-def test_the_doctor_tells_it(say: Say) -> None:
+def test_doctor_prints_the_warning(say: Say) -> None:
     say("w1", "short")
-    told = json.loads(CliRunner().invoke(app, ["doctor", "--json", "--api-only"]).stdout)
-    assert [finding["level"] for finding in told if finding["name"] == "queues"] == ["WARN"]
+    printed = json.loads(CliRunner().invoke(app, ["doctor", "--json", "--api-only"]).stdout)
+    assert [finding["level"] for finding in printed if finding["name"] == "queues"] == ["WARN"]

@@ -1,4 +1,4 @@
-"""The README's tables are what the declarations say."""
+"""The generated tables of the README, its commands, and the pinned versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from service.monitoring.metrics import API_METRICS, WORKER_METRICS
 ROOT = Path(__file__).parents[3]
 
 
-def test_every_declaration_is_in_a_table() -> None:
+def test_settings_and_variables_are_in_tables() -> None:
     settings, variables = settings_table(), variables_table()
     for declared in declared_settings():
         assert f"| `{declared.key}` |" in settings
@@ -52,7 +52,7 @@ def test_commands_and_exit_codes_are_in_tables() -> None:
     assert all(f"| {int(code)} | {code.meaning} |" in codes for code in ExitCode)
 
 
-def test_a_stale_table_is_noticed_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outdated_table_is_reported_and_updated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     current = with_tables((ROOT / README).read_text(encoding="utf-8"))
     README.write_text(current.replace("| `agg_phase` |", "| `old_name` |"))
@@ -62,8 +62,8 @@ def test_a_stale_table_is_noticed_and_mended(tmp_path: Path, monkeypatch: pytest
     assert main([]) == 0
 
 
-def test_a_readme_without_a_place_is_refused() -> None:
-    with pytest.raises(ValueError, match="no place for the table 'settings'"):
+def test_readme_without_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="no markers for the table 'settings'"):
         with_tables("# Evenkeel\n")
 
 
@@ -71,7 +71,7 @@ PYTEST = ".venv/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder"
 
 
 @pytest.mark.parametrize(("name", "ends_with"), [("demo", ".venv/bin/evenkeel demo"), ("tests", PYTEST)])
-def test_each_of_the_two_commands_is_one_line_that_starts_from_nothing(name: str, ends_with: str) -> None:
+def test_demo_and_test_commands_are_complete(name: str, ends_with: str) -> None:
     (command,) = re.findall(
         rf"<!-- command: {name} -->\n```sh\n(.*)\n```\n", (ROOT / README).read_text(encoding="utf-8")
     )
@@ -79,7 +79,7 @@ def test_each_of_the_two_commands_is_one_line_that_starts_from_nothing(name: str
     assert command.endswith(f"&& {ends_with}")
 
 
-def test_every_version_is_pinned_and_no_index_is_named() -> None:
+def test_every_version_is_pinned_without_an_index() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert len(pins) > 60

@@ -1,4 +1,4 @@
-"""Who has a state directory, and what becomes of those that nobody has any more."""
+"""The lock of a state directory, and the removal of abandoned directories of demos."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.startup import locked, remove_abandoned, temporary_state_dir
+from service.cli.preparation import locked, remove_abandoned, temporary_state_dir
 from service.client.terminal import CliError
 
 HOLD = """
 import sys
 from pathlib import Path
-from service.cli.startup import locked
+from service.cli.preparation import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def holder(directory: Path) -> subprocess.Popen[str]:
-    """A process that has the directory until it is killed."""
+    """Starts a process that locks the directory until it is killed."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(directory)],
         cwd=ROOT,
@@ -37,7 +37,7 @@ def holder(directory: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_directory_has_one_holder_and_is_free_when_that_is_killed(tmp_path: Path) -> None:
+def test_lock_is_exclusive_and_released_when_the_process_is_killed(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         with pytest.raises(CliError, match="another evenkeel is running"), locked(tmp_path):
             pass
@@ -46,9 +46,9 @@ def test_a_directory_has_one_holder_and_is_free_when_that_is_killed(tmp_path: Pa
         pass
 
 
-def test_what_a_killed_demo_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+def test_next_demo_removes_the_directory_of_a_killed_demo(tmp_path: Path) -> None:
     killed, running, being_made, other = (
-        tmp_path / name for name in ("evenkeel-demo-a", "evenkeel-demo-b", "evenkeel-demo-c", "somebody-elses")
+        tmp_path / name for name in ("evenkeel-demo-a", "evenkeel-demo-b", "evenkeel-demo-c", "another-program")
     )
     for directory in (killed, running, being_made, other):
         directory.mkdir()
@@ -60,7 +60,7 @@ def test_what_a_killed_demo_left_is_removed_by_the_next_one(tmp_path: Path) -> N
     assert [path.exists() for path in (killed, running, being_made, other)] == [False, True, True, True]
 
 
-def test_a_demo_that_is_kept_is_nobodys_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_directory_is_not_removed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with temporary_state_dir(keep=True) as kept, locked(kept):
         pass

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.start import require_properties, worker_command
+from service.cli.processes import worker_command
+from service.cli.start import require_properties
 from service.client.terminal import CliError
 from service.config.settings import Settings
 
@@ -33,19 +34,17 @@ def test_the_current_directory_is_not_imported(tmp_path: Path) -> None:
     assert "somebody else" not in done.stdout + done.stderr
 
 
-def test_celery_can_be_called_as_usual(tmp_path: Path) -> None:
+def test_celery_command_line_works(tmp_path: Path) -> None:
     done = run((sys.executable, "-m", "celery", "-A", "workers.celery_app", "worker", "--help"), tmp_path)
     assert done.returncode == 0, done.stderr
     assert "--concurrency" in done.stdout
 
 
-def test_properties_that_are_not_the_operators_are_refused_at_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reserved_spark_properties_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "spark.conf"
     monkeypatch.setenv("EVENKEEL_SPARK_PROPERTIES_FILE", str(path))
     path.write_text("spark.sql.extensions somebody.Else\n")
-    with pytest.raises(CliError, match=r"line 1: spark\.sql\.extensions is Evenkeel's to set"):
+    with pytest.raises(CliError, match=r"line 1: spark\.sql\.extensions cannot be set"):
         require_properties(Settings())
     path.write_text("spark.jars.packages a:b:1\n")
     require_properties(Settings())

@@ -1,4 +1,4 @@
-"""The commands as they are typed, and the API that they talk to: the real application, listening, over a database."""
+"""Fixtures: the commands, and the real application listening on a port, with a database and without a worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _evenkeel() -> Evenkeel:
 
 @pytest.fixture(autouse=True)
 def _of_no_service(monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> None:
-    """Nothing that the machine has set is asked, and a test that fails does not wait."""
+    """Unsets the variables of the client, and limits retries so that failing tests end."""
     for name in ("URL", "API_KEY", "API_KEY_FILE"):
         monkeypatch.delenv(f"EVENKEEL_{name}", raising=False)
     monkeypatch.setenv("EVENKEEL_RETRY_SECONDS", "20")
@@ -33,13 +33,13 @@ def _of_no_service(monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> None:
 
 @pytest.fixture
 def authentication() -> str:
-    """Tests of keys parametrize it."""
+    """Whether callers are authenticated; tests of keys parametrize it."""
     return "off"
 
 
 @pytest.fixture
 def served(sqlite_database: Database, authentication: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """With one table, `orders.parquet` (uid BIGINT, amount DOUBLE), and no worker."""
+    """A running API with one table, `orders.parquet` (uid BIGINT, amount DOUBLE), and without a worker."""
     monkeypatch.setenv("EVENKEEL_API_AUTHENTICATION", authentication)
     # Its log would be among what commands write.
     monkeypatch.setenv("EVENKEEL_LOG_LEVEL", "ERROR")

@@ -1,4 +1,4 @@
-"""The commands of the API as a whole: what they need, and what their examples say."""
+"""The client as a package: its doctests, and what it imports."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import service.client
 MODULES = [f"service.client.{module.name}" for module in pkgutil.iter_modules(service.client.__path__)]
 
 
-def test_examples_are_true(subtests: pytest.Subtests) -> None:
+def test_doctests(subtests: pytest.Subtests) -> None:
     for module in MODULES:
         with subtests.test(module=module):
             assert doctest.testmod(importlib.import_module(module)).failed == 0
 
 
-def test_they_need_nothing_of_the_service_behind_the_api(tmp_path: Path) -> None:
+def test_client_imports_nothing_of_the_server(tmp_path: Path) -> None:
     script = (
         f"import importlib, sys; [importlib.import_module(name) for name in {MODULES}]; "
         "heavy = {'pyspark', 'pandas', 'pyarrow', 'sqlalchemy', 'alembic', 'celery', 'redis', 'fastapi', 'sqlglot'}; "

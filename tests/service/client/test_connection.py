@@ -1,4 +1,4 @@
-"""The address, the key and the connection: checked before anything is sent, and tried again within bounds."""
+"""The address, the API key, and the connection with its retries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ import pytest
 import trustme
 from pydantic import SecretStr
 
-from service.client.connection import Connection, Patience, api_key, checked_url, is_here, seconds_asked, segment
+from service.client.connection import (
+    Connection,
+    RetryBudget,
+    api_key,
+    checked_url,
+    is_loopback,
+    retry_after_seconds,
+    segment,
+)
 from service.client.operations import Service
 from service.client.terminal import CliError, ExitCode
 from service.config.client import ClientSettings
@@ -33,14 +41,14 @@ def refused(call: Callable[[], object]) -> CliError:
 
 
 @pytest.mark.withstands(
-    "a service that sends elsewhere",
-    how="every request is answered with a redirect to another host, permanent, temporary and with the method kept",
+    "a service that redirects to another host",
+    how="every request gets a redirect to another host: permanent, temporary, or keeping the method",
     times=3,
-    guaranteed="nothing is sent there, least of all the API key; the command says where it was sent",
+    guaranteed="no request and no API key is sent to the other host; the command shows the redirect's target",
     kind="attack",
 )
 @pytest.mark.parametrize("status", [301, 302, 307])
-def test_the_key_goes_to_no_other_host(status: int) -> None:
+def test_key_is_not_sent_to_another_host(status: int) -> None:
     with scripted(answers(200, JOB)) as other, scripted(answers(status, JOB, Location=f"{other.url}/v1/me")) as service:
         with Connection(service.url, KEY, retry_seconds=5) as connection:
             error = refused(Service(connection).me)
@@ -51,13 +59,13 @@ def test_the_key_goes_to_no_other_host(status: int) -> None:
 
 
 @pytest.mark.withstands(
-    "an answer to a submission is lost",
+    "the response to a submission is lost",
     how="the connection breaks after the job was posted, twice",
     times=2,
-    guaranteed="it is posted again under the same Idempotency-Key: one job",
+    guaranteed="it is posted again with the same Idempotency-Key: one job",
     kind="fault",
 )
-def test_a_submission_is_repeated_as_the_same() -> None:
+def test_repeated_submission_has_the_same_key() -> None:
     with (
         scripted(breaks_off, breaks_off, answers(202, JOB)) as service,
         Connection(service.url, retry_seconds=5) as one,
@@ -69,7 +77,7 @@ def test_a_submission_is_repeated_as_the_same() -> None:
 
 
 @pytest.mark.parametrize("call", [lambda service: service.resume("1", {}), lambda service: service.create_key({})])
-def test_what_must_not_happen_twice_is_sent_once(call: Callable[[Service], object]) -> None:
+def test_unrepeatable_requests_are_sent_once(call: Callable[[Service], object]) -> None:
     with scripted(breaks_off, answers(202, JOB)) as service, Connection(service.url, retry_seconds=5) as connection:
         error = refused(lambda: call(Service(connection)))
     assert error.code == ExitCode.UNREACHABLE
@@ -77,17 +85,17 @@ def test_what_must_not_happen_twice_is_sent_once(call: Callable[[Service], objec
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_service_is_asked_again_when_it_says(status: int) -> None:
-    told: list[str] = []
+def test_retry_after_is_respected(status: int) -> None:
+    printed: list[str] = []
     with scripted(answers(status, JOB, Retry_After="1"), answers(200, JOB)) as service:
         began = time.monotonic()
-        with Connection(service.url, retry_seconds=30, tell=told.append) as connection:
+        with Connection(service.url, retry_seconds=30, notify=printed.append) as connection:
             assert Service(connection).job("1") == JOB
         assert time.monotonic() - began >= 1
-    assert told == [f"The service is busy ({status}): trying again in 1 s"]
+    assert printed == [f"The service is busy ({status}): trying again in 1 s"]
 
 
-def test_a_service_that_stays_busy_is_given_up() -> None:
+def test_busy_service_after_all_retries() -> None:
     problem = {
         "type": "/problems/too_many_jobs",
         "title": "Too many",
@@ -101,14 +109,14 @@ def test_a_service_that_stays_busy_is_given_up() -> None:
     assert len(service.seen) == 1
 
 
-def test_nobody_there() -> None:
+def test_unreachable_service() -> None:
     with Connection(f"http://127.0.0.1:{free_port()}", retry_seconds=0.5) as connection:
         error = refused(Service(connection).me)
     assert error.code == ExitCode.UNREACHABLE
     assert "evenkeel up" in error.advice
 
 
-def test_something_else_is_there() -> None:
+def test_other_server() -> None:
     def page(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>")
 
@@ -116,7 +124,7 @@ def test_something_else_is_there() -> None:
         assert refused(Service(connection).me).code == ExitCode.CRASHED
 
 
-def test_what_a_proxy_says_commands_no_terminal() -> None:
+def test_text_of_a_proxy_is_escaped() -> None:
     def text(handler: BaseHTTPRequestHandler) -> None:
         body = b"bad\x1b[2J gateway"
         head = f"HTTP/1.1 502 Bad\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -128,7 +136,7 @@ def test_what_a_proxy_says_commands_no_terminal() -> None:
     assert error.message == r"the service answered 502 bad\x1b[2J gateway"
 
 
-def test_a_body_that_breaks_off_is_asked_for_again() -> None:
+def test_interrupted_response_is_requested_again() -> None:
     with (
         scripted(breaks_off_amid_the_body, answers(200, JOB)) as service,
         Connection(service.url, retry_seconds=5) as one,
@@ -137,7 +145,7 @@ def test_a_body_that_breaks_off_is_asked_for_again() -> None:
     assert len(service.seen) == 2
 
 
-def test_a_stream_that_breaks_off_is_told_to_whoever_reads() -> None:
+def test_interrupted_stream_raises() -> None:
     with (
         scripted(breaks_off_amid_the_body) as service,
         Connection(service.url, retry_seconds=5) as connection,
@@ -147,7 +155,7 @@ def test_a_stream_that_breaks_off_is_told_to_whoever_reads() -> None:
         list(answer.iter_bytes())
 
 
-def test_each_refusal_has_its_exit_code(subtests: pytest.Subtests) -> None:
+def test_exit_codes_of_http_statuses(subtests: pytest.Subtests) -> None:
     cases: list[tuple[int, ExitCode]] = [
         (400, ExitCode.USAGE),
         (401, ExitCode.DENIED),
@@ -169,7 +177,7 @@ def test_each_refusal_has_its_exit_code(subtests: pytest.Subtests) -> None:
             assert refused(Service(connection).me).code == code
 
 
-def test_loopback_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loopback_uses_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     with scripted(answers(200, JOB)) as service, scripted(answers(200, {"a": "proxy"})) as proxy:
@@ -183,13 +191,13 @@ def test_loopback_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.withstands(
-    "somebody else answers as the service",
-    how="behind TLS with a certificate of another CA",
+    "another server impersonates the service",
+    how="over TLS with a certificate of another CA",
     times=1,
-    guaranteed="the command ends with exit code 10 and shows it no API key; with the CA in `SSL_CERT_FILE` it is asked",
+    guaranteed="the command ends with exit code 10 and sends no API key; it accepts the CA in `SSL_CERT_FILE`",
     kind="attack",
 )
-def test_an_impostor_hears_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_is_not_sent_without_a_trusted_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ca = trustme.CA()
     issued = ca.issue_cert("127.0.0.1")
     with scripted(answers(200, JOB)) as service, behind_tls(int(service.url.rpartition(":")[2]), issued) as front:
@@ -204,7 +212,7 @@ def test_an_impostor_hears_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert Service(connection).job("1") == JOB
 
 
-def test_a_key_goes_over_http_to_this_machine_alone(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_is_sent_over_http_only_to_loopback(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_API_KEY", KEY.get_secret_value())
     monkeypatch.setenv("EVENKEEL_RETRY_SECONDS", "0")
     elsewhere = ("jobs", "--url", "http://jobs.invalid")
@@ -217,18 +225,18 @@ def test_a_key_goes_over_http_to_this_machine_alone(evenkeel: Evenkeel, monkeypa
         assert evenkeel("jobs", "--url", service.url).exit_code == 0
 
 
-def test_what_is_set_up_wrong_is_told(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
+def test_invalid_proxy_and_certificate_settings(monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
     cases: list[tuple[str, str]] = [("ALL_PROXY", "socks://a:1"), ("SSL_CERT_FILE", "/nowhere")]
     for name, value in cases:
         with subtests.test(name=name, value=value):
             monkeypatch.setenv(name, value)
             assert refused(lambda: Connection("https://jobs.invalid")).code == ExitCode.USAGE
             with scripted(answers(200, JOB)) as service, Connection(service.url) as connection:
-                assert connection.ask("GET", "/").status_code == 200
+                assert connection.request("GET", "/").status_code == 200
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "https://jobs.example.org/evenkeel/", "http://[::1]:8080 "])
-def test_an_address(url: str) -> None:
+def test_valid_addresses(url: str) -> None:
     assert checked_url(url) == url.strip().rstrip("/")
 
 
@@ -247,25 +255,25 @@ def test_an_address(url: str) -> None:
         "http://a/\x01",
     ],
 )
-def test_no_address(url: str) -> None:
+def test_invalid_addresses(url: str) -> None:
     with pytest.raises(CliError) as raised:
         checked_url(url)
     assert raised.value.code == ExitCode.USAGE
 
 
-def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
+def test_password_in_an_address_is_refused_and_not_shown() -> None:
     with pytest.raises(CliError) as raised:
         checked_url("https://user:hunter2@example.org")
     assert "hunter2" not in raised.value.message + raised.value.advice
 
 
-def test_loopback_is_here() -> None:
-    assert all(map(is_here, ("http://127.0.0.1", "http://localhost:1", "http://[::1]:2")))
-    assert not is_here("http://10.0.0.1")
+def test_is_loopback() -> None:
+    assert all(map(is_loopback, ("http://127.0.0.1", "http://localhost:1", "http://[::1]:2")))
+    assert not is_loopback("http://10.0.0.1")
 
 
 @pytest.mark.parametrize("name", ["../keys", "a/b", "", "a?x", "..", "a\nb"])
-def test_an_id_leads_nowhere_else(name: str) -> None:
+def test_ids_cannot_change_the_path(name: str) -> None:
     with pytest.raises(CliError) as raised:
         segment(name, "job")
     assert raised.value.code == ExitCode.NOT_FOUND
@@ -276,9 +284,7 @@ def shown(key_file: Path | None = None) -> str | None:
     return None if key is None else key.get_secret_value()
 
 
-def test_the_option_goes_before_the_variable_and_that_before_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_precedence_of_the_sources_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("option", "variable"):
         (tmp_path / name).write_text(f"ek_of_{name}\n")
     assert shown() is None
@@ -290,35 +296,37 @@ def test_the_option_goes_before_the_variable_and_that_before_its_file(
 
 
 @pytest.mark.parametrize("content", [b"", b"two words", b"a\r\nHost: evil", "ü".encode(), b"\xff"])
-def test_what_is_no_key_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
+def test_invalid_key_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key").write_bytes(content)
-    with pytest.raises(CliError, match="holds no API key") as raised:
+    with pytest.raises(CliError, match="does not contain an API key") as raised:
         shown(tmp_path / "key")
     assert raised.value.code == ExitCode.USAGE
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_key_file(tmp_path: Path) -> None:
     with pytest.raises(CliError) as raised:
         shown(tmp_path / "key")
     assert raised.value.code == ExitCode.USAGE
 
 
-def test_pauses_double_until_the_time_is_over() -> None:
+def test_pauses_double_within_the_budget() -> None:
     clock = ManualSeconds()
-    patience, pauses = Patience(3, clock), []
-    while (pause := patience.pause()) is not None:
+    budget, pauses = RetryBudget(3, clock), []
+    while (pause := budget.next_pause()) is not None:
         pauses.append(pause)
         clock.now += pause
     assert pauses == [0.2, 0.4, 0.8, 1.6]
 
 
-def test_what_the_service_asks_for_is_waited_or_not_at_all() -> None:
-    patience = Patience(3, ManualSeconds())
-    assert patience.pause(2) == 2
-    assert patience.pause(60) is None
-    assert Patience(0, ManualSeconds()).pause() is None
+def test_requested_pause_beyond_the_budget_gives_up() -> None:
+    budget = RetryBudget(3, ManualSeconds())
+    assert budget.next_pause(2) == 2
+    assert budget.next_pause(60) is None
+    assert RetryBudget(0, ManualSeconds()).next_pause() is None
 
 
-def test_only_seconds_are_understood() -> None:
-    assert seconds_asked("7") == 7
-    assert [seconds_asked(text) for text in (None, "", "Wed, 21 Oct 2015 07:28:00 GMT", "-1", "9999999")] == [None] * 5
+def test_retry_after_seconds() -> None:
+    assert retry_after_seconds("7") == 7
+    assert [retry_after_seconds(text) for text in (None, "", "Wed, 21 Oct 2015 07:28:00 GMT", "-1", "9999999")] == [
+        None
+    ] * 5

@@ -1,4 +1,4 @@
-"""`evenkeel events`: pages, and a stream over as many connections as it takes."""
+"""`evenkeel events`: pages, and streams with reconnects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from service.store.jobs import append_event
+from service.store.events import append_event
 from tests.support import lifecycle
 from tests.support.scripted import answers, breaks_off, scripted
 from tests.support.served import Evenkeel, Served
@@ -23,28 +23,28 @@ def statuses(events: list[dict[str, Any]]) -> list[str]:
     return [event["data"]["status"] for event in events if event["type"] == "status"]
 
 
-def test_what_happened(served: Served, evenkeel: Evenkeel) -> None:
+def test_events_of_a_job(served: Served, evenkeel: Evenkeel) -> None:
     job_id = lifecycle.insert(served.database)
     lifecycle.run_whole(served.database, job_id, served.settings.results_dir, RESULT)
-    told = json.loads(evenkeel("events", job_id, "--json").stdout)
-    assert statuses(told["events"]) == ["QUEUED", "PLANNING", "RUNNING", "SUCCEEDED"]
-    assert told["complete"] is True
-    lines = evenkeel("events", job_id, "--after", str(told["events"][-2]["id"])).stdout.splitlines()
+    printed = json.loads(evenkeel("events", job_id, "--json").stdout)
+    assert statuses(printed["events"]) == ["QUEUED", "PLANNING", "RUNNING", "SUCCEEDED"]
+    assert printed["complete"] is True
+    lines = evenkeel("events", job_id, "--after", str(printed["events"][-2]["id"])).stdout.splitlines()
     assert len(lines) == 1
     assert "SUCCEEDED" in lines[0]
 
 
-def test_more_than_a_page(served: Served, evenkeel: Evenkeel) -> None:
+def test_all_pages_are_read(served: Served, evenkeel: Evenkeel) -> None:
     job_id = lifecycle.insert(served.database)
     with served.database.write() as session:
         for index in range(450):
             append_event(session, job_id=job_id, tenant="default", now=1, type="progress", data={"n": index})
-    told = json.loads(evenkeel("events", job_id, "--json").stdout)
-    assert [event["data"]["n"] for event in told["events"] if event["type"] == "progress"] == list(range(450))
-    assert told["complete"] is False
+    printed = json.loads(evenkeel("events", job_id, "--json").stdout)
+    assert [event["data"]["n"] for event in printed["events"] if event["type"] == "progress"] == list(range(450))
+    assert printed["complete"] is False
 
 
-def test_a_running_job_is_followed_to_its_end(served: Served, evenkeel: Evenkeel) -> None:
+def test_follow_until_the_end(served: Served, evenkeel: Evenkeel) -> None:
     job_id = lifecycle.insert(served.database)
     worker = threading.Timer(
         0.3, lambda: lifecycle.run_whole(served.database, job_id, served.settings.results_dir, RESULT)
@@ -79,14 +79,14 @@ def page(*numbers: int, complete: bool) -> Callable[[BaseHTTPRequestHandler], No
 
 
 @pytest.mark.withstands(
-    "a stream of events that breaks off",
-    how="amid the stream, before any answer, and in good order as a service that restarts ends it; with events again "
-    "that had come",
+    "an interrupted event stream",
+    how="within the stream, before any response, and with a regular end as in a restart of the service; with repeated "
+    "events",
     times=3,
-    guaranteed="`events --follow` goes on behind the last event: each is told once, and the end of the job ends it",
+    guaranteed="`events --follow` continues after the last event, prints each event once, and ends with the job",
     kind="fault",
 )
-def test_each_event_is_told_once_over_many_connections(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_event_is_printed_once_despite_reconnects(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = (
         stream(1, 2, cut=True),
         breaks_off,
@@ -105,7 +105,7 @@ def test_each_event_is_told_once_over_many_connections(evenkeel: Evenkeel, monke
     assert asked == [(sse, "0"), (sse, "2"), (sse, "2"), (plain, "3"), (sse, "3"), (plain, "4")]
 
 
-def test_a_service_that_stays_away_is_given_up(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_service_ends_the_command(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_RETRY_SECONDS", "0.5")
     with scripted(stream(1, cut=True), breaks_off) as service:
         monkeypatch.setenv("EVENKEEL_URL", service.url)

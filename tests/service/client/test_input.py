@@ -1,11 +1,11 @@
-"""What a job is made of before it is sent: documents, tables, settings, and where a mistake in SQL is."""
+"""The job that is built from files and options: YAML and JSON, tables, settings, and excerpts of SQL."""
 
 from __future__ import annotations
 
 import pytest
 from rich.cells import cell_len
 
-from service.client.connection import pointed_out
+from service.client.connection import excerpt
 from service.client.job_input import given_settings, given_tables, merged_settings, parsed_document, table_source
 from service.client.terminal import CliError, ExitCode
 from service.contract.options import JobSettings
@@ -27,7 +27,7 @@ sql: |
 """
 
 
-def test_words_are_words() -> None:
+def test_yaml_1_2_scalars() -> None:
     assert parsed_document(YAML, "job.yaml") == {
         "name": "nightly",
         "tables": {"f": {"format": "parquet", "path": "flights/"}},
@@ -44,7 +44,7 @@ def test_words_are_words() -> None:
 
 
 @pytest.mark.parametrize("text", ['{"a": [1, "x"]}', "{a: [1, x]}", '{\n\t"a": [1,\n\t"x"]}'])
-def test_json_and_what_looks_like_it(text: str) -> None:
+def test_json_and_yaml_in_flow_style(text: str) -> None:
     assert parsed_document(text, "standard input") == {"a": [1, "x"]}
 
 
@@ -57,7 +57,7 @@ def test_json_and_what_looks_like_it(text: str) -> None:
         ("x: !!python/object:os.system {}\n", "job.yaml", "job.yaml:1:4"),
     ],
 )
-def test_a_mistake_is_pointed_at(text: str, label: str, place: str) -> None:
+def test_syntax_error_has_its_place(text: str, label: str, place: str) -> None:
     with pytest.raises(CliError, match=f"{label} cannot be read") as raised:
         parsed_document(text, label)
     assert raised.value.code == ExitCode.USAGE
@@ -66,13 +66,13 @@ def test_a_mistake_is_pointed_at(text: str, label: str, place: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', "a: {b: 1, b: 2}"])
-def test_a_name_stands_once(text: str) -> None:
-    with pytest.raises(CliError, match="twice"):
+def test_duplicate_keys_are_refused(text: str) -> None:
+    with pytest.raises(CliError, match="duplicate key"):
         parsed_document(text, "job")
 
 
 @pytest.mark.parametrize("text", ["a: !!timestamp x", "a: !!int x", "a: !!python/name:os.system x"])
-def test_a_tag_that_cannot_be_meant(text: str) -> None:
+def test_invalid_tags_are_refused(text: str) -> None:
     with pytest.raises(CliError) as raised:
         parsed_document(text, "job.yaml")
     assert raised.value.code == ExitCode.USAGE
@@ -88,17 +88,17 @@ def test_a_tag_that_cannot_be_meant(text: str) -> None:
         ("parquet:s3a://lake/orders/", "parquet", "s3a://lake/orders/"),
     ],
 )
-def test_a_table(text: str, kind: str, path: str) -> None:
+def test_table_source(text: str, kind: str, path: str) -> None:
     assert table_source(text) == {"format": kind, "path": path}
 
 
 @pytest.mark.parametrize("text", ["flights/", "orc:flights/", "parquet:", ""])
-def test_what_does_not_tell_its_format(text: str) -> None:
-    with pytest.raises(CliError, match="does not tell its format"):
+def test_unknown_format(text: str) -> None:
+    with pytest.raises(CliError, match=r"the format of .* is unknown"):
         table_source(text)
 
 
-def test_columns_and_options() -> None:
+def test_schemas_and_read_options() -> None:
     tables = given_tables(
         ["u=csv:users/", "f=parquet:flights/", "t=a.tsv"],
         ["u=uid BIGINT, name STRING"],
@@ -117,28 +117,28 @@ def test_columns_and_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tables", "schemas", "options", "told"),
+    ("tables", "schemas", "options", "expected"),
     [
-        (["f"], [], [], "--table 'f' cannot be read"),
+        (["f"], [], [], "invalid option --table 'f'"),
         (["f=csv:a", "f=csv:b"], [], [], "twice"),
-        (["f=csv:a"], ["g=x INT"], [], "which --table does not give"),
-        (["f=csv:a"], [], ["header=true"], "names no table"),
-        (["f=csv:a"], [], ["f.header"], "--read 'f.header' cannot be read"),
+        (["f=csv:a"], ["g=x INT"], [], "which no --table defines"),
+        (["f=csv:a"], [], ["header=true"], "does not name a table"),
+        (["f=csv:a"], [], ["f.header"], "invalid option --read 'f.header'"),
     ],
 )
-def test_mistakes_in_tables(tables: list[str], schemas: list[str], options: list[str], told: str) -> None:
-    with pytest.raises(CliError, match=told) as raised:
+def test_invalid_table_options(tables: list[str], schemas: list[str], options: list[str], expected: str) -> None:
+    with pytest.raises(CliError, match=expected) as raised:
         given_tables(tables, schemas, options)
     assert raised.value.code == ExitCode.USAGE
 
 
-def test_values_are_as_json_has_them() -> None:
+def test_values_of_settings() -> None:
     given = given_settings(["agg_phase=TWO_PHASE", "distinct_split.enabled=true", "skew.factor=4.5", "x= a=b "])
     assert given == {"agg_phase": "TWO_PHASE", "distinct_split.enabled": True, "skew.factor": 4.5, "x": "a=b"}
 
 
 @pytest.mark.parametrize("pair", ["agg_phase", "=x", ""])
-def test_what_is_no_pair_is_refused(pair: str) -> None:
+def test_invalid_set_option(pair: str) -> None:
     with pytest.raises(CliError) as raised:
         given_settings([pair])
     assert raised.value.code == ExitCode.USAGE
@@ -153,34 +153,34 @@ def test_what_is_no_pair_is_refused(pair: str) -> None:
     ],
 )
 @pytest.mark.parametrize("key", ["skew.factor", "table.optimizer.skewed-join-optimization.skewed-factor"])
-def test_the_service_takes_what_is_merged(base: dict[str, object], key: str) -> None:
+def test_merged_settings_are_valid(base: dict[str, object], key: str) -> None:
     merged = JobSettings.model_validate(merged_settings(base, {key: 8}))
     assert (merged.skew.factor, merged.skew.threshold) == (8, 1 << 20)
 
 
-def test_what_is_unknown_is_for_the_service_to_judge() -> None:
+def test_unknown_settings_are_kept() -> None:
     assert merged_settings({"future": {"a": 1}, "x": 1}, {"y": 2}) == {"future.a": 1, "x": 1, "y": 2}
     assert merged_settings({"future": {"a": 1}}, {}) == {"future": {"a": 1}}
 
 
 @pytest.mark.parametrize("before", ["", "SELECT ", "\t\t", "'大きさ' AS ", "x" * 200])
-def test_the_caret_is_below(before: str) -> None:
-    line, caret = pointed_out(f"SELECT\n{before}@ FROM t{' ' * 100}y", 2, len(before) + 1)
+def test_caret_is_below_the_column(before: str) -> None:
+    line, caret = excerpt(f"SELECT\n{before}@ FROM t{' ' * 100}y", 2, len(before) + 1)
     assert cell_len(line.partition("@")[0]) == len(caret) - 1
     assert cell_len(line) <= 80
 
 
-def test_an_escape_in_the_sql_is_not_obeyed() -> None:
-    line, caret = pointed_out("SELECT '\x1b[31m' @", 1, 16)
+def test_excerpt_is_escaped() -> None:
+    line, caret = excerpt("SELECT '\x1b[31m' @", 1, 16)
     assert line == r"SELECT '\x1b[31m' @"
     assert line[len(caret) - 1] == "@"
 
 
-def test_without_a_column_the_line_alone() -> None:
-    assert pointed_out("a\nb", 2, None) == ("b",)
-    assert pointed_out("a\nb", 2, 99) == ("b",)
+def test_excerpt_without_column() -> None:
+    assert excerpt("a\nb", 2, None) == ("b",)
+    assert excerpt("a\nb", 2, 99) == ("b",)
 
 
 @pytest.mark.parametrize("line", [0, 3])
-def test_no_such_line(line: int) -> None:
-    assert pointed_out("a\nb", line, 1) == ()
+def test_excerpt_of_a_missing_line(line: int) -> None:
+    assert excerpt("a\nb", line, 1) == ()

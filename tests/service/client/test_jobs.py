@@ -1,4 +1,4 @@
-"""Commands about jobs and workers, and `evenkeel whoami`."""
+"""The commands about jobs and workers, and `evenkeel whoami`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support import lifecycle
 from tests.support.served import Evenkeel, Served
 
 
-def test_a_list_is_filtered_and_cut(served: Served, evenkeel: Evenkeel) -> None:
+def test_filters_and_limit(served: Served, evenkeel: Evenkeel) -> None:
     ids = [lifecycle.insert(served.database, name=f"job {number}") for number in range(3)]
     lifecycle.fail(served.database, lifecycle.claim(served.database, ids[0]))
     table = evenkeel("jobs", "--limit", "2")
@@ -29,7 +29,7 @@ def test_a_list_is_filtered_and_cut(served: Served, evenkeel: Evenkeel) -> None:
     assert (nothing.exit_code, nothing.stdout) == (0, "")
 
 
-def test_all_pages_and_the_way_on(served: Served, evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_pages_and_cursor(served: Served, evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.client.operations.PAGE", 2)
     ids = [lifecycle.insert(served.database) for _ in range(5)]
     everything = json.loads(evenkeel("jobs", "--limit", "0", "--json").stdout)
@@ -42,42 +42,42 @@ def test_all_pages_and_the_way_on(served: Served, evenkeel: Evenkeel, monkeypatc
     assert [*some["jobs"], *rest["jobs"]] == everything["jobs"]
 
 
-def test_a_wrong_filter_is_told(served: Served, evenkeel: Evenkeel) -> None:
+def test_invalid_filter(served: Served, evenkeel: Evenkeel) -> None:
     result = evenkeel("jobs", "--status", "asleep")
     assert (result.exit_code, "[invalid_request]" in result.stderr) == (2, True)
 
 
-def test_a_job_with_all_that_is_known(served: Served, evenkeel: Evenkeel) -> None:
+def test_job_details(served: Served, evenkeel: Evenkeel) -> None:
     job_id = lifecycle.insert(served.database, name="per user")
     lifecycle.run_whole(served.database, job_id, served.settings.results_dir, pa.table({"uid": pa.array([1])}))
-    told = evenkeel("job", job_id).stdout
+    printed = evenkeel("job", job_id).stdout
     for text in (job_id, "per user", "SUCCEEDED", "1 row", "FROM orders GROUP BY uid"):
-        assert text in told
+        assert text in printed
     assert json.loads(evenkeel("job", job_id, "--json").stdout)["status"] == "SUCCEEDED"
 
 
-def test_why_a_job_failed_is_shown_in_its_sql(served: Served, evenkeel: Evenkeel) -> None:
+def test_error_of_a_job_is_shown_in_its_sql(served: Served, evenkeel: Evenkeel) -> None:
     job_id = lifecycle.insert(served.database)
     issue = {"code": "engine_error", "detail": "It divides by zero.", "pointer": "/sql", "line": 1, "column": 8}
     error = Problem.model_validate({**lifecycle.FAILURE.model_dump(), "errors": [issue]})
     lifecycle.fail(served.database, lifecycle.claim(served.database, job_id), error)
-    told = evenkeel("job", job_id).stdout
-    assert "[DIVIDE_BY_ZERO] [engine_error]" in told
-    assert "  sql:1:8\n  SELECT uid, COUNT(*)" in told
-    assert "\n         ^\n" in told
+    printed = evenkeel("job", job_id).stdout
+    assert "[DIVIDE_BY_ZERO] [engine_error]" in printed
+    assert "  sql:1:8\n  SELECT uid, COUNT(*)" in printed
+    assert "\n         ^\n" in printed
 
 
-def test_a_name_commands_no_terminal(served: Served, evenkeel: Evenkeel) -> None:
+def test_names_are_escaped(served: Served, evenkeel: Evenkeel) -> None:
     job_id = lifecycle.insert(served.database, name="\x1b[2Jgone\u202e[bold]")
     for result in (evenkeel("jobs"), evenkeel("job", job_id)):
         assert r"\x1b[2Jgone\u202e[bold]" in result.stdout
         assert "\x1b" not in result.stdout
-    told = evenkeel("jobs", "--json").stdout
-    assert "\u202e" not in told
-    assert json.loads(told)["jobs"][0]["name"] == "\x1b[2Jgone\u202e[bold]"
+    printed = evenkeel("jobs", "--json").stdout
+    assert "\u202e" not in printed
+    assert json.loads(printed)["jobs"][0]["name"] == "\x1b[2Jgone\u202e[bold]"
 
 
-def test_no_such_job(served: Served, evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
+def test_unknown_job(served: Served, evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
     for job_id in ("0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a", "../keys", "x"):
         with subtests.test(job_id=job_id):
             result = evenkeel("job", job_id)
@@ -93,7 +93,7 @@ STREAM = json.dumps(
 )
 
 
-def test_a_job_is_cancelled_and_deleted(served: Served, evenkeel: Evenkeel) -> None:
+def test_cancel_and_delete(served: Served, evenkeel: Evenkeel) -> None:
     job_id = lifecycle.insert(served.database)
     assert evenkeel("delete", job_id).exit_code == 11
     cancelled = evenkeel("cancel", job_id)
@@ -104,7 +104,7 @@ def test_a_job_is_cancelled_and_deleted(served: Served, evenkeel: Evenkeel) -> N
     assert evenkeel("job", job_id).exit_code == 8
 
 
-def test_a_stream_is_stopped_and_resumed(served: Served, evenkeel: Evenkeel) -> None:
+def test_stop_and_resume(served: Served, evenkeel: Evenkeel) -> None:
     arriving = served.settings.data_roots[0] / "arriving"
     arriving.mkdir()
     (served.settings.data_roots[0] / "orders.parquet").rename(arriving / "0.parquet")
@@ -117,7 +117,7 @@ def test_a_stream_is_stopped_and_resumed(served: Served, evenkeel: Evenkeel) -> 
     assert evenkeel("resume", job_id).exit_code == 11
 
 
-def test_a_batch_job_has_nothing_to_resume(served: Served, evenkeel: Evenkeel) -> None:
+def test_batch_job_cannot_be_resumed(served: Served, evenkeel: Evenkeel) -> None:
     result = evenkeel("resume", lifecycle.insert(served.database))
     assert (result.exit_code, "[not_a_stream]" in result.stderr) == (11, True)
 
@@ -129,16 +129,14 @@ def test_workers(served: Served, evenkeel: Evenkeel) -> None:
     assert json.loads(evenkeel("workers", "--json").stdout)["workers"][0]["id"] == lifecycle.WORKER
 
 
-def test_nobody_in_particular(served: Served, evenkeel: Evenkeel) -> None:
-    told = evenkeel("whoami").stdout
-    assert served.url in told
-    assert "none required" in told
+def test_whoami_without_authentication(served: Served, evenkeel: Evenkeel) -> None:
+    printed = evenkeel("whoami").stdout
+    assert served.url in printed
+    assert "none required" in printed
 
 
 @pytest.mark.parametrize("authentication", ["on"])
-def test_the_bearer_of_a_key(
-    served: Served, evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoami_with_a_key(served: Served, evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     denied = evenkeel("whoami")
     assert (denied.exit_code, "[unauthenticated]" in denied.stderr) == (9, True)
     issued = issue_key(served.database, KeyRequest(name="x", tenant="sales"), None)
@@ -149,13 +147,13 @@ def test_the_bearer_of_a_key(
     assert "sales" in evenkeel("whoami").stdout
 
 
-def test_a_variable_that_is_wrong_is_named(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_variable_is_named(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_RETRY_SECONDS", "soon")
     result = evenkeel("whoami")
     assert (result.exit_code, "EVENKEEL_RETRY_SECONDS" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "http://me:hunter2@localhost"])
-def test_an_address_that_is_wrong(evenkeel: Evenkeel, url: str) -> None:
+def test_invalid_address(evenkeel: Evenkeel, url: str) -> None:
     result = evenkeel("whoami", "--url", url)
     assert (result.exit_code, "hunter2" in result.output) == (2, False)

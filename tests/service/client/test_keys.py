@@ -1,4 +1,4 @@
-"""`evenkeel keys` over the API of a service that is named."""
+"""`evenkeel keys` over the API."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.parametrize("authentication", ["on"])
 
 @pytest.fixture
 def admin(served: Served, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The key that commands show. Nothing but the API is there for them."""
+    """The key that the commands use. They cannot access the database."""
     issued = issue_key(served.database, KeyRequest(name="admin", scopes=tuple(KeyScope)), None)
     monkeypatch.setenv("EVENKEEL_API_KEY", issued.key)
     monkeypatch.setenv("EVENKEEL_DATABASE_URL", "sqlite:////proc/no.db")
     return issued.id
 
 
-def test_keys_are_made_listed_and_revoked(admin: str, evenkeel: Evenkeel) -> None:
+def test_create_list_and_revoke(admin: str, evenkeel: Evenkeel) -> None:
     made = evenkeel("keys", "create", "[red]nightly", "--tenant", "sales", "--scope", "read", "--expires-in", "90d")
     secret = read_secret(made.stdout.strip())
     assert secret is not None
@@ -39,28 +39,28 @@ def test_keys_are_made_listed_and_revoked(admin: str, evenkeel: Evenkeel) -> Non
     assert {key["id"]: key["live"] for key in listed} == {admin: True, secret.id: False}
 
 
-def test_pages_are_put_together(admin: str, evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_reads_all_pages(admin: str, evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.client.operations.PAGE", 2)
     for number in range(4):
         evenkeel("keys", "create", f"key {number}")
     assert len(json.loads(evenkeel("keys", "list", "--json").stdout)) == 5
 
 
-def test_what_the_service_refuses(admin: str, evenkeel: Evenkeel) -> None:
+def test_refused_requests(admin: str, evenkeel: Evenkeel) -> None:
     assert evenkeel("keys", "create", "x", "--expires-in", "soon").exit_code == 2
     assert evenkeel("keys", "revoke", "mfrggzdfmztwq2lk").exit_code == 8
     last = evenkeel("keys", "revoke", admin)
     assert (last.exit_code, "[last_admin_key]" in last.stderr) == (11, True)
 
 
-def test_without_a_key_or_without_the_scope(served: Served, evenkeel: Evenkeel, tmp_path: Path) -> None:
+def test_missing_key_and_missing_scope(served: Served, evenkeel: Evenkeel, tmp_path: Path) -> None:
     assert evenkeel("keys", "list").exit_code == 9
     (tmp_path / "key").write_text(issue_key(served.database, KeyRequest(name="reader"), None).key)
-    told = evenkeel("keys", "create", "x", "--key-file", str(tmp_path / "key"))
-    assert (told.exit_code, "[missing_scope]" in told.stderr) == (9, True)
+    printed = evenkeel("keys", "create", "x", "--key-file", str(tmp_path / "key"))
+    assert (printed.exit_code, "[missing_scope]" in printed.stderr) == (9, True)
 
 
-def test_without_an_address_they_are_those_of_the_database(
+def test_database_is_used_without_an_address(
     evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, authentication: str
 ) -> None:
     monkeypatch.setenv("EVENKEEL_DATABASE_URL", f"sqlite:///{tmp_path / 'own.db'}")

@@ -1,4 +1,4 @@
-"""`evenkeel metrics` and `evenkeel skew`: numbers, and what to do."""
+"""`evenkeel metrics` and `evenkeel skew`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ import pyarrow as pa
 import pytest
 
 from service.contract.enums import JobStatus
-from service.contract.reports import HotKey, HotKeyReport, Quantiles, SkewReport, StageSkew
+from service.contract.reports import (
+    Comparison,
+    EstimateReport,
+    HotKey,
+    HotKeyReport,
+    MetricsReport,
+    Quantiles,
+    SavingsReport,
+    SimulatedSaving,
+    SkewReport,
+    StageSkew,
+)
 from service.store.publication import AttemptMetrics, Ending, PublishedResult
 from tests.support import lifecycle
 from tests.support.scripted import answers, scripted
@@ -38,6 +49,39 @@ SKEW = SkewReport(
     setting="agg_phase",
     value="TWO_PHASE",
 )
+METRICS = MetricsReport(
+    stages=(STAGE,),
+    skew=SKEW,
+    savings=SavingsReport(
+        simulated=SimulatedSaving(slots=64, as_is_ms=3_000, even_ms=400, saved_ms=2_600, stages=()), estimated=()
+    ),
+    comparison=Comparison(
+        job_id="0b9f",
+        status="SUCCEEDED",
+        before_ms=5_000,
+        after_ms=3_100,
+        saved_ms=1_900,
+        ratio=0.62,
+        same_query=True,
+        settings_changed={},
+    ),
+    planning_ms=1,
+    execution_ms=3_100,
+    result_rows=None,
+    result_bytes=None,
+).model_dump(mode="json")
+ESTIMATES = EstimateReport(
+    choices=(),
+    estimated_rows_read=None,
+    measured_rows_read=0,
+    estimated_rows_shuffled=None,
+    measured_rows_shuffled=0,
+    estimated_rows_on_hottest_task=None,
+    measured_rows_on_hottest_task=None,
+    estimated_result_rows=None,
+    all_estimated=False,
+    summary="Nothing.",
+).model_dump(mode="json")
 
 
 @pytest.fixture
@@ -52,56 +96,58 @@ def job_id(served: Served) -> str:
     return job_id
 
 
-def test_skew_tells_what_to_change(job_id: str, evenkeel: Evenkeel) -> None:
-    told = evenkeel("skew", job_id).stdout
-    assert told.startswith("Skewed, 2.97 s lost\nSet agg_phase to TWO_PHASE.\n")
-    assert "--set agg_phase=TWO_PHASE" in told
-    rows = [line.split() for line in told.splitlines()]
+def test_skew_shows_the_advice(job_id: str, evenkeel: Evenkeel) -> None:
+    printed = evenkeel("skew", job_id).stdout
+    assert printed.startswith("Skewed, 2.97 s lost\nSet agg_phase to TWO_PHASE.\n")
+    assert "--set agg_phase=TWO_PHASE" in printed
+    rows = [line.split() for line in printed.splitlines()]
     assert ["o.uid", "group", "key", "N725MQ", "90.0%", "2,700,000"] in rows
     assert ["3", "100.0x", "3.00", "s", "0.03", "s", "95%", "2.97", "s"] in rows
     assert json.loads(evenkeel("skew", job_id, "--json").stdout)["setting"] == "agg_phase"
 
 
-def test_metrics_tell_of_stages_and_skew(job_id: str, evenkeel: Evenkeel) -> None:
-    told = evenkeel("metrics", job_id).stdout
+def test_metrics_show_stages_and_skew(job_id: str, evenkeel: Evenkeel) -> None:
+    printed = evenkeel("metrics", job_id).stdout
     for text in ("running 3.10 s", "3,000,000 rows", "0.03 s", "3.00 s", "Skewed, 2.97 s lost"):
-        assert text in told
+        assert text in printed
     assert json.loads(evenkeel("metrics", job_id, "--json").stdout)["execution_ms"] == 3_100
 
 
-def test_what_is_not_skewed_needs_nothing(served: Served, evenkeel: Evenkeel) -> None:
+def test_job_without_skew(served: Served, evenkeel: Evenkeel) -> None:
     job_id = lifecycle.insert(served.database)
     lifecycle.run_whole(served.database, job_id, served.settings.results_dir, pa.table({"a": pa.array([1])}))
-    told = evenkeel("skew", job_id).stdout
-    assert told == "Not skewed\nNothing needs to change.\n"
+    printed = evenkeel("skew", job_id).stdout
+    assert printed == "Not skewed\nNothing needs to change.\n"
 
 
-def test_what_would_be_saved_is_told_by_services_that_know(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
-    document = {
-        "skew": SKEW.model_dump(mode="json"),
-        "savings": {"simulated": {"slots": 64, "as_is_ms": 3_000, "even_ms": 400, "new": 1}, "estimated": []},
-        "comparison": {"job_id": "0b9f", "before_ms": 5_000, "after_ms": 3_100, "status": "SUCCEEDED"},
-    }
-    with scripted(answers(200, document)) as service:
+def test_savings_and_comparison_are_shown(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(answers(200, METRICS)) as service:
         monkeypatch.setenv("EVENKEEL_URL", service.url)
-        told = evenkeel("skew", "1", "--slots", "64").stdout
+        printed = evenkeel("skew", "1", "--slots", "64").stdout
     assert service.seen[0].path == "/v1/jobs/1/metrics?slots=64"
-    assert "On 64 slots its stages take 3.00 s, and 0.40 s with even tasks.\n" in told
-    assert "It ran for 3.10 s, 0b9f for 5.00 s.\n" in told
+    assert "On 64 slots its stages take 3.00 s, and 0.40 s with even tasks.\n" in printed
+    assert "It ran for 3.10 s, 0b9f for 5.00 s.\n" in printed
 
 
-def test_metrics_of_older_and_of_newer_services_are_understood(
-    evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    older = {"planning_ms": 1, "execution_ms": 3_100, "stages": [], "skew": SKEW.model_dump(mode="json")}
-    newer = {**older, "comparison": {"job_id": "0b9f", "status": "PAUSED"}, "stages": [{"stage_id": 1, "new": 1}]}
+def test_metrics_of_older_and_newer_services_are_accepted(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+    older = {name: value for name, value in METRICS.items() if name not in {"savings", "comparison", "slots"}}
+    newer = {
+        **METRICS,
+        "comparison": {**METRICS["comparison"], "status": "PAUSED"},
+        "stages": [{**METRICS["stages"][0], "new": 1}],
+        "estimates": {
+            **ESTIMATES,
+            "wrong": [{"quantity": "new", "node_id": 1, "node": "x", "estimated": 1, "measured": 2, "factor": 2}],
+        },
+        "new": {"x": 1},
+    }
     with scripted(answers(200, older), answers(200, newer)) as service:
         monkeypatch.setenv("EVENKEEL_URL", service.url)
         for _ in range(2):
             assert "running 3.10 s" in evenkeel("metrics", "1").stdout
 
 
-def test_estimates_that_were_wrong_are_shown(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_estimates_are_shown(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong: list[dict[str, Any]] = [
         {"quantity": "rows_emitted", "node_id": 6, "node": "Join INNER", "estimated": 20_000_000, "measured": 2_000},
         {"quantity": "rows_read", "node_id": None, "node": None, "estimated": 100, "measured": 2_000},
@@ -115,9 +161,8 @@ def test_estimates_that_were_wrong_are_shown(evenkeel: Evenkeel, monkeypatch: py
             "measured": 2_000,
         },
     ]
-    estimates = {"summary": "Nothing.", "wrong": [{**one, "factor": 20, "new": 1} for one in wrong]}
-    run = {"planning_ms": 1, "execution_ms": 2, "stages": [], "skew": SKEW.model_dump(mode="json")}
-    with scripted(answers(200, {**run, "estimates": estimates})) as service:
+    estimates = {**ESTIMATES, "wrong": [{**one, "factor": 20, "new": 1} for one in wrong]}
+    with scripted(answers(200, {**METRICS, "estimates": estimates})) as service:
         monkeypatch.setenv("EVENKEEL_URL", service.url)
         shown = evenkeel("metrics", "1").stdout
     for line in (
@@ -129,6 +174,6 @@ def test_estimates_that_were_wrong_are_shown(evenkeel: Evenkeel, monkeypatch: py
         assert f"The estimate was wrong: {line}\n" in shown
 
 
-def test_before_there_are_any(served: Served, evenkeel: Evenkeel) -> None:
+def test_job_without_metrics(served: Served, evenkeel: Evenkeel) -> None:
     result = evenkeel("skew", lifecycle.insert(served.database))
     assert (result.exit_code, "[metrics_not_ready]" in result.stderr) == (8, True)

@@ -1,4 +1,4 @@
-"""What commands write: tables, progress, times, text of others, and answers and events as they were read."""
+"""Output: tables, progress, times, safe text, and the validation of responses and events."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rich.console import Console
 
 from service.cli import results
 from service.cli.results import event_data
-from service.client.display import ago, lasted
+from service.client.display import ago, duration_text
 from service.client.responses import Job, JobPage, JobSummary, read
-from service.client.session import Output, text_chunks
-from service.client.terminal import CliError, ExitCode, safe_json, safe_line, safe_text, shortened
+from service.client.session import Output
+from service.client.terminal import CliError, ExitCode, safe_chunks, safe_json, safe_line, safe_text, shortened
 from service.client.waiting import shown_progress
 from service.contract.reports import Progress, SkewReport
 
@@ -29,7 +29,7 @@ class Terminal(io.StringIO):
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Standard output from now on: of 80 columns."""
+    """Replaces standard output with a terminal of 80 columns."""
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setenv("COLUMNS", "80")
@@ -43,9 +43,7 @@ def show(output: Output) -> None:
     output.pairs((("sql", "s" * 200), ("none", None)))
 
 
-def test_lines_are_as_long_as_they_need_to_be_in_a_pipe(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_are_not_wrapped_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     show(Output())
     assert capsys.readouterr().out.splitlines() == [
@@ -56,7 +54,7 @@ def test_lines_are_as_long_as_they_need_to_be_in_a_pipe(
     ]
 
 
-def test_a_terminal_is_not_written_beyond(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_a_terminal(monkeypatch)
     show(Output())
     lines = terminal.getvalue().splitlines()
@@ -65,60 +63,60 @@ def test_a_terminal_is_not_written_beyond(monkeypatch: pytest.MonkeyPatch) -> No
     assert "x" * 36 in terminal.getvalue()
 
 
-def test_json_is_for_whoever_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_is_indented_and_safe_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_a_terminal(monkeypatch)
     document = {"a": [1, "ü\x9b\u202e"]}
     output = Output(as_json=True)
     output.document(document)
-    told = terminal.getvalue()
-    assert told.count("\n") > 1
-    assert (json.loads(told), "\x9b" in told) == (document, False)
+    printed = terminal.getvalue()
+    assert printed.count("\n") > 1
+    assert (json.loads(printed), "\x9b" in printed) == (document, False)
 
 
-def test_one_line_a_document_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output(as_json=True)
     output.document({"a": 1})
     output.json_line({"b": "x\ny"})
-    output.note("beside [red]it[/]")
+    output.note("a [red]note[/]")
     captured = capsys.readouterr()
     assert captured.out == '{"a": 1}\n{"b": "x\\ny"}\n'
-    assert captured.err == "beside [red]it[/]\n"
+    assert captured.err == "a [red]note[/]\n"
 
 
-def test_a_download_commands_no_terminal() -> None:
+def test_downloads_are_escaped_on_a_terminal() -> None:
     raw = "ü\x1b[2J\n".encode()
-    assert "".join(text_chunks(raw[at : at + 1] for at in range(len(raw)))) == "ü\\x1b[2J\n"
+    assert "".join(safe_chunks(raw[at : at + 1] for at in range(len(raw)))) == "ü\\x1b[2J\n"
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\u2028\r\x08"
 
 
 @pytest.mark.withstands(
-    "names that command the terminal",
-    how="names and messages with escape sequences, C1 controls and marks that turn the direction of writing",
+    "terminal escape sequences in names",
+    how="names and messages with escape sequences, C1 control characters and bidirectional control characters",
     times=1,
-    guaranteed="they are shown as `\\x1b` and the like, also in JSON",
+    guaranteed="they are printed escaped, for example as `\\x1b`, also in JSON",
     kind="attack",
 )
-def test_nothing_that_a_terminal_obeys_is_left() -> None:
-    for told in (safe_line(HOSTILE), safe_text(HOSTILE)):
-        assert told.isprintable()
-        assert "owned" in told
+def test_control_characters_are_escaped() -> None:
+    for output_text in (safe_line(HOSTILE), safe_text(HOSTILE)):
+        assert output_text.isprintable()
+        assert "owned" in output_text
     assert safe_line("a\nb\tc") == r"a\x0ab\x09c"
     assert safe_text("a\n\tb") == "a\n    b"
 
 
-def test_json_means_the_same() -> None:
-    told = safe_json(json.dumps({"name": HOSTILE}, ensure_ascii=False))
-    assert told.isprintable()
-    assert json.loads(told) == {"name": HOSTILE}
+def test_escaped_json_has_the_same_value() -> None:
+    printed = safe_json(json.dumps({"name": HOSTILE}, ensure_ascii=False))
+    assert printed.isprintable()
+    assert json.loads(printed) == {"name": HOSTILE}
 
 
-def test_letters_of_all_languages_stay() -> None:
+def test_other_characters_are_unchanged() -> None:
     assert safe_line("Größe 大きさ 😀") == "Größe 大きさ 😀"
 
 
-def test_what_is_long_is_cut() -> None:
+def test_shortened() -> None:
     assert shortened("abcdef", 4) == "abc…"
     assert shortened("abcd", 4) == "abcd"
 
@@ -127,7 +125,7 @@ NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "expected"),
     [
         (-1, "0.0 s"),
         (0.44, "0.4 s"),
@@ -138,16 +136,16 @@ NOW = datetime(2026, 1, 31, tzinfo=UTC)
         (300_000, "3 d"),
     ],
 )
-def test_spans(seconds: float, told: str) -> None:
-    assert lasted(timedelta(seconds=seconds)) == told
+def test_duration_text(seconds: float, expected: str) -> None:
+    assert duration_text(timedelta(seconds=seconds)) == expected
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "expected"),
     [(-5, "just now"), (1, "just now"), (42, "42 s ago"), (61, "1 min ago"), (7_300, "2 h ago"), (200_000, "2 d ago")],
 )
-def test_how_long_ago(seconds: int, told: str) -> None:
-    assert ago(NOW - timedelta(seconds=seconds), NOW) == told
+def test_ago(seconds: int, expected: str) -> None:
+    assert ago(NOW - timedelta(seconds=seconds), NOW) == expected
     assert ago(None, NOW) == ""
 
 
@@ -161,14 +159,14 @@ def course() -> Iterator[JobSummary]:
     yield JobSummary(id="1", status="SUCCEEDED", finished=True)
 
 
-def test_a_line_for_every_state_and_quarter() -> None:
+def test_progress_lines_for_states_and_quarters() -> None:
     said: list[str] = []
     with shown_progress(Console(file=io.StringIO()), said.append) as see:
         for job in course():
             see(job)
             see(job)
     assert [line.strip() for line in said] == [
-        "QUEUED until a worker is free",
+        "QUEUED waiting for a free worker",
         "QUEUED no worker listens to its queue",
         "QUEUED \\x1b[2J",
         "RUNNING 0/8 tasks",
@@ -180,7 +178,7 @@ def test_a_line_for_every_state_and_quarter() -> None:
     ]
 
 
-def test_a_bar_on_a_terminal() -> None:
+def test_progress_bar_on_a_terminal() -> None:
     screen = io.StringIO()
     said: list[str] = []
     with shown_progress(Console(file=screen, force_terminal=True, width=80), said.append) as see:
@@ -193,7 +191,7 @@ def test_a_bar_on_a_terminal() -> None:
 JOB = {"id": "1", "status": "DREAMING", "finished": False, "queue": "wide", "mode": "lucid", "new": {"x": 1}}
 
 
-def test_what_is_new_is_passed_over_at_every_depth() -> None:
+def test_unknown_fields_and_states_are_accepted() -> None:
     assert read(JobPage, {"jobs": [JOB], "new": 1}).jobs[0].status == "DREAMING"
     progress = {"stages_done": 1, "stages_total": 1, "tasks_done": 1, "tasks_total": 2, "new": 1}
     job = read(Job, {**JOB, "progress": progress})
@@ -204,8 +202,8 @@ def test_what_is_new_is_passed_over_at_every_depth() -> None:
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"id": 1}, {**JOB, "progress": {"\x1b[2J": 1, "tasks_done": "x"}}])
-def test_something_else_is_no_answer(document: object) -> None:
-    with pytest.raises(CliError, match="none that this version of evenkeel understands") as raised:
+def test_other_responses_are_refused(document: object) -> None:
+    with pytest.raises(CliError, match="does not have the expected form") as raised:
         read(Job, document)
     assert raised.value.code == ExitCode.CRASHED
     assert raised.value.message.isprintable()
@@ -215,13 +213,13 @@ STREAM = ': hello\n\nid: 1\nevent: a\ndata: {"x": "ü\u2028\x85"}\n\ndata:two\r\
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_events_are_whole(size: int) -> None:
+def test_events_are_parsed_across_chunks(size: int) -> None:
     chunks = [STREAM[at : at + size] for at in range(0, len(STREAM), size)]
     assert list(event_data(chunks)) == ['{"x": "ü\u2028\x85"}', "two\nlines"]
 
 
 @pytest.mark.parametrize("chunk", [b"data: " + b"x" * 1000, b"data: " + b"x" * 1000 + b"\n"])
-def test_an_event_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch, chunk: bytes) -> None:
+def test_size_of_an_event_is_limited(monkeypatch: pytest.MonkeyPatch, chunk: bytes) -> None:
     monkeypatch.setattr(results, "_MAX_EVENT_BYTES", 100_000)
 
     def endless() -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""`evenkeel explain` and `evenkeel plan`: rules with their reasons, what was weighed, plan and SQL."""
+"""`evenkeel explain` and `evenkeel plan`: rules and reasons, alternatives, plan and SQL."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def planned(served: Served, report: PlanReport = REPORT) -> str:
     return job_id
 
 
-def test_a_plan_tells_what_was_done_and_why(served: Served, evenkeel: Evenkeel) -> None:
-    told = evenkeel("plan", planned(served)).stdout
+def test_plan_shows_rules_with_reasons(served: Served, evenkeel: Evenkeel) -> None:
+    printed = evenkeel("plan", planned(served)).stdout
     for line in (
         "  o  10,000 rows  4 files, 2 kB",
         "  o.uid  7\\x1b[2J  90.0%  9,000",
@@ -72,17 +72,17 @@ def test_a_plan_tells_what_was_done_and_why(served: Served, evenkeel: Evenkeel) 
         "  fired    two_phase_aggregate  It reduces the rows.",
         "  Aggregate\n    Scan o",
     ):
-        assert f"{line}\n" in told
-    weighed = [line.split() for line in told.splitlines() if "_PHASE" in line]
+        assert f"{line}\n" in printed
+    weighed = [line.split() for line in printed.splitlines() if "_PHASE" in line]
     assert weighed == [
         ["ONE_PHASE", "1,000,000", "12,345", "678"],
         ["→", "TWO_PHASE", "2,000", "12,345", "678"],
     ]
-    assert "SELECT 1" not in told
-    assert "HashAggregate" not in told
+    assert "SELECT 1" not in printed
+    assert "HashAggregate" not in printed
 
 
-def test_rules_and_plan_show_the_ids_of_nodes(served: Served, evenkeel: Evenkeel) -> None:
+def test_rules_and_plan_have_ids_of_nodes(served: Served, evenkeel: Evenkeel) -> None:
     nodes = [
         PlanNodeReport(id=number, operator=operator, detail="", inputs=inputs)
         for number, operator, inputs in ((0, "Scan", ()), (12, "Exchange", (0,)), (1, "Scan", ()), (2, "Join", (12, 1)))
@@ -90,29 +90,29 @@ def test_rules_and_plan_show_the_ids_of_nodes(served: Served, evenkeel: Evenkeel
     after = PlanTree(nodes=tuple(nodes), text="Join\n  Exchange\n    Scan o\n  Scan u")
     first, second = REPORT.rules
     rules = (first.model_copy(update={"node_id": 2}), second.model_copy(update={"node_id": 12}))
-    told = evenkeel("plan", planned(served, REPORT.model_copy(update={"after": after, "rules": rules}))).stdout
+    printed = evenkeel("plan", planned(served, REPORT.model_copy(update={"after": after, "rules": rules}))).stdout
     for line in (
         "  skipped  join_strategy        #2   There is no join.",
         "  fired    two_phase_aggregate  #12  It reduces the rows.",
         "  #2  Join\n  #12   Exchange\n  #0      Scan o\n  #1    Scan u",
     ):
-        assert f"{line}\n" in told
+        assert f"{line}\n" in printed
 
 
-def test_sql_and_physical_plan_are_shown_where_wanted(served: Served, evenkeel: Evenkeel) -> None:
+def test_sql_and_physical_plan_are_shown_on_request(served: Served, evenkeel: Evenkeel) -> None:
     job_id = planned(served)
-    told = evenkeel("plan", job_id, "--show-sql", "--show-physical").stdout
-    assert "SQL before\n  SELECT 1 AS before\n\nSQL after\n  SELECT 1 AS after\n" in told
-    assert "  *(1) HashAggregate\n" in told
+    printed = evenkeel("plan", job_id, "--show-sql", "--show-physical").stdout
+    assert "SQL before\n  SELECT 1 AS before\n\nSQL after\n  SELECT 1 AS after\n" in printed
+    assert "  *(1) HashAggregate\n" in printed
     assert json.loads(evenkeel("plan", job_id, "--json").stdout) == REPORT.model_dump(mode="json")
 
 
-def test_before_there_is_one(served: Served, evenkeel: Evenkeel) -> None:
+def test_job_without_plan(served: Served, evenkeel: Evenkeel) -> None:
     result = evenkeel("plan", lifecycle.insert(served.database))
     assert (result.exit_code, "[plan_not_ready]" in result.stderr) == (8, True)
 
 
-def test_explain_posts_the_job_and_shows_the_same(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_posts_the_job_and_shows_the_plan(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
     # A newer service may tell more.
     document = {**REPORT.model_dump(mode="json"), "more": {"x": 1}}
     with scripted(answers(200, document)) as service:
@@ -127,7 +127,7 @@ def test_explain_posts_the_job_and_shows_the_same(evenkeel: Evenkeel, monkeypatc
     }
 
 
-def test_a_mistake_is_shown_at_its_place(served: Served, evenkeel: Evenkeel) -> None:
+def test_error_is_shown_in_the_sql(served: Served, evenkeel: Evenkeel) -> None:
     result = evenkeel("explain", "--sql", "SELECT o.x FROM o", "--table", "o=orders.parquet")
     assert result.exit_code == 2
     assert "  --sql:1:8\n  SELECT o.x FROM o\n         ^\n" in result.stderr

@@ -1,4 +1,4 @@
-"""`evenkeel profile`: what is asked, and hot keys shown."""
+"""`evenkeel profile`: the request, and the hot keys in the output."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PROFILE: dict[str, Any] = {
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, Any]]:
-    """What was posted to a service that answers with the profile."""
+    """The requests to a service that answers with the profile."""
     seen: list[tuple[str, str, Any]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -55,11 +55,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, Any]]:
         return httpx.Response(200, json=PROFILE)
 
     transport = httpx.MockTransport(answer)
-    monkeypatch.setattr("service.client.connection.Connection", partial(Connection, transport=transport))
+    monkeypatch.setattr("service.client.session.Connection", partial(Connection, transport=transport))
     return seen
 
 
-def test_hot_keys_with_what_to_think_of_them(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel) -> None:
+def test_hot_keys_and_advice(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel) -> None:
     result = evenkeel("profile", "parquet:flights/", "tailnum", "origin, dest", "--slots", "200")
     assert result.exit_code == 0, result.output
     body = {
@@ -82,14 +82,14 @@ def test_hot_keys_with_what_to_think_of_them(asked: list[tuple[str, str, Any]], 
     ]
 
 
-def test_all_of_it_as_json(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel) -> None:
+def test_json_is_the_response(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel) -> None:
     options = ("--schema", "uid BIGINT", "--read", "header=true", "--json")
     assert json.loads(evenkeel("profile", "users.csv", "uid", *options).stdout) == PROFILE
     table = {"format": "csv", "path": "users.csv", "schema": "uid BIGINT", "options": {"header": True}}
     assert asked[0][2] == {"table": table, "keys": [["uid"]]}
 
 
-def test_mistakes(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
+def test_invalid_arguments(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
     cases: list[tuple[str, ...]] = [
         ("flights/", "tailnum"),
         ("flights.parquet", "a,,b"),
@@ -102,16 +102,14 @@ def test_mistakes(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel, subtest
             assert asked == []
 
 
-def test_a_service_that_has_none(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_without_profiles(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted(answers(404, {})) as service:
         monkeypatch.setenv("EVENKEEL_URL", service.url)
         result = evenkeel("profile", "flights.parquet", "tailnum")
     assert (result.exit_code, "--exact" in result.stderr) == (8, True)
 
 
-def test_what_was_begun_to_count_exactly_is_ended_where_it_fails(
-    evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_exact_profile_cancels_its_jobs(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
     job = {"id": "a1", "status": "QUEUED", "finished": False}
     refusal = {"code": "unknown_column", "title": "Unknown column", "status": 422, "type": "/problems/unknown_column"}
     steps = (answers(202, job), answers(202, {**job, "id": "a2"}), answers(422, refusal), answers(202, job))

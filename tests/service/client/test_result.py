@@ -1,4 +1,4 @@
-"""`evenkeel result`: rows to look at, and files."""
+"""`evenkeel result`: tables and files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def job_id(served: Served) -> str:
     return job_id
 
 
-def test_the_first_rows_in_a_table(job_id: str, evenkeel: Evenkeel) -> None:
+def test_table_shows_the_first_rows(job_id: str, evenkeel: Evenkeel) -> None:
     result = evenkeel("result", job_id, "--rows", "3")
     assert result.stdout.splitlines() == [
         "uid  name",
@@ -46,7 +46,7 @@ def test_the_first_rows_in_a_table(job_id: str, evenkeel: Evenkeel) -> None:
     assert "2,497 more of 2,500 rows" in result.stderr
 
 
-def test_a_file_has_all_rows(job_id: str, evenkeel: Evenkeel, tmp_path: Path, subtests: pytest.Subtests) -> None:
+def test_file_has_all_rows(job_id: str, evenkeel: Evenkeel, tmp_path: Path, subtests: pytest.Subtests) -> None:
     for ending in ("csv", "json", "arrow", "parquet"):
         with subtests.test(ending=ending):
             file = tmp_path / f"rows.{ending}"
@@ -72,7 +72,7 @@ def uids(file: Path) -> list[int]:
     return found
 
 
-def test_formulas_are_escaped_unless_wanted(job_id: str, evenkeel: Evenkeel, tmp_path: Path) -> None:
+def test_formulas_are_escaped_by_default(job_id: str, evenkeel: Evenkeel, tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     evenkeel("result", job_id, "-o", str(file))
     assert "\"'=name" in file.read_text()
@@ -80,7 +80,7 @@ def test_formulas_are_escaped_unless_wanted(job_id: str, evenkeel: Evenkeel, tmp
     assert '"=name' in file.read_text()
 
 
-def test_a_pipe_gets_the_bytes(job_id: str, served: Served) -> None:
+def test_bytes_are_written_to_a_pipe(job_id: str, served: Served) -> None:
     for options in ((), ("-o", "/dev/stdout")):
         command = [sys.executable, "-m", "service.cli", "result", job_id, "--format", "parquet", *options]
         done = subprocess.run(command, capture_output=True, check=True, timeout=60)
@@ -88,7 +88,7 @@ def test_a_pipe_gets_the_bytes(job_id: str, served: Served) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--json",), ("--format", "csv")], ids=" ".join)
-def test_what_cannot_be_written_is_told_apart(job_id: str, served: Served, options: tuple[str, ...]) -> None:
+def test_errors_of_standard_output(job_id: str, served: Served, options: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "service.cli", "result", job_id, *options]
     read_end, closed_pipe = os.pipe()
     os.close(read_end)
@@ -104,12 +104,12 @@ def test_what_cannot_be_written_is_told_apart(job_id: str, served: Served, optio
     assert (to_full.returncode, to_pipe.returncode) == (74, 74)
 
 
-def test_all_rows_as_one_json_document(job_id: str, evenkeel: Evenkeel) -> None:
+def test_json_has_all_rows(job_id: str, evenkeel: Evenkeel) -> None:
     document = json.loads(evenkeel("result", job_id, "--json").stdout)
     assert (len(document["rows"]), document["total_rows"], document["columns"][0]["name"]) == (2500, 2500, "uid")
 
 
-def test_no_rows(served: Served, evenkeel: Evenkeel) -> None:
+def test_empty_result(served: Served, evenkeel: Evenkeel) -> None:
     job_id = lifecycle.insert(served.database)
     lifecycle.run_whole(served.database, job_id, served.settings.results_dir, ROWS.slice(0, 0))
     assert "The result has no rows." in evenkeel("result", job_id).stderr
@@ -117,13 +117,15 @@ def test_no_rows(served: Served, evenkeel: Evenkeel) -> None:
 
 
 @pytest.mark.withstands(
-    "a download that breaks off",
-    how="the connection breaks amid a result that is saved over a file, each time",
+    "a download breaks off",
+    how="each time, the connection breaks while a result is saved over a file",
     times=3,
-    guaranteed="the file is as it was before, nothing half lies beside it, and the exit code tells",
+    guaranteed="the file stays as it was, no partial file is left, and the exit code reports the failure",
     kind="fault",
 )
-def test_a_file_is_whole_or_as_it_was(evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_unchanged_after_a_failed_download(
+    evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("before")
     monkeypatch.setenv("EVENKEEL_RETRY_SECONDS", "1")
@@ -136,18 +138,14 @@ def test_a_file_is_whole_or_as_it_was(evenkeel: Evenkeel, tmp_path: Path, monkey
     assert list(tmp_path.glob(".*")) == []
 
 
-def test_a_download_that_broke_off_begins_again(
-    evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_download_starts_again(evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted(breaks_off_amid_the_body, answers(200, {"a": 1})) as service:
         monkeypatch.setenv("EVENKEEL_URL", service.url)
         assert evenkeel("result", "1", "-o", str(tmp_path / "rows.csv")).exit_code == 0
     assert (tmp_path / "rows.csv").read_text() == '{"a": 1}'
 
 
-def test_a_download_that_breaks_off_late_begins_again_too(
-    evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_interruption_starts_again(evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # For so long a service is asked that has not answered yet; this one has.
     monkeypatch.setattr(connection, "_FIRST_SECONDS", 0.1)
 
@@ -166,31 +164,31 @@ def test_a_download_that_breaks_off_late_begins_again_too(
     assert (tmp_path / "rows.csv").read_text() == '{"a": 1}'
 
 
-def test_before_there_is_one(served: Served, evenkeel: Evenkeel, tmp_path: Path) -> None:
+def test_job_without_result(served: Served, evenkeel: Evenkeel, tmp_path: Path) -> None:
     result = evenkeel("result", lifecycle.insert(served.database), "-o", str(tmp_path / "rows.csv"))
     assert (result.exit_code, "[result_not_ready]" in result.stderr) == (11, True)
     assert list(tmp_path.glob("*.csv")) == []
 
 
-def test_mistakes(evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
+def test_invalid_options(evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
     cases: list[tuple[tuple[str, ...], str]] = [
         (("--format", "xlsx"), "unknown format 'xlsx'"),
         (("--format", "csv", "--json"), "conflicts with"),
         (("-o", "rows"), "the format of a file"),
         (("-o", "rows.csv", "--format", "table"), "the format of a file"),
     ]
-    for options, told in cases:
-        with subtests.test(options=options, told=told):
+    for options, expected in cases:
+        with subtests.test(options=options, expected=expected):
             result = evenkeel("result", "1", *options)
-            assert (result.exit_code, told in result.stderr) == (2, True)
+            assert (result.exit_code, expected in result.stderr) == (2, True)
 
 
-def test_a_place_that_cannot_be_written(job_id: str, evenkeel: Evenkeel, tmp_path: Path) -> None:
+def test_unwritable_file(job_id: str, evenkeel: Evenkeel, tmp_path: Path) -> None:
     result = evenkeel("result", job_id, "-o", str(tmp_path / "nowhere" / "rows.csv"))
     assert (result.exit_code, "No such file or directory" in result.stderr) == (3, True)
 
 
-def test_links_lead_to_the_file_and_devices_are_written_to(job_id: str, evenkeel: Evenkeel, tmp_path: Path) -> None:
+def test_links_are_followed_and_devices_are_written_directly(job_id: str, evenkeel: Evenkeel, tmp_path: Path) -> None:
     (tmp_path / "target.csv").touch()
     (tmp_path / "link.csv").symlink_to(tmp_path / "target.csv")
     assert evenkeel("result", job_id, "-o", str(tmp_path / "link.csv")).exit_code == 0

@@ -1,4 +1,4 @@
-"""`evenkeel submit`: what is posted, and what is told."""
+"""`evenkeel submit`: the request and the messages."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def spec_of(result: Result) -> dict[str, object]:
     return document["spec"]
 
 
-def test_the_id_alone_is_on_standard_output(served: Served, evenkeel: Evenkeel) -> None:
+def test_standard_output_has_only_the_id(served: Served, evenkeel: Evenkeel) -> None:
     result = evenkeel("submit", "--sql", "SELECT COUNT(*) AS n FROM o", *TABLE)
     assert result.exit_code == 0
     (job_id,) = result.stdout.split()
     assert f"evenkeel job {job_id} --wait" in result.stderr
 
 
-def test_sql_of_a_file_takes_its_name(served: Served, evenkeel: Evenkeel, tmp_path: Path) -> None:
+def test_sql_file_names_the_job(served: Served, evenkeel: Evenkeel, tmp_path: Path) -> None:
     (tmp_path / "daily.sql").write_text("SELECT o.uid FROM o")
     spec = spec_of(evenkeel("submit", str(tmp_path / "daily.sql"), *TABLE, "--json"))
     assert (spec["name"], spec["sql"]) == ("daily", "SELECT o.uid FROM o")
 
 
-def test_options_go_before_the_file(served: Served, evenkeel: Evenkeel, tmp_path: Path) -> None:
+def test_options_override_the_file(served: Served, evenkeel: Evenkeel, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB.replace("[red]nightly[/]", "nightly"))
     options = (
         "--name",
@@ -73,7 +73,7 @@ def test_standard_input(served: Served, evenkeel: Evenkeel, text: str, options: 
     assert "o.uid" in str(spec_of(evenkeel("submit", "-", *options, "--json", text=text))["sql"])
 
 
-def test_the_same_key_is_the_same_job(served: Served, evenkeel: Evenkeel) -> None:
+def test_same_idempotency_key_returns_the_same_job(served: Served, evenkeel: Evenkeel) -> None:
     key = new_idempotency_key()
     options = ("--sql", "SELECT o.uid FROM o", *TABLE, "--idempotency-key", key)
     first, second = (evenkeel("submit", *options) for _ in range(2))
@@ -83,53 +83,57 @@ def test_the_same_key_is_the_same_job(served: Served, evenkeel: Evenkeel) -> Non
     assert (other.exit_code, "[idempotency_key_reused]" in other.stderr) == (2, True)
 
 
-def test_a_mistake_is_shown_at_its_place(served: Served, evenkeel: Evenkeel, tmp_path: Path) -> None:
+def test_error_is_shown_in_the_sql(served: Served, evenkeel: Evenkeel, tmp_path: Path) -> None:
     file = tmp_path / "bad.sql"
     file.write_text("SELECT\n  COUNT(o.ammount)\nFROM o")
     result = evenkeel("submit", str(file), *TABLE)
     assert result.exit_code == 2
     assert result.stdout == ""
-    told = result.stderr.splitlines()
-    assert told[0] == "evenkeel: There is no column o.ammount. Did you mean o.amount? [unknown_column]"
-    assert told[1:] == [f"  {file}:2:9", "    COUNT(o.ammount)", "          ^"]
+    printed = result.stderr.splitlines()
+    assert printed[0] == "evenkeel: There is no column o.ammount. Did you mean o.amount? [unknown_column]"
+    assert printed[1:] == [f"  {file}:2:9", "    COUNT(o.ammount)", "          ^"]
 
 
-def test_several_mistakes_are_all_told(served: Served, evenkeel: Evenkeel) -> None:
+def test_all_errors_are_shown(served: Served, evenkeel: Evenkeel) -> None:
     result = evenkeel("submit", "-", text='{"tables": {"o": {"format": "orc"}}, "sql": 1, "nmae": "x"}')
     assert result.exit_code == 2
-    told = result.stderr.splitlines()
-    assert told[0] == "evenkeel: 3 things are wrong [invalid_request]"
-    assert {line.strip() for line in told if line.startswith("  at ")} == {"at /tables/o/format", "at /sql", "at /nmae"}
+    printed = result.stderr.splitlines()
+    assert printed[0] == "evenkeel: the request has 3 errors [invalid_request]"
+    assert {line.strip() for line in printed if line.startswith("  at ")} == {
+        "at /tables/o/format",
+        "at /sql",
+        "at /nmae",
+    }
 
 
-def test_what_cannot_be_meant_is_never_sent(evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
+def test_invalid_input_is_not_sent(evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
     cases: list[tuple[tuple[str, ...], str]] = [
-        ((), "nothing to submit"),
+        ((), "no job is given"),
         (("--sql", "SELECT 1"), "has no tables"),
         (("nowhere.yaml",), "nowhere.yaml: No such file or directory"),
         (("/",), "Is a directory"),
-        (("--sql", "SELECT 1", "--table", "o=orders"), "does not tell its format"),
+        (("--sql", "SELECT 1", "--table", "o=orders"), "the format of 'orders' is unknown"),
     ]
-    for arguments, told in cases:
-        with subtests.test(arguments=arguments, told=told):
+    for arguments, expected in cases:
+        with subtests.test(arguments=arguments, expected=expected):
             result = evenkeel("submit", *arguments)
             assert result.exit_code == 2
-            assert told in result.stderr
+            assert expected in result.stderr
 
 
-def test_a_file_that_is_no_text(evenkeel: Evenkeel, tmp_path: Path) -> None:
+def test_binary_file_is_refused(evenkeel: Evenkeel, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_bytes(b"\xff\xfe")
-    assert "is not text in UTF-8" in evenkeel("submit", str(tmp_path / "job.yaml")).stderr
+    assert "is not UTF-8 text" in evenkeel("submit", str(tmp_path / "job.yaml")).stderr
 
 
 @pytest.mark.parametrize("authentication", ["on"])
-def test_without_a_key_nothing_is_let_in(served: Served, evenkeel: Evenkeel) -> None:
+def test_missing_api_key(served: Served, evenkeel: Evenkeel) -> None:
     result = evenkeel("submit", "--sql", "SELECT o.uid FROM o", *TABLE)
     assert result.exit_code == 9
     assert "EVENKEEL_API_KEY" in result.stderr
 
 
-def test_waiting_for_one_that_has_ended(served: Served, evenkeel: Evenkeel) -> None:
+def test_wait_for_a_job_that_has_ended(served: Served, evenkeel: Evenkeel) -> None:
     options = ("--sql", "SELECT o.uid FROM o", *TABLE, "--idempotency-key", "k")
     job_id = evenkeel("submit", *options).stdout.strip()
     lifecycle.fail(served.database, lifecycle.claim(served.database, job_id))
@@ -138,7 +142,7 @@ def test_waiting_for_one_that_has_ended(served: Served, evenkeel: Evenkeel) -> N
     assert "[DIVIDE_BY_ZERO] [engine_error]" in result.stderr
 
 
-def test_a_submission_whose_answer_was_lost_tells_its_key(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_response_shows_the_idempotency_key(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_RETRY_SECONDS", "0")
     with scripted(breaks_off) as service:
         monkeypatch.setenv("EVENKEEL_URL", service.url)

@@ -1,4 +1,4 @@
-"""Waiting: how it ends, as a script sees it."""
+"""Waiting for jobs: exit codes and interruptions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ended(served: Served, status: JobStatus) -> str:
     return job_id
 
 
-def test_each_end_has_its_exit_code(served: Served, evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
+def test_exit_codes_of_states(served: Served, evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
     cases: list[tuple[JobStatus, int]] = [
         (JobStatus.FAILED, 1),
         (JobStatus.CANCELLED, 5),
@@ -49,7 +49,7 @@ def test_each_end_has_its_exit_code(served: Served, evenkeel: Evenkeel, subtests
             assert "[engine_error]" in result.stderr
 
 
-def test_a_job_is_followed_to_its_end(served: Served) -> None:
+def test_follow_until_the_end(served: Served) -> None:
     job_id = lifecycle.insert(served.database)
     seen: list[str] = []
     begun = threading.Event()
@@ -71,7 +71,7 @@ def test_a_job_is_followed_to_its_end(served: Served) -> None:
     assert (seen[0], seen[-1]) == ("QUEUED", "SUCCEEDED")
 
 
-def test_streams_at_rest_and_states_to_come(subtests: pytest.Subtests) -> None:
+def test_exit_codes_of_stopped_jobs_and_unknown_states(subtests: pytest.Subtests) -> None:
     cases: list[tuple[dict[str, Any], ExitCode]] = [
         ({"status": "STOPPED"}, ExitCode.OK),
         ({"status": "STOPPED", "error": lifecycle.FAILURE}, ExitCode.FAILED),
@@ -84,7 +84,7 @@ def test_streams_at_rest_and_states_to_come(subtests: pytest.Subtests) -> None:
 
 
 def waiting(served: Served, tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A command in a process of its own, once it waits."""
+    """Starts a command as a process and returns it once it waits."""
     errors = tmp_path / "errors"
     with errors.open("w") as sink:
         process = subprocess.Popen(
@@ -98,24 +98,22 @@ def waiting(served: Served, tmp_path: Path, *arguments: str) -> subprocess.Popen
     return process
 
 
-def test_interrupted_the_job_goes_on(served: Served, tmp_path: Path) -> None:
+def test_job_continues_after_an_interruption(served: Served, tmp_path: Path) -> None:
     job_id = lifecycle.insert(served.database)
     process = waiting(served, tmp_path, "job", job_id, "--wait")
     process.send_signal(signal.SIGINT)
     stdout, _ = process.communicate(timeout=30)
     assert (process.returncode, stdout) == (130, "")
-    told = (tmp_path / "errors").read_text()
-    assert f"evenkeel job {job_id} --wait" in told
-    assert f"evenkeel cancel {job_id}" in told
-    assert "Traceback" not in told
+    printed = (tmp_path / "errors").read_text()
+    assert f"evenkeel job {job_id} --wait" in printed
+    assert f"evenkeel cancel {job_id}" in printed
+    assert "Traceback" not in printed
     with Connection(served.url) as connection:
         assert Service(connection).job(job_id)["status"] == "QUEUED"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_the_job_is_cancelled_where_that_is_wanted(
-    served: Served, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_interruption_cancels_the_job_on_request(served: Served, tmp_path: Path, number: signal.Signals) -> None:
     job_id = lifecycle.insert(served.database)
     process = waiting(served, tmp_path, "job", job_id, "--wait", "--cancel-on-interrupt", "--json")
     process.send_signal(number)

@@ -31,7 +31,7 @@ def test_calls_run_in_a_few_daemon_threads(pool: DaemonPool) -> None:
     assert all(thread.daemon for thread in seen)
 
 
-def test_what_a_call_raises_is_in_its_answer_and_ends_no_thread(pool: DaemonPool) -> None:
+def test_the_error_of_a_call_is_in_its_future_and_ends_no_thread(pool: DaemonPool) -> None:
     def fails() -> None:
         raise ValueError("no")
 
@@ -78,7 +78,7 @@ def test_a_thread_that_cannot_be_started_is_started_later(pool: DaemonPool, monk
     assert done == ["taken"], "what was refused is not run"
 
 
-def test_the_threads_that_are_there_run_the_calls_while_no_other_can_be_started(
+def test_existing_threads_run_the_calls_if_no_other_can_be_started(
     pool: DaemonPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     barrier = threading.Barrier(MOST)

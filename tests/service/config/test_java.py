@@ -1,4 +1,4 @@
-"""Finding Java, with executables that say what real ones say."""
+"""The search for Java, with executables that print what real ones print."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     ("says", "code", "told"),
     [
         ('openjdk version "11.0.1"', 0, "is Java 11; Spark needs 17"),
-        ("no runtime", 0, "gave no version"),
-        ('openjdk version "17.0.1"', 1, "gave no version"),
+        ("no runtime", 0, "printed no version"),
+        ('openjdk version "17.0.1"', 1, "printed no version"),
     ],
 )
-def test_a_java_that_does_not_do_is_told_with_what_to_do(tmp_path: Path, says: str, code: int, told: str) -> None:
+def test_an_unusable_java_is_refused_with_advice(tmp_path: Path, says: str, code: int, told: str) -> None:
     java = fake_java(tmp_path, says, code)
     with pytest.raises(JavaError, match=told) as raised:
         find_java({"PATH": str(java.parent)})
     assert "JAVA_HOME" in raised.value.advice
 
 
-def test_no_java_at_all(tmp_path: Path) -> None:
-    with pytest.raises(JavaError, match="PATH has no java"):
+def test_no_java(tmp_path: Path) -> None:
+    with pytest.raises(JavaError, match="no java is on PATH"):
         find_java({"PATH": str(tmp_path)})
-    with pytest.raises(JavaError, match="there is no bin/java in it"):
+    with pytest.raises(JavaError, match="which contains no bin/java"):
         find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)})
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("not a program")

@@ -1,4 +1,4 @@
-"""A child with a lifeline ends with its parent, however that ended."""
+"""A child ends with its parent, however the parent ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_child_of_a_killed_parent_is_killed(tmp_path: Path) -> None:
     wait_until_gone([child], 5)
 
 
-def test_a_child_whose_parent_has_already_gone_ends_at_once() -> None:
+def test_a_child_whose_parent_has_ended_ends_at_once() -> None:
     # The process id given is not the parent's, as it is when the parent died before the child came to look.
     child = subprocess.run(
         [sys.executable, "-P", "-c", CHILD], env={**os.environ, PARENT_PID: str(os.getppid())}, timeout=20, check=False

@@ -1,4 +1,4 @@
-"""What is a root, and what lies inside one: no path that leads out of it is ever taken for one that does not."""
+"""Data roots, and paths inside them: no path that leads outside is accepted."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from service.config.data import Location, LocationError, is_uri, join_roots, par
 ROOT = parse_root("s3a://data/in")
 
 
-def test_a_list_of_directories_is_parted_as_paths_are() -> None:
+def test_a_list_of_directories_is_split_at_path_separators() -> None:
     assert split_roots("/a::/b") == ("/a", "/b")
     assert split_roots("") == ()
 
 
-def test_a_list_with_a_uri_is_parted_by_commas() -> None:
+def test_a_list_with_a_uri_is_split_at_commas() -> None:
     roots = ("s3a://data/in", "/a", "hdfs://namenode:8020/x")
     assert split_roots("s3a://data/in, /a,,hdfs://namenode:8020/x") == roots
     assert split_roots(join_roots(roots)) == roots
@@ -47,7 +47,7 @@ def test_roots(text: str, location: Location) -> None:
     ("text", "told"),
     [
         ("/a", "scheme://"),
-        ("ftp://host/a", "the scheme 'ftp' is not known"),
+        ("ftp://host/a", "the scheme 'ftp' is not supported"),
         ("gs://bucket/a", "s3a, s3, hdfs, file"),
         ("s3a://key:hunter2@bucket/a", "AWS default chain"),
         ("s3a:///a", "name of a bucket"),
@@ -55,12 +55,12 @@ def test_roots(text: str, location: Location) -> None:
         ("hdfs://name node/a", "name node"),
         ("file://host/a", "three slashes"),
         ("file:///", "whole machine"),
-        ("s3a://data/../other", "above its beginning"),
+        ("s3a://data/../other", "above its start"),
         ("s3a://data/a\n", "not printable"),
         ("s3a://data/a:/b", "commas"),
     ],
 )
-def test_what_is_no_root(text: str, told: str) -> None:
+def test_refused_roots(text: str, told: str) -> None:
     with pytest.raises(LocationError) as caught:
         parse_root(text)
     assert told in str(caught.value)
@@ -126,7 +126,7 @@ GIVEN = st.one_of(st.tuples(PREFIXES, RELATIVE).map("".join), st.text(max_size=2
 @given(GIVEN)
 @example("s3a://data/in/..")
 @example("a/%2e%2e/%2e%2e/x")
-def test_nothing_that_normalises_outside_is_taken(given_path: str) -> None:
+def test_no_path_that_normalises_outside_is_accepted(given_path: str) -> None:
     found = resolve(ROOT, given_path)
     if found is None:
         return
@@ -142,6 +142,6 @@ def test_nothing_that_normalises_outside_is_taken(given_path: str) -> None:
 
 
 @given(GIVEN)
-def test_what_is_inside_a_longer_root_is_inside_a_shorter_one(given_path: str) -> None:
+def test_a_path_inside_a_root_is_inside_its_parent(given_path: str) -> None:
     if is_uri(given_path) and resolve(ROOT, given_path) is not None:
         assert resolve(parse_root("s3a://data"), given_path) == resolve(ROOT, given_path)

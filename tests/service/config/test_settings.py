@@ -1,4 +1,4 @@
-"""Settings: what they are read from, and what is refused with what to write."""
+"""Settings: where they are read from, and which are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EVENKEEL_STATE_DIR", str(tmp_path))
 
 
-def test_everything_lives_in_the_state_directory_by_default(tmp_path: Path) -> None:
+def test_everything_is_in_the_state_directory_by_default(tmp_path: Path) -> None:
     settings = Settings()
     assert settings.database_url == f"sqlite:///{tmp_path / 'evenkeel.db'}"
     assert settings.broker_url == "filesystem://"
@@ -43,7 +43,7 @@ def test_data_roots_may_be_uris(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings().data_root_names == ("s3a://data/in", Path.home() / "x", "hdfs://namenode:8020/y")
     assert Settings().data_roots == (Path.home() / "x",)
     monkeypatch.setenv("EVENKEEL_DATA_ROOTS", "gs://bucket")
-    with pytest.raises(ValidationError, match="scheme 'gs' is not known"):
+    with pytest.raises(ValidationError, match="scheme 'gs' is not supported"):
         Settings()
 
 
@@ -66,7 +66,7 @@ def test_passwords_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("password", ["plain", "p@ss:w/rd#1?%25 ü&=+"])
-def test_passwords_of_their_own_need_no_encoding(monkeypatch: pytest.MonkeyPatch, password: str) -> None:
+def test_separate_passwords_need_no_encoding(monkeypatch: pytest.MonkeyPatch, password: str) -> None:
     monkeypatch.setenv("EVENKEEL_DATABASE_URL", "postgresql+psycopg://evenkeel:old@db:5432/jobs?sslmode=disable")
     monkeypatch.setenv("EVENKEEL_DATABASE_PASSWORD", password)
     monkeypatch.setenv("EVENKEEL_BROKER_URL", "redis://redis:6379/0")
@@ -92,17 +92,17 @@ def test_a_password_for_a_sqlite_file_is_refused(monkeypatch: pytest.MonkeyPatch
     assert "hunter2" not in str(caught.value)
 
 
-def test_every_setting_says_what_it_is() -> None:
+def test_every_setting_has_a_description() -> None:
     assert all(field.description for group in GROUPS for field in group.model_fields.values())
 
 
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"roots": "ftp://host/x"}, "the scheme 'ftp' is not known"),
+        ({"roots": "ftp://host/x"}, "the scheme 'ftp' is not supported"),
         ({"roots": "s3a://user:hunter2@bucket/x"}, "AWS default chain"),
-        ({"roots": "s3a://bucket/x:/data"}, "commas part the roots"),
-        ({"roots": "/data,s3a://bucket/../x"}, "above its beginning"),
+        ({"roots": "s3a://bucket/x:/data"}, "separate the roots by commas"),
+        ({"roots": "/data,s3a://bucket/../x"}, "above its start"),
         ({"s3_endpoint": "minio:9000"}, "https://minio:9000"),
         ({"s3_endpoint": "http://key:hunter2@minio:9000"}, "host and port"),
         ({"s3_access_key": "hunter2"}, "belong together"),
@@ -132,7 +132,7 @@ def test_secrets_are_not_shown() -> None:
         "redis+socket:///run/redis.sock?virtual_host=2",
     ],
 )
-def test_urls_that_lead_to_redis(url: str) -> None:
+def test_urls_of_redis(url: str) -> None:
     assert BrokerSettings(url=url).url is not None
 
 
@@ -141,18 +141,18 @@ def test_urls_that_lead_to_redis(url: str) -> None:
     [
         ("amqp://guest:secret@rabbit//", "'amqp://' is no broker for Evenkeel: use Redis"),
         ("sentinel://:secret@host:26379", "'sentinel://' is no broker"),
-        ("secret", "what was given is no broker"),
+        ("secret", "this value is no broker"),
         ("redis://:sec#ret@host/0", "%23 for #"),
         ("redis://:sec/ret@host:6379/0", "not the URL of one server"),
         ("redis://:secret@host:port/0", "not the URL of one server"),
         ("redis://:secret@a;redis://b", "not the URL of one server"),
-        ("redis://:secret@/0", "no host"),
+        ("redis://:secret@/0", "the host is missing"),
         ("redis://:secret@host/first", "the database of a Redis is a number"),
-        ("redis://:secret@host?timeout=3", "there are no options behind '?'"),
-        ("redis+socket://", "no path of a socket"),
+        ("redis://:secret@host?timeout=3", "options after '?' are not supported"),
+        ("redis+socket://", "path of the socket is missing"),
     ],
 )
-def test_urls_that_do_not_are_refused_without_their_password(url: str, told: str) -> None:
+def test_other_urls_are_refused_without_their_password(url: str, told: str) -> None:
     with pytest.raises(ValidationError) as refused:
         BrokerSettings(url=url)
     assert told in str(refused.value)
@@ -161,11 +161,11 @@ def test_urls_that_do_not_are_refused_without_their_password(url: str, told: str
 
 
 @pytest.mark.withstands(
-    "a URL of Redis that turns TLS's checks off",
+    "a Redis URL that disables TLS verification",
     kind="attack",
-    how="kombu's and redis-py's options, with values, without one, and empty, which kombu took for none at all",
+    how="options of kombu and redis-py, with a value, without one, and empty, which kombu ignored",
     times=8,
-    guaranteed="the service does not start, and says which settings there are; there is no way to connect unchecked",
+    guaranteed="the service does not start and names the valid settings; an unverified connection is not possible",
 )
 @pytest.mark.parametrize(
     "options",
@@ -225,7 +225,7 @@ CLUSTER = "spark://10.0.0.1:7077"
         "k8s://kubernetes.default.svc",
     ],
 )
-def test_masters_that_spark_knows(master: str) -> None:
+def test_supported_masters(master: str) -> None:
     assert SparkSettings(master=master).master == master
 
 
@@ -233,12 +233,12 @@ def test_masters_that_spark_knows(master: str) -> None:
     "master",
     ["local[0]", "local-cluster[2,1,1024]", "spark://host", "spark://a:1,b", "mesos://h:5050", "10.0.0.1:7077", "YARN"],
 )
-def test_another_master_is_refused_with_those_that_exist(master: str) -> None:
+def test_another_master_is_refused_with_the_supported_ones(master: str) -> None:
     with pytest.raises(ValidationError, match=r"use local\[\*\].*spark://HOST:7077.*yarn or k8s://"):
         SparkSettings(master=master)
 
 
-def test_masters_are_told_apart() -> None:
+def test_masters_and_their_kinds() -> None:
     assert SparkSettings(master="spark://one:7077,[::1]:7078").masters == (("one", 7077), ("::1", 7078))
     assert SparkSettings(master="yarn").masters == ()
     assert (SparkSettings().is_local, SparkSettings(master=CLUSTER).is_standalone) == (True, True)
@@ -272,7 +272,7 @@ def test_contradictions_are_refused_with_what_to_set(given: dict[str, Any], told
         {"master": "yarn", "dynamic_allocation": True, "min_executors": 0, "max_executors": 8},
     ],
 )
-def test_what_fits_together(given: dict[str, Any]) -> None:
+def test_settings_without_a_contradiction(given: dict[str, Any]) -> None:
     assert SparkSettings(**given).master == given["master"]
 
 
@@ -297,11 +297,11 @@ def test_the_format_of_spark_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.withstands(
-    "Spark switches turned off",
+    "Spark's safety settings disabled",
     kind="attack",
-    how="`spark.sql.restrictedMode.enabled` and others in the operator's own properties",
+    how="`spark.sql.restrictedMode.enabled` and others in the operator's properties file",
     times=5,
-    guaranteed="the worker does not start; no job can set any property",
+    guaranteed="the worker does not start; no job can set a Spark property",
 )
 @pytest.mark.parametrize(
     ("key", "reason"),
@@ -313,23 +313,23 @@ def test_the_format_of_spark_defaults(tmp_path: Path) -> None:
         ("spark.executor.memory", "set EVENKEEL_SPARK_EXECUTOR_MEMORY"),
     ],
 )
-def test_what_evenkeel_depends_on_is_refused_by_name(tmp_path: Path, key: str, reason: str) -> None:
-    with pytest.raises(SparkPropertiesError, match=f"line 2: {key} is Evenkeel's to set: .*{reason}"):
+def test_properties_that_evenkeel_depends_on_are_refused(tmp_path: Path, key: str, reason: str) -> None:
+    with pytest.raises(SparkPropertiesError, match=f"line 2: {key} cannot be set: .*{reason}"):
         read_properties(write(tmp_path, f"\n{key} true\n"))
 
 
 @pytest.mark.parametrize("key", ["spark.executor.memoryOverhead", "spark.driver.memoryOverhead"])
-def test_what_only_begins_alike_is_free(tmp_path: Path, key: str) -> None:
+def test_other_properties_with_a_common_prefix_are_allowed(tmp_path: Path, key: str) -> None:
     assert read_properties(write(tmp_path, f"{key} 1g")) == {key: "1g"}
 
 
 @pytest.mark.parametrize("line", ["spark.alone", "spark.jars a,\\", "fs.s3a.secret.key hush"])
-def test_a_line_that_says_nothing_to_spark_is_refused_without_its_value(tmp_path: Path, line: str) -> None:
+def test_a_line_that_spark_ignores_is_refused_without_its_value(tmp_path: Path, line: str) -> None:
     with pytest.raises(SparkPropertiesError, match="line 1") as caught:
         read_properties(write(tmp_path, line))
     assert "hush" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(SparkPropertiesError, match=r"missing\.conf cannot be read: No such file"):
         read_properties(tmp_path / "missing.conf")

@@ -13,11 +13,12 @@ from service.contract.query import CODE, JOINS, LIMITS, TABLE_COLUMNS, Query
 from service.sql import compile as compile_module
 from service.sql.compile import compile_job
 from service.sql.ddl import parse_schema
-from service.sql.expressions import compile_expression, inference, nodes
+from service.sql.expressions import compile_expression, nodes
 from service.sql.resolve import aggregates
 from service.sql.resolve import from_clause as equi_joins
 from service.sql.statements import from_clause as sql_from
 from service.sql.statements import select as sql_select
+from service.sql.types import inference
 from tests.support.shapes import ACCEPTED, ACCEPTED_EARLIER, MANY_JOINS, TABLE, chain, joins, listed, sql
 
 SCHEMA = parse_schema("a BIGINT, b INT, s STRING, ok BOOLEAN", "/x")

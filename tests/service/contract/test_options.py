@@ -163,11 +163,12 @@ def test_every_setting_is_declared_once_with_its_bounds() -> None:
 
 
 @pytest.mark.withstands(
-    "Spark's configuration through a job",
+    "Spark configuration in a job",
     kind="attack",
-    how="Spark, Hadoop and JDBC keys as settings, nested and dotted, in other cases, and as options of a table",
+    how="Spark, Hadoop and JDBC keys as settings, nested and dotted, in upper and lower case, and as options of a "
+    "table",
     times=9,
-    guaranteed="422 `unknown_setting`: settings are an allow-list of exact keys, after aliases are resolved",
+    guaranteed="422 `unknown_setting`: settings are an allow-list of exact keys, checked after aliases are resolved",
 )
 @pytest.mark.parametrize(
     "raw",

@@ -218,11 +218,12 @@ BOMBS: dict[str, tuple[str, bytes, int, bytes, tuple[str, str]]] = {
 
 
 @pytest.mark.withstands(
-    "CSV and JSON bombs",
+    "Decompression and size bombs in CSV and JSON",
     kind="attack",
-    how="a line of 300 MB, 250,000 columns, 20,000 keys, compressed zeros; nested, and numbers of 200,000 digits",
+    how="a line of 300 MB, 250,000 columns, 20,000 keys, compressed zeros, deep nesting, and numbers of 200,000 digits",
     times=14,
-    guaranteed="refused with a code, or typed by 256 KB of it; nothing is unpacked",
+    guaranteed="the file is refused with an error code, or its types are inferred from its first 256 KB; nothing is "
+    "decompressed beyond that",
 )
 @pytest.mark.parametrize("multi_line", [False, True])
 @pytest.mark.parametrize("name", BOMBS)

@@ -41,11 +41,11 @@ def find(root: Path, source: TableSource = PARQUET) -> TableFiles:
 
 
 @pytest.mark.withstands(
-    "a file is swapped for a link after it was checked",
+    "a file is replaced by a link after its check",
     kind="attack",
-    how="the file, or a directory above it, becomes a link out of the data root between look and reading",
+    how="the file or a directory above it becomes a link out of the data root between the check and the read",
     times=3,
-    guaranteed="it is not read: `unreadable_file`",
+    guaranteed="the link's target is not read: `unreadable_file`",
 )
 @pytest.mark.parametrize("part", ["t/deep/x.parquet", "t/deep", "t"])
 def test_what_was_swapped_for_a_link_is_not_read(root: Path, part: str) -> None:

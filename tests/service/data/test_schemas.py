@@ -345,8 +345,8 @@ HOSTILE = {
 @pytest.mark.withstands(
     "a Parquet file with a hostile schema",
     kind="attack",
-    how="footers by hand: 100,000 columns, 100,000 groups in each other, lists and names that claim to be longer than "
-    "their file, unknown types, clashing names, U+0000 and halves of surrogate pairs in names",
+    how="crafted footers: 100,000 columns, 100,000 nested groups, lists and names longer than the file, unknown "
+    "types, duplicate names, U+0000 and lone surrogates in names",
     times=16,
     guaranteed="422 `corrupt_file`, `unsupported_construct` or `duplicate_column`",
 )
@@ -377,9 +377,9 @@ def test_a_footer_that_is_as_long_as_its_file_is_not_read(tmp_path: Path) -> Non
 @pytest.mark.withstands(
     "a damaged Parquet footer",
     kind="attack",
-    how="some bytes of the footer changed at random, with a fixed seed",
+    how="random bytes of the footer changed, with a fixed seed",
     times=500,
-    guaranteed="the file is read, or refused with a code",
+    guaranteed="the file is read, or refused with an error code",
 )
 def test_a_footer_with_some_bytes_changed_is_read_or_refused(tmp_path: Path, write: Callable[..., Path]) -> None:
     path = write("x.parquet", a=pa.array([1]), b=pa.array(["x"]), c=pa.array([[{"d": 1}]]))

@@ -23,7 +23,7 @@ from service.data.posted_rows import (
     write_hidden,
 )
 from service.data.schemas import data_type
-from service.ingest.columns import arrow_schema
+from service.results.columns import arrow_schema
 from service.sql.ddl import parse_schema, schema_text
 from tests.support.posted_rows import SCHEMA
 
@@ -110,7 +110,7 @@ def test_removed(tmp_path: Path) -> None:
 
 
 def test_the_files_columns_are_the_declared_ones(tmp_path: Path, target: Path) -> None:
-    segment = write_hidden(tmp_path, pa.Table.from_pylist([FULL], arrow_schema(SCHEMA)))
+    segment = write_hidden(tmp_path, pa.Table.from_pylist([FULL], arrow_schema(SCHEMA.fields)))
     show(tmp_path, segment.id, target)
     read = pq.read_schema(target)
     assert [(field.name, data_type(field.type)) for field in read] == [
@@ -125,7 +125,7 @@ def test_spark_reads_them_as_a_stream(spark: SparkSession, tmp_path: Path, targe
     empty = dict.fromkeys(schema.names)
 
     def put(sequence: int, row: dict[str, object]) -> None:
-        segment = write_hidden(tmp_path, pa.Table.from_pylist([row], arrow_schema(schema)))
+        segment = write_hidden(tmp_path, pa.Table.from_pylist([row], arrow_schema(schema.fields)))
         assert show(tmp_path, segment.id, target.with_name(segment_name(sequence, "0" * 64)))
 
     def run() -> None:
@@ -139,7 +139,7 @@ def test_spark_reads_them_as_a_stream(spark: SparkSession, tmp_path: Path, targe
         query.awaitTermination()
 
     put(2, FULL)
-    write_hidden(tmp_path, pa.Table.from_pylist([FULL], arrow_schema(schema)))
+    write_hidden(tmp_path, pa.Table.from_pylist([FULL], arrow_schema(schema.fields)))
     run()
     put(1, empty)
     run()

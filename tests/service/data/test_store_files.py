@@ -16,7 +16,7 @@ from service.data.file_io import UriFile
 from service.data.files import TableFiles
 from service.data.roots import Store, StoreRoot, StoreUnavailableError
 from tests.support.object_store import Bucket, Roots
-from tests.support.table_files import find, refusal
+from tests.support.tables import find, refusal
 
 
 def uris(found: TableFiles) -> list[str]:

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.ingest import columns as limits
-from service.ingest.columns import arrow_schema
 from service.ingest.parsing import ARROW, CSV, NDJSON, rows_of
+from service.results.columns import arrow_schema
 from service.sql.ddl import parse_schema
 from tests.support.posted_rows import SCHEMA, arrow, refusal
 
@@ -87,7 +87,7 @@ def as_csv(rows: list[dict[str, Any]]) -> bytes:
 
 
 def as_arrow(rows: list[dict[str, Any]]) -> bytes:
-    return arrow(pa.Table.from_pylist(rows, arrow_schema(SCHEMA)))
+    return arrow(pa.Table.from_pylist(rows, arrow_schema(SCHEMA.fields)))
 
 
 @pytest.mark.not_quick
@@ -97,8 +97,8 @@ def test_what_is_written_is_read(
     media_type: str, write: Callable[[list[dict[str, Any]]], bytes], rows: list[dict[str, Any]]
 ) -> None:
     read = rows_of(write(rows), media_type, SCHEMA)
-    assert read.schema == arrow_schema(SCHEMA)
-    assert read.equals(pa.Table.from_pylist(rows, arrow_schema(SCHEMA)))
+    assert read.schema == arrow_schema(SCHEMA.fields)
+    assert read.equals(pa.Table.from_pylist(rows, arrow_schema(SCHEMA.fields)))
 
 
 @given(cells=st.lists(st.lists(TEXTS, min_size=2, max_size=2), min_size=1, max_size=5))

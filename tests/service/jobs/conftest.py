@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.broker.dispatch import Dispatcher, Doorbell
+from service.broker.dispatch import Dispatcher, JobAnnouncer
 from service.config.settings import Settings
 from service.store.session import Database
 
@@ -27,6 +27,6 @@ def settings(state_dir: Path, monkeypatch: pytest.MonkeyPatch, database_url: str
 
 
 @pytest.fixture
-def doorbell(database: Database, settings: Settings) -> Iterator[Doorbell]:
-    with closing(Doorbell(database, Dispatcher(settings))) as doorbell:
-        yield doorbell
+def announcer(database: Database, settings: Settings) -> Iterator[JobAnnouncer]:
+    with closing(JobAnnouncer(database, Dispatcher(settings))) as announcer:
+        yield announcer

@@ -19,7 +19,7 @@ from service.config.settings import Settings
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
 from service.data.roots import DirectoryRoot, Root
-from service.jobs.admission import CheckedJob, check_job
+from service.jobs.check_job import CheckedJob, check_job
 from service.sql.ddl import parse_schema
 from tests.support.object_store import ObjectStore, running_object_store
 

@@ -17,8 +17,7 @@ from service.jobs.lifecycle import CancelledJobs, cancel_job
 from service.jobs.read_jobs import JobKey, read_jobs
 from service.jobs.views import Job
 from service.store import leases
-from service.store.jobs import attempts_of
-from service.store.leases import Claim
+from service.store.attempts import Claim, attempts_of
 from service.store.maintenance import sweep
 from service.store.session import Database
 from service.store.tables import JobRow
@@ -67,8 +66,8 @@ def test_only_what_is_cancelling_and_has_no_worker_is_ended(database: Database, 
     # Who wakes up later changes nothing, and finds nothing more to end.
     with database.write() as session:
         now = database.now(session)
-        assert leases.standings(session, [lost]) == {}
-        swept = sweep(session, now, ring_again_ms=10_000, free={})
+        assert leases.claim_states(session, [lost]) == {}
+        swept = sweep(session, now, announce_again_ms=10_000, free={})
     assert (swept.recovered, swept.ended) == ([running.job_id], [])
     step()
     assert shown(database, settings, lost).version == ended.version
@@ -77,7 +76,7 @@ def test_only_what_is_cancelling_and_has_no_worker_is_ended(database: Database, 
 @pytest.mark.not_quick
 @pytest.mark.withstands(
     "no worker is left while a job is CANCELLING",
-    how="its lease runs out beside the API alone, on both databases",
+    how="its lease expires with only the API running, on both databases",
     times=1,
     guaranteed="it is CANCELLED within seconds",
 )

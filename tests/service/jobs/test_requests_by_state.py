@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from service.broker.dispatch import Doorbell
+from service.broker.dispatch import JobAnnouncer
 from service.config.settings import Settings
 from service.contract.enums import TERMINAL, JobStatus, Mode
 from service.contract.errors import ServiceError
-from service.jobs.lifecycle import ResumeFrom, cancel_job, delete_job, resume_job, stop_job
+from service.jobs.lifecycle import cancel_job, delete_job, stop_job
+from service.jobs.resume_job import ResumeFrom, resume_job
 from service.store import streaming_jobs
-from service.store.jobs import attempts_of
+from service.store.attempts import attempts_of
 from service.store.session import Database
 from service.store.tables import Base, JobRow
 from tests.support import lifecycle
@@ -96,7 +97,7 @@ def in_state(database: Database, status: str, lease: str) -> str:
         now = database.now(session)
         if lease in {NONE, DUE}:
             next_run_at = now + 60_000 if lease == DUE else None
-            assert streaming_jobs.rest(session, held, now, because="caught_up", next_run_at=next_run_at)
+            assert streaming_jobs.mark_stopped(session, held, now, reason="caught_up", next_run_at=next_run_at)
         values: dict[str, Any] = {"status": status}
         if lease == LOST:
             values["lease_expires_at"] = now
@@ -107,7 +108,7 @@ def in_state(database: Database, status: str, lease: str) -> str:
 
 
 def stored(database: Database) -> list[Any]:
-    """Returns all rows of all tables but the outbox, whose messages the doorbell removes in a thread of its own."""
+    """Returns all rows of all tables but the outbox, whose messages the announcer removes in a thread of its own."""
     with database.read() as session:
         return [
             {"table": table.name, **row}
@@ -151,12 +152,12 @@ def outcome(database: Database, request: Request, job_id: str) -> str:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_every_state_has_its_answer(
-    database: Database, settings: Settings, doorbell: Doorbell, tmp_path: Path, name: str
+    database: Database, settings: Settings, announcer: JobAnnouncer, tmp_path: Path, name: str
 ) -> None:
     requests: dict[str, Request] = {
         "cancel": lambda job_id: cancel_job(database, settings, TENANT, job_id),
         "stop": lambda job_id: stop_job(database, settings, TENANT, job_id),
-        "resume": lambda job_id: resume_job(database, doorbell, settings, TENANT, job_id, ResumeFrom.CHECKPOINT, {}),
+        "resume": lambda job_id: resume_job(database, announcer, settings, TENANT, job_id, ResumeFrom.CHECKPOINT, {}),
         "delete": lambda job_id: delete_job(database, tmp_path / "results", tmp_path / "streams", TENANT, job_id),
     }
     jobs = {state: in_state(database, *how) for state, how in STATES.items()}

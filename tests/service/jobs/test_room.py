@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import func, select, update
 
-from service.broker.dispatch import Doorbell
+from service.broker.dispatch import JobAnnouncer
 from service.config.settings import Settings
 from service.contract.errors import QuotaError, TooManyExplanationsError, TooManyPostedBytesError, TooManyStreamsError
 from service.contract.job import JobSpec
 from service.ingest.parsing import rows_of
 from service.jobs.submit_job import Submission, submit_job
 from service.sql.types.data_types import Schema
-from service.store.accounts import Counted, count_alone
+from service.store.accounts import Counted, lock_count
 from service.store.jobs import EXPLAIN
 from service.store.session import Database
 from service.store.tables import InputStreamRow, JobRow
@@ -55,35 +55,35 @@ def explanation(tenant: str = TENANT) -> Submission:
 
 
 def test_explanations_at_once_do_not_pass_the_limit(
-    database: Database, doorbell: Doorbell, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    database: Database, announcer: JobAnnouncer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = limited(monkeypatch, explanations=3)
-    errors = refused_of(lambda _: submit_job(database, doorbell, settings, explanation()))
+    errors = refused_of(lambda _: submit_job(database, announcer, settings, explanation()))
     assert [type(error) for error in errors] == [TooManyExplanationsError] * (AT_ONCE - 3)
     assert "EVENKEEL_LIMITS_EXPLANATIONS" in str(errors[0])
-    submit_job(database, doorbell, settings, explanation("another"))
+    submit_job(database, announcer, settings, explanation("another"))
 
 
 def test_one_that_nobody_waits_for_any_more_does_not_count(
-    database: Database, doorbell: Doorbell, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    database: Database, announcer: JobAnnouncer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = limited(monkeypatch, explanations=1)
-    first = submit_job(database, doorbell, settings, explanation()).job
+    first = submit_job(database, announcer, settings, explanation()).job
     with pytest.raises(TooManyExplanationsError):
-        submit_job(database, doorbell, settings, explanation())
+        submit_job(database, announcer, settings, explanation())
     patience_ms = round(settings.api.explain_timeout_seconds * 1000)
     with database.write() as session:
         assert session.get_one(JobRow, first.id).timeout_ms == patience_ms
         session.execute(update(JobRow).values(submitted_at=JobRow.submitted_at - patience_ms))
-    submit_job(database, doorbell, settings, explanation())
+    submit_job(database, announcer, settings, explanation())
 
 
 @pytest.mark.withstands(
-    "a tenant declares streams without end",
+    "a tenant declares too many streams",
     kind="attack",
-    how="12 declarations at once where 3 may be",
+    how="12 concurrent declarations with a limit of 3",
     times=1,
-    guaranteed="3 streams, and 429 for the others",
+    guaranteed="3 streams are declared; the other requests get 429",
 )
 def test_streams_at_once_do_not_pass_the_limit(
     database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -115,9 +115,9 @@ def stream_directories(settings: Settings) -> list[Path]:
 @pytest.mark.withstands(
     "a tenant fills the disk with posted rows",
     kind="attack",
-    how="batches posted until `EVENKEEL_LIMITS_POSTED_BYTES` is reached, then more",
+    how="batches are posted until `EVENKEEL_LIMITS_POSTED_BYTES` is reached, then more",
     times=1,
-    guaranteed="429 for further rows, none of which are stored; those accepted before stay",
+    guaranteed="429 for further rows, none of which are stored; rows accepted before stay",
 )
 def test_posted_rows_are_taken_until_their_room_is_full(
     database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -198,6 +198,6 @@ def test_tenants_that_post_do_not_wait_for_each_other(
     declare_stream(database, settings.streams_dir, settings.limits, TENANT, "clicks", "uid INT")
     posted = PostedRows(TENANT, "clicks", "b", "application/x-ndjson", b'{"uid": 1}')
     with closing(Database(settings.database_url, settings=settings.database)) as other, database.write() as session:
-        count_alone(session, "another", Counted.POSTED_BYTES)
+        lock_count(session, "another", Counted.POSTED_BYTES)
         # Raises where it waits for the transaction that is open here.
         assert not append_rows(other, settings.streams_dir, settings.limits, posted).replayed

@@ -21,7 +21,7 @@ from fastapi.testclient import TestClient
 from service.api.app import create_app
 from service.config.settings import Settings
 from service.contract.query import CODE
-from service.jobs import admission
+from service.jobs import check_job
 from service.sql.compile import compile_job
 from service.store.session import Database
 from tests.support.processes import end, start_python, wait_for
@@ -76,6 +76,16 @@ def test_a_query_beyond_a_limit_is_refused(client: TestClient, subtests: pytest.
             assert issue["pointer"].startswith("/sql" if "sql" in part else "/query")
 
 
+def test_an_unknown_mode_is_refused(client: TestClient, subtests: pytest.Subtests) -> None:
+    modes: tuple[object, ...] = ("now and then", "BATCH", "", 3, 1.5, True, None, [], {"batch": True})
+    for mode in modes:
+        for path in ("/v1/jobs", "/v1/explain", "/v1/profiles"):
+            with subtests.test(mode=mode, path=path):
+                answer = client.post(path, json={**SMALL, "mode": mode})
+                assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), answer.text
+                assert "/mode" in {issue["pointer"] for issue in answer.json()["errors"]}
+
+
 def test_a_structure_without_end_is_refused_as_json(client: TestClient) -> None:
     query: dict[str, Any] = {"source": {"kind": "table", "table": "t"}}
     for _ in range(200):
@@ -87,11 +97,11 @@ def test_a_structure_without_end_is_refused_as_json(client: TestClient) -> None:
 
 @pytest.mark.not_quick
 @pytest.mark.withstands(
-    "submissions that take long, more than the API has threads",
+    "more slow submissions than the API has threads",
     kind="attack",
-    how="60 submissions and explanations whose queries are not compiled until reads were answered",
+    how="60 submissions and explanations whose queries are compiled only after reads have been served",
     times=60,
-    guaranteed="health, jobs and lists are answered meanwhile, and all submissions afterwards",
+    guaranteed="health checks, jobs and lists are served meanwhile, and all submissions afterwards",
 )
 def test_submissions_keep_no_thread_from_reads(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = client.post("/v1/jobs", json=SMALL).json()["id"]
@@ -102,7 +112,7 @@ def test_submissions_keep_no_thread_from_reads(client: TestClient, monkeypatch: 
         assert gate.wait(3 * PATIENCE_SECONDS)
         return compile_job(*arguments, **named)
 
-    monkeypatch.setattr(admission, "compile_job", held)
+    monkeypatch.setattr(check_job, "compile_job", held)
     paths = ["/v1/jobs"] * AT_ONCE + ["/v1/explain"] * 10
     with ThreadPoolExecutor(len(paths) + 4) as pool:
         posts = [pool.submit(client.post, path, json=SMALL) for path in paths]
@@ -121,13 +131,13 @@ def test_submissions_keep_no_thread_from_reads(client: TestClient, monkeypatch: 
 HANGING = """
 import threading
 from service.cli.start import serve
-from service.jobs import admission
+from service.jobs import check_job
 
 def hang(*arguments, **named):
     print("The listing hangs", flush=True)
     threading.Event().wait()
 
-admission.find_table_files = hang
+check_job.find_table_files = hang
 serve(port=0)
 """
 
@@ -136,9 +146,9 @@ serve(port=0)
 @pytest.mark.withstands(
     "a directory whose listing hangs while the API stops",
     kind="fault",
-    how="SIGTERM to `evenkeel serve` while a submission lists a directory, which never returns",
+    how="SIGTERM to `evenkeel serve` while a submission lists a directory and does not return",
     times=1,
-    guaranteed="the submission gets a 503, and the API ends",
+    guaranteed="the submission gets 503, and the API exits",
 )
 def test_a_submission_that_hangs_does_not_keep_the_api_from_ending(
     tmp_path: Path, state_dir: Path, sqlite_database: Database

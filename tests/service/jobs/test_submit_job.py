@@ -12,12 +12,12 @@ from sqlalchemy import text, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service.broker.dispatch import Doorbell
+from service.broker.dispatch import JobAnnouncer
 from service.config.settings import Settings
 from service.contract.errors import IdempotencyKeyReusedError, StreamInUseError
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
-from service.jobs.admission import CheckedJob, check_job
+from service.jobs.check_job import CheckedJob, check_job
 from service.jobs.submit_job import Submission, submit_job
 from service.store import jobs
 from service.store.jobs import NewJob
@@ -34,11 +34,11 @@ def submission(key: str = "", tenant: str = TENANT, **changes: object) -> Submis
 
 
 def test_stores_job_event_and_key_and_settles_the_message(
-    database: Database, doorbell: Doorbell, settings: Settings
+    database: Database, announcer: JobAnnouncer, settings: Settings
 ) -> None:
-    accepted = submit_job(database, doorbell, settings, submission("k"))
+    accepted = submit_job(database, announcer, settings, submission("k"))
     assert not accepted.replayed
-    doorbell.close()
+    announcer.close()
     assert [count_rows(database, table) for table in (JobRow, JobEventRow, IdempotencyKeyRow, OutboxRow)] == [
         1,
         1,
@@ -59,48 +59,48 @@ _REFUSING = {
 
 @pytest.mark.parametrize("table", ["job_events", "outbox", "idempotency_keys"])
 def test_a_failure_half_way_leaves_nothing(
-    database: Database, doorbell: Doorbell, settings: Settings, table: str
+    database: Database, announcer: JobAnnouncer, settings: Settings, table: str
 ) -> None:
     with database.write() as session:
         for statement in _REFUSING[session.get_bind().dialect.name]:
             session.execute(text(statement.format(table=table)))
     with pytest.raises(SQLAlchemyError):
-        submit_job(database, doorbell, settings, submission("k"))
+        submit_job(database, announcer, settings, submission("k"))
     assert [count_rows(database, item) for item in (JobRow, JobEventRow, OutboxRow, IdempotencyKeyRow)] == [0, 0, 0, 0]
     assert list((settings.broker_dir / "messages").iterdir()) == []
 
 
-def test_a_refused_job_leaves_nothing(database: Database, doorbell: Doorbell, settings: Settings) -> None:
+def test_a_refused_job_leaves_nothing(database: Database, announcer: JobAnnouncer, settings: Settings) -> None:
     with pytest.raises(SpecError):
-        submit_job(database, doorbell, settings, submission("k", sql="SELECT nope FROM orders"))
+        submit_job(database, announcer, settings, submission("k", sql="SELECT nope FROM orders"))
     assert count_rows(database, JobRow) == count_rows(database, IdempotencyKeyRow) == 0
 
 
-def test_a_replay_needs_no_files(database: Database, doorbell: Doorbell, settings: Settings) -> None:
-    first = submit_job(database, doorbell, settings, submission("k"))
+def test_a_replay_needs_no_files(database: Database, announcer: JobAnnouncer, settings: Settings) -> None:
+    first = submit_job(database, announcer, settings, submission("k"))
     (settings.data_roots[0] / "orders.parquet").unlink()
-    again = submit_job(database, doorbell, settings, submission("k"))
+    again = submit_job(database, announcer, settings, submission("k"))
     assert again.replayed
     assert again.job == first.job
 
 
 def test_submissions_at_once_with_an_expired_key_are_one_job(
-    database: Database, doorbell: Doorbell, settings: Settings
+    database: Database, announcer: JobAnnouncer, settings: Settings
 ) -> None:
-    expired = submit_job(database, doorbell, settings, submission("k")).job.id
+    expired = submit_job(database, announcer, settings, submission("k")).job.id
     with database.write() as session:
         session.execute(update(IdempotencyKeyRow).values(expires_at=1))
     with ThreadPoolExecutor(4) as pool:
-        accepted = list(pool.map(lambda _: submit_job(database, doorbell, settings, submission("k")), range(4)))
+        accepted = list(pool.map(lambda _: submit_job(database, announcer, settings, submission("k")), range(4)))
     assert [one.replayed for one in accepted].count(False) == 1
     assert {one.job.id for one in accepted}.isdisjoint({expired})
     assert len({one.job.id for one in accepted}) == 1
     assert count_rows(database, JobRow) == 2
 
 
-def test_a_key_belongs_to_its_tenant(database: Database, doorbell: Doorbell, settings: Settings) -> None:
-    one = submit_job(database, doorbell, settings, submission("k", tenant="a"))
-    two = submit_job(database, doorbell, settings, submission("k", tenant="b", name="other"))
+def test_a_key_belongs_to_its_tenant(database: Database, announcer: JobAnnouncer, settings: Settings) -> None:
+    one = submit_job(database, announcer, settings, submission("k", tenant="a"))
+    two = submit_job(database, announcer, settings, submission("k", tenant="b", name="other"))
     assert one.job.id != two.job.id
 
 
@@ -111,34 +111,36 @@ class NextVersion(JobSpec):
     priority: int = 5
 
 
-def test_what_was_not_posted_makes_no_other_job(database: Database, doorbell: Doorbell, settings: Settings) -> None:
+def test_what_was_not_posted_makes_no_other_job(
+    database: Database, announcer: JobAnnouncer, settings: Settings
+) -> None:
     posted = {key: value for key, value in SPEC.items() if key != "name"}
-    first = submit_job(database, doorbell, settings, Submission(TENANT, JobSpec.model_validate(posted), "k", None))
+    first = submit_job(database, announcer, settings, Submission(TENANT, JobSpec.model_validate(posted), "k", None))
     for body in (posted, {**posted, "settings": {}, "limits": {}}):
         again = Submission(TENANT, NextVersion.model_validate(body), "k", None)
-        assert submit_job(database, doorbell, settings, again).job.id == first.job.id
+        assert submit_job(database, announcer, settings, again).job.id == first.job.id
     other = Submission(TENANT, NextVersion.model_validate({**posted, "priority": 6}), "k", None)
     with pytest.raises(IdempotencyKeyReusedError):
-        submit_job(database, doorbell, settings, other)
+        submit_job(database, announcer, settings, other)
 
 
 def test_the_spelling_of_a_setting_makes_no_other_job(
-    database: Database, doorbell: Doorbell, settings: Settings
+    database: Database, announcer: JobAnnouncer, settings: Settings
 ) -> None:
-    submit_job(database, doorbell, settings, submission("k", settings={"agg_phase": "TWO_PHASE"}))
+    submit_job(database, announcer, settings, submission("k", settings={"agg_phase": "TWO_PHASE"}))
     flink = {"table.optimizer.agg-phase-strategy": "two_phase"}
-    assert submit_job(database, doorbell, settings, submission("k", settings=flink)).replayed
+    assert submit_job(database, announcer, settings, submission("k", settings=flink)).replayed
     with pytest.raises(IdempotencyKeyReusedError):
-        submit_job(database, doorbell, settings, submission("k", settings={"agg_phase": "ONE_PHASE"}))
+        submit_job(database, announcer, settings, submission("k", settings={"agg_phase": "ONE_PHASE"}))
 
 
 def test_a_sink_outside_its_roots_is_refused(
-    database: Database, doorbell: Doorbell, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, announcer: JobAnnouncer, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def submit(path: str, settings: Settings, sql: str = str(SPEC["sql"])) -> None:
         sink = {"kind": "delta", "path": path}
         further = submission(mode="incremental", tables=STREAM_TABLES, sink=sink, sql=sql)
-        submit_job(database, doorbell, settings, further)
+        submit_job(database, announcer, settings, further)
 
     # Workers may have roots that the API does not know of.
     submit("../out", settings)
@@ -185,21 +187,21 @@ class TestPostedRows:
     def test_a_deleted_stream_gets_no_job(
         self,
         database: Database,
-        doorbell: Doorbell,
+        announcer: JobAnnouncer,
         settings: Settings,
         before_storing: Callable[[Callable[[], None]], None],
     ) -> None:
         self.declare(database, settings)
         before_storing(lambda: self.delete(database, settings))
         with pytest.raises(SpecError) as caught:
-            submit_job(database, doorbell, settings, self.submission())
+            submit_job(database, announcer, settings, self.submission())
         assert caught.value.code == "stream_unknown"
         assert count_rows(database, JobRow) == 0
 
     def test_a_stream_declared_with_other_columns_is_checked_again(
         self,
         database: Database,
-        doorbell: Doorbell,
+        announcer: JobAnnouncer,
         settings: Settings,
         before_storing: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -211,13 +213,13 @@ class TestPostedRows:
 
         before_storing(change)
         with pytest.raises(SpecError) as caught:
-            submit_job(database, doorbell, settings, self.submission())
+            submit_job(database, announcer, settings, self.submission())
         assert caught.value.code == "unknown_column"
         assert count_rows(database, JobRow) == 0
 
     @pytest.mark.not_quick
     def test_a_deletion_waits_for_a_job_that_is_being_stored(
-        self, database: Database, doorbell: Doorbell, settings: Settings, monkeypatch: pytest.MonkeyPatch
+        self, database: Database, announcer: JobAnnouncer, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.declare(database, settings)
         insert_job = jobs.insert_job
@@ -231,13 +233,13 @@ class TestPostedRows:
                 return insert_job(session, new, now)
 
             monkeypatch.setattr(jobs, "insert_job", insert)
-            accepted = submit_job(database, doorbell, settings, self.submission())
+            accepted = submit_job(database, announcer, settings, self.submission())
             with pytest.raises(StreamInUseError, match=accepted.job.id):
                 deletions[0].result(60)
 
     @pytest.mark.one_database("postgresql")
     def test_posts_do_not_wait_for_a_job_that_is_being_stored(
-        self, database: Database, doorbell: Doorbell, settings: Settings, monkeypatch: pytest.MonkeyPatch
+        self, database: Database, announcer: JobAnnouncer, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.declare(database, settings)
         insert_job = jobs.insert_job
@@ -248,4 +250,4 @@ class TestPostedRows:
             return insert_job(session, new, now)
 
         monkeypatch.setattr(jobs, "insert_job", insert)
-        assert not submit_job(database, doorbell, settings, self.submission()).replayed
+        assert not submit_job(database, announcer, settings, self.submission()).replayed

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.broker.dispatch import Dispatcher, Doorbell
+from service.broker.dispatch import Dispatcher, JobAnnouncer
 from service.config.settings import Settings
 from service.contract.enums import Mode, Queue
 from service.contract.job import JobSpec
@@ -26,8 +26,8 @@ from tests.support.lifecycle import SPEC, STREAM_TABLES, TENANT
 def submit(database: Database, settings: Settings, kind: str = jobs.RUN, **changes: Any) -> Job:
     """The job, of which the workers have been told."""
     submission = Submission(TENANT, JobSpec.model_validate({**SPEC, **changes}), "", None, kind)
-    with closing(Doorbell(database, Dispatcher(settings))) as doorbell:
-        return submit_job(database, doorbell, settings, submission).job
+    with closing(JobAnnouncer(database, Dispatcher(settings))) as announcer:
+        return submit_job(database, announcer, settings, submission).job
 
 
 def messages(settings: Settings) -> list[str]:
@@ -81,7 +81,7 @@ def test_who_must_come_is_told(database: Database, settings: Settings) -> None:
 
     def beat(worker: str, queues: str | None) -> None:
         with database.write() as session:
-            workers.beat(session, worker, database.now(session), "1", WorkerFacts(queues=queues))
+            workers.record_heartbeat(session, worker, database.now(session), "1", WorkerFacts(queues=queues))
 
     beat("old", None)
     beat("short", "short")

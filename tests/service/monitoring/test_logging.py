@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line with its context, from structlog and from libraries alike."""
+"""The log: one JSON object per line with its context, from structlog and from libraries."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_exception_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> N
     assert all("ValueError: two\nlines" in str(line["exception"]) for line in written(capsys))
 
 
-def test_a_failed_mini_batch_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_mini_batch_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging(LogSettings())
     logging.getLogger("py4j.clientserver").error("There was an exception while executing the Python Proxy")
     logging.getLogger("py4j.java_gateway").warning("another")
@@ -64,14 +64,14 @@ def test_the_level_is_obeyed(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert written(capsys) == []
 
 
-def test_it_may_be_configured_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logging_can_be_configured_again(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging(LogSettings())
     configure_logging(LogSettings())
     structlog.get_logger("service.x").info("once")
     assert len(written(capsys)) == 1
 
 
-def test_for_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_console_format(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_LOG_FORMAT", "console")
     configure_logging(LogSettings())
     structlog.get_logger("service.x").info("submitted", rows=3)
@@ -89,12 +89,12 @@ def test_a_replaced_standard_error_is_followed(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.withstands(
     "log injection",
     kind="attack",
-    how="line breaks, escapes of terminals and marks that turn the order of characters round, in what callers send",
+    how="line breaks, terminal escape sequences and bidirectional control characters in what clients send",
     times=2,
-    guaranteed="one line an event, in which they are escaped",
+    guaranteed="one line per event, with these characters escaped",
 )
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_no_caller_writes_a_line_of_its_own(
+def test_texts_of_clients_begin_no_new_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     monkeypatch.setenv("EVENKEEL_LOG_FORMAT", form)
@@ -118,7 +118,7 @@ def test_a_traceback_stays_readable(capsys: pytest.CaptureFixture[str], monkeypa
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_what_an_exception_quotes_moves_no_cursor(
+def test_exceptions_contain_no_control_characters(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     monkeypatch.setenv("EVENKEEL_LOG_FORMAT", form)
@@ -131,7 +131,7 @@ def test_what_an_exception_quotes_moves_no_cursor(
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_a_traceback_does_not_tell_what_variables_hold(
+def test_a_traceback_has_no_values_of_variables(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     monkeypatch.setenv("EVENKEEL_LOG_FORMAT", form)

@@ -1,4 +1,4 @@
-"""The rules and the dashboard ask only for what is served, and every alert means what it says."""
+"""Rules and dashboard query only served metrics, and every alert fires for its cause alone."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def grouped_by(expression: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
-def test_an_expression_asks_for_what_is_served(name: str) -> None:
+def test_an_expression_uses_served_metrics(name: str) -> None:
     expression = promql_parser.parse(EXPRESSIONS[name])
     selectors = list(vector_selectors(expression))
     assert selectors
@@ -86,7 +86,7 @@ def test_an_expression_asks_for_what_is_served(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_says_how_bad_it_is_and_what_to_do(name: str) -> None:
+def test_an_alert_has_a_severity_and_advice(name: str) -> None:
     rule = ALERTS[name]
     assert re.fullmatch(r"Evenkeel[A-Z][A-Za-z]+", name)
     assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
@@ -143,7 +143,7 @@ API: Samples = {
 
 
 def of_workers(**counts: float) -> Samples:
-    """As two API processes tell it."""
+    """As two API processes serve it."""
     return {
         "evenkeel_workers": [
             ({"instance": process, "status": status.value}, counts.get(status.value, 0))
@@ -203,19 +203,19 @@ TROUBLES: dict[str, list[Samples]] = {
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_fires_for_its_trouble_alone(name: str) -> None:
+def test_an_alert_fires_only_for_its_cause(name: str) -> None:
     assert evaluate(ALERTS[name]["expr"], API) == {}
     for trouble in TROUBLES[name]:
         assert evaluate(ALERTS[name]["expr"], {**API, **trouble}) != {}
 
 
-def test_few_jobs_are_no_majority() -> None:
+def test_a_few_failed_jobs_raise_no_alert() -> None:
     few: Samples = {"evenkeel_jobs_ended_recently": [({"status": "FAILED"}, 9)]}
     assert evaluate(ALERTS["EvenkeelJobsFail"]["expr"], {**API, **few}) == {}
 
 
 class TestDashboard:
-    def test_whoever_imports_it_chooses_the_source(self) -> None:
+    def test_the_data_source_is_chosen_at_import(self) -> None:
         (variable,) = DASHBOARD["templating"]["list"]
         assert (variable["type"], variable["query"]) == ("datasource", "prometheus")
         sources = [panel["datasource"] for panel in PANELS]
@@ -223,7 +223,7 @@ class TestDashboard:
         assert all(source == {"type": "prometheus", "uid": f"${{{variable['name']}}}"} for source in sources)
         assert DASHBOARD["id"] is None
 
-    def test_every_panel_has_a_title_a_unit_and_a_place_of_its_own(self) -> None:
+    def test_every_panel_has_a_title_a_unit_and_its_own_place(self) -> None:
         places: set[tuple[int, int]] = set()
         for panel in DASHBOARD["panels"]:
             assert panel["title"]
@@ -240,7 +240,7 @@ class TestDashboard:
         ids = [panel["id"] for panel in DASHBOARD["panels"]]
         assert len(ids) == len(set(ids))
 
-    def test_every_metric_is_on_it_or_in_an_alert(self) -> None:
+    def test_every_metric_is_on_the_dashboard_or_in_an_alert(self) -> None:
         asked = {one.name for text in EXPRESSIONS.values() for one in vector_selectors(promql_parser.parse(text))}
         for metric in (*API_METRICS, *WORKER_METRICS):
             assert any(name == metric.name or name.startswith(f"{metric.name}_") for name in asked), metric.name

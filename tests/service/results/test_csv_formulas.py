@@ -11,9 +11,9 @@ from service.results.files import name_without_formula, without_formulas
 @pytest.mark.withstands(
     "formulas in results",
     kind="attack",
-    how="texts that a spreadsheet would run, in rows and names",
+    how="texts that a spreadsheet would evaluate, in rows and column names",
     times=13,
-    guaranteed="they come as texts",
+    guaranteed="the spreadsheet shows them as text",
 )
 @pytest.mark.parametrize(
     "text",

@@ -16,7 +16,7 @@ from service.results.directories import (
     size_of,
     unpublished,
 )
-from tests.support.attempt_directories import attempts_left, write_attempts
+from tests.support.lifecycle import attempts_left, write_attempts
 
 JOB = "11111111-2222-4333-8444-555555555555"
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.contract.errors import ResultMissingError
-from service.results.columns import json_rows
 from service.results.files import open_result
+from service.results.json_values import json_rows
 
 
 def write(directory: Path, sizes: list[int], row_group_size: int = 4) -> None:

@@ -52,10 +52,10 @@ HOSTILE = {
 @pytest.mark.withstands(
     "SQL that is too deep or too long",
     kind="attack",
-    how="10,000 parentheses, CASE, NOT, casts, brackets and so on, a hundred thousand ORs, literals of a megabyte, "
-    "comments and quotes without end",
+    how="10,000 nested parentheses, CASE, NOT, casts, brackets and others, 100,000 ORs, literals of a megabyte, "
+    "unterminated comments and quotes",
     times=58,
-    guaranteed="refused with a code in time: length, words and depth are bounded before it is parsed",
+    guaranteed="it is refused with an error code in bounded time: length, tokens and depth are limited before parsing",
 )
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_is_refused_in_time(name: str) -> None:

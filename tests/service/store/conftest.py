@@ -1,4 +1,4 @@
-"""Jobs in a database whose time tests change."""
+"""Jobs in a database with a clock that tests set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def add_job(database: Database) -> Callable[..., str]:
-    """Adds a QUEUED job of the default tenant and gives its id: `add_job("a", max_attempts=2)`."""
+    """Adds a QUEUED job of the default tenant and returns its id: `add_job("a", max_attempts=2)`."""
 
     def add(
         job_id: str,
@@ -52,7 +52,7 @@ def add_job(database: Database) -> Callable[..., str]:
 
 @pytest.fixture
 def job_id(add_job: Callable[..., str]) -> str:
-    """A QUEUED job that may lose two attempts and has a minute."""
+    """A QUEUED job that may lose two attempts, with a time limit of a minute."""
     return add_job("job-1")
 
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL that stalls: its connections stay, and nobody answers on them."""
+"""A PostgreSQL that hangs: its connections stay open, and it does not answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from service.config.settings import DatabaseSettings
-from service.store.session import CommitUnknownError, Database, Fault, bound, fault_of, take_any_time
+from service.store.session import CommitUnknownError, Database, Fault, fault_of, limit_answers, remove_time_limits
 from tests.support.databases import PostgresDatabases
 from tests.support.servers import PostgresServer, running_postgres
 
@@ -27,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]
 
 @pytest.fixture
 def database_with_deadline(server: PostgresServer) -> Iterator[Database]:
-    """Of a server that tests stop for a while."""
+    """A database on a server that tests freeze for a while."""
     with closing(Database(server.url("postgres"), settings=SETTINGS)) as database:
         yield database
 
@@ -38,7 +38,7 @@ def one(database: Database) -> int:
 
 
 def error_of(server: PostgresServer, ask: Callable[[], object]) -> OperationalError:
-    """What `ask`, which freezes the server, raises."""
+    """Returns the error of `ask`, which freezes the server."""
     with ThreadPoolExecutor(1) as thread:
         try:
             error = thread.submit(ask).exception(60)
@@ -49,7 +49,9 @@ def error_of(server: PostgresServer, ask: Callable[[], object]) -> OperationalEr
 
 
 @pytest.mark.not_quick
-def test_a_pooled_connection_is_given_up(server: PostgresServer, database_with_deadline: Database) -> None:
+def test_a_pooled_connection_without_an_answer_is_closed(
+    server: PostgresServer, database_with_deadline: Database
+) -> None:
     def read() -> None:
         one(database_with_deadline)
         server.freeze()
@@ -60,7 +62,7 @@ def test_a_pooled_connection_is_given_up(server: PostgresServer, database_with_d
 
 
 @pytest.mark.not_quick
-def test_a_statement_is_given_up(server: PostgresServer, database_with_deadline: Database) -> None:
+def test_a_statement_without_an_answer_fails(server: PostgresServer, database_with_deadline: Database) -> None:
     def read() -> None:
         with database_with_deadline.read() as session:
             session.execute(text("SELECT 1"))
@@ -68,12 +70,12 @@ def test_a_statement_is_given_up(server: PostgresServer, database_with_deadline:
             session.execute(text("SELECT 1"))
 
     error = error_of(server, read)
-    assert "the server gave no answer for 2.1 s" in str(error)
+    assert "the server did not answer for 2.1 s" in str(error)
     assert fault_of(error) is Fault.LOST
 
 
 @pytest.mark.not_quick
-def test_nobody_knows_of_a_commit_that_is_given_up(server: PostgresServer, database_with_deadline: Database) -> None:
+def test_a_commit_without_an_answer_is_unknown(server: PostgresServer, database_with_deadline: Database) -> None:
     def write() -> None:
         with database_with_deadline.write() as session:
             session.execute(text("SELECT pg_current_xact_id()"))
@@ -82,15 +84,15 @@ def test_nobody_knows_of_a_commit_that_is_given_up(server: PostgresServer, datab
     assert isinstance(error_of(server, write), CommitUnknownError)
 
 
-def test_what_may_take_its_time_does(postgres_databases: PostgresDatabases) -> None:
+def test_time_limits_can_be_removed(postgres_databases: PostgresDatabases) -> None:
     sleep = text("SELECT pg_sleep(1)")
     unlimited = DatabaseSettings(statement_timeout_seconds=0)
     with postgres_databases.new() as url, closing(Database(url, connections=1, settings=unlimited)) as database:
-        bound(database.engine, 0.3)
+        limit_answers(database.engine, 0.3)
         with database.read() as session:
-            take_any_time(session.connection())
+            remove_time_limits(session.connection())
             session.execute(sleep)
-        with pytest.raises(OperationalError, match=r"no answer for 0\.3 s"), database.read() as session:
+        with pytest.raises(OperationalError, match=r"did not answer for 0\.3 s"), database.read() as session:
             session.execute(sleep)
         with database.read() as session:
             session.execute(text("SELECT 1"))

@@ -1,4 +1,4 @@
-"""What is worth trying again, told from what the drivers raise. Real ones are in test_session."""
+"""Classification of the errors that drivers raise. `test_session.py` has real errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from service.store.session import CommitUnknownError, Database, Fault, fault_of,
     ],
     ids=lambda value: getattr(value, "__name__", None) or type(value).__name__,
 )
-def test_what_drivers_raise(kind: type[DBAPIError], cause: Exception, fault: Fault | None) -> None:
+def test_errors_of_drivers(kind: type[DBAPIError], cause: Exception, fault: Fault | None) -> None:
     assert fault_of(kind("SELECT 1", None, cause)) is fault
 
 
@@ -54,7 +54,7 @@ def test_a_pool_without_a_free_connection_is_busy() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), OSError("x"), KeyboardInterrupt()])
-def test_what_no_database_says_is_none(error: BaseException) -> None:
+def test_other_errors_are_no_faults(error: BaseException) -> None:
     assert fault_of(error) is None
 
 
@@ -71,7 +71,7 @@ def test_a_locked_sqlite_file_is_busy(tmp_path: Path) -> None:
         assert fault_of(caught.value) is Fault.BUSY
 
 
-def test_one_line_tells_what_the_driver_said() -> None:
+def test_the_first_line_of_the_message() -> None:
     error = OperationalError("INSERT INTO jobs", {"spec": "secret"}, Exception("server closed\nthe connection"))
     assert first_line(error) == "server closed"
     assert first_line(RuntimeError()) == "RuntimeError"

@@ -1,4 +1,4 @@
-"""What a worker writes about a job: by the newest claim alone, of a job that has a worker, and of no other job."""
+"""Fencing: only the newest claim of a job with a worker changes the job, and no other job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.contract import problems
 from service.contract.enums import LEASED, AttemptStatus, JobStatus, Mode
 from service.contract.reports import Progress
 from service.store import leases, publication, streaming_jobs
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.publication import Ending, PublishedResult
 from service.store.session import Database
 from service.store.streaming_jobs import BatchMeasures
@@ -54,10 +54,14 @@ WRITES: dict[str, Write] = {
     "measure_batches": lambda session, held, now: streaming_jobs.measure_batches(
         session, held, 1, [BatchMeasures(0, 5, {"rows": 5})], now
     ),
-    "note_followed": lambda session, held, now: streaming_jobs.note_followed(session, held, 1, [{"table": "u"}], now),
-    "note_backlog": lambda session, held, now: streaming_jobs.note_backlog(session, held, 1, {"files": 1}, now),
+    "save_lookup_tables": lambda session, held, now: streaming_jobs.save_stream_metric(
+        session, held, 1, streaming_jobs.FOLLOWED, [{"table": "u"}], now
+    ),
+    "save_backlog": lambda session, held, now: streaming_jobs.save_stream_metric(
+        session, held, 1, streaming_jobs.BACKLOG, {"files": 1}, now
+    ),
     "mark_steady": streaming_jobs.mark_steady,
-    "rest": lambda session, held, now: streaming_jobs.rest(session, held, now, because="stopped"),
+    "mark_stopped": lambda session, held, now: streaming_jobs.mark_stopped(session, held, now, reason="stopped"),
 }
 
 STALE: dict[str, dict[str, Any]] = {
@@ -127,14 +131,14 @@ def test_a_stale_claim_changes_nothing(database: Database, held: Claim, stale: s
 
 
 @pytest.mark.parametrize("status", [*sorted(set(JobStatus) - LEASED), "PAUSED"])
-def test_a_job_that_no_worker_has_is_not_changed(database: Database, held: Claim, status: str) -> None:
+def test_a_job_without_a_worker_is_not_changed(database: Database, held: Claim, status: str) -> None:
     with database.write() as session:
         session.execute(update(JobRow).where(JobRow.id == "a").values(status=status))
     assert not_refused(database, held) == []
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_a_write_changes_its_own_job_and_attempt_alone(database: Database, held: Claim, name: str) -> None:
+def test_a_write_changes_only_its_job_and_attempt(database: Database, held: Claim, name: str) -> None:
     before, others = stored(database), of_others(database)
     assert do(database, WRITES[name], held)
     assert stored(database) != before
@@ -151,10 +155,10 @@ ANSWERS: dict[str, tuple[Write | None, Write]] = {
         WRITES["retry"],
         lambda session, held, now: publication.publish_or_retry(session, held, FAILED, now, again=True),
     ),
-    "rest": (WRITES["rest"], lambda session, held, _: streaming_jobs.is_at_rest(session, held)),
+    "mark_stopped": (WRITES["mark_stopped"], lambda session, held, _: streaming_jobs.is_stopped(session, held)),
     "hand_back": (
         WRITES["hand_back"],
-        lambda session, held, _: leases.handed_back(
+        lambda session, held, _: leases.outcome_of_hand_back(
             session, held, status=AttemptStatus.CANCELLED, error=problems.driver_lost(held.worker)
         ),
     ),
@@ -163,9 +167,7 @@ ANSWERS: dict[str, tuple[Write | None, Write]] = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_what_was_done_without_an_answer_was_done_by_this_very_claim(
-    database: Database, held: Claim, name: str
-) -> None:
+def test_an_unconfirmed_write_is_found_by_its_claim_only(database: Database, held: Claim, name: str) -> None:
     """Stream b, of the same worker and with the same fencing token, has done the same."""
     write, was_done = ANSWERS[name]
     for claim in (held, replace(held, job_id="b")):
@@ -178,20 +180,22 @@ def test_what_was_done_without_an_answer_was_done_by_this_very_claim(
     assert stored(database) == before
 
 
-def test_a_job_that_is_queued_again_has_no_worker_and_does_not_rest(database: Database, held: Claim) -> None:
+def test_a_job_that_is_queued_again_has_no_worker_and_is_not_stopped(database: Database, held: Claim) -> None:
     with database.write() as session:
         session.execute(update(JobRow).where(JobRow.id == "a").values(status="QUEUED"))
         assert not leases.is_claimed(session, held)
-        assert not streaming_jobs.is_at_rest(session, held)
+        assert not streaming_jobs.is_stopped(session, held)
 
 
 def test_an_attempt_that_ended_otherwise_was_not_handed_back(database: Database, held: Claim) -> None:
     lost, other = problems.driver_lost("w1"), problems.handed_back("w1")
     assert do(database, WRITES["hand_back"], held)
     with database.write() as session:
-        assert leases.handed_back(session, held, status=AttemptStatus.CRASHED, error=lost) is None
-        assert leases.handed_back(session, held, status=AttemptStatus.CANCELLED, error=other) is None
-        assert leases.handed_back(session, held, status=AttemptStatus.CANCELLED, error=lost) is JobStatus.QUEUED
+        assert leases.outcome_of_hand_back(session, held, status=AttemptStatus.CRASHED, error=lost) is None
+        assert leases.outcome_of_hand_back(session, held, status=AttemptStatus.CANCELLED, error=other) is None
+        assert (
+            leases.outcome_of_hand_back(session, held, status=AttemptStatus.CANCELLED, error=lost) is JobStatus.QUEUED
+        )
 
 
 def test_an_attempt_that_was_lost_meanwhile_has_not_failed(database: Database, held: Claim) -> None:

@@ -1,4 +1,4 @@
-"""What a scrape counts, and that it reads indexes alone."""
+"""The gauges of a scrape, and that its statements read only indexes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlalchemy import event, update
 
 from service.contract.enums import JobStatus, Queue
 from service.store import leases
-from service.store.jobs import owe_message
+from service.store.events import add_message
 from service.store.session import Database
 from service.store.tables import JobRow
 from service.store.workers import JobGauges, read_gauges
@@ -30,7 +30,7 @@ def change(database: Database, job_id: str, **values: object) -> None:
         session.execute(update(JobRow).where(JobRow.id == job_id).values(**values))
 
 
-def test_an_expired_lease_reads_as_queued_and_is_told(database: Database, clock: ManualClock, add_job: AddJob) -> None:
+def test_a_job_with_an_expired_lease_counts_as_queued(database: Database, clock: ManualClock, add_job: AddJob) -> None:
     add_job("a")
     with database.write() as session:
         assert leases.claim(session, "a", "w", clock.ms, 1_000)
@@ -49,14 +49,14 @@ def test_the_oldest_of_each_queue(database: Database, clock: ManualClock, add_jo
     add_job("an explanation", kind="explain")
     with database.write() as session:
         assert leases.claim(session, "0", "w", clock.ms, 1_000)
-        owe_message(session, job_id="1", tenant="default", now=clock.ms)
+        add_message(session, job_id="1", tenant="default", now=clock.ms)
     found = gauges(database, clock.ms)
     assert non_zero(found) == {("PLANNING", "short"): 1, ("QUEUED", "short"): 1, ("QUEUED", "long"): 2}
     assert (dict(found.oldest_queued_at), found.outbox) == ({"short": 102, "long": 101}, 1)
     assert dict(gauges(database, clock.ms + 1_000).oldest_queued_at) == {"short": 100, "long": 101}
 
 
-def test_what_pauses_before_it_is_tried_again_waits_for_nobody(
+def test_a_job_that_pauses_after_a_failure_is_not_the_oldest_queued(
     database: Database, clock: ManualClock, add_job: AddJob
 ) -> None:
     change(database, add_job("paused"), next_run_at=clock.ms + 1_000)
@@ -64,7 +64,7 @@ def test_what_pauses_before_it_is_tried_again_waits_for_nobody(
     assert (non_zero(found), dict(found.oldest_queued_at)) == ({("QUEUED", "short"): 1}, {})
 
 
-def test_a_stream_that_was_to_stop_and_lost_its_worker_is_at_rest(
+def test_a_stopping_stream_without_its_worker_counts_as_stopped(
     database: Database, add_job: AddJob, clock: ManualClock
 ) -> None:
     change(database, add_job("a", queue=Queue.STREAM), status="STOPPING", lease_expires_at=clock.ms)
@@ -83,7 +83,7 @@ def test_what_ended_recently(database: Database, add_job: AddJob) -> None:
     assert non_zero(found) == {("FAILED", "short"): 2, ("SUCCEEDED", "short"): 2}
 
 
-def test_no_question_reads_all_jobs(sqlite_database: Database) -> None:
+def test_no_statement_reads_all_jobs(sqlite_database: Database) -> None:
     """On SQLite, whose plans depend on the tables alone."""
     seen: list[tuple[str, Any]] = []
 

@@ -1,4 +1,4 @@
-"""Streams of posted rows in the database: one of a name, batches numbered, each once."""
+"""Input streams in the database: unique names, and numbered batches that are accepted once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def batch(number: int, batch_id: str | None = None) -> NewBatch:
     return NewBatch(batch_id or f"b{number}", f"{number:064}", f"file-{number}", 10 * number, 100 * number)
 
 
-def test_a_name_is_given_once_a_tenant(database: Database) -> None:
+def test_names_are_unique_within_a_tenant(database: Database) -> None:
     with database.write() as session:
         stream = declare(session)
         assert not input_streams.insert_stream(
@@ -64,7 +64,7 @@ def test_a_batch_is_accepted_once(database: Database) -> None:
         assert (found.batches, found.rows) == (1, 10)
 
 
-def test_none_goes_into_a_stream_that_took_the_place_of_another(database: Database) -> None:
+def test_a_batch_is_not_accepted_by_a_new_stream_of_the_same_name(database: Database) -> None:
     with database.write() as session:
         stream = declare(session)
         input_streams.delete_stream(session, tenant="default", name="clicks")

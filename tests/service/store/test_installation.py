@@ -1,4 +1,4 @@
-"""A database has one id, whoever asks first."""
+"""A database has one id, even if several processes create it at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from service.store import installation
 from service.store.session import Database
 
 
-def test_two_who_ask_at_once_are_told_the_same(database: Database) -> None:
+def test_two_processes_that_create_the_id_at_once_get_the_same(database: Database) -> None:
     told: list[str] = []
 
     def ask() -> None:
@@ -26,12 +26,12 @@ def test_two_who_ask_at_once_are_told_the_same(database: Database) -> None:
         assert installation.find_id(session) == told[0]
 
 
-def test_it_becomes_another_one(database: Database) -> None:
+def test_the_id_can_be_replaced(database: Database) -> None:
     with database.write() as session:
         first = installation.ensure_id(session)
-        installation.become(session, None)
+        installation.set_id(session, None)
         assert installation.find_id(session) is None
         assert installation.ensure_id(session) != first
-        installation.become(session, "known")
+        installation.set_id(session, "known")
     with database.write() as session:
         assert installation.ensure_id(session) == "known"

@@ -1,4 +1,4 @@
-"""Jobs in the store: what is true of them, their order, and moves that are conditional."""
+"""Jobs in the store: effective states, order of lists, and conditional moves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from sqlalchemy import update
 
 from service.contract.enums import JobStatus
 from service.store import jobs, leases, transitions
-from service.store.jobs import JobFilter, JobPosition, NewJob, events_after
+from service.store.events import events_after
+from service.store.jobs import JobFilter, JobPosition, NewJob
 from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support.clocks import ManualClock
@@ -22,7 +23,7 @@ def row_status(database: Database, job_id: str) -> JobStatus | None:
         return jobs.effective_status(row, database.now(session))
 
 
-def test_a_live_lease_is_what_makes_a_job_planning(database: Database, job_id: str) -> None:
+def test_without_a_lease_a_job_is_queued(database: Database, job_id: str) -> None:
     with database.write() as session:
         assert leases.claim(session, job_id, "w", database.now(session), 1000)
     assert row_status(database, job_id) is JobStatus.PLANNING
@@ -76,7 +77,7 @@ def test_jobs_of_one_moment_have_an_order(database: Database, add_job: Callable[
     assert found == ["d", "c", "b", "a"]
 
 
-def test_a_list_is_filtered_by_times_and_by_the_beginning_of_names(
+def test_a_list_is_filtered_by_times_and_by_prefixes_of_names(
     database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     for name in ("a", "b", "c"):
@@ -132,7 +133,7 @@ def test_a_job_is_deleted_alone(database: Database, add_job: Callable[..., str])
         assert jobs.read_versions(session, ["a", "b"]) == {"b": 1}
 
 
-def test_a_move_that_the_table_has_not_is_a_bug(database: Database, job_id: str) -> None:
+def test_a_move_that_is_not_in_the_table_raises(database: Database, job_id: str) -> None:
     with database.write() as session, pytest.raises(ValueError, match="no move"):
         transitions.move_job(
             session,
@@ -145,7 +146,7 @@ def test_a_move_that_the_table_has_not_is_a_bug(database: Database, job_id: str)
         )
 
 
-def test_versions_of_very_many_jobs(database: Database) -> None:
+def test_versions_of_many_jobs(database: Database) -> None:
     with database.write() as session:
         for index in range(1200):
             new = NewJob(f"job-{index}", "default", jobs.RUN, "n", {}, None, 1, 1000)

@@ -1,4 +1,4 @@
-"""Elections: one leader at a time, replaced when it falls silent."""
+"""Elections: one leader at a time, replaced when its term is over."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_first_one_leads_and_stays(database: Database, clock: ManualClock) -
     assert not elect(database, "b")
 
 
-def test_a_silent_leader_is_replaced(database: Database, clock: ManualClock) -> None:
+def test_a_leader_is_replaced_after_its_term(database: Database, clock: ManualClock) -> None:
     assert elect(database, "a")
     clock.ms += TERM
     assert elect(database, "b")
@@ -43,7 +43,7 @@ def test_a_leader_may_resign(database: Database) -> None:
     assert elect(database, "b")
 
 
-def test_tasks_have_leaders_of_their_own(database: Database, clock: ManualClock) -> None:
+def test_each_task_has_its_own_leader(database: Database, clock: ManualClock) -> None:
     def elect_for(task: str, owner: str) -> bool:
         with database.write() as session:
             return leases.elect(session, task, owner, clock.ms, TERM)
@@ -59,8 +59,8 @@ def test_tasks_have_leaders_of_their_own(database: Database, clock: ManualClock)
     assert (elect_for("third", "b"), elect_for("other", "b")) == (False, True)
 
 
-def test_an_end_that_is_further_off_than_any_term_is_over(database: Database, clock: ManualClock) -> None:
-    """It was set before the clock went back."""
+def test_a_term_longer_than_allowed_is_over(database: Database, clock: ManualClock) -> None:
+    """It was stored before the clock was set back."""
     with database.write() as session:
         assert leases.elect(session, "sweep", "a", clock.ms, 3_600_000)
     assert not elect(database, "b")

@@ -1,4 +1,4 @@
-"""Claims: one worker at a time has a job, and one that lost it changes nothing."""
+"""Claims: one worker at a time has a job, and a worker that lost it changes nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from service.contract.enums import AttemptStatus, JobStatus, Queue
 from service.contract.job import SPEC_VERSION
 from service.contract.reports import Progress
 from service.store import leases
-from service.store.jobs import attempts_of
-from service.store.leases import Claim
+from service.store.attempts import Claim, attempts_of
 from service.store.session import Database
 from service.store.streaming_state import find_stream
 from service.store.tables import JobEventRow, JobRow
@@ -27,7 +26,7 @@ from tests.support.clocks import ManualClock
 from tests.support.lifecycle import LEASE_MS, row_of
 
 
-def statuses_told(database: Database, job_id: str) -> list[str]:
+def statuses_of_events(database: Database, job_id: str) -> list[str]:
     with database.read() as session:
         rows = session.scalars(
             select(JobEventRow).where(JobEventRow.job_id == job_id, JobEventRow.type == "status").order_by("id")
@@ -36,7 +35,7 @@ def statuses_told(database: Database, job_id: str) -> list[str]:
 
 
 def lose(database: Database, job_id: str) -> None:
-    """What a sweeper does to a job whose lease expired."""
+    """Ends the attempt of a job whose lease expired, as a sweeper does."""
     with database.write() as session:
         session.execute(
             update(JobRow).where(JobRow.id == job_id).values(status="QUEUED", lease_owner=None, lease_expires_at=None)
@@ -55,7 +54,7 @@ def test_claim_gives_token_lease_and_attempt(database: Database, clock: ManualCl
     with database.read() as session:
         (attempt,) = attempts_of(session, job_id)
     assert (attempt.fence, attempt.status, attempt.worker) == (1, "PLANNING", "w1")
-    assert statuses_told(database, job_id) == ["QUEUED", "PLANNING"]
+    assert statuses_of_events(database, job_id) == ["QUEUED", "PLANNING"]
 
 
 def test_second_claim_finds_nothing(database: Database, job_id: str) -> None:
@@ -92,7 +91,7 @@ def test_claim_of_a_job_to_be_cancelled_cancels_it_alone(
     assert row.error is not None
     assert row.error["code"] == "cancelled"
     assert (row.finished_at, row.updated_at, row.version) == (clock.ms, clock.ms, 2)
-    assert statuses_told(database, job_id) == ["QUEUED", "CANCELLED"]
+    assert statuses_of_events(database, job_id) == ["QUEUED", "CANCELLED"]
     assert (row_of(database, waiting).status, row_of(database, waiting).version) == ("QUEUED", 1)
     assert lifecycle.try_claim(database, running, "w2") is None
     assert (row_of(database, running).status, row_of(database, running).fence) == ("PLANNING", held.fence)
@@ -112,7 +111,7 @@ def test_exactly_one_of_many_threads_claims(database: Database, add_job: Callabl
     assert sorted(won) == jobs
 
 
-def test_renewal_extends_only_what_still_holds(
+def test_renewal_extends_only_claims_that_hold(
     database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     kept, lost = lifecycle.claim(database, add_job("kept"), "w1"), lifecycle.claim(database, add_job("lost"), "w1")
@@ -125,7 +124,7 @@ def test_renewal_extends_only_what_still_holds(
     assert row_of(database, "lost").lease_expires_at == clock.ms - 10_000 + LEASE_MS
 
 
-def test_renewal_is_invisible(database: Database, clock: ManualClock, job_id: str) -> None:
+def test_renewal_does_not_change_the_version(database: Database, clock: ManualClock, job_id: str) -> None:
     claim = lifecycle.claim(database, job_id, "w1")
     version = row_of(database, job_id).version
     with database.write() as session:
@@ -133,7 +132,9 @@ def test_renewal_is_invisible(database: Database, clock: ManualClock, job_id: st
     assert row_of(database, job_id).version == version
 
 
-def test_standings_leave_out_lost_claims(database: Database, clock: ManualClock, add_job: Callable[..., str]) -> None:
+def test_states_of_claims_leave_out_lost_ones(
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
+) -> None:
     running, cancelled, lost = (lifecycle.claim(database, add_job(name), "w1") for name in ("a", "b", "c"))
     with database.write() as session:
         session.execute(
@@ -141,19 +142,19 @@ def test_standings_leave_out_lost_claims(database: Database, clock: ManualClock,
         )
     lose(database, "c")
     with database.read() as session:
-        found = leases.standings(session, [running, cancelled, lost])
+        found = leases.claim_states(session, [running, cancelled, lost])
     assert found == {
-        running: leases.Standing(JobStatus.PLANNING, False),
-        cancelled: leases.Standing(JobStatus.CANCELLING, True),
+        running: leases.ClaimState(JobStatus.PLANNING, False),
+        cancelled: leases.ClaimState(JobStatus.CANCELLING, True),
     }
 
 
-def test_running_is_told_once(database: Database, clock: ManualClock, job_id: str) -> None:
+def test_the_move_to_running_has_one_event(database: Database, clock: ManualClock, job_id: str) -> None:
     claim = lifecycle.claim(database, job_id, "w1")
     with database.write() as session:
         assert leases.mark_running(session, claim, clock.ms)
         assert not leases.mark_running(session, claim, clock.ms)
-    assert statuses_told(database, job_id) == ["QUEUED", "PLANNING", "RUNNING"]
+    assert statuses_of_events(database, job_id) == ["QUEUED", "PLANNING", "RUNNING"]
     with database.read() as session:
         assert attempts_of(session, job_id)[0].status == "RUNNING"
 
@@ -188,14 +189,14 @@ def test_a_late_worker_changes_nothing(database: Database, clock: ManualClock, j
         assert session.scalar(select(func.count()).select_from(JobEventRow)) == events
 
 
-def test_the_same_token_of_another_worker_is_none(database: Database, clock: ManualClock, job_id: str) -> None:
+def test_a_token_is_valid_only_for_its_worker(database: Database, clock: ManualClock, job_id: str) -> None:
     claim = lifecycle.claim(database, job_id, "w1")
     with database.write() as session:
         session.execute(update(JobRow).values(lease_owner="w2"))
         assert not leases.save_progress(session, claim, Progress(tasks_done=1), clock.ms)
 
 
-def test_handing_back_after_a_lost_driver_spends_an_attempt(
+def test_handing_back_after_a_lost_driver_uses_up_an_attempt(
     database: Database, clock: ManualClock, job_id: str
 ) -> None:
     for crashes, expected in enumerate((JobStatus.QUEUED, JobStatus.CRASHED)):
@@ -210,7 +211,7 @@ def test_handing_back_after_a_lost_driver_spends_an_attempt(
     assert (row.status, row.error["code"], row.finished_at) == ("CRASHED", "worker_lost", clock.ms)
 
 
-def test_handing_back_locks_the_job_before_all_else(database: Database, clock: ManualClock, job_id: str) -> None:
+def test_handing_back_locks_the_job_first(database: Database, clock: ManualClock, job_id: str) -> None:
     claim = lifecycle.claim(database, job_id, "w1")
     statements: list[ORMExecuteState] = []
     with database.write() as session:
@@ -235,10 +236,10 @@ def test_only_the_last_progress_of_an_attempt_is_kept(database: Database, clock:
     with database.read() as session:
         rows = session.scalars(select(JobEventRow).where(JobEventRow.type == "progress").order_by("id")).all()
     assert [(row.at, row.data["tasks_done"]) for row in rows] == [(1_003_000, 3), (1_007_000, 3)]
-    assert statuses_told(database, job_id) == ["QUEUED", "PLANNING", "PLANNING"]
+    assert statuses_of_events(database, job_id) == ["QUEUED", "PLANNING", "PLANNING"]
 
 
-def test_handing_back_on_a_stop_spends_nothing(database: Database, clock: ManualClock, job_id: str) -> None:
+def test_handing_back_because_of_a_stop_uses_up_no_attempt(database: Database, clock: ManualClock, job_id: str) -> None:
     for _ in range(5):
         claim = lifecycle.claim(database, job_id, "w1")
         assert claim.crashes == 0
@@ -249,9 +250,9 @@ def test_handing_back_on_a_stop_spends_nothing(database: Database, clock: Manual
         assert told is JobStatus.QUEUED
     row = row_of(database, job_id)
     assert (row.lease_owner, row.lease_expires_at, row.error, row.progress) == (None, None, None, None)
-    assert statuses_told(database, job_id) == ["QUEUED", *["PLANNING", "RUNNING", "QUEUED"] * 5]
+    assert statuses_of_events(database, job_id) == ["QUEUED", *["PLANNING", "RUNNING", "QUEUED"] * 5]
     with database.read() as session:
-        assert find_stream(session, job_id) is None, "it is no stream, and does not rest"
+        assert find_stream(session, job_id) is None, "it is no stream, and has no stop reason"
 
 
 def test_handing_back_a_job_being_cancelled_cancels_it(database: Database, clock: ManualClock, job_id: str) -> None:
@@ -265,19 +266,17 @@ def test_handing_back_a_job_being_cancelled_cancels_it(database: Database, clock
     assert row_of(database, job_id).status == "CANCELLED"
 
 
-def test_a_job_that_a_newer_version_moved_on_is_not_ours_any_more(
-    database: Database, clock: ManualClock, job_id: str
-) -> None:
+def test_a_job_that_a_newer_version_has_moved_is_lost(database: Database, clock: ManualClock, job_id: str) -> None:
     claim = lifecycle.claim(database, job_id, "w1")
     status, error = AttemptStatus.CANCELLED, problems.handed_back("w1")
     with database.write() as session:
         assert leases.hand_back(session, claim, clock.ms, status=status, error=error) is JobStatus.QUEUED
-        assert leases.handed_back(session, claim, status=status, error=error) is JobStatus.QUEUED
+        assert leases.outcome_of_hand_back(session, claim, status=status, error=error) is JobStatus.QUEUED
         session.execute(update(JobRow).values(status="PAUSED"))
-        assert leases.handed_back(session, claim, status=status, error=error) is None
+        assert leases.outcome_of_hand_back(session, claim, status=status, error=error) is None
 
 
-def test_what_a_newer_version_stored_is_left_to_it(database: Database, job_id: str) -> None:
+def test_a_job_of_a_newer_version_is_not_claimed(database: Database, job_id: str) -> None:
     with database.write() as session:
         session.execute(update(JobRow).values(spec_version=SPEC_VERSION + 1))
     assert lifecycle.try_claim(database, job_id, "w1") is None
@@ -288,7 +287,7 @@ def test_what_a_newer_version_stored_is_left_to_it(database: Database, job_id: s
     assert lifecycle.try_claim(database, job_id, "w1") is not None
 
 
-def test_a_first_claim_tells_how_long_the_job_waited(database: Database, clock: ManualClock, job_id: str) -> None:
+def test_the_first_claim_has_the_time_that_the_job_waited(database: Database, clock: ManualClock, job_id: str) -> None:
     clock.ms += 2_500
     first = lifecycle.claim(database, job_id, "w1")
     assert (first.waited_ms, first.queue) == (2_500, "short")
@@ -296,7 +295,7 @@ def test_a_first_claim_tells_how_long_the_job_waited(database: Database, clock: 
     assert lifecycle.claim(database, job_id, "w2").waited_ms is None
 
 
-def test_the_oldest_waiting_jobs_are_taken_once_each_by_all_who_ask(
+def test_workers_that_claim_at_once_get_the_oldest_jobs_once_each(
     database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     for number in range(24):
@@ -319,7 +318,7 @@ def test_the_oldest_waiting_jobs_are_taken_once_each_by_all_who_ask(
     assert all(one == sorted(one) for one in found), "each of them the oldest at its time"
 
 
-def test_who_waits_for_an_explanation_has_done_so_since_it_was_asked_for() -> None:
+def test_the_time_limit_of_an_explanation_counts_from_its_submission() -> None:
     """A run has its time limit from its first claim on."""
 
     def remaining(kind: str, submitted_at: int | None, timeout_ms: int = 60_000) -> float:
@@ -330,7 +329,7 @@ def test_who_waits_for_an_explanation_has_done_so_since_it_was_asked_for() -> No
     assert (remaining("run", 1_000), remaining("run", 1_000, timeout_ms=0)) == (59_500, math.inf)
 
 
-def test_what_cannot_be_claimed_is_not_the_oldest_waiting(
+def test_a_job_that_cannot_be_claimed_is_not_the_oldest_waiting(
     database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     changes: dict[str, dict[str, object]] = {
@@ -354,9 +353,7 @@ def test_what_cannot_be_claimed_is_not_the_oldest_waiting(
     assert lifecycle.try_claim(database, "later") is None
 
 
-def test_a_claim_is_told_from_a_later_one_with_the_same_token(
-    database: Database, job_id: str, clock: ManualClock
-) -> None:
+def test_a_later_claim_with_the_same_token_is_another_one(database: Database, job_id: str, clock: ManualClock) -> None:
     """The same worker claims again after the first claim was rolled back."""
     clock.ms -= 5
     with database.write() as session:

@@ -1,5 +1,4 @@
-"""Migrations on both databases: complete, repeatable, safe to run at once, and clear about a schema of another
-version."""
+"""Migrations on both databases: complete, repeatable, safe to run at once; and schemas of other versions."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import OperationalError
 
 from service.store import migrate, workers
-from service.store.migrate import SchemaMismatchError, Standing
+from service.store.migrate import SchemaMismatchError, SchemaState
 from service.store.session import Database
 from service.store.tables import Base
 from tests.support import lifecycle
@@ -47,7 +46,7 @@ def downgrade():
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Of a database without tables."""
+    """The URL of a database without tables."""
     if request.param == SQLITE:
         yield f"sqlite:///{tmp_path / 'store.db'}"
         return
@@ -58,14 +57,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def empty_database(url: str) -> Iterator[Database]:
-    """Of either kind, without tables."""
+    """A database of each kind, without tables."""
     with closing(Database(url)) as database:
         yield database
 
 
 @pytest.fixture
 def newer_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Database, bool], None]:
-    """Upgrades a database with the code of a release to come, whose one more revision serves this code's, or not."""
+    """Upgrades a database as a newer release would, by one more revision that is compatible with this code, or not."""
 
     def upgrade(database: Database, serves: bool) -> None:
         head = migrate.head_revision()
@@ -91,15 +90,15 @@ def tables(database: Database) -> set[str]:
 
 @pytest.mark.not_quick
 def test_upgrade_makes_the_declared_tables(empty_database: Database) -> None:
-    assert migrate.upgrade(empty_database).standing is Standing.EMPTY
-    assert migrate.read_schema(empty_database) == migrate.Schema(migrate.head_revision(), Standing.CURRENT)
+    assert migrate.upgrade(empty_database).state is SchemaState.EMPTY
+    assert migrate.read_schema(empty_database) == migrate.Schema(migrate.head_revision(), SchemaState.CURRENT)
     assert migrate.check_drift(empty_database) == []
     migrate.require_current(empty_database)
 
 
 def test_upgrade_is_repeatable(empty_database: Database) -> None:
     migrate.upgrade(empty_database)
-    assert migrate.upgrade(empty_database).standing is Standing.CURRENT
+    assert migrate.upgrade(empty_database).state is SchemaState.CURRENT
     migrate.require_current(empty_database)
 
 
@@ -120,9 +119,9 @@ def test_every_difference_is_drift(empty_database: Database, change: str) -> Non
 
 
 @pytest.mark.not_quick
-def test_each_revision_can_be_taken_back_and_applied_again(empty_database: Database) -> None:
+def test_each_revision_can_be_reverted_and_applied_again(empty_database: Database) -> None:
     migrate.upgrade(empty_database)
-    for revision in migrate._behind(migrate.head_revision()):
+    for revision in migrate._older(migrate.head_revision()):
         migrate.downgrade(empty_database, revision)
         assert migrate.current_revision(empty_database) == (None if revision == "base" else revision)
         if revision == "base":
@@ -131,7 +130,7 @@ def test_each_revision_can_be_taken_back_and_applied_again(empty_database: Datab
         assert migrate.check_drift(empty_database) == []
 
 
-def test_jobs_survive_the_way_down_and_up(empty_database: Database) -> None:
+def test_jobs_survive_a_downgrade_and_an_upgrade(empty_database: Database) -> None:
     migrate.upgrade(empty_database)
     job_id = lifecycle.insert(empty_database)
     lifecycle.plan(empty_database, lifecycle.claim(empty_database, job_id))
@@ -144,11 +143,11 @@ def test_jobs_survive_the_way_down_and_up(empty_database: Database) -> None:
         assert session.execute(text("SELECT queue, spec_version FROM jobs")).one() == ("short", 1)
 
 
-def test_there_is_no_way_back_to_what_is_not_behind(empty_database: Database, subtests: pytest.Subtests) -> None:
+def test_a_downgrade_to_a_newer_revision_is_refused(empty_database: Database, subtests: pytest.Subtests) -> None:
     for revision in ("0009", "", "head", "0001; DROP TABLE jobs"):
         with subtests.test(revision=revision):
             migrate.upgrade(empty_database)
-            with pytest.raises(SchemaMismatchError, match=r"Behind it: .*0001, base"):
+            with pytest.raises(SchemaMismatchError, match=r"Older revisions: .*0001, base"):
                 migrate.downgrade(empty_database, revision)
             migrate.require_current(empty_database)
 
@@ -163,18 +162,18 @@ def test_an_empty_database_is_refused_with_what_to_do(empty_database: Database) 
 def test_an_older_database_is_refused_with_what_to_do(empty_database: Database) -> None:
     migrate.upgrade(empty_database)
     migrate.downgrade(empty_database, "0001")
-    assert migrate.read_schema(empty_database).standing is Standing.BEHIND
+    assert migrate.read_schema(empty_database).state is SchemaState.OUTDATED
     with pytest.raises(SchemaMismatchError, match=r"is at revision 0001.*run `evenkeel migrate`"):
         migrate.require_current(empty_database)
 
 
-def test_a_newer_database_that_serves_this_code_is_accepted(
+def test_a_newer_compatible_database_is_accepted(
     empty_database: Database, newer_release: Callable[[Database, bool], None]
 ) -> None:
     migrate.upgrade(empty_database)
     newer_release(empty_database, True)
     migrate.require_current(empty_database)
-    assert migrate.upgrade(empty_database) == migrate.Schema(NEXT, Standing.SERVED)
+    assert migrate.upgrade(empty_database) == migrate.Schema(NEXT, SchemaState.COMPATIBLE)
     assert migrate.current_revision(empty_database) == NEXT
     job_id = lifecycle.insert(empty_database)
     lifecycle.claim(empty_database, job_id)
@@ -182,7 +181,7 @@ def test_a_newer_database_that_serves_this_code_is_accepted(
         assert workers.list_workers(session, 0) == []
 
 
-def test_a_newer_database_that_does_not_is_refused(
+def test_a_newer_incompatible_database_is_refused(
     empty_database: Database, newer_release: Callable[[Database, bool], None]
 ) -> None:
     migrate.upgrade(empty_database)
@@ -202,7 +201,7 @@ def test_processes_upgrade_at_once(url: str) -> None:
     script = (
         "import sys; from service.store.migrate import upgrade; from service.store.session import Database;"
         "database = Database(sys.argv[1]); print('here', flush=True); sys.stdin.readline();"
-        "print(upgrade(database).standing)"
+        "print(upgrade(database).state)"
     )
     command = [sys.executable, "-c", script, url]
     found = sorted(each.strip() for each in outputs_at_once([command] * 2, ROOT, 60))
@@ -213,10 +212,10 @@ def test_processes_upgrade_at_once(url: str) -> None:
 
 
 @pytest.mark.parametrize("move", ["upgrade", "downgrade"])
-def test_a_migration_lets_others_at_a_table_that_it_cannot_have_yet(
+def test_a_migration_that_waits_for_a_table_lets_others_use_it(
     postgres_databases: PostgresDatabases, monkeypatch: pytest.MonkeyPatch, move: str
 ) -> None:
-    """Somebody reads `jobs` in a long transaction, as `pg_dump` does."""
+    """Another transaction reads `jobs` for long, as `pg_dump` does."""
     monkeypatch.setattr(migrate, "_LOCK_MS", 100)
     with postgres_databases.new() as url, closing(Database(url)) as database:
         if move == "upgrade":
@@ -232,7 +231,7 @@ def test_a_migration_lets_others_at_a_table_that_it_cannot_have_yet(
             backup.close()
 
         if move == "upgrade":
-            assert migrate.upgrade(database, pause=let_others).standing is Standing.BEHIND
+            assert migrate.upgrade(database, pause=let_others).state is SchemaState.OUTDATED
             assert migrate.check_drift(database) == []
         else:
             migrate.downgrade(database, "0001", pause=let_others)
@@ -240,7 +239,7 @@ def test_a_migration_lets_others_at_a_table_that_it_cannot_have_yet(
         assert counted == [0]
 
 
-def test_a_migration_gives_up_on_a_table_that_it_never_gets(
+def test_a_migration_fails_if_it_cannot_lock_a_table(
     postgres_databases: PostgresDatabases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migrate, "_LOCK_MS", 10)

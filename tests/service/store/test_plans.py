@@ -1,4 +1,4 @@
-"""Plan reports are stored so that the API of the version before, which refuses what it does not know, reads them."""
+"""Plan reports are stored so that the API of version 1, which refuses unknown fields, can read them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.contract.reports import (
     RuleTrace,
     TableStatistics,
 )
-from service.store.publication import report_of, split
+from service.store.publication import columns_of, report_of
 from service.store.tables import PlanRow
 
 NODE = PlanNodeReport(id=0, operator="Scan", detail="t", inputs=())
@@ -93,25 +93,25 @@ def row(report: dict[str, Any], details: dict[str, Any] | None) -> PlanRow:
     return PlanRow(job_id="j", fence=1, tenant="default", planning_ms=1, report=report, details=details)
 
 
-def test_the_report_holds_what_version_1_knows() -> None:
-    check(split(REPORT)[0], VERSION_1)
-    check(split(FELL_BACK)[0], VERSION_1)
+def test_the_report_has_the_fields_of_version_1() -> None:
+    check(columns_of(REPORT)[0], VERSION_1)
+    check(columns_of(FELL_BACK)[0], VERSION_1)
 
 
 @pytest.mark.parametrize("report", [REPORT, FELL_BACK])
-def test_both_parts_make_the_report_again(report: PlanReport) -> None:
-    assert report_of(row(*split(report))) == report
+def test_both_columns_give_the_report(report: PlanReport) -> None:
+    assert report_of(row(*columns_of(report))) == report
 
 
 def test_a_report_of_version_1_is_read() -> None:
-    old = report_of(row(split(REPORT)[0], None))
+    old = report_of(row(columns_of(REPORT)[0], None))
     assert (old.before.sql, old.after.sql) == ("", "")
     assert [table.cached for table in old.tables] == [False, False]
     assert old.rules == WITHOUT_IDS
 
 
-def test_a_report_of_the_version_before_node_ids_is_read() -> None:
-    told, details = split(REPORT)
+def test_a_report_without_node_ids_is_read() -> None:
+    told, details = columns_of(REPORT)
     del details["node_ids"]
     old = report_of(row(told, details))
     assert old.rules == WITHOUT_IDS
@@ -119,7 +119,7 @@ def test_a_report_of_the_version_before_node_ids_is_read() -> None:
 
 
 @pytest.mark.parametrize("part", ["before", "report"])
-def test_what_a_later_version_adds_is_left_out(part: str) -> None:
-    told, details = split(REPORT)
+def test_fields_of_a_newer_version_are_left_out(part: str) -> None:
+    told, details = columns_of(REPORT)
     (told if part == "report" else told["before"])["later"] = 1
     assert report_of(row(told, details | {"later": 1})) == REPORT

@@ -1,4 +1,4 @@
-"""Pooled connections: asked only after a rest, and never used once the server has ended them."""
+"""Pooled connections: pinged only after they were idle, and not used if the server has ended them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 
-from service.store.session import RESTED_SECONDS, check_before_use
+from service.store.session import IDLE_SECONDS, check_on_checkout
 from tests.support.databases import PostgresDatabases
 from tests.support.servers import PostgresServer
 
 
 class Watch:
-    """Seconds that pass only when told to."""
+    """A clock in seconds that tests set."""
 
     seconds = 100.0
 
@@ -33,19 +33,19 @@ def engine(postgres_databases: PostgresDatabases, watch: Watch) -> Iterator[Engi
     """Of one connection."""
     with postgres_databases.new() as url:
         engine = create_engine(url, pool_size=1, max_overflow=0)
-        check_before_use(engine, watch)
+        check_on_checkout(engine, watch)
         yield engine
         engine.dispose()
 
 
 def process(engine: Engine) -> int:
-    """The server's process that answers."""
+    """Returns the id of the server's process."""
     with engine.connect() as connection:
         return int(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
 
 
 def pings(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Each connection that is asked from now on whether it is there."""
+    """Every connection that is pinged from now on."""
     asked: list[object] = []
     ping = engine.dialect.do_ping
 
@@ -57,21 +57,23 @@ def pings(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return asked
 
 
-def test_one_that_was_used_lately_is_not_asked(engine: Engine, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recently_used_connection_is_not_pinged(
+    engine: Engine, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, asked = process(engine), pings(engine, monkeypatch)
-    watch.seconds += RESTED_SECONDS
+    watch.seconds += IDLE_SECONDS
     assert (process(engine), len(asked)) == (first, 0)
-    watch.seconds += 1.001 * RESTED_SECONDS
+    watch.seconds += 1.001 * IDLE_SECONDS
     assert (process(engine), len(asked)) == (first, 1)
 
 
-@pytest.mark.parametrize("rest", [0.0, 10 * RESTED_SECONDS])
-def test_one_that_the_server_ended_is_not_used(
-    engine: Engine, watch: Watch, postgres: PostgresServer, rest: float
+@pytest.mark.parametrize("idle_seconds", [0.0, 10 * IDLE_SECONDS])
+def test_a_connection_that_the_server_ended_is_not_used(
+    engine: Engine, watch: Watch, postgres: PostgresServer, idle_seconds: float
 ) -> None:
     first = process(engine)
     postgres.end_connections(engine.url.database or "")
-    watch.seconds += rest
+    watch.seconds += idle_seconds
     assert process(engine) != first
 
 

@@ -1,4 +1,4 @@
-"""Publication: everything at once under a valid token, and nothing without."""
+"""Publication: all at once with a valid fencing token, and nothing without."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from service.contract.reports import (
     SkewReport,
     StageMetrics,
 )
-from service.store.jobs import attempts_of
-from service.store.leases import Claim
+from service.store.attempts import Claim, attempts_of
 from service.store.publication import (
     AttemptMetrics,
     Ending,
@@ -106,7 +105,7 @@ def test_success_publishes_everything_at_once(database: Database, clock: ManualC
     assert (attempt.status, attempt.finished_at) == ("SUCCEEDED", clock.ms)
 
 
-def test_it_is_published_once(database: Database, job_id: str) -> None:
+def test_a_job_is_published_once(database: Database, job_id: str) -> None:
     claim = lifecycle.claim(database, job_id)
     assert publish_now(database, claim, SUCCESS)
     before = counts(database)
@@ -131,9 +130,7 @@ def test_a_late_result_changes_nothing(database: Database, clock: ManualClock, j
     assert counts(database) == before
 
 
-def test_the_plan_of_a_second_run_takes_the_place_of_the_first(
-    database: Database, clock: ManualClock, job_id: str
-) -> None:
+def test_the_plan_of_a_second_run_replaces_the_first(database: Database, clock: ManualClock, job_id: str) -> None:
     claim = lifecycle.claim(database, job_id)
     other = PLAN.model_copy(update={"physical_plan": "SortMergeJoin"})
     for report in (PLAN, PLAN, other):
@@ -157,7 +154,7 @@ def test_the_event_of_a_plan_names_the_rules_that_fired(database: Database, cloc
     assert data == {"attempt": 1, "rules_fired": ["a", "b"]}
 
 
-def test_paths_of_results_are_those_of_the_jobs_asked_for(database: Database, add_job: Callable[..., str]) -> None:
+def test_paths_of_results(database: Database, add_job: Callable[..., str]) -> None:
     for job_id in ("other", "done", "failed"):
         lifecycle.end(database, lifecycle.claim(database, add_job(job_id)), FAILURE if job_id == "failed" else SUCCESS)
     for job_id in ("queued", "unknown", "other, queued"):
@@ -168,7 +165,7 @@ def test_paths_of_results_are_those_of_the_jobs_asked_for(database: Database, ad
     assert found == {"done": "job-1/attempt-1", "failed": None, "gone": None}
 
 
-def test_the_replacement_publishes(database: Database, job_id: str) -> None:
+def test_the_next_attempt_publishes(database: Database, job_id: str) -> None:
     late = lifecycle.claim(database, job_id)
     with database.write() as session:
         session.execute(update(JobRow).values(status="QUEUED", lease_owner=None, lease_expires_at=None))
@@ -179,7 +176,7 @@ def test_the_replacement_publishes(database: Database, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.CANCELLED, JobStatus.FAILED])
-def test_a_job_being_cancelled_takes_the_end_that_comes_first(
+def test_the_first_end_of_a_job_being_cancelled_counts(
     database: Database, clock: ManualClock, job_id: str, status: JobStatus
 ) -> None:
     claim = lifecycle.claim(database, job_id)
@@ -189,13 +186,13 @@ def test_a_job_being_cancelled_takes_the_end_that_comes_first(
     assert row_of(database, job_id).status == status.value
 
 
-def test_an_end_must_be_an_end(database: Database, job_id: str) -> None:
+def test_only_a_terminal_status_ends_a_job(database: Database, job_id: str) -> None:
     claim = lifecycle.claim(database, job_id)
     with pytest.raises(ValueError, match="RUNNING"):
         publish_now(database, claim, Ending(JobStatus.RUNNING))
 
 
-def test_a_deleted_job_takes_nothing(database: Database, clock: ManualClock, job_id: str) -> None:
+def test_a_deleted_job_is_not_published(database: Database, clock: ManualClock, job_id: str) -> None:
     claim = lifecycle.claim(database, job_id)
     with database.write() as session:
         session.delete(session.get_one(JobRow, job_id))

@@ -1,4 +1,4 @@
-"""Quotas of tenants: counted right, and never passed by workers that claim at once."""
+"""Quotas of tenants: correct counts, and no excess by workers that claim at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUEUES = ("short", "long", "stream")
 
 
 def take(database: Database, job_id: str, most_running: int) -> bool:
-    """What a worker does that is told of a job."""
+    """Claims a job as a worker does."""
     with database.write() as session:
         if not accounts.has_room(session, job_id, Quota(most_running)):
             return False
@@ -64,7 +64,7 @@ def test_a_full_tenant_waits_and_others_do_not(database: Database, clock: Manual
     assert take(database, "a3", 2)
 
 
-def test_streams_and_explanations_are_counted_apart(database: Database, add_job: AddJob) -> None:
+def test_streams_and_explanations_are_counted_separately(database: Database, add_job: AddJob) -> None:
     add_job("stream-1", queue=Queue.STREAM)
     add_job("stream-2", queue=Queue.STREAM)
     add_job("batch", queue=Queue.LONG)
@@ -78,7 +78,7 @@ def test_streams_and_explanations_are_counted_apart(database: Database, add_job:
     assert oldest(database, 1) is None
 
 
-def test_a_tenant_whose_explanations_take_enough_slots_waits_with_further_ones_alone(
+def test_at_the_limit_of_explanations_only_further_explanations_wait(
     database: Database, clock: ManualClock, add_job: AddJob
 ) -> None:
     for job_id, tenant, kind in (("a1", "a", EXPLAIN), ("a2", "a", EXPLAIN), ("b1", "b", EXPLAIN), ("a3", "a", "run")):
@@ -92,9 +92,7 @@ def test_a_tenant_whose_explanations_take_enough_slots_waits_with_further_ones_a
         assert leases.oldest_waiting(session, QUEUES, Quota(1, frozenset({"a", "b"}))) == "a3"
 
 
-def test_explanations_that_somebody_waits_for_are_counted(
-    database: Database, clock: ManualClock, add_job: AddJob
-) -> None:
+def test_explanations_of_waiting_clients_are_counted(database: Database, clock: ManualClock, add_job: AddJob) -> None:
     add_job("late", kind=EXPLAIN)
     since = clock.ms
     clock.ms += 1
@@ -110,7 +108,7 @@ def test_explanations_that_somebody_waits_for_are_counted(
         assert accounts.count_explanations(session, "default", since - 1) == 3
 
 
-def test_what_was_posted_is_counted_over_all_streams_of_a_tenant(database: Database) -> None:
+def test_posted_bytes_are_summed_over_all_streams_of_a_tenant(database: Database) -> None:
     with database.write() as session:
         for tenant, name in (("a", "one"), ("a", "two"), ("b", "one")):
             input_streams.insert_stream(
@@ -126,18 +124,18 @@ def test_what_was_posted_is_counted_over_all_streams_of_a_tenant(database: Datab
         assert [accounts.count_streams(session, tenant) for tenant in ("a", "b", "c")] == [2, 1, 0]
 
 
-def test_a_job_that_is_gone_is_nobody_s_quota(database: Database) -> None:
+def test_a_deleted_job_does_not_count(database: Database) -> None:
     with database.write() as session:
         assert accounts.has_room(session, "gone", Quota(1))
 
 
 @pytest.mark.withstands(
     "a tenant floods the queue",
-    how="16 jobs of two tenants claimed by 8 threads at once",
+    how="8 threads claim 16 jobs of two tenants concurrently",
     times=1,
-    guaranteed="no more of a tenant's jobs run than its quota",
+    guaranteed="a tenant never runs more jobs than its quota",
 )
-def test_workers_that_claim_at_once_do_not_pass_the_quota(database: Database, add_job: AddJob) -> None:
+def test_workers_that_claim_at_once_do_not_exceed_the_quota(database: Database, add_job: AddJob) -> None:
     jobs = [add_job(f"{tenant}{number}", tenant=tenant) for number in range(8) for tenant in ("a", "b")]
 
     def claim_next(number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Old jobs and results go, a few at a time; whatever may still change stays."""
+"""Retention removes old jobs and results, a few at a time, and nothing that may still change."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 from sqlalchemy import event, select, update
 
 from service.contract.enums import LEASED, TERMINAL, JobStatus
-from service.store import maintenance
-from service.store.jobs import append_event, remember_idempotency_key
+from service.store import idempotency, maintenance
+from service.store.events import append_event
+from service.store.idempotency import save_idempotency_key
 from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
 from tests.support.clocks import ManualClock
@@ -18,7 +19,7 @@ EVERY_MS = 3_600_000
 
 
 def end(database: Database, job_id: str, at: int, status: JobStatus = JobStatus.SUCCEEDED) -> None:
-    """As `publish` leaves a job; a result of 100 bytes where it succeeded."""
+    """Ends a job as `publish` does, with a result of 100 bytes if it SUCCEEDED."""
     result = {"result_path": f"{job_id}/attempt-1", "result_rows": 1, "result_bytes": 100}
     with database.write() as session:
         session.execute(
@@ -33,13 +34,13 @@ def ids(database: Database) -> set[str]:
         return set(session.scalars(select(JobRow.id)))
 
 
-def test_the_oldest_go_first_with_all_that_hangs_on_them(database: Database, add_job: AddJob) -> None:
+def test_the_oldest_jobs_are_removed_first_with_their_rows(database: Database, add_job: AddJob) -> None:
     for number in range(5):
         end(database, add_job(f"job-{number}"), at=100 + number)
     with database.write() as session:
         append_event(session, job_id="job-0", tenant="default", now=1, type="plan", data={})
         session.add(OutboxRow(job_id="job-0", tenant="default", created_at=1))
-        remember_idempotency_key(session, tenant="default", key="k", payload_sha256="", job_id="job-0", now=1)
+        save_idempotency_key(session, tenant="default", key="k", payload_sha256="", job_id="job-0", now=1)
     with database.write() as session:
         gone = maintenance.remove_jobs(session, before=104, since=0, limit=3)
     assert {(job.job_id, job.finished_at, job.had_result, job.bytes) for job in gone} == {
@@ -53,14 +54,14 @@ def test_the_oldest_go_first_with_all_that_hangs_on_them(database: Database, add
 
 
 @pytest.mark.parametrize("status", sorted(LEASED | {JobStatus.QUEUED}))
-def test_a_live_job_is_never_touched(database: Database, add_job: AddJob, status: JobStatus) -> None:
+def test_a_job_that_has_not_ended_is_never_removed(database: Database, add_job: AddJob, status: JobStatus) -> None:
     # Not even one with a time of its end that it should not have.
     end(database, add_job("job"), at=100, status=status)
     with database.write() as session:
         session.execute(update(JobRow).values(result_path="job/attempt-1"))
     with database.write() as session:
         assert maintenance.remove_jobs(session, before=1_000, since=0, limit=10) == []
-        assert maintenance.forget_results(session, before=1_000, since=0, limit=10) == []
+        assert maintenance.remove_results(session, before=1_000, since=0, limit=10) == []
         assert maintenance.count_expired(session, 1_000, 1_000) == maintenance.Expired(0, 0, 0)
 
 
@@ -73,18 +74,18 @@ def test_every_end_counts(database: Database, add_job: AddJob) -> None:
     assert sorted((job.had_result, job.bytes) for job in gone) == [(False, 0)] * 4 + [(True, 100)]
 
 
-def test_a_result_goes_once_and_the_job_stays(database: Database, add_job: AddJob) -> None:
+def test_a_result_is_removed_once_and_the_job_stays(database: Database, add_job: AddJob) -> None:
     for number in range(3):
         end(database, add_job(f"job-{number}"), at=100 + number)
     end(database, add_job("failed"), at=100, status=JobStatus.FAILED)
     with database.write() as session:
         assert maintenance.count_expired(session, None, 102) == maintenance.Expired(0, 2, 200)
-        gone = maintenance.forget_results(session, before=102, since=0, limit=10)
+        gone = maintenance.remove_results(session, before=102, since=0, limit=10)
         assert sorted(job.job_id for job in gone) == ["job-0", "job-1"]
-        assert maintenance.forget_results(session, before=102, since=0, limit=10) == []
+        assert maintenance.remove_results(session, before=102, since=0, limit=10) == []
         assert maintenance.count_expired(session, None, 102) == maintenance.Expired(0, 0, 0)
     with database.read() as session:
-        lost = {row.id for row in session.scalars(select(JobRow)) if maintenance.has_lost_its_result(row)}
+        lost = {row.id for row in session.scalars(select(JobRow)) if maintenance.has_lost_result(row)}
     assert lost == {"job-0", "job-1"}
     with database.write() as session:
         without = maintenance.remove_jobs(session, before=101, since=0, limit=10)
@@ -94,7 +95,7 @@ def test_a_result_goes_once_and_the_job_stays(database: Database, add_job: AddJo
     ]
 
 
-def test_keys_go_when_their_time_is_over(database: Database, add_job: AddJob) -> None:
+def test_expired_keys_are_removed(database: Database, add_job: AddJob) -> None:
     add_job("job")
     with database.write() as session:
         for number in range(5):
@@ -103,11 +104,11 @@ def test_keys_go_when_their_time_is_over(database: Database, add_job: AddJob) ->
             )
             session.add(row)
     with database.write() as session:
-        assert [maintenance.remove_expired_keys(session, 103, limit=3) for _ in range(3)] == [3, 1, 0]
+        assert [idempotency.remove_expired_keys(session, 103, limit=3) for _ in range(3)] == [3, 1, 0]
         assert list(session.scalars(select(IdempotencyKeyRow.key))) == ["k4"]
 
 
-def test_one_is_told_that_it_is_time_and_nobody_at_first(database: Database, clock: ManualClock) -> None:
+def test_retention_is_due_for_one_process_and_not_at_first(database: Database, clock: ManualClock) -> None:
     def told(worker: str) -> bool:
         with database.write() as session:
             return maintenance.is_due(session, worker, clock.ms, EVERY_MS)
@@ -131,7 +132,7 @@ def test_the_oldest_are_found_by_the_index_on_their_ends(sqlite_database: Databa
     event.listen(sqlite_database.engine, "before_cursor_execute", listen)
     with sqlite_database.write() as session:
         maintenance.remove_jobs(session, before=1, since=0, limit=10)
-        maintenance.forget_results(session, before=1, since=0, limit=10)
+        maintenance.remove_results(session, before=1, since=0, limit=10)
     changes = [statement for statement in seen if "DELETE" in statement or "UPDATE" in statement]
     assert len(changes) == 2
     with sqlite_database.read() as session:

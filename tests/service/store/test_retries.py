@@ -1,4 +1,4 @@
-"""Jobs that are tried again after a failure, and how often."""
+"""Further attempts after a failure, and their number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from service.contract import problems
 from service.contract.enums import AttemptStatus, JobStatus
 from service.contract.problems import Problem
 from service.store import leases
-from service.store.jobs import attempts_of, crashed_attempts, events_after
+from service.store.attempts import attempts_of, crashed_attempts
+from service.store.events import events_after
 from service.store.maintenance import Sweep, sweep
 from service.store.publication import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, Ending, publish_or_retry
 from service.store.session import Database
@@ -33,7 +34,7 @@ def fails(
     *,
     status: JobStatus = JobStatus.FAILED,
 ) -> JobStatus | None:
-    """What becomes of the job after another attempt that ends so."""
+    """Returns the job's status after another attempt that ends so."""
     held = lifecycle.try_claim(database, job_id, lease_ms=LEASE)
     assert held is not None
     with database.write() as session:
@@ -42,7 +43,7 @@ def fails(
 
 def swept(database: Database) -> Sweep:
     with database.write() as session:
-        return sweep(session, database.now(session), ring_again_ms=30_000, free={"short": 2})
+        return sweep(session, database.now(session), announce_again_ms=30_000, free={"short": 2})
 
 
 def ends_of(database: Database, job_id: str) -> list[str]:
@@ -50,7 +51,7 @@ def ends_of(database: Database, job_id: str) -> list[str]:
         return [attempt.status for attempt in attempts_of(session, job_id)]
 
 
-def test_it_waits_longer_each_time_and_fails_at_last(
+def test_the_pauses_grow_and_the_job_fails_at_last(
     database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     assert fails(database, add_job("other", failure_retries=2, timeout_ms=3_600_000), WRONG) is JobStatus.FAILED
@@ -60,12 +61,12 @@ def test_it_waits_longer_each_time_and_fails_at_last(
         row = row_of(database, job_id)
         assert (row.status, row.next_run_at, row.error, row.lease_owner) == ("QUEUED", clock.ms + pause, None, None)
         clock.ms += pause - 1
-        assert swept(database).ring == []
+        assert swept(database).announce == []
         assert lifecycle.try_claim(database, job_id, lease_ms=LEASE) is None, "it waits for its pause to end"
         with database.write() as session:
             assert leases.oldest_waiting(session, {"short"}) is None
         clock.ms += 1
-        assert swept(database).ring == [(job_id, "short")]
+        assert swept(database).announce == [(job_id, "short")]
     assert fails(database, job_id) is JobStatus.FAILED
     assert (row_of(database, job_id).error or {})["code"] == "storage_unavailable"
     assert ends_of(database, job_id) == ["FAILED"] * 3
@@ -74,7 +75,7 @@ def test_it_waits_longer_each_time_and_fails_at_last(
     assert moves == ["QUEUED", "PLANNING"] * 3 + ["FAILED"]
 
 
-def test_lost_attempts_and_failures_have_budgets_of_their_own(
+def test_lost_attempts_and_failures_have_separate_limits(
     database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     job_id = add_job("a", max_attempts=2, failure_retries=1, timeout_ms=3_600_000)
@@ -99,7 +100,7 @@ def test_lost_attempts_and_failures_have_budgets_of_their_own(
         (problems.cancelled(), JobStatus.CANCELLED),
     ],
 )
-def test_what_would_be_the_same_again_is_not_tried(
+def test_a_lasting_failure_is_not_retried(
     database: Database, add_job: Callable[..., str], error: Problem, status: JobStatus
 ) -> None:
     job_id = add_job("a", failure_retries=5, timeout_ms=3_600_000)
@@ -117,13 +118,15 @@ def test_what_would_be_the_same_again_is_not_tried(
         {"kind": "explain"},
     ],
 )
-def test_nor_is_one_that_nobody_asked_for_or_that_would_be_late(
+def test_a_job_without_retries_or_time_is_not_retried(
     database: Database, add_job: Callable[..., str], job: dict[str, int | str]
 ) -> None:
     assert fails(database, add_job("a", **job)) is JobStatus.FAILED
 
 
-def test_pauses_end(database: Database, clock: ManualClock, add_job: Callable[..., str]) -> None:
+def test_a_job_can_be_claimed_after_its_pause(
+    database: Database, clock: ManualClock, add_job: Callable[..., str]
+) -> None:
     job_id = add_job("a", failure_retries=10, timeout_ms=7 * 24 * 3_600_000)
     for _ in range(10):
         assert fails(database, job_id) is JobStatus.QUEUED
@@ -134,18 +137,18 @@ def test_pauses_end(database: Database, clock: ManualClock, add_job: Callable[..
     assert fails(database, job_id) is JobStatus.FAILED
 
 
-def test_a_clock_that_goes_back_keeps_nobody_waiting(
+def test_a_clock_that_is_set_back_does_not_delay_a_retry(
     database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     clock.ms += 86_400_000
     job_id = add_job("a", failure_retries=1, timeout_ms=0)
     assert fails(database, job_id) is JobStatus.QUEUED
     clock.ms -= 86_400_000
-    assert (job_id, "short") in swept(database).ring
+    assert (job_id, "short") in swept(database).announce
     assert lifecycle.try_claim(database, job_id, lease_ms=LEASE) is not None
 
 
-def test_one_that_is_to_be_cancelled_fails(database: Database, add_job: Callable[..., str]) -> None:
+def test_a_job_that_is_to_be_cancelled_is_not_retried(database: Database, add_job: Callable[..., str]) -> None:
     job_id = add_job("a", failure_retries=1, timeout_ms=3_600_000)
     held = lifecycle.try_claim(database, job_id, lease_ms=LEASE)
     assert held is not None
@@ -155,7 +158,7 @@ def test_one_that_is_to_be_cancelled_fails(database: Database, add_job: Callable
         assert publish_or_retry(session, held, ending, database.now(session)) is JobStatus.FAILED
 
 
-def test_one_that_ends_for_good_fails(database: Database, add_job: Callable[..., str]) -> None:
+def test_the_last_attempt_is_not_retried(database: Database, add_job: Callable[..., str]) -> None:
     held = lifecycle.try_claim(database, add_job("a", failure_retries=1, timeout_ms=3_600_000), lease_ms=LEASE)
     assert held is not None
     with database.write() as session:
@@ -166,7 +169,7 @@ def test_one_that_ends_for_good_fails(database: Database, add_job: Callable[...,
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_an_answer_that_was_lost_counts(
+def test_an_unconfirmed_commit_counts(
     database: Database, clock: ManualClock, add_job: Callable[..., str], retries: int
 ) -> None:
     held = lifecycle.try_claim(database, add_job("a", failure_retries=retries, timeout_ms=3_600_000), lease_ms=LEASE)

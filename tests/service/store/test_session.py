@@ -1,4 +1,4 @@
-"""Connections: how many, what they are told, and what JSON they store."""
+"""Connections: the size of the pool, their options, faults, and JSON columns."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_postgresql_connections_have_time_limits() -> None:
     assert options["options"] == "-c statement_timeout=1500 -c lock_timeout=2000"
 
 
-def test_the_url_has_the_last_word() -> None:
+def test_options_in_the_url_have_precedence() -> None:
     options = connect_options(make_url("postgresql+psycopg://db/evenkeel?connect_timeout=60"), SETTINGS)
     assert "connect_timeout" not in options
     assert "options" in options
@@ -83,7 +83,7 @@ def test_another_database_is_refused() -> None:
         Database("mysql://db/evenkeel")
 
 
-def test_a_pool_outlives_connections_that_broke(postgres: PostgresServer, database_url: str) -> None:
+def test_broken_connections_are_replaced(postgres: PostgresServer, database_url: str) -> None:
     with closing(Database(database_url)) as database:
         with database.read() as session:
             session.execute(text("SELECT 1"))
@@ -94,7 +94,7 @@ def test_a_pool_outlives_connections_that_broke(postgres: PostgresServer, databa
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
-def test_what_is_stored_stands_in_no_error(database_url: str, in_memory: bool) -> None:
+def test_errors_contain_no_stored_values(database_url: str, in_memory: bool) -> None:
     with closing(Database("sqlite://" if in_memory else database_url)) as database:
         with pytest.raises(DBAPIError) as caught, database.write() as session:
             session.execute(text("INSERT INTO no_such_table VALUES (:sql)"), {"sql": "SELECT 'confidential'"})
@@ -117,7 +117,9 @@ class TestPostgresql:
             if before_commit:
                 session.execute(text("SELECT 1"))
 
-    def test_before_the_commit_nothing_was_changed(self, postgres: PostgresServer, database: Database) -> None:
+    def test_a_connection_lost_before_the_commit_changes_nothing(
+        self, postgres: PostgresServer, database: Database
+    ) -> None:
         with pytest.raises(OperationalError) as caught:
             self.write_and_lose(postgres, database, before_commit=True)
         assert not isinstance(caught.value, CommitUnknownError)
@@ -125,12 +127,12 @@ class TestPostgresql:
         with database.read() as session:
             assert session.execute(text("SELECT count(*) FROM leaders")).scalar_one() == 0
 
-    def test_during_the_commit_nobody_knows(self, postgres: PostgresServer, database: Database) -> None:
+    def test_a_connection_lost_during_the_commit_is_unknown(self, postgres: PostgresServer, database: Database) -> None:
         with pytest.raises(CommitUnknownError) as caught:
             self.write_and_lose(postgres, database, before_commit=False)
         assert fault_of(caught.value) is Fault.LOST
 
-    def test_a_standby_is_left(self, postgres: PostgresServer, database: Database) -> None:
+    def test_connections_to_a_standby_are_closed(self, postgres: PostgresServer, database: Database) -> None:
         name = database.engine.url.database or ""
         with database.write() as session:
             session.execute(text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'))

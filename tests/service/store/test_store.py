@@ -1,4 +1,4 @@
-"""Several processes that claim, beat, publish and sweep the same jobs at once, leases running out under them."""
+"""Several processes claim, renew, publish and sweep the same jobs at once, while leases expire."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def insert_jobs(database: Database) -> list[str]:
 
 
 def contend(url: str) -> list[tuple[str, int]]:
-    """What all processes say they have published."""
+    """Returns what all processes have published."""
     commands = [
         (sys.executable, "-m", "tests.support.contender", url, f"worker-{number}", str(SEED + number))
         for number in range(PROCESSES)

@@ -1,4 +1,4 @@
-"""Clients stop and resume streaming jobs, and the clock has them run again."""
+"""Clients stop and resume streaming jobs, and due ones are queued again."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from sqlalchemy import select, update
 from service.contract.enums import Mode
 from service.contract.reports import Progress
 from service.store import leases, streaming_jobs
-from service.store.jobs import attempts_of
-from service.store.leases import Claim
+from service.store.attempts import Claim, attempts_of
 from service.store.maintenance import sweep
 from service.store.session import Database
 from service.store.tables import JobEventRow, JobRow, OutboxRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
-from tests.support.stored_streams import at_once, finish, locked, opened, rest, resume, stop, stream_of, writing
+from tests.support.stored_streams import at_once, finish, locked, mark_stopped, opened, resume, stop, stream_of, writing
 
 
 class TestStopping:
-    """What a request to stop does to a job, wherever it stands."""
+    """Requests to stop a job, in each of its states."""
 
     def test_a_queued_job_stops_at_once(self, database: Database, stream_id: str) -> None:
         stop(database, stream_id)
@@ -33,7 +32,7 @@ class TestStopping:
         stop(database, stream_id)
         assert lifecycle.row_of(database, stream_id).version == 2
 
-    def test_asking_twice_changes_nothing(self, database: Database, stream_id: str) -> None:
+    def test_a_second_request_changes_nothing(self, database: Database, stream_id: str) -> None:
         opened(database, stream_id)
         stop(database, stream_id)
         version = lifecycle.row_of(database, stream_id).version
@@ -62,18 +61,18 @@ class TestStopping:
     ) -> None:
         other = add_job("other", mode=Mode.INCREMENTAL)
         for job_id in (stream_id, other):
-            assert rest(database, opened(database, job_id), "caught_up", next_run_at=clock.ms + 1)
+            assert mark_stopped(database, opened(database, job_id), "caught_up", next_run_at=clock.ms + 1)
         version = lifecycle.row_of(database, stream_id).version
         clock.ms += 1
         stop(database, stream_id)
         row = lifecycle.row_of(database, stream_id)
         assert (row.version, row.updated_at, row.stop_requested_at) == (version + 1, clock.ms, clock.ms)
         assert stream_of(database, stream_id).stopped_because == "stopped"
-        due = writing(database, lambda session, now: streaming_jobs.due_streams(session, now, 5))
+        due = writing(database, lambda session, now: streaming_jobs.queue_due_streams(session, now, 5))
         assert due == [(other, "short")]
 
     @pytest.mark.parametrize("status", ["CANCELLING", "CANCELLED", "FAILED", "PAUSED"])
-    def test_a_job_that_ends_or_has_ended_is_left_alone(self, database: Database, stream_id: str, status: str) -> None:
+    def test_a_job_that_ends_or_has_ended_is_not_changed(self, database: Database, stream_id: str, status: str) -> None:
         """Also one that was to run again: `next_run_at` alone changes nothing."""
         opened(database, stream_id)
         with database.write() as session:
@@ -100,14 +99,14 @@ class TestStopping:
             assert lifecycle.row_of(database, job_id).status == ("STOPPED" if held is None else "STOPPING")
 
 
-class TestGoingOn:
-    """How a job that rests is queued again."""
+class TestResuming:
+    """Requests and schedules that queue a STOPPED job again."""
 
     def test_from_the_checkpoint(self, database: Database, clock: ManualClock, stream_id: str) -> None:
         held = opened(database, stream_id)
         assert finish(database, held, 0)
         stop(database, stream_id)
-        assert rest(database, held)
+        assert mark_stopped(database, held)
         clock.ms += 500
         before = stream_of(database, stream_id)
         resume(database, stream_id)
@@ -126,7 +125,7 @@ class TestGoingOn:
         held = opened(database, stream_id)
         assert writing(database, lambda session, now: streaming_jobs.save_layout(session, held, {"partitions": 8}, now))
         assert finish(database, held, 7)
-        assert rest(database, held)
+        assert mark_stopped(database, held)
         resume(database, stream_id, from_scratch=True)
         found = stream_of(database, stream_id)
         assert (found.generation, found.layout, found.last_batch) == (2, None, None)
@@ -135,7 +134,7 @@ class TestGoingOn:
         assert not finish(database, again, 0, generation=1)
         assert finish(database, again, 0, generation=2)
 
-    def test_one_whose_worker_was_lost_while_it_stopped(
+    def test_a_job_whose_worker_was_lost_while_it_stopped(
         self, database: Database, clock: ManualClock, stream_id: str
     ) -> None:
         opened(database, stream_id)
@@ -150,10 +149,10 @@ class TestGoingOn:
     ) -> None:
         for number in range(4):
             held = opened(database, add_job(f"due-{number}", mode=Mode.INCREMENTAL))
-            assert rest(database, held, "caught_up", next_run_at=clock.ms + 100 + number)
-        assert writing(database, lambda session, now: streaming_jobs.due_streams(session, now, 9)) == []
+            assert mark_stopped(database, held, "caught_up", next_run_at=clock.ms + 100 + number)
+        assert writing(database, lambda session, now: streaming_jobs.queue_due_streams(session, now, 9)) == []
         clock.ms += 102
-        found = at_once(*[lambda: writing(database, lambda s, now: streaming_jobs.due_streams(s, now, 2))] * 4)
+        found = at_once(*[lambda: writing(database, lambda s, now: streaming_jobs.queue_due_streams(s, now, 2))] * 4)
         assert sorted(job for some in found for job in some) == [(f"due-{number}", "short") for number in range(3)]
         assert [lifecycle.row_of(database, f"due-{number}").status for number in range(4)] == ["QUEUED"] * 3 + [
             "STOPPED"
@@ -163,8 +162,8 @@ class TestGoingOn:
         assert (queued.stopped_because, queued.updated_at) == (None, clock.ms)
         assert (resting.stopped_because, resting.updated_at) == ("caught_up", clock.ms - 102)
         clock.ms += 1
-        swept = writing(database, lambda session, now: sweep(session, now, ring_again_ms=10_000, free={}))
-        assert swept.ring == [("due-3", "short")]
+        swept = writing(database, lambda session, now: sweep(session, now, announce_again_ms=10_000, free={}))
+        assert swept.announce == [("due-3", "short")]
         again = lifecycle.claim(database, "due-3")
         assert (again.started_at, again.remaining_ms) == (clock.ms, 60_000)
 
@@ -172,7 +171,7 @@ class TestGoingOn:
         self, database: Database, clock: ManualClock, add_job: Callable[..., str]
     ) -> None:
         held = opened(database, add_job("due", mode=Mode.INCREMENTAL))
-        assert rest(database, held, "caught_up", next_run_at=clock.ms)
+        assert mark_stopped(database, held, "caught_up", next_run_at=clock.ms)
 
         def by_hand() -> int:
             with database.write() as session:
@@ -183,7 +182,7 @@ class TestGoingOn:
             return 0
 
         def by_clock() -> int:
-            return len(writing(database, lambda session, now: streaming_jobs.due_streams(session, now, 5)))
+            return len(writing(database, lambda session, now: streaming_jobs.queue_due_streams(session, now, 5)))
 
         assert sum(at_once(by_hand, by_clock)) == 1
         with database.read() as session:

@@ -1,4 +1,4 @@
-"""Streaming jobs in the store: fenced batches, rest, and going on; on either database, with real races."""
+"""Streaming jobs in the store: fenced mini-batches, stop and resume; on both databases, with real races."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from service.config.settings import DatabaseSettings
 from service.contract import problems
 from service.contract.enums import AttemptStatus, JobStatus, Mode
 from service.store import jobs, leases, streaming_jobs, transitions
-from service.store.jobs import attempts_of, events_after
-from service.store.leases import Claim
+from service.store.attempts import Claim, attempts_of
+from service.store.events import events_after
 from service.store.maintenance import Sweep
 from service.store.session import Database
 from service.store.streaming_jobs import BatchFacts, BatchMeasures
@@ -29,8 +29,8 @@ from tests.support.stored_streams import (
     begin,
     finish,
     lose_lease,
+    mark_stopped,
     opened,
-    rest,
     resume,
     stop,
     stream_of,
@@ -39,7 +39,7 @@ from tests.support.stored_streams import (
 
 
 class TestBatches:
-    """What an attempt writes of the mini-batches that it runs."""
+    """What an attempt stores of its mini-batches."""
 
     def test_a_stream_is_opened_once(self, database: Database, clock: ManualClock, stream_id: str) -> None:
         first = lifecycle.claim(database, stream_id)
@@ -65,16 +65,14 @@ class TestBatches:
         assert save({"partitions": 8, "more": 1})
         assert stream_of(database, stream_id).layout == {"partitions": 8}
 
-    def test_an_attempt_that_gets_on_without_mini_batches_forgets_those_that_were_lost(
-        self, database: Database, stream_id: str
-    ) -> None:
+    def test_progress_without_mini_batches_resets_the_lost_attempts(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         assert writing(database, lambda session, now: streaming_jobs.mark_steady(session, held, now))
         assert stream_of(database, stream_id).steady_fence == held.fence
         late = replace(held, fence=held.fence - 1)
         assert not writing(database, lambda session, now: streaming_jobs.mark_steady(session, late, now))
 
-    def test_what_was_measured_is_stored_once(self, database: Database, stream_id: str) -> None:
+    def test_metrics_are_stored_once(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         assert begin(database, held, 0)
         assert finish(database, held, 0, facts=BatchFacts(0, 4, 7, 3, {}))
@@ -92,7 +90,7 @@ class TestBatches:
         late = replace(held, fence=held.fence - 1)
         assert not writing(database, lambda session, now: streaming_jobs.measure_batches(session, late, 1, [], now))
 
-    def test_mini_batches_that_nobody_measured_are_counted_for_ever(
+    def test_unmeasured_mini_batches_are_counted_after_their_deletion(
         self, database: Database, stream_id: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         held = opened(database, stream_id)
@@ -115,20 +113,31 @@ class TestBatches:
         measures = [BatchMeasures(6, 5, {"rows": 5})]
         assert writing(database, lambda session, now: streaming_jobs.measure_batches(session, held, 1, measures, now))
         assert unmeasured() == 2
-        assert rest(database, held)
+        assert mark_stopped(database, held)
         resume(database, stream_id, from_scratch=True)
         assert unmeasured(2) == 0
 
-    def test_versions_that_it_follows_stay_beside_what_is_measured(self, database: Database, stream_id: str) -> None:
+    def test_versions_of_lookup_tables_stay_with_new_metrics(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         told = [{"table": "u", "version": 2}]
-        assert writing(database, lambda session, now: streaming_jobs.note_followed(session, held, 1, told, now))
+        assert writing(
+            database,
+            lambda session, now: streaming_jobs.save_stream_metric(
+                session, held, 1, streaming_jobs.FOLLOWED, told, now
+            ),
+        )
         measures = [BatchMeasures(0, 5, {"rows": 5})]
         assert writing(database, lambda session, now: streaming_jobs.measure_batches(session, held, 1, measures, now))
         assert stream_of(database, stream_id).metrics == {"rows": 5, streaming_jobs.FOLLOWED: told}
-        assert not writing(database, lambda session, now: streaming_jobs.note_followed(session, held, 2, [], now))
+        assert not writing(
+            database,
+            lambda session, now: streaming_jobs.save_stream_metric(session, held, 2, streaming_jobs.FOLLOWED, [], now),
+        )
         late = replace(held, fence=held.fence - 1)
-        assert not writing(database, lambda session, now: streaming_jobs.note_followed(session, late, 1, [], now))
+        assert not writing(
+            database,
+            lambda session, now: streaming_jobs.save_stream_metric(session, late, 1, streaming_jobs.FOLLOWED, [], now),
+        )
 
     def test_rows_are_counted_once(self, database: Database, clock: ManualClock, stream_id: str) -> None:
         held = opened(database, stream_id)
@@ -151,14 +160,14 @@ class TestBatches:
         assert (first.batch_id, first.rows_in, first.elapsed_ms, first.metrics) == (0, 10, 7, {"state_rows": 4})
         assert (first.begun_at, first.committed_at) == (begun_at, begun_at)
 
-    def test_a_sink_that_counts_no_versions_keeps_the_last_one(self, database: Database, stream_id: str) -> None:
+    def test_a_batch_without_a_sink_version_keeps_the_last_one(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         assert finish(database, held, 0)
         assert finish(database, held, 1, facts=BatchFacts(1, 0, 1, None, {}))
         found = stream_of(database, stream_id)
         assert (found.last_batch, found.rows_in, found.sink_version) == (1, 11, 3)
 
-    def test_two_that_finish_one_batch_count_it_once(self, database: Database, stream_id: str) -> None:
+    def test_two_attempts_that_finish_a_batch_count_it_once(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         assert all(at_once(*[lambda: finish(database, held, 0)] * 4))
         assert (stream_of(database, stream_id).rows_in, stream_of(database, stream_id).last_batch) == (10, 0)
@@ -175,7 +184,7 @@ class TestBatches:
         assert not finish(database, old, 0)
         assert not writing(database, lambda session, now: streaming_jobs.save_layout(session, old, {}, now))
         assert not writing(database, lambda session, now: streaming_jobs.measure_batches(session, old, 1, (), now))
-        assert not rest(database, old)
+        assert not mark_stopped(database, old)
         assert stream_of(database, stream_id) == before
         assert begin(database, new, 0)
         assert finish(database, new, 0)
@@ -192,7 +201,7 @@ class TestBatches:
 
     @pytest.mark.one_database("postgresql")
     @pytest.mark.parametrize("write", ["open_stream", "mark_steady"])
-    def test_nobody_else_takes_the_job_while_its_worker_writes(
+    def test_no_other_worker_claims_the_job_while_its_worker_writes(
         self, database: Database, database_url: str, stream_id: str, write: str
     ) -> None:
         held = opened(database, stream_id)
@@ -231,7 +240,7 @@ class TestBatches:
         assert batches(stream_id, (1, 4), 1) == [(1, 3)]
         assert finish(database, held, 5)
         assert stream_of(database, stream_id).metrics == {"rows": 5, UNMEASURED: 3}
-        assert rest(database, held)
+        assert mark_stopped(database, held)
         resume(database, stream_id, from_scratch=True)
         held = opened(database, stream_id)
         assert finish(database, held, 0, generation=2)
@@ -239,7 +248,7 @@ class TestBatches:
         assert stream_of(database, stream_id).metrics is None, "those of the last generation are not counted"
         assert batches(other.job_id) == [(1, 101), (1, 100)]
 
-    def test_metrics_wake_nobody(self, database: Database, stream_id: str) -> None:
+    def test_metrics_do_not_change_the_version(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         version = lifecycle.row_of(database, stream_id).version
         assert writing(
@@ -251,11 +260,13 @@ class TestBatches:
         assert stream_of(database, stream_id).metrics == {"behind_ms": 5}
         assert lifecycle.row_of(database, stream_id).version == version
 
-    def test_how_far_it_is_behind_stands_beside_the_newest_figures(self, database: Database, stream_id: str) -> None:
+    def test_the_backlog_is_stored_with_the_newest_metrics(self, database: Database, stream_id: str) -> None:
         def note(held: Claim, files: int, generation: int = 1) -> bool:
             return writing(
                 database,
-                lambda session, now: streaming_jobs.note_backlog(session, held, generation, {"files": files}, now),
+                lambda session, now: streaming_jobs.save_stream_metric(
+                    session, held, generation, streaming_jobs.BACKLOG, {"files": files}, now
+                ),
             )
 
         held = opened(database, stream_id)
@@ -269,29 +280,29 @@ class TestBatches:
         assert stream_of(database, stream_id).metrics == {"behind_ms": 5, "backlog": {"files": 2}}
 
 
-class TestRest:
-    """How a stream comes to rest, and why."""
+class TestStopped:
+    """How a stream is stopped, and the stored reason."""
 
-    def test_a_stream_that_caught_up_rests_until_it_is_due(
+    def test_a_stream_that_caught_up_is_stopped_until_it_is_due(
         self, database: Database, clock: ManualClock, stream_id: str
     ) -> None:
         held = opened(database, stream_id)
-        assert rest(database, held, "caught_up", next_run_at=clock.ms + 100)
+        assert mark_stopped(database, held, "caught_up", next_run_at=clock.ms + 100)
         row = lifecycle.row_of(database, stream_id)
         assert (row.status, row.lease_owner, row.lease_expires_at, row.error) == ("STOPPED", None, None, None)
         assert (row.finished_at, row.next_run_at) == (None, clock.ms + 100)
         with database.read() as session:
             assert [attempt.status for attempt in attempts_of(session, stream_id)] == [AttemptStatus.STOPPED.value]
-            assert streaming_jobs.is_at_rest(session, held)
+            assert streaming_jobs.is_stopped(session, held)
             last = events_after(session, stream_id, 0, 99)[-1]
         assert (last.type, last.data) == ("status", {"status": "STOPPED", "attempt": 1})
         found = stream_of(database, stream_id)
         assert (found.stopped_because, found.steady_fence) == ("caught_up", 1)
-        assert not rest(database, held, "caught_up")
+        assert not mark_stopped(database, held, "caught_up")
 
-    def test_one_that_failed_tells_why_and_may_go_on(self, database: Database, stream_id: str) -> None:
+    def test_a_failed_stream_has_an_error_and_can_be_resumed(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
-        assert rest(database, held, "failed", error=problems.storage_unavailable("It is away."))
+        assert mark_stopped(database, held, "failed", error=problems.storage_unavailable("It is away."))
         row = lifecycle.row_of(database, stream_id)
         assert row.error is not None
         assert (row.status, row.error["code"]) == ("STOPPED", "storage_unavailable")
@@ -300,24 +311,24 @@ class TestRest:
         resume(database, stream_id)
         assert lifecycle.row_of(database, stream_id).error is None
 
-    def test_a_wrong_reason_is_a_mistake(self, database: Database, stream_id: str) -> None:
+    def test_an_unknown_reason_raises(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         with pytest.raises(ValueError, match="tired"):
-            rest(database, held, "tired")
+            mark_stopped(database, held, "tired")
 
-    def test_whoever_was_asked_to_stop_is_not_run_again(
+    def test_a_stream_that_was_to_stop_does_not_run_again(
         self, database: Database, clock: ManualClock, stream_id: str
     ) -> None:
         held = opened(database, stream_id)
         stop(database, stream_id)
         with database.read() as session:
-            standing = leases.standings(session, [held])[held]
+            standing = leases.claim_states(session, [held])[held]
         assert (standing.status, standing.stop_requested) == (JobStatus.STOPPING, True)
-        assert rest(database, held, "caught_up", next_run_at=clock.ms + 100)
+        assert mark_stopped(database, held, "caught_up", next_run_at=clock.ms + 100)
         assert lifecycle.row_of(database, stream_id).next_run_at is None
         assert stream_of(database, stream_id).stopped_because == "stopped"
 
-    def test_one_that_is_being_cancelled_does_not_rest(self, database: Database, stream_id: str) -> None:
+    def test_a_stream_that_is_being_cancelled_is_not_stopped(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         writing(
             database,
@@ -331,11 +342,11 @@ class TestRest:
                 values={"cancel_requested_at": now},
             ),
         )
-        assert not rest(database, held)
+        assert not mark_stopped(database, held)
         assert lifecycle.row_of(database, stream_id).status == "CANCELLING"
 
     @pytest.mark.parametrize("status", [AttemptStatus.CRASHED, AttemptStatus.CANCELLED])
-    def test_handed_back_while_it_stops_it_has_stopped(
+    def test_a_stopping_stream_that_is_handed_back_is_stopped(
         self, database: Database, stream_id: str, status: AttemptStatus
     ) -> None:
         held = opened(database, stream_id)
@@ -348,7 +359,7 @@ class TestRest:
         assert (target, row.status, row.error, row.finished_at) == (JobStatus.STOPPED, "STOPPED", None, None)
         assert stream_of(database, stream_id).stopped_because == "stopped"
 
-    def test_a_lost_lease_while_it_stops_is_a_stop(
+    def test_a_stopping_stream_that_loses_its_lease_is_stopped(
         self, database: Database, clock: ManualClock, stream_id: str
     ) -> None:
         opened(database, stream_id)
@@ -358,16 +369,16 @@ class TestRest:
 
 
 class TestLostAttempts:
-    """How many attempts a stream may lose."""
+    """The number of attempts that a stream may lose."""
 
     @pytest.mark.not_quick
-    def test_they_count_since_it_last_got_on(
+    def test_lost_attempts_count_since_the_last_progress(
         self, database: Database, clock: ManualClock, add_job: Callable[..., str], stream_id: str
     ) -> None:
         # One that got on in a later attempt says nothing of this stream.
         other = opened(database, add_job("a", mode=Mode.CONTINUOUS, timeout_ms=0))
         assert finish(database, other, 0)
-        assert rest(database, other)
+        assert mark_stopped(database, other)
         with database.write() as session:
             session.execute(update(StreamRow).values(steady_fence=9))
         for batch_id in range(4):
@@ -385,7 +396,9 @@ class TestLostAttempts:
         assert (row.status, row.error["code"], row.finished_at) == ("STOPPED", "worker_lost", None)
         assert stream_of(database, stream_id).stopped_because == "failed"
 
-    def test_a_resumed_one_has_them_all_again(self, database: Database, clock: ManualClock, stream_id: str) -> None:
+    def test_a_resumed_stream_has_all_attempts_again(
+        self, database: Database, clock: ManualClock, stream_id: str
+    ) -> None:
         for _ in range(2):
             opened(database, stream_id)
             lose_lease(database, clock)
@@ -394,14 +407,14 @@ class TestLostAttempts:
         assert opened(database, stream_id).crashes == 0
         assert lose_lease(database, clock).recovered == [stream_id]
 
-    def test_a_batch_job_crashes_as_ever(self, database: Database, clock: ManualClock, job_id: str) -> None:
+    def test_a_batch_job_crashes(self, database: Database, clock: ManualClock, job_id: str) -> None:
         for _ in range(2):
             lifecycle.claim(database, job_id)
             lose_lease(database, clock)
         assert lifecycle.row_of(database, job_id).status == "CRASHED"
 
 
-def test_a_stream_goes_with_its_job(database: Database, stream_id: str) -> None:
+def test_a_stream_is_deleted_with_its_job(database: Database, stream_id: str) -> None:
     assert finish(database, opened(database, stream_id), 0)
     writing(database, lambda session, _: jobs.delete_job(session, stream_id))
     with database.read() as session:

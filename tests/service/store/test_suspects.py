@@ -1,11 +1,11 @@
-"""Which jobs lost attempts, as the database tells it."""
+"""Jobs that lost attempts."""
 
 from __future__ import annotations
 
 from service.contract import problems
 from service.contract.enums import AttemptStatus, Mode, Queue
 from service.store import leases, streaming_jobs
-from service.store.jobs import holds_for, is_at_last_chance, is_suspect
+from service.store.attempts import is_on_last_attempt, is_suspect, is_true_for
 from service.store.session import Database
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
@@ -15,7 +15,7 @@ QUEUES = ("short", "long", "stream")
 
 
 def lose(database: Database, job_id: str, status: AttemptStatus = AttemptStatus.CRASHED) -> None:
-    """One attempt of the job ends without it."""
+    """Ends an attempt of the job without a result."""
     claim = lifecycle.claim(database, job_id, "w")
     with database.write() as session:
         now = database.now(session)
@@ -23,14 +23,14 @@ def lose(database: Database, job_id: str, status: AttemptStatus = AttemptStatus.
 
 
 def told(database: Database, job_id: str) -> tuple[bool, bool]:
-    """Whether it is a suspect, and at its last chance. Never are those that lost nothing, or are not there."""
+    """Returns whether the job is a suspect, and on its last attempt. Other jobs must be neither."""
     with database.read() as session:
         for other in ("unharmed", "gone"):
-            assert not holds_for(session, other, is_suspect())
-        return holds_for(session, job_id, is_suspect()), holds_for(session, job_id, is_at_last_chance())
+            assert not is_true_for(session, other, is_suspect())
+        return is_true_for(session, job_id, is_suspect()), is_true_for(session, job_id, is_on_last_attempt())
 
 
-def test_losses_make_a_suspect_and_the_last_but_one_its_last_chance(database: Database, add_job: AddJob) -> None:
+def test_a_job_is_a_suspect_after_a_loss_and_then_on_its_last_attempt(database: Database, add_job: AddJob) -> None:
     add_job("a", max_attempts=3)
     add_job("unharmed", max_attempts=1)
     assert told(database, "a") == (False, False)
@@ -42,7 +42,7 @@ def test_losses_make_a_suspect_and_the_last_but_one_its_last_chance(database: Da
     assert told(database, "a") == (True, True)
 
 
-def test_a_stream_is_a_suspect_until_it_gets_on_and_never_at_its_last_chance(
+def test_a_stream_is_a_suspect_until_it_makes_progress_and_never_on_its_last_attempt(
     database: Database, add_job: AddJob
 ) -> None:
     add_job("s", max_attempts=2, queue=Queue.STREAM, mode=Mode.CONTINUOUS)
@@ -54,7 +54,7 @@ def test_a_stream_is_a_suspect_until_it_gets_on_and_never_at_its_last_chance(
     assert told(database, "s") == (False, False)
 
 
-def test_those_apart_wait_and_younger_ones_do_not(database: Database, clock: ManualClock, add_job: AddJob) -> None:
+def test_excluded_jobs_wait_and_younger_ones_do_not(database: Database, clock: ManualClock, add_job: AddJob) -> None:
     for job_id in ("last", "suspect", "fresh"):
         add_job(job_id, max_attempts=3)
         clock.ms += 1
@@ -63,5 +63,5 @@ def test_those_apart_wait_and_younger_ones_do_not(database: Database, clock: Man
 
     with database.write() as session:
         assert leases.oldest_waiting(session, QUEUES) == "last"
-        assert leases.oldest_waiting(session, QUEUES, apart=is_at_last_chance()) == "suspect"
-        assert leases.oldest_waiting(session, QUEUES, apart=is_suspect()) == "fresh"
+        assert leases.oldest_waiting(session, QUEUES, excluded=is_on_last_attempt()) == "suspect"
+        assert leases.oldest_waiting(session, QUEUES, excluded=is_suspect()) == "fresh"

@@ -1,4 +1,4 @@
-"""Sweeps: what a lost worker, a lost message or a busy queue leaves behind is found, once."""
+"""Sweeps find lost workers, lost messages and unclaimed jobs, each once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from service.config.settings import DatabaseSettings
 from service.contract.enums import Mode, Queue
 from service.contract.job import SPEC_VERSION
 from service.contract.reports import Progress
-from service.store import jobs as outbox
-from service.store import leases
-from service.store.jobs import LONGEST_LEASE_MS, attempts_of
-from service.store.maintenance import Sweep, end_cancelled, is_any_to_end, sweep
-from service.store.publication import release_due
+from service.store import events, leases
+from service.store.attempts import attempts_of
+from service.store.jobs import LONGEST_LEASE_MS
+from service.store.maintenance import Sweep, end_cancelled, has_cancelled_to_end, sweep
+from service.store.publication import release_due_retries
 from service.store.session import Database
-from service.store.streaming_jobs import due_streams
+from service.store.streaming_jobs import queue_due_streams
 from service.store.tables import JobRow, OutboxRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
@@ -32,10 +32,10 @@ RING_AGAIN = 10_000
 
 def run_sweep(database: Database, **free: int) -> Sweep:
     with database.write() as session:
-        return sweep(session, database.now(session), ring_again_ms=RING_AGAIN, free=free or {"short": 100})
+        return sweep(session, database.now(session), announce_again_ms=RING_AGAIN, free=free or {"short": 100})
 
 
-def test_a_live_lease_is_left_alone(database: Database, clock: ManualClock, job_id: str) -> None:
+def test_a_job_with_a_lease_is_not_changed(database: Database, clock: ManualClock, job_id: str) -> None:
     lifecycle.claim(database, job_id)
     clock.ms += LEASE_MS - 1
     assert run_sweep(database) == Sweep()
@@ -45,7 +45,7 @@ def test_a_live_lease_is_left_alone(database: Database, clock: ManualClock, job_
 def test_an_expired_lease_queues_the_job_again(database: Database, clock: ManualClock, job_id: str) -> None:
     lifecycle.claim(database, job_id)
     clock.ms += LEASE_MS
-    assert run_sweep(database) == Sweep(ring=[(job_id, "short")], recovered=[job_id])
+    assert run_sweep(database) == Sweep(announce=[(job_id, "short")], recovered=[job_id])
     row = row_of(database, job_id)
     assert (row.status, row.lease_owner, row.rung_at) == ("QUEUED", None, clock.ms)
     with database.read() as session:
@@ -90,7 +90,7 @@ def test_only_a_cancelling_job_without_a_lease_is_to_be_ended(
         with database.write() as session:
             session.execute(update(JobRow).where(JobRow.id == "running").values(lease_expires_at=clock.ms))
             session.execute(update(JobRow).where(JobRow.id != "running").values(lease_expires_at=clock.ms + left))
-            found.append((is_any_to_end(session, clock.ms), end_cancelled(session, clock.ms)))
+            found.append((has_cancelled_to_end(session, clock.ms), end_cancelled(session, clock.ms)))
     assert found == [(False, []), (True, ["cancelling"]), (False, [])]
     assert row_of(database, "stopping").status == "STOPPING"
 
@@ -116,8 +116,8 @@ def test_a_heartbeat_before_the_sweep_saves_the_lease(database: Database, clock:
 
 
 @pytest.mark.withstands(
-    "two sweepers at once",
-    how="threads over the same expired leases, on both databases",
+    "two concurrent sweepers",
+    how="threads that sweep the same expired leases, on both databases",
     times=1,
     guaranteed="each attempt is ended once",
 )
@@ -140,12 +140,12 @@ def test_two_sweepers_end_an_attempt_once(database: Database, clock: ManualClock
 
 def test_queued_jobs_are_announced_with_growing_pauses(database: Database, clock: ManualClock, job_id: str) -> None:
     begin = clock.ms
-    rung = []
+    announced = []
     for _ in range(60):
         clock.ms += 5_000
-        if run_sweep(database).ring:
-            rung.append((clock.ms - begin) // 1000)
-    assert rung == [10, 20, 40, 80, 160, 260]
+        if run_sweep(database).announce:
+            announced.append((clock.ms - begin) // 1000)
+    assert announced == [10, 20, 40, 80, 160, 260]
 
 
 def test_no_more_jobs_are_announced_than_could_start(
@@ -156,11 +156,13 @@ def test_no_more_jobs_are_announced_than_could_start(
         jobs.append(add_job(f"job-{number}"))
         clock.ms += 1
     clock.ms += RING_AGAIN
-    rings = [(job, "short") for job in jobs]
-    assert run_sweep(database, short=4).ring == rings[:4]
-    assert run_sweep(database, short=4).ring == rings[4:], "those announced first have had their turn"
+    messages = [(job, "short") for job in jobs]
+    assert run_sweep(database, short=4).announce == messages[:4]
+    assert run_sweep(database, short=4).announce == messages[4:], "those announced first have had their turn"
     clock.ms += LEASE_MS - 1
-    assert run_sweep(database, short=0).ring == rings[:1], "one at least, should workers have more slots than it seems"
+    assert run_sweep(database, short=0).announce == messages[:1], (
+        "one at least, should workers have more slots than it seems"
+    )
 
 
 def test_each_queue_is_announced_to_its_own_workers(
@@ -171,9 +173,13 @@ def test_each_queue_is_announced_to_its_own_workers(
         add_job(f"long-{number}", queue=Queue.LONG)
         clock.ms += 1
     clock.ms += RING_AGAIN
-    assert run_sweep(database, short=2, long=1).ring == [("short-0", "short"), ("short-1", "short"), ("long-0", "long")]
-    assert run_sweep(database, short=2).ring == [("short-2", "short")], "nobody listens to the other queue"
-    assert run_sweep(database, long=2).ring == [("long-1", "long"), ("long-2", "long")]
+    assert run_sweep(database, short=2, long=1).announce == [
+        ("short-0", "short"),
+        ("short-1", "short"),
+        ("long-0", "long"),
+    ]
+    assert run_sweep(database, short=2).announce == [("short-2", "short")], "nobody listens to the other queue"
+    assert run_sweep(database, long=2).announce == [("long-1", "long"), ("long-2", "long")]
 
 
 def test_a_lost_job_is_announced_in_its_queue(
@@ -181,7 +187,7 @@ def test_a_lost_job_is_announced_in_its_queue(
 ) -> None:
     lifecycle.claim(database, add_job("job", queue=Queue.LONG))
     clock.ms += LEASE_MS
-    assert run_sweep(database).ring == [("job", "long")]
+    assert run_sweep(database).announce == [("job", "long")]
 
 
 def test_a_claimed_job_is_not_announced(database: Database, clock: ManualClock, job_id: str) -> None:
@@ -191,46 +197,46 @@ def test_a_claimed_job_is_not_announced(database: Database, clock: ManualClock, 
 
 
 @pytest.mark.parametrize(("age", "announced"), [(1_999, False), (2_000, True)])
-def test_messages_never_sent_are_sent(
+def test_unsent_messages_are_sent(
     database: Database, clock: ManualClock, job_id: str, age: int, announced: bool
 ) -> None:
     with database.write() as session:
-        outbox.owe_message(session, job_id=job_id, tenant="default", now=clock.ms)
+        events.add_message(session, job_id=job_id, tenant="default", now=clock.ms)
     clock.ms += age
-    assert run_sweep(database) == Sweep(ring=[(job_id, "short")] if announced else [])
+    assert run_sweep(database) == Sweep(announce=[(job_id, "short")] if announced else [])
     with database.read() as session:
         assert (session.scalar(select(OutboxRow)) is None) is announced
     assert run_sweep(database) == Sweep()
 
 
-def test_a_lost_job_for_which_a_message_is_owed_is_announced_once(
+def test_a_lost_job_with_an_unsent_message_is_announced_once(
     database: Database, clock: ManualClock, job_id: str
 ) -> None:
     with database.write() as session:
-        outbox.owe_message(session, job_id=job_id, tenant="default", now=clock.ms)
+        events.add_message(session, job_id=job_id, tenant="default", now=clock.ms)
     lifecycle.claim(database, job_id)
     clock.ms += LEASE_MS
-    assert run_sweep(database) == Sweep(ring=[(job_id, "short")], recovered=[job_id])
+    assert run_sweep(database) == Sweep(announce=[(job_id, "short")], recovered=[job_id])
 
 
-def test_a_message_owed_for_a_job_that_runs_is_forgotten(database: Database, clock: ManualClock, job_id: str) -> None:
+def test_the_unsent_message_of_a_running_job_is_deleted(database: Database, clock: ManualClock, job_id: str) -> None:
     with database.write() as session:
-        outbox.owe_message(session, job_id=job_id, tenant="default", now=clock.ms)
+        events.add_message(session, job_id=job_id, tenant="default", now=clock.ms)
     lifecycle.claim(database, job_id)
     clock.ms += 2_000
     assert run_sweep(database) == Sweep()
 
 
-def test_only_old_messages_are_announced_and_forgotten(
+def test_only_old_messages_are_announced_and_deleted(
     database: Database, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     for job_id in ("old", "young", "none"):
         add_job(job_id)
     with database.write() as session:
-        outbox.owe_message(session, job_id="old", tenant="default", now=clock.ms)
-        outbox.owe_message(session, job_id="young", tenant="default", now=clock.ms + 1)
+        events.add_message(session, job_id="old", tenant="default", now=clock.ms)
+        events.add_message(session, job_id="young", tenant="default", now=clock.ms + 1)
     clock.ms += 2_000
-    assert run_sweep(database) == Sweep(ring=[("old", "short")])
+    assert run_sweep(database) == Sweep(announce=[("old", "short")])
     with database.read() as session:
         assert session.scalars(select(OutboxRow.job_id)).all() == ["young"]
     assert {job_id: row_of(database, job_id).rung_at for job_id in ("old", "young", "none")} == {
@@ -258,13 +264,13 @@ def test_jobs_that_are_not_due_or_not_queued_are_not_announced(
             with database.write() as session:
                 session.execute(update(JobRow).where(JobRow.id == job_id).values(**change))
     clock.ms += RING_AGAIN
-    assert run_sweep(database, short=1).ring == [("first", "short")]
-    assert run_sweep(database, short=9).ring == [("later", "short")]
+    assert run_sweep(database, short=1).announce == [("first", "short")]
+    assert run_sweep(database, short=9).announce == [("later", "short")]
     rung_at = {job_id: row_of(database, job_id).rung_at for job_id in changes}
     assert {job_id for job_id, at in rung_at.items() if at == clock.ms} == {"first", "later", "just rung"}
     with database.write() as session:
-        found = sweep(session, clock.ms, ring_again_ms=RING_AGAIN, free={"short": 9}, other_versions=True)
-    assert found.ring == [("newer", "short")]
+        found = sweep(session, clock.ms, announce_again_ms=RING_AGAIN, free={"short": 9}, other_versions=True)
+    assert found.announce == [("newer", "short")]
 
 
 def test_no_attempt_is_ended_while_workers_may_renew_their_leases(
@@ -273,29 +279,27 @@ def test_no_attempt_is_ended_while_workers_may_renew_their_leases(
     lifecycle.claim(database, job_id)
     clock.ms += LEASE_MS
     with database.write() as session:
-        assert sweep(session, clock.ms, ring_again_ms=RING_AGAIN, free={}, end_lost=False) == Sweep()
+        assert sweep(session, clock.ms, announce_again_ms=RING_AGAIN, free={}, end_lost=False) == Sweep()
     assert row_of(database, job_id).status == "PLANNING"
 
 
-def test_a_lease_that_ends_further_off_than_any_is_given_for_has_run_out(
-    database: Database, clock: ManualClock, job_id: str
-) -> None:
-    """It was given before the clock went back."""
+def test_a_lease_longer_than_allowed_has_expired(database: Database, clock: ManualClock, job_id: str) -> None:
+    """It was stored before the clock was set back."""
     lifecycle.claim(database, job_id, lease_ms=LONGEST_LEASE_MS)
     assert run_sweep(database) == Sweep()
     clock.ms -= 1
     assert run_sweep(database).recovered == [job_id]
 
 
-@pytest.mark.parametrize("step", [due_streams, release_due])
-def test_what_is_due_comes_the_longest_due_first(
+@pytest.mark.parametrize("step", [queue_due_streams, release_due_retries])
+def test_due_jobs_come_in_the_order_of_their_times(
     database: Database,
     clock: ManualClock,
     add_job: Callable[..., str],
     step: Callable[[Session, int, int], list[tuple[str, str]]],
 ) -> None:
     """Jobs in a state to which this does not apply, or that are due later, are left alone."""
-    status, other = ("STOPPED", "QUEUED") if step is due_streams else ("QUEUED", "STOPPED")
+    status, other = ("STOPPED", "QUEUED") if step is queue_due_streams else ("QUEUED", "STOPPED")
     jobs = {"b": (status, 10), "c": (status, 20), "a": (status, 0), "later": (status, 21), "other": (other, 0)}
     for job_id, (stored, after) in jobs.items():
         add_job(job_id, mode=Mode.INCREMENTAL)
@@ -318,7 +322,7 @@ def test_what_is_due_comes_the_longest_due_first(
 
 
 @pytest.mark.one_database("postgresql")
-def test_a_sweep_does_not_wait_for_a_job_that_somebody_changes(
+def test_a_sweep_does_not_wait_for_a_locked_job(
     database: Database, database_url: str, clock: ManualClock, add_job: Callable[..., str]
 ) -> None:
     """Of each kind, the other job is dealt with, and the first one in the next sweep."""
@@ -333,5 +337,5 @@ def test_a_sweep_does_not_wait_for_a_job_that_somebody_changes(
         with database.write() as session:
             changed = JobRow.id.in_(["lost", "due", "retry"])
             session.execute(update(JobRow).where(changed).values(updated_at=JobRow.updated_at))
-            assert {job_id for job_id, _ in run_sweep(other, long=1).ring} == {"lost too", "due too", "retry too"}
-        assert {job_id for job_id, _ in run_sweep(other, long=1).ring} == {"lost", "due", "retry"}
+            assert {job_id for job_id, _ in run_sweep(other, long=1).announce} == {"lost too", "due too", "retry too"}
+        assert {job_id for job_id, _ in run_sweep(other, long=1).announce} == {"lost", "due", "retry"}

@@ -1,4 +1,4 @@
-"""Which URLs are understood, and that a refusal gives no password away."""
+"""URLs of databases, and refusals without their passwords."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def test_sqlite(text: str) -> None:
         ("redis://:hunter2@h/0", "begins with redis:"),
         ("u hunter2@h/d", "has no scheme"),
         ("", "has no scheme"),
-        ("postgresql:hunter2", "cannot be read"),
-        ("postgresql://u:hunter2@h:port/d", "cannot be read"),
-        ("postgresql://u:hun@ter2:5@h:x/d", "cannot be read"),
+        ("postgresql:hunter2", "cannot be parsed"),
+        ("postgresql://u:hunter2@h:port/d", "cannot be parsed"),
+        ("postgresql://u:hun@ter2:5@h:x/d", "cannot be parsed"),
         ("postgresql://u:hunter2@h", "names no database"),
         ("postgresql://u:hunter2@h/", "names no database"),
     ],

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, told without Spark."""
+"""Errors of a cluster that are found without Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_one_master_of_several_is_enough(listening: int) -> None:
     require_master(SparkSettings(master="yarn"))
 
 
-def test_a_master_that_is_not_there_is_told_at_once_with_what_to_do() -> None:
+def test_a_missing_master_is_reported_at_once_with_the_remedy() -> None:
     settings = of(free_port(), free_port())
     with pytest.raises(SparkUnavailableError) as caught:
         require_master(settings)
@@ -41,7 +41,7 @@ def test_a_master_that_is_not_there_is_told_at_once_with_what_to_do() -> None:
     )
 
 
-def test_a_name_that_nobody_has() -> None:
+def test_an_unknown_host_name() -> None:
     with pytest.raises(SparkUnavailableError, match=r"no-such-host\.invalid:7077"):
         require_master(SparkSettings(master="spark://no-such-host.invalid:7077"))
 
@@ -51,7 +51,7 @@ def worker(**given: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "told", "is_busy"),
+    ("workers", "expected", "is_busy"),
     [
         ([], "has no Spark worker", False),
         ([worker(state="DEAD")], "has no Spark worker", False),
@@ -65,8 +65,8 @@ def worker(**given: Any) -> dict[str, Any]:
         ([worker()], "Set EVENKEEL_SPARK_DRIVER_HOST", False),
     ],
 )
-def test_why_no_executor_comes(workers: list[dict[str, Any]], told: str, is_busy: bool) -> None:
+def test_why_no_executor_comes(workers: list[dict[str, Any]], expected: str, is_busy: bool) -> None:
     settings = SparkSettings(master="spark://127.0.0.1:7077", executor_cores=2)
     reason, busy = reason_of(settings, workers)
-    assert told in reason
+    assert expected in reason
     assert busy == is_busy

@@ -1,4 +1,4 @@
-"""What doctor tells of a real cluster."""
+"""The findings of `doctor` about a real cluster."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def findings() -> dict[str, Finding]:
     return {finding.name: finding for finding in check_cluster(Settings(), os.environ)}
 
 
-def test_what_executors_share_and_which_python_they_have(
+def test_shared_directories_and_python_of_executors(
     environment: None, tmp_path: Path, spark_cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A Python of another version, as far as the one that starts tasks tells it.
+    # A Python that reports another version to Spark.
     other = tmp_path / "other-python"
     program = (
         "import runpy, sys; import pyspark.daemon, pyspark.worker; sys.argv = sys.argv[1:]; "

@@ -1,4 +1,4 @@
-"""Ending what starts a JVM, with processes of the same shape."""
+"""Killing a JVM and the scripts that start it, with processes of the same structure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def processes() -> Iterator[Processes]:
 
 
 @pytest.mark.not_quick
-def test_a_script_ends_with_what_it_began_and_nothing_is_left_of_it(processes: Processes, tmp_path: Path) -> None:
+def test_a_script_and_its_children_are_killed(processes: Processes, tmp_path: Path) -> None:
     script = processes.start("sh", "-c", "sleep 600 & echo begun; wait", "sh", f"spark.local.dir={tmp_path}")
     (launcher,) = script.children()
     other = processes.start("sh", "-c", "echo begun; sleep 600; :", "sh", "spark.local.dir=/elsewhere")
@@ -57,7 +57,7 @@ def test_a_script_ends_with_what_it_began_and_nothing_is_left_of_it(processes: P
     kill_all(other.children(recursive=True))
 
 
-def test_one_that_has_ended_meanwhile_saves_no_other(processes: Processes) -> None:
+def test_a_process_that_has_ended_does_not_protect_the_others(processes: Processes) -> None:
     ended = processes.start("true")
     ended.wait(10)
     other = processes.start("sh", "-c", "echo begun; exec sleep 600")

@@ -1,4 +1,4 @@
-"""Scratch directories are removed with their workers, and never while an owner may be alive."""
+"""Scratch directories are removed with their workers, and never while their owner may be alive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from workers.driver import scratch
-from workers.driver.scratch import QUIET_SECONDS, STALE_OF_BEFORE_SECONDS, STALE_SECONDS, Scratch
+from workers.driver.scratch import QUIET_SECONDS, STALE_LEGACY_SECONDS, STALE_SECONDS, Scratch
 
 HOLD = "import sys; from pathlib import Path; from workers.driver.scratch import Scratch; "
 HOLD += "print(Scratch(Path(sys.argv[1])).path, flush=True); sys.stdin.read()"
@@ -67,7 +67,7 @@ def age(directory: Path, seconds: float) -> None:
         os.utime(path, (when, when))
 
 
-def test_what_a_killed_worker_left_is_removed_whatever_its_host_was_called(
+def test_the_directory_of_a_killed_worker_is_removed_whatever_its_host_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with another_worker(tmp_path) as (process, directory):
@@ -84,7 +84,7 @@ def test_what_a_killed_worker_left_is_removed_whatever_its_host_was_called(
 
 
 @pytest.mark.parametrize("elsewhere", [{"namespace": "pid:[1]"}, {"namespace": None}])
-def test_what_a_container_that_was_made_again_left_is_removed_soon(
+def test_the_directory_of_a_replaced_container_is_removed_soon(
     tmp_path: Path, own: Scratch, elsewhere: dict[str, object]
 ) -> None:
     with another_worker(tmp_path) as (process, directory):
@@ -111,7 +111,7 @@ def test_a_process_number_that_was_given_again(tmp_path: Path, own: Scratch) -> 
     assert list(tmp_path.iterdir()) == [own.path]
 
 
-def test_what_a_running_worker_uses_is_left_alone(tmp_path: Path) -> None:
+def test_the_directory_of_a_running_worker_is_kept(tmp_path: Path) -> None:
     with another_worker(tmp_path) as (_, directory):
         # Its lock counts, though it gave no other sign of life for long.
         age(directory, 10 * STALE_SECONDS)
@@ -183,7 +183,7 @@ def test_it_is_cleared_for_the_next_driver(tmp_path: Path, own: Scratch) -> None
     assert tmp_path.exists()
 
 
-def test_what_cannot_be_removed_is_tried_again_by_the_next_sweep(
+def test_the_next_sweep_tries_again_to_remove_a_directory(
     tmp_path: Path, own: Scratch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = Scratch(tmp_path)
@@ -221,11 +221,11 @@ def test_a_removal_and_a_creation_that_were_cut_short(tmp_path: Path, own: Scrat
     assert list(tmp_path.iterdir()) == [own.path]
 
 
-@pytest.mark.parametrize("told", ["", "[]", "{}", '{"kernel": null, "locked": true}'])
-def test_an_owner_that_is_not_readable_is_judged_by_its_age(tmp_path: Path, told: str) -> None:
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"kernel": null, "locked": true}'])
+def test_an_owner_that_is_not_readable_is_judged_by_its_age(tmp_path: Path, content: str) -> None:
     directory = tmp_path / f"scratch-{'0' * 32}"
     directory.mkdir()
-    (directory / "owner.json").write_text(told)
+    (directory / "owner.json").write_text(content)
     Scratch(tmp_path).remove()
     assert directory.exists()
     age(directory, STALE_SECONDS + 60)
@@ -246,7 +246,7 @@ def test_directories_of_the_version_before(tmp_path: Path, own: Scratch) -> None
     foreign = tmp_path / "notes"
     for directory in (left, reused, running, in_use, old, foreign):
         (directory / "local").mkdir(parents=True)
-        age(directory, STALE_OF_BEFORE_SECONDS + 60)
+        age(directory, STALE_LEGACY_SECONDS + 60)
     # Spark has written there since.
     (in_use / "local" / "shuffle.data").touch()
 

@@ -1,4 +1,4 @@
-"""The properties that a driver gets, of a cluster and of none."""
+"""The properties of a driver, with and without a cluster."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_options_of_the_jvm_are_put_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("master", ["spark://127.0.0.1:7077", "k8s://https://127.0.0.1:6443", "k8s://127.0.0.1"])
-def test_executors_are_told_the_address_that_leads_to_the_master(master: str) -> None:
+def test_executors_get_the_address_that_reaches_the_master(master: str) -> None:
     assert driver_host(SparkSettings(master=master)) == "127.0.0.1"
     assert driver_host(SparkSettings(master=master, driver_host="10.0.0.7")) == "10.0.0.7"
     assert driver_host(SparkSettings()) == "127.0.0.1"

@@ -1,4 +1,4 @@
-"""The worker's Spark driver, in processes of its own."""
+"""The Spark driver of a worker, in separate processes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_session(tmp_path: Path) -> None:
     "a Spark driver hangs",
     how="SIGSTOP of the JVM",
     times=1,
-    guaranteed="it is ended and replaced",
+    guaranteed="the driver is terminated and replaced",
 )
 def test_a_driver_that_hangs_is_replaced(tmp_path: Path) -> None:
     found = found_by("hang", tmp_path)
@@ -72,7 +72,7 @@ def test_a_driver_that_hangs_is_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.withstands(
     "a Spark driver dies while it starts",
-    how="`kill -9` of the JVM before it is a driver",
+    how="`kill -9` of the JVM before the driver is ready",
     times=1,
     guaranteed="the next start succeeds",
 )
@@ -103,10 +103,10 @@ def test_a_start_after_the_scratch_directory_was_removed_makes_another(tmp_path:
 @pytest.mark.slow
 @pytest.mark.not_quick
 @pytest.mark.withstands(
-    "a worker dies and its JVM does not notice",
-    how="`kill -9` of the worker process alone",
+    "a worker dies without its JVM",
+    how="`kill -9` of the worker process only",
     times=1,
-    guaranteed="the JVM ends too",
+    guaranteed="the JVM exits too",
 )
 def test_the_driver_ends_with_a_killed_worker(tmp_path: Path) -> None:
     done = run("orphan", tmp_path)

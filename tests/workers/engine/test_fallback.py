@@ -55,7 +55,7 @@ def test_every_join_is_sorted_and_merged_whatever_was_demanded() -> None:
     ]
 
 
-def test_joins_without_keys_are_left_to_spark_and_told_where_it_must_broadcast() -> None:
+def test_joins_without_keys_are_left_to_spark_and_traced_if_it_must_broadcast() -> None:
     text, told = cautious(join(A, B, JoinStrategy(JoinShip.BROADCAST_LEFT), JoinKind.CROSS, keyed=False))
     assert text.startswith("Join CROSS\n")
     assert len(told) == 1
@@ -64,12 +64,12 @@ def test_joins_without_keys_are_left_to_spark_and_told_where_it_must_broadcast()
     assert told[1:] == ["The join has no equality: Spark can run this kind of join only by broadcasting a side."]
 
 
-def test_hot_keys_are_not_broadcast_behind_the_exchange_that_spread_them() -> None:
+def test_hot_keys_are_not_broadcast_after_the_exchange_that_spread_them() -> None:
     sizes = {"a": TableSize("a", 8, 1 << 30, 10_000_000, True), "b": TableSize("b", 8, 1 << 28, 5_000_000, True)}
     hot = HotKey(value="7", share=0.9, estimated_rows=9_000_000)
     literals = ((scalar("7L", BIGINT),),)
-    of_a = KeySketch("a", ("a.k",), 60_000, 6_000, 1_000_000, 0.0, (hot,), literals=literals)
-    of_b = KeySketch("b", ("b.k",), 60_000, 60_000, 5_000_000, 0.0, ())
+    of_a = KeySketch("a", ("a.k",), 60_000, 1_000_000, 0.0, (hot,), literals=literals)
+    of_b = KeySketch("b", ("b.k",), 60_000, 5_000_000, 0.0, ())
     known = Statistics(sizes, {("a.k",): of_a, ("b.k",): of_b}, slots=4, task_memory=1 << 30)
     by_setting, by_hint = join(A, B, JoinStrategy()), join(A, B, JoinStrategy(skew=JoinSkew.ISOLATE))
     cases: list[tuple[Join, dict[str, Any]]] = [(by_setting, {"join": {"skew": "ISOLATE"}}), (by_hint, {})]

@@ -16,14 +16,26 @@ from service.contract.reports import HotKey, RuleOutcome
 from service.sql.compile import compile_job
 from service.sql.ddl import parse_schema
 from service.sql.expressions.scalar import column
-from service.sql.resolve.bound import BoundCall, BoundName, BoundQuery, BoundTable
+from service.sql.resolve.bound import BoundCall, BoundQuery, BoundTable
 from service.sql.types.data_types import BIGINT, STRING, Field, Schema
+from tests.support.compiled import compiled
 from tests.support.joined import call, col, joined, scan
 from workers.engine.budget import PlanningBudget
 from workers.engine.errors import InvalidPlanError
 from workers.engine.plan.aggregates import GROUPING_SETS
 from workers.engine.plan.explain import text_of
-from workers.engine.plan.nodes import Aggregate, Filter, Join, Limit, Named, Node, Union, output_of
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Filter,
+    Join,
+    Limit,
+    Named,
+    Node,
+    Project,
+    Scan,
+    Union,
+    output_of,
+)
 from workers.engine.plan.traversal import id_of, walk_up
 from workers.engine.planner import Plan, apply_rules, plan_query, plan_report
 from workers.engine.rules import rulebook
@@ -35,7 +47,7 @@ OUTPUT = (Field("uid", BIGINT), Field("n", BIGINT))
 HOT = (HotKey(value="7", share=0.25, estimated_rows=250_000),)
 STATISTICS = Statistics(
     tables={"o": TableSize("o", 4, 100_000_000, 1_000_000, True)},
-    keys={("o.uid",): KeySketch("o", ("o.uid",), 50_000, 900, 1000, 0.0, HOT)},
+    keys={("o.uid",): KeySketch("o", ("o.uid",), 50_000, 1000, 0.0, HOT)},
     slots=8,
     elapsed_ms=12,
 )
@@ -49,12 +61,12 @@ def query(distinct: bool = True, aggregate: bool = True) -> BoundQuery:
         joins=(),
         where=None,
         is_aggregate=aggregate,
-        keys=(BoundName(column("o.uid", BIGINT), "uid"),) if aggregate else (),
+        keys=(Named(column("o.uid", BIGINT), "uid"),) if aggregate else (),
         calls=(call,) if aggregate else (),
         having=None,
         order_by=(),
         limit=None,
-        select=tuple(BoundName(column(name, BIGINT), name) for name in selected),
+        select=tuple(Named(column(name, BIGINT), name) for name in selected),
         output=Schema(OUTPUT if aggregate else (UID,)),
     )
 
@@ -124,7 +136,7 @@ def test_a_forced_phase_is_the_last_rules() -> None:
         ),
     ],
 )
-def test_a_setting_that_does_not_apply_is_told(
+def test_a_setting_without_effect_is_in_the_trace(
     bound: BoundQuery, settings: dict[str, Any], rule: str, words: str
 ) -> None:
     told = planned(bound, **settings).trace[-1]
@@ -196,7 +208,7 @@ def test_a_setting_that_does_not_apply_is_told(
         ),
     ],
 )
-def test_a_job_that_waits_is_not_refused_for_a_setting_and_its_trace_tells(
+def test_a_waiting_job_is_not_refused_for_a_setting_that_its_trace_reports(
     sql: str, settings: dict[str, Any], rule: str, words: str
 ) -> None:
     table = {"format": "parquet", "path": "t"}
@@ -210,11 +222,11 @@ def test_a_job_that_waits_is_not_refused_for_a_setting_and_its_trace_tells(
 
 
 @pytest.mark.parametrize("given", [{}, {"incremental_agg": True, "skew": {"join_strategy": "auto"}}])
-def test_defaults_are_not_told(given: dict[str, Any]) -> None:
+def test_defaults_are_not_in_the_trace(given: dict[str, Any]) -> None:
     assert planned(query(aggregate=False), **given).trace == ()
 
 
-def test_the_report_tells_plans_rules_and_statistics() -> None:
+def test_the_report_has_plans_rules_and_statistics() -> None:
     report = plan_report(planned(query(), distinct_split={"enabled": True}), STATISTICS, "== Physical Plan ==")
     assert report.before.text.startswith("Project")
     assert {node.changed_by for node in report.before.nodes} == {None}
@@ -224,6 +236,19 @@ def test_the_report_tells_plans_rules_and_statistics() -> None:
     assert (report.statistics_ms, report.physical_plan) == (12, "== Physical Plan ==")
     assert (report.tables[0].table, report.tables[0].rows) == ("o", 1_000_000)
     assert (report.keys[0].columns, report.keys[0].distinct_keys, report.keys[0].hot_keys) == (("o.uid",), 1000, HOT)
+
+
+def test_what_replaces_a_union_with_one_branch_left_is_marked() -> None:
+    sql = """
+        WITH sales AS (SELECT uid, 'w' AS kind FROM web UNION ALL SELECT uid, 's' FROM shop)
+        SELECT uid FROM sales WHERE kind = 's'
+    """
+    bound = compiled(dict.fromkeys(("web", "shop"), "uid BIGINT"), sql, name="pruned")
+    plan = plan_query(bound, Statistics({}, {}, slots=4), JobSettings())
+    (changed,) = (node for node in walk_up(plan.after) if node.id in plan.changed_by)
+    assert isinstance(changed, Project)
+    assert isinstance(changed.input, Scan)
+    assert plan.changed_by == {changed.id: "prune_union_branches"}
 
 
 class _LosesColumns:
@@ -265,13 +290,13 @@ def test_a_node_keeps_its_maker_when_a_later_rule_changes_what_is_below_it(monke
     }
 
 
-def test_a_plan_that_is_built_already_takes_the_same_way() -> None:
+def test_a_plan_that_is_built_already_is_planned_in_the_same_way() -> None:
     plan = planned(query())
     filtered = Filter(plan.before, column("n", BIGINT))
     assert apply_rules(filtered, RuleContext(JobSettings(), STATISTICS)).before == filtered
 
 
-def test_what_could_not_be_read_is_told() -> None:
+def test_statistics_that_were_not_read_are_in_the_trace() -> None:
     sentences = (("orders", "The footer of a cannot be read: it is away."), (None, "Nothing was read."))
     known = Statistics(STATISTICS.tables, {}, slots=2, warnings=sentences)
     traces = plan_query(query(), known, JobSettings()).trace[:2]
@@ -306,7 +331,7 @@ def test_another_reason_than_the_grouping_sets_reaches_the_report() -> None:
     assert reasons == ["eager_aggregation is false."]
 
 
-def test_a_rule_looks_at_parts_of_what_it_made() -> None:
+def test_a_rule_applies_to_parts_of_its_result() -> None:
     rows = call("COUNT")
     chain = Join(joined(rows).input, scan("v"), JoinKind.INNER, ((col("l.i"), col("v.i")),))
     before = Aggregate(chain, (Named(col("v.t"), "t"),), (rows,))

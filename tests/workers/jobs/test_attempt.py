@@ -1,4 +1,4 @@
-"""Attempts at hand: the first reason to stop stays, and none comes after the end."""
+"""Running attempts: the first reason to stop is kept, and there is none after the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from tests.support.processes import wait_for
 from workers.jobs.attempt import Attempt, AttemptStopped, RunningAttempts, StopReason
 

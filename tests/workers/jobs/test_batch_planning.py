@@ -1,4 +1,4 @@
-"""A batch job that is to end while it is planned ends at once, on real Spark, whatever its planning is at."""
+"""A batch job that must end while it is planned ends at once, on real Spark, in every step of its planning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from sqlalchemy import delete, select, update
 
 from service.contract.enums import AttemptStatus
 from service.store import leases
-from service.store.jobs import EXPLAIN, RUN, attempts_of
+from service.store.attempts import attempts_of
+from service.store.jobs import EXPLAIN, RUN
 from service.store.tables import JobRow, PlanRow
 from tests.support.bench import Bench
 from tests.support.hanging import Hang, HangInJvm, LoopInPython, LoopWithChecks, WaitInPython
@@ -154,7 +155,7 @@ def test_a_worker_that_leaves_hands_back_the_job_that_it_plans(bench: Bench, han
     with bench.database.read() as session:
         (attempt,) = attempts_of(session, job_id)
     assert attempt.status == AttemptStatus.CANCELLED.value, "it counts against no limit"
-    assert bench.rung == [job_id]
+    assert bench.announced == [job_id]
     assert killed == [], "nobody waited for it"
 
 

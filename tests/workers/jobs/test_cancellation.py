@@ -1,4 +1,4 @@
-"""What ends attempts early, in the database and by the clock, and what may end by itself."""
+"""What ends attempts early, by the database and by the clock, and which may end by themselves."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def looked(database: Database, attempt: Attempt, **values: object) -> StopReason
     return attempt.reason
 
 
-def test_a_job_without_an_order_to_end_goes_on(database: Database, attempt: Attempt, driver: Cancelled) -> None:
+def test_a_job_without_a_request_to_stop_continues(database: Database, attempt: Attempt, driver: Cancelled) -> None:
     assert looked(database, attempt, version=7) is None
     assert driver.tags == []
 
 
-def test_a_stream_that_is_asked_to_stop_ends_by_itself(database: Database, attempt: Attempt, driver: Cancelled) -> None:
+def test_a_stream_with_a_stop_request_ends_by_itself(database: Database, attempt: Attempt, driver: Cancelled) -> None:
     reason = looked(database, attempt, status=JobStatus.STOPPING.value, stop_requested_at=1)
     assert reason is StopReason.STOP_REQUESTED
     assert driver.tags == [], "its mini-batch goes on to its end"

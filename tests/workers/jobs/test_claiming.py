@@ -1,10 +1,10 @@
-"""Claims on PostgreSQL whose commit nobody answers."""
+"""Claims on PostgreSQL whose commit is not answered."""
 
 from __future__ import annotations
 
 import pytest
 
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.session import CommitUnknownError, Database
 from tests.support import lifecycle
 from tests.support.databases import lose_answer_of_commit

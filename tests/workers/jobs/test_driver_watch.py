@@ -1,4 +1,4 @@
-"""When the watch gives a driver up, by a clock that tests set: the process is real, what Spark would answer is not."""
+"""When the watch drops a driver, by a manual clock: the process is real, Spark's answers are not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from tests.support.clocks import ManualSeconds
 from workers.driver.driver import Driver, Executors
 from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
@@ -25,14 +25,14 @@ SOME_LEFT = Executors(number=1, cores=2)
 class Processes(Driver):
     """A process without Spark."""
 
-    looks = 0
+    refreshes = 0
 
     def ping(self) -> None:
         """Answers at once."""
 
-    def look(self) -> None:
-        """Counts the looks."""
-        self.looks += 1
+    def refresh(self) -> None:
+        """Counts its calls."""
+        self.refreshes += 1
 
 
 @dataclass
@@ -98,7 +98,7 @@ def bench() -> Iterator[Bench]:
         driver.kill()
 
 
-def test_a_silent_driver_is_ended_at_the_second_look(bench: Bench) -> None:
+def test_an_unresponsive_driver_is_killed_at_the_second_check(bench: Bench) -> None:
     driver, before = bench.start(), bench.start()
     bench.runtime.current = driver
     lost, waiting, elsewhere = bench.attempt_on(driver), bench.attempt_on(None), bench.attempt_on(before)
@@ -116,7 +116,7 @@ def test_a_driver_that_answers_again_has_its_time_again(bench: Bench) -> None:
         assert bench.look_at(begin), "one look too late"
         bench.watch.ping()
         assert bench.look_at(begin + TIMEOUT)
-    assert driver.looks == 3
+    assert driver.refreshes == 3
     # A start in between: neither the answers nor the late looks of the driver before count for the next one.
     assert bench.look_at(80)
     bench.start()
@@ -143,7 +143,7 @@ def test_a_question_that_fails_is_no_answer(bench: Bench, monkeypatch: pytest.Mo
     assert bench.runtime.discarded == [after]
 
 
-def test_without_a_driver_there_is_nothing_to_ask(bench: Bench) -> None:
+def test_without_a_driver_there_is_nothing_to_check(bench: Bench) -> None:
     bench.watch.ping()
     assert bench.look_at(1_000)
     assert bench.runtime.killed_starts == 0
@@ -152,7 +152,7 @@ def test_without_a_driver_there_is_nothing_to_ask(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("how", "reason"), [("exited", StopReason.DRIVER_LOST), ("ended", StopReason.DRIVER_ENDED), ("stopped", None)]
 )
-def test_a_driver_that_is_gone_is_given_up_at_once(bench: Bench, how: str, reason: StopReason | None) -> None:
+def test_a_driver_that_has_ended_is_dropped_at_once(bench: Bench, how: str, reason: StopReason | None) -> None:
     driver = bench.start()
     attempt = bench.attempt_on(driver)
     assert bench.look_at(0)
@@ -176,7 +176,7 @@ def test_an_attempt_on_a_driver_that_was_replaced_stops_once_that_is_gone(bench:
     assert found == [(None, None), (StopReason.DRIVER_LOST, None)]
 
 
-def test_a_driver_without_executors_is_given_up_after_its_time(bench: Bench) -> None:
+def test_a_driver_without_executors_is_dropped_after_its_time(bench: Bench) -> None:
     driver = bench.start()
     driver.seconds_without_executors, driver.executors = ALONE, NONE_LEFT
 

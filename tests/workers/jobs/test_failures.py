@@ -1,4 +1,4 @@
-"""Jobs whose data is elsewhere, or has gone since they were submitted; databases and drivers that are lost."""
+"""Jobs whose data was moved or removed after the submission; databases and drivers that are lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkValueError
+from pyspark.errors.exceptions.captured import ArithmeticException
 from pyspark.sql.classic.dataframe import DataFrame
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
@@ -85,7 +87,7 @@ def test_objects_that_are_missing_or_broken_or_that_spark_cannot_reach(
     assert end_of(bench, "orders") == "path_not_found"
 
 
-def test_a_store_that_is_away(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_DATA_ROOTS", "s3a://failures")
     monkeypatch.setenv("EVENKEEL_DATA_S3_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("EVENKEEL_DATA_STORE_ATTEMPTS", "1")
@@ -108,6 +110,23 @@ def test_what_pyspark_makes_of_a_driver_that_is_just_ending_is_its_loss(bench: B
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3)"]) as process:
         attempt.driver = replace(bench.driver, process=process)
         assert verdict_of(caught.value, attempt) == HandBack(AttemptStatus.CRASHED, problems.driver_lost(taken.worker))
+
+
+class _OfEndedJvm:
+    """A Java object of a JVM that no longer answers."""
+
+    def __getattr__(self, name: str) -> object:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+
+def test_an_error_whose_jvm_ends_before_it_is_asked_for_the_cause_is_the_loss_of_the_driver(bench: Bench) -> None:
+    taken = lifecycle.claim(bench.database, lifecycle.insert(bench.database))
+    attempt = Attempt(taken, deadline=60.0)
+    error = ArithmeticException("[DIVIDE_BY_ZERO] Division by zero.", "stack trace")
+    error._origin = _OfEndedJvm()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3)"]) as process:
+        attempt.driver = replace(bench.driver, process=process)
+        assert verdict_of(error, attempt) == HandBack(AttemptStatus.CRASHED, problems.driver_lost(taken.worker))
 
 
 @pytest.mark.parametrize(

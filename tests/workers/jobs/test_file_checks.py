@@ -19,7 +19,7 @@ from service.contract.problems import SpecError
 from service.data.files import find_table_files
 from service.data.roots import StoreUnavailableError, roots_of
 from service.sql.types.data_types import BIGINT, Field, Schema
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.tables import JobRow
 from tests.support.bench import Bench
 from tests.support.object_store import running_object_store
@@ -128,10 +128,10 @@ def failed(bench: Bench, job_id: str) -> dict[str, Any]:
 
 @pytest.mark.withstands(
     "a file changes while a job reads it",
-    how="a Parquet, CSV or JSON file is written, replaced or removed after it was found, after the planning, or after "
-    "the last task",
+    how="a Parquet, CSV or JSON file is written, replaced or removed after listing, after planning, or after the last "
+    "task",
     times=13,
-    guaranteed="`files_changed` names the file, and nothing of the run is kept",
+    guaranteed="`files_changed` names the file, and nothing of the run is stored",
 )
 @pytest.mark.parametrize(
     ("format_", "when", "change"),

@@ -1,4 +1,4 @@
-"""Handing back while the database is away, and where it did what it was told without an answer."""
+"""Handing back while the database is unavailable, and after a commit without an answer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from service.config.settings import Settings
 from service.contract import problems
 from service.contract.enums import AttemptStatus, JobStatus
 from service.store import leases
-from service.store.jobs import attempts_of
-from service.store.leases import Claim
+from service.store.attempts import Claim, attempts_of
 from service.store.maintenance import sweep
 from service.store.session import Database
 from service.store.tables import JobRow
@@ -75,23 +74,23 @@ def test_a_database_that_restarts_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [STOPPING, LOST])
-def test_what_was_done_without_an_answer_counts_as_done_and_is_rung_for(
+def test_a_committed_hand_back_without_an_answer_counts_and_is_announced(
     settings: Settings, postgres_database: Database, given: HandBack
 ) -> None:
     claimed = claim(postgres_database)
-    rung: list[tuple[str, str]] = []
+    announced: list[tuple[str, str]] = []
     runner = JobRunner(
         settings,
         postgres_database,
         NoDriver(),
         RunningAttempts(),
         "w1",
-        ring=lambda job_id, queue: rung.append((job_id, queue)),
+        announce=lambda job_id, queue: announced.append((job_id, queue)),
         pause=lambda _: None,
     )
     lose_answer_of_commit(postgres_database)
     runner.hand_back(claimed, given)
-    assert rung == [(claimed.job_id, claimed.queue)]
+    assert announced == [(claimed.job_id, claimed.queue)]
     assert ended(postgres_database, claimed) == [(given.status.value, given.error.code)]
     with postgres_database.read() as session:
         assert session.get_one(JobRow, claimed.job_id).status == "QUEUED"
@@ -111,7 +110,7 @@ def test_one_that_another_took_meanwhile_was_handed_back(postgres_database: Data
 def test_an_attempt_that_the_sweeper_ended_was_not_handed_back(postgres_database: Database) -> None:
     claimed = claim(postgres_database, lease_ms=0)
     with postgres_database.write() as session:
-        sweep(session, postgres_database.now(session), ring_again_ms=10_000, free={})
+        sweep(session, postgres_database.now(session), announce_again_ms=10_000, free={})
     failing = [OperationalError("UPDATE", None, ValueError("away"))]
 
     def fail(_: Connection) -> None:

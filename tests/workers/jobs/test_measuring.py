@@ -1,4 +1,4 @@
-"""What is worth less than the result is left out where Spark does not give it, and the job goes on."""
+"""Metrics that Spark does not provide are omitted, and the job continues."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JOB = {"tables": {"orders": parquet("orders")}, "sql": "SELECT o.uid, COUNT(*) A
 
 
 @pytest.mark.parametrize("error", [MonitorError("Cannot read the status store"), KeyError("nodes"), RecursionError()])
-def test_operators_that_cannot_be_told_cost_nothing_but_themselves(
+def test_operators_that_cannot_be_read_are_only_omitted(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(*_: object) -> OperatorReport:
@@ -74,7 +74,7 @@ def test_a_long_text_of_an_operator_is_cut(bench: Bench) -> None:
     assert any(detail.endswith("…") for detail in details)
 
 
-def test_where_a_stage_ran_twice_no_figures_are_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_no_figures_if_a_stage_ran_twice(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = bench.driver.monitor.outcome
 
     def with_a_second_attempt(tag: str) -> tuple[tuple[StageMetrics, ...], Progress]:

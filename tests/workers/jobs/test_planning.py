@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import structlog
 
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from tests.support.hanging import silent_gateway
 from tests.support.processes import wait_for
 from workers.jobs.attempt import AbandonedPlannings, Attempt, AttemptStopped, StopReason
@@ -116,7 +116,7 @@ def test_planning_that_checks_ends_by_itself(abandoned: AbandonedPlannings) -> N
     assert abandoned.all() == ()
 
 
-def test_planning_that_does_not_end_is_left_behind_until_it_does(
+def test_planning_that_does_not_end_is_abandoned_until_it_does(
     abandoned: AbandonedPlannings, release: threading.Event
 ) -> None:
     own, begun = attempt(), threading.Event()

@@ -1,12 +1,12 @@
-"""Attempts have directories of their own; what is not published is removed."""
+"""Attempts have their own directories; unpublished results are removed."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from service.store.leases import Claim
-from tests.support.attempt_directories import attempts_left, write_attempts
+from service.store.attempts import Claim
+from tests.support.lifecycle import attempts_left, write_attempts
 from workers.jobs.results import relative_path, remove_attempt, remove_older_attempts
 
 CLAIM = Claim(

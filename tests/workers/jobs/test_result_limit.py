@@ -1,4 +1,4 @@
-"""Results that outgrow their limit while they are written."""
+"""Results that exceed their limit while they are written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import ByteSize
 
 from service.config.settings import LimitSettings
 from service.contract import problems
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.publication import Ending
 from tests.support.bench import Bench, SharedDriver
 from tests.support.drivers import Cancelled
@@ -42,7 +42,7 @@ def write(results: Path, attempt: Attempt, run: int = 1, size: int = 100) -> Non
     part.write_bytes(b"x" * size)
 
 
-def test_what_is_too_large_is_told_to_end(tmp_path: Path, attempt: Attempt) -> None:
+def test_an_attempt_with_a_too_large_result_is_stopped(tmp_path: Path, attempt: Attempt) -> None:
     write(tmp_path, attempt)
     assert looked(attempt, tmp_path, 99) is StopReason.RESULT_TOO_LARGE
     assert attempt.driver.tags == [attempt.tag]  # type: ignore[union-attr]
@@ -58,7 +58,7 @@ def test_both_runs_of_an_attempt_count(tmp_path: Path, attempt: Attempt) -> None
 
 
 @pytest.mark.parametrize("most_bytes", [0, 100])
-def test_one_that_fits_goes_on(tmp_path: Path, attempt: Attempt, most_bytes: int) -> None:
+def test_an_attempt_with_a_result_within_the_limit_continues(tmp_path: Path, attempt: Attempt, most_bytes: int) -> None:
     write(tmp_path, attempt)
     assert looked(attempt, tmp_path, most_bytes) is None
 
@@ -84,11 +84,11 @@ def files_of(bench: Bench) -> list[Path]:
 
 @pytest.mark.spark
 @pytest.mark.withstands(
-    "a result that fills the disk",
+    "a result that would fill the disk",
     kind="attack",
     how="more bytes than `EVENKEEL_LIMITS_RESULT_BYTES`",
     times=1,
-    guaranteed="the job fails and its files go",
+    guaranteed="the job fails and its files are deleted",
 )
 def test_a_result_that_is_too_large_ends_its_job(bench: Bench) -> None:
     # One part is written soon, the other never: Spark holds rows of a file back until there are many.
@@ -109,7 +109,9 @@ def test_a_result_that_is_too_large_ends_its_job(bench: Bench) -> None:
 def test_one_that_is_found_too_large_at_its_end_is_not_kept(bench: Bench) -> None:
     settings = bench.settings
     settings.limits = LimitSettings(result_bytes=ByteSize(1))
-    runner = JobRunner(settings, bench.database, SharedDriver(bench.driver), bench.running_attempts, "w1", bench.ring)
+    runner = JobRunner(
+        settings, bench.database, SharedDriver(bench.driver), bench.running_attempts, "w1", bench.announce
+    )
     job_id = bench.submit({**ENDLESS, "sql": "SELECT a.v AS v FROM a LIMIT 1"})
     runner.run(job_id)
     job = bench.job(job_id)

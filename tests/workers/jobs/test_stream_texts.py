@@ -1,4 +1,4 @@
-"""What is left out of Spark's texts: paths of the service itself."""
+"""Paths of the service's own files are removed from Spark's messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_what_the_services_own_files_are_about_is_not_for_clients(text: str, is_
     assert StreamErrorTexts(OURS)(text) == (text if is_told else None)
 
 
-def test_what_is_told_of_copies_is_for_clients() -> None:
+def test_paths_of_copies_are_replaced_for_clients() -> None:
     texts = StreamErrorTexts(OURS)
     texts.with_own_names = lambda text: text.replace(f"{OURS}/job/g1/dimensions/u/v1/00000.csv", "names/0.csv")
     assert texts(f"{OURS}/job/g1/dimensions/u/v1/00000.csv is broken") == "names/0.csv is broken"

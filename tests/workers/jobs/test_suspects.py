@@ -1,4 +1,4 @@
-"""A job's last attempt does not begin beside one that may kill the driver, nor that beside it."""
+"""A job's last attempt does not begin on the same driver as a job that may kill it, nor the other way round."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ import pytest
 from service.contract import problems
 from service.contract.enums import AttemptStatus, Mode, Queue
 from service.store import leases, streaming_jobs
-from service.store.jobs import is_at_last_chance, is_suspect
-from service.store.leases import Claim
+from service.store.attempts import Claim, is_on_last_attempt, is_suspect
 from service.store.session import Database
 from tests.support import lifecycle
 from tests.support.processes import wait_for
-from workers.jobs.admission import Suspects
 from workers.jobs.attempt import Attempt, AttemptStopped, RunningAttempts, StopReason
+from workers.jobs.claim_limits import Suspects
 from workers.jobs.planning import PlanningThreads
 
 pytestmark = pytest.mark.one_database
 
-LAST_CHANCES, ALL = str(is_at_last_chance()), str(is_suspect())
+LAST_CHANCES, ALL = str(is_on_last_attempt()), str(is_suspect())
 
 
 def claimed(database: Database, job_id: str, crashes: int, queue: Queue = Queue.SHORT) -> Claim:
@@ -55,7 +54,7 @@ def asked(suspects: Suspects, database: Database) -> str | None:
         (2, Queue.STREAM, LAST_CHANCES),
     ],
 )
-def test_what_is_at_hand_keeps_others_away_until_it_has_ended(
+def test_a_suspect_excludes_other_jobs_until_it_has_ended(
     database: Database, crashes: int, queue: Queue, apart: str | None
 ) -> None:
     claim = claimed(database, "a", crashes, queue)
@@ -69,7 +68,7 @@ def test_what_is_at_hand_keeps_others_away_until_it_has_ended(
 
 
 @pytest.mark.parametrize("gets_on", [True, False])
-def test_a_stream_keeps_others_away_until_it_gets_on_or_has_ended(database: Database, *, gets_on: bool) -> None:
+def test_a_stream_excludes_other_jobs_until_progress_or_end(database: Database, *, gets_on: bool) -> None:
     claim = claimed(database, "s", 1, Queue.STREAM)
     running_attempts = RunningAttempts()
     suspects = Suspects(running_attempts)
@@ -86,7 +85,7 @@ def test_a_stream_keeps_others_away_until_it_gets_on_or_has_ended(database: Data
     assert asked(suspects, database) is None
 
 
-def test_a_planning_that_was_abandoned_keeps_others_away_until_it_ends(database: Database) -> None:
+def test_an_abandoned_planning_excludes_other_jobs_until_it_ends(database: Database) -> None:
     claim = claimed(database, "a", 2)
     running_attempts, release = RunningAttempts(), threading.Event()
     suspects = Suspects(running_attempts)

@@ -1,4 +1,4 @@
-"""How a worker listens, on real Redis servers: a job is a line in a file here, all else is as in every worker."""
+"""The consumption of messages on real Redis servers: a job is a line in a file, all else is as in every worker."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class Line:
         self.listeners.append(process)
         return process
 
-    def ring(self, *job_ids: str, queue: str = "short") -> None:
+    def announce(self, *job_ids: str, queue: str = "short") -> None:
         """Rings until the broker takes each message."""
         for job_id in job_ids:
-            wait_for(f"the broker to take {job_id}", partial(self.dispatcher.ring, [job_id], queue))
+            wait_for(f"the broker to take {job_id}", partial(self.dispatcher.announce, [job_id], queue))
 
     def wait(self, *job_ids: str, seconds: float = 60) -> None:
         """Waits until all of them have come."""
@@ -119,8 +119,8 @@ def client(line: Line) -> Iterator[redis.Redis]:
 
 
 def test_both_queues_are_heard_and_every_key_has_the_prefix(line: Line, client: redis.Redis) -> None:
-    line.ring("a1")
-    line.ring("a2", queue="long")
+    line.announce("a1")
+    line.announce("a2", queue="long")
     line.wait("a1", "a2")
     assert client.keys(f"{PREFIX}*")
     assert sorted(client.keys("*")) == sorted(client.keys(f"{PREFIX}*"))
@@ -133,7 +133,7 @@ def test_a_message_of_the_next_version_is_understood(line: Line) -> None:
 
 
 def test_what_is_no_message_of_ours_is_dropped_and_ends_nobody(line: Line, client: redis.Redis) -> None:
-    line.ring("good")
+    line.announce("good")
     line.wait("good")
     line.dispatcher._celery.send_task("unknown", args=["x"], queue="evenkeel")
     line.dispatcher._celery.send_task(RUN_JOB, args=["x"], queue="evenkeel", serializer="pickle")
@@ -146,7 +146,7 @@ def test_what_is_no_message_of_ours_is_dropped_and_ends_nobody(line: Line, clien
     garbage = ["nonsense", "\udcff", "null", json.dumps({**envelope, "body": "bnVsbA=="}), json.dumps(envelope)]
     for text in garbage:
         client.lpush(f"{PREFIX}evenkeel", text.encode(errors="surrogateescape"))
-    line.ring("c1")
+    line.announce("c1")
     line.wait("c1")
     assert [process.poll() for process in line.listeners] == [None]
     # A task may come before the word that its message was taken reaches the broker.
@@ -156,10 +156,10 @@ def test_what_is_no_message_of_ours_is_dropped_and_ends_nobody(line: Line, clien
 
 
 def test_a_busy_worker_keeps_no_messages_from_others(line: Line, client: redis.Redis) -> None:
-    line.ring("wait-1", "wait-2")
+    line.announce("wait-1", "wait-2")
     line.wait("wait-1", "wait-2")
-    line.ring("d1", "d2")
-    line.ring("d3", queue="long")
+    line.announce("d1", "d2")
+    line.announce("d3", queue="long")
     # What it wrongly took, it would have taken by the time that a listener needs to start.
     short = line.listen("short")
     line.wait("d1", "d2")
@@ -171,31 +171,31 @@ def test_a_busy_worker_keeps_no_messages_from_others(line: Line, client: redis.R
     line.gate.unlink()
 
 
-def test_a_flushed_redis_goes_on(line: Line, client: redis.Redis) -> None:
+def test_the_worker_continues_after_redis_was_flushed(line: Line, client: redis.Redis) -> None:
     client.flushall()
-    line.ring("e1")
-    line.ring("e2", queue="long")
+    line.announce("e1")
+    line.announce("e2", queue="long")
     line.wait("e1", "e2")
 
 
 def test_a_frozen_redis_costs_one_caller_its_time(line: Line) -> None:
     line.server.freeze()
     try:
-        assert line.dispatcher.ring(["f1"], "short") == ()
+        assert line.dispatcher.announce(["f1"], "short") == ()
         started = time.process_time()
-        assert [line.dispatcher.ring(["f1"], "short") for _ in range(100)] == [()] * 100
+        assert [line.dispatcher.announce(["f1"], "short") for _ in range(100)] == [()] * 100
         assert time.process_time() - started < 1
     finally:
         line.server.thaw()
-    line.ring("f2")
+    line.announce("f2")
     line.wait("f2")
 
 
-def test_a_redis_that_was_away_is_found_again(line: Line) -> None:
+def test_the_worker_reconnects_to_redis(line: Line) -> None:
     line.server.stop(signal.SIGKILL)
-    assert line.dispatcher.ring(["g1"], "short") == ()
+    assert line.dispatcher.announce(["g1"], "short") == ()
     line.server.start()
-    line.ring("g2")
+    line.announce("g2")
     line.wait("g2")
     assert [process.poll() for process in line.listeners] == [None]
 
@@ -205,13 +205,14 @@ def test_the_password_is_in_no_log(line: Line) -> None:
 
 
 @pytest.mark.withstands(
-    "a worker that is led to another Redis",
+    "a worker connects to an impostor of Redis",
     kind="attack",
-    how="TLS with a certificate of another CA, until there is one that is right",
+    how="TLS with a certificate of another CA, then with the right certificate",
     times=1,
-    guaranteed="the worker says why and tells nothing, not even its password; it goes on by itself once all is right",
+    guaranteed="the worker logs the reason and sends nothing, not even its password; it connects by itself once the "
+    "certificate is right",
 )
-def test_a_worker_tells_an_impostor_nothing_and_goes_on_behind_tls(line: Line, tmp_path: Path) -> None:
+def test_a_worker_sends_nothing_to_an_impostor_and_continues_with_tls(line: Line, tmp_path: Path) -> None:
     ca = trustme.CA()
     files = {"BROKER_PASSWORD": line.server.password, "BROKER_TLS_CA_FILE": str(write_ca(ca, tmp_path / "ca.pem"))}
     with behind_tls(line.server.port, trustme.CA().issue_cert("localhost")) as front:
@@ -219,14 +220,14 @@ def test_a_worker_tells_an_impostor_nothing_and_goes_on_behind_tls(line: Line, t
         with a_line(tmp_path, line.server, {**files, "BROKER_URL": url, "BROKER_KEY_PREFIX": "tls:"}) as own:
             own.start()
             wait_for("its word", lambda: own.log.exists() and "CERTIFICATE_VERIFY_FAILED" in own.log.read_text(), 60)
-            assert own.dispatcher.ring(["h1"], "short") == ()
+            assert own.dispatcher.announce(["h1"], "short") == ()
             assert front.heard == b""
             front.context = server_context(ca.issue_cert("localhost"))
-            own.ring("h2", queue="long")
+            own.announce("h2", queue="long")
             own.wait("h2")
             assert own.came() == ["h2"]
             burst = [f"h{number}" for number in range(3, 203)]
-            own.ring(*burst)
+            own.announce(*burst)
             own.wait(*burst)
             said = own.log.read_text()
     assert f"Cannot connect to rediss://:**@localhost:{front.port}/0: " in said
@@ -234,7 +235,7 @@ def test_a_worker_tells_an_impostor_nothing_and_goes_on_behind_tls(line: Line, t
     assert line.server.password.encode() in front.heard
 
 
-def test_a_worker_looks_for_its_broker_for_ever(line: Line) -> None:
+def test_a_worker_retries_the_connection_to_its_broker_for_ever(line: Line) -> None:
     config = worker_config(line.settings)
     assert config["broker_connection_max_retries"] is None
     assert config["broker_connection_retry_on_startup"] is True

@@ -1,4 +1,4 @@
-"""A worker listens to all of its queues or to none, whatever becomes of the orders to do so: on real Redis servers."""
+"""A worker consumes from all of its queues or from none, also after lost requests: on real Redis servers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Listener:
         """One message to each queue; gives their ids."""
         ids = [f"short-{number}", f"long-{number}"]
         for job_id in ids:
-            wait_for("the broker", lambda: self.dispatcher.ring([job_id], job_id.partition("-")[0]))  # noqa: B023
+            wait_for("the broker", lambda: self.dispatcher.announce([job_id], job_id.partition("-")[0]))  # noqa: B023
         return ids
 
     def has(self, ids: list[str]) -> Callable[[], bool]:

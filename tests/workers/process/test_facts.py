@@ -1,4 +1,4 @@
-"""What a worker says of itself: all of it, and no secret."""
+"""The facts that a worker reports: complete, and without secrets."""
 
 from __future__ import annotations
 

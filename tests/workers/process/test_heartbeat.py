@@ -1,4 +1,4 @@
-"""Heartbeats renew leases, but not those of runners that do not listen any more."""
+"""Heartbeats renew leases, but not those of hung attempts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lease_left(database: Database, clock: ManualClock) -> int:
     return (lifecycle.row_of(database, "job-1").lease_expires_at or 0) - clock.ms
 
 
-def test_a_lease_is_renewed_while_the_attempt_goes_on(database: Database, clock: ManualClock, attempt: Attempt) -> None:
+def test_a_lease_is_renewed_while_the_attempt_runs(database: Database, clock: ManualClock, attempt: Attempt) -> None:
     running_attempts = RunningAttempts()
     heartbeat = Heartbeat(database, "w1", running_attempts, LEASE_MS)
     with running_attempts.holding(attempt):
@@ -68,7 +68,7 @@ def test_the_lease_of_a_runner_that_does_not_stop_runs_out(
     assert attempt.reason is StopReason.TIMED_OUT
 
 
-def test_a_late_step_does_not_bring_back_a_worker_that_left(database: Database, clock: ManualClock) -> None:
+def test_a_late_step_does_not_add_a_worker_that_left(database: Database, clock: ManualClock) -> None:
     heartbeat = Heartbeat(database, "w1", RunningAttempts(), LEASE_MS)
     beating, left = threading.Event(), threading.Event()
 
@@ -108,7 +108,7 @@ def test_an_attempt_whose_lease_is_lost_is_stopped_and_no_other(
     assert drained == []
 
 
-def test_a_worker_that_was_asked_to_drain_learns_of_it_with_every_beat(database: Database, clock: ManualClock) -> None:
+def test_a_worker_learns_of_a_request_to_drain_with_every_heartbeat(database: Database, clock: ManualClock) -> None:
     drained: list[int] = []
     heartbeat = Heartbeat(database, "w1", RunningAttempts(), LEASE_MS, drain=lambda: drained.append(clock.ms))
     heartbeat.step()

@@ -1,4 +1,4 @@
-"""The hourly step of a worker: one of them does it, an hour after the first was started."""
+"""The hourly retention: one worker runs it, an hour after the first worker was started."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from sqlalchemy import select, update
 
 from service.config.settings import RetentionSettings
-from service.store.jobs import KEPT_MS, remember_idempotency_key
+from service.store.idempotency import KEPT_MS, save_idempotency_key
 from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow, JobRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from workers.driver.driver import new_probe
-from workers.process.maintenance import EVERY_MS, RetentionStep
+from workers.process.retention import EVERY_MS, RetentionStep
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -74,7 +74,7 @@ def test_expired_idempotency_keys_go_though_everything_else_is_kept(
 ) -> None:
     with database_with_jobs.write() as session:
         for key, at in (("old", clock.ms - KEPT_MS), ("new", clock.ms)):
-            remember_idempotency_key(session, tenant="default", key=key, payload_sha256="", job_id="job-0", now=at)
+            save_idempotency_key(session, tenant="default", key=key, payload_sha256="", job_id="job-0", now=at)
     own = step(database_with_jobs, tmp_path, days=0)
     own.step()
     clock.ms += EVERY_MS

@@ -19,7 +19,8 @@ from service.contract import problems
 from service.contract.enums import AttemptStatus, JobStatus
 from service.contract.reports import EstimateReport, PlanReport, RunFigures, SkewReport
 from service.store import leases
-from service.store.jobs import EXPLAIN, attempts_of
+from service.store.attempts import attempts_of
+from service.store.jobs import EXPLAIN
 from service.store.publication import Ending, report_of
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobEventRow, JobRow, PlanRow, StageMetricsRow
@@ -147,7 +148,7 @@ def run_flaky(bench: Bench, job_id: str, lost: Mapping[int, Exception]) -> list[
     database = Flaky(bench.settings.database_url, lost)
     settings, drivers = bench.settings, SharedDriver(bench.driver)
     try:
-        JobRunner(settings, database, drivers, bench.running_attempts, "w1", bench.ring, pause=pauses.append).run(
+        JobRunner(settings, database, drivers, bench.running_attempts, "w1", bench.announce, pause=pauses.append).run(
             job_id
         )
     finally:
@@ -155,7 +156,7 @@ def run_flaky(bench: Bench, job_id: str, lost: Mapping[int, Exception]) -> list[
     return pauses
 
 
-def test_a_database_away_for_a_moment_costs_nothing(bench: Bench) -> None:
+def test_a_short_outage_of_the_database_has_no_effect(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
     # The claim is 1; then plan, start and end, of each of which the first answer is lost.
     pauses = run_flaky(bench, job_id, dict(zip((2, 4, 6), AWAY, strict=True)))
@@ -182,7 +183,7 @@ class Away(Flaky):
 
 
 @pytest.mark.parametrize(("gone_from", "status"), [(2, "PLANNING"), (3, "PLANNING"), (4, "RUNNING")])
-def test_a_database_away_for_good_is_no_end_of_the_job(bench: Bench, gone_from: int, status: str) -> None:
+def test_a_long_outage_of_the_database_does_not_end_the_job(bench: Bench, gone_from: int, status: str) -> None:
     job_id = bench.submit(PER_USER)
     database = Away(bench.settings.database_url, {gone_from: AWAY[2]})
     runner = JobRunner(
@@ -191,7 +192,7 @@ def test_a_database_away_for_good_is_no_end_of_the_job(bench: Bench, gone_from: 
         SharedDriver(bench.driver),
         bench.running_attempts,
         "w1",
-        bench.ring,
+        bench.announce,
         pause=lambda _: None,
     )
     if status == "RUNNING":
@@ -216,11 +217,11 @@ class NoDriver:
 
 def test_a_worker_without_spark_takes_no_job_and_spends_no_attempt(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
-    runner = JobRunner(bench.settings, bench.database, NoDriver(), bench.running_attempts, "w1", bench.ring)
+    runner = JobRunner(bench.settings, bench.database, NoDriver(), bench.running_attempts, "w1", bench.announce)
     with pytest.raises(SparkUnavailableError, match="cluster_unreachable: No Spark master answers"):
         runner.run(job_id)
     job = bench.job(job_id)
-    assert (job.status, job.fence, bench.rung) == ("QUEUED", 0, [])
+    assert (job.status, job.fence, bench.announced) == ("QUEUED", 0, [])
 
 
 class ClosingDriver(SharedDriver):
@@ -236,9 +237,9 @@ class ClosingDriver(SharedDriver):
         return super().driver()
 
 
-def test_a_worker_told_to_stop_while_it_waits_for_spark_claims_nothing(bench: Bench) -> None:
+def test_a_worker_that_stops_while_it_waits_for_spark_claims_nothing(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
-    JobRunner(bench.settings, bench.database, ClosingDriver(bench), bench.running_attempts, "w1", bench.ring).run(
+    JobRunner(bench.settings, bench.database, ClosingDriver(bench), bench.running_attempts, "w1", bench.announce).run(
         job_id
     )
     assert (bench.job(job_id).status, bench.job(job_id).fence) == ("QUEUED", 0)
@@ -305,7 +306,7 @@ def test_explanations_leave_slots_to_other_jobs(bench: Bench, monkeypatch: pytes
     assert taken[-1] == explained[2]
 
 
-def test_a_setting_that_the_version_before_took_is_told_in_the_trace(bench: Bench) -> None:
+def test_a_setting_that_the_previous_version_accepted_is_in_the_trace(bench: Bench) -> None:
     settings = {"distinct_split": {"enabled": True}, "distinct_method": "native"}
     job_id = bench.submit({**PER_USER, "settings": settings}, kind=EXPLAIN)
     bench.runner.run(job_id)
@@ -414,7 +415,7 @@ def test_an_attempt_after_a_crash_broadcasts_nothing(bench: Bench) -> None:
     assert report.first_run is None
 
 
-def test_a_defect_is_told_without_its_stack(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_is_reported_without_its_stack(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     job_id = bench.submit(PER_USER)
     with bench.database.write() as session:
         session.execute(update(JobRow).values(spec={"neither": "this", "nor": "that"}))
@@ -440,7 +441,7 @@ def test_cancel_ends_the_job_and_its_tasks(bench: Bench) -> None:
     assert job.error is not None
     assert (job.status, job.error["code"]) == ("CANCELLED", "cancelled")
     assert one_attempt(bench, job_id).status == "CANCELLED"
-    assert all(stage.status != "ACTIVE" for stage in bench.driver.monitor.stages(attempt.tag))
+    assert all(stage.status != "ACTIVE" for stage in bench.driver.monitor.outcome(attempt.tag)[0])
     assert files_of(bench) == []
     with bench.database.read() as session:
         assert session.scalars(select(StageMetricsRow)).all(), "the stages of a cancelled job tell what took its time"
@@ -487,7 +488,7 @@ def test_a_stopping_worker_hands_the_job_back(bench: Bench) -> None:
         bench.running_attempts.close()
         attempt.stop(StopReason.WORKER_STOPPING)
     job = bench.job(job_id)
-    assert (job.status, job.lease_owner, bench.rung) == ("QUEUED", None, [job_id])
+    assert (job.status, job.lease_owner, bench.announced) == ("QUEUED", None, [job_id])
     assert one_attempt(bench, job_id).status == AttemptStatus.CANCELLED.value
     bench.runner.run(job_id)
     assert bench.job(job_id).fence == 1, "a worker that stops claims nothing"
@@ -512,11 +513,11 @@ def test_progress_is_stored_when_it_changed(bench: Bench) -> None:
 
 
 @pytest.mark.withstands(
-    "a file is swapped for a link between the worker's look and Spark's reading",
+    "a file is replaced by a link between the worker's check and Spark's read",
     kind="attack",
-    how="a file of the table becomes a link to one outside of the data roots once the query is planned",
+    how="a file of the table becomes a link to a file outside the data roots after planning",
     times=2,
-    guaranteed="the job fails, with neither rows nor words of what the link leads to",
+    guaranteed="the job fails; no row and no text of the link's target appears",
 )
 @pytest.mark.parametrize("is_readable", [True, False])
 def test_what_spark_reads_through_a_link_is_not_kept(

@@ -16,8 +16,7 @@ from py4j.protocol import Py4JError
 
 from service.contract.enums import AttemptStatus, JobStatus
 from service.store import publication
-from service.store.jobs import attempts_of, crashed_attempts
-from service.store.leases import Claim
+from service.store.attempts import Claim, attempts_of, crashed_attempts
 from service.store.publication import Ending
 from service.store.session import Database
 from tests.support import lifecycle
@@ -28,7 +27,7 @@ from workers.jobs.attempt import Attempt, AttemptStopped, RunningAttempts, StopR
 from workers.jobs.lease import hand_back_job
 from workers.jobs.outcome import HandBack, Verdict, verdict_of
 from workers.jobs.planning import PlanningThreads, is_in_jvm_call
-from workers.process.watchdog import DriverWatch, StuckWork, is_to_end
+from workers.process.watchdog import DriverWatch, StuckWork, must_end_driver
 
 PATIENCE = 30
 CUT = ConnectionResetError("the JVM is gone")
@@ -40,13 +39,9 @@ class Processes(Driver):
     left = 0
     of_tags: tuple[str, ...] = ()
 
-    def leftover_tasks(self) -> int:
+    def leftover_tasks(self, tag: str | None = None) -> int:
         """See `Driver`."""
-        return self.left
-
-    def leftover_tasks_of(self, tag: str) -> int:
-        """See `Driver`."""
-        return self.left if tag in self.of_tags else 0
+        return self.left if tag is None or tag in self.of_tags else 0
 
 
 @dataclass
@@ -153,12 +148,12 @@ def told(database: Database, job_id: str) -> list[tuple[str, str | None]]:
     ],
 )
 def test_others_are_given_time(stuck_seconds: float, others_make_progress: bool, ends: bool) -> None:
-    told = is_to_end(stuck_seconds=stuck_seconds, patience_seconds=30, others_make_progress=others_make_progress)
+    told = must_end_driver(stuck_seconds=stuck_seconds, timeout_seconds=30, others_make_progress=others_make_progress)
     assert told is ends
 
 
 @pytest.mark.parametrize("asked", [StopReason.CANCELLED, StopReason.TIMED_OUT])
-def test_jobs_beside_one_that_is_deaf_spend_no_attempt_however_often(
+def test_jobs_on_the_driver_of_an_unresponsive_attempt_lose_no_attempt(
     bench: Bench, database: Database, asked: StopReason
 ) -> None:
     lifecycle.insert(database, "innocent", max_attempts=2, timeout_ms=0)
@@ -180,7 +175,7 @@ def test_jobs_beside_one_that_is_deaf_spend_no_attempt_however_often(
     assert claimed(database, "innocent").crashes == 0
 
 
-def test_tasks_of_a_job_that_has_ended_cost_the_jobs_beside_them_nothing(bench: Bench, database: Database) -> None:
+def test_tasks_of_a_job_that_has_ended_cost_the_other_jobs_no_attempt(bench: Bench, database: Database) -> None:
     lifecycle.insert(database, "innocent", max_attempts=1, timeout_ms=0)
     innocent = bench.on_driver(claimed(database, "innocent"))
     bench.driver.left = 2
@@ -192,7 +187,7 @@ def test_tasks_of_a_job_that_has_ended_cost_the_jobs_beside_them_nothing(bench: 
     assert told(database, "innocent") == [("CANCELLED", "driver_ended")]
 
 
-def test_an_attempt_whose_own_tasks_were_left_behind_is_spent(bench: Bench, database: Database) -> None:
+def test_an_attempt_with_leftover_tasks_of_its_own_counts(bench: Bench, database: Database) -> None:
     for job_id in ("own", "innocent"):
         lifecycle.insert(database, job_id, max_attempts=1, timeout_ms=0)
     own, innocent = (bench.on_driver(claimed(database, job_id)) for job_id in ("own", "innocent"))
@@ -236,7 +231,7 @@ def test_a_driver_that_died_by_itself_costs_an_attempt(bench: Bench, database: D
 
 
 @pytest.mark.one_database
-def test_who_waits_for_the_database_is_not_deaf(bench: Bench, database: Database) -> None:
+def test_an_attempt_that_waits_for_the_database_is_not_unresponsive(bench: Bench, database: Database) -> None:
     lifecycle.insert(database, "a", max_attempts=1, timeout_ms=0)
     attempt = bench.on_driver(claimed(database, "a"))
     attempt.stop(StopReason.CANCELLED)
@@ -251,7 +246,7 @@ def test_who_waits_for_the_database_is_not_deaf(bench: Bench, database: Database
 
 
 @pytest.mark.one_database
-def test_who_publishes_its_end_is_not_deaf(bench: Bench, database: Database) -> None:
+def test_an_attempt_that_publishes_its_end_is_not_unresponsive(bench: Bench, database: Database) -> None:
     lifecycle.insert(database, "a", max_attempts=1, timeout_ms=0)
     attempt = bench.on_driver(claimed(database, "a"))
     attempt.stop(StopReason.TIMED_OUT)
@@ -289,7 +284,7 @@ def test_a_driver_that_does_not_answer_an_abandoned_planning_is_ended(bench: Ben
 
 
 @pytest.mark.one_database
-def test_jobs_beside_an_abandoned_planning_are_given_time(bench: Bench, database: Database) -> None:
+def test_other_jobs_get_time_before_an_abandoned_planning_ends_the_driver(bench: Bench, database: Database) -> None:
     lifecycle.insert(database, "innocent", max_attempts=1, timeout_ms=0)
     innocent = bench.on_driver(claimed(database, "innocent"))
     with silent_gateway() as gateway, abandoned(bench, database, lambda: gateway.jvm.java.lang.System.nanoTime()):

@@ -1,4 +1,4 @@
-"""A worker on a real cluster whose master is away, or is started again while jobs run on it."""
+"""A worker on a real cluster whose master is unavailable or restarted while jobs run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def ends_right(workers: Fleet, job_id: str) -> None:
     assert {row["category"]: row["n"] for row in workers.rows(job_id)} == expected
 
 
-def test_jobs_wait_for_a_cluster_that_is_away(cluster: SparkCluster, workers: Fleet) -> None:
+def test_jobs_wait_for_an_unavailable_cluster(cluster: SparkCluster, workers: Fleet) -> None:
     cluster.stop_master()
     workers.start_worker()
     (row,) = wait_for_spark(workers, "unavailable")

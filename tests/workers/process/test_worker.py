@@ -1,4 +1,4 @@
-"""A worker goes on by itself for as long as something waits: messages may all be lost but one."""
+"""A worker continues as long as jobs wait, even if all messages but one are lost."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sqlalchemy import func, select
 from service.config.settings import Settings
 from service.contract.enums import Queue, SparkState
 from service.store import workers
+from service.store.attempts import Claim
 from service.store.jobs import RUN
-from service.store.leases import Claim
 from service.store.session import Database
 from service.store.tables import AttemptRow, JobRow
 from tests.support import lifecycle
@@ -44,14 +44,14 @@ def submit(database: Database, prefix: str, count: int, queue: Queue = Queue.SHO
     return ids
 
 
-class Bell:
-    """Notes who is rung for."""
+class Announcements:
+    """Notes which jobs are announced."""
 
     def __init__(self) -> None:
-        self.rung: list[tuple[str, str]] = []
+        self.announced: list[tuple[str, str]] = []
 
     def __call__(self, job_id: str, queue: str) -> bool:
-        self.rung.append((job_id, queue))
+        self.announced.append((job_id, queue))
         return True
 
 
@@ -67,27 +67,27 @@ def test_one_message_a_thread_is_enough_for_all_jobs_of_its_queues(
 ) -> None:
     jobs = submit(sqlite_database, "short", JOBS)
     submit(sqlite_database, "long", 3, Queue.LONG)
-    bell = Bell()
-    worker = Worker(worker_settings, bell)
+    announcements = Announcements()
+    worker = Worker(worker_settings, announcements)
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(worker.run, jobs[-THREADS:]))
     assert counts(sqlite_database) == {("short", "TIMED_OUT"): JOBS, ("long", "QUEUED"): 3}
     with sqlite_database.read() as session:
         assert session.scalar(select(func.count()).select_from(AttemptRow)) == JOBS
-    assert bell.rung == []
+    assert announcements.announced == []
 
 
 def test_one_that_is_to_leave_takes_none_and_passes_its_message_on(
     worker_settings: Settings, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = submit(sqlite_database, "short", 2)
-    bell = Bell()
-    worker = Worker(worker_settings, bell)
+    announcements = Announcements()
+    worker = Worker(worker_settings, announcements)
     waits: list[float] = []
     monkeypatch.setattr(worker._shutdown, "wait_for_order", waits.append)
     worker._running_attempts.refuse()
     worker.run(jobs[0])
-    assert bell.rung == [(jobs[0], "short")]
+    assert announcements.announced == [(jobs[0], "short")]
     assert counts(sqlite_database) == {("short", "QUEUED"): 2}
     assert waits == [1.0], "the message may come back until it listens no more"
 
@@ -96,15 +96,15 @@ def test_it_listens_while_spark_is_there_and_it_is_not_to_leave(
     worker_settings: Settings, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = submit(sqlite_database, "short", 1)
-    bell = Bell()
-    worker = Worker(worker_settings, bell)
+    announcements = Announcements()
+    worker = Worker(worker_settings, announcements)
     said: list[bool] = []
     worker.listen = said.append
     worker.held.received(jobs[0])
     for spark in (SparkState.STARTING, SparkState.UNAVAILABLE, SparkState.STARTING, SparkState.READY):
         monkeypatch.setattr(SparkRuntime, "condition", SparkCondition(spark))
         worker._watch_messages()
-    assert (said, bell.rung) == ([True, False, False, True], [(jobs[0], "short")])
+    assert (said, announcements.announced) == ([True, False, False, True], [(jobs[0], "short")])
     worker._running_attempts.refuse()
     worker._watch_messages()
     assert said[4:] == [False], "also where the order to leave was lost"
@@ -115,8 +115,8 @@ def test_it_takes_nothing_while_too_many_abandoned_plannings_go_on(
     worker_settings: Settings, sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = submit(sqlite_database, "short", 2)
-    bell, said, release = Bell(), list[bool](), threading.Event()
-    worker = Worker(worker_settings, bell)
+    announcements, said, release = Announcements(), list[bool](), threading.Event()
+    worker = Worker(worker_settings, announcements)
     worker.listen = said.append
     monkeypatch.setattr(SparkRuntime, "condition", SparkCondition(SparkState.READY))
     for number in range(THREADS):
@@ -127,10 +127,10 @@ def test_it_takes_nothing_while_too_many_abandoned_plannings_go_on(
         with pytest.raises(AttemptStopped):
             PlanningThreads(worker._running_attempts.abandoned).run(attempt, release.wait)
     worker.run(jobs[0])
-    assert bell.rung == [(jobs[0], "short")]
+    assert announcements.announced == [(jobs[0], "short")]
     worker.held.received(jobs[1])
     worker._watch_messages()
-    assert (said, bell.rung) == ([False], [(job_id, "short") for job_id in jobs])
+    assert (said, announcements.announced) == ([False], [(job_id, "short") for job_id in jobs])
     assert counts(sqlite_database) == {("short", "QUEUED"): 2}
     release.set()
     wait_for("the plannings to end", lambda: not worker._running_attempts.abandoned.all())
@@ -140,10 +140,8 @@ def test_it_takes_nothing_while_too_many_abandoned_plannings_go_on(
     assert counts(sqlite_database) == {("short", "TIMED_OUT"): 2}
 
 
-def test_what_comes_late_does_not_bring_back_one_that_has_closed(
-    worker_settings: Settings, sqlite_database: Database
-) -> None:
-    worker = Worker(worker_settings, Bell())
+def test_a_late_call_does_not_reopen_a_closed_worker(worker_settings: Settings, sqlite_database: Database) -> None:
+    worker = Worker(worker_settings, Announcements())
     worker._heartbeat.step()
     worker.close()
     worker._sweeper.step()

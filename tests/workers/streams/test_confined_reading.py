@@ -1,4 +1,4 @@
-"""What real Spark may read of the directory of a stream while it runs: nothing that links lead to from there."""
+"""Checks of files around mini-batches on real Spark: links to paths outside of the data roots, and changed files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from service.data.file_changes import Confines
 from service.data.files import find_table_files
 from service.data.roots import Root, roots_of
 from service.sql.types.data_types import BIGINT, Field, Schema
-from service.store.streaming_state import StoppedBecause
+from service.store.streaming_state import StreamStopReason
 from tests.support.bench import Bench
 from tests.support.object_store import ObjectStore
 from tests.support.stream_runs import FIRST, PER_USER, add_orders, resume, rows, run, stream, supervised
@@ -107,14 +107,15 @@ def refused(job: JobRow) -> dict[str, Any]:
 
 
 @pytest.mark.withstands(
-    "a link comes into the directory of a running stream",
+    "a link appears in the directory of a running stream",
     kind="attack",
-    how="a link to a file, or to a directory, outside of the data roots is put beside the files of a continuous job",
+    how="a link to a file or a directory outside the data roots is added to the files of a continuous job",
     times=2,
-    guaranteed="`path_outside_data_roots` names the link before anything is read; the job goes on once it is gone",
+    guaranteed="`path_outside_data_roots` names the link before anything is read; the job continues after the link is "
+    "removed",
 )
 @pytest.mark.parametrize("is_directory", [False, True])
-def test_a_link_out_of_the_roots_stops_a_running_stream(
+def test_a_link_to_a_path_outside_the_roots_stops_a_running_stream(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_directory: bool
 ) -> None:
     written: list[int] = []
@@ -141,7 +142,7 @@ def test_a_link_out_of_the_roots_stops_a_running_stream(
     job = bench.job(job_id)
     expected = f"'orders/' contains the link '{link.name}' to a path outside of the data roots"
     assert refused(job)["detail"].startswith(expected)
-    assert stream(bench, job_id).stopped_because == StoppedBecause.FAILED
+    assert stream(bench, job_id).stopped_because == StreamStopReason.FAILED
     assert written[-1] == stream(bench, job_id).last_batch
     known = [[0, 100, 7], [1, 101, 8], [2, 100, 7]]
     assert (rows(bench, job_id), stream(bench, job_id).rows_in) == (known, 10_001)
@@ -158,11 +159,11 @@ def test_a_link_out_of_the_roots_stops_a_running_stream(
 
 
 @pytest.mark.withstands(
-    "a file is swapped for a link while a stream reads it",
+    "a file is replaced by a link while a stream reads it",
     kind="attack",
-    how="a new file of a stream, or one of a static table, becomes a link out of the data roots once it was looked at",
+    how="a new file of a stream, or a file of a static table, becomes a link out of the data roots after its check",
     times=3,
-    guaranteed="the mini-batch fails, and neither rows nor words of what the link leads to stay in state or sink",
+    guaranteed="the mini-batch fails; no row and no text of the link's target stays in the state or the sink",
 )
 @pytest.mark.parametrize(
     "swapped",
@@ -254,7 +255,7 @@ def test_a_static_table_that_changes_stops_the_stream(
 
 
 @pytest.mark.parametrize("change", ["written", "removed"])
-def test_a_streams_file_that_is_written_while_it_is_read(
+def test_a_file_of_a_stream_that_is_written_while_it_is_read_stops_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     job_id = bench.submit(PER_USER)
@@ -298,7 +299,7 @@ def other_link(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [other_permissions, other_link], ids=lambda change: change.__name__)
-def test_a_streams_file_of_which_no_byte_is_written(tmp_path: Path, change: Callable[[Path], None]) -> None:
+def test_a_file_whose_bytes_do_not_change_is_accepted(tmp_path: Path, change: Callable[[Path], None]) -> None:
     taken = tmp_path / "part-0.csv"
     taken.write_text("1\n")
     reading = reading_of_taken(tmp_path, taken)
@@ -392,6 +393,6 @@ def test_a_static_table_of_many_files_is_checked_when_the_stream_stops(
     job = bench.job(job_id)
     assert job.error is not None
     assert (job.status, job.error["code"]) == (JobStatus.STOPPED, "files_changed")
-    assert stream(bench, job_id).stopped_because == StoppedBecause.FAILED
+    assert stream(bench, job_id).stopped_because == StreamStopReason.FAILED
     assert "The file 'more.csv' of the table 'u' has changed" in job.error["detail"]
     assert rows(bench, job_id) == [[0, 100], [1, 101], [2, 100]]

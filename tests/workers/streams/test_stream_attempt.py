@@ -1,4 +1,4 @@
-"""A stream on real Spark, from its start to every way to end; and one whose driver is gone."""
+"""A stream on real Spark, from its start to each way to end, and one whose driver is lost."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from service.contract.enums import AttemptStatus
 from service.contract.job import TableSource
 from service.contract.problems import SpecError
 from service.data.roots import StoreUnavailableError
-from service.store.leases import Claim
+from service.store.attempts import Claim
 from service.store.session import Database
-from service.store.streaming_state import StoppedBecause
+from service.store.streaming_state import StreamStopReason
 from tests.support.processes import wait_for
 from tests.support.stored_streams import stream_of
 from workers.engine.streaming.sinks.base import FenceLostError, SinkError, Staged
 from workers.engine.streaming.sources import SourceRead
 from workers.jobs.attempt import Attempt, StopReason
 from workers.jobs.outcome import HandBack, LeaseLost, StreamStop
+from workers.metrics import WorkerMetrics
 from workers.streams.attempt import Following, Opened, StreamAttempt
-from workers.streams.fencing import StreamGuard
+from workers.streams.backlog import BacklogWatch
+from workers.streams.batch_metrics import StreamMetrics
+from workers.streams.fencing import StreamFence
 from workers.streams.lookup_table_polling import FollowedTable, TableChecks
 from workers.streams.lookup_table_versions import BatchVersions, TableVersions
 from workers.streams.lookup_tables import LookupTables
@@ -74,6 +77,12 @@ class Sunk:
         self.closed = True
 
 
+def unmeasured(database: Database) -> StreamMetrics:
+    """Metrics without a backlog."""
+    backlog = BacklogWatch((), Path("missing"), database, ())
+    return StreamMetrics(Path("missing"), backlog, None, WorkerMetrics())
+
+
 class Lane:
     """A directory that is read as a stream, and all that an attempt at it needs."""
 
@@ -99,7 +108,9 @@ class Lane:
 
     def start(self, every: timedelta | None) -> StreamAttempt:
         """An attempt that is under way."""
-        opened = Opened(self.sink, 1, lambda: (SourceRead("rows", 1),), lambda: self._start(every))
+        opened = Opened(
+            self.sink, 1, lambda: (SourceRead("rows", 1),), lambda: self._start(every), unmeasured(self._database)
+        )
         return StreamAttempt(self.attempt, opened, self._database)
 
     def _start(self, every: timedelta | None) -> RunningStream:
@@ -113,7 +124,7 @@ class Lane:
         prepare_session(session, StateOptions(StateProvider.ROCKSDB, 1))
         frame = session.readStream.schema("v BIGINT").parquet(f"file://{self._rows}")
         batch = BatchFunction(
-            Stage(self._directory / "stage", 1), self.sink, StreamGuard(self._database, self.attempt, 1)
+            Stage(self._directory / "stage", 1), self.sink, StreamFence(self._database, self.attempt, 1)
         )
         return RunningStream.start(frame, OutputMode.APPEND, self.checkpoint, Trigger(every), batch)
 
@@ -131,17 +142,17 @@ def verdict_of(started: StreamAttempt) -> Any:
 
 
 def step_until(started: StreamAttempt, probe: Callable[[], object]) -> None:
-    def look() -> object:
+    def poll() -> object:
         assert started.step() is None
         return probe()
 
-    wait_for("the stream to get on", look, SECONDS)
+    wait_for("the stream to get on", poll, SECONDS)
 
 
-def test_a_stream_that_has_caught_up_rests(lane: Lane, database: Database) -> None:
+def test_a_stream_that_has_caught_up_stops(lane: Lane, database: Database) -> None:
     lane.add(10)
     started = lane.start(None)
-    assert verdict_of(started) == StreamStop(StoppedBecause.CAUGHT_UP)
+    assert verdict_of(started) == StreamStop(StreamStopReason.CAUGHT_UP)
     started.close()
     assert (lane.sink.rows, lane.sink.closed) == (10, True)
     assert (
@@ -154,19 +165,19 @@ def test_a_stream_that_has_caught_up_rests(lane: Lane, database: Database) -> No
     assert metrics["duration_ms"] > 0
 
 
-def test_a_stream_goes_on_until_it_is_asked_to_stop(lane: Lane, database: Database) -> None:
+def test_a_stream_runs_until_it_must_stop(lane: Lane, database: Database) -> None:
     started = lane.start(OFTEN)
     lane.add(3)
     step_until(started, lambda: stream_of(database, "job-1").rows_in == 3)
     lane.add(4)
     step_until(started, lambda: stream_of(database, "job-1").rows_in == 7)
     lane.attempt.stop(StopReason.STOP_REQUESTED)
-    assert started.step() == StreamStop(StoppedBecause.STOPPED)
+    assert started.step() == StreamStop(StreamStopReason.STOPPED)
     assert started.wait(0.01)
     assert lane.sink.numbers == [0, 1]
 
 
-def test_a_worker_that_leaves_gives_its_stream_back_between_mini_batches(lane: Lane) -> None:
+def test_a_draining_worker_hands_its_stream_back_between_mini_batches(lane: Lane) -> None:
     lane.add(3)
     started = lane.start(OFTEN)
     step_until(started, lambda: lane.sink.numbers)
@@ -190,26 +201,24 @@ def test_what_a_mini_batch_raises_ends_the_stream(lane: Lane, failure: Exception
     lane.add(3)
     verdict = verdict_of(lane.start(OFTEN))
     if isinstance(expected, str):
-        assert verdict.because is StoppedBecause.FAILED
+        assert verdict.because is StreamStopReason.FAILED
         assert verdict.error.code == expected
     else:
         assert verdict == expected
 
 
-def test_a_mini_batch_that_was_cut_short_comes_again(lane: Lane) -> None:
+def test_an_interrupted_mini_batch_runs_again(lane: Lane) -> None:
     lane.sink.failure = SinkError("The table is away.")
     lane.add(3)
     assert isinstance(verdict_of(lane.start(None)), StreamStop)
     lane.sink.failure = None
     lane.add(4)
-    assert verdict_of(lane.start(None)) == StreamStop(StoppedBecause.CAUGHT_UP)
+    assert verdict_of(lane.start(None)) == StreamStop(StreamStopReason.CAUGHT_UP)
     assert (lane.sink.numbers, lane.sink.rows) == ([0, 1], 7)
 
 
 @pytest.mark.parametrize("log", ["sources/0", "offsets"])
-def test_a_stream_takes_over_the_mini_batch_that_a_late_attempt_planned(
-    lane: Lane, database: Database, log: str
-) -> None:
+def test_a_stream_runs_the_mini_batch_that_a_late_attempt_planned(lane: Lane, database: Database, log: str) -> None:
     lane.add(3)
     started = lane.start(OFTEN)
     # Nobody has measured it when the query ends, and is started again.
@@ -272,14 +281,16 @@ def test_the_files_of_static_tables_are_checked_when_a_stream_ends(
     attempt = Attempt(held, float("inf"))
     if reason is not None:
         attempt.stop(reason)
-    started = StreamAttempt(attempt, Opened(Sunk(), 1, tuple, start, check_at_end=check_at_end), database)
+    started = StreamAttempt(
+        attempt, Opened(Sunk(), 1, tuple, start, unmeasured(database), check_at_end=check_at_end), database
+    )
     verdict = started.step()
     assert isinstance(verdict, StreamStop)
     if expected is None:
-        assert verdict == StreamStop(StoppedBecause.CAUGHT_UP)
+        assert verdict == StreamStop(StreamStopReason.CAUGHT_UP)
     else:
         assert verdict.error is not None
-        assert (verdict.because, verdict.error.code) == (StoppedBecause.FAILED, expected)
+        assert (verdict.because, verdict.error.code) == (StreamStopReason.FAILED, expected)
 
 
 @pytest.mark.parametrize("error", [CHANGED, AWAY, SpecError.of("path_outside_data_roots", "It holds a link.")])
@@ -296,14 +307,14 @@ def test_files_that_ended_a_stream_are_not_checked_again(
 
     start: Any = Ended
     checks: list[None] = []
-    opened = Opened(Sunk(), 1, tuple, start, check_at_end=lambda: checks.append(None))
+    opened = Opened(Sunk(), 1, tuple, start, unmeasured(database), check_at_end=lambda: checks.append(None))
     verdict = StreamAttempt(Attempt(held, float("inf")), opened, database).step()
     assert isinstance(verdict, StreamStop)
     assert verdict.error is not None
     assert (verdict.error.code, checks) == (error.code, [])
 
 
-def test_an_order_to_stop_does_not_wait_for_a_copy(tmp_path: Path, database: Database, held: Claim) -> None:
+def test_a_stop_does_not_wait_for_a_copy(tmp_path: Path, database: Database, held: Claim) -> None:
     class Endless:
         """A query that nothing comes of."""
 
@@ -339,22 +350,22 @@ def test_an_order_to_stop_does_not_wait_for_a_copy(tmp_path: Path, database: Dat
     dimensions.open(lambda _: None)
     following = Following(dimensions, lambda: {"u": 1})
     start: Any = lambda: query  # noqa: E731
-    started = StreamAttempt(attempt, Opened(sink, 1, tuple, start, ends=False, following=following), database)
+    started = StreamAttempt(
+        attempt, Opened(sink, 1, tuple, start, unmeasured(database), ends=False, following=following), database
+    )
     path.write_text("22\n")
     wait_for("the copy", lambda: started.step() is None and begun.is_set())
     assert started.step() is None
     attempt.stop(StopReason.STOP_REQUESTED)
     try:
-        assert (started.step(), query.stops) == (StreamStop(StoppedBecause.STOPPED), 1)
+        assert (started.step(), query.stops) == (StreamStop(StreamStopReason.STOPPED), 1)
     finally:
         go_on.set()
     started.close()
     assert (sink.closed, sorted(path.name for path in (tmp_path / "u").iterdir())) == (True, ["v1"])
 
 
-def test_a_table_that_is_copied_does_not_keep_a_stream_from_another_ones_version(
-    tmp_path: Path, database: Database, held: Claim
-) -> None:
+def test_a_copy_of_one_table_does_not_delay_versions_of_others(tmp_path: Path, database: Database, held: Claim) -> None:
     class Quiet:
         """A query of which no mini-batch is under way."""
 
@@ -363,7 +374,7 @@ def test_a_table_that_is_copied_does_not_keep_a_stream_from_another_ones_version
         def stop(self) -> None:
             """It is at nothing."""
 
-        def ends_between_batches(self, _seconds: float, _clock: Callable[[], float]) -> bool:
+        def end_between_batches(self, _seconds: float, _clock: Callable[[], float]) -> bool:
             return True
 
         def error(self) -> None:
@@ -394,7 +405,9 @@ def test_a_table_that_is_copied_does_not_keep_a_stream_from_another_ones_version
 
     following = Following(dimensions, lambda: planned[-1])
     attempt = Attempt(held, float("inf"))
-    started = StreamAttempt(attempt, Opened(Sunk(), 1, tuple, start, ends=False, following=following), database)
+    started = StreamAttempt(
+        attempt, Opened(Sunk(), 1, tuple, start, unmeasured(database), ends=False, following=following), database
+    )
     for name in ("u", "w"):
         (tmp_path / "roots" / name / "0.csv").write_text("22\n")
     try:
@@ -406,7 +419,7 @@ def test_a_table_that_is_copied_does_not_keep_a_stream_from_another_ones_version
     started.abandon()
 
 
-def test_nobody_is_asked_about_a_stream_whose_driver_is_gone(lane: Lane) -> None:
+def test_a_stream_whose_driver_is_lost_is_not_queried(lane: Lane) -> None:
     lane.add(3)
     started = lane.start(OFTEN)
     step_until(started, lambda: lane.sink.numbers)
@@ -418,7 +431,7 @@ def test_nobody_is_asked_about_a_stream_whose_driver_is_gone(lane: Lane) -> None
     assert lane.sink.closed
 
 
-def test_an_order_to_stop_is_carried_out_though_the_driver_ended_meanwhile(lane: Lane, database: Database) -> None:
+def test_a_stop_succeeds_although_the_driver_has_ended(lane: Lane, database: Database) -> None:
     class Gone:
         """Whoever asks it gets what a JVM that is gone answers."""
 
@@ -439,12 +452,12 @@ def test_an_order_to_stop_is_carried_out_though_the_driver_ended_meanwhile(lane:
             return False
 
     lane.attempt.driver = Ended()  # type: ignore[assignment]
-    opened = Opened(lane.sink, 1, tuple, Gone)  # type: ignore[arg-type]
+    opened = Opened(lane.sink, 1, tuple, Gone, unmeasured(database))  # type: ignore[arg-type]
     started = StreamAttempt(lane.attempt, opened, database)
     with pytest.raises(Py4JNetworkError):
         # Nothing is decided before the driver is given up.
         started.step()
     lane.attempt.stop(StopReason.STOP_REQUESTED)
-    assert started.step() == StreamStop(StoppedBecause.STOPPED)
+    assert started.step() == StreamStop(StreamStopReason.STOPPED)
     started.close()
     assert lane.sink.closed

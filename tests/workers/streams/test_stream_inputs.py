@@ -1,4 +1,4 @@
-"""The tables of a streaming job: directories that grow, tables as they are, posted rows, rows made up."""
+"""The tables of a streaming job: growing directories, static tables, posted rows and generated rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(path: Path) -> None:
     pq.write_table(pa.table({"k": ["a"], "v": [1]}), path)
 
 
-def test_a_directory_that_grows_beside_a_table_as_it_is(tmp_path: Path) -> None:
+def test_a_growing_directory_and_a_static_table_are_found(tmp_path: Path) -> None:
     write(tmp_path / "orders" / "1.parquet")
     write(tmp_path / "users" / "1.parquet")
     inputs = found(
@@ -64,7 +64,7 @@ def test_an_empty_directory_needs_a_schema(tmp_path: Path) -> None:
     assert code_of(tmp_path, {"format": "parquet", "path": "orders/"}) == "schema_cannot_be_inferred"
 
 
-def test_what_spark_would_take_for_a_pattern_is_taken_literally(tmp_path: Path) -> None:
+def test_glob_patterns_in_paths_are_escaped(tmp_path: Path) -> None:
     write(tmp_path / "a[1]*" / "1.parquet")
     stream = found(tmp_path, {"t": {"format": "parquet", "path": "a[1]*/"}}).tables["t"]
     assert isinstance(stream, StreamInput)
@@ -88,16 +88,16 @@ def test_posted_rows_are_a_directory_of_segments(tmp_path: Path) -> None:
     assert len(stream.files) == 2
 
 
-def test_a_stream_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_missing_stream_is_an_error(tmp_path: Path) -> None:
     assert code_of(tmp_path, {"format": "stream", "stream": "clicks"}) == "stream_unknown"
 
 
-def test_rows_are_made_up(tmp_path: Path) -> None:
+def test_rate_tables_are_found(tmp_path: Path) -> None:
     inputs = found(tmp_path, {"t": {"format": "rate", "rows_per_second": 7}})
     assert inputs.tables == {"t": RateInput(7)}
 
 
-def test_posted_rows_in_a_directory_that_is_told_by_a_link(tmp_path: Path) -> None:
+def test_posted_rows_in_a_directory_behind_a_link_are_found(tmp_path: Path) -> None:
     write(tmp_path / "there" / "s" / "1.parquet")
     (tmp_path / "here").symlink_to(tmp_path / "there")
     posted = {"s": Posted(tmp_path / "here" / "s", SCHEMA)}

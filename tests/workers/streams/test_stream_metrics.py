@@ -1,4 +1,4 @@
-"""What is told of a mini-batch: rows once each, however often a plan reads them, and the work of the state by row."""
+"""The metrics of a mini-batch: each row counts once, and operations of the state per row."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_rows_that_are_read_several_times_count_once() -> None:
     assert measures.metrics["watermark"] == "2026-01-01T00:00:00.000Z"
 
 
-def test_the_work_of_the_state_is_told_by_row() -> None:
+def test_state_operations_are_reported_per_row() -> None:
     measures = measures_of(PROGRESS, READS)
     assert measures.metrics["state_operations_per_row"] == round(80 / 120, 4)
     (state,) = measures.metrics["state"]
@@ -52,7 +52,7 @@ def test_the_work_of_the_state_is_told_by_row() -> None:
     assert (state["state_bytes"], state["skew"]) == (1 << 20, None)
 
 
-def test_a_store_that_does_not_count_its_looks_made_one_for_each_write() -> None:
+def test_a_store_that_does_not_count_reads_has_one_for_each_write() -> None:
     progress = replace(PROGRESS, state=(replace(STATE, reads=None),))
     assert measures_of(progress, READS).metrics["state_operations_per_row"] == round(60 / 120, 4)
 
@@ -62,7 +62,7 @@ def test_a_mini_batch_without_rows_has_no_rate() -> None:
     assert (metrics["rows_per_second"], metrics["state_operations_per_row"]) == (None, None)
 
 
-def test_how_evenly_the_state_changed_is_told_of_the_operator_that_it_is_of() -> None:
+def test_the_skew_of_changes_is_reported_for_its_operator() -> None:
     changes = (StateChanges("stateStoreSave", (100, 110, 500)),)
     (state,) = measures_of(PROGRESS, READS, changes=changes).metrics["state"]
     assert (state["changed_bytes"], state["largest_changed_bytes"], state["skew"]) == (710, 500, 4.55)
@@ -71,20 +71,20 @@ def test_how_evenly_the_state_changed_is_told_of_the_operator_that_it_is_of() ->
     assert StateChanges("dedupe", (0, 0, 5)).skew is None
 
 
-def test_changes_are_told_by_the_place_of_their_operator() -> None:
+def test_changes_are_reported_by_the_number_of_their_operator() -> None:
     progress = replace(PROGRESS, state=(STATE, STATE))
     first, second = measures_of(progress, READS, changes=(None, StateChanges(STATE.operator, (7,)))).metrics["state"]
     assert (first["changed_bytes"], second["changed_bytes"]) == (None, 7)
 
 
-def test_a_state_whose_store_reports_no_size_has_that_of_its_changes() -> None:
+def test_a_state_without_a_reported_size_has_the_size_of_its_changes() -> None:
     new, old = replace(STATE, state_bytes=None), replace(STATE, state_bytes=700)
     progress = replace(PROGRESS, state=(new, old, new, new))
     state = measures_of(progress, READS, sizes_from_changelog=(50, 60, None)).metrics["state"]
     assert [one["state_bytes"] for one in state] == [50, 700, None, None]
 
 
-def test_a_mini_batch_that_takes_longer_than_it_may_is_told() -> None:
+def test_a_mini_batch_longer_than_its_interval_is_reported() -> None:
     assert measures_of(PROGRESS, READS, timedelta(milliseconds=400)).metrics["busy"] == 1.25
     assert measures_of(PROGRESS, READS, timedelta(0)).metrics["busy"] is None
 

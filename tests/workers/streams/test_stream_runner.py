@@ -1,4 +1,4 @@
-"""Streaming jobs from claim to rest, on real Spark: one run after the other, stopped, refused, explained, mended."""
+"""Streaming jobs on real Spark: successive runs, stops, refusals, explanations and repairs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from sqlalchemy import select, update
 from service.contract.enums import AttemptStatus, JobStatus
 from service.contract.job import JobSpec
 from service.data.roots import roots_of
-from service.jobs.admission import check_job
+from service.jobs.check_job import check_job
 from service.store import streaming_jobs
-from service.store.jobs import EXPLAIN, attempts_of
+from service.store.attempts import attempts_of
+from service.store.jobs import EXPLAIN
 from service.store.publication import report_of
-from service.store.streaming_state import StoppedBecause, find_stream
+from service.store.streaming_state import StreamStopReason, find_stream
 from service.store.tables import JobRow, PlanRow
 from tests.support.bench import Bench, SharedDriver
 from tests.support.hanging import Hang, HangInJvm, LoopInPython, LoopWithChecks, WaitInPython
@@ -49,11 +50,11 @@ def test_one_run_after_the_other_uses_the_same_session(bench: Bench) -> None:
     assert len(bench.driver.idle_sessions) == max(1, before)
 
 
-def test_an_incremental_job_counts_what_is_new_each_time(bench: Bench) -> None:
+def test_an_incremental_job_counts_new_rows_each_time(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
     job = run(bench, job_id)
     assert (job.status, job.error, job.lease_owner) == (JobStatus.STOPPED, None, None)
-    assert stream(bench, job_id).stopped_because == StoppedBecause.CAUGHT_UP
+    assert stream(bench, job_id).stopped_because == StreamStopReason.CAUGHT_UP
     assert rows(bench, job_id) == FIRST
     assert stream(bench, job_id).rows_in == 10_000
     done = stream(bench, job_id).last_batch
@@ -84,7 +85,7 @@ def test_an_incremental_job_counts_what_is_new_each_time(bench: Bench) -> None:
     with bench.database.read() as session:
         assert [attempt.status for attempt in attempts_of(session, job_id)] == [AttemptStatus.STOPPED] * 3
     assert bench.running_attempts.all() == ()
-    assert bench.rung == []
+    assert bench.announced == []
 
 
 def test_a_job_that_is_resumed_from_scratch_counts_everything_again(bench: Bench) -> None:
@@ -97,7 +98,7 @@ def test_a_job_that_is_resumed_from_scratch_counts_everything_again(bench: Bench
 
 
 @pytest.mark.parametrize(("lost", "code"), [("checkpoint", "checkpoint_missing"), ("result", "result_missing")])
-def test_a_half_that_is_lost_is_told_and_not_made_up_for(bench: Bench, lost: str, code: str) -> None:
+def test_a_missing_checkpoint_or_result_is_an_error(bench: Bench, lost: str, code: str) -> None:
     job_id = bench.submit(PER_USER)
     run(bench, job_id)
     shutil.rmtree(bench.settings.streams_dir / job_id / "g1" / lost)
@@ -105,7 +106,7 @@ def test_a_half_that_is_lost_is_told_and_not_made_up_for(bench: Bench, lost: str
     resume(bench, job_id)
     job = run(bench, job_id)
     assert (job.status, (job.error or {})["code"]) == (JobStatus.STOPPED, code)
-    assert stream(bench, job_id).stopped_because == StoppedBecause.FAILED
+    assert stream(bench, job_id).stopped_because == StreamStopReason.FAILED
 
     resume(bench, job_id, from_scratch=True)
     assert run(bench, job_id).error is None
@@ -114,14 +115,14 @@ def test_a_half_that_is_lost_is_told_and_not_made_up_for(bench: Bench, lost: str
     assert sorted(path.name for path in (bench.settings.streams_dir / job_id).glob("g*")) == ["g2"]
 
 
-def test_a_run_with_a_schedule_says_when_it_runs_again(bench: Bench) -> None:
+def test_a_scheduled_run_records_when_it_runs_again(bench: Bench) -> None:
     job_id = bench.submit({**PER_USER, "schedule": {"every": "1h"}})
     job = run(bench, job_id)
     assert job.next_run_at is not None
     assert job.next_run_at - job.updated_at == 3_600_000
 
 
-def test_a_continuous_job_leaves_its_thread_and_goes_on(bench: Bench) -> None:
+def test_a_continuous_job_continues_without_its_thread(bench: Bench) -> None:
     quick = {"mini_batch": {"allow_latency": "50ms"}, "state": {"partitions": 2}}
     job_id = bench.submit({**PER_USER, "mode": "continuous", "settings": quick})
     assert run(bench, job_id).status == JobStatus.RUNNING
@@ -137,7 +138,7 @@ def test_a_continuous_job_leaves_its_thread_and_goes_on(bench: Bench) -> None:
     attempt.stop(StopReason.STOP_REQUESTED)
     supervised(bench, lambda: not bench.running_attempts.all())
     job = bench.job(job_id)
-    assert (job.status, job.error, stream(bench, job_id).stopped_because) == ("STOPPED", None, StoppedBecause.STOPPED)
+    assert (job.status, job.error, stream(bench, job_id).stopped_because) == ("STOPPED", None, StreamStopReason.STOPPED)
 
 
 @pytest.mark.parametrize("directory", ["orders/", "orders_eu/"])
@@ -161,7 +162,7 @@ def test_rows_of_two_tables_are_counted_by_table(bench: Bench, directory: str) -
     assert stream(bench, job_id).rows_in == 20_000
 
 
-def test_rows_that_are_made_up_come_until_the_job_is_stopped(bench: Bench) -> None:
+def test_a_rate_table_delivers_rows_until_the_job_is_stopped(bench: Bench) -> None:
     job_id = bench.submit(
         {
             "mode": "continuous",
@@ -187,9 +188,7 @@ def test_rows_that_are_made_up_come_until_the_job_is_stopped(bench: Bench) -> No
 
 @pytest.mark.parametrize("mode", ["continuous", "incremental"])
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_one_that_is_told_to_end_while_it_is_planned_does_not_start(
-    bench: Bench, mode: str, *, cancelled: bool
-) -> None:
+def test_a_stream_that_is_stopped_during_planning_does_not_start(bench: Bench, mode: str, *, cancelled: bool) -> None:
     from workers.driver.driver import Driver
 
     job_id = bench.submit({**PER_USER, "mode": mode})
@@ -204,7 +203,7 @@ def test_one_that_is_told_to_end_while_it_is_planned_does_not_start(
 
     known = {name: getattr(bench.driver, name) for name in Driver.__dataclass_fields__}
     runner = JobRunner(
-        bench.settings, bench.database, SharedDriver(Telling(**known)), bench.running_attempts, "w1", bench.ring
+        bench.settings, bench.database, SharedDriver(Telling(**known)), bench.running_attempts, "w1", bench.announce
     )
     assert runner.run(job_id)
     assert bench.job(job_id).status == (JobStatus.CANCELLED if cancelled else JobStatus.STOPPED)
@@ -212,7 +211,7 @@ def test_one_that_is_told_to_end_while_it_is_planned_does_not_start(
     assert stream(bench, job_id).last_batch is None
 
 
-def test_one_that_is_cancelled_ends_for_good(bench: Bench) -> None:
+def test_a_cancelled_stream_ends(bench: Bench) -> None:
     job_id = bench.submit({**PER_USER, "mode": "continuous"})
     run(bench, job_id)
     (attempt,) = bench.running_attempts.all()
@@ -234,7 +233,7 @@ def test_a_stream_is_explained_without_state(bench: Bench) -> None:
     assert not (bench.settings.streams_dir / job_id).exists()
 
 
-def test_another_layout_than_the_state_has_stops_the_job_before_it_touches_it(bench: Bench) -> None:
+def test_another_layout_stops_the_job_before_it_changes_anything(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
     run(bench, job_id)
     changed = {**bench.job(job_id).spec}
@@ -245,7 +244,7 @@ def test_another_layout_than_the_state_has_stops_the_job_before_it_touches_it(be
     assert job.error is not None
     assert job.error["code"] == "state_not_compatible"
     assert "state.provider was rocksdb" in json.dumps(job.error)
-    assert stream(bench, job_id).stopped_because == StoppedBecause.FAILED
+    assert stream(bench, job_id).stopped_because == StreamStopReason.FAILED
     resume(bench, job_id, from_scratch=True)
     assert run(bench, job_id).error is None
     assert rows(bench, job_id) == FIRST
@@ -263,7 +262,7 @@ def add_text(directory: Path, name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("mended", "bad"), [(True, "many"), (False, "2.5")])
-def test_a_bad_file_stops_the_job_until_it_is_mended_or_gone(bench: Bench, bad: str, *, mended: bool) -> None:
+def test_an_invalid_file_stops_the_job_until_it_is_replaced_or_removed(bench: Bench, bad: str, *, mended: bool) -> None:
     directory = bench.settings.state_dir / "data" / "text"
     directory.mkdir()
     add_text(directory, "1.csv", "a,1\nb,2\n")
@@ -297,7 +296,7 @@ def test_a_bad_file_stops_the_job_until_it_is_mended_or_gone(bench: Bench, bad: 
     assert ((stream(bench, job_id).metrics or {})["backlog"]["tables"]["t"] or {})["files"] == 0
 
 
-def test_a_table_beside_the_stream_is_joined_as_it_is(bench: Bench) -> None:
+def test_a_static_table_is_joined_as_it_is(bench: Bench) -> None:
     job_id = bench.submit(
         {
             **PER_USER,
@@ -309,7 +308,7 @@ def test_a_table_beside_the_stream_is_joined_as_it_is(bench: Bench) -> None:
     assert rows(bench, job_id) == [["user 0", 100], ["user 1", 100]]
 
 
-def test_a_state_that_is_damaged_is_for_the_service_to_mend(bench: Bench) -> None:
+def test_a_damaged_state_is_an_internal_error(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
     run(bench, job_id)
     damaged = [
@@ -360,7 +359,7 @@ def hang(request: pytest.FixtureRequest, bench: Bench, monkeypatch: pytest.Monke
         ("continuous", StopReason.LEASE_LOST, "PLANNING"),
     ],
 )
-def test_a_stream_that_is_to_end_does_not_wait_for_its_start(
+def test_a_stop_does_not_wait_for_the_start_of_the_stream(
     bench: Bench, hang: Hang, mode: str, reason: StopReason, status: str
 ) -> None:
     job_id = bench.submit({**PER_USER, "mode": mode})

@@ -1,4 +1,4 @@
-"""Sinks by name: which one a job gets, and where it may write."""
+"""Which sink a job gets, and where it may write."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_each_kind_has_its_sink(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "nothing is written yet"
 
 
-def test_a_connection_that_is_not_set_up_is_told_by_its_variable(tmp_path: Path) -> None:
+def test_a_missing_connection_is_reported_by_its_variable(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="EVENKEEL_SINK_LAKE_URL"):
         made(tmp_path, {"kind": "postgres", "connection": "lake", "table": "uniques"})
 
@@ -53,11 +53,12 @@ def test_without_a_root_no_sink_writes_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.withstands(
-    "a sink that leads elsewhere",
+    "a sink path outside the sink roots",
     kind="attack",
-    how="paths above and beside the sink roots, and through a link",
+    how="paths above and next to the sink roots, and through a link",
     times=4,
-    guaranteed="refused at submission and by the worker; PostgreSQL is reached by the name of a configured connection",
+    guaranteed="it is refused at submission and by the worker; PostgreSQL is reached only by the name of a configured "
+    "connection",
 )
 @pytest.mark.parametrize("path", ["../elsewhere", "/elsewhere", ".", "link/out"])
 def test_a_path_outside_the_roots_is_refused(tmp_path: Path, path: str) -> None:
@@ -69,6 +70,6 @@ def test_a_path_outside_the_roots_is_refused(tmp_path: Path, path: str) -> None:
         made(tmp_path, {"kind": "delta", "path": path}, root)
 
 
-def test_an_absolute_path_inside_any_root_will_do(tmp_path: Path) -> None:
+def test_an_absolute_path_inside_any_root_is_accepted(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     assert isinstance(made(tmp_path, {"kind": "delta", "path": str(second / "out")}, first, second), DeltaSink)

@@ -1,4 +1,4 @@
-"""Streams without a task of their own: looked at in turn, each until there is a verdict, whatever the others do."""
+"""The supervisor of continuous streams."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 from service.config.settings import Settings
 from service.contract.enums import Mode, Queue
 from service.store import leases
+from service.store.attempts import Claim
 from service.store.jobs import NewJob, insert_job
-from service.store.leases import Claim
 from service.store.session import Database
-from service.store.streaming_state import StoppedBecause
+from service.store.streaming_state import StreamStopReason
 from service.store.tables import JobRow
 from tests.support.processes import start_python, wait_for
 from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
@@ -29,7 +29,7 @@ from workers.streams.attempt import StreamAttempt
 from workers.streams.supervisor import StreamSupervisor
 
 ROOT = Path(__file__).parents[3]
-RESTS = StreamStop(StoppedBecause.STOPPED)
+RESTS = StreamStop(StreamStopReason.STOPPED)
 
 
 class Scripted:
@@ -80,11 +80,11 @@ class Watched:
     def step_until(self, probe: Callable[[], Any]) -> None:
         """Looks at the streams until something holds."""
 
-        def look() -> Any:
+        def poll() -> Any:
             self.supervisor.step()
             return probe()
 
-        wait_for("the supervisor", look, 30)
+        wait_for("the supervisor", poll, 30)
 
     def _end(self, stream: StreamAttempt, verdict: Verdict) -> None:
         self.ended.append((stream.attempt.claim.job_id, verdict))
@@ -101,7 +101,7 @@ def watched() -> Iterator[Watched]:
     own.supervisor.close()
 
 
-def test_a_stream_is_watched_until_its_verdict_and_let_go(watched: Watched) -> None:
+def test_a_stream_is_supervised_until_its_verdict(watched: Watched) -> None:
     stream = Scripted(1, goes_on, goes_on, rests)
     watched.add(stream)
     assert watched.running_attempts.all() == (stream.attempt,), "its thread has left, and it is still at hand"
@@ -112,14 +112,14 @@ def test_a_stream_is_watched_until_its_verdict_and_let_go(watched: Watched) -> N
     assert stream.looked == 3
 
 
-def test_a_database_that_is_away_ends_no_stream(watched: Watched) -> None:
+def test_an_unavailable_database_ends_no_stream(watched: Watched) -> None:
     stream = Scripted(1, fails, fails, goes_on, rests)
     watched.add(stream)
     watched.step_until(lambda: not watched.running_attempts.all())
     assert (watched.ended, stream.looked) == ([("job-1", RESTS)], 4)
 
 
-def test_one_that_keeps_its_thread_waiting_does_not_hold_up_the_others(watched: Watched) -> None:
+def test_a_stream_that_blocks_its_thread_does_not_delay_others(watched: Watched) -> None:
     go_on = threading.Event()
 
     def hangs() -> None:
@@ -135,7 +135,7 @@ def test_one_that_keeps_its_thread_waiting_does_not_hold_up_the_others(watched: 
     watched.step_until(lambda: len(watched.ended) == 2)
 
 
-def test_a_worker_takes_so_many_streams_and_no_more(watched: Watched) -> None:
+def test_a_worker_takes_streams_up_to_its_limit(watched: Watched) -> None:
     streams = [Scripted(1, goes_on), Scripted(2, goes_on, rests)]
     for stream in streams:
         assert not watched.supervisor.is_full
@@ -145,7 +145,7 @@ def test_a_worker_takes_so_many_streams_and_no_more(watched: Watched) -> None:
     wait_for("its place", lambda: not watched.supervisor.is_full)
 
 
-def test_a_stream_that_is_being_started_has_its_place(watched: Watched) -> None:
+def test_a_stream_that_is_being_started_occupies_a_slot(watched: Watched) -> None:
     watched.add(Scripted(1, goes_on))
     with watched.supervisor.starting() as place, watched.supervisor.starting() as other:
         take = watched.supervisor.take
@@ -180,7 +180,7 @@ watched.supervisor.close()
 
 
 @pytest.mark.not_quick
-def test_a_look_that_hangs_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
+def test_a_step_that_hangs_does_not_delay_the_end_of_the_process(tmp_path: Path) -> None:
     log = tmp_path / "log"
     process = start_python(["-c", HANGS], environment={"PYTHONPATH": str(ROOT)}, log=log, cwd=tmp_path)
     try:
@@ -262,7 +262,7 @@ def test_streams_that_are_being_planned_count(
     assert runner.run("job-1"), "there is room again"
 
 
-def test_a_stream_that_starts_on_a_worker_that_leaves_is_told_at_once(watched: Watched) -> None:
+def test_a_stream_that_starts_on_a_draining_worker_stops_at_once(watched: Watched) -> None:
     early, late = Scripted(1, goes_on), Scripted(2, goes_on)
     watched.add(early)
     watched.running_attempts.refuse()

@@ -15,9 +15,15 @@ from dataclasses import dataclass, replace
 from service.contract.options import AggPhase
 from service.contract.query import AggregateFunction
 from service.sql.expressions.scalar import Scalar, column
-from service.sql.types.data_types import BIGINT, DOUBLE, FRACTIONAL, INTEGRAL, DataType, Field, TypeName, decimal
+from service.sql.types.aggregates import result_type
+from service.sql.types.data_types import DOUBLE, FRACTIONAL, INTEGRAL, DataType, Field, TypeName, decimal
 from workers.engine.plan.expressions import compose
 from workers.engine.plan.nodes import UNKNOWN, Aggregate, AggregateRole, Call, Exchange, Named, Phases, PlanFunction
+
+_BY_ORDER: dict[AggregateFunction | PlanFunction, AggregateFunction] = {
+    PlanFunction.MIN_BY: AggregateFunction.FIRST_VALUE,
+    PlanFunction.MAX_BY: AggregateFunction.LAST_VALUE,
+}
 
 MAX_AVG_PRECISION = 14
 """Most digits of a DECIMAL whose AVG is split.
@@ -89,7 +95,7 @@ _BIGINT = frozenset({TypeName.BIGINT})
 
 _SUM_OF_FIRST = Part(_SUM, (_FIRST,))
 _SUM_OF_SECOND = Part(_SUM, (_SECOND,))
-_QUOTIENT = "CAST({0} AS DOUBLE) / NULLIF(CAST({1} AS DOUBLE), 0.0D)"
+QUOTIENT = "CAST({0} AS DOUBLE) / NULLIF(CAST({1} AS DOUBLE), 0.0D)"
 _DECIMAL_QUOTIENT = "CAST(CAST({0} AS {part}) / NULLIF(CAST({1} AS DECIMAL(20,0)), 0) AS {type})"
 _TOO_MANY_DIGITS = f"the quotient of a DECIMAL of more than {MAX_AVG_PRECISION} digits would be rounded twice"
 
@@ -150,10 +156,10 @@ ALGEBRA: tuple[AlgebraRow, ...] = (
     AlgebraRow(_SUM, False, _DECIMAL, (Part(_SUM, (_FIRST,)),), (_SUM_OF_FIRST,), "CAST({0} AS {type})"),
     AlgebraRow(_SUM, True, _DECIMAL, (Part(_SUM, (_FIRST,), True),), (_SUM_OF_FIRST,), "CAST({0} AS {type})"),
     # Spark's AVG sums integers as doubles, so it does not overflow where their SUM would.
-    _average(INTEGRAL | FRACTIONAL, _FIRST_AS_DOUBLE, False, _QUOTIENT),
+    _average(INTEGRAL | FRACTIONAL, _FIRST_AS_DOUBLE, False, QUOTIENT),
     # Values are deduplicated before they become doubles; the sum of distinct BIGINTs needs more than 64 bits.
-    _average(_SMALL_INTEGRAL | FRACTIONAL, _FIRST, True, _QUOTIENT),
-    _average(_BIGINT, _FIRST_AS_DECIMAL, True, _QUOTIENT),
+    _average(_SMALL_INTEGRAL | FRACTIONAL, _FIRST, True, QUOTIENT),
+    _average(_BIGINT, _FIRST_AS_DECIMAL, True, QUOTIENT),
     _average(_DECIMAL, _FIRST, False, _DECIMAL_QUOTIENT, MAX_AVG_PRECISION),
     _average(_DECIMAL, _FIRST, True, _DECIMAL_QUOTIENT, MAX_AVG_PRECISION),
     AlgebraRow(_AVG, False, _DECIMAL, refusal=_TOO_MANY_DIGITS),
@@ -217,15 +223,11 @@ def as_splittable(call: Call) -> Call:
     """Returns `call`, of a final aggregate, as a call that `split_call` supports: MIN_BY becomes FIRST_VALUE, MAX_BY
     LAST_VALUE.
     """
-    if call.function is PlanFunction.MIN_BY:
-        return replace(
-            call, function=AggregateFunction.FIRST_VALUE, arguments=call.arguments[:1], order_by=call.arguments[1]
-        )
-    if call.function is PlanFunction.MAX_BY:
-        return replace(
-            call, function=AggregateFunction.LAST_VALUE, arguments=call.arguments[:1], order_by=call.arguments[1]
-        )
-    return call
+    function = _BY_ORDER.get(call.function)
+    if function is None:
+        return call
+    value, order_by = call.arguments
+    return replace(call, function=function, arguments=(value,), order_by=order_by)
 
 
 def _covers(row: AlgebraRow, call: Call) -> bool:
@@ -246,18 +248,17 @@ def _part(part: Part, sources: tuple[Scalar, ...], name: str, filter_: Scalar | 
 
 def _type_of(function: AggregateFunction | PlanFunction, arguments: tuple[Scalar, ...]) -> DataType:
     """Returns Spark's type of `function` over `arguments`."""
-    if function is AggregateFunction.COUNT:
-        return BIGINT
-    of = arguments[0].type
-    if of is None or function is not AggregateFunction.SUM:
-        return of or UNKNOWN
-    if of.name is TypeName.DECIMAL:
-        return decimal((of.precision or 0) + 10, of.scale or 0)
-    return BIGINT if of.is_integral else DOUBLE
+    of = arguments[0].type if arguments else None
+    return (of if isinstance(function, PlanFunction) else result_type(function, of)) or UNKNOWN
 
 
 def _columns(calls: tuple[Call, ...]) -> tuple[Scalar, ...]:
     return tuple(column(call.output.name, call.output.type) for call in calls)
+
+
+def is_undecided(node: Aggregate) -> bool:
+    """Whether `node` is a whole aggregate whose phases no rule has decided."""
+    return node.role is AggregateRole.WHOLE and node.phases is Phases.UNDECIDED
 
 
 def distinct_sets(node: Aggregate) -> tuple[tuple[Scalar, ...], ...]:

@@ -15,7 +15,6 @@ from service.sql.resolve.bound import (
     BoundCall,
     BoundDerived,
     BoundJoin,
-    BoundName,
     BoundQuery,
     BoundSource,
     BoundTable,
@@ -37,7 +36,6 @@ from workers.engine.plan.nodes import (
     Project,
     Scan,
     Sort,
-    SortItem,
     Union,
     Watermark,
     Windows,
@@ -47,6 +45,117 @@ from workers.engine.plan.nodes import (
     window_type,
 )
 from workers.engine.plan.traversal import transform_up, walk_up
+
+
+def build(query: BoundQuery) -> Node:
+    """Returns the plan: scans and joins, then WHERE, aggregate, HAVING, ORDER BY, LIMIT and SELECT, as far as the query
+    has them.
+
+    The root is always the `Project` of SELECT, whose output is `query.output`. A derived table has a plan in place of a
+    scan, whose `Project` emits `alias.column`.
+    """
+    return Project(_selected_rows(query), query.select)
+
+
+def _selected_rows(query: BoundQuery) -> Node:
+    """Returns the plan of everything except SELECT."""
+    node = _rows(query)
+    if query.is_aggregate:
+        calls = tuple(_call(call) for call in query.calls)
+        node = (
+            Aggregate(node, query.keys, calls, grouping_sets=query.grouping_sets)
+            if query.window is None
+            else by_window(node, query.window, query.keys, calls)
+        )
+    if query.having is not None:
+        node = Filter(node, query.having)
+    # Ordering by a constant has no effect, and Spark would read an integer as a column position.
+    order = tuple(key for key in query.order_by if key.expression.columns)
+    if order:
+        node = Sort(node, order)
+    if query.limit is not None:
+        node = Limit(node, query.limit)
+    return node
+
+
+def _rows(query: BoundQuery) -> Node:
+    node = _source(query.source)
+    for join in query.joins:
+        node = _join(node, _source(join.right), join)
+    return node if query.where is None else Filter(node, query.where)
+
+
+def _join(left: Node, right: Node, join: BoundJoin) -> Join:
+    times = join.within
+    if times is None:
+        return Join(left, right, join.kind, join.keys, join.residual, strategy=_strategy(join))
+    within = Within(times.left, times.right, times.at_least_us, times.at_most_us)
+    left, right = (with_watermarks(side, times.watermarks) for side in (left, right))
+    return Join(left, right, join.kind, join.keys, join.residual, strategy=_strategy(join), within=within)
+
+
+def _strategy(join: BoundJoin) -> JoinStrategy:
+    return JoinStrategy(join.ship or JoinShip.AUTO, join.local or JoinLocal.AUTO, join.skew or JoinSkew.AUTO)
+
+
+def _source(source: BoundSource) -> Node:
+    if isinstance(source, BoundTable):
+        return Scan(source.table, source.alias, source.columns)
+    if isinstance(source.query, BoundUnion):
+        return Union(tuple(_derived(source, branch) for branch in source.query.queries))
+    return _derived(source, source.query)
+
+
+def _derived(source: BoundDerived, query: BoundQuery) -> Project:
+    """Returns the rows of one query of a derived table, with the column names of the outer query."""
+    expressions = {item.name: item.expression for item in query.select}
+    items = tuple(Named(expressions[name], field.name) for field, name in source.columns)
+    return Project(_selected_rows(query), items)
+
+
+def _call(call: BoundCall) -> Call:
+    return Call(
+        function=call.function,
+        arguments=call.arguments,
+        output=call.output,
+        distinct=call.distinct,
+        filter=call.filter,
+        order_by=call.order_by,
+        descending=call.descending,
+    )
+
+
+def by_window(node: Node, window: BoundWindow, keys: tuple[Named, ...], calls: tuple[Call, ...]) -> Node:
+    """Returns `node` grouped by the window and `keys`: it emits the window's start and end, the keys, then the calls'
+    outputs.
+
+    The aggregate has the window as one structure, by which a stream removes old groups from its state. It always has a
+    call, since an aggregate without calls would emit a group before its window is closed.
+    """
+    time = window.column
+    if window.start.type == TIMESTAMP_NTZ:
+        # Spark supports watermarks only for instants. Times without a time zone are treated as UTC.
+        time = column(fresh_name("$time", names_of(node)), TIMESTAMP)
+    below = with_watermarks(node, window.watermarks, None if time == window.column else time)
+    taken = names_of(below) | {item.name for item in keys} | {call.output.name for call in calls}
+    taken |= {window.start.name, window.end.name}
+    name = fresh_name("$window", taken)
+    rows = Windows(below, time, window.size_ms, window.slide_ms, name)
+    whole = column(name, window_type(TIMESTAMP))
+    grouped = Aggregate(
+        rows,
+        (Named(whole, name), *keys),
+        calls or (Call(AggregateFunction.COUNT, (), Field(fresh_name("$rows", taken), BIGINT)),),
+    )
+    ends = (_end(whole, "start", window.start), _end(whole, "end", window.end))
+    shown = output_of(grouped)[1 : 1 + len(keys) + len(calls)]
+    others = tuple(Named(column(field.name, known(field.type)), field.name) for field in shown)
+    return Project(grouped, (*ends, *others))
+
+
+def _end(whole: Scalar, part: str, field: Field) -> Named:
+    instant = compose(f"{{0}}.`{part}`", (whole,), TIMESTAMP)
+    return Named(instant if field.type == TIMESTAMP else cast(instant, field.type), field.name)
 
 
 def with_watermarks(node: Node, marks: tuple[BoundWatermark, ...], instead: Scalar | None = None) -> Node:
@@ -96,118 +205,3 @@ def _with_event_time(join: Join, within: Within, aliases: frozenset[str]) -> Wit
         if any(isinstance(part, Scan) and part.alias in aliases for part in walk_up(side)):
             return replace(within, event_time=time.column)
     return within
-
-
-def by_window(node: Node, window: BoundWindow, keys: tuple[Named, ...], calls: tuple[Call, ...]) -> Node:
-    """Returns `node` grouped by the window and `keys`: it emits the window's start and end, the keys, then the calls'
-    outputs.
-
-    The aggregate has the window as one structure, by which a stream removes old groups from its state. It always has a
-    call, since an aggregate without calls would emit a group before its window is closed.
-    """
-    time = window.column
-    if window.start.type == TIMESTAMP_NTZ:
-        # Spark supports watermarks only for instants. Times without a time zone are treated as UTC.
-        time = column(fresh_name("$time", names_of(node)), TIMESTAMP)
-    below = with_watermarks(node, window.watermarks, None if time == window.column else time)
-    taken = names_of(below) | {item.name for item in keys} | {call.output.name for call in calls}
-    taken |= {window.start.name, window.end.name}
-    name = fresh_name("$window", taken)
-    rows = Windows(below, time, window.size_ms, window.slide_ms, name)
-    whole = column(name, window_type(TIMESTAMP))
-    grouped = Aggregate(
-        rows,
-        (Named(whole, name), *keys),
-        calls or (Call(AggregateFunction.COUNT, (), Field(fresh_name("$rows", taken), BIGINT)),),
-    )
-    ends = (_end(whole, "start", window.start), _end(whole, "end", window.end))
-    shown = output_of(grouped)[1 : 1 + len(keys) + len(calls)]
-    others = tuple(Named(column(field.name, known(field.type)), field.name) for field in shown)
-    return Project(grouped, (*ends, *others))
-
-
-def _end(whole: Scalar, part: str, field: Field) -> Named:
-    instant = compose(f"{{0}}.`{part}`", (whole,), TIMESTAMP)
-    return Named(instant if field.type == TIMESTAMP else cast(instant, field.type), field.name)
-
-
-def build(query: BoundQuery) -> Node:
-    """Returns the plan: scans and joins, then WHERE, aggregate, HAVING, ORDER BY, LIMIT and SELECT, as far as the query
-    has them.
-
-    The root is always the `Project` of SELECT, whose output is `query.output`. A derived table has a plan in place of a
-    scan, whose `Project` emits `alias.column`.
-    """
-    return Project(_selected_rows(query), _named(query.select))
-
-
-def _selected_rows(query: BoundQuery) -> Node:
-    """Returns the plan of everything except SELECT."""
-    node = _rows(query)
-    if query.is_aggregate:
-        calls = tuple(_call(call) for call in query.calls)
-        node = (
-            Aggregate(node, _named(query.keys), calls, grouping_sets=query.grouping_sets)
-            if query.window is None
-            else by_window(node, query.window, _named(query.keys), calls)
-        )
-    if query.having is not None:
-        node = Filter(node, query.having)
-    # Ordering by a constant has no effect, and Spark would read an integer as a column position.
-    order = [key for key in query.order_by if key.expression.columns]
-    if order:
-        node = Sort(node, tuple(SortItem(key.expression, key.direction, key.nulls) for key in order))
-    if query.limit is not None:
-        node = Limit(node, query.limit)
-    return node
-
-
-def _rows(query: BoundQuery) -> Node:
-    node = _source(query.source)
-    for join in query.joins:
-        node = _join(node, _source(join.right), join)
-    return node if query.where is None else Filter(node, query.where)
-
-
-def _join(left: Node, right: Node, join: BoundJoin) -> Join:
-    times = join.within
-    if times is None:
-        return Join(left, right, join.kind, join.keys, join.residual, strategy=_strategy(join))
-    within = Within(times.left, times.right, times.at_least_us, times.at_most_us)
-    left, right = (with_watermarks(side, times.watermarks) for side in (left, right))
-    return Join(left, right, join.kind, join.keys, join.residual, strategy=_strategy(join), within=within)
-
-
-def _strategy(join: BoundJoin) -> JoinStrategy:
-    return JoinStrategy(join.ship or JoinShip.AUTO, join.local or JoinLocal.AUTO, join.skew or JoinSkew.AUTO)
-
-
-def _source(source: BoundSource) -> Node:
-    if isinstance(source, BoundTable):
-        return Scan(source.table, source.alias, source.columns)
-    if isinstance(source.query, BoundUnion):
-        return Union(tuple(_derived(source, branch) for branch in source.query.queries))
-    return _derived(source, source.query)
-
-
-def _derived(source: BoundDerived, query: BoundQuery) -> Project:
-    """Returns the rows of one query of a derived table, with the column names of the outer query."""
-    expressions = {item.name: item.expression for item in query.select}
-    items = tuple(Named(expressions[name], field.name) for field, name in source.columns)
-    return Project(_selected_rows(query), items)
-
-
-def _named(names: tuple[BoundName, ...]) -> tuple[Named, ...]:
-    return tuple(Named(name.expression, name.name) for name in names)
-
-
-def _call(call: BoundCall) -> Call:
-    return Call(
-        function=call.function,
-        arguments=call.arguments,
-        output=call.output,
-        distinct=call.distinct,
-        filter=call.filter,
-        order_by=call.order_by,
-        descending=call.descending,
-    )

@@ -6,10 +6,10 @@ Values become literals of the expression tree, which `service.sql` renders; they
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 from service.contract.query import AggregateFunction
 from service.sql.expressions.nodes import (
@@ -29,7 +29,7 @@ from service.sql.expressions.nodes import (
 from service.sql.expressions.reader import read_template
 from service.sql.expressions.scalar import Scalar
 from service.sql.types.data_types import BOOLEAN, NULL, DataType, TypeName
-from workers.engine.plan.nodes import Call, PlanFunction
+from workers.engine.plan.nodes import Call, Join, PlanFunction
 
 _PLACE = re.compile(r"\{(\d+)\}")
 
@@ -82,6 +82,35 @@ def conjunction(left: Scalar | None, right: Scalar) -> Scalar:
     return Scalar(Connective("AND", (*conjuncts(left.tree), *conjuncts(right.tree))), BOOLEAN)
 
 
+def all_of(terms: Iterable[Scalar | None]) -> Scalar | None:
+    """Returns the conjunction of the terms that are not None; None if there are none.
+
+    >>> from service.sql.expressions.scalar import column
+    >>> print(all_of((None, column("a", BOOLEAN))))
+    a
+    """
+    given = [term for term in terms if term is not None]
+    return reduce(conjunction, given) if given else None
+
+
+def any_of(terms: Iterable[Scalar]) -> Scalar:
+    """Returns the disjunction of `terms`. Raises ValueError without terms."""
+    given = tuple(terms)
+    if not given:
+        raise ValueError("a disjunction needs a term")
+    return reduce(lambda left, right: compose("({0}) OR ({1})", (left, right), BOOLEAN), given)
+
+
+def is_not_null(scalars: Iterable[Scalar]) -> Scalar | None:
+    """Returns the condition that none of `scalars` is NULL; None without scalars."""
+    return all_of(compose("({0}) IS NOT NULL", (scalar,), BOOLEAN) for scalar in scalars)
+
+
+def is_null(scalars: Iterable[Scalar]) -> Scalar:
+    """Returns the condition that one of `scalars` is NULL. Raises ValueError without scalars."""
+    return any_of(compose("({0}) IS NULL", (scalar,), BOOLEAN) for scalar in scalars)
+
+
 def fresh_name(name: str, taken: frozenset[str]) -> str:
     """Returns `name`, with underscores appended until it is not in `taken`; like Spark, it ignores case.
 
@@ -118,6 +147,15 @@ def call_sql(call: Call) -> str:
     inner = ", ".join(arguments) or ("*" if call.function is AggregateFunction.COUNT else "")
     text = f"{name}({'DISTINCT ' if call.distinct else ''}{inner}){order}"
     return f"{text} FILTER (WHERE {call.filter.sql})" if call.filter is not None else text
+
+
+def join_condition(join: Join) -> str:
+    """Returns the condition of the join in Spark's SQL; an empty text for a cross join."""
+    equals = "<=>" if join.null_safe else "="
+    conditions = [f"({left.sql}) {equals} ({right.sql})" for left, right in join.keys]
+    if join.residual is not None:
+        conditions.append(f"({join.residual.sql})")
+    return " AND ".join(conditions)
 
 
 def _order_of(call: Call, order_by: Scalar) -> str:

@@ -9,11 +9,9 @@ from typing import cast
 
 from service.sql.expressions.analysis import Columns, columns_by_name, conjuncts_of, scalar_from, tree_of
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import CONDITION_MOVES, NULL_EXTENDED, RESIDUAL_MOVES, Side
-from service.sql.types.data_types import BOOLEAN
-from workers.engine.plan.expressions import compose, conjunction
+from service.sql.statements.join_hints import CONDITION_MOVES, NULL_EXTENDED, ONE_SIDED, RESIDUAL_MOVES, Side
+from workers.engine.plan.expressions import all_of
 from workers.engine.plan.nodes import (
-    ONE_SIDED,
     Aggregate,
     Call,
     Filter,
@@ -22,6 +20,8 @@ from workers.engine.plan.nodes import (
     Node,
     Project,
     inputs_of,
+    join_input,
+    join_keys,
     names_of,
     output_of,
 )
@@ -42,11 +42,11 @@ class JoinedAggregate:
 
     def input(self, side: Side) -> Node:
         """Returns the join's input on `side`."""
-        return self.join.left if side is Side.LEFT else self.join.right
+        return join_input(self.join, side)
 
     def key(self, side: Side) -> tuple[Scalar, ...]:
         """Returns the join's key expressions on `side`."""
-        return tuple(key[0 if side is Side.LEFT else 1] for key in self.join.keys)
+        return join_keys(self.join, side)
 
     def side_of(self, *scalars: Scalar) -> Side | None:
         """Returns the side that has all columns of `scalars`; None if they use both sides or none."""
@@ -177,45 +177,11 @@ def _with_conditions_moved(over: JoinedAggregate) -> JoinedAggregate:
         join,
         left=_filtered(join.left, moved[Side.LEFT]),
         right=_filtered(join.right, moved[Side.RIGHT]),
-        residual=_all(residual),
+        residual=all_of(residual),
     )
     return replace(over, join=filtered, conditions=tuple(stay))
 
 
 def _filtered(node: Node, terms: list[Scalar]) -> Node:
-    condition = _all(terms)
+    condition = all_of(terms)
     return node if condition is None else Filter(node, condition)
-
-
-def _all(terms: list[Scalar]) -> Scalar | None:
-    """Returns the conjunction of all terms; None without terms."""
-    condition: Scalar | None = None
-    for term in terms:
-        condition = conjunction(condition, term)
-    return condition
-
-
-def all_of(terms: tuple[Scalar | None, ...]) -> Scalar | None:
-    """Returns the conjunction of the terms that are not None; None if there are none.
-
-    >>> from service.sql.expressions.scalar import column
-    >>> print(all_of((None, column("a", BOOLEAN))))
-    a
-    """
-    return _all([term for term in terms if term is not None])
-
-
-def is_not_null(scalars: tuple[Scalar, ...]) -> Scalar | None:
-    """Returns the condition that none of `scalars` is NULL; None without scalars."""
-    return all_of(tuple(compose("({0}) IS NOT NULL", (scalar,), BOOLEAN) for scalar in scalars))
-
-
-__all__ = [
-    "JoinedAggregate",
-    "Side",
-    "all_of",
-    "is_multiplied",
-    "is_not_null",
-    "is_over_join",
-    "joined_aggregate",
-]

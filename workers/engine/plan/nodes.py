@@ -13,8 +13,10 @@ from enum import StrEnum
 from typing import cast
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
-from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
+from service.contract.query import AggregateFunction, JoinKind
 from service.sql.expressions.scalar import Scalar
+from service.sql.resolve import bound
+from service.sql.statements.join_hints import ONE_SIDED, Side
 from service.sql.types.data_types import INT, DataType, Field, TypeName, struct
 
 UNKNOWN = DataType(TypeName.OTHER)
@@ -22,8 +24,8 @@ UNKNOWN = DataType(TypeName.OTHER)
 
 _OUTPUT, _NAMES = "_output", "_names"
 
-ONE_SIDED = frozenset({JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI})
-"""Joins that emit only their left columns."""
+Named = bound.Named
+SortItem = bound.SortItem
 
 
 class AggregateRole(StrEnum):
@@ -65,14 +67,6 @@ class PlanNode:
     """
 
     id: int | None = field(default=None, compare=False, repr=False)
-
-
-@dataclass(frozen=True)
-class Named:
-    """An expression and the name of its output column."""
-
-    expression: Scalar
-    name: str
 
 
 @dataclass(frozen=True)
@@ -161,6 +155,23 @@ class JoinStrategy:
     local: JoinLocal = JoinLocal.AUTO
     skew: JoinSkew = JoinSkew.AUTO
     forced: tuple[JoinShip, JoinLocal] | None = field(default=None, compare=False)
+
+    @property
+    def hint(self) -> tuple[str, Side] | None:
+        """The Spark hint that requests the strategy, and the side that it names; None if the choice is Spark's."""
+        match self.ship, self.local:
+            case JoinShip.BROADCAST_LEFT, _:
+                return "BROADCAST", Side.LEFT
+            case JoinShip.BROADCAST_RIGHT, _:
+                return "BROADCAST", Side.RIGHT
+            case _, JoinLocal.HASH_LEFT:
+                return "SHUFFLE_HASH", Side.LEFT
+            case _, JoinLocal.HASH_RIGHT:
+                return "SHUFFLE_HASH", Side.RIGHT
+            case (JoinShip.REPARTITION, _) | (_, JoinLocal.SORT_MERGE):
+                return "MERGE", Side.LEFT
+            case _:
+                return None
 
 
 @dataclass(frozen=True)
@@ -253,15 +264,6 @@ class Union(PlanNode):
 
 
 @dataclass(frozen=True)
-class SortItem:
-    """One key of a sort."""
-
-    expression: Scalar
-    direction: SortDirection
-    nulls: NullsOrder
-
-
-@dataclass(frozen=True)
 class Sort(PlanNode):
     """Sorts all rows. Emits its input's columns."""
 
@@ -304,6 +306,16 @@ def inputs_of(node: Node) -> tuple[Node, ...]:
     if isinstance(node, Union):
         return node.inputs
     return (node.input,)
+
+
+def join_input(join: Join, side: Side) -> Node:
+    """Returns the input of `join` on one side."""
+    return join.left if side is Side.LEFT else join.right
+
+
+def join_keys(join: Join, side: Side) -> tuple[Scalar, ...]:
+    """Returns the key expressions of `join` on one side."""
+    return tuple(key[0 if side is Side.LEFT else 1] for key in join.keys)
 
 
 def output_of(node: Node) -> tuple[Field, ...]:

@@ -9,17 +9,15 @@ rule.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from service.contract.options import JoinShip
 from service.contract.reports import (
     Alternative,
     ChoiceOutcome,
     EstimatedSaving,
     EstimateReport,
     OperatorReport,
-    PlanNodeReport,
     PlanReport,
     Quantity,
     RuleTrace,
@@ -69,11 +67,6 @@ _EMITS_ITS_INPUT = frozenset({"Scan", "Project", "Sort", "Exchange"})
 Spark may skip a part.
 """
 
-_BROADCAST_WAYS = {
-    JoinShip.BROADCAST_LEFT: JoinAlgorithm.BROADCAST_LEFT,
-    JoinShip.BROADCAST_RIGHT: JoinAlgorithm.BROADCAST_RIGHT,
-}
-
 
 def estimates_of(
     report: PlanReport,
@@ -99,9 +92,9 @@ def estimates_of(
     all_estimated = bool(decided) and not _unestimated(report, decided)
     shuffling = [node.id for node in report.before.nodes if node.operator not in _NEVER_SHUFFLES]
     only_id = shuffling[0] if len(shuffling) == 1 else None
-    total = sum(way.rows_shuffled for way in decided.values()) if decided else None
+    total = sum(chosen.rows_shuffled for chosen in decided.values()) if decided else None
     rows_read = _rows_read(plan, statistics)
-    most = max((way.rows_on_hottest_task for way in decided.values()), default=None)
+    most = max((chosen.rows_on_hottest_task for chosen in decided.values()), default=None)
     of_query = [_of_query(Quantity.ROWS_READ, rows_read, measured.read)]
     if all_estimated:
         of_query.append(_of_query(Quantity.ROWS_SHUFFLED, total, measured.shuffled))
@@ -150,7 +143,7 @@ def is_wrong(estimated: float, measured: float) -> bool:
 
 def choice_of(trace: RuleTrace) -> Alternative | None:
     """Returns the alternative that a rule chose; None if the rule compared none."""
-    return next((way for way in trace.alternatives if way.chosen), None)
+    return next((alternative for alternative in trace.alternatives if alternative.chosen), None)
 
 
 @dataclass(frozen=True)
@@ -178,9 +171,9 @@ def _decided(report: PlanReport) -> Mapping[int, Alternative]:
     before, after = ({node.id for node in tree.nodes} for tree in (report.before, report.after))
     last = {trace.node_id: trace for trace in report.rules if choice_of(trace) is not None}
     return {
-        node_id: way
+        node_id: chosen
         for node_id, trace in last.items()
-        if (way := choice_of(trace)) is not None
+        if (chosen := choice_of(trace)) is not None
         and node_id is not None
         and (node_id in after or (node_id in before and trace.rule != _EAGER))
     }
@@ -203,16 +196,16 @@ def _outcomes(
     """The choices of the rules. `only_id`: the only node that can shuffle rows; all measured rows are its own."""
     wrong_choices = {(one.rule, one.node_id) for one in wrong}
     for trace in rules:
-        way = choice_of(trace)
-        if way is not None:
+        chosen = choice_of(trace)
+        if chosen is not None:
             is_only = only_id is not None and trace.node_id == only_id
             yield ChoiceOutcome(
                 rule=trace.rule,
                 node=trace.node,
                 node_id=trace.node_id,
-                alternative=way.name,
-                estimated_rows_shuffled=way.rows_shuffled,
-                estimated_rows_on_hottest_task=way.rows_on_hottest_task,
+                alternative=chosen.name,
+                estimated_rows_shuffled=chosen.rows_shuffled,
+                estimated_rows_on_hottest_task=chosen.rows_on_hottest_task,
                 measured_rows_shuffled=measured.shuffled if is_only else None,
                 measured_rows_on_hottest_task=measured.hottest if is_only else None,
                 is_wrong=(trace.rule, trace.node_id) in wrong_choices,
@@ -228,41 +221,41 @@ def _wrong_choices(rules: Sequence[RuleTrace], only_id: int | None, measured: _M
     can have processed as many. If only one operator shuffles rows, its estimate can also be found too low.
     """
     for trace in rules:
-        way = choice_of(trace)
-        if way is None:
+        chosen = choice_of(trace)
+        if chosen is None:
             continue
         is_only = only_id is not None and trace.node_id == only_id
-        shuffled, most = way.rows_shuffled, measured.most_handled
+        shuffled, hottest, most = chosen.rows_shuffled, chosen.rows_on_hottest_task, measured.most_handled
         if is_wrong(shuffled, measured.shuffled) and (is_only or shuffled > measured.shuffled):
-            yield _wrong(Quantity.ROWS_SHUFFLED, shuffled, measured.shuffled, trace)
-        if most is not None and way.rows_on_hottest_task > most and is_wrong(way.rows_on_hottest_task, most):
-            yield _wrong(Quantity.ROWS_ON_HOTTEST_TASK, way.rows_on_hottest_task, most, trace)
+            yield _wrong(Quantity.ROWS_SHUFFLED, shuffled, measured.shuffled, trace.node_id, trace.node, trace.rule)
+        if most is not None and hottest > most and is_wrong(hottest, most):
+            yield _wrong(Quantity.ROWS_ON_HOTTEST_TASK, hottest, most, trace.node_id, trace.node, trace.rule)
 
 
 def _wrong_nodes(report: PlanReport, run_by: OperatorReport) -> Iterator[WrongEstimate]:
     rows = {figures.id: figures.rows for figures in run_by.nodes}
     for node in report.after.nodes:
-        emitted = rows.get(node.id)
-        if node.operator in _EMITS_ITS_INPUT or node.estimated_rows is None or emitted is None:
+        estimated, emitted = node.estimated_rows, rows.get(node.id)
+        if node.operator in _EMITS_ITS_INPUT or estimated is None or emitted is None:
             continue
-        if is_wrong(node.estimated_rows, emitted):
-            yield _wrong(Quantity.ROWS_EMITTED, node.estimated_rows, emitted, node)
+        if is_wrong(estimated, emitted):
+            line = f"{node.operator} {node.detail}".rstrip()
+            yield _wrong(Quantity.ROWS_EMITTED, estimated, emitted, node.id, line)
 
 
 def _wrong(
-    quantity: Quantity, estimated: int, measured: int, about: RuleTrace | PlanNodeReport | None = None
+    quantity: Quantity,
+    estimated: int,
+    measured: int,
+    node_id: int | None = None,
+    node: str | None = None,
+    rule: str | None = None,
 ) -> WrongEstimate:
-    trace = about if isinstance(about, RuleTrace) else None
-    node = about if isinstance(about, PlanNodeReport) else None
     return WrongEstimate(
         quantity=quantity,
-        node_id=trace.node_id if trace is not None else node.id if node is not None else None,
-        node=trace.node
-        if trace is not None
-        else f"{node.operator} {node.detail}".rstrip()
-        if node is not None
-        else None,
-        rule=None if trace is None else trace.rule,
+        node_id=node_id,
+        node=node,
+        rule=rule,
         estimated=estimated,
         measured=measured,
         factor=round(error_factor(estimated, measured), 1),
@@ -316,18 +309,8 @@ def estimated_savings(
     default. `before` is the plan without the rules; `choices` are the outcomes of the same traces, if they are known.
     """
     wrong = {(choice.rule, choice.node_id) for choice in choices if choice.is_wrong}
-    return tuple(_savings(rules, before, statistics, wrong))
-
-
-def _savings(
-    rules: Sequence[RuleTrace], before: Node, statistics: Statistics, wrong: Collection[tuple[str, int | None]]
-) -> Iterator[EstimatedSaving]:
-    for trace in rules:
-        chosen = choice_of(trace)
-        default = _spark_default(trace, before, statistics)
-        if chosen is None or default is None:
-            continue
-        yield EstimatedSaving(
+    return tuple(
+        EstimatedSaving(
             rule=trace.rule,
             node=trace.node,
             node_id=trace.node_id,
@@ -338,13 +321,17 @@ def _savings(
             ratio=round(chosen.cost / default.cost, 4) if default.cost else None,
             is_wrong=(trace.rule, trace.node_id) in wrong,
         )
+        for trace in rules
+        if (chosen := choice_of(trace)) is not None
+        and (default := _spark_default(trace, before, statistics)) is not None
+    )
 
 
 def _spark_default(trace: RuleTrace, before: Node, statistics: Statistics) -> Alternative | None:
     name = SPARK_DEFAULTS.get(trace.rule)
     if trace.rule == _JOIN_STRATEGY:
         name = _default_join(trace.node_id, before, statistics)
-    return next((way for way in trace.alternatives if way.name == name), None)
+    return next((alternative for alternative in trace.alternatives if alternative.name == name), None)
 
 
 def _default_join(node_id: int | None, before: Node, statistics: Statistics) -> str | None:
@@ -354,5 +341,5 @@ def _default_join(node_id: int | None, before: Node, statistics: Statistics) -> 
     for each in numbered(before).walk():
         if each.id == node_id and isinstance(each.node, Join):
             ship = broadcast_side(each.node, statistics)
-            return JoinAlgorithm.SORT_MERGE.value if ship is None else _BROADCAST_WAYS[ship].value
+            return JoinAlgorithm.SORT_MERGE if ship is None else JoinAlgorithm(ship)
     return None

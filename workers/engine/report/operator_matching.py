@@ -1,24 +1,22 @@
-"""Which of Spark's aggregate operators that follow each other run which of our aggregates.
+"""Matches Spark's operators with the nodes of our plan that they run, and assigns their figures to the nodes.
 
-What Spark's operators counted, by the nodes of our plan that they run.
+Spark moves conditions, drops what is not needed, and runs one node by several operators. So both plans are compared
+segment by segment (`workers.engine.report.operator_tree`). Nodes get no figures unless all segments agree: the same
+kinds in the same order, down to the same tables. Even then, an operator may emit other rows than the node that it runs.
+A node has no row count
 
-Spark moves conditions, drops what is not needed and runs one node by several operators, so the two plans are laid
-beside each other spot by spot (`workers.engine.report.operator_tree`), and nothing is told unless all spots agree: the
-same kinds in the same order down to the same tables. Even then an operator may put out other rows than the node that it
-runs, and no rows are told
-
-- below a condition, which Spark moves down past what it does not depend on;
-- below an inner or semi join, and on the side of an outer or anti join of which it drops rows: Spark adds there that
-  the keys are not NULL, and what it infers from the other side;
-- where Spark may have stopped early (below a LIMIT, or on a side of a join that is read in step with the other), or
-  run a side several times, until something below has taken all rows once: a sort, or an exchange.
+- below a condition, because Spark moves conditions down past everything that they do not depend on;
+- below an inner or semi join, and on a side of an outer or anti join whose rows may be dropped, because Spark adds
+  conditions there: that the keys are not NULL, and what it derives from the other side;
+- where Spark may have stopped early (below a LIMIT, or on a side of a join that is read in step with the other side) or
+  may have read its input several times, down to the next operator that reads all rows once: a sort or an exchange.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from service.contract.query import JoinKind
@@ -33,37 +31,291 @@ from workers.engine.report.operator_tree import (
     Files,
     Kind,
     Numbered,
-    Spot,
-    TooManySpotsError,
+    Segment,
+    TooManySegmentsError,
     agree,
     is_aggregate,
     name_of,
     numbered,
-    spots_of_operators,
-    spots_of_plan,
+    segments_of_operators,
+    segments_of_plan,
 )
 
 _FUNCTIONS = re.compile(r"functions=\[(.*)", re.DOTALL)
 
 
-def _mode(operator: OperatorMetrics) -> str | None:
-    """Which part of an aggregate it is: `final` (or the whole), `inner`, or `none` where it has no functions."""
-    match = _FUNCTIONS.search(operator.detail)
-    if match is None:
-        return None
-    if match[1].startswith("]"):
-        return "none"
-    return "inner" if match[1].startswith(("partial_", "merge_")) else "final"
+class ExactBelow(IntEnum):
+    """Below which operator the row count of an operator is the number of all its rows, counted once."""
+
+    HERE = 0
+    """Exact already: the operators above read all rows."""
+    SORT = 1
+    """A sort, or an aggregate with calls."""
+    EXCHANGE = 2
+    """An exchange, which writes the rows for another stage."""
 
 
-def aggregate_groups(made: Sequence[Node], members: Sequence[OperatorMetrics]) -> list[list[OperatorMetrics]] | None:
-    """Spark's operators by the aggregate of ours that they run, each group with what brings it the rows of the next
-    operator at that one's head; None where they cannot be told apart.
+@dataclass(frozen=True)
+class _Context:
+    """What the operators above a segment may do with its rows. `filtered`: their conditions may have moved down."""
 
-    Of one with calls the first operator is its last part; the others have parts of the calls, or none where they tell
-    distinct values apart. One without calls has an operator without functions, or two.
+    filtered: bool = False
+    exact: ExactBelow = ExactBelow.HERE
+
+
+_KEEPS_LEFT = frozenset({JoinKind.LEFT, JoinKind.FULL, JoinKind.LEFT_ANTI, JoinKind.CROSS})
+_KEEPS_RIGHT = frozenset({JoinKind.RIGHT, JoinKind.FULL, JoinKind.CROSS})
+_EXACT_BELOW_JOIN = {"BroadcastHashJoin": ExactBelow.HERE, "SortMergeJoin": ExactBelow.SORT}
+
+
+def figures_of(plan: Node, operators: Sequence[OperatorMetrics], files: Files) -> OperatorReport:
+    """Returns the operators, each with the node of `plan` that it runs, and the figures of the nodes. The first
+    operator is the top one. Nodes without any figure are left out.
     """
-    if len(made) == 1:
+    if not operators or any("Subquery" in each.operator for each in operators):
+        return OperatorReport(operators=tuple(operators))
+    top = numbered(plan)
+    figures = _Figures({each.id: each for each in operators})
+    try:
+        ours, sparks = segments_of_plan(top), segments_of_operators(operators)
+    except TooManySegmentsError:
+        return OperatorReport(operators=tuple(operators))
+    if agree(ours, sparks, files):
+        _Matching(figures).match(ours, sparks, _Context())
+    else:
+        figures.rows[top.id] = _rows_at((*sparks.above, sparks.members[0]), ExactBelow.HERE)
+    return figures.report()
+
+
+@dataclass
+class _Figures:
+    """Rows by node, and the node of each operator. A reused exchange is assigned to its first node."""
+
+    operators: dict[int, OperatorMetrics]
+    rows: dict[int, int | None] = field(default_factory=dict)
+    node_of: dict[int, int] = field(default_factory=dict)
+
+    def assign(self, operator: OperatorMetrics, node: Numbered | None) -> None:
+        if node is not None:
+            self.node_of.setdefault(operator.id, node.id)
+
+    def set_rows(self, nodes: Sequence[Numbered], rows: int | None) -> None:
+        """Sets the rows of those nodes that have none yet."""
+        for each in nodes:
+            if self.rows.get(each.id) is None:
+                self.rows[each.id] = rows
+
+    def report(self) -> OperatorReport:
+        operators = tuple(
+            each.model_copy(update={"node": self.node_of.get(each.id)}) for each in self.operators.values()
+        )
+        nodes = sorted({*self.node_of.values(), *(node for node, rows in self.rows.items() if rows is not None)})
+        return OperatorReport(
+            operators=operators,
+            nodes=tuple(
+                NodeFigures(
+                    id=node,
+                    rows=self.rows.get(node),
+                    bytes=_sum(each.bytes for each in operators if each.node == node),
+                    time_ms=_sum(each.time_ms for each in operators if each.node == node),
+                )
+                for node in nodes
+            ),
+        )
+
+
+def _sum(values: Iterator[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+@dataclass(frozen=True)
+class _Matching:
+    """Walks down two trees of segments that agree, and collects the figures."""
+
+    figures: _Figures
+
+    def match(
+        self,
+        ours: Segment[Numbered],
+        sparks: Segment[OperatorMetrics],
+        context: _Context,
+        parent: Numbered | None = None,
+    ) -> None:
+        """Matches a segment and those below it. `parent` is the node that reads its rows."""
+        self._assign_above(ours, sparks, parent)
+        below = self._count_above(ours, sparks, context)
+        match ours.kind:
+            case Kind.SCAN:
+                operator, node = sparks.members[0], ours.members[0]
+                self.figures.assign(operator, node)
+                # The rows read, before any condition.
+                self.figures.rows[node.id] = operator.rows if below.exact is not ExactBelow.EXCHANGE else None
+            case Kind.AGGREGATE:
+                self._match_aggregates(ours, sparks, below)
+            case Kind.JOIN:
+                self._match_join(ours, sparks, below)
+            case _:
+                self.figures.assign(sparks.members[0], ours.members[0])
+                for one, other in zip(ours.inputs, sparks.inputs, strict=True):
+                    self.match(one, other, below, ours.members[0])
+                if ours.kind is Kind.UNION and not below.filtered:
+                    self._count_union(ours)
+
+    def _count_union(self, ours: Segment[Numbered]) -> None:
+        """Spark counts no rows of a union. They are those of its inputs."""
+        if any(isinstance(each.node, Filter | Limit) for each in ours.above):
+            return
+        parts = [self.figures.rows.get((each.above or each.members)[0].id) for each in ours.inputs]
+        known = [part for part in parts if part is not None]
+        if len(known) == len(parts):
+            self.figures.set_rows((*ours.above, ours.members[0]), sum(known))
+
+    def _count_above(self, ours: Segment[Numbered], sparks: Segment[OperatorMetrics], context: _Context) -> _Context:
+        """Sets the rows of the nodes above the members, and of the first member. Returns the context of the latter."""
+        chain = (*ours.above, ours.members[0])
+        cuts = [place for place, each in enumerate(ours.above) if isinstance(each.node, Filter | Limit)]
+        if not context.filtered:
+            upper = chain[: cuts[0] + 1] if cuts else chain
+            self.figures.set_rows(upper, _rows_at((*sparks.above, sparks.members[0]), context.exact))
+        filtered, exact = context.filtered, _exact_below(sparks.above, context.exact)
+        for each in ours.above:
+            if isinstance(each.node, Limit):
+                filtered = False
+            elif isinstance(each.node, Filter) and not _is_on_calls(each.node, ours):
+                filtered = True
+        if cuts and not filtered and ours.kind is not Kind.UNION:
+            rows = sparks.members[0].rows if exact is ExactBelow.HERE else None
+            self.figures.set_rows(chain[cuts[-1] + 1 :], rows)
+        return _Context(filtered, exact)
+
+    def _match_join(self, ours: Segment[Numbered], sparks: Segment[OperatorMetrics], context: _Context) -> None:
+        operator, join = sparks.members[0], ours.members[0]
+        self.figures.assign(operator, join)
+        node = join.node
+        if not isinstance(node, Join):
+            raise TypeError(node)
+        exact = max(context.exact, _EXACT_BELOW_JOIN.get(operator.operator.strip(), ExactBelow.EXCHANGE))
+        # If a join can emit no rows, it may not read one of its sides.
+        exact = exact if operator.rows else ExactBelow.EXCHANGE
+        for place, keeps in enumerate((_KEEPS_LEFT, _KEEPS_RIGHT)):
+            has_residual = node.kind is JoinKind.CROSS and bool(node.residual)
+            filtered = context.filtered or node.kind not in keeps or has_residual
+            self.match(ours.inputs[place], sparks.inputs[place], _Context(filtered, exact), join)
+
+    def _match_aggregates(self, ours: Segment[Numbered], sparks: Segment[OperatorMetrics], context: _Context) -> None:
+        aggregates = [each for each in ours.members if not isinstance(each.node, Project | Sort | Exchange)]
+        groups = aggregate_groups([each.node for each in aggregates], sparks.members) or []
+        for place, (node, group) in enumerate(zip(aggregates, groups, strict=False)):
+            for each in group:
+                self.figures.assign(each, node)
+            if place:
+                self._match_lower_aggregate(ours, aggregates[place - 1], node, group, context)
+        lowest = aggregates[-1].node
+        exact = _exact_below(sparks.members, context.exact)
+        if exact is ExactBelow.SORT and isinstance(lowest, Aggregate) and lowest.calls:
+            exact = ExactBelow.HERE
+        is_global = isinstance(lowest, Aggregate) and not lowest.keys
+        below = _Context(context.filtered and not is_global, exact)
+        self.match(ours.inputs[0], sparks.inputs[0], below, aggregates[-1])
+
+    def _match_lower_aggregate(
+        self,
+        ours: Segment[Numbered],
+        upper: Numbered,
+        node: Numbered,
+        group: Sequence[OperatorMetrics],
+        context: _Context,
+    ) -> None:
+        """Sets the rows of an aggregate below another one, and of the nodes between both, which emit the same rows."""
+        first = ours.members.index(upper) + 1
+        between = ours.members[first : ours.members.index(node)]
+        exchanges = [each for each in between if isinstance(each.node, Exchange)]
+        # The group begins with the operators that move the rows of the lower aggregate.
+        for each in group:
+            if is_aggregate(each):
+                break
+            if self.figures.node_of.get(each.id) == node.id:
+                del self.figures.node_of[each.id]
+                if name_of(each) in MOVES:
+                    self.figures.assign(each, exchanges[0] if len(exchanges) == 1 else upper)
+        if not context.filtered:
+            # An aggregate reads all its rows before it emits the first one.
+            exact = ExactBelow.EXCHANGE if context.exact is ExactBelow.EXCHANGE else ExactBelow.HERE
+            self.figures.set_rows((*between, node), _rows_at(group, exact))
+
+    def _assign_above(self, ours: Segment[Numbered], sparks: Segment[OperatorMetrics], parent: Numbered | None) -> None:
+        def only(kind: type) -> Numbered | None:
+            found = [each for each in ours.above if isinstance(each.node, kind)]
+            return found[0] if len(found) == 1 else None
+
+        sort, limit, exchange = only(Sort), only(Limit), only(Exchange)
+        for each in sparks.above:
+            name = name_of(each)
+            if name == "Filter":
+                self.figures.assign(each, only(Filter))
+            elif name == "Project":
+                self.figures.assign(each, only(Project))
+            elif name == TOP or name in LIMITS:
+                self.figures.assign(each, limit)
+            elif name == "Sort":
+                self.figures.assign(each, sort or parent)
+            elif name in MOVES:
+                is_order = "rangepartitioning" in each.detail
+                self.figures.assign(each, sort if is_order else exchange or parent)
+
+
+def _rows_at(operators: Sequence[OperatorMetrics], exact: ExactBelow) -> int | None:
+    """Returns the rows that the first of these operators emits. Each of them reads the rows of the next one."""
+    for each in operators:
+        name = name_of(each)
+        if name in EXCHANGES:
+            return each.rows
+        if name in LIMITS or name == TOP:
+            return None
+        if name == "Sort":
+            exact = ExactBelow.HERE if exact is ExactBelow.SORT else exact
+        elif each.rows is not None and name not in {"ColumnarToRow", *MOVES}:
+            return each.rows if exact is ExactBelow.HERE else None
+    return None
+
+
+def _exact_below(operators: Sequence[OperatorMetrics], exact: ExactBelow) -> ExactBelow:
+    for each in operators:
+        name = name_of(each)
+        if name in EXCHANGES or (name in {"Sort", TOP} and exact is ExactBelow.SORT):
+            exact = ExactBelow.HERE
+        elif name in LIMITS:
+            exact = max(exact, ExactBelow.SORT)
+    return exact
+
+
+def _is_on_calls(node: Filter, ours: Segment[Numbered]) -> bool:
+    """Whether a condition uses only results of calls of the aggregate below it, so that Spark cannot move it down."""
+    aggregate = ours.members[0].node
+    if not isinstance(aggregate, Aggregate):
+        return False
+    outputs = {call.output.name for call in aggregate.calls}
+    above = [each.node for each in ours.above]
+    columns = set(node.condition.columns)
+    for each in above[above.index(node) + 1 :]:
+        if isinstance(each, Project):
+            items = {item.name: item.expression.columns for item in each.items}
+            columns = {name for column in columns for name in items.get(column, (column,)) or (column,)}
+    return bool(columns) and columns <= outputs
+
+
+def aggregate_groups(
+    aggregates: Sequence[Node], members: Sequence[OperatorMetrics]
+) -> list[list[OperatorMetrics]] | None:
+    """Returns Spark's operators by the aggregate that they run, each group with the operators that move its rows at its
+    beginning; None if the groups cannot be distinguished.
+
+    The first operator of an aggregate with calls is its final part. The others are partial aggregates, or aggregates
+    without functions, which make values distinct. An aggregate without calls has one or two operators, without
+    functions.
+    """
+    if len(aggregates) == 1:
         return [list(members)]
     parts: list[tuple[str, list[OperatorMetrics]]] = []
     moved: list[OperatorMetrics] = []
@@ -76,299 +328,42 @@ def aggregate_groups(made: Sequence[Node], members: Sequence[OperatorMetrics]) -
             parts.append((mode, moved))
             moved = []
     groups = []
-    for place, node in enumerate(made):
-        is_last = place == len(made) - 1
-        taken = _taken(node, [mode for mode, _ in parts], None if is_last else made[place + 1])
-        if taken is None:
+    for node, following in zip(aggregates, (*aggregates[1:], None), strict=True):
+        number = _number_of_parts(node, [mode for mode, _ in parts], following)
+        if number is None:
             return None
-        groups.append([each for _, part in parts[:taken] for each in part])
-        parts = parts[taken:]
+        groups.append([each for _, part in parts[:number] for each in part])
+        parts = parts[number:]
     groups[-1] += moved
     return None if parts else groups
 
 
-def _taken(node: Node, modes: Sequence[str], following: Node | None) -> int | None:
-    """How many operators of these parts, from the top down, run `node`; None where it cannot be told."""
+def _mode(operator: OperatorMetrics) -> str | None:
+    """Returns the part of an aggregate: `final` (or the whole), `inner`, or `none` if it has no functions."""
+    match = _FUNCTIONS.search(operator.detail)
+    if match is None:
+        return None
+    if match[1].startswith("]"):
+        return "none"
+    return "inner" if match[1].startswith(("partial_", "merge_")) else "final"
+
+
+def _number_of_parts(node: Node, modes: Sequence[str], following: Node | None) -> int | None:
+    """Returns how many operators with these modes, from the top down, run `node`; None if it is not known."""
+    # Without calls, the following aggregate begins with an operator without functions, as this one may end.
+    is_ambiguous = following is not None and not (isinstance(following, Aggregate) and following.calls)
     if not isinstance(node, Aggregate) or not node.calls:
-        # One that follows without calls too could have any of them.
-        if following is not None and not (isinstance(following, Aggregate) and following.calls):
-            return None
         length = _length(modes, {"none"})
-        return length if 1 <= length <= 2 else None
+        return length if 1 <= length <= 2 and not is_ambiguous else None
     if not modes or modes[0] != "final":
         return None
     if spark_expands(node) or node.grouping_sets:
-        # Copies are put together in the middle, too.
+        # Copies of the rows are aggregated in the middle, too.
         return len(modes) if following is None else None
     if not distinct_sets(node):
         return 1 + _length(modes[1:], {"inner"})
-    if following is not None and not (isinstance(following, Aggregate) and following.calls):
-        return None
-    return 1 + _length(modes[1:], {"inner", "none"})
+    return None if is_ambiguous else 1 + _length(modes[1:], {"inner", "none"})
 
 
 def _length(modes: Sequence[str], wanted: set[str]) -> int:
     return next((place for place, mode in enumerate(modes) if mode not in wanted), len(modes))
-
-
-def figures_of(plan: Node, operators: Sequence[OperatorMetrics], files: Files) -> OperatorReport:
-    """`operators`, the first the top one, with the node of `plan` that each runs, and what they tell of the nodes.
-
-    Nodes of which nothing is known are left out.
-    """
-    if not operators or any("Subquery" in each.operator for each in operators):
-        return OperatorReport(operators=tuple(operators))
-    top = numbered(plan)
-    found = _Found({each.id: each for each in operators})
-    try:
-        ours, sparks = spots_of_plan(top), spots_of_operators(operators)
-    except TooManySpotsError:
-        return OperatorReport(operators=tuple(operators))
-    if agree(ours, sparks, files):
-        _Laying(found).lay(ours, sparks, _State())
-    else:
-        found.rows[top.id] = _rows_at((*sparks.above, sparks.members[0]), Trust.ALL)
-    return found.report()
-
-
-@dataclass
-class _Found:
-    """Rows by node, and the nodes of operators; an operator that runs two, of which Spark used it again, is the first
-    one's.
-    """
-
-    operators: dict[int, OperatorMetrics]
-    rows: dict[int, int | None] = field(default_factory=dict)
-    node_of: dict[int, int] = field(default_factory=dict)
-
-    def own(self, operator: OperatorMetrics, node: Numbered | None) -> None:
-        if node is not None:
-            self.node_of.setdefault(operator.id, node.id)
-
-    def report(self) -> OperatorReport:
-        told = tuple(each.model_copy(update={"node": self.node_of.get(each.id)}) for each in self.operators.values())
-        nodes = sorted({*self.node_of.values(), *(node for node, rows in self.rows.items() if rows is not None)})
-        return OperatorReport(
-            operators=told,
-            nodes=tuple(
-                NodeFigures(
-                    id=node,
-                    rows=self.rows.get(node),
-                    bytes=_sum(each.bytes for each in told if each.node == node),
-                    time_ms=_sum(each.time_ms for each in told if each.node == node),
-                )
-                for node in nodes
-            ),
-        )
-
-
-def _sum(values: Iterator[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-class Trust(IntEnum):
-    """What must have taken all rows for the count of an operator below to be that of all its rows, once."""
-
-    ALL = 0
-    """Nothing: whatever is above takes all rows."""
-    SORT = 1
-    """A sort, or what groups rows."""
-    EXCHANGE = 2
-    """What writes rows for another stage to read."""
-
-
-@dataclass(frozen=True)
-class _State:
-    """`filtered`: conditions may have come down to here. `trust`: see there."""
-
-    filtered: bool = False
-    trust: Trust = Trust.ALL
-
-
-def _rows_at(operators: Sequence[OperatorMetrics], trust: Trust) -> int | None:
-    """Rows that come out at the top of `operators`, of which each takes the rows of the next."""
-    for each in operators:
-        name = name_of(each)
-        if name in EXCHANGES:
-            return each.rows
-        if name in LIMITS or name == TOP:
-            return None
-        if name == "Sort":
-            trust = Trust.ALL if trust is Trust.SORT else trust
-        elif each.rows is not None and name not in {"ColumnarToRow", *MOVES}:
-            return each.rows if trust is Trust.ALL else None
-    return None
-
-
-def _trust_below(operators: Sequence[OperatorMetrics], trust: Trust) -> Trust:
-    for each in operators:
-        name = name_of(each)
-        if name in EXCHANGES or (name in {"Sort", TOP} and trust is Trust.SORT):
-            trust = Trust.ALL
-        elif name in LIMITS:
-            trust = max(trust, Trust.SORT)
-    return trust
-
-
-_KEEPS_LEFT = frozenset({JoinKind.LEFT, JoinKind.FULL, JoinKind.LEFT_ANTI, JoinKind.CROSS})
-_KEEPS_RIGHT = frozenset({JoinKind.RIGHT, JoinKind.FULL, JoinKind.CROSS})
-_TRUST_BELOW_JOIN = {"BroadcastHashJoin": Trust.ALL, "SortMergeJoin": Trust.SORT}
-
-
-@dataclass(frozen=True)
-class _Laying:
-    """Goes down two trees of spots that agree."""
-
-    found: _Found
-
-    def lay(
-        self, ours: Spot[Numbered], sparks: Spot[OperatorMetrics], state: _State, parent: Numbered | None = None
-    ) -> None:
-        """Tells what it can of a spot and those below it; `parent` is what takes its rows."""
-        self._own_above(ours, sparks, parent)
-        below = self._rows_above(ours, sparks, state)
-        match ours.kind:
-            case Kind.SCAN:
-                self._scan(ours, sparks, below)
-            case Kind.AGGREGATE:
-                self._aggregates(ours, sparks, below)
-            case Kind.JOIN:
-                self._join(ours, sparks, below)
-            case _:
-                self.found.own(sparks.members[0], ours.members[0])
-                for one, other in zip(ours.inputs, sparks.inputs, strict=True):
-                    self.lay(one, other, below, ours.members[0])
-                if ours.kind is Kind.UNION and not below.filtered and not _is_cut(ours.above):
-                    self._union(ours)
-
-    def _union(self, ours: Spot[Numbered]) -> None:
-        """Spark counts no rows of a union: they are those of its inputs."""
-        parts = [self.found.rows.get((each.above or each.members)[0].id) for each in ours.inputs]
-        known = [part for part in parts if part is not None]
-        if len(known) == len(parts):
-            self._tell((*ours.above, ours.members[0]), sum(known))
-
-    def _tell(self, nodes: Sequence[Numbered], rows: int | None) -> None:
-        for each in nodes:
-            if self.found.rows.get(each.id) is None:
-                self.found.rows[each.id] = rows
-
-    def _rows_above(self, ours: Spot[Numbered], sparks: Spot[OperatorMetrics], state: _State) -> _State:
-        """Tells the rows of what is above the members, and of the first of these; gives what holds for it."""
-        chain = (*ours.above, ours.members[0])
-        cut = next((place for place, each in enumerate(chain) if isinstance(each.node, Filter | Limit)), len(chain) - 1)
-        physical = (*sparks.above, sparks.members[0])
-        if not state.filtered:
-            self._tell(chain[: cut + 1], _rows_at(physical, state.trust))
-        filtered, trust = state.filtered, _trust_below(sparks.above, state.trust)
-        for each in ours.above:
-            if isinstance(each.node, Limit):
-                filtered = False
-            elif isinstance(each.node, Filter) and not _is_of_calls(each.node, ours):
-                filtered = True
-        if cut < len(chain) - 1 and not filtered and ours.kind is not Kind.UNION:
-            lowest = max(place for place, each in enumerate(chain) if isinstance(each.node, Filter | Limit))
-            made = sparks.members[0]
-            self._tell(chain[lowest + 1 :], made.rows if trust is Trust.ALL else None)
-        return _State(filtered, trust)
-
-    def _scan(self, ours: Spot[Numbered], sparks: Spot[OperatorMetrics], state: _State) -> None:
-        operator, node = sparks.members[0], ours.members[0]
-        self.found.own(operator, node)
-        # Rows read, whatever a condition is to leave of them.
-        self.found.rows[node.id] = operator.rows if state.trust is not Trust.EXCHANGE else None
-
-    def _join(self, ours: Spot[Numbered], sparks: Spot[OperatorMetrics], state: _State) -> None:
-        operator, made = sparks.members[0], ours.members[0]
-        self.found.own(operator, made)
-        node = made.node
-        if not isinstance(node, Join):
-            raise TypeError(node)
-        trust = max(state.trust, _TRUST_BELOW_JOIN.get(operator.operator.strip(), Trust.EXCHANGE))
-        # A join that knows that it puts out nothing may not ask for the rows of a side.
-        trust = trust if operator.rows else Trust.EXCHANGE
-        for place, keeps in enumerate((_KEEPS_LEFT, _KEEPS_RIGHT)):
-            filtered = state.filtered or node.kind not in keeps or (node.kind is JoinKind.CROSS and bool(node.residual))
-            self.lay(ours.inputs[place], sparks.inputs[place], _State(filtered, trust), made)
-
-    def _aggregates(self, ours: Spot[Numbered], sparks: Spot[OperatorMetrics], state: _State) -> None:
-        made = [each for each in ours.members if not isinstance(each.node, Project | Sort | Exchange)]
-        groups = aggregate_groups([each.node for each in made], sparks.members) or []
-        for place, (node, group) in enumerate(zip(made, groups, strict=False)):
-            for each in group:
-                self.found.own(each, node)
-            if place:
-                self._between(ours, made[place - 1], node, group, state)
-        lowest = made[-1].node
-        trust = _trust_below(sparks.members, state.trust)
-        if trust is Trust.SORT and isinstance(lowest, Aggregate) and lowest.calls:
-            trust = Trust.ALL
-        is_whole = isinstance(lowest, Aggregate) and not lowest.keys
-        below = replace(state, trust=trust, filtered=state.filtered and not is_whole)
-        self.lay(ours.inputs[0], sparks.inputs[0], below, made[-1])
-
-    def _between(
-        self,
-        ours: Spot[Numbered],
-        upper: Numbered,
-        node: Numbered,
-        group: Sequence[OperatorMetrics],
-        state: _State,
-    ) -> None:
-        """Tells the rows of an aggregate below another, and of what is between the two, which puts out the same."""
-        first = ours.members.index(upper) + 1
-        between = ours.members[first : ours.members.index(node)]
-        moved = [each for each in between if isinstance(each.node, Exchange)]
-        # What brings the rows of the lower one stands at its head.
-        for each in group:
-            if is_aggregate(each):
-                break
-            if self.found.node_of.get(each.id) == node.id:
-                del self.found.node_of[each.id]
-                if name_of(each) in MOVES:
-                    self.found.own(each, moved[0] if len(moved) == 1 else upper)
-        if not state.filtered:
-            # What groups rows has taken all of them, once it was asked for any.
-            self._tell(
-                (*between, node), _rows_at(group, Trust.EXCHANGE if state.trust is Trust.EXCHANGE else Trust.ALL)
-            )
-
-    def _own_above(self, ours: Spot[Numbered], sparks: Spot[OperatorMetrics], parent: Numbered | None) -> None:
-        def only(kind: type) -> Numbered | None:
-            found = [each for each in ours.above if isinstance(each.node, kind)]
-            return found[0] if len(found) == 1 else None
-
-        sort, limit, sent = only(Sort), only(Limit), only(Exchange)
-        for each in sparks.above:
-            name = name_of(each)
-            if name == "Filter":
-                self.found.own(each, only(Filter))
-            elif name == "Project":
-                self.found.own(each, only(Project))
-            elif name == TOP or name in LIMITS:
-                self.found.own(each, limit)
-            elif name == "Sort":
-                self.found.own(each, sort or parent)
-            elif name in MOVES:
-                is_order = "rangepartitioning" in each.detail
-                self.found.own(each, sort if is_order else sent or parent)
-
-
-def _is_cut(above: Sequence[Numbered]) -> bool:
-    return any(isinstance(each.node, Filter | Limit) for each in above)
-
-
-def _is_of_calls(node: Filter, ours: Spot[Numbered]) -> bool:
-    """Whether a condition is about nothing but what the aggregate below it has called: it cannot be moved down."""
-    made = ours.members[0].node
-    if not isinstance(made, Aggregate):
-        return False
-    outputs = {call.output.name for call in made.calls}
-    below = [each.node for each in ours.above]
-    columns = set(node.condition.columns)
-    for each in below[below.index(node) + 1 :]:
-        if isinstance(each, Project):
-            items = {item.name: item.expression.columns for item in each.items}
-            columns = {name for column in columns for name in items.get(column, (column,)) or (column,)}
-    return bool(columns) and columns <= outputs

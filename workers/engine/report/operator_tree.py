@@ -1,9 +1,8 @@
-"""A plan of ours and Spark's own as trees of the same kind, to be laid beside each other.
+"""Trees of segments, by which one of our plans is compared with Spark's physical plan.
 
-A spot is an operator that makes rows of its own (a scan, a join, a union, aggregates that follow each other) with
-everything above it that filters, sorts, moves or renames its rows.
-
-Whether a plan of ours and Spark's own are the same tree of spots over the same tables.
+A segment is an operator that produces new rows (a scan, a join, a union, consecutive aggregates), together with the
+operators above it that filter, sort, move or rename these rows. `segments_of_plan` and `segments_of_operators` build
+the two trees; `agree` checks that both have the same segments over the same tables.
 """
 
 from __future__ import annotations
@@ -33,14 +32,41 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.plan.traversal import id_of, with_ids
 
-T = TypeVar("T")
+MAX_SEGMENTS = 1_000
+"""The most segments of one plan. Those below a reused exchange are counted for each use."""
 
-MOST_SPOTS = 1_000
-"""Spots of one plan; what an exchange is used again for counts again."""
+# Names of Spark's operators.
+JOINS = frozenset(
+    {"SortMergeJoin", "BroadcastHashJoin", "ShuffledHashJoin", "BroadcastNestedLoopJoin", "CartesianProduct"}
+)
+EXCHANGES = frozenset({"Exchange", "BroadcastExchange"})
+LIMITS = frozenset({"LocalLimit", "GlobalLimit", "CollectLimit"})
+TOP = "TakeOrderedAndProject"
+MOVES = EXCHANGES | {"AQEShuffleRead", "ReusedExchange"}
+_AGGREGATES = frozenset({"HashAggregate", "ObjectHashAggregate", "SortAggregate"})
+_WRITES = frozenset({"Execute InsertIntoHadoopFsRelationCommand", "WriteFiles"})
+_EXPAND = "Expand"
+
+# What a segment may have between two of its aggregates, and above its members.
+_OPERATORS_BETWEEN = MOVES | {"Project", "Sort", "ColumnarToRow"}
+_OPERATORS_ABOVE = _OPERATORS_BETWEEN | LIMITS | _WRITES | {"Filter", TOP}
+_NODES_BETWEEN = (Project, Sort, Exchange)
+_NODES_ABOVE = (Filter, Project, Sort, Exchange, Limit)
+
+# Parts of the text that Spark prints for a scan.
+_LOCATION = re.compile(r"Location: \w+ ?\((?:\d+) paths\)\[(.*?)(\.\.\.|, |\])")
+_COLUMNS = re.compile(r"^\S+ \w+ \[(.*?)\] Batched")
+_COLUMN = re.compile(r"(?:^|,)([^#,]+)#\d+L?(?=,|$)")
+_SCHEME = re.compile(r"^[a-z0-9]+:/+|^/+")
+
+Files = Mapping[str, Sequence[str]]
+"""Paths of a table's files, by the table's name."""
+
+T = TypeVar("T")
 
 
 class Kind(Enum):
-    """What makes the rows of a spot."""
+    """What produces the rows of a segment."""
 
     SCAN = auto()
     JOIN = auto()
@@ -50,19 +76,29 @@ class Kind(Enum):
     OTHER = auto()
 
 
+_KINDS: dict[type, Kind] = {
+    Scan: Kind.SCAN,
+    Join: Kind.JOIN,
+    Aggregate: Kind.AGGREGATE,
+    Deduplicate: Kind.AGGREGATE,
+    Union: Kind.UNION,
+    Expand: Kind.EXPAND,
+}
+
+
 @dataclass(frozen=True)
-class Spot(Generic[T]):
-    """`above` from the top down to `members`, of which there are several where aggregates follow each other: they, and
-    what is between them, from the top down too.
+class Segment(Generic[T]):
+    """The operators of a segment: those `above`, then the `members`, each from the top down. Only consecutive
+    aggregates are several members, together with the operators between them.
     """
 
     kind: Kind
     above: tuple[T, ...]
     members: tuple[T, ...]
-    inputs: tuple[Spot[T], ...]
+    inputs: tuple[Segment[T], ...]
 
-    def walk(self) -> Iterator[Spot[T]]:
-        """This one, then those below it, left first."""
+    def walk(self) -> Iterator[Segment[T]]:
+        """Yields this segment, then those below it, left first."""
         yield self
         for each in self.inputs:
             yield from each.walk()
@@ -77,18 +113,18 @@ class Numbered:
     inputs: tuple[Numbered, ...]
 
     def walk(self) -> Iterator[Numbered]:
-        """Every node of the tree, inputs before the node that reads them."""
+        """Yields every node of the tree, inputs before the node that reads them."""
         for each in self.inputs:
             yield from each.walk()
         yield self
 
 
-class TooManySpotsError(Exception):
-    """The plan is too large to be gone through."""
+class TooManySegmentsError(Exception):
+    """A plan has more than `MAX_SEGMENTS`."""
 
 
 def numbered(plan: Node) -> Numbered:
-    """The plan with the ids of its nodes, which are those of its report."""
+    """Returns the plan with the ids that its nodes have in its report."""
 
     def with_id(node: Node) -> Numbered:
         return Numbered(id_of(node), node, tuple(with_id(child) for child in inputs_of(node)))
@@ -96,52 +132,35 @@ def numbered(plan: Node) -> Numbered:
     return with_id(with_ids(plan))
 
 
-_ABOVE = (Filter, Project, Sort, Exchange, Limit)
-_BETWEEN = (Project, Sort, Exchange)
-_KINDS: dict[type, Kind] = {
-    Scan: Kind.SCAN,
-    Join: Kind.JOIN,
-    Aggregate: Kind.AGGREGATE,
-    Deduplicate: Kind.AGGREGATE,
-    Union: Kind.UNION,
-    Expand: Kind.EXPAND,
-}
-
-
-def spots_of_plan(top: Numbered) -> Spot[Numbered]:
-    """The spots of a plan of ours."""
-    above = _chain(top, _ABOVE)
-    made = above[-1].inputs[0] if above else top
-    kind = _KINDS.get(type(made.node), Kind.OTHER)
-    members: tuple[Numbered, ...] = (made,)
-    last = made
+def segments_of_plan(top: Numbered) -> Segment[Numbered]:
+    """Returns the segments of one of our plans."""
+    above, first = _nodes_down(top, _NODES_ABOVE)
+    kind = _KINDS.get(type(first.node), Kind.OTHER)
+    members: tuple[Numbered, ...] = (first,)
+    last = first
     while kind is Kind.AGGREGATE:
-        between = _chain(last.inputs[0], _BETWEEN)
-        below = between[-1].inputs[0] if between else last.inputs[0]
+        between, below = _nodes_down(last.inputs[0], _NODES_BETWEEN)
         if _KINDS.get(type(below.node)) is not Kind.AGGREGATE:
             break
         members += (*between, below)
         last = below
-    inputs = tuple(spots_of_plan(each) for each in last.inputs)
+    inputs = tuple(segments_of_plan(each) for each in last.inputs)
     if kind is Kind.UNION:
         inputs = tuple(_flattened(inputs, lambda one: isinstance(one.node, Project)))
-    return Spot(kind, above, members, inputs)
+    return Segment(kind, above, members, inputs)
 
 
-def _chain(top: Numbered, types: tuple[type, ...]) -> tuple[Numbered, ...]:
-    """`top` and what is below it, one by one, as long as they are of these types."""
-
-    def down() -> Iterator[Numbered]:
-        current = top
-        while isinstance(current.node, types):
-            yield current
-            current = current.inputs[0]
-
-    return tuple(down())
+def _nodes_down(top: Numbered, types: tuple[type, ...]) -> tuple[tuple[Numbered, ...], Numbered]:
+    """Returns `top` and the nodes below it that are of these types, and the first other node."""
+    passed = []
+    while isinstance(top.node, types):
+        passed.append(top)
+        top = top.inputs[0]
+    return tuple(passed), top
 
 
-def _flattened(inputs: Sequence[Spot[T]], is_passed: Callable[[T], bool]) -> Iterator[Spot[T]]:
-    """The inputs of a union, and those of unions directly below it in their place, as Spark unites them."""
+def _flattened(inputs: Sequence[Segment[T]], is_passed: Callable[[T], bool]) -> Iterator[Segment[T]]:
+    """Yields the inputs of a union. A union directly below it is replaced by its inputs, as in Spark's plan."""
     for each in inputs:
         if each.kind is Kind.UNION and all(is_passed(one) for one in each.above):
             yield from each.inputs
@@ -149,62 +168,46 @@ def _flattened(inputs: Sequence[Spot[T]], is_passed: Callable[[T], bool]) -> Ite
             yield each
 
 
-JOINS = frozenset(
-    {"SortMergeJoin", "BroadcastHashJoin", "ShuffledHashJoin", "BroadcastNestedLoopJoin", "CartesianProduct"}
-)
-EXCHANGES = frozenset({"Exchange", "BroadcastExchange"})
-LIMITS = frozenset({"LocalLimit", "GlobalLimit", "CollectLimit"})
-TOP = "TakeOrderedAndProject"
-MOVES = EXCHANGES | {"AQEShuffleRead", "ReusedExchange"}
-WRITES = frozenset({"Execute InsertIntoHadoopFsRelationCommand", "WriteFiles"})
-_AGGREGATES = frozenset({"HashAggregate", "ObjectHashAggregate", "SortAggregate"})
-_PHYSICAL_BETWEEN = MOVES | {"Project", "Sort", "ColumnarToRow"}
-_PHYSICAL_ABOVE = _PHYSICAL_BETWEEN | LIMITS | WRITES | {"Filter", TOP}
-_COPIES = "Expand"
-
-
 def name_of(operator: OperatorMetrics) -> str:
-    """Spark's name, without what it adds to that of a join whose hot partitions it has parted."""
+    """Returns Spark's name, without what Spark adds to the name of a join whose skewed partitions it has split."""
     return operator.operator.partition("(")[0]
 
 
 def is_aggregate(operator: OperatorMetrics) -> bool:
-    """Whether it puts rows of a group together."""
+    """Whether the operator is a part of an aggregate, local or global."""
     return name_of(operator) in _AGGREGATES
 
 
-def spots_of_operators(operators: Sequence[OperatorMetrics]) -> Spot[OperatorMetrics]:
-    """The spots of Spark's operators, the first of which is the top. Raises TooManySpotsError."""
+def segments_of_operators(operators: Sequence[OperatorMetrics]) -> Segment[OperatorMetrics]:
+    """Returns the segments of Spark's operators, the first of which is the top. Raises TooManySegmentsError."""
     by_id = {each.id: each for each in operators}
-    left = iter(range(MOST_SPOTS))
+    left = iter(range(MAX_SEGMENTS))
 
-    def make(top: OperatorMetrics) -> Spot[OperatorMetrics]:
+    def segment(top: OperatorMetrics) -> Segment[OperatorMetrics]:
         if next(left, None) is None:
-            raise TooManySpotsError
-        above, made = _down(top, by_id, _PHYSICAL_ABOVE)
-        kind = _kind_of(made)
-        members: tuple[OperatorMetrics, ...] = (made,)
-        last = made
-        while kind is Kind.AGGREGATE and len(last.inputs) == 1:
-            between, below = _down(by_id[last.inputs[0]], by_id, _PHYSICAL_BETWEEN)
-            if not is_aggregate(below) and name_of(below) != _COPIES:
+            raise TooManySegmentsError
+        above, first = _operators_down(top, by_id, _OPERATORS_ABOVE)
+        kind = _kind_of(first)
+        members: tuple[OperatorMetrics, ...] = (first,)
+        last = first
+        while kind is Kind.AGGREGATE and len(last.inputs) == 1 and name_of(last) != _EXPAND:
+            between, below = _operators_down(by_id[last.inputs[0]], by_id, _OPERATORS_BETWEEN)
+            if not is_aggregate(below) and name_of(below) != _EXPAND:
                 break
             members += (*between, below)
             last = below
-            if name_of(below) == _COPIES:
-                break
-        inputs = tuple(make(by_id[each]) for each in last.inputs)
+        inputs = tuple(segment(by_id[each]) for each in last.inputs)
         if kind is Kind.UNION:
             inputs = tuple(_flattened(inputs, lambda one: name_of(one) == "Project"))
-        return Spot(kind, above, members, inputs)
+        return Segment(kind, above, members, inputs)
 
-    return make(operators[0])
+    return segment(operators[0])
 
 
-def _down(
+def _operators_down(
     top: OperatorMetrics, by_id: Mapping[int, OperatorMetrics], names: frozenset[str]
 ) -> tuple[tuple[OperatorMetrics, ...], OperatorMetrics]:
-    """`top` and what is below it as long as it has these names and one input; and the first that has not."""
+    """Returns `top` and the operators below it that have these names and one input, and the first other operator."""
     passed = []
     while name_of(top) in names and len(top.inputs) == 1:
         passed.append(top)
@@ -225,38 +228,30 @@ def _kind_of(operator: OperatorMetrics) -> Kind:
     return Kind.EXPAND if name == "Generate" and inputs == 1 else Kind.OTHER
 
 
-Files = Mapping[str, Sequence[str]]
-"""Paths of a table's files, by the table's name."""
-
-
-def agree(ours: Spot[Numbered], sparks: Spot[OperatorMetrics], files: Files) -> bool:
-    """Whether both are the same tree of kinds over the same tables."""
+def agree(ours: Segment[Numbered], sparks: Segment[OperatorMetrics], files: Files) -> bool:
+    """Whether both trees have segments of the same kinds over the same tables."""
     scans = [each.members[0].node for each in ours.walk() if each.kind is Kind.SCAN]
     tables = Counter(each.table for each in scans if isinstance(each, Scan))
     joins = [each.members[0].node for each in ours.walk() if each.kind is Kind.JOIN]
-    # Joins without keys are put into another order, which shows by their tables alone.
+    # Spark reorders joins without keys, which can be detected only if all their tables differ.
     if any(isinstance(each, Join) and not each.keys for each in joins) and tables.total() > len(tables):
         return False
     return _are_alike(ours, sparks, files, len(tables) > 1)
 
 
-def _are_alike(ours: Spot[Numbered], sparks: Spot[OperatorMetrics], files: Files, several: bool) -> bool:
+def _are_alike(ours: Segment[Numbered], sparks: Segment[OperatorMetrics], files: Files, several: bool) -> bool:
     if ours.kind is not sparks.kind or ours.kind is Kind.OTHER or len(ours.inputs) != len(sparks.inputs):
         return False
-    made = ours.members[0].node
-    if isinstance(made, Scan) and not _reads(made, sparks.members[0], files.get(made.table, ()), several):
+    first = ours.members[0].node
+    if isinstance(first, Scan) and not _reads(first, sparks.members[0], files.get(first.table, ()), several):
         return False
     return all(_are_alike(one, other, files, several) for one, other in zip(ours.inputs, sparks.inputs, strict=True))
 
 
-_LOCATION = re.compile(r"Location: \w+ ?\((?:\d+) paths\)\[(.*?)(\.\.\.|, |\])")
-_COLUMNS = re.compile(r"^\S+ \w+ \[(.*?)\] Batched")
-_COLUMN = re.compile(r"(?:^|,)([^#,]+)#\d+L?(?=,|$)")
-_SCHEME = re.compile(r"^[a-z0-9]+:/+|^/+")
-
-
 def _reads(node: Scan, operator: OperatorMetrics, paths: Sequence[str], several: bool) -> bool:
-    """Whether an operator may be the scan of this table: it reads no other columns, and no other files."""
+    """Whether an operator may be the scan of this table: it reads no other columns and no other files. `several`: the
+    query has several tables.
+    """
     columns = _COLUMNS.search(operator.detail)
     if columns is not None:
         read = {name.lower() for name in _COLUMN.findall(columns[1])}

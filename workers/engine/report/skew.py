@@ -14,6 +14,7 @@ from typing import Any
 from service.contract.options import AggPhase, DistinctMethod, JobSettings, JoinSkew, Toggle
 from service.contract.query import JoinKind
 from service.contract.reports import HotKey, HotKeyReport, RuleOutcome, RuleTrace, SkewReport
+from service.sql.statements.join_hints import Side
 from workers.engine.plan.aggregates import bucket_refusal, distinct_sets, refusal_of, spark_expands
 from workers.engine.plan.nodes import (
     Aggregate,
@@ -218,21 +219,14 @@ def _on_group(report: HotKeyReport, node: Aggregate, node_id: int, situation: Si
 
 def _changes_for_group(node: Aggregate, settings: JobSettings) -> Iterator[Change]:
     if _can_be_split(node):
-        # distinct_split.enabled would contradict another method.
-        setting, value = "distinct_split.enabled", Toggle.TRUE.value
+        changes, omit = {"distinct_split.enabled": Toggle.TRUE.value}, ""
         if settings.distinct_method is not DistinctMethod.AUTO:
-            setting, value = "distinct_method", DistinctMethod.SPLIT.value
-        if setting == "distinct_method" and settings.distinct_split.enabled is Toggle.FALSE:
-            yield Change(
-                {setting: value, "distinct_split.enabled": Toggle.AUTO.value},
-                f"Set {setting} to {value} and omit distinct_split.enabled to distribute them over several tasks by "
-                "distinct value",
-            )
-        else:
-            yield Change(
-                {setting: value},
-                f"Set {setting} to {value} to distribute them over several tasks by distinct value",
-            )
+            # distinct_split.enabled would contradict another method.
+            changes = {"distinct_method": DistinctMethod.SPLIT.value}
+            if settings.distinct_split.enabled is Toggle.FALSE:
+                changes["distinct_split.enabled"], omit = Toggle.AUTO.value, " and omit distinct_split.enabled"
+        setting, value = next(iter(changes.items()))
+        yield Change(changes, f"Set {setting} to {value}{omit} to distribute them over several tasks by distinct value")
     if node.phases is Phases.ONE_PHASE:
         value = AggPhase.TWO_PHASE.value
         yield Change({"agg_phase": value}, f"Set agg_phase to {value} to aggregate before the shuffle")
@@ -260,8 +254,8 @@ def _on_join(report: HotKeyReport, node: Join, node_id: int, situation: Situatio
         return Advice(
             f"{subject}. Spark broadcasts the other side and does not shuffle these rows. Nothing needs to change."
         )
-    side = skew_rewrite.Side.LEFT if frozenset(report.columns) == sides_of(node)[0] else skew_rewrite.Side.RIGHT
-    below = node.left if side is skew_rewrite.Side.LEFT else node.right
+    side = Side.LEFT if frozenset(report.columns) == sides_of(node)[0] else Side.RIGHT
+    below = node.left if side is Side.LEFT else node.right
     if _is_aggregated(below, report.columns):
         who = _EAGER_RULE if _has_fired(_EAGER_RULE, situation) else "the query"
         return Advice(f"{subject}. These rows are aggregated before the join, by {who}. Nothing needs to change.")
@@ -279,7 +273,7 @@ def _on_join(report: HotKeyReport, node: Join, node_id: int, situation: Situatio
     )
 
 
-def _changes_for_join(hottest: HotKey, side: skew_rewrite.Side, node: Join, situation: Situation) -> Iterator[Change]:
+def _changes_for_join(hottest: HotKey, side: Side, node: Join, situation: Situation) -> Iterator[Change]:
     for skew in _helpful_join_skews(hottest, side, node, situation.statistics):
         how = (
             "join them separately from all other keys"
@@ -298,9 +292,7 @@ def _has_fired(name: str, situation: Situation) -> bool:
     return any(rule.rule == name and rule.outcome is RuleOutcome.FIRED for rule in situation.rules)
 
 
-def _helpful_join_skews(
-    hottest: HotKey, side: skew_rewrite.Side, node: Join, statistics: Statistics
-) -> Sequence[JoinSkew]:
+def _helpful_join_skews(hottest: HotKey, side: Side, node: Join, statistics: Statistics) -> Sequence[JoinSkew]:
     """Returns the values of `join.skew` that distribute the rows of the hottest key, the cheapest first."""
     profile = join_profile(node, statistics) if skew_rewrite.refusal_of(node) is None else None
     if profile is None:

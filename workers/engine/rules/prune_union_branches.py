@@ -22,10 +22,10 @@ from service.sql.expressions.nodes import (
     conjuncts,
 )
 from service.sql.expressions.scalar import Scalar
+from service.sql.statements.join_hints import ONE_SIDED
 from service.sql.types.data_types import UNKNOWN as UNKNOWN_OF_TABLE
-from workers.engine.plan.expressions import conjunction
+from workers.engine.plan.expressions import all_of
 from workers.engine.plan.nodes import (
-    ONE_SIDED,
     UNKNOWN,
     Aggregate,
     Deduplicate,
@@ -47,6 +47,21 @@ from workers.engine.rules.rule import Match, RuleContext, Skip
 Value = str | int | bool | None
 """A constant; None is NULL."""
 
+_BOTH = (True, True)
+_FILTERED_SIDES = {
+    JoinKind.INNER: _BOTH,
+    JoinKind.CROSS: _BOTH,
+    JoinKind.LEFT_SEMI: _BOTH,
+    JoinKind.LEFT: (False, True),
+    JoinKind.LEFT_ANTI: (False, True),
+    JoinKind.RIGHT: (True, False),
+    JoinKind.FULL: (False, False),
+}
+"""For the left and the right side: whether rows that cannot meet the join's condition do not affect its result."""
+
+_KEPT_SIDES = {JoinKind.LEFT: (True, False), JoinKind.RIGHT: (False, True), JoinKind.FULL: (False, False)}
+"""For the left and the right side: whether the join emits only their values, never NULLs instead."""
+
 
 @dataclass(frozen=True)
 class Requirement:
@@ -67,21 +82,6 @@ class Requirement:
 
 Required = Mapping[str, tuple[Requirement, ...]]
 """The requirements of conditions above, by column."""
-
-_BOTH = (True, True)
-_FILTERED_SIDES = {
-    JoinKind.INNER: _BOTH,
-    JoinKind.CROSS: _BOTH,
-    JoinKind.LEFT_SEMI: _BOTH,
-    JoinKind.LEFT: (False, True),
-    JoinKind.LEFT_ANTI: (False, True),
-    JoinKind.RIGHT: (True, False),
-    JoinKind.FULL: (False, False),
-}
-"""For the left and the right side: whether rows that cannot meet the join's condition do not affect its result."""
-
-_KEPT_SIDES = {JoinKind.LEFT: (True, False), JoinKind.RIGHT: (False, True), JoinKind.FULL: (False, False)}
-"""For the left and the right side: whether the join emits only their values, never NULLs instead."""
 
 
 class PruneUnionBranches:
@@ -280,11 +280,8 @@ def _excluding(node: Node, required: Required) -> str | None:
 def _unmet(condition: Scalar, inputs: tuple[Node, ...]) -> Scalar | None:
     """Returns the terms of `condition` that some rows of `inputs` may not meet; None if all rows meet all terms."""
     fields = tuple(field for node in inputs for field in output_of(node))
-    rest: Scalar | None = None
-    for term in conjuncts_of(condition, columns_by_name(fields)):
-        if not _is_met(term, inputs):
-            rest = conjunction(rest, term)
-    return rest
+    terms = conjuncts_of(condition, columns_by_name(fields))
+    return all_of(term for term in terms if not _is_met(term, inputs))
 
 
 def _is_met(term: Scalar, inputs: tuple[Node, ...]) -> bool:

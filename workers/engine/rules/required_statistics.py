@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from service.contract.options import AggPhase, DistinctMethod, JobSettings, JoinLocal, JoinShip, JoinSkew, Toggle
 from service.contract.query import AggregateFunction, JoinKind
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import Side
+from service.sql.statements.join_hints import HASHED_SIDE, Side
 from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import distinct_sets
 from workers.engine.plan.joined_aggregate import JoinedAggregate, joined_aggregate
@@ -15,6 +15,7 @@ from workers.engine.plan.nodes import Aggregate, Join, Node, Scan, columns_of, s
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.eager.pushdown import refusal_of
 from workers.engine.rules.eager.rewrite import aggregate_below, group_columns, pushed_over_joins
+from workers.engine.rules.joins.strategy_cost import forced_strategy, skew_of
 
 NOT_READ = (
     "Every choice that is otherwise made by cost is forced: no file was read before the run, and row counts are "
@@ -27,7 +28,6 @@ READ_IN_PART = (
 )
 
 _TEXTS = frozenset({TypeName.STRING, TypeName.BINARY})
-_BROADCASTS = frozenset({JoinShip.BROADCAST_LEFT, JoinShip.BROADCAST_RIGHT})
 _METHODS_WITHOUT = frozenset({DistinctMethod.NATIVE, DistinctMethod.SPLIT})
 
 
@@ -144,12 +144,10 @@ def _has_join(node: Aggregate) -> bool:
 
 
 def _join_is_forced(join: Join, settings: JobSettings) -> bool:
-    own, general = join.strategy, settings.join
-    ship = general.ship if own.ship is JoinShip.AUTO else own.ship
-    local = general.local if own.local is JoinLocal.AUTO else own.local
-    skew = general.skew if own.skew is JoinSkew.AUTO else own.skew
+    ship, local = forced_strategy(join, settings.join)
+    skew = skew_of(join, settings.join.skew)
     # The broadcast side is the hashed one, and the other side's rows are not shuffled.
-    return ship in _BROADCASTS or (
+    return ship in HASHED_SIDE or (
         ship is JoinShip.REPARTITION and local is not JoinLocal.AUTO and skew is JoinSkew.NONE
     )
 

@@ -5,24 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from service.contract.options import AggPhase
-from service.contract.reports import Alternative
 from workers.engine.plan.aggregates import GROUPING_SETS, distinct_sets, refusal_of, spark_expands
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Exchange, Node, Phases, columns_of
-from workers.engine.rules.distinct.aggregate_cost import (
+from workers.engine.plan.nodes import Aggregate, AggregateRole, Exchange, Node, Phases
+from workers.engine.rules.cost import (
     MIN_ROWS,
-    Cost,
+    Choice,
     hot_group,
     input_tasks,
     kept_by_local_phase,
-    native_distinct,
+    key_profile,
     one_phase,
     one_phase_obstacle,
+    too_few_rows,
     two_phase,
 )
 from workers.engine.rules.distinct.branch_plans import keyed_branches, sent_by_value
+from workers.engine.rules.distinct.cost import native_distinct
 from workers.engine.rules.distinct.methods import BY_VALUE, GROUPS_PER_SLOT, MARGIN, method_costs, table_partitions
 from workers.engine.rules.rule import Match, RuleContext, Skip
-from workers.engine.statistics.cardinality import KeyProfile, bytes_per_row, profile_of
+from workers.engine.statistics.cardinality import KeyProfile, bytes_per_row
 from workers.engine.statistics.partitioning import is_partitioned_by
 
 ONE_PHASE = AggPhase.ONE_PHASE.value
@@ -47,7 +48,7 @@ class TwoPhaseAggregate:
 
     Spark's own plan has two phases: a local aggregate in every task, and a global one after the shuffle. The local
     phase pays off if it emits few rows. If nearly every row is its own group, it only costs time, and the rows should
-    be shuffled without it. `distinct/aggregate_cost.py` has the formulas; without a hot group, one phase is cheaper if
+    be shuffled without it. `rules/cost.py` has the formulas; without a hot group, one phase is cheaper if
     the local phase keeps more than a fifth of its rows with large hash tables, or most of them with small ones.
 
     If distinct values are deduplicated in one phase, the plan has two aggregates, by group and value and then by group:
@@ -97,11 +98,11 @@ class TwoPhaseAggregate:
         obstacle = _obstacle(node, ctx)
         if obstacle is not None:
             return _match_without_keys(node, ctx) or Skip(obstacle)
-        weighed = _phase_costs(node, ctx)
+        costs = _phase_costs(node, ctx)
         if forced is not AggPhase.AUTO:
-            alternatives = () if isinstance(weighed, Skip) else weighed.alternatives(forced.value)
-            return Match(node, forced.value, f"agg_phase is {forced.value}.", alternatives)
-        return weighed if isinstance(weighed, Skip) else _choose_phases_by_cost(node, weighed, ctx)
+            choice = Choice({}, TWO_PHASE) if isinstance(costs, Skip) else costs.choice
+            return choice.match(node, forced.value, f"agg_phase is {forced.value}.")
+        return costs if isinstance(costs, Skip) else _choose_phases_by_cost(node, costs, ctx)
 
     def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
         """Returns the aggregate with its phases set, for one phase over an exchange by its keys. A set of distinct
@@ -126,15 +127,8 @@ class _PhaseCosts:
     """
 
     groups: KeyProfile
-    one: Cost
-    two: Cost
     kept: float
-    by_value: Cost | None = None
-
-    def alternatives(self, chosen: str) -> tuple[Alternative, ...]:
-        """Returns the alternatives for the trace."""
-        costs = {ONE_PHASE: self.one, TWO_PHASE: self.two, BY_VALUE: self.by_value}
-        return tuple(cost.alternative(name, chosen) for name, cost in costs.items() if cost is not None)
+    choice: Choice
 
 
 def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
@@ -155,45 +149,50 @@ def _obstacle(node: Aggregate, ctx: RuleContext) -> str | None:
 def _phase_costs(node: Aggregate, ctx: RuleContext) -> _PhaseCosts | Skip:
     statistics, sets = ctx.statistics, distinct_sets(node)
     keys = tuple(key.expression for key in node.keys)
-    groups = _profile(node, columns_of(keys), ctx)
+    groups = key_profile(node.input, keys, statistics)
     if groups is None:
         return Skip("There are no statistics for the group keys: Spark's two phases are kept.")
-    tasks = input_tasks(node.input, statistics)
+    slots, tasks = statistics.slots, input_tasks(node.input, statistics)
     if not sets:
-        one, two = one_phase(groups, statistics.slots), two_phase(groups, statistics.slots, tasks)
-        return _PhaseCosts(groups, one, two, kept_by_local_phase(groups, tasks))
-    pairs = _profile(node, columns_of((*keys, *sets[0])), ctx)
+        costs = {ONE_PHASE: one_phase(groups, slots), TWO_PHASE: two_phase(groups, slots, tasks)}
+        return _PhaseCosts(groups, kept_by_local_phase(groups, tasks), Choice(costs, TWO_PHASE))
+    pairs = key_profile(node.input, (*keys, *sets[0]), statistics)
     if spark_expands(node) or pairs is None:
         return Skip("There are no statistics for the distinct values in a group: Spark's own plan is kept.")
-    one, two = one_phase(groups, statistics.slots, pairs), native_distinct(groups, pairs, statistics.slots, tasks)
+    costs = {
+        ONE_PHASE: one_phase(groups, slots, pairs),
+        TWO_PHASE: native_distinct(groups, pairs, slots, tasks),
+    }
     by_value = method_costs(node, ctx.settings, statistics).costs.get(BY_VALUE)
-    return _PhaseCosts(groups, one, two, kept_by_local_phase(pairs, tasks), by_value)
+    if by_value is not None:
+        costs[BY_VALUE] = by_value
+    return _PhaseCosts(groups, kept_by_local_phase(pairs, tasks), Choice(costs, TWO_PHASE))
 
 
-def _choose_phases_by_cost(node: Aggregate, weighed: _PhaseCosts, ctx: RuleContext) -> Match[Aggregate] | Skip:
-    rows = round(weighed.groups.rows)
-    if rows < MIN_ROWS:
-        return Skip(
-            f"{rows:,} rows are too few for a decision by cost (below {MIN_ROWS:,}): Spark's two phases are kept."
-        )
-    share = f"{weighed.kept:.0%}" if weighed.kept >= 0.01 else "less than 1%"
+def _choose_phases_by_cost(node: Aggregate, found: _PhaseCosts, ctx: RuleContext) -> Match[Aggregate] | Skip:
+    too_few = too_few_rows(found.groups.rows, MIN_ROWS, ": Spark's two phases are kept")
+    if too_few is not None:
+        return Skip(too_few)
+    choice, costs = found.choice, found.choice.costs
+    share = f"{found.kept:.0%}" if found.kept >= 0.01 else "less than 1%"
     kept = f"The local phase keeps {share} of its rows"
-    hot = hot_group(weighed.groups, ctx.settings.skew, ctx.statistics.slots, bytes_per_row(node.input, ctx.statistics))
-    by_value, rivals = weighed.by_value, [weighed.two.slowest]
-    if hot is None and weighed.groups.distinct >= GROUPS_PER_SLOT * ctx.statistics.slots:
-        rivals.append(weighed.one.slowest)
-    if by_value is not None and by_value.slowest * MARGIN <= min(rivals):
+    hot = hot_group(found.groups, ctx.settings.skew, ctx.statistics.slots, bytes_per_row(node.input, ctx.statistics))
+    rivals = [TWO_PHASE]
+    if hot is None and found.groups.distinct >= GROUPS_PER_SLOT * ctx.statistics.slots:
+        rivals.append(ONE_PHASE)
+    if BY_VALUE in costs and all(choice.is_clearly_cheaper(BY_VALUE, rival, MARGIN) for rival in rivals):
         reason = f"{kept}: shuffling the rows by group and value without it costs clearly less."
-        return Match(node, BY_VALUE, reason, weighed.alternatives(BY_VALUE))
+        return choice.match(node, BY_VALUE, reason)
     if hot is not None:
-        reason = f"{kept}, but group {hot.value} {hot.share_text} of all rows: one phase would put them on one task."
-        return Skip(reason, weighed.alternatives(TWO_PHASE))
-    if weighed.one.slowest >= weighed.two.slowest:
-        return Skip(f"{kept}: Spark's two phases are kept.", weighed.alternatives(TWO_PHASE))
+        return choice.skip(
+            f"{kept}, but group {hot.value} {hot.share_text} of all rows: one phase would put them on one task."
+        )
+    if costs[ONE_PHASE].slowest >= costs[TWO_PHASE].slowest:
+        return choice.skip(f"{kept}: Spark's two phases are kept.")
     obstacle = one_phase_obstacle(node, ctx.statistics)
     if obstacle is not None:
-        return Skip(f"{kept}, but {obstacle}: Spark's two phases are kept.", weighed.alternatives(TWO_PHASE))
-    return Match(node, ONE_PHASE, f"{kept}: it costs more than it saves.", weighed.alternatives(ONE_PHASE))
+        return choice.skip(f"{kept}, but {obstacle}: Spark's two phases are kept.")
+    return choice.match(node, ONE_PHASE, f"{kept}: it costs more than it saves.")
 
 
 def _match_without_keys(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | None:
@@ -206,8 +205,4 @@ def _match_without_keys(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] |
     reason = (
         "There are no group keys: shuffling the rows by value costs clearly less than a local phase for the values."
     )
-    return Match(node, BY_VALUE, reason, methods.alternatives(BY_VALUE))
-
-
-def _profile(node: Aggregate, columns: tuple[str, ...] | None, ctx: RuleContext) -> KeyProfile | None:
-    return profile_of(node.input, columns, ctx.statistics) if columns else None
+    return methods.match(node, BY_VALUE, reason)

@@ -1,6 +1,5 @@
-"""Statistics that are read while a query runs: for its skew report alone, where nothing was decided by them.
-
-Plans and runs one bound query on Spark.
+"""Plans and runs one batch query on Spark: statistics, rules, the Spark plan, the run, and a second run if memory
+ran out.
 """
 
 from __future__ import annotations
@@ -38,51 +37,54 @@ from workers.engine.spark.error_mapping import is_lack_of_broadcasting, is_lack_
 from workers.engine.spark.lowering import lower, physical_plan
 from workers.engine.spark.result_writer import WrittenResult, write_parquet
 from workers.engine.spark.session_options import (
-    cautious_session,
-    has_blocks,
-    hash_blocks,
-    hashed_joins,
-    may_hash_blocks,
-    may_hash_while_it_runs,
+    count_hashed_joins,
+    has_bitmaps,
+    low_memory_session,
+    may_broadcast_during_run,
+    may_hash_bitmaps,
+    raise_hash_limit,
     task_memory,
 )
 from workers.engine.spark.sources import TableInput, read_scans, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
-from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_alone
+from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_only
 from workers.engine.statistics.model import Statistics
 from workers.engine.statistics.selectivity import conditions_of
 
 _log = logging.getLogger(__name__)
 
-PATIENCE = 0.5
-"""Seconds after the run that are waited for what is not read by then."""
+LATE_SECONDS = 0.5
+"""How long the end of a run waits for statistics that are still being read."""
+
+_LIST_ON_DRIVER = ("spark.sql.sources.parallelPartitionDiscovery.threshold", "1000000")
+"""The number of files above which Spark lists them in a job of many tasks. For local files, the driver is faster."""
 
 
 class LateStatistics:
-    """What `gather` gives, called in a thread of its own from now on."""
+    """Calls `gather` in a thread, while the query runs. The skew report needs these statistics, and no rule does."""
 
     def __init__(self, gather: Callable[[], Statistics]) -> None:
         self._gather = gather
-        self._found: Statistics | None = None
+        self._statistics: Statistics | None = None
         self._thread = threading.Thread(target=self._run, name="late-statistics", daemon=True)
         self._thread.start()
 
-    def known(self, patience: float = PATIENCE) -> Statistics | None:
-        """The statistics; None where they failed, or are not there in `patience` seconds."""
-        self._thread.join(patience)
-        return self._found
+    def result(self, timeout: float = LATE_SECONDS) -> Statistics | None:
+        """Returns the statistics; None if they failed, or are not complete after `timeout` seconds."""
+        self._thread.join(timeout)
+        return self._statistics
 
     def _run(self) -> None:
         try:
-            self._found = self._gather()
-        except Exception:  # noqa: BLE001 - a report without hot keys is no reason to fail
+            self._statistics = self._gather()
+        except Exception:  # noqa: BLE001 - a report without hot keys must not fail the job
             _log.warning("no statistics for the skew report", exc_info=True)
 
 
 @dataclass(frozen=True)
 class PlannedQuery:
-    """A query that is ready to run: its report, its plan after the rules, that plan as a DataFrame, and how it was
-    made. `cautious`: by hashing and broadcasting nothing that need not be.
+    """A query that is ready to run: its report, its plan after the rules, that plan as a DataFrame, and the inputs of
+    the planning. `low_memory`: it hashes and broadcasts as little as possible.
     """
 
     report: PlanReport
@@ -91,20 +93,15 @@ class PlannedQuery:
     statistics: Statistics
     made: Plan
     settings: JobSettings
-    cautious: bool = False
-
-
-_NO_LISTING_JOBS = ("spark.sql.sources.parallelPartitionDiscovery.threshold", "1000000")
-"""Files above which Spark asks for their sizes by a job, a task for each few; local ones are asked for faster here."""
+    low_memory: bool = False
 
 
 class Engine:
-    """Plans and runs queries in one Spark session. `slots` is the number of tasks that run at once; what is known of
-    files is kept in `cache`, which engines may share.
+    """Plans and runs queries in one Spark session. `slots` is the number of tasks that run at once. Engines may share
+    the `cache` of statistics.
     """
 
     def __init__(self, session: SparkSession, slots: int, cache: StatisticsCache | None = None) -> None:
-        session.conf.set(*_NO_LISTING_JOBS)
         self._session = session
         self._slots = slots
         self._cache = StatisticsCache() if cache is None else cache
@@ -118,20 +115,21 @@ class Engine:
         crashes: int = 0,
         check: Callable[[], None] = no_check,
     ) -> PlannedQuery:
-        """Statistics, rules, DataFrame and report. Reads footers and a sample of the tables, and runs no Spark job.
+        """Gathers statistics, applies the rules, and returns the DataFrame with a report. Reads footers and a sample of
+        the tables, and runs no Spark job.
 
-        `tables` is by table name; `crashes` are earlier attempts that took their worker or its driver along: after one
-        no side of a join is hashed or broadcast, and nothing is counted in blocks of bitmaps. `check` is called between
-        steps; it raises as soon as the plan is no longer wanted. Raises SpecError for files that Spark cannot take, and
+        `tables` is by table name. `crashes` is the number of earlier attempts that lost their worker or its driver;
+        after a crash, no side of a join is hashed or broadcast, and no bitmaps are used. `check` is called between
+        steps; it raises as soon as the plan is no longer needed. Raises SpecError for files that Spark cannot read, and
         what Spark raises when it analyses a plan.
         """
         built = build(query)
         check()
-        known = self._statistics(built, tables, settings, check)
-        statistics = replace(known, hashes_blocks=may_hash_blocks(built))
+        gathered = self._statistics(built, tables, settings, check)
+        statistics = replace(gathered, hashes_blocks=may_hash_bitmaps(built))
         check()
-        if crashes and (has_joins(built) or _tells_values_apart(built)):
-            return self._cautiously_planned(built, tables, statistics, settings, crash_reason(crashes), check)
+        if crashes and (has_joins(built) or _counts_distinct(built)):
+            return self._plan_with_low_memory(built, tables, statistics, settings, crash_reason(crashes), check)
         plan = plan_query(query, statistics, settings, _budget(settings, check))
         check()
         return _planned(self._session, plan, tables, statistics, settings, check)
@@ -144,24 +142,27 @@ class Engine:
         milliseconds: int,
         check: Callable[[], None] = no_check,
     ) -> PlannedQuery | None:
-        """What to run instead after `error`, `milliseconds` after the run began: the same by sort-merge and without
-        blocks of bitmaps, where memory ran out and a side of a join was hashed or broadcast, told to or by Spark's own
-        choice, or may have been while the query ran, or values were counted in blocks. Its report tells of the run that
-        failed. Else None; also for what was planned with caution before. `check` is as in `plan`.
+        """Returns a plan of the same query that needs less memory, after `planned` failed with `error`, `milliseconds`
+        after its start. Its report describes the failed run.
+
+        None if memory was not the cause, if `planned` was such a plan, or if it neither used bitmaps nor hashed or
+        broadcast a side of a join (forced, or chosen by Spark before or during the run). `check` is as in `plan`.
         """
         made = planned.made
-        problem = None if planned.cautious or not is_lack_of_memory(error) else problem_of_spark_error(error)
-        in_blocks = has_blocks(planned.plan)
-        if problem is None or not (in_blocks or has_joins(made.before) or has_joins(planned.plan)):
+        problem = None if planned.low_memory or not is_lack_of_memory(error) else problem_of_spark_error(error)
+        used_bitmaps = has_bitmaps(planned.plan)
+        if problem is None or not (used_bitmaps or has_joins(made.before) or has_joins(planned.plan)):
             return None
         first = planned.report
-        # What adaptive execution makes a broadcast of stands in no plan made before the run.
-        later = may_hash_while_it_runs(planned.plan, planned.frame.sparkSession)
-        hashed = hashed_joins(first.physical_plan)
-        why = out_of_memory_reason(problem.detail, milliseconds, while_it_ran=later and not hashed and not in_blocks)
-        safer = self._cautiously_planned(made.before, tables, planned.statistics, planned.settings, why, check)
-        fewer = hashed_joins(safer.report.physical_plan) < hashed
-        if not (in_blocks or fewer or later or is_lack_of_broadcasting(error)):
+        # The plan from before the run does not show the broadcasts of adaptive execution.
+        by_adaptive = may_broadcast_during_run(planned.plan, planned.frame.sparkSession)
+        hashed = count_hashed_joins(first.physical_plan)
+        why = out_of_memory_reason(
+            problem.detail, milliseconds, while_it_ran=by_adaptive and not hashed and not used_bitmaps
+        )
+        second = self._plan_with_low_memory(made.before, tables, planned.statistics, planned.settings, why, check)
+        hashes_fewer = count_hashed_joins(second.report.physical_plan) < hashed
+        if not (used_bitmaps or hashes_fewer or by_adaptive or is_lack_of_broadcasting(error)):
             return None
         failed = FirstRun(
             after=first.after,
@@ -170,9 +171,9 @@ class Engine:
             failure=problem.detail,
             execution_ms=milliseconds,
         )
-        return replace(safer, report=safer.report.model_copy(update={"first_run": failed}))
+        return replace(second, report=second.report.model_copy(update={"first_run": failed}))
 
-    def _cautiously_planned(
+    def _plan_with_low_memory(
         self,
         built: Node,
         tables: Mapping[str, TableInput],
@@ -183,21 +184,22 @@ class Engine:
     ) -> PlannedQuery:
         plan = low_memory_plan(built, statistics, settings, why, _budget(settings, check))
         check()
-        session = cautious_session(self._session)
-        session.conf.set(*_NO_LISTING_JOBS)
-        return replace(_planned(session, plan, tables, statistics, settings, check), cautious=True)
+        session = low_memory_session(self._session)
+        return replace(_planned(session, plan, tables, statistics, settings, check), low_memory=True)
 
     def _statistics(
         self, built: Node, tables: Mapping[str, TableInput], settings: JobSettings, check: Callable[[], None]
     ) -> Statistics:
-        """Sizes of all tables; of the branches that are read, what the rules need to know of keys and conditions."""
+        """Returns the sizes of all tables, and the statistics of keys and conditions that the rules need, without those
+        of branches that are not read.
+        """
         scans, memory = scans_of(built), task_memory(self._session, self._slots)
         built = without_excluded_branches(built)
         if is_all_forced(built, settings):
-            return replace(sizes_alone(scans, tables, self._slots, NOT_READ), task_memory=memory)
+            return replace(sizes_only(scans, tables, self._slots, NOT_READ), task_memory=memory)
         is_open = undecided(built, settings)
         keys = statistics_keys(built, is_open)
-        known = gather_statistics(
+        statistics = gather_statistics(
             keys,
             scans,
             tables,
@@ -210,10 +212,10 @@ class Engine:
         )
         is_whole = are_all_undecided(built, settings) or keys == statistics_keys(built)
         warnings = () if is_whole else ((None, READ_IN_PART),)
-        return replace(known, warnings=(*known.warnings, *warnings), task_memory=memory)
+        return replace(statistics, warnings=(*statistics.warnings, *warnings), task_memory=memory)
 
-    def look_beside(self, planned: PlannedQuery, tables: Mapping[str, TableInput]) -> LateStatistics | None:
-        """Begins to read, while the query runs, what its skew report needs; None where it was read before."""
+    def late_statistics(self, planned: PlannedQuery, tables: Mapping[str, TableInput]) -> LateStatistics | None:
+        """Begins to gather the statistics for the skew report while the query runs; None if the planning read them."""
         if (None, NOT_READ) not in planned.statistics.warnings:
             return None
         before, slots, cache = without_excluded_branches(planned.made.before), self._slots, self._cache
@@ -221,7 +223,7 @@ class Engine:
         return LateStatistics(lambda: gather_statistics(keys, scans, tables, slots, cache=cache))
 
     def execute(self, planned: PlannedQuery, directory: Path) -> WrittenResult:
-        """Runs the query and writes its rows as Parquet below `directory`. Raises what Spark raises."""
+        """Runs the query and writes its rows as Parquet files below `directory`. Raises what Spark raises."""
         return write_parquet(planned.frame, directory)
 
 
@@ -229,7 +231,7 @@ def _budget(settings: JobSettings, check: Callable[[], None]) -> PlanningBudget:
     return PlanningBudget(check, settings.optimizer.timeout.total_seconds())
 
 
-def _tells_values_apart(plan: Node) -> bool:
+def _counts_distinct(plan: Node) -> bool:
     return any(call.distinct for node in walk_up(plan) if isinstance(node, Aggregate) for call in node.calls)
 
 
@@ -241,7 +243,8 @@ def _planned(
     settings: JobSettings,
     check: Callable[[], None],
 ) -> PlannedQuery:
-    hash_blocks(session, plan.after, statistics.task_memory)
+    session.conf.set(*_LIST_ON_DRIVER)
+    raise_hash_limit(session, plan.after, statistics.task_memory)
     scans = read_scans(session, plan.after, tables)
     check()
     frame = lower(plan.after, scans)

@@ -1,20 +1,20 @@
-"""Spark's errors as problems: its condition and message, never its stack.
+"""Converts errors of Spark into problems, with Spark's condition and message, and without its stack.
 
-problem_of_spark_error
-    arithmetic_overflow    ANSI: a number does not fit its type
+Codes of `problem_of_spark_error`:
+    arithmetic_overflow    ANSI: a number does not fit into its type
     divide_by_zero         ANSI: division by zero
-    invalid_cast           ANSI: a value is not of the type it is cast to
-    corrupt_file           a file that is not what its format says, or a text row that does not fit the schema
-    schema_mismatch        columns of a file differ from the table's schema, or a CSV header from the declared names
-    path_not_found         a file that was there at submission is gone
-    unreadable_file        a file that Spark may not read, or not with the credentials that it has
-    unsupported_filesystem Spark lacks the jar for the scheme of a data root
-    storage_unavailable    the store behind a data root does not answer Spark, or lacks the bucket
-    duplicate_column       two columns whose names differ in case alone
-    out_of_memory          the JVM's heap or Spark's memory did not suffice
-    query_too_complex      the JVM's stack did not suffice to plan the query
-    disk_full              the disk of results, or that of Spark's own files, took no more
-    engine_error           any other error of Spark's
+    invalid_cast           ANSI: a value cannot be cast to the type
+    corrupt_file           a file does not match its format, or a text row does not match the schema
+    schema_mismatch        the columns of a file differ from the table's schema, or a CSV header from the declared names
+    path_not_found         a file that existed at submission does not exist any more
+    unreadable_file        Spark has no permission or no credentials to read a file
+    unsupported_filesystem Spark has no jar for the scheme of a data root
+    storage_unavailable    the store of a data root does not answer Spark, or does not have the bucket
+    duplicate_column       the names of two columns differ in case only
+    out_of_memory          the JVM's heap or Spark's memory was too small
+    query_too_complex      the JVM's stack was too small to plan the query
+    disk_full              the disk of the results, or of Spark's own files, is full
+    engine_error           any other error of Spark
 """
 
 from __future__ import annotations
@@ -33,41 +33,36 @@ from service.contract.problems import Problem
 _MAX_DETAIL = 1000
 _MAX_CAUSES = 16
 _OURS = frozenset({"out_of_memory", "disk_full", "unsupported_filesystem", "storage_unavailable"})
-"""Codes of errors that no change of the job can solve."""
+"""Codes of errors that the client cannot solve by changing the job."""
 
-_CODES: tuple[tuple[str, str], ...] = (
-    ("DIVIDE_BY_ZERO", "divide_by_zero"),
-    ("REMAINDER_BY_ZERO", "divide_by_zero"),
-    ("ARITHMETIC_OVERFLOW", "arithmetic_overflow"),
-    ("BINARY_ARITHMETIC_OVERFLOW", "arithmetic_overflow"),
-    ("NUMERIC_VALUE_OUT_OF_RANGE", "arithmetic_overflow"),
-    ("NUMERIC_OUT_OF_SUPPORTED_RANGE", "arithmetic_overflow"),
-    ("CAST_OVERFLOW", "arithmetic_overflow"),
-    ("INTERVAL_ARITHMETIC_OVERFLOW", "arithmetic_overflow"),
-    ("DATETIME_OVERFLOW", "arithmetic_overflow"),
-    ("CAST_INVALID_INPUT", "invalid_cast"),
-    ("CANNOT_PARSE_TIMESTAMP", "invalid_cast"),
-    ("FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH", "schema_mismatch"),
-    ("_LEGACY_ERROR_TEMP_3241", "schema_mismatch"),  # the header of a CSV file
-    ("_LEGACY_ERROR_TEMP_2093", "duplicate_column"),
-    ("COLUMN_ALREADY_EXISTS", "duplicate_column"),
-    ("MALFORMED_RECORD_IN_PARSING", "corrupt_file"),
-    ("FAILED_READ_FILE.FILE_NOT_EXIST", "path_not_found"),
-    ("PATH_NOT_FOUND", "path_not_found"),
-    ("FAILED_READ_FILE", "corrupt_file"),
-    ("UNABLE_TO_ACQUIRE_MEMORY", "out_of_memory"),
-    ("AGGREGATE_OUT_OF_MEMORY", "out_of_memory"),
-    ("POINTER_ARRAY_OUT_OF_MEMORY", "out_of_memory"),
-    ("_LEGACY_ERROR_TEMP_2105", "out_of_memory"),  # a hash map that cannot grow
-    ("_LEGACY_ERROR_TEMP_2107", "out_of_memory"),  # a hash map that cannot be built
-    ("_LEGACY_ERROR_TEMP_2108", "out_of_memory"),  # a hash table's row of more than 256 MB
-    ("_LEGACY_ERROR_TEMP_2109", "out_of_memory"),  # a hash table of too many keys
-    ("_LEGACY_ERROR_TEMP_2110", "out_of_memory"),  # a hash table of more than 8 GB
-    ("_LEGACY_ERROR_TEMP_2248", "out_of_memory"),  # a table of too many rows to broadcast
-    ("_LEGACY_ERROR_TEMP_2249", "out_of_memory"),  # a table of too many bytes to broadcast
-    ("_LEGACY_ERROR_TEMP_2250", "out_of_memory"),  # a table too large to broadcast
-)
-"""The first entry of which some condition of the chain of causes is, or is a kind of, gives the code."""
+_CONDITIONS = {
+    "divide_by_zero": ("DIVIDE_BY_ZERO", "REMAINDER_BY_ZERO"),
+    "arithmetic_overflow": (
+        "ARITHMETIC_OVERFLOW",
+        "BINARY_ARITHMETIC_OVERFLOW",
+        "NUMERIC_VALUE_OUT_OF_RANGE",
+        "NUMERIC_OUT_OF_SUPPORTED_RANGE",
+        "CAST_OVERFLOW",
+        "INTERVAL_ARITHMETIC_OVERFLOW",
+        "DATETIME_OVERFLOW",
+    ),
+    "invalid_cast": ("CAST_INVALID_INPUT", "CANNOT_PARSE_TIMESTAMP"),
+    # 3241: the header of a CSV file.
+    "schema_mismatch": ("FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH", "_LEGACY_ERROR_TEMP_3241"),
+    "duplicate_column": ("_LEGACY_ERROR_TEMP_2093", "COLUMN_ALREADY_EXISTS"),
+    "path_not_found": ("FAILED_READ_FILE.FILE_NOT_EXIST", "PATH_NOT_FOUND"),
+    "corrupt_file": ("MALFORMED_RECORD_IN_PARSING", "FAILED_READ_FILE"),
+    "out_of_memory": (
+        "UNABLE_TO_ACQUIRE_MEMORY",
+        "AGGREGATE_OUT_OF_MEMORY",
+        "POINTER_ARRAY_OUT_OF_MEMORY",
+        # A hash map that cannot grow (2105) or be built (2107), a hash table with a row of more than 256 MB (2108),
+        # too many keys (2109) or more than 8 GB (2110), a table with too many rows (2248) or bytes (2249, 2250) to
+        # broadcast.
+        *(f"_LEGACY_ERROR_TEMP_{number}" for number in (2105, 2107, 2108, 2109, 2110, 2248, 2249, 2250)),
+    ),
+}
+"""Conditions of Spark, or their prefixes, by code. The first code with a condition of the chain of causes applies."""
 
 _FILE_SYSTEM_CODES = {
     "org.apache.hadoop.fs.UnsupportedFileSystemException": "unsupported_filesystem",
@@ -82,7 +77,7 @@ _FILE_SYSTEM_CODES = {
     "org.apache.hadoop.hdfs.BlockMissingException": "storage_unavailable",
     "org.apache.hadoop.ipc.StandbyException": "storage_unavailable",
 }
-"""What Hadoop's file systems raise; told before the condition that Spark wraps it in."""
+"""By exception of Hadoop's file systems. These decide before the condition of the exception around them."""
 
 _UNREACHABLE = frozenset(
     {
@@ -91,7 +86,7 @@ _UNREACHABLE = frozenset(
         "org.apache.hadoop.net.ConnectTimeoutException",
     }
 )
-"""A store's fault only where a file was to be read: executors that lose each other raise the same."""
+"""An error of the store only if Spark was reading a file: executors that lose each other raise the same exceptions."""
 
 _ADVICE = {
     "query_too_complex": "The query is too large for Spark's planner: put long lists of values into a file and "
@@ -104,23 +99,23 @@ _ADVICE = {
 }
 
 _WRITING = "TASK_WRITE_FAILED"
-"""Says no more than where in the service's own directory the rows were put that could not be made."""
+"""Its message has only the path in the service's own directory to which the rows were written."""
 
 _OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
 _STACK_OVERFLOW = "java.lang.StackOverflowError"
 _TOO_COMPLEX = "FAILED_TO_PARSE_TOO_COMPLEX"
-"""Spark's parser raises it where the stack did not suffice."""
+"""Spark's parser raises it if the stack was too small."""
 _DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
-"""What the kernel says when a disk, a user's share of it or a process may hold no more (ENOSPC, EDQUOT, EFBIG)."""
+"""Messages of the kernel if a disk, a user's quota or the file size limit is exceeded (ENOSPC, EDQUOT, EFBIG)."""
 _BROADCAST_TIMEOUT = "_LEGACY_ERROR_TEMP_2097"
 _BROADCASTING = frozenset({_BROADCAST_TIMEOUT, *(f"_LEGACY_ERROR_TEMP_{number}" for number in (2248, 2249, 2250))})
-_GATHERED = "spark.driver.maxResultSize"
-_TOLD_IN_PASSING = ("SparkOutOfMemoryError", _GATHERED, "(exit code 52)", "(exit code 137)")
-"""What a message that aborts a job says of memory in its first line: of a task, of what the driver gathers for a
-broadcast, and of executors that ended for a lack of memory (52: Spark's own code, 137: killed)."""
+_RESULT_LIMIT = "spark.driver.maxResultSize"
+_MEMORY_WORDS = ("SparkOutOfMemoryError", _RESULT_LIMIT, "(exit code 52)", "(exit code 137)")
+"""Signs of a lack of memory in the first line of the message that aborts a job: of a task, of the rows that the driver
+collects for a broadcast, and of executors that ended (52: out of memory, by Spark; 137: killed)."""
 
-# Advice that a job cannot follow: it names options of Spark that no setting reaches.
-_UNREACHABLE_ADVICE = re.compile(
+# Advice of Spark that no job can follow, because no setting sets these options.
+_REMOVED_ADVICE = re.compile(
     r"\s*(If necessary set \"?spark\.\S+ to \S+ to bypass this error\."
     r"|Parse Mode: FAILFAST\. To process malformed records.*?'PERMISSIVE'\.)"
 )
@@ -129,25 +124,25 @@ _SQL_STATE = re.compile(r"\s*SQLSTATE: \w{5}\.?")
 
 @dataclass(frozen=True)
 class _Cause:
-    """One Java exception of a chain. `condition` is None where it is none of Spark's own."""
+    """One Java exception of a chain. `condition` is None if it is not an exception of Spark."""
 
     java_class: str
     condition: str | None
     message: str
 
 
-def problem_of_spark_error(error: Exception, told: Callable[[str], str | None] = str) -> Problem | None:
-    """The problem that tells a client why Spark gave up; None for what is not an error of Spark's, and where `told`,
-    which makes of Spark's whole text what a client may see, gives None.
+def problem_of_spark_error(error: Exception, redact: Callable[[str], str | None] = str) -> Problem | None:
+    """Returns the problem that describes an error of Spark to a client; None for any other error.
 
-    A JVM that no longer answers is no error of Spark's either: it is for the caller to notice. `status` is 422 where
-    data or query are at fault, and 500 where memory or Spark are.
+    `redact` gets Spark's whole text and returns what the client may see; if it returns None, there is no problem. An
+    error because the JVM does not answer is not an error of Spark; the caller must detect it. `status` is 422 if the
+    data or the query are the cause, and 500 if memory or Spark are.
     """
     causes = _causes(error)
     if not causes:
         return None
     code = _code(causes)
-    detail = told(_told(causes))
+    detail = redact(_message(causes))
     if detail is None:
         return None
     return Problem(
@@ -160,22 +155,24 @@ def problem_of_spark_error(error: Exception, told: Callable[[str], str | None] =
 
 
 def is_lack_of_memory(error: Exception) -> bool:
-    """Whether a smaller hash table, or none, could mend it: memory ran out, a broadcast was too large or too slow."""
+    """Whether a plan with less hashing may succeed: memory ran out, or a broadcast was too large or too slow."""
     causes = _causes(error)
     return bool(causes) and (
         _code(causes) == "out_of_memory"
         or is_lack_of_broadcasting(error)
-        or any(told in _first_line(cause.message) for cause in causes for told in _TOLD_IN_PASSING)
+        or any(word in _first_line(cause.message) for cause in causes for word in _MEMORY_WORDS)
     )
 
 
 def is_lack_of_broadcasting(error: Exception) -> bool:
-    """Whether what could not be done was to broadcast: for its size, the time that it took, or the driver's memory."""
-    return any(cause.condition in _BROADCASTING or _GATHERED in _first_line(cause.message) for cause in _causes(error))
+    """Whether a broadcast failed, because of its size, its duration, or the driver's memory."""
+    return any(
+        cause.condition in _BROADCASTING or _RESULT_LIMIT in _first_line(cause.message) for cause in _causes(error)
+    )
 
 
 def _causes(error: Exception) -> tuple[_Cause, ...]:
-    """The chain of a Java error; empty for any other, and where the JVM no longer answers."""
+    """Returns the chain of a Java error; empty for any other error, and if the JVM does not answer any more."""
     java = _java_exception(error)
     if java is None:
         return ()
@@ -192,7 +189,7 @@ def _java_exception(error: Exception) -> JavaObject | None:
 
 
 def _chain(java: JavaObject) -> tuple[_Cause, ...]:
-    """The exception and its causes, outermost first."""
+    """Returns the exception and its causes, outermost first."""
     causes: list[_Cause] = []
     current: JavaObject | None = java
     while current is not None and len(causes) < _MAX_CAUSES:
@@ -207,7 +204,7 @@ def _cause(java: JavaObject) -> _Cause:
     if gateway is not None and is_instance_of(gateway, java, "org.apache.spark.SparkThrowable"):
         condition = gateway.jvm.PythonErrorUtils.getCondition(java)
     if gateway is not None and condition is not None:
-        # Without the text of the query and the plan, which the exception's own message goes on with.
+        # The exception's own message continues with the text of the query and the plan, which are left out here.
         parameters = gateway.jvm.PythonErrorUtils.getMessageParameters(java)
         message = str(gateway.jvm.org.apache.spark.SparkThrowableHelper.getMessage(condition, parameters))
     return _Cause(name, condition, message)
@@ -216,18 +213,18 @@ def _cause(java: JavaObject) -> _Cause:
 def _code(causes: tuple[_Cause, ...]) -> str:
     if any(cause.java_class == _STACK_OVERFLOW or cause.condition == _TOO_COMPLEX for cause in causes):
         return "query_too_complex"
-    # Where a task died, its error is but a name in the first line of the message that aborts the job.
+    # If a task failed, only the name of its error is in the first line of the message that aborts the job.
     if any(_OUT_OF_MEMORY in (cause.java_class, *_first_line(cause.message).split(": ")) for cause in causes):
         return "out_of_memory"
-    # Of Java's own errors alone: what a query raises ends with any words, and has a condition.
+    # Only errors of Java: an error that a query raises has a condition, and may end with the same words.
     if any(_first_line(cause.message).endswith(_DISK_FULL) for cause in causes if cause.condition is None):
         return "disk_full"
     of_file_system = _code_of_file_system(causes)
     if of_file_system is not None:
         return of_file_system
     conditions = [cause.condition for cause in causes if cause.condition is not None]
-    for kind, code in _CODES:
-        if any(condition == kind or condition.startswith(f"{kind}.") for condition in conditions):
+    for code, kinds in _CONDITIONS.items():
+        if any(condition == kind or condition.startswith(f"{kind}.") for condition in conditions for kind in kinds):
             return code
     return "engine_error"
 
@@ -252,8 +249,8 @@ def _is_sparks_fault(causes: tuple[_Cause, ...]) -> bool:
     return not conditions or any(condition.startswith("INTERNAL_ERROR") for condition in conditions)
 
 
-def _told(causes: tuple[_Cause, ...]) -> str:
-    """From Spark's first condition to the innermost cause; the innermost cause alone where there is no condition."""
+def _message(causes: tuple[_Cause, ...]) -> str:
+    """Returns the texts from Spark's first condition to the innermost cause, or only the latter without a condition."""
     named = next((index for index, cause in enumerate(causes) if cause.condition is not None), len(causes) - 1)
     texts = dict.fromkeys(
         text for cause in causes[named:] if cause.condition != _WRITING or cause is causes[-1] if (text := _text(cause))
@@ -270,7 +267,7 @@ def _shortened(detail: str, advice: str) -> str:
 def _text(cause: _Cause) -> str:
     if cause.condition is None:
         return f"{cause.java_class.rpartition('.')[2]}: {_first_line(cause.message)}"
-    return re.sub(r"\s+", " ", _SQL_STATE.sub("", _UNREACHABLE_ADVICE.sub("", cause.message))).strip()
+    return re.sub(r"\s+", " ", _SQL_STATE.sub("", _REMOVED_ADVICE.sub("", cause.message))).strip()
 
 
 def _first_line(message: str) -> str:

@@ -1,6 +1,6 @@
-"""Each of a DataFrame's rows once, within a task and then within a partition: without a state, so that streams may.
+"""Builds the Spark plan: translates the nodes of a plan into DataFrames (`lower`), and prints the physical plan.
 
-Plan nodes as DataFrames. Only expressions that passed the allow-list (`Scalar.sql`) reach Spark as text.
+Spark gets only expressions that passed the allow-list, as text (`Scalar.sql`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructField
 
-from service.contract.options import JoinLocal, JoinShip
 from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
 from service.sql.expressions.analysis import columns_by_name, conjuncts_of
 from service.sql.expressions.scalar import Scalar, column, quoted
+from service.sql.statements.join_hints import Side
 from workers.engine.plan.explain import seconds
-from workers.engine.plan.expressions import call_sql, fresh_name
+from workers.engine.plan.expressions import call_sql, fresh_name, join_condition
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -42,33 +42,6 @@ from workers.engine.plan.nodes import (
     output_of,
 )
 
-
-def rows_once(frame: DataFrame) -> DataFrame:
-    """The rows, parted and sorted by all columns, without those that a mini-batch has twice.
-
-    Nearly all of the time of a stream that tells its rows apart goes into looking rows up in its state, RocksDB's twice
-    for one that it has. What comes twice in a mini-batch is dropped here before it is shuffled and before it is looked
-    up; and in order, neighbours are found where the last one was.
-
-    Spark has just that operator, which it plans for `row_number() = 1`, a window that it refuses over a stream though
-    no row of an earlier mini-batch is in it. So the operator is put there by itself: a sort by the columns, and the
-    first row of each group of equals, before the shuffle and behind it.
-    """
-    session: Any = frame.sparkSession
-    # As it was analysed, by which the names of its columns are told from others alike.
-    plan = _plan(frame)
-    # The operator wants an order among equals, for which any will do.
-    order = _plan(frame.sort(F.lit(""))).order()
-    spark = session._jvm.org.apache.spark.sql
-    number = spark.catalyst.expressions.RowNumber()
-    first = spark.catalyst.plans.logical.WindowGroupLimit(plan.output(), order, number, 1, plan)
-    return ClassicDataFrame(spark.classic.Dataset.ofRows(session._jsparkSession, first), session)
-
-
-def _plan(frame: Any) -> Any:
-    return frame._jdf.queryExecution().analyzed()
-
-
 _JOIN_TYPES = {
     JoinKind.INNER: "inner",
     JoinKind.LEFT: "left_outer",
@@ -79,14 +52,20 @@ _JOIN_TYPES = {
     JoinKind.CROSS: "cross",
 }
 
+_DELAY = "spark.watermarkDelayMs"
+"""The metadata key of a column with a watermark."""
+
+_NO_EVENT_TIME = {"evenkeel.eventTime": "in another column"}
+"""Metadata that replaces that of a watermark. With empty metadata, Spark would keep the watermark."""
+
 
 def lower(node: Node, scans: Mapping[str, DataFrame]) -> DataFrame:
-    """The DataFrame that computes `node`, with the columns of `output_of(node)` in their order.
+    """Returns the DataFrame that computes `node`, with the columns of `output_of(node)` in their order.
 
-    `scans` has a DataFrame for every alias, its columns named `alias.column`. Nothing runs yet.
+    `scans` has a DataFrame for each alias, with columns named `alias.column`. Nothing is executed.
     """
     if isinstance(node, Scan):
-        return _scanned(scans[node.alias], [field.name for field, _ in node.columns])
+        return _scan(scans[node.alias], [field.name for field, _ in node.columns])
     if isinstance(node, Join):
         return _join(node, lower(node.left, scans), lower(node.right, scans))
     if isinstance(node, Union):
@@ -94,8 +73,16 @@ def lower(node: Node, scans: Mapping[str, DataFrame]) -> DataFrame:
     return _unary(node, lower(node.input, scans))
 
 
-def _scanned(frame: DataFrame, names: list[str]) -> DataFrame:
-    # A projection that changes nothing costs Spark an analysis.
+def physical_plan(frame: DataFrame) -> str:
+    """Returns the physical plan as Spark prints it (`EXPLAIN FORMATTED`). Nothing is executed."""
+    jvm = frame.sparkSession.sparkContext._jvm
+    if jvm is None:
+        raise RuntimeError("the session has no JVM")
+    return str(jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "formatted"))
+
+
+def _scan(frame: DataFrame, names: list[str]) -> DataFrame:
+    # Spark would analyse even a projection that changes nothing.
     return frame if frame.columns == names else frame.selectExpr(*map(quoted, names))
 
 
@@ -109,14 +96,14 @@ def _unary(
         case Windows():
             return _windows(node, frame)
         case Filter():
-            # A text takes one call of the JVM, a Column several. So it is with the projection and the aggregate.
+            # A string takes one call of the JVM, a Column several. The same holds for the projection.
             return frame.filter(node.condition.sql)
         case Project():
             return frame.selectExpr(*(_aliased(item.expression.sql, item.name) for item in node.items))
         case Aggregate():
             return _aggregate(node, frame)
         case Deduplicate():
-            return (rows_once(frame) if frame.isStreaming else frame).dropDuplicates()
+            return (distinct_in_batch(frame) if frame.isStreaming else frame).dropDuplicates()
         case Expand():
             return frame.select("*", F.expr(f"explode(sequence(1, {node.branches}))").alias(node.name))
         case Exchange():
@@ -127,15 +114,8 @@ def _unary(
             return frame.limit(node.count)
 
 
-_DELAY = "spark.watermarkDelayMs"
-"""What Spark knows of a column with a watermark."""
-
-_NO_EVENT_TIME = {"evenkeel.eventTime": "in another column"}
-"""What Spark is to know in its place; nothing at all would leave it that."""
-
-
 def _watermark(node: Watermark, frame: DataFrame) -> DataFrame:
-    # Spark splits the name at its dots, back-quoted or not.
+    # A name without dots: Spark splits the name at its dots, even in back quotes.
     taken = frozenset(frame.columns)
     plain = fresh_name("_event_time", taken)
     marked = frame.select("*", _expression(node.column).alias(plain)).withWatermark(
@@ -150,7 +130,7 @@ def _watermark(node: Watermark, frame: DataFrame) -> DataFrame:
 def _windows(node: Windows, frame: DataFrame) -> DataFrame:
     lengths = [f"{node.size_ms} milliseconds", f"{node.slide_ms} milliseconds"]
     window = F.window(_expression(node.column), *lengths).alias(node.name)
-    # Of two columns with a watermark Spark takes one for when to drop a state, and not always the window.
+    # If two columns have a watermark, Spark uses one of them to drop state, and not always the window.
     columns = (
         F.col(quoted(name)).alias(name, metadata=_NO_EVENT_TIME) if name == node.column.column else F.col(quoted(name))
         for name in frame.columns
@@ -162,37 +142,68 @@ def _exchange(node: Exchange, frame: DataFrame) -> DataFrame:
     keys = [_expression(key) for key in node.keys]
     if node.partitions is not None:
         return frame.repartition(node.partitions, *keys)
-    # No number of partitions: Spark then may coalesce them, and plans the aggregate above without another one.
+    # Without a number of partitions, Spark may coalesce them, and needs no other exchange for the aggregate above.
     return frame.repartition(*keys) if keys else frame.hint("rebalance")
 
 
-def _expression(scalar: Scalar) -> Column:
-    return F.expr(scalar.sql)
+def distinct_in_batch(frame: DataFrame) -> DataFrame:
+    """Returns the rows without those that occur twice in a mini-batch, partitioned and sorted by all columns.
+
+    It has no state, so streams can use it. Almost all the time of a stream with distinct rows is spent on look-ups in
+    its state; RocksDB takes twice as long if the row is there. So duplicates within a mini-batch are dropped before the
+    shuffle and again before the look-up. Sorted rows also make look-ups faster.
+
+    Spark has this operator: it plans it for `row_number() = 1`. But Spark refuses that window on a stream, although it
+    needs no row of an earlier mini-batch. So the operator is inserted directly: Spark sorts by the columns, and keeps
+    the first row of each group of equal rows, before and after the shuffle.
+    """
+    session: Any = frame.sparkSession
+    # The analysed plan distinguishes columns with the same name.
+    plan = _analysed(frame)
+    # The operator requires an order among equal rows. Any order will do.
+    order = _analysed(frame.sort(F.lit(""))).order()
+    spark = session._jvm.org.apache.spark.sql
+    number = spark.catalyst.expressions.RowNumber()
+    first = spark.catalyst.plans.logical.WindowGroupLimit(plan.output(), order, number, 1, plan)
+    return ClassicDataFrame(spark.classic.Dataset.ofRows(session._jsparkSession, first), session)
 
 
-def _named(item: Named) -> Column:
-    return F.expr(_aliased(item.expression.sql, item.name))
+def _analysed(frame: Any) -> Any:
+    return frame._jdf.queryExecution().analyzed()
 
 
-def _aliased(sql: str, name: str) -> str:
-    return f"{sql} AS {quoted(name)}"
+def _join(node: Join, left: DataFrame, right: DataFrame) -> DataFrame:
+    if node.within is not None:
+        return _join_of_streams(node, node.within, left, right)
+    condition = join_condition(node)
+    left, right = _hinted(node, left, right)
+    if not condition:
+        return left.crossJoin(right)
+    return left.join(right, F.expr(condition), _JOIN_TYPES[node.kind])
+
+
+def _hinted(node: Join, left: DataFrame, right: DataFrame) -> tuple[DataFrame, DataFrame]:
+    if node.strategy.hint is None:
+        return left, right
+    name, side = node.strategy.hint
+    return (left.hint(name), right) if side is Side.LEFT else (left, right.hint(name))
 
 
 def _join_of_streams(node: Join, within: Within, left: DataFrame, right: DataFrame) -> DataFrame:
-    """Each side has its event time in a column of its own for Spark to forget rows by, and in no other.
+    """Joins two streams within a time interval. Each side has its event time in one separate column.
 
-    Spark reads from keys and conditions itself how long rows are needed, takes any bound of a column for one of the
-    event time, and goes by the lowest: with `s.i > 1` it forgets no row, and never emits one without a partner. So it
-    is shown no bounds but these.
+    Spark derives from the keys and conditions how long it must keep a row. It takes every bound of a column for a bound
+    of the event time and uses the lowest one: with `s.i > 1`, it would keep all rows, and never emit a row without a
+    partner. So the only bounds in the condition are those of the interval.
     """
     sides, times = list[DataFrame](), list[Scalar]()
     for frame, time, stem in ((left, within.left, "_left_time"), (right, within.right, "_right_time")):
         name = fresh_name(stem, frozenset((*left.columns, *right.columns)))
         times.append(column(name, time.type))
-        sides.append(frame.select(*map(_timeless, frame.schema.fields), _expression(time).alias(name)))
+        sides.append(frame.select(*map(_without_watermark, frame.schema.fields), _expression(time).alias(name)))
     one, other = (time.sql for time in times)
-    # A row without time or key finds no partner, ever. Told so, Spark does not keep it, and emits it at once where the
-    # join keeps it; in a state it would stay, and two keys that are NULL be equal.
+    # A row with a NULL time or key never has a partner. With this condition, Spark does not add it to the state, and
+    # emits it at once if the join keeps it. In the state it would stay for ever, and two NULL keys would be equal.
     known = [scalar.sql for scalar in (*times, *(side for key in node.keys for side in key))]
     conditions = [f"({left.sql}) = ({right.sql})" for left, right in node.keys]
     conditions += [f"({each}) IS NOT NULL" for each in known]
@@ -213,45 +224,14 @@ def _join_of_streams(node: Join, within: Within, left: DataFrame, right: DataFra
     )
 
 
-def _timeless(field: StructField) -> Column:
-    """A column, of which Spark forgets that it has a watermark."""
+def _without_watermark(field: StructField) -> Column:
+    """Returns a column without its watermark."""
     plain = F.col(quoted(field.name))
     return plain.alias(field.name, metadata=_NO_EVENT_TIME) if _DELAY in field.metadata else plain
 
 
 def _seconds(microseconds: int) -> str:
     return f"INTERVAL '{seconds(microseconds).removesuffix('s')}' SECOND"
-
-
-def _join(node: Join, left: DataFrame, right: DataFrame) -> DataFrame:
-    if node.within is not None:
-        return _join_of_streams(node, node.within, left, right)
-    equals = "<=>" if node.null_safe else "="
-    conditions = [f"({one.sql}) {equals} ({other.sql})" for one, other in node.keys]
-    if node.residual is not None:
-        conditions.append(f"({node.residual.sql})")
-    left, right = _hinted(node, left, right)
-    if not conditions:
-        return left.crossJoin(right)
-    return left.join(right, F.expr(" AND ".join(conditions)), _JOIN_TYPES[node.kind])
-
-
-def _hinted(node: Join, left: DataFrame, right: DataFrame) -> tuple[DataFrame, DataFrame]:
-    match node.strategy.ship, node.strategy.local:
-        case JoinShip.BROADCAST_LEFT, _:
-            return left.hint("broadcast"), right
-        case JoinShip.BROADCAST_RIGHT, _:
-            return left, right.hint("broadcast")
-        case _, JoinLocal.HASH_LEFT:
-            return left.hint("shuffle_hash"), right
-        case _, JoinLocal.HASH_RIGHT:
-            return left, right.hint("shuffle_hash")
-        case JoinShip.REPARTITION, _:
-            return left.hint("merge"), right
-        case _, JoinLocal.SORT_MERGE:
-            return left.hint("merge"), right
-        case _:
-            return left, right
 
 
 def _aggregate(node: Aggregate, frame: DataFrame) -> DataFrame:
@@ -263,12 +243,12 @@ def _aggregate(node: Aggregate, frame: DataFrame) -> DataFrame:
         return frame.groupBy(*keys).agg(*calls)
     if keys:
         return frame.select(keys).distinct()
-    # One row of no columns, whatever comes in.
+    # One row without columns, for any input.
     return frame.agg(F.count(F.lit(1))).select()
 
 
 def _grouping_sets(node: Aggregate, frame: DataFrame) -> DataFrame:
-    # The keys as columns of their own: Spark turns those outside of a set to NULL, which the calls must not see.
+    # The keys are copied: Spark sets the keys that are not in a set to NULL, and the calls need the original values.
     taken, names = frozenset(frame.columns), list[str]()
     for _ in node.keys:
         names.append(fresh_name(f"$key{len(names)}", taken | frozenset(names)))
@@ -279,7 +259,7 @@ def _grouping_sets(node: Aggregate, frame: DataFrame) -> DataFrame:
     sets = [[columns[position] for position in one] for one in node.grouping_sets]
     key_of = {key.expression.sql: column for key, column in zip(node.keys, columns, strict=True)}
     calls = [_grouped_call(call, key_of).alias(call.output.name) for call in node.calls]
-    # Spark needs a call; without any the count of each group is left out again.
+    # Spark requires a call. If there is none, a count is added here and dropped below.
     grouped = keyed.groupingSets(sets, *columns).agg(*(calls or [F.count(F.lit(1))]))
     keys = [column.alias(key.name) for key, column in zip(node.keys, columns, strict=True)]
     return grouped.select(*keys, *(F.col(quoted(call.output.name)) for call in node.calls))
@@ -298,9 +278,13 @@ def _sort_key(item: SortItem) -> Column:
     return column.desc_nulls_first() if item.nulls is NullsOrder.FIRST else column.desc_nulls_last()
 
 
-def physical_plan(frame: DataFrame) -> str:
-    """Spark's physical plan of `frame` as Spark prints it (`EXPLAIN FORMATTED`). Runs nothing."""
-    jvm = frame.sparkSession.sparkContext._jvm
-    if jvm is None:
-        raise RuntimeError("the session has no JVM")
-    return str(jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "formatted"))
+def _expression(scalar: Scalar) -> Column:
+    return F.expr(scalar.sql)
+
+
+def _named(item: Named) -> Column:
+    return F.expr(_aliased(item.expression.sql, item.name))
+
+
+def _aliased(sql: str, name: str) -> str:
+    return f"{sql} AS {quoted(name)}"

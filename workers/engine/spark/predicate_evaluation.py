@@ -1,8 +1,8 @@
-"""Which share of a sample's rows a condition keeps, so far as Arrow can tell it: comparisons, IN, BETWEEN, LIKE, IS and
-what AND, OR and NOT make of them, over columns, literals and simple arithmetic.
+"""Measures the selectivity of conditions: the share of a sample's rows that they keep, evaluated with Arrow.
 
-An estimate, and no evaluation to rely on: decimals are compared as doubles, and a condition that Arrow takes otherwise
-than Spark is wrong by some rows. What is not understood is left unknown.
+Supported are comparisons, IN, BETWEEN, LIKE and IS, combined by AND, OR and NOT, over columns, literals and simple
+arithmetic. Other expressions are unknown. The result is an estimate: decimals are compared as doubles, and Arrow and
+Spark may differ in some rows.
 """
 
 from __future__ import annotations
@@ -36,18 +36,16 @@ from service.sql.expressions.nodes import (
 from service.sql.types.data_types import DataType, TypeName
 
 SECONDS = 0.1
-"""Conditions that are not evaluated by then are taken as unknown."""
+"""The time limit. Conditions that are not evaluated by then are unknown."""
 
-MAX_PATTERNS = 8
-"""Patterns that one condition may hold, and characters that one may have (`MAX_PATTERN_LENGTH`), to be known here."""
-
-MAX_PATTERN_LENGTH = 200
+MAX_PATTERNS, MAX_PATTERN_LENGTH = 8, 200
+"""The most patterns of one condition, and the most characters of a pattern. Beyond that, the condition is unknown."""
 
 PATTERN_ROWS = 8_192
-"""Rows of the sample that a condition with patterns is tried on: a pattern takes far longer than a comparison."""
+"""Rows of the sample on which conditions with patterns are evaluated: a pattern takes far longer than a comparison."""
 
 Array = Any
-"""A chunked array or a scalar of Arrow's."""
+"""A chunked array or a scalar of Arrow."""
 
 _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
     "=": pc.equal,
@@ -74,7 +72,7 @@ _TYPES: dict[TypeName, pa.DataType] = {
 
 
 class _UnknownError(Exception):
-    """What the expression means is not known here."""
+    """The expression is not supported, or there is no time left to evaluate it."""
 
 
 def share_kept(
@@ -84,14 +82,14 @@ def share_kept(
     is_whole: bool,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[float | None, int]:
-    """Share of the `rows` sampled rows for which every one of `terms` is true, and how many terms are unknown.
+    """Returns the share of the `rows` sampled rows for which all `terms` are true, and the number of unknown terms.
 
-    `sample` has the columns by the names in the terms. The share is None where no term is known, and never 0 unless the
-    sample is the whole table: what was not met once may be there. `clock` tells seconds, for `SECONDS`.
+    `sample` has the columns by the names in the terms. The share is None if no term is known. It is 0 only if the
+    sample is the whole table, because the rest of the table may have rows that match. `clock` returns seconds.
     """
     deadline = clock() + SECONDS
     if rows > PATTERN_ROWS and any(isinstance(node, Like) for term in terms for node in walk(term)):
-        # Evenly over the whole sample: files are sorted now and then.
+        # Evenly from the whole sample, since files may be sorted.
         chosen = pa.array(range(0, rows, -(-rows // PATTERN_ROWS)))
         sample = {name: values.take(chosen) for name, values in sample.items()}
         is_whole, rows = False, len(chosen)
@@ -106,13 +104,13 @@ def share_kept(
             kept = mask if kept is None else pc.and_kleene(kept, mask)
     if kept is None or not rows:
         return None, unknown
-    met = _met(kept, rows)
-    return (met if is_whole else max(met, 0.5)) / rows, unknown
+    matching = _matching(kept, rows)
+    return (matching if is_whole else max(matching, 0.5)) / rows, unknown
 
 
 def typed(values: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
-    """The values of a column as they are compared here; text files have them as text. As they are where the type has
-    no counterpart.
+    """Returns the values of a column in the type in which they are compared; text files have them as strings. Values
+    of a type without an Arrow type stay as they are.
     """
     wanted = _TYPES.get(type_.name)
     if wanted is None or values.type == wanted:
@@ -123,14 +121,14 @@ def typed(values: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
         return values
 
 
-def _met(kept: Array, rows: int) -> float:
+def _matching(kept: Array, rows: int) -> float:
     if isinstance(kept, pa.Scalar):
         return float(rows) if kept.as_py() else 0.0
     return float(pc.sum(kept).as_py() or 0)
 
 
 class _Evaluation:
-    """Evaluates expressions over `sample` until the `clock` tells `deadline`."""
+    """Evaluates expressions over `sample` until `deadline`, in seconds of `clock`."""
 
     def __init__(self, sample: Mapping[str, pa.ChunkedArray], deadline: float, clock: Callable[[], float]) -> None:
         self._sample = sample
@@ -139,7 +137,7 @@ class _Evaluation:
         self._patterns = 0
 
     def mask(self, term: Expression) -> Array | None:
-        """For which rows `term` is true; None where that is unknown, or would take too long."""
+        """Returns for which rows `term` is true; None if it is not supported, or if there is no time left."""
         try:
             mask = self._value(term)
             return mask if pa.types.is_boolean(mask.type) else None
@@ -194,7 +192,7 @@ class _Evaluation:
                 raise _UnknownError
 
     def _in_list(self, operand: Expression, items: Sequence[Expression]) -> Array:
-        """One look-up for all items that are literals of the operand's kind; the others are compared one by one."""
+        """Evaluates all items that are literals of the operand's type at once, and compares the others one by one."""
         values = self._value(operand)
         wanted: list[pa.Scalar] = []
         others: list[Expression] = []
@@ -206,7 +204,7 @@ class _Evaluation:
         found: Array = None
         if wanted:
             texts = pa.array([one.as_py() for one in wanted], values.type)
-            # NULL is in no list, and not out of it either.
+            # For NULL the result is NULL.
             found = pc.if_else(pc.is_valid(values), pc.is_in(values, value_set=texts), pa.scalar(None, pa.bool_()))
         for other in others:
             made = _compared("=", values, self._value(other))
@@ -231,7 +229,7 @@ def _compared(operator: str, left: Array, right: Array) -> Array:
 
 
 def _alike(left: Array, right: Array) -> tuple[Array, Array]:
-    """Both in one type: a text beside a date, a time or a number is read as one, as Spark does, and NULL as any."""
+    """Returns both in one type. As in Spark, a string that is compared with a date, time or number is cast to it."""
     if isinstance(right, pa.Scalar) and not right.is_valid:
         return left, pa.scalar(None, left.type)
     if isinstance(left, pa.Scalar) and not left.is_valid:
@@ -254,7 +252,7 @@ def _calculated(operator: str, left: Array, right: Array) -> Array:
 
 def _tested(value: Array, what: str) -> Array:
     if what == "NULL":
-        # NaN is a value to Spark, and to Arrow unless it is told otherwise.
+        # NaN is a value in Spark, and by default in Arrow.
         return pc.is_null(value)
     if what == "NOT NULL":
         return pc.is_valid(value)

@@ -1,4 +1,4 @@
-"""Results as Parquet files in a directory of their own."""
+"""Writes the rows of a query as Parquet files in a directory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 _FILES_ALONE = {
-    # Hadoop forks a `chmod` for every directory and every file that it makes. Without the checksum files, which nobody
-    # reads, and `_SUCCESS` these are six for a result of one file instead of nine.
+    # Hadoop starts a `chmod` process for every directory and file that it creates. Without the checksum files, which
+    # are not needed, and without `_SUCCESS`, these are six for a result of one file instead of nine.
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    # Else it takes the one that other parts of Spark have made.
+    # Otherwise Hadoop would use the cached file system that other parts of Spark created.
     "fs.file.impl.disable.cache": "true",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
@@ -21,21 +21,21 @@ _FILES_ALONE = {
 
 @dataclass(frozen=True)
 class WrittenResult:
-    """What a query wrote: rows, and bytes of the files with the rows."""
+    """The number of rows that a query wrote, and the bytes of their files."""
 
     rows: int
     bytes: int
 
 
 def write_parquet(frame: DataFrame, directory: Path) -> WrittenResult:
-    """Runs `frame` and writes its rows as Parquet files below `directory`, replacing what is there, and nothing else.
+    """Runs `frame` and replaces the content of `directory` by its rows, as Parquet files only.
 
-    Spark numbers the files by partition, so sorted by name they keep the rows' order; a result without rows is one
-    file with the schema. Rows are counted from the footers, so the query runs once. Raises what Spark raises.
+    Spark numbers the files by partition, so the files sorted by name have the order of the rows. A result without rows
+    is one file with the schema. Rows are counted from the footers, so the query runs once. Raises what Spark raises.
     """
-    # The older INT96 is read in nanoseconds by most, which end in the year 2262.
+    # Most readers read the older INT96 in nanoseconds, which end in the year 2262.
     frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    # With its scheme: the file system that Hadoop's configuration names by default may be another one.
+    # With a scheme, because Hadoop may be configured with another default file system.
     frame.write.mode("overwrite").options(**_FILES_ALONE).parquet(f"file://{directory}")
     files = result_files(directory)
     return WrittenResult(
@@ -45,5 +45,5 @@ def write_parquet(frame: DataFrame, directory: Path) -> WrittenResult:
 
 
 def result_files(directory: Path) -> tuple[Path, ...]:
-    """The files of a written result, in the order of its rows."""
+    """Returns the files of a written result, in the order of its rows."""
     return tuple(sorted(directory.glob("part-*.parquet")))

@@ -1,7 +1,7 @@
-"""Tables as DataFrames whose columns are called `alias.column`.
+"""Reads the files of tables into DataFrames with columns named `alias.column`.
 
-Files are passed one by one, with the schema that was checked at submission: Spark infers nothing, follows no glob
-pattern and sees no option but those of `ReadOptions`.
+Spark gets each file by its path, with the schema that was checked at submission. It infers nothing, expands no glob
+pattern, and has no options other than those of `ReadOptions`.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from service.contract.job import ReadOptions, TableFormat, TableSource
+from service.contract.job import TableFormat, TableSource
 from service.contract.problems import SpecError
 from service.data.file_io import DataFile, UriFile
 from service.data.files import TableFiles
 from service.sql.expressions.scalar import quoted
 from service.sql.types.data_types import Field, Schema, TypeName
-from workers.engine.plan.nodes import Node, Scan, inputs_of
+from workers.engine.plan.nodes import Node, Scan
+from workers.engine.plan.traversal import walk_up
 
 _MAX_CHARACTERS = 1 << 17
-"""Of a value that may hold line breaks: a quote that is never closed would take in the rest of its file. The parser of
-each file sets so much aside at once: eight times as much doubled what small files cost in garbage collection."""
+"""The longest value that may have line breaks: without a limit, an unclosed quote would read the rest of the file. The
+parser of each file allocates this much at once; eight times as much doubled the garbage collection of small files."""
 
 
 @dataclass(frozen=True)
 class TableInput:
-    """A table of the job as found on disk: where it was said to be, its files and their schema."""
+    """A table of a job: its source as the job declares it, the files that were found, and their schema."""
 
     source: TableSource
     files: TableFiles
@@ -35,30 +36,24 @@ class TableInput:
 
 
 def scans_of(node: Node) -> tuple[Scan, ...]:
-    """One scan an alias, in order of appearance, with every column that any scan of the alias reads.
+    """Returns one scan per alias, in order of appearance, with every column that any scan of the alias reads.
 
-    A rewrite may read a table twice under its one alias, with fewer columns here than there.
+    After a rewrite, a plan may have several scans of one alias, with different columns.
     """
     merged: dict[str, Scan] = {}
-    for scan in _scans(node):
+    for scan in walk_up(node):
+        if not isinstance(scan, Scan):
+            continue
         known = merged.get(scan.alias)
         columns = dict.fromkeys((*(known.columns if known else ()), *scan.columns))
         merged[scan.alias] = Scan(scan.table, scan.alias, tuple(columns))
     return tuple(merged.values())
 
 
-def _scans(node: Node) -> Iterable[Scan]:
-    if isinstance(node, Scan):
-        yield node
-    for child in inputs_of(node):
-        yield from _scans(child)
-
-
 def read_scans(session: SparkSession, node: Node, tables: Mapping[str, TableInput]) -> dict[str, DataFrame]:
-    """The DataFrames of a plan's scans, by alias. `tables` is by table name; no row is read yet.
+    """Returns the DataFrames of a plan's scans, by alias. `tables` is by table name; no row is read yet.
 
-    Spark is asked once for each table and set of columns, however many aliases the table has: each time it looks at all
-    of its files.
+    Aliases of a table with the same columns share one DataFrame, because Spark checks all files of the table for each.
     """
     read: dict[tuple[str, tuple[Field, ...]], DataFrame] = {}
     frames = {}
@@ -72,84 +67,75 @@ def read_scans(session: SparkSession, node: Node, tables: Mapping[str, TableInpu
 
 
 def read_scan(session: SparkSession, scan: Scan, table: TableInput) -> DataFrame:
-    """The table under the scan's alias, with the scan's columns alone, in the scan's order.
+    """Returns the scan's columns of the table, in the scan's order, under the names that the scan emits.
 
-    A text row that does not fit the declared schema fails the query that reads it. Raises SpecError
-    `unreadable_file` for a file name that Spark cannot take.
+    A text row that does not match the declared schema fails the query that reads it. Raises SpecError
+    `unreadable_file` for a file name that Spark does not support.
     """
     return _selected(_read(session, fields_to_read(scan, table.source.format, table.schema), table), scan)
 
 
 def _read(session: SparkSession, fields: tuple[Field, ...], table: TableInput) -> DataFrame:
-    """The columns `fields` of the table's files, under their own names."""
+    """Returns the columns `fields` of the table's files, under their names in the files."""
     paths = [_spark_path(table.files.table, file) for file in table.files.files]
     reader = session.read.format(table.source.format.value).options(**reader_options(table.source))
-    if _are_spelled(fields):
-        reader = reader.schema(spelled(fields))
+    if all(field.type.name is not TypeName.OTHER for field in fields):
+        reader = reader.schema(ddl_of(fields))
+    # Otherwise Spark reads the schema from the files: DDL has no names for some nested types of Parquet.
     return reader.load(paths)
 
 
 def _selected(frame: DataFrame, scan: Scan) -> DataFrame:
-    """The scan's columns, under the names that it emits, of the table's files."""
-    # As texts: each Column would take several calls of the JVM.
+    # As strings: each Column would take several calls of the JVM.
     return frame.selectExpr(*(f"{quoted(name)} AS {quoted(field.name)}" for field, name in scan.columns))
 
 
 def _spark_path(table: str, file: DataFile) -> str:
     path = file.path if isinstance(file, UriFile) else str(file)
-    # Hadoop's paths read what stands before a colon as a scheme, escaped or not (HADOOP-14217).
+    # Hadoop takes everything before a colon for a scheme, even if the colon is escaped (HADOOP-14217).
     if ":" in path:
         raise SpecError.of(
             "unreadable_file",
             f"Spark cannot read '{path}' of table '{table}': rename it so that its path has no colon.",
             pointer=f"/tables/{table}",
         )
-    # With its scheme: the file system that Hadoop's configuration names by default may be another one. What follows
-    # is taken literally, percent signs too.
+    # With a scheme, because Hadoop may be configured with another default file system. The rest is taken literally,
+    # including percent signs.
     uri = file.uri if isinstance(file, UriFile) else f"file://{path}"
-    # File names are names: a bracket or an asterisk in one is no pattern.
+    # Brackets and asterisks in file names must not be taken for patterns.
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", uri)
 
 
 def fields_to_read(scan: Scan, format_: TableFormat, schema: Schema) -> tuple[Field, ...]:
-    """The columns of the files that Spark must know of, in file order."""
+    """Returns the columns that the schema for Spark must have, in file order."""
     if format_ is not TableFormat.PARQUET:
-        # The columns of a CSV file have only their positions, and Spark prunes text by itself.
+        # Columns of CSV are identified by position. Spark itself skips the columns of text that are not needed.
         return schema.fields
     wanted = {name for _, name in scan.columns}
-    # A scan of no column (COUNT(*)) still needs a schema that is not empty.
+    # A scan without columns (COUNT(*)) still needs a schema that is not empty.
     return tuple(field for field in schema.fields if field.name in wanted) or schema.fields[:1]
 
 
-def spelled(fields: Iterable[Field]) -> str:
-    """The columns in Spark's DDL."""
+def ddl_of(fields: Iterable[Field]) -> str:
+    """Returns the columns in Spark's DDL."""
     return ", ".join(f"{quoted(field.name)} {field.type}" for field in fields)
 
 
-def _are_spelled(fields: tuple[Field, ...]) -> bool:
-    """Whether every type has a name in Spark's DDL; nested columns of Parquet are left to Spark to find out."""
-    return all(field.type.name is not TypeName.OTHER for field in fields)
-
-
 def reader_options(source: TableSource) -> dict[str, str | bool]:
-    """What Spark's reader is told of the files' format, and nothing else."""
-    options: dict[str, str | bool] = {}
-    if source.format is TableFormat.CSV:
-        options |= _csv_options(source.options)
+    """Returns all options of Spark's reader for the format of the files."""
+    options = source.options
     if source.format is TableFormat.JSON:
-        options |= {"mode": "FAILFAST", "multiLine": source.options.multi_line}
-    return options
-
-
-def _csv_options(options: ReadOptions) -> dict[str, str | bool]:
+        return {"mode": "FAILFAST", "multiLine": options.multi_line}
+    if source.format is not TableFormat.CSV:
+        return {}
     return {
         "mode": "FAILFAST",
         "header": options.header,
-        # Names in a header must be those declared; Spark's default is to ignore them.
+        # The names in a header must be the declared ones. By default, Spark ignores them.
         "enforceSchema": False,
         "sep": options.delimiter,
         "quote": options.quote,
-        # A quote inside quotes is doubled, as RFC 4180 has it; Spark's default is a backslash.
+        # A quote in a quoted value is doubled, as in RFC 4180. Spark's default is a backslash.
         "escape": options.quote,
         "nullValue": options.null_value,
         **({"multiLine": True, "maxCharsPerColumn": str(_MAX_CHARACTERS)} if options.multi_line else {}),

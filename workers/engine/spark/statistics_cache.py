@@ -1,4 +1,4 @@
-"""What is known of a table's files, kept for the next query over the very same files."""
+"""Caches the statistics of a table's files, for later queries over the same files."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from workers.engine.spark.sources import TableInput
 from workers.engine.statistics.model import KeySketch, ValueRange
 
 MAX_FILE_SETS = 256
-"""File sets that are kept, those used last."""
+"""File sets in the cache. The least recently used ones are dropped."""
 
 MAX_BYTES = 16 << 20
-"""Bytes that all of them may take, by the length of their texts."""
+"""Bytes of all file sets together, by the length of their texts."""
 
 MAX_SHARE = 8
-"""One file set may take this part of all bytes: it forgets its own oldest sketches and conditions, and no other's."""
+"""One file set may have this part of all bytes. Its own oldest sketches and conditions are dropped beyond that."""
 
 MAX_SKETCHES = 64
 MAX_CONDITIONS = 128
-"""Of one file set."""
+"""Limits of one file set."""
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 SketchKey = tuple[tuple[str, str], ...]
-"""Columns under their names in the files, each with its declared type: a hot key's literals are of it."""
+"""Columns by their names in the files, each with its declared type, which is also the type of a hot key's literals."""
 
 
 @dataclass(frozen=True)
 class KnownTable:
-    """Numbers of one file set; no rows of it. A sketch is None where there can be none.
+    """The statistics of one file set, without any of its rows. A sketch is None if there can be none.
 
-    `sketches` have their columns' names in the files. `kept` has the share that terms of a condition keep and how many
-    of them are unknown, by their text and columns. `columns` are those that were looked at, `ranges` those of them that
-    have one, `widths` bytes of a text of a column in memory, None where no file told.
+    `sketches` have the names of the columns in the files. `kept` has the share of rows that terms of a condition keep
+    and the number of unknown terms, by a digest of their text and columns. `columns` are those that were read, `ranges`
+    those of them that have a range. `widths` has the bytes of a text column's value in memory, None if not known.
     """
 
     rows: int
@@ -50,27 +50,27 @@ class KnownTable:
     columns: frozenset[str] = frozenset()
     widths: Mapping[str, float | None] = field(default_factory=dict)
 
-    def with_more(self, other: KnownTable) -> KnownTable:
-        """Both together, of the same files; what `other` says counts."""
+    def merged_with(self, later: KnownTable) -> KnownTable:
+        """Returns the statistics of both; those of `later` win."""
         return replace(
-            other,
-            sketches=_later(self.sketches, other.sketches),
-            ranges={**self.ranges, **other.ranges},
-            kept=_later(self.kept, other.kept),
-            columns=self.columns | other.columns,
-            widths={**self.widths, **other.widths},
+            later,
+            sketches=_merged(self.sketches, later.sketches),
+            ranges={**self.ranges, **later.ranges},
+            kept=_merged(self.kept, later.kept),
+            columns=self.columns | later.columns,
+            widths={**self.widths, **later.widths},
         )
 
 
-def _later(before: Mapping[_Key, _Value], after: Mapping[_Key, _Value]) -> dict[_Key, _Value]:
-    """Both, what came later last."""
-    return {**{key: value for key, value in before.items() if key not in after}, **after}
+def _merged(earlier: Mapping[_Key, _Value], later: Mapping[_Key, _Value]) -> dict[_Key, _Value]:
+    """Returns both, with all items of `later` at the end."""
+    return {**{key: value for key, value in earlier.items() if key not in later}, **later}
 
 
 class StatisticsCache:
-    """Known tables by their files. Safe to share between threads; forgets what was not used for longest.
+    """Statistics of tables by file set. Safe to share between threads.
 
-    Two threads that miss the same files both read them, and the later one's answer stays: they are equal.
+    If two threads miss the same file set, both read it, and the later result stays. The results are equal.
     """
 
     def __init__(self, max_file_sets: int = MAX_FILE_SETS, max_bytes: int = MAX_BYTES) -> None:
@@ -80,27 +80,27 @@ class StatisticsCache:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def get(self, key: str | None) -> KnownTable | None:
-        """What is known of the file set; None where it is not, or has no key."""
+    def get(self, file_set: str | None) -> KnownTable | None:
+        """Returns the statistics of the file set; None if there are none, or if `file_set` is None."""
         with self._lock:
-            if key is None or key not in self._known:
+            if file_set is None or file_set not in self._known:
                 return None
-            self._known.move_to_end(key)
-            return self._known[key][0]
+            self._known.move_to_end(file_set)
+            return self._known[file_set][0]
 
-    def put(self, key: str | None, known: KnownTable) -> None:
-        """Keeps `known` with what is known of the file set already. Nothing happens without a key."""
-        if key is None:
+    def put(self, file_set: str | None, known: KnownTable) -> None:
+        """Adds `known` to the statistics of the file set. Does nothing if `file_set` is None."""
+        if file_set is None:
             return
-        earlier = self.get(key)
-        # Outside of the lock, since it may take a while; what another thread adds meanwhile is read again.
-        known = _within(known if earlier is None else earlier.with_more(known), self._max_bytes // MAX_SHARE)
+        earlier = self.get(file_set)
+        # Without the lock, since it may take some time. What another thread adds meanwhile is lost, and read again.
+        known = _limited(known if earlier is None else earlier.merged_with(known), self._max_bytes // MAX_SHARE)
         size = len(repr(known))
         with self._lock:
-            before = self._known.pop(key, None)
+            before = self._known.pop(file_set, None)
             if before is not None:
                 self._bytes -= before[1]
-            self._known[key] = (known, size)
+            self._known[file_set] = (known, size)
             self._bytes += size
             while len(self._known) > self._max_file_sets or self._bytes > self._max_bytes:
                 self._bytes -= self._known.popitem(last=False)[1][1]
@@ -109,8 +109,8 @@ class StatisticsCache:
         return len(self._known)
 
 
-def _within(known: KnownTable, max_bytes: int) -> KnownTable:
-    """`known` with the sketches and conditions that came last, so many of them as there is room for."""
+def _limited(known: KnownTable, max_bytes: int) -> KnownTable:
+    """Returns `known` without the oldest sketches and conditions above the limits."""
     sketches = list(known.sketches.items())[-MAX_SKETCHES:]
     kept = list(known.kept.items())[-MAX_CONDITIONS:]
     sizes = [len(repr(sketch)) for sketch in sketches]
@@ -123,8 +123,10 @@ def _within(known: KnownTable, max_bytes: int) -> KnownTable:
 
 
 def file_set_of(table: TableInput) -> str | None:
-    """What tells the table's files from all others, and how they are read: as their listing found them, or as they are
-    now where it told no versions. None where a file has gone or its store does not tell when it was written.
+    """Returns a digest of the table's files, their versions, and how they are read.
+
+    The versions are those of the listing, or current ones if the listing has none. None if a file has been removed, or
+    if its store does not return modification times.
     """
     digest = hashlib.sha256(table.source.model_dump_json(include={"format", "options"}).encode())
     try:

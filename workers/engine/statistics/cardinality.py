@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from service.contract.query import JoinKind
 from service.contract.reports import HotKey
+from service.sql.statements.join_hints import ONE_SIDED
 from workers.engine.plan.nodes import (
-    ONE_SIDED,
     Aggregate,
     AggregateRole,
     Expand,

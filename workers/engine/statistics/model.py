@@ -45,7 +45,6 @@ class KeySketch:
     alias: str
     columns: tuple[str, ...]
     sampled_rows: int
-    distinct_in_sample: int
     distinct_keys: int
     null_share: float
     hot_keys: tuple[HotKey, ...]

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from service.contract.options import JoinLocal, JoinShip
 from service.contract.query import JoinKind
 from service.sql.expressions.scalar import Scalar, quoted
+from service.sql.statements.join_hints import ONE_SIDED
 from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import spark_expands
-from workers.engine.plan.nodes import ONE_SIDED, Aggregate, Exchange, Expand, Join, Named, Node, Project, Scan, Union
+from workers.engine.plan.nodes import Aggregate, Exchange, Expand, Join, Named, Node, Project, Scan, Union
 from workers.engine.statistics.model import Statistics, once_per_node
 
 BROADCAST_BYTES = 10 << 20
@@ -83,7 +84,7 @@ def broadcast_side(join: Join, statistics: Statistics) -> JoinShip | None:
     """
     if join.strategy.ship in {JoinShip.BROADCAST_LEFT, JoinShip.BROADCAST_RIGHT}:
         return join.strategy.ship
-    if not _is_left_to_spark(join):
+    if not is_left_to_spark(join):
         return None
     for ship, side, kinds in (
         (JoinShip.BROADCAST_RIGHT, join.right, _RIGHT_MAY_BROADCAST),
@@ -100,13 +101,14 @@ def _of_join(join: Join, statistics: Statistics) -> tuple[frozenset[str], ...]:
     if ship is not None:
         # The rows of the other side are not shuffled.
         return partitionings_of(join.right if ship is JoinShip.BROADCAST_LEFT else join.left, statistics)
-    if _is_left_to_spark(join) and None in {size_of(join.left, statistics), size_of(join.right, statistics)}:
+    if is_left_to_spark(join) and None in {size_of(join.left, statistics), size_of(join.right, statistics)}:
         # Spark may broadcast the side whose size is not known here.
         return ()
     return _partitioned_by_key(join)
 
 
-def _is_left_to_spark(join: Join) -> bool:
+def is_left_to_spark(join: Join) -> bool:
+    """Whether Spark chooses the algorithm of the join."""
     return join.strategy.ship is JoinShip.AUTO and join.strategy.local is JoinLocal.AUTO
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -77,10 +78,7 @@ def combined(shares: list[float | None], unknown: int) -> float | None:
     known = [share for share in shares if share is not None]
     if not known:
         return None
-    made = 1.0
-    for share in known:
-        made *= share
-    return made * (UNKNOWN_CONDITION if unknown or len(known) < len(shares) else 1.0)
+    return math.prod(known) * (UNKNOWN_CONDITION if unknown or len(known) < len(shares) else 1.0)
 
 
 def share_of(condition: Scalar, statistics: Statistics) -> float:

@@ -1,6 +1,7 @@
-"""What is told of a streaming plan beside its shape: settings that it does not follow, and state that only grows.
+"""Plans bound queries over streams, for a Spark session that runs their mini-batches.
 
-Plans bound queries over streams, for a session that runs their mini-batches.
+`StreamEngine.plan` gives the plan, the DataFrame and the report. `traces_of` creates the report's entries about the
+shape of the state, its growth, and settings that have no effect on a stream.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from service.sql.resolve.bound import BoundQuery, tables_of
 from workers.engine.budget import PlanningBudget, no_check
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import line_of, seconds
-from workers.engine.plan.nodes import Join, Node, Windows
+from workers.engine.plan.nodes import Join, Node, Windows, Within
 from workers.engine.plan.traversal import NodeIds, id_of, walk_up, with_ids
 from workers.engine.planner import plan_report
 from workers.engine.spark.lowering import lower
 from workers.engine.spark.session_options import task_memory
-from workers.engine.spark.sources import TableInput, scans_of, spelled
+from workers.engine.spark.sources import TableInput, ddl_of, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.statistics.model import Statistics
 from workers.engine.streaming.sinks.base import OfNothing
@@ -44,110 +45,33 @@ from workers.engine.streaming.stream_plan import (
     Bitmaps,
     Shape,
     StreamPlan,
-    apart,
     bitmap_obstacle,
+    split_query,
     stream_plan,
 )
 from workers.engine.streaming.table_statistics import gather_for_joins, values_per_block
 
 STREAM_SHAPE = "stream_shape"
-"""Who tells in the trace what a stream's state holds, and why."""
+"""The rule name of the trace about what a stream's state contains, and why."""
 
 STREAM_STATE = "stream_state"
-"""Who tells what becomes of it."""
+"""The rule name of traces about the growth of the state."""
 
 STREAM_SETTINGS = "stream_settings"
-"""Who tells of settings without effect."""
+"""The rule name of traces about settings without effect."""
 
 _GROWS = {
-    Shape.DISTINCT_ROWS: "every different row",
+    Shape.DISTINCT_ROWS: "every distinct row",
     Shape.PLAIN: "every group",
     Shape.DISTINCT: "every distinct value of every group",
     Shape.UNITED: "every distinct value of every group",
     Shape.BITMAP: "a bitmap for each group and block of values",
     Shape.JOINED: "every key of both streams, and every distinct value of each",
 }
-_OF_VALUES = frozenset({Shape.DISTINCT, Shape.UNITED, Shape.BITMAP})
-
-
-def traces_of(
-    plan: StreamPlan, streams: frozenset[str], settings: JobSettings, *, is_changed: bool
-) -> tuple[RuleTrace, ...]:
-    """The traces of a streaming plan, in the order of the report. `streams` are the aliases of streams; `is_changed`
-    says that the plan has nodes that the query has not.
-    """
-    root, root_id = line_of(plan.before), plan.before.id
-    outcome = RuleOutcome.FIRED if is_changed else RuleOutcome.SKIPPED
-    shape = RuleTrace(rule=STREAM_SHAPE, outcome=outcome, node=root, node_id=root_id, reason=plan.reason)
-    others = ((STREAM_STATE, reason) for reason in _of_state(plan))
-    idle = ((STREAM_SETTINGS, reason) for reason in _without_effect(plan, streams, settings))
-    told = (
-        RuleTrace(rule=rule, outcome=RuleOutcome.SKIPPED, node=root, node_id=root_id, reason=reason)
-        for rule, reason in (*others, *idle)
-    )
-    return (shape, *told)
-
-
-def _of_state(plan: StreamPlan) -> Iterator[str]:
-    joins = [node for node in walk_up(plan.node) if isinstance(node, Join) and node.within is not None]
-    if joins:
-        yield _of_joined_rows(joins)
-    kept = _GROWS.get(plan.shape)
-    if kept is None:
-        return
-    if any(isinstance(node, Windows) for node in walk_up(plan.node)):
-        yield "The state of a window is dropped once no more rows are to come for it."
-        return
-    yield (
-        f"Nothing is ever dropped: the state keeps {kept}, and grows with them for as long as the job goes on. "
-        "GET /v1/jobs/{id}/batches tells what each mini-batch added. Group by a window of event time to bound it."
-    )
-
-
-def _of_joined_rows(joins: list[Join]) -> str:
-    within = joins[0].within
-    if within is None:
-        raise ValueError("a join that keeps no rows")
-    left, right = (seconds(max(0, microseconds)) for microseconds in (-within.at_least_us, within.at_most_us))
-    twice = "" if len(joins) == 1 else " The join is run, and its rows are kept, twice: for DISTINCT, and for the rest."
-    return (
-        "The state keeps the rows of both streams that may find partners: those of the left side until the watermark "
-        f"is {left} beyond their time, those of the right side until it is {right} beyond. The watermark is the newest "
-        "time of the stream that is furthest behind, less its delay, of what came since the job was last started; rows "
-        f"without a partner, where the join emits them, come out then, and rows from before it are left out.{twice}"
-    )
-
-
-def _without_effect(plan: StreamPlan, streams: frozenset[str], settings: JobSettings) -> Iterator[str]:
-    if settings.agg_phase is not AggPhase.AUTO:
-        yield (
-            "agg_phase is given: on a stream Spark always aggregates a mini-batch locally, before the shuffle and "
-            "again before it looks anything up."
-        )
-    if settings.distinct_split != DistinctSplitSettings():
-        yield (
-            "distinct_split.* is given: the values of a stream are spread by group and value already, and as bitmaps "
-            "by group and block; there is no hot group to split."
-        )
-    if settings.distinct_method not in {DistinctMethod.AUTO, DistinctMethod.BITMAP} and plan.shape not in _OF_VALUES:
-        yield f"distinct_method is {settings.distinct_method.value}, but no aggregate over one stream is over DISTINCT."
-    if not settings.incremental_agg:
-        yield "incremental_agg is given: a stream aggregates once, so that there are no two phases to merge."
-    if settings.eager_aggregation is not Toggle.AUTO:
-        yield "eager_aggregation is given: two streams are aggregated without a join, and static tables after it."
-    joins = tuple(static_joins(plan.node, streams))
-    whole = settings.join.model_copy(update={"skew": JoinSkew.AUTO})
-    if whole != JoinSettings() and not joins:
-        yield "join.ship or join.local is given, but no static table is joined."
-    keyed = any(join.keys for join in joins)
-    if settings.join.skew is not JoinSkew.AUTO and not keyed:
-        yield "join.skew is given, but no static table is joined by equal keys."
-    if settings.skew != SkewSettings() and not keyed:
-        yield "skew.* is given, but no static table is joined by equal keys: nothing else on a stream has hot keys."
-
+_WITH_VALUES = frozenset({Shape.DISTINCT, Shape.UNITED, Shape.BITMAP})
 
 _VALUES_PER_BLOCK = 32
-"""From so many distinct values in a block on it is looked up, written and kept for less than they are one by one."""
+"""With this many distinct values in a block or more, a bitmap costs less to read, write and keep than the values."""
 
 _DEFAULTS = JobSettings()
 
@@ -161,17 +85,15 @@ class PlannedStream:
     frame: DataFrame
     output: OutputMode
     layout: dict[str, Any]
-    """What its state looks like, as JSON values: see `workers.engine.streaming.state`."""
+    """The layout of its state as JSON values: see `workers.engine.streaming.state`."""
     reads: tuple[SourceRead, ...]
     """See `reads_of`."""
     of_nothing: OfNothing | None = None
-    """What the query answers of no rows, where it answers a row then: one without GROUP BY does."""
+    """The row that the query returns for no rows, if it returns one: a query without GROUP BY does."""
 
 
 class StreamEngine:
-    """Plans streaming queries in one Spark session, which is theirs alone. What is known of files is kept in `cache`,
-    which engines may share.
-    """
+    """Plans streaming queries in their own Spark session. Engines may share `cache`, the statistics of files."""
 
     def __init__(self, session: SparkSession, slots: int, cache: StatisticsCache | None = None) -> None:
         self._session = session
@@ -187,15 +109,16 @@ class StreamEngine:
         *,
         output: OutputMode | None = None,
         settings: JobSettings = _DEFAULTS,
-        puts_parts_together: bool = True,
-        kept: Mapping[str, Any] | None = None,
+        merges_parts: bool = True,
+        state_layout: Mapping[str, Any] | None = None,
         check: Callable[[], None] = no_check,
     ) -> PlannedStream:
-        """Plan, DataFrame and report; reads a sample of files at most. `tables` and `bounds` are by table name.
-        `puts_parts_together`: whether the sink takes groups in parts. `kept` is the layout of the state that is there,
-        which a plan that could be another one follows. `check` is called between steps; it raises as soon as the plan
-        is no longer wanted. Raises StreamPlanError for a query that a stream cannot run, and what Spark raises when it
-        analyses a plan; `output` as in `stream_plan`.
+        """Returns the plan, the DataFrame and the report. Reads at most a sample of files.
+
+        `tables` and `bounds` are by table name. `merges_parts`: the sink merges the parts of groups. `state_layout` is
+        that of an existing state, which the plan uses if it can. `check` is called between steps, and raises once the
+        plan is no longer wanted. `output` is as in `stream_plan`. Raises StreamPlanError for a query that a stream
+        cannot run, and what Spark raises when it analyses a plan.
         """
         prepare_session(self._session, state)
         streams = frozenset(
@@ -203,30 +126,32 @@ class StreamEngine:
         )
         built = with_ids(build(query))
         check()
-        bitmaps = self._bitmaps(built, streams, tables, settings.distinct_method, kept, check)
-        if bitmaps.wanted and not puts_parts_together:
-            bitmaps = Bitmaps(False, "The sink takes whole groups, and bitmaps are parts of groups.")
+        bitmaps = self._bitmaps(built, streams, tables, settings.distinct_method, state_layout, check)
+        if bitmaps.wanted and not merges_parts:
+            bitmaps = Bitmaps(False, "The sink stores complete groups, and bitmaps are parts of groups.")
         plan = stream_plan(built, streams, bitmaps, output)
         plan = replace(plan, node=NodeIds.after(built).number(plan.node))
         emits = OutputMode.APPEND if plan.keys is None else OutputMode.UPDATE
-        # Before joins with static tables are looked at: they keep no state, and may run in another way the next time.
+        # Before the joins with static tables are planned: they have no state, and may run differently the next time.
         layout = layout_of(
             plan, streams, provider=state.provider.value, partitions=state.partitions, output=emits.value
         )
         check()
-        known = self._statistics(plan, streams, tables, bounds, settings, check)
+        statistics = self._statistics(plan, streams, tables, bounds, settings, check)
         check()
         of_query = frozenset(walk_up(plan.before))
-        made = [id_of(node) for node in walk_up(plan.node) if node not in of_query]
+        added = [id_of(node) for node in walk_up(plan.node) if node not in of_query]
         budget = PlanningBudget(check, settings.optimizer.timeout.total_seconds())
-        joined = join_static_tables(plan.node, streams, known, settings, dict.fromkeys(made, STREAM_SHAPE), budget)
+        joined = join_static_tables(
+            plan.node, streams, statistics, settings, dict.fromkeys(added, STREAM_SHAPE), budget
+        )
         check()
         inputs = read_inputs(self._session, joined.after, tables, bounds)
         check()
         frame = lower(joined.after, inputs)
         check()
-        trace = (*traces_of(plan, streams, settings, is_changed=bool(made)), *joined.trace)
-        report = plan_report(replace(joined, before=plan.before, trace=trace), known, None)
+        trace = (*traces_of(plan, streams, settings, is_changed=bool(added)), *joined.trace)
+        report = plan_report(replace(joined, before=plan.before, trace=trace), statistics, None)
         planned = replace(plan, node=joined.after)
         return PlannedStream(report, planned, frame, emits, layout, reads_of(frame), self._of_nothing(plan))
 
@@ -239,7 +164,7 @@ class StreamEngine:
         settings: JobSettings,
         check: Callable[[], None],
     ) -> Statistics:
-        """What is known of the tables that are joined; nothing where no join is the rules' to look at."""
+        """Returns the statistics of joined tables; none without joins that rules may change."""
         joins = tuple(dict.fromkeys(static_joins(plan.node, streams)))
         if not joins:
             return Statistics({}, {}, self._slots)
@@ -252,31 +177,32 @@ class StreamEngine:
         streams: frozenset[str],
         tables: Mapping[str, Input],
         method: DistinctMethod,
-        kept: Mapping[str, Any] | None,
+        state_layout: Mapping[str, Any] | None,
         check: Callable[[], None],
     ) -> Bitmaps:
-        """Whether distinct integers are kept as bitmaps, where they can be."""
-        aggregate = apart(built)[2]
+        """Decides whether distinct integers are kept as bitmaps, if that is possible."""
+        aggregate = split_query(built)[2]
         if aggregate is None or bitmap_obstacle(built, streams) is not None:
             return NO_BITMAPS
-        if kept is not None:
-            return Bitmaps(kept.get("shape") == Shape.BITMAP.value, "The state that is there is kept so.")
+        if state_layout is not None:
+            wanted = state_layout.get("shape") == Shape.BITMAP.value
+            return Bitmaps(wanted, f"The existing state has {'' if wanted else 'no '}bitmaps.")
         if method is not DistinctMethod.AUTO:
             return Bitmaps(method is DistinctMethod.BITMAP, f"distinct_method is {method.value}.")
         density = values_per_block(aggregate, tables, check)
         if density is None:
-            return Bitmaps(False, "No sample tells how close together the values are, which is what bitmaps are for.")
-        told = f"A group has some {density:.0f} distinct values in a block of 32,768 neighbours where it has any"
+            return Bitmaps(False, "No sample shows how dense the values are; bitmaps are for dense values.")
+        found = f"A group has about {density:.0f} distinct values in each block of 32,768 neighbours that it uses"
         if density < _VALUES_PER_BLOCK:
-            return Bitmaps(False, f"{told}: a bitmap, which takes 4 KB, would be mostly empty.")
-        return Bitmaps(True, f"{told}: a bitmap is looked up once for all of those that a mini-batch has.")
+            return Bitmaps(False, f"{found}: a bitmap, which takes 4 KB, would be almost empty.")
+        return Bitmaps(True, f"{found}: a mini-batch reads one bitmap for all of its values in a block.")
 
     def _of_nothing(self, plan: StreamPlan) -> OfNothing | None:
-        """By Spark itself, which is asked for the query over tables without rows."""
+        """Runs the query over tables without rows, if it has no GROUP BY."""
         if plan.keys != ():
             return None
         scans = {
-            scan.alias: self._session.createDataFrame([], spelled(field for field, _ in scan.columns))
+            scan.alias: self._session.createDataFrame([], ddl_of(field for field, _ in scan.columns))
             for scan in scans_of(plan.before)
         }
         rows = lower(plan.before, scans).collect()
@@ -285,3 +211,81 @@ class StreamEngine:
 
 def _as_json(value: Any) -> bool | int | float | str | None:
     return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+def traces_of(
+    plan: StreamPlan, streams: frozenset[str], settings: JobSettings, *, is_changed: bool
+) -> tuple[RuleTrace, ...]:
+    """Returns the traces of a streaming plan, in the order of the report. `streams` are the aliases of streams;
+    `is_changed`: the plan has nodes that the query does not have.
+    """
+
+    def trace(rule: str, reason: str, outcome: RuleOutcome = RuleOutcome.SKIPPED) -> RuleTrace:
+        before = plan.before
+        return RuleTrace(rule=rule, outcome=outcome, node=line_of(before), node_id=before.id, reason=reason)
+
+    return (
+        trace(STREAM_SHAPE, plan.reason, RuleOutcome.FIRED if is_changed else RuleOutcome.SKIPPED),
+        *(trace(STREAM_STATE, reason) for reason in _notes_on_state(plan)),
+        *(trace(STREAM_SETTINGS, reason) for reason in _ineffective_settings(plan, streams, settings)),
+    )
+
+
+def _notes_on_state(plan: StreamPlan) -> Iterator[str]:
+    joins = [node.within for node in walk_up(plan.node) if isinstance(node, Join) and node.within is not None]
+    if joins:
+        yield _note_on_joined_rows(joins[0], len(joins))
+    kept = _GROWS.get(plan.shape)
+    if kept is None:
+        return
+    if any(isinstance(node, Windows) for node in walk_up(plan.node)):
+        yield "The state of a window is removed once the watermark has passed its end."
+        return
+    yield (
+        f"Nothing is ever removed: the state keeps {kept}, and grows with them as long as the job runs. GET "
+        "/v1/jobs/{id}/batches shows what each mini-batch added. Group by a window of event time to limit its size."
+    )
+
+
+def _note_on_joined_rows(within: Within, joins: int) -> str:
+    left, right = (seconds(max(0, microseconds)) for microseconds in (-within.at_least_us, within.at_most_us))
+    twice = "" if joins == 1 else " The join runs twice, and its rows are kept twice: for DISTINCT, and for the others."
+    return (
+        "The state keeps the rows of both streams that may have matches: those of the left side until the watermark is "
+        f"{left} after their time, those of the right side until it is {right} after. The watermark is the lowest of "
+        "the streams' newest times, less their delay, of the rows since the job was last started. When it passes a row "
+        f"without a match, an outer join emits the row. Rows that are older than the watermark are dropped.{twice}"
+    )
+
+
+def _ineffective_settings(plan: StreamPlan, streams: frozenset[str], settings: JobSettings) -> Iterator[str]:
+    """Yields why a setting that the job has set has no effect."""
+    if settings.agg_phase is not AggPhase.AUTO:
+        yield (
+            "agg_phase has no effect: on a stream Spark always aggregates a mini-batch locally before the shuffle, and "
+            "again before it reads the state."
+        )
+    if settings.distinct_split != DistinctSplitSettings():
+        yield (
+            "distinct_split.* has no effect: the values of a stream are already partitioned by group and value, or as "
+            "bitmaps by group and block, so there is no hot group to split."
+        )
+    if settings.distinct_method not in {DistinctMethod.AUTO, DistinctMethod.BITMAP} and plan.shape not in _WITH_VALUES:
+        method = settings.distinct_method.value
+        yield f"distinct_method {method} has no effect: no aggregate over one stream has DISTINCT."
+    if not settings.incremental_agg:
+        yield "incremental_agg has no effect: a stream aggregates once, so there are no two phases to merge."
+    if settings.eager_aggregation is not Toggle.AUTO:
+        yield (
+            "eager_aggregation has no effect: two streams are aggregated without a join, and static tables are joined "
+            "before the aggregate."
+        )
+    joins = tuple(static_joins(plan.node, streams))
+    strategies = settings.join.model_copy(update={"skew": JoinSkew.AUTO})
+    if strategies != JoinSettings() and not joins:
+        yield "join.ship and join.local have no effect: no static table is joined."
+    has_keys = any(join.keys for join in joins)
+    if settings.join.skew is not JoinSkew.AUTO and not has_keys:
+        yield "join.skew has no effect: no static table is joined by an equality."
+    if settings.skew != SkewSettings() and not has_keys:
+        yield "skew.* has no effect: no static table is joined by an equality, and only such joins can have hot keys."

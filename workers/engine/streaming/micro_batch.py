@@ -1,9 +1,9 @@
-"""Where mini-batches are written before a sink takes them: Parquet files, in a directory for each try of one.
+"""Runs each mini-batch: the database confirms its begin, Spark writes its rows to the stage, the sink commits them, and
+the database records the end.
 
-What happens to each mini-batch: it is announced, run into the stage, taken by the sink, and noted.
-
-Spark calls this on its stream's own thread, with a number that grows by one. A mini-batch that was cut short anywhere
-comes again, with the same rows and the same number, and each step knows what it has done of it before.
+Spark calls `BatchFunction` on the stream's own thread, with a number that grows by one. A mini-batch that was
+interrupted runs again, with the same rows and the same number, and each step recognizes what was already done. The
+stage has the rows as Parquet files, in a directory for each try of a mini-batch.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from workers.engine.streaming.sinks.base import Sink, Staged
 
 @dataclass(frozen=True)
 class Stage:
-    """A directory of a stream's own. `fence` keeps a writer that lost its lease apart from the one that follows."""
+    """The directory where a stream writes rows before its sink commits them. Attempts with different fencing tokens
+    (`fence`) write to different directories.
+    """
 
     directory: Path
     fence: int
 
     def write(self, frame: DataFrame, batch_id: int) -> Staged:
-        """Runs the mini-batch, once and wholly, which brings its state on too, and gives its rows. Raises what Spark
-        raises."""
+        """Runs the mini-batch completely, which also updates its state. Returns its rows. Raises what Spark raises."""
         target = self._path(batch_id)
         written = write_parquet(frame, target)
         return Staged(result_files(target), written.rows, written.bytes)
 
     def remove(self, batch_id: int) -> None:
-        """Removes what a mini-batch wrote, once its sink has it."""
+        """Removes the rows of a mini-batch after its sink has committed them."""
         shutil.rmtree(self._path(batch_id), ignore_errors=True)
 
     def clear_older(self) -> None:
-        """Removes what attempts before this one left."""
+        """Removes the rows of earlier attempts."""
         for path in self.directory.glob("*-*") if self.directory.is_dir() else ():
             if _fence_of(path) < self.fence:
                 shutil.rmtree(path, ignore_errors=True)
@@ -53,8 +54,8 @@ class Stage:
         return self.directory / f"{batch_id}-{self.fence}"
 
 
-def run_for_its_state(frame: DataFrame) -> None:
-    """Runs a mini-batch whose rows the sink has already: the state of the next one depends on it."""
+def update_state(frame: DataFrame) -> None:
+    """Runs a mini-batch whose rows the sink already has: the next mini-batch needs its state."""
     frame.write.format("noop").mode("append").save()
 
 
@@ -65,8 +66,8 @@ def _fence_of(path: Path) -> int:
 
 @dataclass(frozen=True)
 class BatchDone:
-    """A mini-batch that the sink has: `rows` that it emitted, None where the sink had it before, the milliseconds that
-    it took from its announcement on, and the version of the result that has it, where the sink counts those.
+    """A mini-batch that the sink has committed: the number of rows that it emitted, None if the sink already had them,
+    the milliseconds since its begin, and the version of the result that contains it, None if the sink has no versions.
     """
 
     batch_id: int
@@ -76,74 +77,76 @@ class BatchDone:
 
 
 class StreamOverError(EngineError):
-    """The stream is to stop before its next mini-batch."""
+    """The stream must stop before its next mini-batch."""
 
     code: ClassVar[str] = "stream_over"
 
 
-class BatchGuard(Protocol):
-    """Who says whether this attempt may go on, and takes note of what it has done."""
+class BatchFence(Protocol):
+    """Confirms before and after each mini-batch that this attempt may continue (`workers/streams/fencing.py`)."""
 
     def begin(self, batch_id: int) -> None:
-        """Before anything is done of a mini-batch. Raises FenceLostError where another attempt has the stream."""
+        """Called before a mini-batch. Raises FenceLostError if another attempt runs the stream."""
 
     def finish(self, done: BatchDone) -> None:
-        """Once the sink has it. Raises FenceLostError."""
+        """Called after the sink has committed it. Raises FenceLostError."""
 
 
 Reading = Callable[[int], AbstractContextManager[object]]
-"""What the mini-batch of this number is run within. Raises SpecError, before or afterwards, where it would read, or may
-have read, what it must not: then nothing of it is kept."""
+"""Returns the context in which the mini-batch of a number runs. It raises SpecError, before or after the mini-batch, if
+it would read, or may have read, files that it must not read: then nothing of it is kept."""
 
 
 class BatchFunction:
-    """Runs mini-batches for one attempt, one after the other. `failure` is what ended the stream, where that was it."""
+    """Runs the mini-batches of one attempt, one after the other. `failure` is the error of the mini-batch that ended
+    the stream, if one did.
+    """
 
     def __init__(
         self,
         stage: Stage,
         sink: Sink,
-        guard: BatchGuard,
+        fence: BatchFence,
         clock: Callable[[], float] = time.monotonic,
         reading: Reading = nullcontext,
     ) -> None:
         self._stage = stage
         self._sink = sink
-        self._guard = guard
+        self._fence = fence
         self._clock = clock
         self._reading = reading
         self.failure: Exception | None = None
         self._is_over = threading.Event()
 
     def end_between_batches(self) -> None:
-        """The next mini-batch is not begun; it comes again with the next attempt."""
+        """Ends the stream before its next mini-batch, which the next attempt runs."""
         self._is_over.set()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """One mini-batch. The frame is run by exactly one action, to its end: Spark keeps its state by that."""
+        """Runs one mini-batch. Exactly one action must run the frame, completely, since it updates Spark's state."""
         try:
             self._run(frame, batch_id)
         except Exception as error:
-            # Spark tells of it as a text alone.
+            # Spark only keeps its text.
             self.failure = error
             raise
 
     def _run(self, frame: DataFrame, batch_id: int) -> None:
         if self._is_over.is_set():
-            raise StreamOverError("the stream is to stop")
+            raise StreamOverError("the stream must stop before its next mini-batch")
         begun = self._clock()
-        self._guard.begin(batch_id)
+        self._fence.begin(batch_id)
         newest = self._sink.committed()
         if newest is not None and newest >= batch_id:
             with self._reading(batch_id):
-                run_for_its_state(frame)
+                update_state(frame)
             rows, version = None, None
         else:
             staged = self._staged(frame, batch_id)
             version = self._sink.commit(batch_id, staged)
             rows = staged.rows
         elapsed_ms = round((self._clock() - begun) * 1000)
-        self._guard.finish(BatchDone(batch_id, rows, elapsed_ms, version))
+        self._fence.finish(BatchDone(batch_id, rows, elapsed_ms, version))
         self._stage.remove(batch_id)
 
     def _staged(self, frame: DataFrame, batch_id: int) -> Staged:
@@ -151,6 +154,6 @@ class BatchFunction:
             with self._reading(batch_id):
                 return self._stage.write(frame, batch_id)
         except SpecError:
-            # The state that came of it goes with the mini-batch: Spark has not noted it, and writes it again.
+            # Spark has not committed the state of this mini-batch, and writes it again.
             self._stage.remove(batch_id)
             raise

@@ -1,7 +1,4 @@
-"""What Spark tells of a mini-batch, read into numbers.
-
-A streaming query of Spark's, from its start to its end.
-"""
+"""Runs a streaming query of Spark from its start to its end, and reads Spark's progress reports."""
 
 from __future__ import annotations
 
@@ -23,12 +20,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from service.contract.enums import OutputMode
 from workers.engine.streaming.micro_batch import BatchFunction
 
+_POLL_SECONDS = 0.05
+
 
 @dataclass(frozen=True)
 class StateProgress:
-    """One stateful operator. `rows` is None where the store does not count them; `updated` are keys that the mini-batch
-    wrote, `removed` those that it dropped, `reads` how often it looked one up, where the store tells. `state_bytes` is
-    the size of the state, None where it is not known; `memory_bytes` what is held in memory of it, and beside it.
+    """The progress of one stateful operator. `rows` is None if the store does not count them. `updated` is the number
+    of keys that the mini-batch wrote, `removed` of those that it removed, `reads` of reads, None if the store does not
+    count them. `state_bytes` is the size of the state, None if unknown; `memory_bytes` includes caches.
     """
 
     operator: str
@@ -45,7 +44,7 @@ class StateProgress:
 
 @dataclass(frozen=True)
 class SourceProgress:
-    """One stream: `rows` came from it, as often as the plan reads it; it was read up to `end`, as Spark notes it."""
+    """The progress of one source. `rows` counts a row each time the plan reads it; `end` is the offset, as JSON."""
 
     description: str
     rows: int
@@ -54,7 +53,7 @@ class SourceProgress:
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """One mini-batch."""
+    """The progress of one mini-batch."""
 
     batch_id: int
     duration_ms: int
@@ -65,68 +64,64 @@ class BatchProgress:
 
 
 def progress_of(text: str) -> BatchProgress | None:
-    """A `StreamingQueryProgress` as JSON; None for one of a trigger that ran no mini-batch."""
-    told: dict[str, Any] = json.loads(text)
-    durations = told.get("durationMs", {})
+    """Reads a `StreamingQueryProgress` in JSON; returns None for that of a trigger that ran no mini-batch."""
+    report: dict[str, Any] = json.loads(text)
+    durations = report.get("durationMs", {})
     if "addBatch" not in durations:
         return None
     return BatchProgress(
-        batch_id=told["batchId"],
+        batch_id=report["batchId"],
         duration_ms=durations.get("triggerExecution", 0),
         durations_ms=durations,
-        watermark=told.get("eventTime", {}).get("watermark"),
-        state=tuple(map(_state, told.get("stateOperators", ()))),
-        sources=tuple(map(_source, told.get("sources", ()))),
+        watermark=report.get("eventTime", {}).get("watermark"),
+        state=tuple(map(_state, report.get("stateOperators", ()))),
+        sources=tuple(map(_source, report.get("sources", ()))),
     )
 
 
-def _source(told: Mapping[str, Any]) -> SourceProgress:
-    return SourceProgress(told["description"], told.get("numInputRows", 0), json.dumps(told.get("endOffset")))
+def _source(report: Mapping[str, Any]) -> SourceProgress:
+    return SourceProgress(report["description"], report.get("numInputRows", 0), json.dumps(report.get("endOffset")))
 
 
-def _state(told: Mapping[str, Any]) -> StateProgress:
-    custom = told.get("customMetrics", {})
-    reads = custom.get("rocksdbGetCount")
+def _state(report: Mapping[str, Any]) -> StateProgress:
+    custom = report.get("customMetrics", {})
     return StateProgress(
-        operator=told["operatorName"],
-        # RocksDB that does not count them says 0 all along.
-        rows=told["numRowsTotal"] or None,
-        updated=told["numRowsUpdated"],
-        removed=told.get("numRowsRemoved", 0),
-        memory_bytes=told["memoryUsedBytes"],
-        # RocksDB's files: it has none, and reports 0, before it first writes them. Of a state in memory, the newest
-        # version.
+        operator=report["operatorName"],
+        # RocksDB reports 0 if it does not count them.
+        rows=report["numRowsTotal"] or None,
+        updated=report["numRowsUpdated"],
+        removed=report.get("numRowsRemoved", 0),
+        memory_bytes=report["memoryUsedBytes"],
+        # The size of RocksDB's files, which is 0 until it first writes them; the newest version of a state in memory.
         state_bytes=custom.get("rocksdbSstFileSize") or custom.get("stateOnCurrentVersionSizeBytes"),
-        late_rows=told.get("numRowsDroppedByWatermark", 0),
-        reads=reads,
-        partitions=told.get("numShufflePartitions", 0),
-        commit_ms=told.get("commitTimeMs", 0),
+        late_rows=report.get("numRowsDroppedByWatermark", 0),
+        reads=custom.get("rocksdbGetCount"),
+        partitions=report.get("numShufflePartitions", 0),
+        commit_ms=report.get("commitTimeMs", 0),
     )
-
-
-_LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """When mini-batches begin: one after the other until nothing is new (`every` None), or so far apart, at the least,
-    for ever."""
+    """When mini-batches begin: at least `every` after the previous one began, without an end; None runs them one after
+    the other until there is no new input.
+    """
 
     every: timedelta | None = None
 
     AT_ONCE: ClassVar[timedelta] = timedelta(0)
-    """One after the other for ever."""
+    """One after the other, without an end."""
 
     @property
     def options(self) -> dict[str, bool | str]:
-        """As `DataStreamWriter.trigger` takes it."""
+        """The arguments of `DataStreamWriter.trigger`."""
         if self.every is None:
             return {"availableNow": True}
         return {"processingTime": f"{round(self.every / timedelta(milliseconds=1))} milliseconds"}
 
 
 class RunningStream:
-    """A query that was started. Threads may look at it and stop it; its mini-batches run on a thread of Spark's."""
+    """A query that was started. Any thread may query and stop it; its mini-batches run on one of Spark's threads."""
 
     def __init__(self, query: StreamingQuery, batch: BatchFunction) -> None:
         self._query = query
@@ -136,74 +131,76 @@ class RunningStream:
     def start(
         cls, frame: DataFrame, output: OutputMode, checkpoint: Path, trigger: Trigger, batch: BatchFunction
     ) -> RunningStream:
-        """Starts the query at `checkpoint`, where it goes on from what is there. What this thread's Spark jobs carry
-        (`Driver.labelled`) its jobs will carry. Raises what Spark raises when it analyses a plan.
+        """Starts the query; it continues from an existing `checkpoint`. Its Spark jobs have the tags and local
+        properties of the calling thread (`Driver.labelled`). Raises what Spark raises when it analyses a plan.
         """
         writer = frame.writeStream.outputMode(output.value).option("checkpointLocation", f"file://{checkpoint}")
         return cls(writer.trigger(**trigger.options).foreachBatch(batch).start(), batch)  # type: ignore[arg-type]
 
     @property
     def is_active(self) -> bool:
-        """Whether it goes on."""
+        """Whether it is running."""
         return bool(self._query.isActive)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is known to have ended; a driver that is gone tells nothing."""
+        """Whether it is known to have ended; False if the driver does not respond."""
         with suppress(Py4JError, OSError):
             return not self.is_active
         return False
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended, now or within `seconds`."""
+        """Waits at most `seconds`, and returns whether it has ended."""
         try:
-            # It takes fractions too.
+            # Fractions of a second are supported, although the type says otherwise.
             return bool(self._query.awaitTermination(seconds))  # type: ignore[arg-type]
         except StreamingQueryException:
             return True
 
     def error(self) -> Exception | None:
-        """What ended it: what one of its mini-batches raised, else Spark's own error; None where nothing did."""
-        told = self._query._jsq.exception()
-        return (self._batch.failure or _of_spark(told.get())) if told.isDefined() else None
+        """Returns the error that ended it: that of a mini-batch, or else Spark's; None if there was none."""
+        error = self._query._jsq.exception()
+        return (self._batch.failure or _spark_error(error.get())) if error.isDefined() else None
 
     def progress(self, after: int | None) -> tuple[BatchProgress, ...]:
-        """What Spark tells of the mini-batches behind number `after`, oldest first; the newest hundred at most."""
+        """Returns Spark's reports of mini-batches after number `after`, oldest first; at most the newest hundred."""
         found: list[BatchProgress] = []
-        # As the JVM has them: pyspark's own list asks it for a hundred values of each, old ones too, every time.
-        for told in reversed(self._query._jsq.recentProgress()):
-            if after is not None and told.batchId() <= after:
+        # Reads the JVM's objects: pyspark's own list requests a hundred values of every report, also of old ones.
+        for report in reversed(self._query._jsq.recentProgress()):
+            if after is not None and report.batchId() <= after:
                 break
-            one = progress_of(told.json())
-            if one is not None:
-                found.append(one)
+            progress = progress_of(report.json())
+            if progress is not None:
+                found.append(progress)
         return tuple(reversed(found))
 
     def stop_between_batches(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Stops it when no mini-batch is under way, or after `seconds`: one that is cut short comes again."""
-        self.ends_between_batches(seconds, clock)
+        """Stops it when no mini-batch is running, or after `seconds`: an interrupted mini-batch runs again."""
+        self.end_between_batches(seconds, clock)
         self.stop()
 
-    def ends_between_batches(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> bool:
-        """Whether it ended within `seconds`, with no mini-batch under way. If not, it does after the one that is."""
+    def end_between_batches(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> bool:
+        """Stops it when no mini-batch is running. Returns False if one still runs after `seconds`; no other one begins
+        after it.
+        """
         deadline = clock() + seconds
-        # One after the other, there may be no moment without.
+        # Mini-batches may follow each other without a pause.
         self._batch.end_between_batches()
         while self.is_active and self._query.status["isTriggerActive"]:
             if clock() >= deadline:
                 return False
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         self.stop()
         return True
 
     def stop(self) -> None:
-        """Ends it, whatever it is at. Raises nothing where the driver is gone."""
+        """Stops it at once. Raises nothing if the driver does not respond."""
         with suppress(Py4JError, OSError):
             self._query.stop()
 
 
-def _of_spark(java: JavaObject) -> Exception:
-    """What Spark ended the query by, with its Java cause: pyspark's own `exception` keeps nothing but a text of it,
-    which does not tell whether data are at fault.
+def _spark_error(java: JavaObject) -> Exception:
+    """Returns Spark's error with its Java cause. pyspark's own `exception` only has a text, which does not show whether
+    the data are invalid.
     """
     return StreamingQueryException(origin=java.getCause() or java)

@@ -1,11 +1,10 @@
-"""Which files the mini-batches of a stream have taken, by the logs that Spark keeps in its checkpoint.
+"""Reads which files the mini-batches of a stream have read, from the logs in Spark's checkpoint.
 
-    <checkpoint>/sources/<source>/<entry>            the files of one mini-batch, a line each, written when it begins
-    <checkpoint>/sources/<source>/<entry>.compact    the same, of all entries so far; older ones go some time later
+    <checkpoint>/sources/<source>/<entry>            the files of one mini-batch, one per line, written when it begins
+    <checkpoint>/sources/<source>/<entry>.compact    the files of all entries so far; older entries are removed later
 
-Of a directory of many files nothing is read twice, compact entries aside, and these for what is new in them alone.
-Sources have numbers, in the order of `workers.engine.streaming.sources.reads_of`. One that a plan reads twice has one
-log.
+Sources are numbered in the order of `workers.engine.streaming.sources.reads_of`. A source that a plan reads twice has
+one log. `SourceLog` reads every entry once, except compact entries, of which it only parses new lines.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ _COMPACT = ".compact"
 
 
 def logs_of(checkpoint: Path) -> list[Path]:
-    """The directories of the sources' logs, by their numbers."""
+    """Returns the directories of the sources' logs, by their numbers."""
     found = (path for path in (checkpoint / "sources").glob("[0-9]*") if path.name.isdecimal())
     return sorted(found, key=lambda path: int(path.name))
 
 
-def taken_before(checkpoint: Path, batch_id: int) -> dict[Path, int]:
-    """By log: the newest of its entries that mini-batches before this one took; an older one, or -1, where Spark does
-    not tell. Raises OSError.
+def entries_before(checkpoint: Path, batch_id: int) -> dict[Path, int]:
+    """Returns, by log, the newest entry that mini-batches before this one have read. If Spark has not recorded it,
+    returns an older entry or -1. Raises OSError.
     """
     logs = logs_of(checkpoint)
     try:
@@ -35,63 +34,62 @@ def taken_before(checkpoint: Path, batch_id: int) -> dict[Path, int]:
     except (FileNotFoundError, ValueError):
         entries = []
     if len(entries) != len(logs):
-        # A source that the plan reads twice has a line for each reading, and one log.
+        # A source that the plan reads twice has a line for each read, but one log.
         entries = [min(entries, default=-1)] * len(logs)
     return dict(zip(logs, entries, strict=True))
 
 
-class TakenFiles:
-    """Reads one log on and on, from behind the entry `after`."""
+class SourceLog:
+    """Reads the entries of one log after the entry `after`, as they are added."""
 
     def __init__(self, log: Path, after: int = -1) -> None:
         self._log = log
         self._read = after
 
     def new(self) -> Iterator[str]:
-        """URIs of the files that were taken since the last call, as they were before Spark encoded them; none of a log
-        that is of something else.
+        """Yields the URIs of the files that were added since the last call, decoded; none if the log is not of files.
 
-        Raises OSError and ValueError where the log cannot be read; the next call goes on there, and may give some
-        again.
+        Raises OSError and ValueError if the log cannot be read. The next call then continues there, and may repeat
+        files.
         """
+        # Entries that are being written have hidden names.
         names = [path.name for path in self._log.iterdir()]
-        # Hidden names are of entries that are being written.
-        whole = max((number for name in names if (number := _compact(name)) is not None), default=-1)
-        later = sorted(int(name) for name in names if name.isdecimal() and int(name) > max(whole, self._read))
-        if whole > self._read:
-            yield from self._from_compact(whole)
-            self._read = whole
+        compact = max((number for name in names if (number := _compact_number(name)) is not None), default=-1)
+        later = sorted(int(name) for name in names if name.isdecimal() and int(name) > max(compact, self._read))
+        if compact > self._read:
+            yield from self._from_compact(compact)
+            self._read = compact
         for number in later:
             yield from [path for line in self._lines(str(number)) if (path := _path(line)) is not None]
             self._read = number
 
     def _from_compact(self, number: int) -> Iterator[str]:
         for line in self._lines(f"{number}{_COMPACT}"):
-            # Most are old, and not worth being parsed. The number of the entry comes last.
+            # Most lines are old, so they are not parsed. The number of the entry is last in a line.
             if int(line[line.rindex(":") + 1 : -1]) > self._read:
                 path = _path(line)
                 if path is not None:
                     yield path
 
     def _lines(self, name: str) -> Iterator[str]:
-        """One by one: a log of all files has as many as were ever taken."""
+        """Yields one line at a time: a compact entry has a line for every file that was ever read."""
         with (self._log / name).open(encoding="utf-8") as lines:
             next(lines, None)
             for line in lines:
                 yield line.rstrip("\n")
 
 
-def _compact(name: str) -> int | None:
+def _compact_number(name: str) -> int | None:
     number = name.removesuffix(_COMPACT)
     return int(number) if number != name and number.isdecimal() else None
 
 
 def _entry(offset: str) -> int:
-    told = None if offset == "-" else json.loads(offset)
-    return int(told["logOffset"]) if isinstance(told, dict) and "logOffset" in told else -1
+    value = None if offset == "-" else json.loads(offset)
+    return int(value["logOffset"]) if isinstance(value, dict) and "logOffset" in value else -1
 
 
 def _path(line: str) -> str | None:
-    told = json.loads(line)
-    # A name that is no UTF-8 as directories are listed here.
-    return unquote(told["path"], errors="surrogateescape") if isinstance(told, dict) and "path" in told else None
+    entry = json.loads(line)
+    # A name that is not UTF-8 is decoded as by `os.listdir`.
+    return unquote(entry["path"], errors="surrogateescape") if isinstance(entry, dict) and "path" in entry else None

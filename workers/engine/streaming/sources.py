@@ -1,15 +1,14 @@
-"""Streams as DataFrames whose columns are called `alias.column`.
+"""Reads streams as DataFrames whose columns are named `alias.column`, and limits the size of their mini-batches.
 
-How much a mini-batch takes: rows, as the job says, in the files' bytes, as Spark counts.
-
-Spark takes whole files while they stay within the bound, and one at least. Half a file on top makes that the number of
-files that comes closest, where files are alike: without it, a mini-batch would be half a file short on average. Where a
-file has more than the rows that are wanted, there is nothing on top: one is taken, and of later ones, which may be much
-smaller, as many as fit.
+A job sets the size in rows (`mini_batch.size`), but Spark limits the bytes of files; `bound_of` converts. Spark reads
+complete files up to the limit, at least one. For files of similar size the limit is half a file higher, so that the
+number of files is the closest one: otherwise a mini-batch would be half a file too small on average. If a file has more
+rows than the size, nothing is added: Spark reads one such file, or as many smaller ones as fit.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,12 +27,24 @@ from service.data.schemas import RATE_SCHEMA
 from service.sql.expressions.scalar import quoted
 from service.sql.types.data_types import Schema
 from workers.engine.plan.nodes import Node, Scan
-from workers.engine.spark.sources import TableInput, fields_to_read, read_scan, reader_options, scans_of, spelled
+from workers.engine.spark.sources import TableInput, ddl_of, fields_to_read, read_scan, reader_options, scans_of
+
+DEFAULT_ROWS = 2_000_000
+"""Rows of a mini-batch if the job does not set its size. Smaller mini-batches have more overhead (distinct texts: 357,
+401 and 392 thousand rows per second with 1, 2 and 4 million), and larger ones are more work to repeat after a crash."""
+
+_FILES_READ = 8
+_HEAD_BYTES = 1 << 16
+_BYTES_PER_ROW = {TableFormat.PARQUET: 16.0, TableFormat.CSV: 48.0, TableFormat.JSON: 96.0}
+"""The default if no file can be read."""
+
+_TABLE = "evenkeelTable"
+"""The option that names a relation's table. Spark passes it to the source, which ignores it."""
 
 
 @dataclass(frozen=True)
 class BatchBound:
-    """How much a mini-batch takes at most, one file at least: `files` of them, or `bytes`; one of the two at most."""
+    """The limit of a mini-batch, either in `files` or in `bytes`; it always has at least one file."""
 
     files: int | None = None
     bytes: int | None = None
@@ -41,8 +52,8 @@ class BatchBound:
 
 @dataclass(frozen=True)
 class StreamInput:
-    """A directory, as a URI that Spark takes literally, to which files are added whole; `schema` is theirs, `files` are
-    those that it has so far.
+    """A directory to which complete files are added, as a URI without glob patterns; `schema` is that of the files,
+    `files` are those that exist now.
     """
 
     source: TableSource
@@ -50,41 +61,42 @@ class StreamInput:
     schema: Schema
     files: tuple[DataFile, ...] = ()
 
+    @property
+    def unescaped(self) -> str:
+        """The URI without the escapes of glob patterns."""
+        return re.sub(r"\\(.)", r"\1", self.directory)
+
 
 @dataclass(frozen=True)
 class RateInput:
-    """Rows that Spark makes up, so many a second."""
+    """A source of rows that Spark generates."""
 
     rows_per_second: int
 
     @property
     def schema(self) -> Schema:
-        """Its columns."""
+        """The columns."""
         return RATE_SCHEMA
-
-
-_TABLE = "evenkeelTable"
-"""The option that names a relation's table. Spark hands it to the source, which ignores it."""
 
 
 @dataclass(frozen=True)
 class SourceRead:
-    """One streaming source of a query: the table that it reads, and how often the plan reads the source."""
+    """A streaming source of a query: its table, and how often the plan reads it."""
 
     table: str
     times: int
 
 
 Input = TableInput | StreamInput | RateInput
-"""What a table of a streaming query may be; all but the first are streams."""
+"""A table of a streaming query; all but the first are streams."""
 
 
 def read_inputs(
     session: SparkSession, node: Node, tables: Mapping[str, Input], bounds: Mapping[str, BatchBound]
 ) -> dict[str, DataFrame]:
-    """The DataFrames of a plan's scans, by alias; a stream's holds no rows but those of the mini-batch it runs in.
+    """Returns the DataFrames of a plan's scans, by alias. That of a stream has the rows of the current mini-batch.
 
-    `tables` and `bounds` are by table name; a stream without a bound takes all there is.
+    `tables` and `bounds` are by table name; a stream without a bound reads all files that exist.
     """
     frames = {}
     for scan in scans_of(node):
@@ -100,17 +112,17 @@ def read_inputs(
 
 
 def read_stream(session: SparkSession, scan: Scan, table: StreamInput, bound: BatchBound) -> DataFrame:
-    """The files of the directory, each once, those that were there first in front; nothing is read yet.
+    """Returns the files of the directory, each once, oldest first. Reads nothing yet.
 
-    A row that does not fit the schema fails the mini-batch that reads it.
+    A row that does not fit the schema makes the mini-batch fail that reads it.
     """
     fields = fields_to_read(scan, table.source.format, table.schema)
     reader = (
         session.readStream.format(table.source.format.value)
-        .schema(spelled(fields))
+        .schema(ddl_of(fields))
         .options(**reader_options(table.source))
         .option("recursiveFileLookup", True)
-        # Files that are older than the newest by more than this are left out without a word, seven days by default.
+        # Spark silently ignores files that are older than the newest one by more than this; the default is seven days.
         .option("maxFileAge", "36500d")
         .option(_TABLE, scan.table)
     )
@@ -122,16 +134,16 @@ def read_stream(session: SparkSession, scan: Scan, table: StreamInput, bound: Ba
 
 
 def reads_of(frame: DataFrame) -> tuple[SourceRead, ...]:
-    """The streaming sources of a frame of `read_inputs`, in the order in which Spark reports their progress: that of
-    their first relation in the analyzed plan. Spark's description of a source is no identity, since two tables may
-    read one directory.
+    """Returns the streaming sources of a frame of `read_inputs` in the order in which Spark reports their progress:
+    that of their first relation in the analyzed plan. Spark's description does not identify a source, since two tables
+    may read the same directory.
     """
     relations: list[tuple[JavaObject, int]] = []
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     for leaf in map(leaves.apply, range(leaves.size())):
         if not leaf.isStreaming():
             continue
-        # Equal relations share one source.
+        # Equal relations are one source.
         place = next((place for place, (known, _) in enumerate(relations) if known.equals(leaf)), None)
         if place is None:
             relations.append((leaf, 1))
@@ -150,18 +162,8 @@ def _under_alias(frame: DataFrame, scan: Scan) -> DataFrame:
     return frame.select([F.col(quoted(name)).alias(field.name) for field, name in scan.columns])
 
 
-DEFAULT_ROWS = 2_000_000
-"""Rows of a mini-batch where the job sets none: smaller ones cost more for their own sake (distinct texts: 357, 401 and
-392 thousand rows a second with 1, 2 and 4 million), and larger ones are more to do again after a crash."""
-
-_FILES_READ = 8
-_HEAD_BYTES = 1 << 16
-_BYTES_PER_ROW = {TableFormat.PARQUET: 16.0, TableFormat.CSV: 48.0, TableFormat.JSON: 96.0}
-"""Where no file tells."""
-
-
 def bound_of(settings: MiniBatchSettings, source: TableSource, files: Sequence[DataFile]) -> BatchBound:
-    """The bound of a mini-batch; `files` are some that are there already, by which bytes a row are told."""
+    """Returns the limit of a mini-batch; the bytes per row are estimated from `files`, some of the existing files."""
     if settings.enabled is Toggle.FALSE:
         return BatchBound(files=1)
     rows = settings.size or DEFAULT_ROWS
@@ -170,14 +172,14 @@ def bound_of(settings: MiniBatchSettings, source: TableSource, files: Sequence[D
 
 
 def bytes_per_row(source: TableSource, files: Sequence[DataFile]) -> float:
-    """Bytes of a file for each of its rows, on average of a few files; a guess where there are none to read."""
+    """Returns the average bytes per row of a few files; a default if none can be read."""
     size = rows = 0.0
     for file in islice(files, _FILES_READ):
         try:
             is_parquet = source.format is TableFormat.PARQUET
             found_size, found_rows = _of_parquet(file) if is_parquet else _of_text(file, source)
         except (OSError, pa.ArrowInvalid):
-            # Its rows will fail the mini-batch that reads it, or it is gone.
+            # It was removed, or the mini-batch that reads it will fail.
             continue
         size += found_size
         rows += found_rows
@@ -187,7 +189,7 @@ def bytes_per_row(source: TableSource, files: Sequence[DataFile]) -> float:
 def _bytes_per_file(files: Sequence[DataFile]) -> float:
     sizes = []
     for file in islice(files, _FILES_READ):
-        with suppress(OSError):  # it is gone
+        with suppress(OSError):  # it was removed
             sizes.append(size_of(file))
     return sum(sizes) / len(sizes) if sizes else 0.0
 

@@ -1,29 +1,27 @@
-"""How Spark keeps a stream's state: the properties of the session that a streaming query is started from.
+"""The state of a stream: Spark's settings for it, its layout, and the size of its changes.
 
-A query takes them up when it starts; most are part of its checkpoint from then on, whatever a later session says.
+`prepare_session` sets the properties of the session that starts a streaming query. The query reads them when it starts;
+most of them are part of its checkpoint from then on, and later changes of the session have no effect.
 
-What a stream's state looks like on disk, as far as a later run must agree with it.
+`layout_of` describes the state that a plan needs. Spark only compares the number and types of a state's columns, and
+two plans may store different values in columns of the same types. So the layout is stored with the job, and a job whose
+layout has changed stops before it changes anything (`differences`).
 
-Spark compares numbers and types of the columns of a state when it opens it, and reads whatever fits. Two plans may keep
-different things in columns of the same types; so the layout of a state is stored with its job, and a run that would
-keep another one is told before it touches anything.
-
-How the changes of a stream's state are spread over its partitions, by the files that each mini-batch leaves.
+`changes_of` reads how the changes of a mini-batch are distributed over the partitions of the state, from its files:
 
     <checkpoint>/commits/<mini-batch>                               which of the files below are its own
     <checkpoint>/state/<operator>/_metadata/metadata                the operator's name
     <checkpoint>/state/<operator>/<partition>/[<store>/]<version>_<id>.changelog     RocksDB
     <checkpoint>/state/<operator>/<partition>/[<store>/]<version>.delta              in memory
 
-A version is that of the mini-batch and one more. A file holds the keys that the mini-batch wrote or removed, with their
-values, and is compressed.
+The version is the number of the mini-batch plus one. A file is compressed, and has the keys that the mini-batch wrote
+or removed, with their values.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -45,82 +43,56 @@ _PROVIDERS = {
 
 _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer"
 _PER_BATCH_RULES = ("PropagateEmptyRelation", "ConvertToLocalRelation")
-"""Rules that make another plan of a mini-batch to which a source brings nothing. What is left of a union is then one of
-its branches, whose constants Spark folds into the aggregate: calls that differ in the union become one, and the rows of
-the state are read with other calls than they were written with. Spark's own check compares numbers and types alone.
+"""Rules that change the plan of a mini-batch if a source has no new rows. Only one branch of a union is left then, and
+Spark folds its constants into the aggregate: different calls become one, and rows of the state are read with other
+calls than those that wrote them. Spark's own check only compares numbers and types.
 """
 
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 _EVERY_STREAM = {
     "spark.sql.optimizer.excludedRules": ",".join(f"{_OPTIMIZER}.{rule}" for rule in _PER_BATCH_RULES),
-    # What the micro-batches write is read by others than Spark; INT96 ends in the year 2262.
+    # Other programs than Spark read the output of mini-batches; INT96 ends in the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # A replayed mini-batch starts from the state before it: two versions at least.
+    # A repeated mini-batch starts from the state before it, so at least two versions are needed.
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.stopTimeout": "20s",
-    # Spark's own choice starts a process (chmod) for most files that it makes or renames, where Hadoop has no native
-    # library: a third of what a small mini-batch takes. Neither is more atomic on a file system of this machine's.
+    # Without Hadoop's native library, Spark's default starts a process (chmod) for most files that it creates or
+    # renames, which takes a third of the time of a small mini-batch. Both are equally atomic on a local file system.
     "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
-    # The file system keeps checksums of its own: a second file for each.
+    # The file system already writes a checksum file for each file.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "100",
     "spark.sql.streaming.metricsEnabled": "false",
 }
 
 _ROCKSDB = {
-    # Each mini-batch writes what it changed, not the files of the store.
+    # Each mini-batch writes its changes, not the files of the store.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Counting the rows of a store costs a look before every write, which makes it one and a half times as slow.
+    # To count rows, RocksDB would read each key before it writes it, which takes one and a half times as long.
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
-    # All stores of a process share one bound: they live outside of the JVM's heap.
+    # All stores of a process share one memory limit: they are outside of the JVM's heap.
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
-    # Of files that are read again and again; 8 MB by default.
+    # The cache of files that are read often; the default is 8 MB.
     "spark.sql.streaming.stateStore.rocksdb.blockCacheSizeMB": "128",
-    # Files of the state carry the run that wrote them, and the commit log tells which are valid: two drivers at one
-    # checkpoint cannot mix theirs.
+    # The names of state files identify the run that wrote them, and the commit log lists the valid ones: two drivers
+    # that use the same checkpoint cannot mix their files.
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
 }
 
-_MEMORY_BOUND = "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB"
-
-
-@dataclass(frozen=True)
-class StateOptions:
-    """`partitions` are fixed by the first mini-batch of a checkpoint; `memory_mb` bounds RocksDB in a process."""
-
-    provider: StateProvider
-    partitions: int
-    memory_mb: int = 500
-
-
-def prepare_session(session: SparkSession, options: StateOptions) -> None:
-    """Sets what streaming queries that are started from `session` take up, whatever it was prepared for before."""
-    for name in (*_ROCKSDB, _MEMORY_BOUND):
-        session.conf.unset(name)
-    properties = {
-        **_EVERY_STREAM,
-        "spark.sql.shuffle.partitions": str(options.partitions),
-        "spark.sql.streaming.stateStore.providerClass": _PROVIDERS[options.provider],
-    }
-    if options.provider is StateProvider.ROCKSDB:
-        properties |= _ROCKSDB
-        properties[_MEMORY_BOUND] = str(options.memory_mb)
-    for name, value in properties.items():
-        session.conf.set(name, value)
-
+_MEMORY_LIMIT = "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB"
 
 VERSION = 1
-"""Grows when streams are run in a way that cannot go on from state that was written before by the same plan."""
+"""Increased if streams run in a way that cannot continue with a state that the same plan wrote before."""
 
 _TEXT = 2
-"""Grows when the same plan gets another text."""
+"""Increased if the same plan has another text."""
 
 _WORD = re.compile(r"\w+|[^\w\s()]")
 
 _MEANINGS = {
     "version": "the state format of this release",
-    "shape": "what the state holds",
+    "shape": "the content of the state",
     "streams": "the streams and their columns",
     "columns": "the columns of the result",
     "keys": "the columns that identify groups",
@@ -130,23 +102,52 @@ _MEANINGS = {
     "output": "output",
 }
 
+_HEADER_LINES = 1
+
+
+@dataclass(frozen=True)
+class StateOptions:
+    """The options of a state. The first mini-batch of a checkpoint fixes `partitions`; `memory_mb` limits the memory of
+    RocksDB in a process.
+    """
+
+    provider: StateProvider
+    partitions: int
+    memory_mb: int = 500
+
+
+def prepare_session(session: SparkSession, options: StateOptions) -> None:
+    """Sets the properties for the streaming queries that `session` starts, and resets those of earlier options."""
+    for name in (*_ROCKSDB, _MEMORY_LIMIT):
+        session.conf.unset(name)
+    properties = {
+        **_EVERY_STREAM,
+        "spark.sql.shuffle.partitions": str(options.partitions),
+        "spark.sql.streaming.stateStore.providerClass": _PROVIDERS[options.provider],
+    }
+    if options.provider is StateProvider.ROCKSDB:
+        properties |= _ROCKSDB
+        properties[_MEMORY_LIMIT] = str(options.memory_mb)
+    for name, value in properties.items():
+        session.conf.set(name, value)
+
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not as it was when the state was made."""
+    """A property of the state that has changed since the state was created."""
 
     what: str
     before: str
     after: str
 
     def __str__(self) -> str:
-        return f"{self.what} was {self.before} when the state was made, and is {self.after}"
+        return f"{self.what} was {self.before} when the state was created, and is {self.after} now"
 
 
 def layout_of(
     plan: StreamPlan, streams: frozenset[str], *, provider: str, partitions: int, output: str
 ) -> dict[str, Any]:
-    """The layout as JSON values. `streams` are aliases."""
+    """Returns the layout as JSON values, which are stored. `streams` are aliases."""
     scans = sorted({node for node in walk_up(plan.node) if isinstance(node, Scan) and node.alias in streams}, key=str)
     return {
         "version": VERSION,
@@ -165,50 +166,47 @@ def layout_of(
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[Difference, ...]:
-    """What is not as it was, what the caller can set last; empty where the state can be used."""
+    """Returns the differences of two layouts, those that the caller can set last; empty if the state can be used."""
     if before.get("text") != _TEXT:
-        # Earlier versions wrote expressions with other parentheses and names of functions in capitals.
+        # Earlier versions wrote other parentheses, and the names of functions in capitals.
         before, after = ({**layout, "plan": _words(str(layout.get("plan")))} for layout in (before, after))
     found = (key for key in _MEANINGS if before.get(key) != after.get(key))
-    return tuple(Difference(_MEANINGS[key], _told(before.get(key)), _told(after.get(key))) for key in found)
+    return tuple(Difference(_MEANINGS[key], _short(before.get(key)), _short(after.get(key))) for key in found)
 
 
 def _words(plan: str) -> str:
-    """The words of each line of a plan in an order that the line's form does not change."""
+    """Returns the words of each line of a plan in alphabetical order, which is the same for all versions of a text."""
     return "\n".join(" ".join(sorted(_WORD.findall(line.casefold()))) for line in plan.splitlines())
 
 
-def _told(value: Any) -> str:
+def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 60 and "\n" not in text else "another one"
 
 
-_HEADER_LINES = 1
-
-
 @dataclass(frozen=True)
 class StateChanges:
-    """What a mini-batch changed in the state of one operator: the bytes of each partition's changes, in order."""
+    """The changes of a mini-batch to the state of one operator: the bytes of each partition's changes, in order."""
 
     operator: str
     bytes: tuple[int, ...]
 
     @property
     def median_bytes(self) -> float:
-        """Of the partitions."""
+        """The median of the partitions."""
         return median(self.bytes)
 
     @property
     def skew(self) -> float | None:
-        """The largest partition's changes by the median one's; None where half of them have none."""
+        """The largest partition's changes divided by the median; None if half of the partitions have none."""
         return max(self.bytes) / self.median_bytes if self.median_bytes else None
 
 
 def changes_of(checkpoint: Path, batch_id: int) -> tuple[StateChanges | None, ...]:
-    """Of a committed mini-batch, by operator in the order of their numbers; None in the place of one whose files are
-    gone, all or some.
+    """Returns the changes of a committed mini-batch, by operator in the order of their numbers; None for an operator
+    some of whose files have been removed.
 
-    A few microseconds for each partition. Raises OSError and ValueError for a checkpoint that makes no sense.
+    Takes a few microseconds for each partition. Raises OSError and ValueError for a checkpoint that cannot be read.
     """
     lines = (checkpoint / "commits" / str(batch_id)).read_text().splitlines()[_HEADER_LINES:]
     own: dict[str, list[list[str]]] = (json.loads(lines[0]).get("stateUniqueIds") or {}) if lines else {}
@@ -229,10 +227,11 @@ def changes_of(checkpoint: Path, batch_id: int) -> tuple[StateChanges | None, ..
 
 
 def bytes_of_changes(checkpoint: Path, batch_id: int) -> tuple[int | None, ...]:
-    """What the checkpoint holds of each operator's changes up to a mini-batch, compressed; None where it has no file.
+    """Returns the compressed bytes of each operator's changes up to a mini-batch, in the order of the operators'
+    numbers; None for an operator without files.
 
-    In the order of the operators' numbers. RocksDB keeps a new state in memory: until it writes files of its own,
-    after ten mini-batches or more, these changes are all that the state is restored from. Raises OSError.
+    RocksDB keeps a new state in memory. Until it writes its own files, after ten mini-batches or more, the state is
+    restored from these changes only. Raises OSError.
     """
     return tuple(_bytes_until(operator, batch_id + 1) for operator in _numbered(checkpoint / "state"))
 
@@ -242,7 +241,7 @@ def _bytes_until(operator: Path, last: int) -> int | None:
     for path in operator.rglob("*.changelog"):
         version = path.name.partition(".")[0].partition("_")[0]
         if version.isdecimal() and int(version) <= last:
-            # A mini-batch that was repeated may have left a file of each try: one of them counts.
+            # A mini-batch that was repeated may have left a file of each try, of which one counts.
             place = (path.parent, int(version))
             largest[place] = max(largest.get(place, 0), path.stat().st_size)
     return sum(largest.values()) if largest else None
@@ -255,15 +254,11 @@ def _numbered(directory: Path) -> list[Path]:
 
 
 def _size(partition: Path, names: list[str]) -> int | None:
-    """The bytes of those of the files that are there, in the partition or a store of it; None where none is."""
-    sizes = [path.stat().st_size for path in _there(partition, names)]
-    return sum(sizes) if sizes else None
-
-
-def _there(partition: Path, names: list[str]) -> Iterator[Path]:
+    """Returns the bytes of the files of these names in the partition or its stores; None if there are none."""
     found = [path for name in names if (path := partition / name).exists()]
-    # The stores of a join, each in a directory of its own.
-    yield from found or (path for name in names for path in partition.glob(f"*/{name}"))
+    # A join has several stores, each in its own directory.
+    found = found or [path for name in names for path in partition.glob(f"*/{name}")]
+    return sum(path.stat().st_size for path in found) if found else None
 
 
 def _name(operator: Path) -> str:

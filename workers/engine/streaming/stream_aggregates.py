@@ -1,17 +1,17 @@
-"""One aggregate over rows of several kinds: what a stream can keep in one state, since it cannot aggregate twice.
+"""Changes aggregates so that a stream can compute them in one state, since it can neither aggregate twice nor join
+aggregates.
 
-A stream may aggregate once, and join no aggregates. So rows that are to be aggregated apart (the distinct values of a
-group beside its plain rows, the two sides of a join) are united first, each kind with columns of its own that are NULL
-in all others, and aggregated together. NULL counts in no aggregate but COUNT(*), which counts a column of ones instead.
-Distinct values are told apart before that (`Deduplicate`), a row for each that is new, in a state of their own that is
-spread by group and value: a hot group is no hot task.
+`united_aggregate`: rows that must be aggregated separately (the distinct values and all rows of a group; the two sides
+of a join) are united first, then aggregated together. Each kind of rows has its own columns, which are NULL in the
+other rows. Aggregates ignore NULL, except COUNT(*), which counts a column of ones instead. Distinct values are
+deduplicated before (`Deduplicate`), in a separate state that is partitioned by group and value, so that a hot group
+does not make a hot task.
 
-Distinct integers of a stream as bitmaps of 32,768 neighbours: a row of the state for each group and block of values.
-
-A mini-batch looks up one row for each block that it meets, in place of one for each value, and the other calls of the
-query are kept beside the bits, so that rows are read once. A group has as many rows as its values have blocks: they are
-its parts, and whoever keeps or reads the result adds them up (`service.sql.types.aggregates`). A block takes 4 KB
-however few values are in it, so that this is for values that are close together.
+`bitmap_state`: the distinct integers of a group as bitmaps of 32,768 neighbours. The state has a row for each group and
+block of values. A mini-batch reads one row for each block, instead of one for each value. The same row contains the
+group's other aggregates, so the input is read once. A group consists of the rows of its blocks (its parts); the sink or
+the reader of the result adds them up (`service.sql.types.aggregates`). A block takes 4 KB for any number of values, so
+bitmaps are for values that are close together.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from service.contract.query import AggregateFunction
+from service.sql.checks.stream_join_rules import is_known
 from service.sql.expressions.nodes import Cast, Null, Number
 from service.sql.expressions.scalar import Scalar, column
 from service.sql.types.aggregates import FinalColumn, FinalLevel, Merge, MergedColumn
@@ -44,15 +45,19 @@ from workers.engine.plan.nodes import (
 from workers.engine.rules.distinct.bitmaps import BLOCK, as_integer, bitmap_of, place_in_block
 from workers.engine.rules.distinct.deduplication import names, value_columns
 
-ONE = Scalar(Number("1"), INT)
+_ONE = Scalar(Number("1"), INT)
+
+_MERGES = {AggregateFunction.SUM: Merge.SUM, AggregateFunction.MIN: Merge.MIN, AggregateFunction.MAX: Merge.MAX}
+_PLAIN = frozenset({AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.MIN, AggregateFunction.MAX})
+_MERGED_SUMS = frozenset({TypeName.BIGINT, TypeName.DOUBLE})
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """Rows of one kind: `keys` are what the groups are called in them, `calls` go over them alone.
+    """Rows of one kind: `keys` are their group keys, `calls` the aggregates over only these rows.
 
-    `present` names a BIGINT column that is greater than 0 in groups that have rows of this kind; None where nobody
-    asks.
+    `present` names a BIGINT column that is greater than 0 in groups that have rows of this kind; None if it is not
+    needed.
     """
 
     rows: Node
@@ -64,10 +69,10 @@ class Contribution:
 def united_aggregate(
     keys: tuple[Field, ...], contributions: tuple[Contribution, ...], taken: frozenset[str]
 ) -> Aggregate:
-    """Groups of all `contributions` by their keys, under the names `keys`, with the calls of each over its own rows.
+    """Returns the groups of all `contributions`, with the calls of each over its own rows; `keys` names the group keys.
 
     Emits the keys, then the outputs of all calls and `present` columns, in order. `taken` are names that it must not
-    use for its own columns. Raises ValueError for an argument of a type that Spark alone knows.
+    use for its own columns. Raises ValueError for an argument whose type only Spark knows.
     """
     columns = names("$u", taken | {key.name for key in keys})
     branches: list[_Branch] = []
@@ -76,7 +81,7 @@ def united_aggregate(
         made, over = _branches(contribution, columns, taken)
         branches += made
         calls += over
-    slots = tuple(Field(item.name, _known(item)) for branch in branches for item in branch.items)
+    slots = tuple(Field(item.name, _type_of(item)) for branch in branches for item in branch.items)
     inputs = tuple(_united(branch, keys, slots) for branch in branches)
     rows = inputs[0] if len(inputs) == 1 else Union(inputs)
     return Aggregate(rows, tuple(Named(column(key.name, key.type), key.name) for key in keys), tuple(calls))
@@ -84,7 +89,7 @@ def united_aggregate(
 
 @dataclass(frozen=True)
 class _Branch:
-    """Rows, what the groups are called in them, and the columns that only they have."""
+    """Rows, their group keys, and the columns that only they have."""
 
     rows: Node
     keys: tuple[Scalar, ...]
@@ -108,19 +113,20 @@ def _branches(
         over |= {call.output.name: call for call in calls}
     made = [over[call.output.name] for call in contribution.calls]
     if contribution.present is not None:
-        mark = Named(ONE, next(columns))
+        mark = Named(_ONE, next(columns))
         branches[-1] = replace(branches[-1], items=(*branches[-1].items, mark))
-        made.append(_count(column(mark.name, INT), contribution.present))
+        counted = column(mark.name, INT)
+        made.append(Call(AggregateFunction.COUNT, (counted,), Field(contribution.present, BIGINT)))
     return branches, made
 
 
 def _plain_items(calls: tuple[Call, ...], columns: Iterator[str]) -> tuple[tuple[Named, ...], list[Call]]:
-    """The columns that `calls` read, each once, and the calls over these."""
+    """Returns the columns that `calls` use, each once, and the calls over these columns."""
     items: dict[str, Named] = {}
     made = []
     for call in calls:
         bare = without_filter(call)
-        wanted = bare.arguments or (guarded(ONE, call.filter),)
+        wanted = bare.arguments or (guarded(_ONE, call.filter),)
         if bare.order_by is not None:
             wanted = (*wanted, bare.order_by)
         for scalar in wanted:
@@ -142,8 +148,8 @@ def _plain_items(calls: tuple[Call, ...], columns: Iterator[str]) -> tuple[tuple
 def _distinct_branch(
     contribution: Contribution, calls: tuple[Call, ...], columns: Iterator[str], taken: frozenset[str]
 ) -> tuple[_Branch, list[Call]]:
-    """The distinct values of all sets at once, each row of the contribution in a copy for each set where there are
-    several: one reading, and one state.
+    """Returns the distinct values of all sets in one branch, which is read once and has one state. With several sets,
+    each row of the contribution is copied for each set.
     """
     own = tuple(Named(normalised(key), next(columns)) for key in contribution.keys)
     by_set = {distinct_set_of(call): tuple(map(normalised, call.arguments)) for call in calls}
@@ -157,7 +163,7 @@ def _distinct_branch(
     items = [*own, *(Named(slot.expression, renamed[slot.name]) for slot in slots)]
     if branch is not None:
         items.append(Named(branch, branch.columns[0]))
-    told_apart = Deduplicate(Project(rows, tuple(items)))
+    deduplicated = Deduplicate(Project(rows, tuple(items)))
     read = {
         key: tuple(
             column(renamed[slot.columns[0]], slot.type) for slot in values[frozenset(one.sql for one in arguments)]
@@ -169,44 +175,38 @@ def _distinct_branch(
         key = distinct_set_of(call)
         number = list(by_set).index(key) + 1
         copies = None if branch is None else compose(f"{{0}} = {number}", (branch,), BOOLEAN)
-        # In the order of the call's own arguments, which may be that of another call of the set turned round.
-        order = {argument.sql: place for place, argument in enumerate(_first_of(calls, key).arguments)}
+        # Calls of the same set may have its arguments in another order.
+        first = next(call for call in calls if distinct_set_of(call) == key)
+        order = {argument.sql: place for place, argument in enumerate(first.arguments)}
         arguments = tuple(read[key][order[argument.sql]] for argument in call.arguments)
         made.append(replace(call, arguments=arguments, distinct=False, filter=copies))
     passed = tuple(Named(column(item.name, item.expression.type), item.name) for item in items[len(own) :])
     keys = tuple(column(item.name, item.expression.type) for item in own)
-    return _Branch(told_apart, keys, passed), made
-
-
-def _first_of(calls: tuple[Call, ...], key: frozenset[str]) -> Call:
-    return next(call for call in calls if distinct_set_of(call) == key)
+    return _Branch(deduplicated, keys, passed), made
 
 
 def _united(branch: _Branch, keys: tuple[Field, ...], slots: tuple[Field, ...]) -> Project:
     own = {item.name: item for item in branch.items}
     named = tuple(Named(replace(value, type=key.type), key.name) for value, key in zip(branch.keys, keys, strict=True))
-    return Project(branch.rows, (*named, *(own.get(slot.name) or _nothing(slot) for slot in slots)))
+    return Project(branch.rows, (*named, *(own.get(slot.name) or _null(slot) for slot in slots)))
 
 
-def _nothing(slot: Field) -> Named:
+def _null(slot: Field) -> Named:
     return Named(Scalar(Cast(Null(), slot.type, tries=False), slot.type), slot.name)
 
 
-def _known(item: Named) -> DataType:
+def _type_of(item: Named) -> DataType:
     type_ = item.expression.type
-    if type_ is None or (type_.name is TypeName.OTHER and not type_.parts):
-        raise ValueError(f"{item.expression} is of a type that Spark alone knows")
+    if type_ is None or not is_known(type_):
+        raise ValueError(f"{item.expression} has a type that only Spark knows")
     return type_
 
 
-def _count(of: Scalar, name: str) -> Call:
-    return Call(AggregateFunction.COUNT, (of,), Field(name, BIGINT))
-
-
 def without_filter(call: Call) -> Call:
-    """`call` with its FILTER put into its arguments, which are NULL where it does not hold: no aggregate counts NULL.
+    """Returns `call` without its FILTER, but with arguments that are NULL where the FILTER is not true: aggregates
+    ignore NULL.
 
-    The FILTER of COUNT(*), which has no argument, is left out: the caller counts ones in its place.
+    The FILTER of COUNT(*), which has no argument, is only removed: the caller counts ones instead.
     """
     if call.filter is None:
         return call
@@ -216,21 +216,16 @@ def without_filter(call: Call) -> Call:
 
 
 def guarded(value: Scalar, condition: Scalar | None) -> Scalar:
-    """`value` where `condition` holds, else NULL; evaluated only there."""
+    """Returns `value` where `condition` is true, else NULL; `value` is evaluated only where it is true."""
     return value if condition is None else compose("CASE WHEN {0} THEN {1} END", (condition, value), value.type)
 
 
 def normalised(value: Scalar) -> Scalar:
-    """`value` such that equal values have equal bits: one zero, one NaN."""
+    """Returns `value` with one zero and one NaN, so that equal values have equal bits."""
     if value.type is None or not value.type.is_fractional:
         return value
     template = f"IF({{0}} = 0, CAST(0 AS {value.type}), NANVL({{0}}, CAST('NaN' AS {value.type})))"
     return compose(template, (value,), value.type)
-
-
-_MERGES = {AggregateFunction.SUM: Merge.SUM, AggregateFunction.MIN: Merge.MIN, AggregateFunction.MAX: Merge.MAX}
-_PLAIN = frozenset({AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.MIN, AggregateFunction.MAX})
-_MERGED_SUMS = frozenset({TypeName.BIGINT, TypeName.DOUBLE})
 
 
 @dataclass(frozen=True)
@@ -242,20 +237,22 @@ class BitmapState:
 
 
 def stream_bitmap_obstacle(select: Project, having: Filter | None, node: Aggregate) -> str | None:
-    """Why the distinct values of `node` cannot be kept as bitmaps, as a sentence. `select` and `having` stand above."""
+    """Returns a sentence that says why the distinct values of `node` cannot be kept as bitmaps; None if they can.
+    `select` and `having` are above `node`.
+    """
     sets = distinct_sets(node)
     if len(sets) != 1 or len(sets[0]) != 1:
-        return f"There are {len(sets)} sets of distinct values: a bitmap has one, of a single value."
+        return f"There are {len(sets)} sets of distinct values, but a bitmap is for one set of single values."
     if as_integer(sets[0][0]) is None:
-        return f"{sets[0][0]} is of {sets[0][0].type}: bits are integers, dates or short decimals."
+        return f"{sets[0][0]} is of {sets[0][0].type}, but bitmaps are for integers, dates and short decimals."
     if having is not None:
-        return "HAVING needs groups that are put together."
+        return "HAVING needs complete groups."
     if node.grouping_sets:
-        return "Grouping sets would need bitmaps for each of them."
+        return "Each grouping set would need its own bitmaps."
     known = names_of(node)
-    odd = next((item for item in select.items if item.expression.column not in known), None)
-    if odd is not None:
-        return f"{odd.expression} is computed of groups that are put together."
+    computed = next((item for item in select.items if item.expression.column not in known), None)
+    if computed is not None:
+        return f"{computed.expression} is computed from complete groups."
     return next(filter(None, map(_call_obstacle, node.calls)), None)
 
 
@@ -264,15 +261,15 @@ def _call_obstacle(call: Call) -> str | None:
         return None if call.function is AggregateFunction.COUNT else f"{call_text(call)} needs the values themselves."
     if call.function in _PLAIN and call.order_by is None:
         summed = call.function is not AggregateFunction.SUM or call.output.type.name in _MERGED_SUMS
-        return None if summed else f"{call_text(call)} is of {call.output.type}, whose sums are not added up outside."
+        return None if summed else f"{call_text(call)} is of {call.output.type}, whose sums only Spark can add up."
     of = call.arguments[0].type if call.arguments else None
     if call.function is AggregateFunction.AVG and of is not None and (of.is_integral or of.is_fractional):
         return None
-    return f"{call_text(call)} has no parts that are added up outside of Spark."
+    return f"{call_text(call)} has no parts that can be added up outside of Spark."
 
 
 def bitmap_state(select: Project, node: Aggregate) -> BitmapState:
-    """`node` with its distinct values as bitmaps, and how groups are put together from what it emits.
+    """Returns `node` with its distinct values as bitmaps, and how its rows are merged into groups.
 
     Raises ValueError for an aggregate with a `stream_bitmap_obstacle`.
     """
@@ -281,14 +278,14 @@ def bitmap_state(select: Project, node: Aggregate) -> BitmapState:
     if integer is None:
         raise ValueError(obstacle)
     taken = names_of(node) | names_of(node.input) | {item.name for item in select.items}
-    made = names("$p", taken)
+    part_names = names("$p", taken)
     block = Named(bitmap_of(integer, BLOCK), fresh_name("$block", taken))
     calls: list[Call] = []
     parts: list[Named] = []
     merged: list[MergedColumn] = []
     results: dict[str, _Result] = {}
     for call in node.calls:
-        part = _distinct_part(call, integer, made) if is_distinct(call) else _plain_part(call, made)
+        part = _distinct_part(call, integer, part_names) if is_distinct(call) else _plain_part(call, part_names)
         calls += part.calls
         parts += part.emitted
         merged += part.merged
@@ -296,8 +293,7 @@ def bitmap_state(select: Project, node: Aggregate) -> BitmapState:
     grouped = Aggregate(node.input, (*node.keys, block), tuple(calls))
     keys = output_of(node)[: len(node.keys)]
     kept = tuple(Named(column(key.name, key.type), key.name) for key in keys)
-    told = Named(column(block.name, BIGINT), block.name)
-    emitted = Project(grouped, (*kept, told, *parts))
+    emitted = Project(grouped, (*kept, Named(column(block.name, BIGINT), block.name), *parts))
     types = {field.name: field.type for field in output_of(node)}
     output = []
     for item in select.items:
@@ -318,7 +314,7 @@ class _Result:
 
 @dataclass(frozen=True)
 class _Part:
-    """A call in the parts of a group: what the state has, what is emitted of it, and how that is put together."""
+    """A call in the parts of a group: the calls of the state, the columns that are emitted, and how they are merged."""
 
     calls: tuple[Call, ...]
     emitted: tuple[Named, ...]
@@ -326,17 +322,17 @@ class _Part:
     result: _Result
 
 
-def _distinct_part(call: Call, integer: Scalar, made: Iterator[str]) -> _Part:
-    # Without a value there is no bit.
+def _distinct_part(call: Call, integer: Scalar, part_names: Iterator[str]) -> _Part:
+    # NULL sets no bit.
     place = guarded(place_in_block(integer), call.filter)
-    bits = Call(PlanFunction.BITMAP_CONSTRUCT_AGG, (place,), Field(next(made), BINARY))
-    count = Named(compose("bitmap_count({0})", (column(bits.output.name, BINARY),), BIGINT), next(made))
+    bits = Call(PlanFunction.BITMAP_CONSTRUCT_AGG, (place,), Field(next(part_names), BINARY))
+    count = Named(compose("bitmap_count({0})", (column(bits.output.name, BINARY),), BIGINT), next(part_names))
     merged = MergedColumn(count.name, Merge.SUM)
     return _Part((bits,), (count,), (merged,), _Result(count.name, zero=True))
 
 
-def _plain_part(call: Call, made: Iterator[str]) -> _Part:
-    split = split_call(call, made, made)
+def _plain_part(call: Call, part_names: Iterator[str]) -> _Part:
+    split = split_call(call, part_names, part_names)
     merged = tuple(
         MergedColumn(part.output.name, _MERGES[AggregateFunction(final.function)])
         for part, final in zip(split.partial, split.final, strict=True)

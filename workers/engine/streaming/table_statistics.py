@@ -1,7 +1,7 @@
-"""What is known before a stream is started of the tables that it joins: of static ones as of those of a batch, of a
-stream what a mini-batch of the files that are there would be.
+"""The statistics that streams are planned with, from the files that exist before a stream starts.
 
-How close together the distinct values of a stream's groups are, told by a sample of the files that are there.
+`gather_for_joins`: statistics of joined tables. Those of a static table are as in a batch; those of a stream describe a
+mini-batch of its existing files. `values_per_block`: how close together the distinct values of a stream's groups are.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.distinct.bitmaps import BLOCK
 from workers.engine.rules.joins.strategy_cost import BROADCAST_PARTS, NOT_FORCED, ROW_BYTES, forced_strategy
 from workers.engine.rules.required_statistics import NOT_READ, READ_IN_PART, joined_texts, statistics_keys, undecided
+from workers.engine.spark.parquet_sampling import sample_parquet
 from workers.engine.spark.predicate_evaluation import typed
-from workers.engine.spark.sampling import sample_parquet, sample_text, spread
+from workers.engine.spark.sampling import sample_text, spread
 from workers.engine.spark.sources import TableInput, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
-from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_alone
+from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_only
 from workers.engine.statistics.cardinality import estimate_distinct
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 from workers.engine.statistics.partitioning import is_broadcast
@@ -37,7 +38,8 @@ from workers.engine.statistics.selectivity import conditions_of
 from workers.engine.streaming.sources import BatchBound, Input, StreamInput
 
 MOST_FILES = 256
-"""Files of a stream that are looked at, spread over all that are there: a directory may have a hundred thousand."""
+"""Limit of the files of a stream that are examined, spread over all of them: a directory may have a hundred thousand.
+"""
 
 
 def gather_for_joins(
@@ -51,30 +53,30 @@ def gather_for_joins(
     cache: StatisticsCache,
     check: Callable[[], None] = no_check,
 ) -> Statistics:
-    """What the rules look at, of the tables below `joins`, which are among those of `plan`.
+    """Returns the statistics that rules need of the tables below `joins`, which are joins of `plan`.
 
-    `tables` and `bounds` are by table name; `memory` is a task's, in bytes. Nothing is known of a stream without files.
-    Reads footers and a sample, and runs no Spark job. `check` is called before each file is read; what it raises is
-    passed on.
+    `tables` and `bounds` are by table name; `memory` is that of a task, in bytes. A stream without files has no
+    statistics. Reads footers and a sample, and runs no Spark job. `check` is called before each file is read, and may
+    raise an error to stop.
     """
-    seen = {name: seen for name, table in tables.items() if (seen := _seen(name, table)) is not None}
-    scans = tuple({scan.alias: scan for join in joins for scan in scans_of(join) if scan.table in seen}.values())
-    # How rows are aggregated, other rules decide.
-    alone = settings.model_copy(update={"eager_aggregation": Toggle.FALSE})
-    is_open = frozenset(join for join in joins if undecided(join, alone)(join))
-    by_bytes = sizes_alone(scans, seen, slots, NOT_READ)
+    examined = {name: found for name, table in tables.items() if (found := _examined(name, table)) is not None}
+    scans = tuple({scan.alias: scan for join in joins for scan in scans_of(join) if scan.table in examined}.values())
+    # Other rules decide how rows are aggregated.
+    joins_only = settings.model_copy(update={"eager_aggregation": Toggle.FALSE})
+    is_open = frozenset(join for join in joins if undecided(join, joins_only)(join))
+    by_bytes = sizes_only(scans, examined, slots, NOT_READ)
     sized = _with_mini_batches(by_bytes, scans, tables, bounds)
     if not is_open:
         warnings = by_bytes.warnings if any(join.keys for join in joins) else ()
         return replace(sized, warnings=warnings, task_memory=memory, is_adaptive=False)
-    # Of rows that stay where they are read, and are sent to no task for their key, nothing need be known.
-    shuffled = {join for join in is_open if not _is_sent_by_spark(join, settings, sized)}
+    # The keys of rows that are not shuffled do not matter.
+    shuffled = {join for join in is_open if not _spark_broadcasts(join, settings, sized)}
     read = {scan.table for join in shuffled for scan in scans_of(join)}
     opened = tuple(scan for scan in scans if scan.table in read or isinstance(tables[scan.table], TableInput))
     known = gather_statistics(
         frozenset(key for join in is_open for key in statistics_keys(join, is_open.__contains__)),
         opened,
-        seen,
+        examined,
         slots,
         conditions=conditions_of(plan),
         texts=Texts(
@@ -90,13 +92,13 @@ def gather_for_joins(
     return replace(_with_mini_batches(known, opened, tables, bounds), task_memory=memory, is_adaptive=False)
 
 
-def _is_sent_by_spark(join: Join, settings: JobSettings, sized: Statistics) -> bool:
-    """Whether nothing is demanded of the join, and Spark sends one of its sides whole, for its files are small."""
-    return forced_strategy(join, settings.join.ship, settings.join.local) == NOT_FORCED and is_broadcast(join, sized)
+def _spark_broadcasts(join: Join, settings: JobSettings, sized: Statistics) -> bool:
+    """Whether the job does not set the join's strategy, and Spark broadcasts a side because its files are small."""
+    return forced_strategy(join, settings.join) == NOT_FORCED and is_broadcast(join, sized)
 
 
-def _seen(name: str, table: Input) -> TableInput | None:
-    """A table whose files can be looked at, or those of a stream that are; None where there are none."""
+def _examined(name: str, table: Input) -> TableInput | None:
+    """Returns the table with the files to examine: of a stream, some of those that exist; None if there are none."""
     if isinstance(table, TableInput):
         return table
     if not isinstance(table, StreamInput) or not table.files:
@@ -106,7 +108,7 @@ def _seen(name: str, table: Input) -> TableInput | None:
         try:
             size += size_of(file)
         except OSError:
-            # Gone since they were listed: for Spark to tell, if it still is to read it.
+            # It was removed after it was listed. Spark reports that if it still has to read it.
             continue
         files.append(file)
     if not files:
@@ -117,35 +119,36 @@ def _seen(name: str, table: Input) -> TableInput | None:
 def _with_mini_batches(
     known: Statistics, scans: Sequence[Scan], tables: Mapping[str, Input], bounds: Mapping[str, BatchBound]
 ) -> Statistics:
-    """What is known of `scans`, each stream by a mini-batch; it is about the files that were looked at before."""
+    """Returns `known`, which describes the examined files, with the size of a mini-batch for each stream."""
     sizes = dict(known.tables)
     for scan in scans:
         table = tables[scan.table]
         if isinstance(table, StreamInput):
-            sizes[scan.alias] = _of_mini_batch(sizes[scan.alias], table, bounds.get(scan.table, BatchBound()))
-    return replace(
-        known, tables=sizes, keys={name: _of_rows(sketch, sizes[sketch.alias]) for name, sketch in known.keys.items()}
-    )
+            sizes[scan.alias] = _mini_batch_size(sizes[scan.alias], table, bounds.get(scan.table, BatchBound()))
+    keys = {name: _scaled_keys(sketch, sizes[sketch.alias]) for name, sketch in known.keys.items()}
+    return replace(known, tables=sizes, keys=keys)
 
 
-def _of_mini_batch(size: TableSize, table: StreamInput, bound: BatchBound) -> TableSize:
-    """`size` is of the files that were looked at. Of no table that grows are the rows ever exact."""
+def _mini_batch_size(size: TableSize, table: StreamInput, bound: BatchBound) -> TableSize:
+    """Returns the size of a mini-batch; `size` is that of the examined files. Its rows are an estimate, since the table
+    grows.
+    """
     each = size.bytes / max(1, size.files)
-    there = each * len(table.files)
-    # Whole files are taken, one at least.
-    taken = there if bound.bytes is None else max(bound.bytes, each)
-    taken = min(there, taken if bound.files is None else each * bound.files)
-    share = taken / size.bytes if size.bytes else 0.0
+    existing = each * len(table.files)
+    # Complete files are read, at least one.
+    read = existing if bound.bytes is None else max(bound.bytes, each)
+    read = min(existing, read if bound.files is None else each * bound.files)
+    share = read / size.bytes if size.bytes else 0.0
     return replace(
         size,
-        files=max(1, round(taken / each)) if each else size.files,
-        bytes=round(taken),
+        files=max(1, round(read / each)) if each else size.files,
+        bytes=round(read),
         rows=round(size.rows * share),
         rows_are_exact=False,
     )
 
 
-def _of_rows(sketch: KeySketch, size: TableSize) -> KeySketch:
+def _scaled_keys(sketch: KeySketch, size: TableSize) -> KeySketch:
     hot = tuple(key.model_copy(update={"estimated_rows": round(key.share * size.rows)}) for key in sketch.hot_keys)
     return replace(sketch, distinct_keys=min(sketch.distinct_keys, max(1, size.rows)), hot_keys=hot)
 
@@ -153,9 +156,9 @@ def _of_rows(sketch: KeySketch, size: TableSize) -> KeySketch:
 def values_per_block(
     node: Aggregate, tables: Mapping[str, Input], check: Callable[[], None] = no_check
 ) -> float | None:
-    """How many distinct values a group has on average in a block of 32,768 neighbours where it has any, of all rows
-    that are there now; None where no sample tells: no file is there, a key or the value is computed, or no integer.
-    `check` is called before each file is read; what it raises is passed on.
+    """Estimates how many distinct values a group has on average in each block of 32,768 neighbours that it uses, over
+    all existing rows. Returns None if there is no file, if a key or the value is computed, or if the value is not an
+    integer. `check` is as in `gather_for_joins`.
     """
     value = distinct_sets(node)[0][0]
     keys = scanned_columns(node.input, columns_of(key.expression for key in node.keys))
@@ -180,14 +183,14 @@ def values_per_block(
         return None
     groups = {f"k{place}": sample.column(in_files[key]) for place, key in enumerate(keys)}
     blocks = pc.shift_right(integers.cast(pa.int64()), BLOCK.bit_length() - 1)
-    apart = pa.table({**groups, "v": integers, "b": blocks}).filter(pc.is_valid(integers))
-    if not apart.num_rows:
+    found = pa.table({**groups, "v": integers, "b": blocks}).filter(pc.is_valid(integers))
+    if not found.num_rows:
         return None
-    return _distinct(apart, [*groups, "v"], rows) / _distinct(apart, [*groups, "b"], rows)
+    return _estimated_distinct(found, [*groups, "v"], rows) / _estimated_distinct(found, [*groups, "b"], rows)
 
 
 def _sampled(table: StreamInput, columns: list[str], check: Callable[[], None]) -> tuple[pa.Table | None, int]:
-    """A sample of these columns, and the number of all rows as far as it is known."""
+    """Returns a sample of these columns, and the estimated number of all rows."""
     size = sum(map(size_of, table.files))
     if table.source.format is TableFormat.PARQUET:
         sample = sample_parquet(table.files, size, columns, check=check)
@@ -196,7 +199,7 @@ def _sampled(table: StreamInput, columns: list[str], check: Callable[[], None]) 
     return sample.table, sample.rows
 
 
-def _distinct(table: pa.Table, columns: list[str], rows: int) -> int:
+def _estimated_distinct(table: pa.Table, columns: list[str], rows: int) -> int:
     counts = table.group_by(columns).aggregate([([], "count_all")]).column("count_all")
     frequencies = {entry["values"].as_py(): entry["counts"].as_py() for entry in pc.value_counts(counts)}
     return estimate_distinct(frequencies, max(rows, table.num_rows))

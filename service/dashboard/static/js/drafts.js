@@ -1,44 +1,44 @@
-// Jobs that are being written, kept in this tab: a new one, and those that begin with an earlier job.
+// Drafts of jobs, stored in this tab: one of a new job, and one for each job that is being edited as new.
 import { session } from "./storage.js";
 
 const NAME = "evenkeel.draft";
 const nameOf = (from) => (from ? `${NAME}.${from}` : NAME);
 
-/** The draft that was kept, or null; `from` is the id of the job that it began with. */
-export function draftOf(from) {
+/** Returns the stored draft or null. `from` is the id of the job that it was copied from, or undefined. */
+export function readDraft(from) {
   try {
-    const kept = JSON.parse(session.get(nameOf(from)) ?? "null");
-    return kept !== null && misshapen(kept) === "" ? kept : null;
+    const draft = JSON.parse(session.get(nameOf(from)) ?? "null");
+    return draft !== null && shapeError(draft) === "" ? draft : null;
   } catch {
     return null;
   }
 }
 
-/** Keeps a draft. */
-export function keepDraft(from, spec) {
+/** Stores a draft. */
+export function saveDraft(from, spec) {
   session.set(nameOf(from), JSON.stringify(spec));
 }
 
-/** Forgets a draft that was submitted. */
-export function dropDraft(from) {
+/** Deletes a draft, after it was submitted. */
+export function deleteDraft(from) {
   session.remove(nameOf(from));
 }
 
-/** Forgets all of them: whoever comes next may be somebody else. */
-export function dropDrafts() {
+/** Deletes all drafts: the next person to sign in may be someone else. */
+export function deleteDrafts() {
   for (const name of session.names(NAME)) session.remove(name);
 }
 
-/** What of a job's shape the forms cannot show, or an empty string; all else is the service's to judge. */
-export function misshapen(spec) {
-  if (!isObject(spec)) return "A job is an object: { … }";
-  if (!isObject(spec.tables ?? {})) return "`tables` is an object: a table by its name";
-  const odd = Object.keys(spec.tables ?? {}).find((name) => !isObject(spec.tables[name]));
-  if (odd !== undefined) return `table ${odd} is an object: { "format": …, … }`;
+/** Says which part of a job has a shape that the form cannot show; empty if none has. The service checks everything else. */
+export function shapeError(spec) {
+  if (!isObject(spec)) return "A job must be an object: { … }";
+  if (!isObject(spec.tables ?? {})) return "`tables` must be an object that maps names to tables";
+  const invalid = Object.keys(spec.tables ?? {}).find((name) => !isObject(spec.tables[name]));
+  if (invalid !== undefined) return `Table ${invalid} must be an object: { "format": …, … }`;
   const part = ["settings", "limits", "sink"].find((name) => !isObject(spec[name] ?? {}));
-  if (part) return `\`${part}\` is an object: { … }`;
+  if (part) return `\`${part}\` must be an object: { … }`;
   const text = ["sql", "name", "mode"].find((name) => typeof (spec[name] ?? "") !== "string");
-  return text ? `\`${text}\` is a text` : "";
+  return text ? `\`${text}\` must be a string` : "";
 }
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);

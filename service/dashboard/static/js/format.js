@@ -1,22 +1,22 @@
-// Numbers, sizes and times for people.
+// Formats numbers, sizes and times for display.
 const NUMBER = new Intl.NumberFormat("en");
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const WHEN = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const SIZES = ["B", "KB", "MB", "GB", "TB", "PB", "EB"];
-const NOTHING = "–";
+const UNKNOWN = "–";
 
-const known = (value) => value !== null && value !== undefined && !Number.isNaN(value);
+const isKnown = (value) => value !== null && value !== undefined && !Number.isNaN(value);
 
 /** `1,234,567`. */
-export const number = (value) => (known(value) ? NUMBER.format(value) : NOTHING);
+export const number = (value) => (isKnown(value) ? NUMBER.format(value) : UNKNOWN);
 
 /** `1.23M`. */
-export const shortNumber = (value) => (known(value) ? SHORT.format(value) : NOTHING);
+export const shortNumber = (value) => (isKnown(value) ? SHORT.format(value) : UNKNOWN);
 
 /** `12.3 MB`, in powers of a thousand. */
 export function size(bytes) {
-  if (!known(bytes)) return NOTHING;
+  if (!isKnown(bytes)) return UNKNOWN;
   let value = bytes;
   let unit = 0;
   while (value >= 999.5 && unit < SIZES.length - 1) {
@@ -28,32 +28,32 @@ export function size(bytes) {
 
 /** `850 ms`, `12.3 s`, `4 m 05 s`, `3 h 12 m`, `2 d 3 h`. */
 export function duration(milliseconds) {
-  if (!known(milliseconds)) return NOTHING;
+  if (!isKnown(milliseconds)) return UNKNOWN;
   if (milliseconds < 999.5) return `${Math.round(milliseconds)} ms`;
   const seconds = milliseconds / 1000;
   if (seconds < 59.95) return `${seconds.toFixed(1)} s`;
   const whole = Math.round(seconds);
-  const two = (value) => String(value).padStart(2, "0");
-  if (whole < 3600) return `${Math.floor(whole / 60)} m ${two(whole % 60)} s`;
-  if (whole < 86_400) return `${Math.floor(whole / 3600)} h ${two(Math.floor((whole % 3600) / 60))} m`;
+  const twoDigits = (value) => String(value).padStart(2, "0");
+  if (whole < 3600) return `${Math.floor(whole / 60)} m ${twoDigits(whole % 60)} s`;
+  if (whole < 86_400) return `${Math.floor(whole / 3600)} h ${twoDigits(Math.floor((whole % 3600) / 60))} m`;
   return `${Math.floor(whole / 86_400)} d ${Math.floor((whole % 86_400) / 3600)} h`;
 }
 
 /** `12.3 %`. */
-export const share = (value) => (known(value) ? `${(value * 100).toFixed(value < 0.1 ? 1 : 0)} %` : NOTHING);
+export const share = (value) => (isKnown(value) ? `${(value * 100).toFixed(value < 0.1 ? 1 : 0)} %` : UNKNOWN);
 
 /** `3.4×`. */
-export const factor = (value) => (known(value) ? `${value >= 99.5 ? Math.round(value) : value.toPrecision(2)}×` : NOTHING);
+export const factor = (value) => (isKnown(value) ? `${value >= 99.5 ? Math.round(value) : value.toPrecision(2)}×` : UNKNOWN);
 
-/** Date and time of this browser's zone. */
-export const moment = (text) => (text ? WHEN.format(new Date(text)) : NOTHING);
+/** Date and time in the browser's time zone. */
+export const moment = (text) => (text ? WHEN.format(new Date(text)) : UNKNOWN);
 
-/** Time of day of this browser's zone. */
-export const clock = (text) => (text ? CLOCK.format(new Date(text)) : NOTHING);
+/** Time of day in the browser's time zone. */
+export const clock = (text) => (text ? CLOCK.format(new Date(text)) : UNKNOWN);
 
 /** `12 s ago`, `3 m ago`. */
 export function ago(text, now = Date.now()) {
-  if (!text) return NOTHING;
+  if (!text) return UNKNOWN;
   const seconds = Math.max(0, (now - Date.parse(text)) / 1000);
   if (seconds < 60) return `${Math.floor(seconds)} s ago`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} m ago`;
@@ -61,7 +61,7 @@ export function ago(text, now = Date.now()) {
   return `${Math.floor(seconds / 86_400)} d ago`;
 }
 
-/** Milliseconds between two moments, until now where the second is open. Null where the first is. */
+/** Milliseconds from `from` to `to`, or to now without `to`. Null without `from`. */
 export function elapsed(from, to, now = Date.now()) {
   return from ? Math.max(0, (to ? Date.parse(to) : now) - Date.parse(from)) : null;
 }

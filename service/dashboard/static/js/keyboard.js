@@ -1,22 +1,22 @@
-// Shortcuts of one key, where nobody is typing.
+// Single-key shortcuts outside of input fields.
 import { useEffect } from "../vendor/preact.js";
 import { local } from "./storage.js";
 
 const NAME = "evenkeel.shortcuts";
 
-/** Whether shortcuts do anything. Whoever speaks to a computer would press them without wanting to (WCAG 2.1.4). */
-export const areOn = () => local.get(NAME) !== "off";
+/** Whether shortcuts are enabled. Speech input can trigger them by accident, so they can be disabled (WCAG 2.1.4). */
+export const areEnabled = () => local.get(NAME) !== "off";
 
-/** Turns them on or off, in this browser. */
-export function turn(on) {
+/** Enables or disables the shortcuts in this browser. */
+export function setEnabled(on) {
   local.set(NAME, on ? "on" : "off");
 }
 
-/** Calls the function that `shortcuts` has for a key; without modifiers, and not within fields. */
+/** Calls the function of `shortcuts` for a pressed key, unless a modifier is pressed or an input field has the focus. */
 export function useShortcuts(shortcuts) {
   useEffect(() => {
-    function pressed(event) {
-      if (!areOn() || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.composedPath()[0])) return;
+    function onKeyDown(event) {
+      if (!areEnabled() || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.composedPath()[0])) return;
       if (document.querySelector("dialog[open]")) return;
       const act = shortcuts[event.key];
       if (act) {
@@ -24,8 +24,8 @@ export function useShortcuts(shortcuts) {
         act();
       }
     }
-    addEventListener("keydown", pressed);
-    return () => removeEventListener("keydown", pressed);
+    addEventListener("keydown", onKeyDown);
+    return () => removeEventListener("keydown", onKeyDown);
   });
 }
 

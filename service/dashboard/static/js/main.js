@@ -1,9 +1,8 @@
-// The dashboard: a client of the public API.
+// The dashboard's entry point: sign-in, navigation and pages. The dashboard is a client of the public API.
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "../vendor/preact.js";
 import { get, onKeyRefused } from "./api.js";
-import { CallerContext } from "./caller.js";
-import { dropDrafts } from "./drafts.js";
-import { areOn, turn as turnShortcuts, useShortcuts } from "./keyboard.js";
+import { deleteDrafts } from "./drafts.js";
+import { areEnabled, setEnabled as setShortcutsEnabled, useShortcuts } from "./keyboard.js";
 import { Heading, Loading } from "./parts/basics.js";
 import { Failure } from "./parts/problem.js";
 import { JobPage } from "./pages/job.js";
@@ -12,33 +11,33 @@ import { SignInPage } from "./pages/sign_in.js";
 import { WorkersPage } from "./pages/workers.js";
 import { usePolled } from "./polling.js";
 import { go, useRoute } from "./router.js";
-import { keep, key } from "./session.js";
-import { choose, chosen, follow, THEMES } from "./theme.js";
+import { CallerContext, key, storeKey } from "./session.js";
+import { chooseTheme, chosenTheme, startTheme, THEMES } from "./theme.js";
 
-const PLACES = [["jobs", "Jobs"], ["new", "New job"], ["workers", "Workers"]];
+const PAGES = [["jobs", "Jobs"], ["new", "New job"], ["workers", "Workers"]];
 const KEYS = [
   ["/", "Search jobs"],
   ["j, k", "Next and previous job"],
-  ["Enter", "Open it"],
+  ["Enter", "Open the job"],
   ["n", "New job"],
   ["l", "List of jobs"],
   ["w", "Workers"],
-  ["?", "This list"],
+  ["?", "This help"],
 ];
 
 function App() {
-  const [asks, setAsks] = useState(false);
-  const [turn, setTurn] = useState(0);
-  useEffect(() => onKeyRefused(() => setAsks(true)), []);
+  const [needsKey, setNeedsKey] = useState(false);
+  const [sessions, setSessions] = useState(0);
+  useEffect(() => onKeyRefused(() => setNeedsKey(true)), []);
   const signedIn = () => {
-    setAsks(false);
-    setTurn(turn + 1);
+    setNeedsKey(false);
+    setSessions(sessions + 1);
   };
-  if (asks) return html`<${SignInPage} onSignedIn=${signedIn} />`;
-  return html`<${Signed} key=${turn} onSignOut=${() => (keep(""), dropDrafts(), setAsks(true))} />`;
+  if (needsKey) return html`<${SignInPage} onSignedIn=${signedIn} />`;
+  return html`<${SignedIn} key=${sessions} onSignOut=${() => (storeKey(""), deleteDrafts(), setNeedsKey(true))} />`;
 }
 
-function Signed({ onSignOut }) {
+function SignedIn({ onSignOut }) {
   const route = useRoute();
   const [help, setHelp] = useState(false);
   const { value: caller, error } = usePolled((_, signal) => get("v1/me", { signal }), 0, "me");
@@ -49,11 +48,11 @@ function Signed({ onSignOut }) {
     "?": () => setHelp(true),
   });
   return html`
-    <a class="skip" href="#content" onClick=${skip}>Skip to the content</a>
+    <a class="skip" href="#content" onClick=${skipToContent}>Skip to the content</a>
     <header class="top">
       <a class="brand" href="#/jobs">Evenkeel</a>
       <nav aria-label="Pages">
-        ${PLACES.map(([place, text]) => html`<a key=${place} href=${`#/${place}`} aria-current=${(route.parts[0] ?? "jobs") === place ? "page" : undefined}>${text}</a>`)}
+        ${PAGES.map(([place, text]) => html`<a key=${place} href=${`#/${place}`} aria-current=${(route.parts[0] ?? "jobs") === place ? "page" : undefined}>${text}</a>`)}
       </nav>
       <div class="top-tools">
         <button type="button" class="plain small" onClick=${() => setHelp(true)} aria-label="Keyboard shortcuts">?</button>
@@ -64,22 +63,22 @@ function Signed({ onSignOut }) {
     </header>
     <main id="content" tabindex="-1">
       ${caller
-        ? html`<${CallerContext.Provider} value=${caller}><${Guarded} route=${route} /><//>`
-        : error ? html`<${Heading} title="No answer" /><${Failure} error=${error} />` : html`<${Loading} />`}
+        ? html`<${CallerContext.Provider} value=${caller}><${GuardedPage} route=${route} /><//>`
+        : error ? html`<${Heading} title="No response" /><${Failure} error=${error} />` : html`<${Loading} />`}
     </main>
     ${help && html`<${Help} onClose=${() => setHelp(false)} />`}
   `;
 }
 
-/** A page that fails is told to have, and the others go on. */
-function Guarded({ route }) {
-  const [fault, forget] = useErrorBoundary((error) => console.error(error));
-  useEffect(() => forget(), [route.parts.join("/")]);
+/** Shows the error of a page that failed; the other pages still work. */
+function GuardedPage({ route }) {
+  const [fault, reset] = useErrorBoundary((error) => console.error(error));
+  useEffect(() => reset(), [route.parts.join("/")]);
   if (!fault) return html`<${Page} route=${route} />`;
   return html`<${Heading} title="This page failed" /><p>${String(fault)}</p><${Reload} />`;
 }
 
-const Reload = () => html`<button type="button" onClick=${() => location.reload()}>Load it again</button>`;
+const Reload = () => html`<button type="button" onClick=${() => location.reload()}>Reload</button>`;
 
 function Page({ route: { parts, parameters } }) {
   const [page = "jobs", id, section] = parts;
@@ -90,7 +89,7 @@ function Page({ route: { parts, parameters } }) {
   return html`<${Heading} title="No such page" /><p><a href="#/jobs">All jobs</a></p>`;
 }
 
-/** The editor is by far the largest part, so it is loaded when it is wanted. */
+/** The editor is by far the largest part, so it is loaded when it is opened. */
 function Editor({ from }) {
   const [part, setPart] = useState({});
   useEffect(() => {
@@ -101,8 +100,8 @@ function Editor({ from }) {
 }
 
 function Theme() {
-  const [theme, setTheme] = useState(chosen());
-  return html`<select class="small" aria-label="Colours" value=${theme} onChange=${(event) => (choose(event.target.value), setTheme(event.target.value))}>
+  const [theme, setTheme] = useState(chosenTheme());
+  return html`<select class="small" aria-label="Theme" value=${theme} onChange=${(event) => (chooseTheme(event.target.value), setTheme(event.target.value))}>
     ${THEMES.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
   </select>`;
 }
@@ -111,18 +110,18 @@ function Help({ onClose }) {
   const dialog = useRef(null);
   useEffect(() => dialog.current.showModal(), []);
   return html`<dialog ref=${dialog} onClose=${onClose} aria-labelledby="help-title">
-    <h2 id="help-title">Keyboard</h2>
+    <h2 id="help-title">Keyboard shortcuts</h2>
     <dl class="facts">${KEYS.map(([keys, text]) => html`<div key=${keys}><dt><kbd>${keys}</kbd></dt><dd>${text}</dd></div>`)}</dl>
-    <label class="check"><input type="checkbox" checked=${areOn()} onChange=${(event) => turnShortcuts(event.target.checked)} /> Keys by themselves do something</label>
+    <label class="check"><input type="checkbox" checked=${areEnabled()} onChange=${(event) => setShortcutsEnabled(event.target.checked)} /> Enable single-key shortcuts</label>
     <button type="button" onClick=${() => dialog.current.close()}>Close</button>
   </dialog>`;
 }
 
-/** Not by the address: that tells the page. */
-function skip(event) {
+/** Moves the focus without changing the address, whose fragment is the route. */
+function skipToContent(event) {
   event.preventDefault();
   document.getElementById("content").focus();
 }
 
-follow();
+startTheme();
 render(html`<${App} />`, document.getElementById("app"));

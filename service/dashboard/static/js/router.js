@@ -1,8 +1,8 @@
-// Addresses behind the `#`: `#/jobs`, `#/jobs/ID/plan`, `#/new`. No address holds a key or a query's text.
+// Routes in the address's fragment: `#/jobs`, `#/jobs/ID/plan`, `#/new`. No address contains an API key or a query's text.
 import { useEffect, useState } from "../vendor/preact.js";
 
-/** The parts of the address and its parameters: `{parts: ["jobs", ID, "plan"], parameters: {…}}`. */
-export function read(hash) {
+/** Returns the route of a fragment: `{parts: ["jobs", ID, "plan"], parameters: {…}}`. */
+export function parseRoute(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
   return {
     parts: path.split("/").filter(Boolean).map(decodeURIComponent),
@@ -10,32 +10,32 @@ export function read(hash) {
   };
 }
 
-/** The address of a page. */
+/** Returns the address of a page. */
 export function address(parts, parameters = {}) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value)).toString();
   return `#/${parts.map(encodeURIComponent).join("/")}${query ? `?${query}` : ""}`;
 }
 
-/** Goes to a page; with `replace`, the one at hand is no step of the way back. */
+/** Goes to a page. With `replace`, it replaces the current page in the browser's history. */
 export function go(to, { replace = false } = {}) {
   if (replace) location.replace(to);
   else location.hash = to;
 }
 
-/** The route as it changes. */
+/** Returns the current route, also after it changes. */
 export function useRoute() {
   const [hash, setHash] = useState(location.hash);
   useEffect(() => {
-    const changed = () => setHash(location.hash);
-    addEventListener("hashchange", changed);
-    return () => removeEventListener("hashchange", changed);
+    const onHashChange = () => setHash(location.hash);
+    addEventListener("hashchange", onHashChange);
+    return () => removeEventListener("hashchange", onHashChange);
   }, []);
-  return safely(hash);
+  return parseOrNotFound(hash);
 }
 
-function safely(hash) {
+function parseOrNotFound(hash) {
   try {
-    return read(hash);
+    return parseRoute(hash);
   } catch {
     return { parts: ["not-found"], parameters: {} };
   }

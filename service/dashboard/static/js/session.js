@@ -1,16 +1,26 @@
-// The API key: in this tab's session storage, and nowhere else. It is never part of an address.
+// The API key and its caller. The key is only in this tab's session storage, never in an address.
+import { createContext, useContext } from "../vendor/preact.js";
 import { session } from "./storage.js";
 
 const NAME = "evenkeel.key";
 
-/** The key that this tab shows, or an empty string. */
+/** Returns the key of this tab, or an empty string. */
 export const key = () => session.get(NAME) ?? "";
 
-/** Shows this key from now on; an empty one forgets it. */
-export function keep(text) {
+/** Stores a key for this tab; an empty string deletes it. */
+export function storeKey(text) {
   if (text) session.set(NAME, text);
   else session.remove(NAME);
 }
 
-/** Whether a header can carry it; a request with another could not even be sent. */
-export const canBeShown = (text) => /^[\x21-\x7e]+$/.test(text);
+/** Whether the key can be sent in a header. */
+export const isValidKey = (text) => /^[\x21-\x7e]+$/.test(text);
+
+/** The caller as in `GET /v1/me`: the tenant and the scopes of the key. */
+export const CallerContext = createContext({ tenant: "", scopes: [] });
+
+/** Returns the caller, with `maySubmit` and `isAdmin` by its scopes. */
+export function useCaller() {
+  const caller = useContext(CallerContext);
+  return { ...caller, maySubmit: caller.scopes.includes("submit"), isAdmin: caller.scopes.includes("admin") };
+}

@@ -1,33 +1,33 @@
-// What this browser keeps. Where it keeps nothing for pages, the page itself does, for as long as it is open.
-const SUBSTITUTE = { local: new Map(), session: new Map() };
+// The browser's storage. If it is not available, the page stores the values while it is open.
+const FALLBACK = { local: new Map(), session: new Map() };
 
-/** Of this browser, over all tabs: `local`. Of this tab alone: `session`. */
-export const local = kept(() => localStorage, SUBSTITUTE.local);
-export const session = kept(() => sessionStorage, SUBSTITUTE.session);
+/** `local` is shared by all tabs of the browser; `session` belongs to this tab. */
+export const local = storageWithFallback(() => localStorage, FALLBACK.local);
+export const session = storageWithFallback(() => sessionStorage, FALLBACK.session);
 
-function kept(storage, substitute) {
+function storageWithFallback(storage, fallback) {
   return {
-    /** The text under a name, or null. */
+    /** Returns the text with this name, or null. */
     get(name) {
-      return attempt(() => storage().getItem(name), () => substitute.get(name) ?? null);
+      return tryOr(() => storage().getItem(name), () => fallback.get(name) ?? null);
     },
     set(name, text) {
-      attempt(() => storage().setItem(name, text), () => substitute.set(name, text));
+      tryOr(() => storage().setItem(name, text), () => fallback.set(name, text));
     },
     remove(name) {
-      attempt(() => storage().removeItem(name), () => substitute.delete(name));
+      tryOr(() => storage().removeItem(name), () => fallback.delete(name));
     },
-    /** Every name that begins so. */
+    /** Returns all names with this prefix. */
     names(prefix) {
-      return attempt(() => Object.keys(storage()), () => [...substitute.keys()]).filter((name) => name.startsWith(prefix));
+      return tryOr(() => Object.keys(storage()), () => [...fallback.keys()]).filter((name) => name.startsWith(prefix));
     },
   };
 }
 
-function attempt(act, otherwise) {
+function tryOr(action, alternative) {
   try {
-    return act();
+    return action();
   } catch {
-    return otherwise();
+    return alternative();
   }
 }

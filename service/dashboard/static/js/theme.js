@@ -1,30 +1,30 @@
-// Light, dark, or as the system says. The choice is kept in this browser.
+// The theme: light, dark or the system's. The choice is stored in this browser.
 import { local } from "./storage.js";
 
 const NAME = "evenkeel.theme";
 export const THEMES = ["system", "light", "dark"];
 const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
 
-/** The chosen theme. */
-export function chosen() {
-  const kept = local.get(NAME);
-  return THEMES.includes(kept) ? kept : "system";
+/** Returns the chosen theme. */
+export function chosenTheme() {
+  const stored = local.get(NAME);
+  return THEMES.includes(stored) ? stored : "system";
 }
 
-/** Shows a theme, and keeps it. */
-export function choose(theme) {
+/** Applies and stores a theme. */
+export function chooseTheme(theme) {
   local.set(NAME, theme);
-  show();
+  apply();
 }
 
-/** Shows the chosen theme, from now on also where the system changes its mind. */
-export function follow() {
-  systemIsDark.addEventListener("change", show);
-  show();
+/** Applies the chosen theme, now and when the system's theme changes. */
+export function startTheme() {
+  systemIsDark.addEventListener("change", apply);
+  apply();
 }
 
-function show() {
-  const theme = chosen();
+function apply() {
+  const theme = chosenTheme();
   const bySystem = systemIsDark.matches ? "dark" : "light";
   document.documentElement.dataset.theme = theme === "system" ? bySystem : theme;
   dispatchEvent(new Event("themechange"));

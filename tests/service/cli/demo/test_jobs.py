@@ -1,4 +1,4 @@
-"""The demo's verdict: what pandas finds equal and what not."""
+"""The demo's comparison of results with pandas."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from service.contract.job import JobSpec
 EXPECTED = pd.DataFrame({"k": ["b", "a", None], "n": [2, 1, 2**60 + 1], "x": [0.1, None, 3.0]})
 
 
-def test_equal_rows_in_another_order_are_equal() -> None:
+def test_order_of_rows_is_ignored() -> None:
     assert compare(EXPECTED.iloc[::-1], EXPECTED, "k") == Comparison(9, ())
 
 
-def test_floats_may_differ_by_their_last_digits_alone() -> None:
+def test_floats_are_compared_with_a_tolerance() -> None:
     assert compare(EXPECTED.assign(x=EXPECTED["x"] * (1 + 1e-12)), EXPECTED, "k").differences == ()
     assert compare(EXPECTED.assign(x=EXPECTED["x"] * (1 + 1e-7)), EXPECTED, "k").differences != ()
 
@@ -31,10 +31,10 @@ def test_floats_may_differ_by_their_last_digits_alone() -> None:
         (EXPECTED[["k", "x", "n"]], "columns are ['k', 'x', 'n'] instead of ['k', 'n', 'x']"),
     ],
 )
-def test_a_difference_is_named(actual: pd.DataFrame, difference: str) -> None:
+def test_differences_are_described(actual: pd.DataFrame, difference: str) -> None:
     assert difference in "; ".join(compare(actual, EXPECTED, "k").differences)
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: str(job.title))
-def test_every_job_is_a_valid_body(job: DemoJob) -> None:
+def test_every_job_is_a_valid_request(job: DemoJob) -> None:
     assert JobSpec.model_validate(job.spec()).sql == job.sql

@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import test from "node:test";
-import { EMPTY, look, more } from "../../../../service/dashboard/static/js/jobs_list.js";
+import { EMPTY, loadMore, refresh } from "../../../../service/dashboard/static/js/jobs_list.js";
 
 const ALL = { state: "", name: "", queue: "" };
 const ACTIVE = { state: "active", name: "", queue: "" };
 
-/** A service with these jobs, newest last; `page` of them at once. */
+/** Runs a service with these jobs, newest last, and `page` jobs on a page. */
 async function serving(jobs, page, run) {
   const server = createServer((request, response) => {
     const url = new URL(request.url, "http://x");
@@ -34,71 +34,71 @@ const FINISHED = ["SUCCEEDED", "FAILED"];
 const job = (number, status = "RUNNING") => ({ finished: FINISHED.includes(status), id: String(number).padStart(4, "0"), status, version: 1, waiting_for: null, submitted_at: String(number).padStart(4, "0") });
 const ids = (list) => list.jobs.map(({ id }) => Number(id));
 
-test("a job that is no longer active leaves the list of those", async () => {
+test("a job that is no longer active leaves the list of active jobs", async () => {
   const jobs = [job(1), job(2)];
   await serving(jobs, 50, async () => {
-    const list = await look(EMPTY, ACTIVE);
+    const list = await refresh(EMPTY, ACTIVE);
     assert.deepEqual(ids(list), [2, 1]);
     jobs[0] = { ...jobs[0], status: "SUCCEEDED", version: 2 };
-    assert.deepEqual(ids(await look(list, ACTIVE)), [2]);
+    assert.deepEqual(ids(await refresh(list, ACTIVE)), [2]);
   });
 });
 
-test("what was loaded stays, and is brought up to date", async () => {
+test("loaded jobs stay in the list and are refreshed", async () => {
   const jobs = [1, 2, 3, 4, 5].map((number) => job(number));
   await serving(jobs, 2, async () => {
-    let list = await more(await look(EMPTY, ALL), ALL);
+    let list = await loadMore(await refresh(EMPTY, ALL), ALL);
     assert.deepEqual(ids(list), [5, 4, 3, 2]);
     jobs[1] = { ...jobs[1], status: "FAILED", finished: true, version: 2 };
     jobs.push(job(6));
-    list = await look(list, ALL);
+    list = await refresh(list, ALL);
     assert.deepEqual(ids(list), [6, 5, 4, 3, 2]);
     assert.equal(list.jobs.at(-1).status, "FAILED");
   });
 });
 
-test("a list that would have a hole begins anew", async () => {
+test("a list that would have a gap starts again", async () => {
   const jobs = [1, 2, 3].map((number) => job(number, "SUCCEEDED"));
   await serving(jobs, 2, async () => {
-    const list = await look(EMPTY, ALL);
+    const list = await refresh(EMPTY, ALL);
     jobs.push(job(4, "SUCCEEDED"), job(5, "SUCCEEDED"), job(6, "SUCCEEDED"));
-    let fresh = await look(list, ALL);
+    let fresh = await refresh(list, ALL);
     assert.deepEqual(ids(fresh), [6, 5]);
-    while (fresh.next) fresh = await more(fresh, ALL);
+    while (fresh.next) fresh = await loadMore(fresh, ALL);
     assert.deepEqual(ids(fresh), [6, 5, 4, 3, 2, 1]);
   });
 });
 
-test("of many active ones each is brought up to date in its turn", async () => {
+test("many active jobs are refreshed in turns", async () => {
   const jobs = Array.from({ length: 40 }, (_, place) => job(place + 1));
   await serving(jobs, 5, async () => {
-    let list = await look(EMPTY, ALL);
-    while (list.next) list = await more(list, ALL);
+    let list = await refresh(EMPTY, ALL);
+    while (list.next) list = await loadMore(list, ALL);
     for (const [place, one] of jobs.entries()) jobs[place] = { ...one, status: "FAILED", finished: true, version: 2 };
-    for (let looks = 0; looks < 12; looks += 1) list = await look(list, ALL);
+    for (let count = 0; count < 12; count += 1) list = await refresh(list, ALL);
     assert.deepEqual(list.jobs.filter((one) => one.status !== "FAILED"), []);
   });
 });
 
-test("a stopped job that goes on leaves the list of stopped ones, and one that was deleted any list", async () => {
+test("a resumed job leaves the list of stopped jobs, and a deleted job leaves any list", async () => {
   const jobs = [1, 2, 3].map((number) => job(number, "STOPPED"));
   const stopped = { ...ALL, state: "stopped" };
   await serving(jobs, 2, async () => {
-    let list = await more(await look(EMPTY, stopped), stopped);
+    let list = await loadMore(await refresh(EMPTY, stopped), stopped);
     assert.deepEqual(ids(list), [3, 2, 1]);
     jobs[2] = { ...jobs[2], status: "RUNNING", version: 2 };
-    list = await look(list, stopped);
+    list = await refresh(list, stopped);
     assert.deepEqual(ids(list), [2, 1]);
     jobs.splice(1, 1);
-    assert.deepEqual(ids(await look(list, stopped)), [1]);
+    assert.deepEqual(ids(await refresh(list, stopped)), [1]);
   });
 });
 
-test("a stopped job further down that goes on is seen to", async () => {
+test("a resumed job on a later page is refreshed", async () => {
   const jobs = [1, 2, 3, 4].map((number) => job(number, number === 1 ? "STOPPED" : "SUCCEEDED"));
   await serving(jobs, 2, async () => {
-    const list = await more(await look(EMPTY, ALL), ALL);
+    const list = await loadMore(await refresh(EMPTY, ALL), ALL);
     jobs[0] = { ...jobs[0], status: "RUNNING", version: 2 };
-    assert.equal((await look(list, ALL)).jobs.at(-1).status, "RUNNING");
+    assert.equal((await refresh(list, ALL)).jobs.at(-1).status, "RUNNING");
   });
 });

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { address, read } from "../../../../service/dashboard/static/js/router.js";
+import { address, parseRoute } from "../../../../service/dashboard/static/js/router.js";
 
-test("an address is read as it was written", () => {
+test("an address is parsed as it was written", () => {
   for (const parts of [["jobs"], ["jobs", "a/b #?&%", "plan"], ["new"]]) {
     for (const parameters of [{}, { name: "a&b=c#d", state: "failed" }]) {
-      assert.deepEqual(read(address(parts, parameters)), { parts, parameters });
+      assert.deepEqual(parseRoute(address(parts, parameters)), { parts, parameters });
     }
   }
 });
@@ -14,6 +14,6 @@ test("empty parameters are left out", () => {
   assert.equal(address(["jobs"], { name: "", state: undefined }), "#/jobs");
 });
 
-test("no address at all is the first page", () => {
-  assert.deepEqual(read(""), { parts: [], parameters: {} });
+test("an empty address is the first page", () => {
+  assert.deepEqual(parseRoute(""), { parts: [], parameters: {} });
 });

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { visible } from "../../../../service/dashboard/static/js/parts/window.js";
+import { visibleRange } from "../../../../service/dashboard/static/js/parts/window.js";
 
-test("what is in sight is drawn, wherever the list is scrolled to", () => {
+test("visibleRange rows are drawn at every scroll position", () => {
   for (const count of [0, 1, 50, 10_000]) {
     for (let top = 500; top > -40 * count - 500; top -= 333) {
-      const { first, last } = visible(top, 40, 900, count);
+      const { first, last } = visibleRange(top, 40, 900, count);
       assert.ok(0 <= first && first <= last && last <= count);
       const begins = Math.max(0, Math.floor(-top / 40));
       const ends = Math.min(count, Math.ceil((900 - top) / 40));

@@ -9,7 +9,7 @@ from service.contract.query import Query
 from service.sql.compile import compile_sql
 from service.sql.ddl import parse_schema
 from service.sql.expressions.compile_expression import TableScope, compile_expression, scalar_of
-from service.sql.expressions.functions import COLUMN_BYTES, MAX_VALUE_BYTES
+from service.sql.expressions.limits import COLUMN_BYTES, MAX_VALUE_BYTES
 from service.sql.expressions.nodes import Column, String
 from service.sql.parser import Text
 from service.sql.resolve.binder import bind

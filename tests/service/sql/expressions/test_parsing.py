@@ -8,11 +8,11 @@ from __future__ import annotations
 import pytest
 
 from service.contract.problems import SpecError
-from service.sql.expressions import calls
+from service.sql import refusals
 from service.sql.expressions.calls import function_named
-from service.sql.expressions.functions import FUNCTIONS
 from service.sql.expressions.reader import read_expression
 from service.sql.parser import Text, parse_expression
+from service.sql.types.functions import FUNCTIONS
 
 
 @pytest.mark.parametrize("text", ["SELECT 1", "DROP TABLE t", "a FROM t", "a AS b", "a, b", "", "  ", "-- only this"])
@@ -44,11 +44,11 @@ def test_no_word_of_the_parser_is_in_a_message(text: str) -> None:
 
 
 def test_no_function_with_advice_is_taken() -> None:
-    named = {*calls._AGGREGATES, *calls._SCALARS, *calls._KIND_OF}
+    named = {*refusals._AGGREGATES, *refusals._SCALARS, *refusals._KIND_OF}
     assert not named & set(FUNCTIONS)
     assert not {name for name in named if function_named(name) is not None}
-    listed = sum(len(names.split()) for _, names in calls._KINDS)
-    sizes = [len(calls._AGGREGATES), len(calls._SCALARS), listed]
+    listed = sum(len(names.split()) for _, names in refusals._KINDS)
+    sizes = [len(refusals._AGGREGATES), len(refusals._SCALARS), listed]
     assert len(named) == sum(sizes)
 
 

@@ -136,9 +136,9 @@ SOUND = (
 
 
 @pytest.mark.withstands(
-    "regular expressions that explode",
+    "regular expressions with exponential backtracking",
     kind="attack",
-    how="`(a+)+`, `(a|b)*` and the like, hidden behind flags, names, escapes, quotations and counts",
+    how="`(a+)+`, `(a|b)*` and others, hidden behind flags, names, escapes, quotes and counts",
     times=77,
     guaranteed="422 `unsupported_construct`, before anything runs",
 )
@@ -158,9 +158,9 @@ def test_what_people_write_is_taken(pattern: str) -> None:
 @pytest.mark.withstands(
     "regular expressions that exhaust the stack",
     kind="attack",
-    how="every kind of repetition that is taken, over texts of 300,000 characters, of one place and of two, in Spark",
+    how="every accepted kind of repetition, over texts of 300,000 characters of one and of two code units, in Spark",
     times=24,
-    guaranteed="the driver lives on",
+    guaranteed="the driver survives",
 )
 def test_what_is_taken_leaves_spark_alive(spark: SparkSession) -> None:
     """Such a text and `(a|b)*`, which is refused, end the JVM of this test."""

@@ -1,4 +1,4 @@
-"""The partial/final table: that it is complete and well-typed. Its values are checked against Spark elsewhere."""
+"""The partial/final table is complete and well-typed. `tests/conformance` compares its values with Spark's."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ from service.sql.resolve.bound import (
     BoundCall,
     BoundDerived,
     BoundJoin,
-    BoundName,
     BoundQuery,
-    BoundSort,
     BoundTable,
     BoundUnion,
+    Named,
+    SortItem,
 )
 from service.sql.types.data_types import BIGINT, BOOLEAN, INT, Field, Schema
 from tests.support.plan_parts import UID
@@ -35,7 +35,7 @@ PLAIN = BoundQuery(
     having=None,
     order_by=(),
     limit=None,
-    select=(BoundName(UID, "uid"),),
+    select=(Named(UID, "uid"),),
     output=Schema((Field("uid", BIGINT),)),
 )
 COUNT = BoundCall(AggregateFunction.COUNT, (), False, None, None, Field("n", BIGINT))
@@ -45,18 +45,18 @@ def test_a_plain_selection_is_a_project_over_a_scan() -> None:
     assert text_of(build(PLAIN)) == "Project o.uid AS uid\n  Scan orders AS o [o.uid]"
 
 
-def test_everything_stands_in_the_order_of_its_meaning() -> None:
+def test_the_nodes_are_in_the_order_of_sql_semantics() -> None:
     query = replace(
         PLAIN,
         joins=(BoundJoin(JoinKind.INNER, USERS, ((UID, column("u.uid", BIGINT)),), None),),
         where=scalar("`o.uid` > 0", BOOLEAN),
         is_aggregate=True,
-        keys=(BoundName(UID, "uid"),),
+        keys=(Named(UID, "uid"),),
         calls=(COUNT,),
         having=scalar("`n` > 1", BOOLEAN),
-        order_by=(BoundSort(column("n", BIGINT), SortDirection.DESC, NullsOrder.LAST),),
+        order_by=(SortItem(column("n", BIGINT), SortDirection.DESC, NullsOrder.LAST),),
         limit=3,
-        select=(BoundName(column("uid", BIGINT), "uid"), BoundName(column("n", BIGINT), "orders")),
+        select=(Named(column("uid", BIGINT), "uid"), Named(column("n", BIGINT), "orders")),
         output=Schema((Field("uid", BIGINT), Field("orders", BIGINT))),
     )
     plan = build(query)
@@ -75,14 +75,14 @@ def test_everything_stands_in_the_order_of_its_meaning() -> None:
 
 
 def test_a_constant_orders_nothing() -> None:
-    one = BoundSort(scalar("1", INT), SortDirection.DESC, NullsOrder.LAST)
-    uid = BoundSort(UID, SortDirection.ASC, NullsOrder.FIRST)
+    one = SortItem(scalar("1", INT), SortDirection.DESC, NullsOrder.LAST)
+    uid = SortItem(UID, SortDirection.ASC, NullsOrder.FIRST)
     assert "Sort" not in text_of(build(replace(PLAIN, order_by=(one,))))
     assert "Sort o.uid ASC NULLS FIRST\n" in text_of(build(replace(PLAIN, order_by=(one, uid))))
 
 
 def test_a_global_aggregate_has_no_keys() -> None:
-    query = replace(PLAIN, is_aggregate=True, calls=(COUNT,), select=(BoundName(column("n", BIGINT), "n"),))
+    query = replace(PLAIN, is_aggregate=True, calls=(COUNT,), select=(Named(column("n", BIGINT), "n"),))
     assert "Aggregate [COUNT(*) AS n]" in text_of(build(query))
 
 
@@ -92,7 +92,7 @@ def derived(query: BoundQuery | BoundUnion, alias: str = "x") -> BoundDerived:
 
 
 def test_a_derived_table_is_its_plan_under_one_project_with_its_alias() -> None:
-    query = replace(PLAIN, source=derived(replace(PLAIN, limit=3)), select=(BoundName(column("x.uid", BIGINT), "k"),))
+    query = replace(PLAIN, source=derived(replace(PLAIN, limit=3)), select=(Named(column("x.uid", BIGINT), "k"),))
     plan = build(query)
     assert text_of(plan) == (
         "Project x.uid AS k\n  Project o.uid AS x.uid\n    Limit 3\n      Scan orders AS o [o.uid]"
@@ -100,7 +100,7 @@ def test_a_derived_table_is_its_plan_under_one_project_with_its_alias() -> None:
 
 
 def test_a_union_is_one_of_projects_with_the_same_columns() -> None:
-    users = replace(PLAIN, source=USERS, select=(BoundName(column("u.uid", BIGINT), "uid"),))
+    users = replace(PLAIN, source=USERS, select=(Named(column("u.uid", BIGINT), "uid"),))
     plan = build(replace(PLAIN, source=derived(BoundUnion((PLAIN, users)), "o")))
     assert text_of(plan) == (
         "Project o.uid AS uid\n  Union 2 inputs\n    Project o.uid\n      Scan orders AS o [o.uid]\n"
@@ -109,6 +109,6 @@ def test_a_union_is_one_of_projects_with_the_same_columns() -> None:
 
 
 def test_grouping_sets_stay_with_their_aggregate() -> None:
-    query = replace(PLAIN, is_aggregate=True, keys=(BoundName(UID, "uid"),), calls=(COUNT,), grouping_sets=((0,), ()))
-    query = replace(query, select=(BoundName(column("n", BIGINT), "n"),))
+    query = replace(PLAIN, is_aggregate=True, keys=(Named(UID, "uid"),), calls=(COUNT,), grouping_sets=((0,), ()))
+    query = replace(query, select=(Named(column("n", BIGINT), "n"),))
     assert text_of(build(query)).splitlines()[1] == "  Aggregate BY o.uid AS uid SETS (uid), () [COUNT(*) AS n]"

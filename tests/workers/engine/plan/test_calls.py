@@ -1,4 +1,4 @@
-"""Aggregate calls as Spark is told them."""
+"""Aggregate calls in Spark's SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sets of values DISTINCT calls tell apart."""
+"""The sets of DISTINCT values of an aggregate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every invariant, broken once."""
+"""Every invariant, violated once."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_output_may_not_change() -> None:
         check(ORDERS, "some_rule", (Field("o.uid", STRING),))
 
 
-def test_a_final_aggregate_in_one_phase_stands_on_an_exchange_over_the_partial_one() -> None:
+def test_a_final_aggregate_in_one_phase_is_over_an_exchange_over_the_partial_one() -> None:
     key = FINAL_KEYS[0].expression
     check(Aggregate(Exchange(PARTIAL, (key,)), FINAL_KEYS, (), AggregateRole.FINAL, Phases.ONE_PHASE), "some_rule")
 

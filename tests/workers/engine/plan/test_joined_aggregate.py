@@ -12,7 +12,8 @@ from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import INT
 from tests.support.joined import call, col, joined, scan, text
 from workers.engine.plan.explain import text_of
-from workers.engine.plan.joined_aggregate import all_of, is_not_null, is_over_join, joined_aggregate
+from workers.engine.plan.expressions import all_of, is_not_null
+from workers.engine.plan.joined_aggregate import is_over_join, joined_aggregate
 from workers.engine.plan.nodes import Filter, Limit, Named, Project
 
 LEFT_ONLY, RIGHT_ONLY = text("l.i > 0", "l.i"), text("r.i > 0", "r.i")

@@ -1,4 +1,4 @@
-"""Which keys are worth a sketch."""
+"""The keys that need a sketch."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_global_aggregate_has_no_group_keys() -> None:
     assert statistics_keys(Aggregate(ORDERS, (), (DISTINCT,))) == {("o.category",)}
 
 
-def test_a_renamed_column_stands_for_the_scans() -> None:
+def test_a_renamed_column_counts_as_the_scans_column() -> None:
     renamed = Project(ORDERS, (Named(UID, "x.uid"), Named(scalar("1 + 1", BIGINT), "x.two")))
     uid, two = column("x.uid", BIGINT), column("x.two", BIGINT)
     assert statistics_keys(Aggregate(renamed, (Named(uid, "k"),), ())) == {("o.uid",)}

@@ -1,4 +1,4 @@
-"""Literals are exact and of the column's type, or there is none."""
+"""Literals are exact and have the column's type, or there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids of nodes: one for each, kept by what stays in the plan."""
+"""Ids of nodes: unique, and kept by the nodes that stay in the plan."""
 
 from __future__ import annotations
 

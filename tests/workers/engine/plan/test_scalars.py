@@ -1,4 +1,4 @@
-"""Expressions made out of expressions."""
+"""Expressions that are composed of expressions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers.engine.plan.expressions import compose, conjunction, fresh_name
 A, B = column("t.a", BIGINT), column("t.b", BIGINT)
 
 
-def test_columns_stand_once_in_order_of_appearance() -> None:
+def test_columns_are_listed_once_in_order_of_appearance() -> None:
     assert compose("{1} + {0} + {1}", (A, B), BIGINT).columns == ("t.b", "t.a")
 
 

@@ -50,7 +50,7 @@ def test_what_keeps_rows_or_moves_them_emits_its_input(node: Filter | Exchange |
 
 
 @pytest.mark.parametrize("kind", list(JoinKind))
-def test_a_join_emits_both_sides_unless_it_only_asks_the_right_one(kind: JoinKind) -> None:
+def test_a_join_emits_both_sides_unless_it_is_semi_or_anti(kind: JoinKind) -> None:
     one_sided = kind in {JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
     assert output_of(Join(ORDERS, USERS, kind, ())) == ((UID,) if one_sided else (UID, NAME))
 

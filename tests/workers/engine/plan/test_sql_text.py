@@ -1,4 +1,4 @@
-"""Plans as queries. That the text means the plan is proven on Spark: tests/conformance/test_plan_texts.py."""
+"""Plans as queries. tests/conformance/test_plan_texts.py runs the texts on Spark."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ KNOWN_FIELDS = {
 }
 
 
-def test_every_node_and_every_field_of_it_is_told() -> None:
+def test_the_text_shows_every_node_and_every_field() -> None:
     # What fails here has been added to a node: teach `sql_of` what it means, then name it above. What has no say in
     # whether two nodes are equal has none in what they mean.
     told = {kind: {field.name for field in fields(kind) if field.compare} for kind in get_args(Node)}
@@ -194,7 +194,7 @@ def test_an_unknown_node_fails() -> None:
         sql_of(Pivot(ORDERS, 3))
 
 
-def test_windows_are_sparks_and_a_watermark_is_told() -> None:
+def test_windows_are_sparks_and_a_watermark_is_a_comment() -> None:
     node = Windows(Filter(Watermark(ORDERS, X, 5000), POSITIVE), X, 600_000, 60_000, "$w")
     assert last_of(node) == (
         "SELECT *, window(`o.x`, '600000 milliseconds', '60000 milliseconds') AS `$w` "
@@ -202,7 +202,7 @@ def test_windows_are_sparks_and_a_watermark_is_told() -> None:
     )
 
 
-def test_the_time_between_the_rows_of_two_streams_is_told() -> None:
+def test_the_time_bounds_of_a_stream_join_are_a_comment() -> None:
     key = (column("o.uid", BIGINT), column("u.uid", BIGINT))
     node = Join(ORDERS, USERS, JoinKind.INNER, (key,), within=Within(X, column("u.uid", BIGINT), -5, 10))
     assert last_of(node).endswith("ON (`o.uid`) = (`u.uid`) /* within: `o.x` - `u.uid` from -5 to 10 us */")

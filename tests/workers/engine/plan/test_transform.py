@@ -1,4 +1,4 @@
-"""Walking and rebuilding frozen plans."""
+"""Traversing and rebuilding frozen plans."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_number_of_inputs_is_checked() -> None:
         with_inputs(PLAN.input, (A,))
 
 
-def test_a_node_over_other_inputs_stands_for_the_same_node() -> None:
+def test_a_node_over_other_inputs_replaces_the_same_node() -> None:
     parted = Union((PLAN.input, PLAN.input), replaces=PLAN.input)
     assert parted == Union((PLAN.input, PLAN.input))
     assert hash(parted) == hash(Union((PLAN.input, PLAN.input)))

@@ -1,4 +1,4 @@
-"""Watermarks over scans, and the joins of streams that go by them."""
+"""Watermarks over scans, and in joins of streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of GROUP BY with a window, before and after a stream's planner."""
+"""The plan of GROUP BY with a window, before and after the planner of streams."""
 
 from __future__ import annotations
 

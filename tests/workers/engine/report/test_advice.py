@@ -83,13 +83,13 @@ def test_a_setting_that_helps_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "told"),
+    ("role", "expected"),
     [(KeyRole.JOIN, "one task joins them"), (KeyRole.DISTINCT, "before the shuffle")],
 )
-def test_else_the_first_explanation(role: KeyRole, told: str) -> None:
+def test_else_the_first_explanation(role: KeyRole, expected: str) -> None:
     advice = advice_on([hot(role)], situation(JOIN))
     assert (advice.setting, advice.value) == (None, None)
-    assert told in advice.sentence
+    assert expected in advice.sentence
     assert advice.hurts is (role is KeyRole.JOIN)
 
 
@@ -111,8 +111,8 @@ def skewed() -> Statistics:
     sizes = {alias: TableSize(alias, 8, 1 << 30, 10_000_000, True) for alias in ("o", "u")}
     hot = (HotKey(value="7", share=0.5, estimated_rows=500),)
     literals = ((scalar("7L", BIGINT),),)
-    orders = KeySketch("o", ("o.uid",), 60_000, 30_000, 5_000_000, 0.0, hot, literals=literals)
-    users = KeySketch("u", ("u.uid",), 60_000, 60_000, 10_000_000, 0.0, ())
+    orders = KeySketch("o", ("o.uid",), 60_000, 5_000_000, 0.0, hot, literals=literals)
+    users = KeySketch("u", ("u.uid",), 60_000, 10_000_000, 0.0, ())
     return Statistics(sizes, {("o.uid",): orders, ("u.uid",): users}, slots=4)
 
 
@@ -149,7 +149,7 @@ def test_a_split_is_advised_by_the_setting_that_counts(method: str, setting: str
     assert f"Set {setting} to {value}" in advice.sentence
 
 
-def test_no_setting_is_advised_that_would_be_refused_beside_another() -> None:
+def test_no_setting_is_advised_that_contradicts_another() -> None:
     item = column("o.item", BIGINT)
     distinct = Call(AggregateFunction.COUNT, (item,), Field("n", BIGINT), distinct=True)
     orders = replace(ORDERS, columns=(*ORDERS.columns, (Field("o.item", BIGINT), "item")))
@@ -160,7 +160,7 @@ def test_no_setting_is_advised_that_would_be_refused_beside_another() -> None:
     assert "Set distinct_method to split and omit distinct_split.enabled" in advice.sentence
 
 
-def test_no_split_is_advised_of_what_has_no_buckets() -> None:
+def test_no_split_is_advised_for_values_without_buckets() -> None:
     for of, setting in ((array(BIGINT), "distinct_split.enabled"), (array(DOUBLE), "agg_phase")):
         distinct = Call(AggregateFunction.COUNT, (column("o.items", of),), Field("n", BIGINT), distinct=True)
         orders = replace(ORDERS, columns=(*ORDERS.columns, (Field("o.items", of), "items")))
@@ -182,7 +182,7 @@ def test_no_split_is_advised_for_grouping_sets() -> None:
     assert "Nothing needs to change" in advice.sentence
 
 
-def test_where_no_side_may_be_parted_an_aggregate_may_go_below() -> None:
+def test_an_aggregate_may_move_below_a_join_whose_sides_cannot_be_split() -> None:
     full = replace(JOIN, kind=JoinKind.FULL)
     plan = replace(ONE_PHASE, input=full, phases=Phases.TWO_PHASE)
     advice = on_join(plan, eager_aggregation="false")
@@ -348,11 +348,11 @@ def known(users_hot: float, sql: str) -> Statistics:
         hot = (HotKey(value="7", share=share, estimated_rows=round(share * 50_000_000)),) if share else ()
         literals = ((scalar("7L", BIGINT),),) if share else ()
         columns = (f"{alias}.uid",)
-        keys[columns] = KeySketch(alias, columns, 60_000, 50_000, 40_000_000, 0.0, hot, literals=literals)
+        keys[columns] = KeySketch(alias, columns, 60_000, 40_000_000, 0.0, hot, literals=literals)
     if "DISTINCT" not in sql:
         # By what a side would be grouped by, were it aggregated before the join.
         pair = ("o.uid", "o.category")
-        keys[pair] = KeySketch("o", pair, 60_000, 50_000, 1_000_000, 0.0, ())
+        keys[pair] = KeySketch("o", pair, 60_000, 1_000_000, 0.0, ())
     return Statistics(sizes, keys, 16)
 
 

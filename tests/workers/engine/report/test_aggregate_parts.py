@@ -1,4 +1,4 @@
-"""Rows of aggregate operators, cut into those of our aggregates, or not at all."""
+"""Spark's aggregate operators are assigned to our aggregates, all of them or none."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def test_parts(made: list[Node], members: str, groups: list[str]) -> None:
         ([COUNTED, GROUPED], "FxP"),
     ],
 )
-def test_what_cannot_be_told_apart(made: list[Node], members: str) -> None:
+def test_groups_that_cannot_be_distinguished(made: list[Node], members: str) -> None:
     assert parts(made, members) is None
 
 
-def test_what_is_not_printed_as_known() -> None:
+def test_an_unknown_text_of_an_operator() -> None:
     unlike = [operator(number, "HashAggregate", detail="HashAggregate") for number in range(2)]
     assert aggregate_groups([COUNTED, COUNTED], unlike) is None

@@ -1,4 +1,4 @@
-"""Where rows of a node are not told, by operators made by hand: what no real plan shows reliably.
+"""Nodes without a row count, with operators made by hand, since no real plan shows these cases reliably.
 
 Real plans of every rule are in `tests/conformance/test_node_figures.py`.
 """
@@ -13,9 +13,9 @@ from service.sql.types.data_types import BIGINT, Field
 from tests.support.plan_parts import ORDERS, UID, USERS
 from tests.support.scalars import scalar
 from tests.support.stages import operator
-from tests.workers.engine.report.test_spot_agreement import FILES, ORDER_FILE, USER_FILE
-from tests.workers.engine.report.test_spot_agreement import scan as scan_of
-from tests.workers.engine.report.test_spots import BY_UID, KEEP
+from tests.workers.engine.report.test_operator_tree import BY_UID, KEEP
+from tests.workers.engine.report.test_segment_agreement import FILES, ORDER_FILE, USER_FILE
+from tests.workers.engine.report.test_segment_agreement import scan as scan_of
 from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Limit, Node, Union
 from workers.engine.report import operator_tree
 from workers.engine.report.operator_matching import figures_of
@@ -67,7 +67,7 @@ def test_a_side_of_which_the_join_may_drop_rows_before(kind: JoinKind) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "between", "told"),
+    ("name", "between", "expected"),
     [
         ("BroadcastHashJoin", (), 7),
         ("SortMergeJoin", (), None),  # it may end before the side does
@@ -82,8 +82,10 @@ def test_a_side_of_which_the_join_may_drop_rows_before(kind: JoinKind) -> None:
         ("CartesianProduct", ("Exchange",), 7),
     ],
 )
-def test_a_side_that_the_join_may_read_in_part_or_twice(name: str, between: tuple[str, ...], told: int | None) -> None:
-    assert rows(joined(JoinKind.FULL), *side_by_side(name, *between))[1] == told
+def test_a_side_that_the_join_may_read_in_part_or_twice(
+    name: str, between: tuple[str, ...], expected: int | None
+) -> None:
+    assert rows(joined(JoinKind.FULL), *side_by_side(name, *between))[1] == expected
 
 
 def test_a_join_without_rows_may_not_have_asked_for_any() -> None:
@@ -92,16 +94,16 @@ def test_a_join_without_rows_may_not_have_asked_for_any() -> None:
 
 def test_rows_of_a_scan_are_those_read_but_where_it_may_have_run_several_times() -> None:
     plan = Join(ORDERS, USERS, JoinKind.INNER, ((UID, UID),))
-    for name, told in (("SortMergeJoin", SCAN), ("CartesianProduct", None)):
+    for name, expected in (("SortMergeJoin", SCAN), ("CartesianProduct", None)):
         found = rows(plan, operator(1, name, 2, 3, rows=9), scan(2), scan(3, USER_FILE))
-        assert (found[0], found[2]) == (told, 9)
+        assert (found[0], found[2]) == (expected, 9)
 
 
 def test_below_a_condition() -> None:
     aggregate = operator(2, "HashAggregate", 3, rows=7, detail="functions=[count(1)]")
-    for condition, told in ((KEEP, None), (OF_CALLS, 7)):
+    for condition, expected in ((KEEP, None), (OF_CALLS, 7)):
         plan = Filter(TOTAL, condition)
-        assert rows(plan, operator(1, "Filter", 2, rows=4), aggregate, scan(3)) == {0: SCAN, 1: told, 2: 4}
+        assert rows(plan, operator(1, "Filter", 2, rows=4), aggregate, scan(3)) == {0: SCAN, 1: expected, 2: 4}
 
 
 def test_below_a_limit() -> None:
@@ -128,7 +130,7 @@ def test_where_the_plans_do_not_agree_the_result_alone_is_known() -> None:
     assert all(each.node is None for each in found.operators)
 
 
-def test_what_is_used_again_is_counted_once() -> None:
+def test_a_reused_exchange_is_counted_once() -> None:
     """Both sides of the join read the one exchange: rows are those of both, bytes and time those of the first."""
     plan = Join(TOTAL, TOTAL, JoinKind.FULL, ((UID, UID),))
     exchange = operator(3, "Exchange", 4, rows=7).model_copy(update={"bytes": 100, "time_ms": 5})
@@ -142,14 +144,14 @@ def test_what_is_used_again_is_counted_once() -> None:
         scan(5),
         operator(6, "Sort", 3),
     )
-    told = {each.id: each for each in found.nodes}
-    assert (told[1].rows, told[3].rows) == (7, 7)
-    assert (told[1].time_ms, told[3].time_ms) == (9, None)
-    assert told[4].bytes == 100
+    expected = {each.id: each for each in found.nodes}
+    assert (expected[1].rows, expected[3].rows) == (7, 7)
+    assert (expected[1].time_ms, expected[3].time_ms) == (9, None)
+    assert expected[4].bytes == 100
 
 
 def test_subqueries_and_plans_without_end_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures(TOTAL) == OperatorReport()
     assert figures(ORDERS, operator(1, "Filter", 2), scan(2), operator(3, "Subquery")).nodes == ()
-    monkeypatch.setattr(operator_tree, "MOST_SPOTS", 1)
+    monkeypatch.setattr(operator_tree, "MAX_SEGMENTS", 1)
     assert figures(joined(JoinKind.FULL), *side_by_side("BroadcastHashJoin")).nodes == ()

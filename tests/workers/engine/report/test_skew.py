@@ -52,7 +52,7 @@ def sketch(*columns: str, hot: dict[str, float], distinct: int = 10_000, null_sh
         )
         for value, share in hot.items()
     )
-    return KeySketch(columns[0].split(".")[0], columns, 60_000, 5_000, distinct, null_share, keys)
+    return KeySketch(columns[0].split(".")[0], columns, 60_000, distinct, null_share, keys)
 
 
 def statistics(*sketches: KeySketch, slots: int = 4, users_bytes: int = 1 << 30) -> Statistics:
@@ -77,7 +77,7 @@ FIRED = RuleTrace(rule="split_distinct_aggregate", outcome=RuleOutcome.FIRED, no
 
 
 @pytest.mark.parametrize(
-    ("plan", "setting", "value", "told"),
+    ("plan", "setting", "value", "expected"),
     [
         (whole(COUNT), None, None, "Every task aggregates its share"),
         (whole(COUNT, DISTINCT), None, None, "shuffles by group and distinct value"),
@@ -90,9 +90,9 @@ FIRED = RuleTrace(rule="split_distinct_aggregate", outcome=RuleOutcome.FIRED, no
         (whole(COUNT, source=join()), None, None, "what is below"),
     ],
 )
-def test_advice_on_a_hot_group(plan: Node, setting: str | None, value: str | None, told: str) -> None:
+def test_advice_on_a_hot_group(plan: Node, setting: str | None, value: str | None, expected: str) -> None:
     known = report(statistics(HOT_UID), plan)
-    assert known.skewed is (setting is not None or told == "what is below")
+    assert known.skewed is (setting is not None or expected == "what is below")
     group = next(key for key in known.keys if key.role == "group key")
     assert (group.table, group.columns, group.sampled_rows) == ("o", ("o.uid",), 60_000)
     assert [key.value for key in group.hot_keys] == ["7"]
@@ -100,11 +100,11 @@ def test_advice_on_a_hot_group(plan: Node, setting: str | None, value: str | Non
     assert group.rows_on_one_task == (500_000 if known.skewed else None)
     assert (known.setting, known.value) == (setting, value)
     if setting or len(known.keys) == 1:
-        assert told in known.advice
+        assert expected in known.advice
 
 
 @pytest.mark.parametrize(
-    ("kind", "users_bytes", "told"),
+    ("kind", "users_bytes", "expected"),
     [
         (JoinKind.INNER, 1 << 30, "one task joins them"),
         (JoinKind.INNER, 1 << 20, "broadcasts"),
@@ -113,11 +113,11 @@ def test_advice_on_a_hot_group(plan: Node, setting: str | None, value: str | Non
         (JoinKind.FULL, 1 << 20, "one task joins them"),
     ],
 )
-def test_advice_on_a_hot_join_key(kind: JoinKind, users_bytes: int, told: str) -> None:
+def test_advice_on_a_hot_join_key(kind: JoinKind, users_bytes: int, expected: str) -> None:
     known = report(statistics(HOT_UID, users_bytes=users_bytes), join(kind))
     assert [key.role for key in known.keys] == ["join key"]
-    assert told in known.advice
-    assert known.skewed is ("one task" in told)
+    assert expected in known.advice
+    assert known.skewed is ("one task" in expected)
     assert known.setting is None
 
 
@@ -151,7 +151,7 @@ def test_a_hot_distinct_value_alone_is_no_skew() -> None:
     assert [key.role for key in known.keys] == ["distinct value"]
     assert not known.skewed
     assert known.setting is None
-    # A sum tells no values apart, and COUNT(DISTINCT) leaves NULLs out.
+    # A sum has no distinct values, and COUNT(DISTINCT) leaves NULLs out.
     assert report(statistics(sketch("o.category", hot={"3": 0.9})), whole(SUM)).keys == ()
     assert report(statistics(sketch("o.category", hot={"NULL": 0.9}, null_share=0.9)), whole(DISTINCT)).keys == ()
 

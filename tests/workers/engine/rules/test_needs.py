@@ -1,4 +1,4 @@
-"""Statistics are needed as long as something is decided by them, and of that alone."""
+"""Statistics are required for what is decided by cost, and for nothing else."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_only_what_is_open_needs_keys() -> None:
     assert (is_open(JOIN), is_open(JOINED)) == (False, True)
 
 
-def test_texts_below_open_joins_are_asked_for() -> None:
+def test_texts_below_undecided_joins_are_required() -> None:
     texts = (Field("r.s", STRING), "s"), (Field("r.b", BINARY), "b")
     join = Join(L, Limit(Scan("r", "r", (*R.columns, *texts)), 3), JoinKind.INNER, JOIN.keys)
     assert joined_texts(join) == {"r.s", "r.b"}

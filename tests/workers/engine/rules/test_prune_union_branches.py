@@ -116,7 +116,7 @@ def test_a_condition_above_a_join_and_in_it(join: str, where: str, tables: str) 
         ),
     ],
 )
-def test_what_stands_between_the_condition_and_the_union(sql: str, tables: str) -> None:
+def test_nodes_between_the_condition_and_the_union(sql: str, tables: str) -> None:
     assert pruned(sql) == tables.split()
 
 
@@ -129,7 +129,7 @@ def test_a_union_inside_a_union() -> None:
     assert pruned(sql) == ["web", "shop"]
 
 
-def test_a_branch_whose_constant_stands_further_below() -> None:
+def test_a_branch_with_the_constant_further_below() -> None:
     sql = """
         SELECT x.k FROM (
           SELECT y.k FROM (SELECT 'a' AS k, uid FROM web) y GROUP BY y.k, y.uid

@@ -82,9 +82,7 @@ def context(
     if values:
         distinct["o.category",] = values
     keys = {
-        columns: KeySketch(
-            "o", columns, sampled, 1000, values, 0.0, hot if columns == ("o.uid",) else (), representative
-        )
+        columns: KeySketch("o", columns, sampled, values, 0.0, hot if columns == ("o.uid",) else (), representative)
         for columns, values in distinct.items()
     }
     tables = {"o": TableSize("o", 8, rows * 100, rows, True), "u": TableSize("u", 1, 20_000_000, 1_000_000, True)}
@@ -177,7 +175,7 @@ def test_a_local_phase_that_does_not_reduce_is_left_out(
     assert "Exchange BY o.uid" in text_of(after)
 
 
-def test_a_distinct_call_without_parts_is_left_to_spark_behind_the_exchange() -> None:
+def test_a_distinct_call_without_parts_is_left_to_spark_after_the_exchange() -> None:
     spread = Call(F.VAR_POP, (column("o.rate", DOUBLE),), Field("v", DOUBLE))
     ctx = context(groups=1_500_000, pairs=9_900_000)
     match = matched(RULE, replace(DISTINCT, calls=(CATEGORIES, spread)), ctx)
@@ -250,7 +248,7 @@ def test_else_they_are_not(node: Aggregate, ctx: RuleContext) -> None:
 
 @pytest.mark.parametrize("phase", ["ONE_PHASE", "TWO_PHASE"])
 @pytest.mark.parametrize("share", [0.0, 0.9])
-def test_a_given_phase_is_obeyed_and_weighed_all_the_same(phase: str, share: float) -> None:
+def test_a_forced_phase_is_used_and_its_cost_is_in_the_trace(phase: str, share: float) -> None:
     ctx = context(share=share, agg_phase=phase)
     match = matched(RULE, WHOLE, ctx)
     assert match.reason == f"agg_phase is {phase}."
@@ -267,5 +265,5 @@ def test_a_given_phase_needs_no_statistics() -> None:
     assert match.alternatives == ()
 
 
-def test_several_distinct_arguments_may_be_told_to_take_two_phases() -> None:
+def test_several_distinct_arguments_may_be_forced_to_two_phases() -> None:
     matched(RULE, replace(WHOLE, calls=(CATEGORIES, UIDS)), context(agg_phase="TWO_PHASE"))

@@ -1,4 +1,4 @@
-"""Conditions over a sample keep the rows that Spark would keep, or are told to be unknown."""
+"""A condition on a sample keeps the rows that Spark would keep, or is unknown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tree(text: str) -> Expression:
 def shares(
     terms: Sequence[Expression], sample: Mapping[str, pa.ChunkedArray], rows: int, *, is_whole: bool
 ) -> tuple[float | None, int]:
-    """As `share_kept` tells it where time stands still."""
+    """The result of `share_kept` without a time limit."""
     return share_kept(terms, sample, rows, is_whole, clock=lambda: 0.0)
 
 
@@ -90,7 +90,7 @@ def test_rows_kept(text: str, rows: int) -> None:
     "text",
     ["upper(`t.s`) = 'A'", "`t.other` > 1", "`t.s` > `t.q`", "`t.i`", "`t.i` = 'x'", "`t.s` LIKE 'x|%' ESCAPE '|'"],
 )
-def test_what_is_not_understood_is_unknown(text: str) -> None:
+def test_unsupported_expressions_are_unknown(text: str) -> None:
     assert kept(text) is None
 
 
@@ -119,7 +119,7 @@ def test_patterns_are_tried_on_some_of_the_rows() -> None:
     assert shares([tree("`t.s` = 'a'")], sample, rows, is_whole=True) == (0.25, 0)
 
 
-def test_a_long_condition_is_given_up_within() -> None:
+def test_a_long_condition_is_unknown_after_the_time_limit() -> None:
     ticks = count()
     long = tree(" OR ".join(f"`t.i` + {number} = 4" for number in range(500)))
     terms = [tree("`t.i` > 2"), long, tree("`t.i` < 3")]

@@ -1,4 +1,4 @@
-"""A bound query goes in; a report and Parquet files with the right rows come out, in a second run if memory lacks."""
+"""A bound query gives a report and Parquet files with the right rows, in a second run if memory ran out."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_selection_without_rows_has_its_columns(plan: Plan, rows_of: RowsOf, t
     assert pq.read_schema(file).names == ["the amount"]
 
 
-def test_the_report_tells_all(plan: Plan) -> None:
+def test_the_report_has_all_parts(plan: Plan) -> None:
     planned = plan({"source": ORDERS, "group_by": [BY_UID], "aggregates": [CATEGORIES]}, agg_phase="ONE_PHASE")
     report = planned.report
     assert {trace.rule: trace.outcome for trace in report.rules} == {
@@ -155,31 +155,31 @@ def test_the_report_tells_all(plan: Plan) -> None:
     assert planned.statistics.slots == 2
 
 
-def test_files_are_read_for_what_is_to_be_decided(spark: SparkSession, tables: dict[str, TableInput]) -> None:
+def test_only_files_for_open_decisions_are_read(spark: SparkSession, tables: dict[str, TableInput]) -> None:
     query = Query.model_validate({**JOINED, "group_by": [BY_UID], "aggregates": [CATEGORIES]})
     bound = bind(query, {name: table.schema for name, table in tables.items()})
     engine = Engine(spark, slots=2)
 
-    def told(**settings: Any) -> tuple[set[tuple[str, ...]], list[bool], list[str]]:
+    def gathered(**settings: Any) -> tuple[set[tuple[str, ...]], list[bool], list[str]]:
         report = engine.plan(bound, tables, JobSettings.model_validate(settings)).report
         warnings = [trace.reason for trace in report.rules if trace.rule == "statistics"]
         return {key.columns for key in report.keys}, [table.cached for table in report.tables], warnings
 
-    keys, cached, warnings = told()
+    keys, cached, warnings = gathered()
     assert keys >= {("o.uid",), ("u.uid",), ("o.category",), ("o.uid", "o.category")}
     assert (cached, warnings) == ([False, False], [])
-    assert told() == (keys, [True, True], [])
+    assert gathered() == (keys, [True, True], [])
     aggregate = {"agg_phase": "TWO_PHASE", "distinct_method": "native", "eager_aggregation": False}
-    assert told(**aggregate) == ({("o.uid",), ("u.uid",)}, [True, True], [READ_IN_PART])
+    assert gathered(**aggregate) == ({("o.uid",), ("u.uid",)}, [True, True], [READ_IN_PART])
     forced = {**aggregate, "join.ship": "BROADCAST_RIGHT"}
-    assert told(**forced) == (set(), [False, False], [NOT_READ])
-    # Hot keys are told of what ran all the same: read beside the run.
-    beside = engine.look_beside(engine.plan(bound, tables, JobSettings.model_validate(forced)), tables)
-    assert beside is not None
-    known = beside.known(60)
+    assert gathered(**forced) == (set(), [False, False], [NOT_READ])
+    # The report has hot keys nevertheless: their statistics are read during the run.
+    late = engine.late_statistics(engine.plan(bound, tables, JobSettings.model_validate(forced)), tables)
+    assert late is not None
+    known = late.result(60)
     assert known is not None
     assert known.keys.keys() == keys
-    assert engine.look_beside(engine.plan(bound, tables, JobSettings()), tables) is None
+    assert engine.late_statistics(engine.plan(bound, tables, JobSettings()), tables) is None
 
 
 @pytest.mark.parametrize("files", [1, 40])
@@ -216,16 +216,16 @@ def test_pages_that_only_the_statistics_meet_cost_a_warning(
     spec, query = compiled({"t": table}, "SELECT k, COUNT(*) AS n FROM t WHERE day <> 1 AND day >= 2 GROUP BY k")
     engine = Engine(spark, slots=2)
     plan = engine.plan(query, {"t": table}, spec.settings)
-    told = [trace.reason for trace in plan.report.rules if trace.rule == "statistics"]
-    assert told == [
-        "A sample of part-001.parquet cannot be read: what it holds is not what its format has. "
+    reasons = [trace.reason for trace in plan.report.rules if trace.rule == "statistics"]
+    assert reasons == [
+        "A sample of part-001.parquet cannot be read: its content does not match its format. "
         "The planner uses defaults for what is not known."
     ]
     assert plan.report.tables[0].rows_are_exact
     engine.execute(plan, tmp_path / "result")
     found = {row["k"]: row["n"] for row in pq.read_table(tmp_path / "result").to_pylist()}
     assert found == {k: sum(number % 7 == k for number in range(200, 300)) for k in range(7)}
-    # What the job itself must read is for Spark to tell.
+    # What the job itself must read is reported by Spark.
     _, whole = compiled({"t": table}, "SELECT k, COUNT(*) AS n FROM t GROUP BY k")
     with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's, of several kinds
         engine.execute(engine.plan(whole, {"t": table}, spec.settings), tmp_path / "whole")
@@ -266,7 +266,7 @@ def compiled(tables: Mapping[str, TableInput], sql: str) -> tuple[JobSpec, Bound
 
 @contextmanager
 def limited(spark: SparkSession, key: str, value: str) -> Iterator[None]:
-    """A limit of the running context: Spark reads some of them anew for each stage."""
+    """A limit of the running context: Spark reads some of them again for each stage."""
     conf = spark.sparkContext._jsc.sc().conf()
     before = conf.getOption(key)
     conf.set(key, value)
@@ -288,7 +288,7 @@ def run_again(engine: Engine, tables: Mapping[str, TableInput], plan: PlannedQue
     return safer
 
 
-def test_a_broadcast_beyond_what_the_driver_gathers(
+def test_a_broadcast_above_the_drivers_result_limit(
     spark: SparkSession, sides: dict[str, TableInput], tmp_path: Path
 ) -> None:
     engine = Engine(spark, slots=2)
@@ -326,7 +326,7 @@ def test_a_broadcast_larger_than_spark_allows(
 
 
 def test_a_broadcast_that_spark_chose_itself(spark: SparkSession, sides: dict[str, TableInput], tmp_path: Path) -> None:
-    # By the size of its files: behind a condition, which adaptive execution alone can know, and before the run.
+    # By the size of its files: after a condition, which adaptive execution alone can know, and before the run.
     for number, threshold in enumerate(("10m", "-1")):
         session = spark.newSession()
         session.conf.set("spark.sql.autoBroadcastJoinThreshold", threshold)
@@ -344,8 +344,8 @@ def test_a_broadcast_that_spark_chose_itself(spark: SparkSession, sides: dict[st
 
 def lacking_memory(planned: PlannedQuery) -> PlannedQuery:
     """The query with a task that ends as one does for which there is no memory."""
-    told = "raise_error('SparkOutOfMemoryError: no memory for a page') IS NULL"
-    return replace(planned, frame=planned.frame.filter(told))
+    condition = "raise_error('SparkOutOfMemoryError: no memory for a page') IS NULL"
+    return replace(planned, frame=planned.frame.filter(condition))
 
 
 def test_memory_that_a_broadcast_by_adaptive_execution_may_have_taken(
@@ -358,10 +358,10 @@ def test_memory_that_a_broadcast_by_adaptive_execution_may_have_taken(
     plan = hinted(engine, sides, "")
     assert "BroadcastHashJoin" not in (plan.report.physical_plan or "")
     safer = run_again(engine, sides, lacking_memory(plan), tmp_path / "result")
-    assert safer.cautious
-    told = safer.report.rules[0].reason
-    assert "The plan hashed and broadcast no side of a join, but adaptive execution may have broadcast one." in told
-    assert "Spark broadcasts nothing automatically" in told
+    assert safer.low_memory
+    reasons = safer.report.rules[0].reason
+    assert "The plan hashed and broadcast no side of a join, but adaptive execution may have broadcast one." in reasons
+    assert "Spark broadcasts nothing automatically" in reasons
     assert safer.report.first_run is not None
 
     def joins(frame: DataFrame) -> set[str]:

@@ -1,4 +1,4 @@
-"""Every error of Spark's becomes a problem with a stable code, Spark's condition's message, and no stack."""
+"""Every error of Spark becomes a problem with a stable code and the message of Spark's condition, without a stack."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def problem_of(run: Callable[[], object]) -> Problem:
 
 
 @pytest.mark.parametrize(
-    ("expression", "code", "told"),
+    ("expression", "code", "expected"),
     [
         ("sum(9223372036854775807L + id * 0)", "arithmetic_overflow", "overflow"),
         ("CAST(id AS INT) + 2147483647", "arithmetic_overflow", "overflow"),
@@ -52,12 +52,12 @@ def problem_of(run: Callable[[], object]) -> Problem:
         ("raise_error('a mess')", "engine_error", "a mess"),
     ],
 )
-def test_errors_of_the_data(spark: SparkSession, tmp_path: Path, expression: str, code: str, told: str) -> None:
+def test_errors_of_the_data(spark: SparkSession, tmp_path: Path, expression: str, code: str, expected: str) -> None:
     frame = spark.range(5).selectExpr(f"{expression} AS x")
     for run in (frame.collect, lambda: frame.write.parquet(str(tmp_path / "out"))):
         problem = problem_of(run)
         assert (problem.code, problem.status) == (code, 422)
-        assert told in problem.detail
+        assert expected in problem.detail
         assert problem.detail.startswith("[")
 
 
@@ -93,7 +93,7 @@ def test_a_file_that_is_gone(spark: SparkSession, parquet_table: Tables, scan_of
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "told"),
+    ("text", "code", "expected"),
     [
         ("uid,name\n1,a\nx,b\n", "corrupt_file", '"x"'),
         ("uid,name\n2\n", "corrupt_file", "part-000.csv"),
@@ -101,12 +101,12 @@ def test_a_file_that_is_gone(spark: SparkSession, parquet_table: Tables, scan_of
     ],
 )
 def test_malformed_csv(
-    spark: SparkSession, text_table: Tables, scan_of: Scans, text: str, code: str, told: str
+    spark: SparkSession, text_table: Tables, scan_of: Scans, text: str, code: str, expected: str
 ) -> None:
     table = text_table(TableFormat.CSV, [text], (Field("uid", BIGINT), Field("name", STRING)), header=True)
     problem = problem_of(read_scan(spark, scan_of(table), table).collect)
     assert problem.code == code
-    assert told in problem.detail
+    assert expected in problem.detail
     assert "PERMISSIVE" not in problem.detail
 
 
@@ -122,7 +122,7 @@ def test_columns_that_differ_in_case_alone(spark: SparkSession, tmp_path: Path) 
     assert problem_of(lambda: frame.write.parquet(str(tmp_path / "out"))).code == "duplicate_column"
 
 
-def test_an_analysis_error_is_told_without_the_plan(spark: SparkSession) -> None:
+def test_an_analysis_error_is_reported_without_the_plan(spark: SparkSession) -> None:
     problem = problem_of(lambda: spark.range(5).selectExpr("nowhere"))
     assert problem.code == "engine_error"
     assert "Project" not in problem.detail
@@ -148,17 +148,17 @@ def test_a_stack_that_overflows_is_the_querys_fault(spark: SparkSession) -> None
     assert "split the query" in problem.detail
 
 
-@pytest.mark.parametrize("told", ["No space left on device", "File too large", "Disk quota exceeded"])
-def test_a_full_disk_is_named_and_who_mends_it(spark: SparkSession, told: str) -> None:
+@pytest.mark.parametrize("expected", ["No space left on device", "File too large", "Disk quota exceeded"])
+def test_a_full_disk_is_named_and_who_fixes_it(spark: SparkSession, expected: str) -> None:
     jvm = spark._jvm
     assert jvm is not None
     # As Hadoop's FSError, which nobody else may make.
-    cause = jvm.java.lang.Error(jvm.java.io.IOException(told))
+    cause = jvm.java.lang.Error(jvm.java.io.IOException(expected))
     failed = jvm.org.apache.spark.sql.errors.QueryExecutionErrors.taskFailedWhileWritingRowsError("file:/stage", cause)
     problem = problem_of_spark_error(Py4JJavaError("x", jvm.java.lang.RuntimeException("Job aborted", failed)))
     assert problem is not None
     assert (problem.code, problem.status) == ("disk_full", 500)
-    assert told in problem.detail
+    assert expected in problem.detail
     assert "EVENKEEL_DATA_RESULTS" in problem.detail
     assert "/stage" not in problem.detail
 
@@ -178,7 +178,7 @@ def test_an_error_without_a_condition_is_an_engine_error_of_status_500(spark: Sp
     assert problem.detail == "IllegalStateException: broken"
 
 
-def test_where_rows_were_to_be_written_is_not_told(spark: SparkSession) -> None:
+def test_the_path_of_the_result_is_not_reported(spark: SparkSession) -> None:
     jvm = spark._jvm
     assert jvm is not None
     errors = jvm.org.apache.spark.sql.errors.QueryExecutionErrors
@@ -190,28 +190,28 @@ def test_where_rows_were_to_be_written_is_not_told(spark: SparkSession) -> None:
     assert problem_of_spark_error(error, lambda text: None if "heap" in text else text) is None
 
 
-def test_what_is_not_sparks_is_not_a_problem_of_sparks() -> None:
+def test_other_errors_are_not_problems_of_spark() -> None:
     assert problem_of_spark_error(ValueError("x")) is None
     assert problem_of_spark_error(ConnectionRefusedError()) is None
 
 
 def at(uri: str, table: TableInput) -> TableInput:
-    """The table, with one file that Spark is told to read at `uri`."""
+    """The table, with one file that Spark reads at `uri`."""
     files = TableFiles("t", Path("/"), (UriFile(uri, uri.split("/", 3)[3], 1),), 1)
     return TableInput(table.source, files, table.schema)
 
 
 @pytest.mark.parametrize(
-    ("uri", "told"),
+    ("uri", "expected"),
     [("s3a://bucket/x.parquet", "S3AFileSystem"), ("s3://bucket/x.parquet", 'No FileSystem for scheme "s3"')],
 )
 def test_a_scheme_for_which_spark_has_no_jar(
-    spark: SparkSession, parquet_table: Tables, scan_of: Scans, uri: str, told: str
+    spark: SparkSession, parquet_table: Tables, scan_of: Scans, uri: str, expected: str
 ) -> None:
     table = at(uri, parquet_table(pa.table({"a": [1]})))
     problem = problem_of(lambda: read_scan(spark, scan_of(table), table).collect())
     assert (problem.code, problem.status) == ("unsupported_filesystem", 500)
-    assert told in problem.detail
+    assert expected in problem.detail
     assert "EVENKEEL_SPARK_PROPERTIES_FILE" in problem.detail
 
 
@@ -234,7 +234,7 @@ def test_a_name_node_that_is_not_there(spark: SparkSession, parquet_table: Table
         ("java.net.SocketException", "storage_unavailable", 500),
     ],
 )
-def test_what_a_file_system_refuses(spark: SparkSession, java_class: str, code: str, status: int) -> None:
+def test_errors_of_file_systems(spark: SparkSession, java_class: str, code: str, status: int) -> None:
     gateway = SparkContext._gateway
     assert gateway is not None
     error = getattr(gateway.jvm, java_class)("x.parquet")

@@ -1,4 +1,4 @@
-"""Statistics beside a run. What they are for is in `tests/workers/process/test_runner.py`."""
+"""Statistics that are read during a run. Their use is tested in `tests/workers/process/test_runner.py`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from workers.engine.statistics.model import Statistics
 KNOWN = Statistics({}, {}, slots=3)
 
 
-def test_what_was_gathered() -> None:
-    assert LateStatistics(lambda: KNOWN).known(60) is KNOWN
+def test_the_gathered_statistics_are_returned() -> None:
+    assert LateStatistics(lambda: KNOWN).result(60) is KNOWN
 
 
-def test_what_failed_or_is_late_is_not_known() -> None:
+def test_failed_or_late_statistics_are_none() -> None:
     def fail() -> Statistics:
         raise OSError
 
-    assert LateStatistics(fail).known(60) is None
+    assert LateStatistics(fail).result(60) is None
     go_on = threading.Event()
 
     def wait() -> Statistics:
@@ -26,6 +26,6 @@ def test_what_failed_or_is_late_is_not_known() -> None:
         return KNOWN
 
     late = LateStatistics(wait)
-    assert late.known(0) is None
+    assert late.result(0) is None
     go_on.set()
-    assert late.known(60) is KNOWN
+    assert late.result(60) is KNOWN

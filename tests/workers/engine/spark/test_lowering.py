@@ -1,4 +1,4 @@
-"""Every node means on Spark what it says, with the columns of `output_of` in their order."""
+"""Every node gives the right rows on Spark, with the columns of `output_of` in their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators out of what Spark's SQL page shows, and what is left out of them."""
+"""Operators are read from the data of Spark's SQL page."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def node(number: int, name: str, desc: str = "", **counts: str) -> tuple[dict[st
 def execution(
     *nodes: tuple[dict[str, Any], dict[str, str]], edges: list[tuple[int, int]], cut: bool = False
 ) -> Execution:
-    values = {key: value for _, told in nodes for key, value in told.items()}
+    values = {key: value for _, texts in nodes for key, value in texts.items()}
     return Execution(
         [one for one, _ in nodes], [{"fromId": child, "toId": parent} for child, parent in edges], values, cut
     )
@@ -66,7 +66,7 @@ def staged(total: str, stage: int) -> str:
 FINAL = node(0, "AdaptiveSparkPlan", "AdaptiveSparkPlan isFinalPlan=true")
 
 
-def test_pipelines_are_told_by_their_operators_and_stages_by_what_is_between_exchanges() -> None:
+def test_operators_have_their_pipeline_and_the_stages_between_exchanges() -> None:
     cluster, took = node(2, "WholeStageCodegen (3)", duration="5 ms")
     inner, counted = node(3, "HashAggregate", number_of_output_rows="7", time_in_aggregation_build=staged("9 ms", 4))
     cluster["nodes"] = [inner]
@@ -107,12 +107,12 @@ def test_pipelines_are_told_by_their_operators_and_stages_by_what_is_between_exc
     assert (scan.rows, scan.bytes, scan.time_ms, scan.stage_ids, scan.pipeline) == (60, 2048, 3, (2,), None)
 
 
-def test_a_plan_that_was_not_the_last_one_tells_nothing() -> None:
+def test_a_plan_that_was_not_final_has_no_operators() -> None:
     first = node(0, "AdaptiveSparkPlan", "AdaptiveSparkPlan isFinalPlan=false")
     assert operators_of(execution(first, node(1, "Scan parquet", number_of_output_rows="5"), edges=[(1, 0)])) == ()
 
 
-def test_rows_are_not_told_where_they_are_counted_twice() -> None:
+def test_rows_that_are_counted_twice_are_left_out() -> None:
     found = operators_of(
         execution(
             node(1, "Sort"),
@@ -127,7 +127,7 @@ def test_rows_are_not_told_where_they_are_counted_twice() -> None:
 
 
 @pytest.mark.not_quick
-def test_no_more_than_so_many_are_told() -> None:
+def test_the_number_of_operators_is_limited() -> None:
     count = MOST_OPERATORS + 5
     nodes = [node(number, "Project") for number in range(count)]
     found = operators_of(execution(*nodes, edges=[(number + 1, number) for number in range(count - 1)], cut=True))

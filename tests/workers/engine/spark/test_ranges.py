@@ -1,4 +1,4 @@
-"""The ranges that footers tell."""
+"""Ranges of columns, from footers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workers.engine.spark.parquet_footers import ranges_of
+from workers.engine.spark.parquet_sampling import ranges_of
 from workers.engine.statistics.model import ValueRange
 
 LOW, HIGH = -(2**63), 2**63 - 1
@@ -50,7 +50,7 @@ def test_an_empty_row_group_changes_no_range(tmp_path: Path) -> None:
         (pa.array([-128, 127], pa.int8()), -128, 127),
     ],
 )
-def test_what_can_be_counted_is_an_integer(tmp_path: Path, values: Any, low: int, high: int) -> None:
+def test_integers_dates_and_decimals_have_ranges(tmp_path: Path, values: Any, low: int, high: int) -> None:
     assert ranges_of(footers(tmp_path, {"v": values}), ["v"]) == {"v": ValueRange(low, high, True)}
 
 
@@ -66,6 +66,6 @@ def test_a_column_is_not_a_structs_field_that_reads_like_it(tmp_path: Path) -> N
         assert ranges_of([one], ["st.v", "st.w", "v", "st"]) == {"st.v": ValueRange(10**12, 10**12 + 1, True)}
 
 
-def test_one_file_that_says_nothing_takes_the_range_away(tmp_path: Path) -> None:
+def test_one_file_without_a_range_removes_the_range(tmp_path: Path) -> None:
     pq.write_table(pa.table({"i": [9]}), tmp_path / "9.parquet", write_statistics=False)
     assert ranges_of(footers(tmp_path, {"i": [1]}), ["i"]) == {}

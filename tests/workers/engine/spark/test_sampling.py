@@ -1,4 +1,4 @@
-"""Samples are bounded, spread over files and rows, and the same every time."""
+"""Samples are limited, spread over files and rows, and repeatable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from service.data.roots import StoreRoot, open_store
 from service.sql.types.data_types import BIGINT, STRING, Field
 from tests.support.object_store import KEYS, ObjectStore
 from tests.support.tables import on_disk
-from workers.engine.spark.sampling import MAX_FILES, MAX_ROWS_PER_FILE, sample_parquet, sample_text, spread
+from workers.engine.spark.parquet_sampling import MAX_ROWS_PER_FILE, sample_parquet
+from workers.engine.spark.sampling import MAX_FILES, sample_text, spread
 from workers.engine.spark.sources import TableInput
 
 Tables = Callable[..., TableInput]
@@ -113,12 +114,12 @@ def test_a_sorted_group_of_which_the_head_is_read_is_cut_short(
     assert sample.cut_short == (frozenset("a") if cut else frozenset())
 
 
-def test_what_is_read_whole_is_not_cut_short(parquet_table: Tables) -> None:
+def test_columns_that_are_read_whole_are_not_cut_short(parquet_table: Tables) -> None:
     table = parquet_table(pa.table({"a": range(1_000_000)}))
     assert sample_parquet(table.files.files, table.files.bytes, ["a"]).cut_short == frozenset()
 
 
-def test_an_unreadable_file_costs_no_more_than_exactness(parquet_table: Tables) -> None:
+def test_an_unreadable_file_makes_the_rows_inexact(parquet_table: Tables) -> None:
     table = parquet_table(pa.table({"a": range(1000)}), files=4)
     on_disk(table.files)[2].write_bytes(b"nonsense")
     sample = sample_parquet(table.files.files, sum(path.stat().st_size for path in on_disk(table.files)), ["a"])
@@ -220,7 +221,7 @@ def test_a_store_gives_the_same_sample(parquet_table: Tables, text_table: Tables
     assert found.table == known.table
 
 
-def test_a_store_that_is_gone_costs_the_sketch_and_not_the_job() -> None:
+def test_an_unavailable_store_gives_no_sample_and_no_error() -> None:
     store = open_store(
         parse_root("s3a://gone"),
         DataSettings(

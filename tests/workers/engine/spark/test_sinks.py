@@ -1,4 +1,4 @@
-"""Results are Parquet files that keep the rows' order, counted without running the query twice."""
+"""Results are Parquet files in the order of the rows. Counting the rows does not run the query again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_no_rows_is_a_file_with_the_schema(spark: SparkSession, tmp_path: Path, 
     assert read(tmp_path / "out").schema.names == ["a b", "o.s"]
 
 
-def test_replaces_what_an_earlier_try_left(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_files_of_an_earlier_try_are_replaced(spark: SparkSession, tmp_path: Path) -> None:
     write_parquet(spark.range(10, numPartitions=3), tmp_path / "out")
     assert write_parquet(spark.range(4, numPartitions=1), tmp_path / "out").rows == 4
     assert read(tmp_path / "out").num_rows == 4

@@ -1,4 +1,4 @@
-"""Tables reach Spark under `alias.column`, pruned, file by file, and malformed text is an error."""
+"""Spark reads tables file by file, with the needed columns as `alias.column`; malformed text is an error."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def elsewhere(spark: SparkSession) -> SparkSession:
 
 @pytest.mark.parametrize("files", [1, 3])
 @pytest.mark.parametrize("file_name", ["p[1]{x}* a%20%#ü+&日", "p?", "a\\[b"])
-def test_local_files_are_local_whatever_the_default_file_system_is(
+def test_local_files_are_read_with_another_default_file_system(
     elsewhere: SparkSession, parquet_table: Tables, scan_of: Scans, file_name: str, files: int
 ) -> None:
     table = parquet_table(pa.table({"a": [1, 2, 3]}), file_name=file_name, files=files)
@@ -194,7 +194,7 @@ def test_local_files_are_local_whatever_the_default_file_system_is(
 
 
 @pytest.mark.parametrize("format_", [TableFormat.CSV, TableFormat.JSON])
-def test_local_text_is_local_whatever_the_default_file_system_is(
+def test_local_text_is_read_with_another_default_file_system(
     elsewhere: SparkSession, text_table: Tables, scan_of: Scans, format_: TableFormat
 ) -> None:
     text = "1,a\n" if format_ is TableFormat.CSV else '{"uid":1,"name":"a"}\n'

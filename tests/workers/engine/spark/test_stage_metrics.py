@@ -35,7 +35,7 @@ def test_stages_of_an_aggregate(spark: SparkSession, monitor: SparkMonitor, tmp_
     spark.range(60_000, numPartitions=3).selectExpr("id % 100 AS k", "id AS d").write.parquet(source)
     query = spark.read.parquet(source).groupBy("k").count()
     tagged(spark, "stages-1", lambda: query.write.parquet(str(tmp_path / "out")))
-    stages = monitor.stages("stages-1")
+    stages = monitor.outcome("stages-1")[0]
     assert [stage.stage_id for stage in stages] == sorted(stage.stage_id for stage in stages)
     assert {stage.status for stage in stages} == {"COMPLETE"}
     first, last = stages[0], stages[-1]
@@ -54,14 +54,14 @@ def test_stages_of_an_aggregate(spark: SparkSession, monitor: SparkMonitor, tmp_
 def test_other_jobs_are_left_out(spark: SparkSession, monitor: SparkMonitor) -> None:
     tagged(spark, "mine", lambda: spark.range(10).count())
     tagged(spark, "mine too", lambda: spark.range(10).count())
-    assert {stage.stage_id for stage in monitor.stages("mine")}.isdisjoint(
-        stage.stage_id for stage in monitor.stages("mine too")
+    assert {stage.stage_id for stage in monitor.outcome("mine")[0]}.isdisjoint(
+        stage.stage_id for stage in monitor.outcome("mine too")[0]
     )
 
 
 def test_a_tag_without_jobs_has_no_stages_and_no_progress(monitor: SparkMonitor) -> None:
     start = time.monotonic()
-    assert monitor.stages("nobody") == ()
+    assert monitor.outcome("nobody")[0] == ()
     assert time.monotonic() - start < 5
     assert monitor.progress("nobody") == Progress()
 
@@ -69,7 +69,7 @@ def test_a_tag_without_jobs_has_no_stages_and_no_progress(monitor: SparkMonitor)
 def test_failed_tasks_are_counted(spark: SparkSession, monitor: SparkMonitor) -> None:
     with pytest.raises(Exception, match="zz"):
         tagged(spark, "failing", lambda: spark.range(10).selectExpr("raise_error('zz')").collect())
-    stages = monitor.stages("failing")
+    stages = monitor.outcome("failing")[0]
     assert [stage.status for stage in stages] == ["FAILED"]
     assert stages[0].failed_tasks >= 1
 
@@ -93,7 +93,7 @@ def test_progress_while_running_and_at_the_end(spark: SparkSession, monitor: Spa
         seen.append(monitor.progress("slow"))
         finished.wait(0.05)
     thread.join()
-    monitor.stages("slow")
+    monitor.outcome("slow")[0]
     end = monitor.progress("slow")
     assert end.stages_done == end.stages_total >= 2
     assert end.tasks_done == end.tasks_total >= 9

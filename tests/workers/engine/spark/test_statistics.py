@@ -1,4 +1,4 @@
-"""Statistics tell sizes, distinct keys, NULLs and heavy hitters, near enough to the truth, and never fail a job."""
+"""Statistics have sizes, distinct keys, NULLs and hot keys close to the real ones, and never fail a job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import StatisticsCache
-from workers.engine.spark.table_statistics import HOT_KEYS, Texts, gather_statistics, sizes_alone
+from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_only
+from workers.engine.statistics.hot_keys import HOT_KEYS
 from workers.engine.statistics.model import Statistics
 
 Tables = Callable[..., TableInput]
@@ -43,9 +44,7 @@ def skewed() -> pa.Table:
     )
 
 
-def test_nothing_is_asked_of_nested_keys(
-    parquet_table: Tables, scan_of: Scans, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nested_keys_have_no_sketch(parquet_table: Tables, scan_of: Scans, caplog: pytest.LogCaptureFixture) -> None:
     table = parquet_table(pa.table({"uid": [1, 1], "tags": [["a"], []]}))
     known = gather_statistics([("o.uid",), ("o.tags",), ("o.uid", "o.tags")], [scan_of(table, "o")], {"t": table}, 2)
     assert set(known.keys) == {("o.uid",)}
@@ -86,7 +85,7 @@ def test_null_and_the_text_null_are_two_keys(parquet_table: Tables, scan_of: Sca
 
 @pytest.mark.not_quick
 def test_a_file_sorted_by_its_key_and_read_in_part_is_not_representative(parquet_table: Tables, scan_of: Scans) -> None:
-    # The hot key is behind what is read of a group of 3 million rows.
+    # The hot key is after the rows that are read of a group of 3 million rows.
     rows = pa.array(range(3_000_000))
     uid = pc.if_else(pc.less(rows, 2_100_000), rows, pa.scalar(9_999_999))
     table = parquet_table(pa.table({"uid": uid, "other": pc.bit_wise_and(rows, 1023)}), group_rows=3_000_000)
@@ -113,7 +112,7 @@ def hot_rows(statistics: Statistics, column: str) -> dict[str, int]:
     return {hot.value: hot.estimated_rows for hot in statistics.keys[(column,)].hot_keys}
 
 
-def test_zeros_and_what_is_no_number_are_grouped_as_spark_groups_them(parquet_table: Tables, scan_of: Scans) -> None:
+def test_zeros_and_nan_are_grouped_as_in_spark(parquet_table: Tables, scan_of: Scans) -> None:
     values = [0.0, -0.0, nan(0x7FF8000000000000), nan(0xFFF8000000000001), None, 1.5] * 100
     table = parquet_table(pa.table({"a": pa.array(values, pa.float64())}))
     known = gather_statistics([("t.a",)], [scan_of(table)], {"t": table}, slots=1)
@@ -186,7 +185,7 @@ def test_text_tables(text_table: Tables, scan_of: Scans, format_: TableFormat) -
     assert hottest.share == pytest.approx(0.5, abs=0.01)
 
 
-def test_broken_files_cost_only_the_sketch(parquet_table: Tables, scan_of: Scans) -> None:
+def test_broken_files_have_no_sketch(parquet_table: Tables, scan_of: Scans) -> None:
     table = parquet_table(pa.table({"a": [1, 2]}))
     on_disk(table.files)[0].write_bytes(b"PAR1")
     statistics = gather_statistics([("t.a",)], [scan_of(table)], {"t": table}, slots=1)
@@ -224,7 +223,7 @@ def test_hot_keys_come_with_literals_of_the_declared_types(parquet_table: Tables
     assert texts(("t.x",)) == [None]
 
 
-def test_what_is_known_of_files_is_not_read_again(parquet_table: Tables, scan_of: Scans) -> None:
+def test_cached_statistics_are_not_read_again(parquet_table: Tables, scan_of: Scans) -> None:
     table = parquet_table(skewed(), files=4)
     cache = StatisticsCache()
     scan, condition = scan_of(table, "o"), scalar("`o.category` < 5 AND `o.city` = 'c1'", BOOLEAN)
@@ -287,7 +286,7 @@ def test_shares_of_conditions(parquet_table: Tables, text_table: Tables, scan_of
 
 
 @pytest.mark.not_quick
-def test_a_column_read_in_part_tells_nothing_of_a_condition(parquet_table: Tables, scan_of: Scans) -> None:
+def test_a_condition_on_a_column_cut_short_is_unknown(parquet_table: Tables, scan_of: Scans) -> None:
     table = parquet_table(pa.table({"uid": pa.array(range(3_000_000))}), group_rows=3_000_000)
     condition = scalar("`t.uid` > 2000000", BOOLEAN)
     known = gather_statistics([], [scan_of(table)], {"t": table}, slots=1, conditions=[condition])
@@ -305,7 +304,9 @@ def test_a_wide_column_is_not_read_for_a_condition(parquet_table: Tables, scan_o
     assert known.selectivities == pytest.approx({"`t.long` LIKE '1%'": 0.111, "`t.n` < 100": 0.1})
 
 
-def test_what_cannot_be_read_is_told_and_not_kept(parquet_table: Tables, text_table: Tables, scan_of: Scans) -> None:
+def test_unreadable_files_are_reported_and_not_cached(
+    parquet_table: Tables, text_table: Tables, scan_of: Scans
+) -> None:
     cache = StatisticsCache()
     table = parquet_table(skewed(), files=4)
     broken, gone = on_disk(table.files)[:2]
@@ -318,10 +319,10 @@ def test_what_cannot_be_read_is_told_and_not_kept(parquet_table: Tables, text_ta
         assert known.keys[("o.uid",)].hot_keys[0].value == "7"
         return known.warnings
 
-    told = "The footer of part-000.parquet cannot be read: what it holds is not what its format has."
-    assert warnings() == (("t", told),)
+    warning = "The footer of part-000.parquet cannot be read: its content does not match its format."
+    assert warnings() == (("t", warning),)
     gone.rename(gone.with_suffix(".away"))
-    both = "The footer of part-000.parquet and of 1 more cannot be read: what it holds is not what its format has."
+    both = "The footer of part-000.parquet and of 1 more cannot be read: its content does not match its format."
     assert warnings() == (("t", both),)
     gone.with_suffix(".away").rename(gone)
     broken.write_bytes(sound)
@@ -332,7 +333,7 @@ def test_what_cannot_be_read_is_told_and_not_kept(parquet_table: Tables, text_ta
     assert known.warnings == (("c", "A sample of part-000.csv cannot be read: No such file or directory."),)
 
 
-def test_no_surprise_fails_a_job(parquet_table: Tables, scan_of: Scans) -> None:
+def test_unexpected_errors_fail_no_job(parquet_table: Tables, scan_of: Scans) -> None:
     def connect() -> NoReturn:
         raise LookupError("nobody thought of this")
 
@@ -347,7 +348,7 @@ def test_no_surprise_fails_a_job(parquet_table: Tables, scan_of: Scans) -> None:
 def test_sizes_alone_open_no_file(parquet_table: Tables, scan_of: Scans) -> None:
     table = parquet_table(pa.table({"a": list(range(1000))}))
     on_disk(table.files)[0].unlink()
-    known = sizes_alone([scan_of(table, "x"), scan_of(table, "y")], {"t": table}, slots=3, why="Because.")
+    known = sizes_only([scan_of(table, "x"), scan_of(table, "y")], {"t": table}, slots=3, warning="Because.")
     guessed = (table.files.bytes, table.files.bytes // 100)
     assert [(size.bytes, size.rows) for size in known.tables.values()] == [guessed, guessed]
     assert (known.keys, known.slots, known.warnings) == ({}, 3, ((None, "Because."),))

@@ -1,4 +1,4 @@
-"""Known tables are kept by their files, within bounds."""
+"""The cache keeps statistics by file set, within its limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def known(rows: int, *columns: str) -> KnownTable:
     return KnownTable(rows, rows_are_exact=True, kept=dict.fromkeys(columns, (0.5, 0)), columns=frozenset(columns))
 
 
-def test_what_was_not_used_for_longest_is_forgotten() -> None:
+def test_the_least_recently_used_file_set_is_dropped() -> None:
     cache = StatisticsCache(max_file_sets=2)
     for name in ("a", "b"):
         cache.put(name, known(1))
@@ -50,7 +50,7 @@ def test_bytes_are_bounded() -> None:
     assert cache.get("small") == known(1)
 
 
-def test_a_table_forgets_its_own_oldest_and_no_other() -> None:
+def test_a_file_set_drops_its_own_oldest_entries() -> None:
     cache = StatisticsCache(max_bytes=80_000)
     cache.put("other", known(1, "x"))
     for number in range(100):
@@ -74,7 +74,7 @@ def test_conditions_and_sketches_of_a_table_are_few() -> None:
     assert (("k", str(MAX_CONDITIONS + 4)),) in found.sketches
 
 
-def test_what_comes_later_is_added() -> None:
+def test_later_statistics_are_added() -> None:
     cache = StatisticsCache()
     cache.put("a", known(1, "x"))
     cache.put("a", known(2, "y"))
@@ -103,7 +103,7 @@ def test_threads_share_it() -> None:
     assert len(cache) == 8
 
 
-def test_files_and_how_they_are_read_tell_a_file_set(parquet_table: Tables) -> None:
+def test_files_and_options_identify_a_file_set(parquet_table: Tables) -> None:
     table = parquet_table(pa.table({"a": [1, 2, 3, 4]}), files=2)
     first = file_set_of(table)
     assert first is not None
@@ -119,7 +119,7 @@ def test_files_and_how_they_are_read_tell_a_file_set(parquet_table: Tables) -> N
     assert file_set_of(table) is None
 
 
-def test_versions_that_the_listing_told_are_not_asked_for_again(parquet_table: Tables) -> None:
+def test_versions_of_the_listing_are_not_read_again(parquet_table: Tables) -> None:
     table = parquet_table(pa.table({"a": [1, 2, 3, 4]}), files=2)
     listed = replace(table, files=replace(table.files, versions=tuple(map(version_of, table.files.files))))
     first = file_set_of(listed)
@@ -131,7 +131,7 @@ def test_versions_that_the_listing_told_are_not_asked_for_again(parquet_table: T
     assert file_set_of(replace(listed, files=replace(listed.files, versions=later))) not in {first, None}
 
 
-def test_a_store_that_tells_no_times_has_no_file_set(parquet_table: Tables) -> None:
+def test_files_without_modification_times_have_no_file_set(parquet_table: Tables) -> None:
     table = parquet_table(pa.table({"a": [1]}))
     store = Store(Location("hdfs", "h", ()), lambda: None)
 

@@ -1,4 +1,4 @@
-"""What the JVM's store of jobs and stages tells."""
+"""The jobs and stages in Spark's status store."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def context(spark: SparkSession) -> Iterator[SparkContext]:
     context = spark.sparkContext
-    context.addJobTag("told")
+    context.addJobTag("tagged")
     yield context
     context.clearJobTags()
 
 
-def test_it_tells_what_the_rest_interface_tells(spark: SparkSession, context: SparkContext) -> None:
+def test_it_returns_the_data_of_the_rest_interface(spark: SparkSession, context: SparkContext) -> None:
     spark.range(100, numPartitions=3).selectExpr("id % 7 AS k").groupBy("k").count().collect()
     store = StatusStore(context)
-    jobs = [json.loads(job) for job in store.jobs("told")]
+    jobs = [json.loads(job) for job in store.jobs("tagged")]
     assert jobs
     address = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}"
     for job in jobs:
         assert httpx.get(f"{address}/jobs/{job['jobId']}", trust_env=False, timeout=60).json() == job
         for stage_id in job["stageIds"]:
             parameters = {"details": "false", "withSummaries": "true", "quantiles": "0.0,0.5,1.0"}
-            told = httpx.get(f"{address}/stages/{stage_id}", params=parameters, trust_env=False, timeout=60)
+            answer = httpx.get(f"{address}/stages/{stage_id}", params=parameters, trust_env=False, timeout=60)
             found = json.loads(store.stage(stage_id, (0.0, 0.5, 1.0)))
-            assert found == (told.json() if told.status_code == 200 else [])
+            assert found == (answer.json() if answer.status_code == 200 else [])
     assert store.jobs("another") == []
 
 

@@ -1,4 +1,4 @@
-"""How wide texts are in memory, by a few rows of a few files."""
+"""Widths of texts in memory, from a few rows of a few files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workers.engine.spark import table_statistics
-from workers.engine.spark.sampling import Troubles
-from workers.engine.spark.table_statistics import MARGIN, decoded_widths
+from workers.engine.spark import parquet_sampling
+from workers.engine.spark.parquet_sampling import MARGIN, decoded_widths
+from workers.engine.spark.sampling import FileReads
 
 ROWS = 20_000
 
@@ -21,13 +21,13 @@ def written(path: Path, name: str = "a.parquet", **columns: pa.Array | list[obje
 
 
 def widths(*files: Path, columns: tuple[str, ...] = ("s",)) -> dict[str, float | None]:
-    troubles = Troubles()
-    found = decoded_widths(files, columns, troubles)
-    assert troubles.sentences() == ()
+    reads = FileReads()
+    found = decoded_widths(files, columns, reads)
+    assert reads.warnings() == ()
     return found
 
 
-def test_what_repeats_has_its_length_and_not_what_the_file_takes(tmp_path: Path) -> None:
+def test_repeated_texts_have_their_length_and_not_their_encoded_width(tmp_path: Path) -> None:
     repeated = written(tmp_path, s=["x" * 200] * ROWS, t=[None, "ab"] * (ROWS // 2), b=[b"123"] * ROWS)
     assert repeated.stat().st_size < 10_000
     found = widths(repeated, columns=("s", "t", "b"))
@@ -57,7 +57,7 @@ def test_a_row_group_that_is_too_large_to_read_through_is_not_measured(
 ) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"s": ["ab"] * ROWS}), path)
-    monkeypatch.setattr(table_statistics, "_MOST_BYTES", 10)
+    monkeypatch.setattr(parquet_sampling, "_MAX_SLICED_BYTES", 10)
     assert widths(path) == {"s": None}
     # Of four files a beginning is enough.
     assert widths(*[path] * 4) == {"s": MARGIN * 2}
@@ -69,7 +69,7 @@ def test_a_field_of_a_struct_is_not_the_column_of_its_name(tmp_path: Path) -> No
     assert widths(fields, written(tmp_path, s=["ab"] * ROWS)) == {"s": MARGIN * 2}
 
 
-def test_what_is_seen_is_never_less_than_what_is_encoded(tmp_path: Path) -> None:
+def test_the_width_is_never_below_the_encoded_width(tmp_path: Path) -> None:
     # Short at the four places that are read, and long between them.
     long = {*range(5_000, 30_000), *range(40_000, 60_000)}
     texts = [f"{number:0200}" if number in long else f"{number % 1000:04}" for number in range(5 * ROWS)]
@@ -86,20 +86,18 @@ def test_megabytes_that_repeat_are_read_once(tmp_path: Path) -> None:
     assert widths(path) == {"s": MARGIN * 1_000_000}
 
 
-def test_what_no_file_tells(tmp_path: Path) -> None:
+def test_widths_that_no_file_has(tmp_path: Path) -> None:
     assert widths(written(tmp_path, s=pa.array([], pa.string()))) == {"s": None}
     assert widths(written(tmp_path, n=[1, 2]), written(tmp_path, "b.parquet", s=["ab"] * ROWS)) == {"s": MARGIN * 2}
-    assert decoded_widths([tmp_path], (), Troubles()) == {}
+    assert decoded_widths([tmp_path], (), FileReads()) == {}
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     good, bad = written(tmp_path, s=["ab"] * ROWS), tmp_path / "bad.parquet"
     bad.write_bytes(b"nothing of the kind")
-    troubles = Troubles()
-    assert decoded_widths([good, bad], ("s",), troubles) == {"s": MARGIN * 2}
-    assert troubles.sentences() == (
-        "A sample of bad.parquet cannot be read: what it holds is not what its format has.",
-    )
+    reads = FileReads()
+    assert decoded_widths([good, bad], ("s",), reads) == {"s": MARGIN * 2}
+    assert reads.warnings() == ("A sample of bad.parquet cannot be read: its content does not match its format.",)
 
 
 @pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.binary_view()])

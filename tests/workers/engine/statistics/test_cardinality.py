@@ -1,4 +1,4 @@
-"""Row estimates and how rows spread over a key."""
+"""Estimates of rows, and of their distribution over the values of a key."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 def sketch(alias: str, distinct: int, *hot: tuple[str, float]) -> KeySketch:
     keys = tuple(HotKey(value=value, share=share, estimated_rows=0) for value, share in hot)
-    return KeySketch(alias, (f"{alias}.uid",), 1000, distinct, distinct, 0.0, keys)
+    return KeySketch(alias, (f"{alias}.uid",), 1000, distinct, 0.0, keys)
 
 
 def nulls_of(known: KeySketch) -> KeySketch:
@@ -108,7 +108,7 @@ def test_without_key_statistics_the_smaller_side_is_taken_as_unique() -> None:
     assert estimate_rows(join(JoinKind.INNER), Statistics(KNOWN.tables, {}, 4)) == 3000
 
 
-def test_a_key_that_is_hot_on_both_sides_is_multiplied_out() -> None:
+def test_the_rows_of_a_key_hot_on_both_sides_are_multiplied() -> None:
     both = Statistics(KNOWN.tables, {**KNOWN.keys, ("u.uid",): sketch("u", 51, ("7", 0.5))}, 4)
     profile = profile_of(join(JoinKind.INNER), ("o.uid",), both)
     assert profile is not None
@@ -116,7 +116,7 @@ def test_a_key_that_is_hot_on_both_sides_is_multiplied_out() -> None:
     assert profile.rows == pytest.approx(1500 * 50 + 1500 * 50 / 100)
 
 
-def test_a_hot_key_without_a_partner_is_none_of_an_inner_join() -> None:
+def test_an_inner_join_drops_a_hot_key_without_a_partner() -> None:
     one = Statistics(KNOWN.tables, {**KNOWN.keys, ("u.uid",): sketch("u", 1, ("9", 1.0))}, 4)
     profile = profile_of(join(JoinKind.INNER), ("o.uid",), one)
     assert profile is not None
@@ -134,7 +134,7 @@ def test_the_other_sides_name_of_the_key_has_the_same_profile() -> None:
     assert left.hot == right.hot == (("7", 1500.0),)
 
 
-def test_a_null_key_meets_nothing_but_stays_in_an_outer_join() -> None:
+def test_a_null_key_has_no_partner_but_stays_in_an_outer_join() -> None:
     nulls = Statistics(KNOWN.tables, {**KNOWN.keys, ("o.uid",): nulls_of(sketch("o", 101, ("NULL", 0.5)))}, 4)
     inner = profile_of(join(JoinKind.INNER), ("o.uid",), nulls)
     outer = profile_of(join(JoinKind.LEFT), ("o.uid",), nulls)
@@ -168,7 +168,7 @@ def test_a_filter_may_be_for_the_hot_keys() -> None:
     assert filtered.rows == pytest.approx(2000)
 
 
-def test_hot_keys_behind_a_join_are_as_uncertain_as_below_it() -> None:
+def test_hot_keys_after_a_join_are_as_uncertain_as_below_it() -> None:
     whole = join(JoinKind.INNER)
     filtered = replace(whole, left=Filter(ORDERS, CONDITION))
     turned = Join(filtered.right, filtered.left, JoinKind.INNER, ((USER, UID),))
@@ -195,7 +195,7 @@ def test_a_rows_bytes_are_those_of_all_its_tables() -> None:
     assert bytes_per_row(ORDERS, replace(KNOWN, tables={"o": size("o", 0)})) == 0
 
 
-def test_a_renamed_column_spreads_as_the_tables_does() -> None:
+def test_a_renamed_column_has_the_profile_of_the_tables_column() -> None:
     renamed = Project(ORDERS, (Named(UID, "x.uid"), Named(CONDITION, "x.c")))
     assert profile_of(renamed, ("x.uid",), KNOWN) == profile_of(ORDERS, ("o.uid",), KNOWN)
     assert profile_of(renamed, ("x.c",), KNOWN) is None
@@ -272,9 +272,9 @@ def test_a_changed_copy_of_statistics_has_estimates_of_its_own() -> None:
     assert estimate_rows(ORDERS, replace(KNOWN, tables={"o": size("o", 7)})) == 7
 
 
-def test_what_stands_for_a_node_counts_as_that_node() -> None:
+def test_a_replacement_has_the_estimate_of_the_node_it_replaces() -> None:
     inner = join(JoinKind.INNER)
-    parted = Union((inner, inner), replaces=inner)
-    above = Limit(Union((parted, parted), replaces=Limit(parted, 9)), 3)
+    partitioned = Union((inner, inner), replaces=inner)
+    above = Limit(Union((partitioned, partitioned), replaces=Limit(partitioned, 9)), 3)
     assert original_of(above, KNOWN) == Limit(Limit(inner, 9), 3)
     assert original_of(Union((ORDERS, ORDERS)), KNOWN) == Union((ORDERS, ORDERS))

@@ -36,11 +36,11 @@ def test_near_the_truth(values: list[int], distinct: int) -> None:
     assert estimate(values, 5_000) == pytest.approx(distinct, rel=0.1)
 
 
-def test_nothing_sampled_is_nothing_known() -> None:
+def test_an_empty_sample_has_no_distinct_values() -> None:
     assert estimate_distinct({}, rows=100) == 0
 
 
 @given(st.dictionaries(st.integers(1, 200), st.integers(1, 1000), max_size=20), st.integers(0, 10**6))
-def test_between_what_was_seen_and_the_rows(frequencies: dict[int, int], more_rows: int) -> None:
+def test_the_estimate_is_between_the_sampled_values_and_the_rows(frequencies: dict[int, int], more_rows: int) -> None:
     rows = sum(times * values for times, values in frequencies.items()) + more_rows
     assert sum(frequencies.values()) <= estimate_distinct(frequencies, rows) <= max(rows, 0)

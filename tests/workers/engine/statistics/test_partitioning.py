@@ -1,4 +1,4 @@
-"""By which keys rows are known to be parted over tasks."""
+"""The keys by which rows are known to be partitioned."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def grouped(source: Node) -> Aggregate:
     return Aggregate(source, (Named(UID, "k"), Named(DAY, "d")), ())
 
 
-def test_an_exchange_parts_by_its_keys() -> None:
+def test_an_exchange_partitions_by_its_keys() -> None:
     assert partitionings_of(Exchange(ORDERS, (UID, DAY)), LARGE) == (frozenset({"`o.uid`", "`o.day`"}),)
 
 
@@ -77,19 +77,19 @@ def test_nothing_is_known_of_scans_expands_and_unions(node: Node) -> None:
 @pytest.mark.parametrize("source", [ORDERS, Exchange(ORDERS, (UID, DAY))])
 @pytest.mark.parametrize("role", AggregateRole)
 @pytest.mark.parametrize("phases", Phases)
-def test_an_aggregate_leaves_its_rows_by_its_keys(source: Node, role: AggregateRole, phases: Phases) -> None:
+def test_an_aggregate_is_partitioned_by_its_keys(source: Node, role: AggregateRole, phases: Phases) -> None:
     whole = replace(grouped(source), role=role, phases=phases)
     assert partitionings_of(whole, LARGE) == (frozenset({"`k`", "`d`"}),)
     assert is_partitioned_by(Filter(whole, column("d", BIGINT)), (column("k", BIGINT), column("d", BIGINT)), LARGE)
 
 
-def test_a_project_renames_what_an_aggregate_leaves_its_rows_by() -> None:
+def test_a_project_renames_the_partitioning_of_an_aggregate() -> None:
     key, day = Named(column("k", BIGINT), "q.uid"), Named(column("d", BIGINT), "q.day")
     assert partitionings_of(Project(grouped(ORDERS), (key, day)), LARGE) == (frozenset({"`q.uid`", "`q.day`"}),)
     assert partitionings_of(Project(grouped(ORDERS), (key,)), LARGE) == ()
 
 
-def test_an_aggregate_of_rows_that_are_by_some_of_its_keys_leaves_them_so() -> None:
+def test_an_aggregate_keeps_a_partitioning_by_some_of_its_keys() -> None:
     assert partitionings_of(grouped(Exchange(ORDERS, (UID,))), LARGE) == (frozenset({"`k`"}),)
     assert partitionings_of(grouped(join(JoinKind.INNER)), LARGE) == (frozenset({"`k`"}),)
     by_day = replace(grouped(Exchange(ORDERS, (UID,))), keys=(Named(DAY, "d"),))
@@ -109,14 +109,14 @@ def test_nothing_is_known_of_grouping_sets_and_of_one_row() -> None:
 
 
 @pytest.mark.parametrize("other", [DOUBLE, DataType(TypeName.OTHER), None])
-def test_keys_that_spark_may_group_by_in_another_form_promise_nothing(other: DataType | None) -> None:
+def test_keys_that_spark_normalizes_give_no_partitioning(other: DataType | None) -> None:
     keys = (Named(UID, "k"), Named(column("o.rate", other), "r"))
     assert partitionings_of(replace(grouped(ORDERS), keys=keys), LARGE) == ()
     by_uid = replace(grouped(Exchange(ORDERS, (UID,))), keys=keys)
     assert partitionings_of(by_uid, LARGE) == (frozenset({"`k`"}),)
 
 
-def test_an_aggregate_beside_a_broadcast_stays_by_its_keys() -> None:
+def test_a_broadcast_join_keeps_the_partitioning_of_an_aggregate() -> None:
     small = sizes(BROADCAST_BYTES + 1, BROADCAST_BYTES)
     joined = Join(grouped(ORDERS), USERS, JoinKind.INNER, ((column("k", BIGINT), USER),))
     assert partitionings_of(joined, small) == (frozenset({"`k`", "`d`"}),)
@@ -133,7 +133,9 @@ def test_an_aggregate_beside_a_broadcast_stays_by_its_keys() -> None:
         (JoinKind.LEFT_ANTI, (LEFT,)),
     ],
 )
-def test_a_join_of_large_sides_parts_by_the_keys_it_keeps(kind: JoinKind, expected: tuple[frozenset[str], ...]) -> None:
+def test_a_join_of_large_sides_is_partitioned_by_the_keys_it_keeps(
+    kind: JoinKind, expected: tuple[frozenset[str], ...]
+) -> None:
     assert partitionings_of(join(kind), LARGE) == expected
 
 
@@ -156,19 +158,19 @@ def test_keys_of_different_types_are_hashed_under_a_cast(other: DataType | None)
     assert partitionings_of(mixed, LARGE) == ()
 
 
-def test_keys_in_which_null_is_null_are_hashed_as_what_replaces_it() -> None:
+def test_null_safe_keys_give_no_partitioning() -> None:
     assert partitionings_of(replace(join(JoinKind.INNER), null_safe=True), LARGE) == ()
 
 
-def test_unknown_sizes_promise_nothing() -> None:
+def test_unknown_sizes_give_no_partitioning() -> None:
     assert partitionings_of(join(JoinKind.INNER), Statistics({}, {}, 4)) == ()
 
 
 def test_filters_keep_a_partitioning_and_projects_rename_it() -> None:
-    parted = Limit(Filter(Exchange(ORDERS, (UID,)), DAY), 3)
-    assert partitionings_of(parted, LARGE) == (LEFT,)
-    assert partitionings_of(Project(parted, (Named(UID, "id"),)), LARGE) == (frozenset({"`id`"}),)
-    assert partitionings_of(Project(parted, (Named(DAY, "day"),)), LARGE) == ()
+    partitioned = Limit(Filter(Exchange(ORDERS, (UID,)), DAY), 3)
+    assert partitionings_of(partitioned, LARGE) == (LEFT,)
+    assert partitionings_of(Project(partitioned, (Named(UID, "id"),)), LARGE) == (frozenset({"`id`"}),)
+    assert partitionings_of(Project(partitioned, (Named(DAY, "day"),)), LARGE) == ()
 
 
 def test_some_of_the_keys_are_enough() -> None:
@@ -176,7 +178,7 @@ def test_some_of_the_keys_are_enough() -> None:
     assert not is_partitioned_by(Exchange(ORDERS, (UID, DAY)), (UID,), LARGE)
 
 
-def test_sizes_multiply_in_joins_as_spark_has_it() -> None:
+def test_sizes_of_joins_are_products_as_in_spark() -> None:
     known = sizes(6, 7)
     assert size_of(join(JoinKind.INNER), known) == 42
     assert size_of(join(JoinKind.LEFT_SEMI), known) == 6
@@ -203,7 +205,7 @@ def test_a_small_side_is_broadcast_although_the_other_size_is_unknown(known: str
         (JoinKind.FULL, 10, None),
     ],
 )
-def test_the_kind_says_which_small_side_is_broadcast(kind: JoinKind, users: int, ship: JoinShip | None) -> None:
+def test_the_kind_decides_which_small_side_is_broadcast(kind: JoinKind, users: int, ship: JoinShip | None) -> None:
     node = replace(join(kind), keys=() if kind is JoinKind.CROSS else ((UID, USER),))
     assert broadcast_side(node, sizes(10, users)) is ship
 
@@ -211,7 +213,7 @@ def test_the_kind_says_which_small_side_is_broadcast(kind: JoinKind, users: int,
 @pytest.mark.parametrize(
     "strategy", [JoinStrategy(ship=JoinShip.REPARTITION), JoinStrategy(local=JoinLocal.SORT_MERGE)], ids=str
 )
-def test_spark_broadcasts_no_side_of_a_join_whose_way_is_chosen(strategy: JoinStrategy) -> None:
+def test_spark_broadcasts_no_side_of_a_join_with_a_strategy(strategy: JoinStrategy) -> None:
     small = sizes(10, 10)
     node = replace(join(JoinKind.INNER), strategy=strategy)
     assert broadcast_side(node, small) is None
@@ -220,7 +222,7 @@ def test_spark_broadcasts_no_side_of_a_join_whose_way_is_chosen(strategy: JoinSt
     assert partitionings_of(node, Statistics({}, {}, 4)) == (LEFT, RIGHT)
 
 
-def test_a_join_parts_by_all_of_its_keys_or_by_nothing_known() -> None:
+def test_a_join_is_partitioned_by_all_of_its_keys_or_by_no_known_key() -> None:
     def of(*keys: tuple[Scalar, Scalar], kind: JoinKind = JoinKind.INNER) -> tuple[frozenset[str], ...]:
         return partitionings_of(Join(ORDERS, USERS, kind, keys), LARGE)
 

@@ -1,4 +1,4 @@
-"""A condition's terms by the table they are about, and the share that they keep together."""
+"""The terms of a condition by table, and the share of rows that they keep together."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_terms_go_to_their_tables() -> None:
         assert ([terms.text for terms in found.values()], unknown) == ([whole], 0)
 
 
-def test_what_is_no_expression_is_unknown() -> None:
+def test_an_expression_that_is_not_standard_is_unknown() -> None:
     assert terms_by_table(condition("bitmap_count(`l.a`) > 1"), TABLE_OF) == ({}, 1)
 
 

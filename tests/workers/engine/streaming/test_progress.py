@@ -1,4 +1,4 @@
-"""What Spark told of mini-batches, as it was recorded of 4.3.0."""
+"""Progress reports as recorded from Spark 4.3.0."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ RECORDED: dict[str, Any] = {
 }
 
 
-def test_a_mini_batch_is_read_into_numbers() -> None:
+def test_a_report_of_a_mini_batch_is_read() -> None:
     told = progress_of(json.dumps(RECORDED))
     assert told is not None
     assert (told.batch_id, told.duration_ms) == (7, 412)
@@ -67,26 +67,26 @@ def test_a_mini_batch_is_read_into_numbers() -> None:
     assert told.state[0] == StateProgress("stateStoreSave", 5, 4, 1, 70208, 788040, 2, 9, 2, 33)
 
 
-def test_rows_that_are_not_counted_and_reads_that_are_not_told_are_unknown() -> None:
+def test_uncounted_rows_and_reads_are_unknown() -> None:
     told = progress_of(json.dumps(RECORDED))
     assert told is not None
     assert told.state[1] == StateProgress("dedupe", None, 60, 0, 1024, None, 0, None, 0, 40)
 
 
-def test_a_state_in_memory_tells_the_size_of_its_newest_version() -> None:
+def test_a_state_in_memory_has_the_size_of_its_newest_version() -> None:
     operator = {**RECORDED["stateOperators"][1], "customMetrics": {"stateOnCurrentVersionSizeBytes": 512}}
     told = progress_of(json.dumps({**RECORDED, "stateOperators": [operator]}))
     assert told is not None
     assert told.state[0].state_bytes == 512
 
 
-def test_a_trigger_without_a_mini_batch_tells_nothing() -> None:
+def test_a_trigger_without_a_mini_batch_has_no_report() -> None:
     idle = {**RECORDED, "durationMs": {"latestOffset": 2, "triggerExecution": 2}}
     assert progress_of(json.dumps(idle)) is None
     assert progress_of(json.dumps({"batchId": 7})) is None
 
 
-def test_what_may_be_missing_is() -> None:
+def test_optional_fields_may_be_missing() -> None:
     bare = progress_of(json.dumps({"batchId": 0, "durationMs": {"addBatch": 5}, "processedRowsPerSecond": None}))
     assert bare is not None
     assert (bare.duration_ms, bare.watermark) == (0, None)

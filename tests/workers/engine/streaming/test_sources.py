@@ -1,4 +1,4 @@
-"""Streaming sources on real Spark: which table each one reads, in the order in which Spark reports them."""
+"""Streaming sources on real Spark, in the order in which Spark reports them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from service.contract.job import TableSource
 from service.sql.types.data_types import BIGINT, Field, Schema
 from workers.engine.plan.nodes import Scan
-from workers.engine.streaming.source_log import TakenFiles, logs_of
+from workers.engine.streaming.source_log import SourceLog, logs_of
 from workers.engine.streaming.sources import Input, RateInput, SourceRead, StreamInput, read_inputs, reads_of
 
 if TYPE_CHECKING:
@@ -67,11 +67,11 @@ def test_sources_have_their_tables_in_the_order_of_sparks_reports(spark: SparkSe
     )
     # Spark counts a row as often as it is read, and numbers the logs of the sources in the same order.
     assert [source.rows for source in progress_of(frame, tmp_path / "checkpoint").sources] == [2, 60, 6, 2]
-    taken = [[Path(uri).parent.name for uri in TakenFiles(log).new()] for log in logs_of(tmp_path / "checkpoint")]
+    taken = [[Path(uri).parent.name for uri in SourceLog(log).new()] for log in logs_of(tmp_path / "checkpoint")]
     assert taken == [["orders"], ["orders_eu"], ["orders"], ["orders"]]
 
 
-def test_rows_that_are_made_up_and_static_ones(spark: SparkSession) -> None:
+def test_rate_and_static_tables_are_read(spark: SparkSession) -> None:
     made = scanned(spark, "r", "rate", {"rate": RateInput(5)}, Field("value", BIGINT))
     frame = made.union(made).join(spark.range(3).withColumnRenamed("id", "n"), on=made["k"] == 1)
     assert reads_of(frame) == (SourceRead("rate", 2),)

@@ -8,14 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from workers.engine.streaming.micro_batch import Stage, run_for_its_state
+from workers.engine.streaming.micro_batch import Stage, update_state
 
 
 def left(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_only_what_older_attempts_left_is_cleared(tmp_path: Path) -> None:
+def test_only_rows_of_older_attempts_are_removed(tmp_path: Path) -> None:
     for name in ("7-1", "8-2", "8-3", "9-10"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "part-0.parquet").touch()
@@ -32,14 +32,14 @@ def test_a_mini_batch_is_removed_by_the_attempt_that_wrote_it(tmp_path: Path) ->
     assert left(tmp_path) == ["8-2", "9-3"]
 
 
-def test_a_stage_need_not_be_there(tmp_path: Path) -> None:
+def test_a_missing_stage_is_no_error(tmp_path: Path) -> None:
     Stage(tmp_path / "none", 1).clear_older()
     Stage(tmp_path / "none", 1).remove(0)
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.spark
-def test_what_is_staged_is_counted_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
+def test_staged_rows_are_counted_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
     staged = Stage(tmp_path, 4).write(spark.range(0, 7, 1, 2).toDF("n"), 11)
     assert [path.parent for path in staged.files] == [tmp_path / "11-4"] * len(staged.files)
     assert [row for path in staged.files for row in pq.read_table(path)["n"].to_pylist()] == list(range(7))
@@ -50,12 +50,12 @@ def test_what_is_staged_is_counted_and_in_order(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.spark
-def test_what_is_run_for_its_state_is_run_to_its_end(spark: SparkSession) -> None:
+def test_update_state_runs_the_mini_batch_completely(spark: SparkSession) -> None:
     seen = spark.sparkContext.accumulator(0)
 
     def counted(row: Row) -> Row:
         seen.add(1)
         return row
 
-    run_for_its_state(spark.createDataFrame(spark.range(0, 9, 1, 3).rdd.map(counted), "id BIGINT"))
+    update_state(spark.createDataFrame(spark.range(0, 9, 1, 3).rdd.map(counted), "id BIGINT"))
     assert seen.value == 9

@@ -1,4 +1,4 @@
-"""How state is kept, and that it is read as it was written whatever a mini-batch brings."""
+"""The settings of a stream's state, which must be read as it was written."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def properties(options: StateOptions) -> dict[str, str]:
     return session.told
 
 
-def test_rocksdb_is_bounded_and_its_files_carry_the_run_that_wrote_them() -> None:
+def test_rocksdb_has_a_memory_limit_and_files_named_by_run() -> None:
     told = properties(StateOptions(StateProvider.ROCKSDB, 6, memory_mb=128))
     assert told["spark.sql.shuffle.partitions"] == "6"
     assert told[f"{_STORE}.providerClass"].endswith(".RocksDBStateStoreProvider")
@@ -48,26 +48,26 @@ def test_rocksdb_is_bounded_and_its_files_carry_the_run_that_wrote_them() -> Non
     assert told[f"{_STORE}.checkpointFormatVersion"] == "2"
 
 
-def test_memory_has_nothing_of_rocksdb() -> None:
+def test_a_state_in_memory_has_no_settings_of_rocksdb() -> None:
     told = properties(StateOptions(StateProvider.MEMORY, 2))
     assert told[f"{_STORE}.providerClass"].endswith(".HDFSBackedStateStoreProvider")
     assert f"{_STORE}.checkpointFormatVersion" not in told
     assert not any("rocksdb" in name for name in told)
 
 
-def test_a_session_that_is_used_again_has_nothing_of_the_stream_before() -> None:
+def test_a_reused_session_has_no_settings_of_the_previous_stream() -> None:
     session = Properties()
     for provider in (StateProvider.ROCKSDB, StateProvider.MEMORY):
         prepare_session(cast("SparkSession", session), StateOptions(provider, 2))
     assert session.told == properties(StateOptions(StateProvider.MEMORY, 2))
 
 
-def test_no_rule_may_plan_a_mini_batch_by_what_it_brings() -> None:
+def test_rules_that_depend_on_empty_input_are_excluded() -> None:
     rules = properties(StateOptions(StateProvider.MEMORY, 2))[EXCLUDED].split(",")
     assert {rule.rpartition(".")[2] for rule in rules} == {"PropagateEmptyRelation", "ConvertToLocalRelation"}
 
 
-def test_a_mini_batch_can_come_again() -> None:
+def test_a_mini_batch_can_run_again() -> None:
     for provider in StateProvider:
         assert int(properties(StateOptions(provider, 2))["spark.sql.streaming.minBatchesToRetain"]) >= 2
 
@@ -80,7 +80,7 @@ SQL = (
 
 
 @pytest.mark.spark
-def test_streams_may_bring_rows_in_turns(spark: SparkSession, tmp_path: Path) -> None:
+def test_streams_may_have_rows_in_turns(spark: SparkSession, tmp_path: Path) -> None:
     run = StreamRun(spark, tmp_path, SQL, {"s": SCHEMA, "t": SCHEMA}, provider=StateProvider.MEMORY)
     for number, (table, values) in enumerate((("s", [1, 2]), ("t", [10]), ("s", [3]), ("t", [20]))):
         file = tmp_path / f"{number}.parquet"

@@ -1,4 +1,4 @@
-"""How changes are spread over partitions, by the files of a checkpoint as it was recorded of Spark 4.3.0."""
+"""Changes of the state by partition, from a checkpoint as recorded from Spark 4.3.0."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_state_in_memory_leaves_files_too(tmp_path: Path) -> None:
     assert changes_of(tmp_path, 5) == (StateChanges("dedupe", (10,)),)
 
 
-def test_files_that_are_gone_tell_nothing(tmp_path: Path) -> None:
+def test_missing_files_give_no_changes(tmp_path: Path) -> None:
     operator(tmp_path, 0, "dedupe")
     write(tmp_path, "0/0/6_a.changelog", 10)
     write(tmp_path, "0/1/7_b.changelog", 10)
@@ -62,7 +62,7 @@ def test_files_that_are_gone_tell_nothing(tmp_path: Path) -> None:
     assert changes_of(tmp_path, 4) == (None,)
 
 
-def test_an_operator_keeps_its_place_where_the_files_of_one_before_it_are_gone(tmp_path: Path) -> None:
+def test_an_operator_keeps_its_place_after_one_without_files(tmp_path: Path) -> None:
     operator(tmp_path, 0, "dedupe")
     operator(tmp_path, 1, "dedupe")
     write(tmp_path, "0/0/7_a.changelog", 10)

@@ -1,4 +1,4 @@
-"""Which joins of a stream the rules for joins see, and what they make of them."""
+"""The rules for joins of a stream with static tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ def known(*, on_stream: float = 0.6, on_table: float = 0.0, nulls: float = 0.0) 
             alias,
             (f"{alias}.g",),
             sampled_rows=60_000,
-            distinct_in_sample=20_000,
             distinct_keys=100_000,
             null_share=nulls if alias == "s" else 0.0,
             hot_keys=(
@@ -64,7 +63,7 @@ def told(plan: Plan) -> dict[str, tuple[RuleOutcome, str]]:
     return {trace.rule: (trace.outcome, trace.reason) for trace in plan.trace}
 
 
-def test_a_hot_key_is_salted_in_one_reading() -> None:
+def test_a_hot_key_is_salted_with_one_read() -> None:
     plan = rewritten(JOINED, known())
     outcome, reason = told(plan)["skewed_join"]
     assert outcome is RuleOutcome.FIRED
@@ -76,23 +75,23 @@ def test_a_hot_key_is_salted_in_one_reading() -> None:
     assert "CAST(pmod(xxhash64(s.k), 16) + 1 AS INT), 1) AS $salt" in text_of(plan.after)
 
 
-def test_rows_without_a_key_are_spread_where_they_are_kept() -> None:
+def test_rows_with_a_null_key_are_distributed_if_they_are_kept() -> None:
     plan = rewritten(LEFT, known(on_stream=0.0, nulls=0.7))
     outcome, reason = told(plan)["skewed_join"]
     assert outcome is RuleOutcome.FIRED, reason
-    assert reason.endswith(": rows with a NULL key spread by their other columns.")
+    assert reason.endswith(": rows with a NULL key distributed by their other columns.")
     assert "if(s.g IS NULL, " in text_of(plan.after)
 
 
-def test_joining_apart_is_refused_with_the_reason() -> None:
+def test_isolation_is_refused_with_the_reason() -> None:
     plan = rewritten(JOINED, known(), skew="ISOLATE")
     outcome, reason = told(plan)["skewed_join"]
     assert outcome is RuleOutcome.SKIPPED
-    assert reason.startswith("join.skew is ISOLATE, but to join hot keys apart is to read the stream once more")
+    assert reason.startswith("join.skew is ISOLATE, but isolated hot keys would need the stream to be read twice")
     assert plan.after == plan.before
 
 
-def test_a_key_is_not_salted_where_its_copies_are_too_many() -> None:
+def test_a_key_with_too_many_copies_is_not_salted() -> None:
     sql = "SELECT s.k, SUM(s.i) AS x FROM s LEFT SEMI JOIN n ON s.g = n.g GROUP BY s.k"
     outcome, reason = told(rewritten(sql, known(on_stream=0.001, on_table=0.9), skew="SALT"))["skewed_join"]
     assert outcome is RuleOutcome.SKIPPED
@@ -100,18 +99,18 @@ def test_a_key_is_not_salted_where_its_copies_are_too_many() -> None:
 
 
 @pytest.mark.parametrize("skew", ["AUTO", "SALT", "NONE"])
-def test_nothing_is_done_where_nothing_is_known(skew: str) -> None:
+def test_without_statistics_joins_are_unchanged(skew: str) -> None:
     plan = rewritten(JOINED, NOT_FORCED, skew=skew)
     assert plan.after == plan.before
     assert {outcome for outcome, _ in told(plan).values()} == {RuleOutcome.SKIPPED}
 
 
-def test_what_is_forced_holds_where_nothing_is_known() -> None:
+def test_forced_strategies_apply_without_statistics() -> None:
     plan = rewritten(JOINED, NOT_FORCED, ship="REPARTITION", local="HASH_RIGHT")
     assert told(plan)["join_strategy"][0] is RuleOutcome.FIRED
     assert text_of(plan.after).count("Join INNER REPARTITION HASH_RIGHT") == 2
 
 
-def test_joins_of_two_streams_are_no_business_of_the_rules() -> None:
+def test_joins_of_two_streams_are_unchanged() -> None:
     sql = "SELECT s.g, COUNT(*) AS c FROM s JOIN t ON s.g = t.g GROUP BY s.g"
     assert rewritten(sql, known(), ship="REPARTITION", local="HASH_RIGHT").trace == ()

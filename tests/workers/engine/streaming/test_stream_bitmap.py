@@ -1,4 +1,4 @@
-"""Distinct integers of a stream as bitmaps: the plan, how its groups are put together, and where there can be none."""
+"""Distinct integers of a stream as bitmaps: the plan, how groups are merged, and when they are not possible."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.engine.plan.builder import build
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.nodes import Node
 from workers.engine.streaming.stream_aggregates import bitmap_state, stream_bitmap_obstacle
-from workers.engine.streaming.stream_plan import Bitmaps, Shape, apart, bitmap_obstacle, stream_plan
+from workers.engine.streaming.stream_plan import Bitmaps, Shape, bitmap_obstacle, split_query, stream_plan
 
 SCHEMA = Schema(
     (
@@ -66,7 +66,7 @@ Project k, $block, bitmap_count($p0) AS $p1, $p2, $p4, $p5
 
 
 @pytest.mark.parametrize("value", ["i", "b", "da", "m", "i + 1"])
-def test_integers_days_and_short_decimals_have_bits(value: str) -> None:
+def test_integers_dates_and_short_decimals_can_be_bitmaps(value: str) -> None:
     assert obstacle(f"SELECT k, COUNT(DISTINCT {value}) AS c FROM s GROUP BY k") is None
 
 
@@ -76,14 +76,17 @@ def test_integers_days_and_short_decimals_have_bits(value: str) -> None:
         ("COUNT(DISTINCT k) AS c FROM s GROUP BY i", "s.k is of STRING"),
         ("COUNT(DISTINCT w) AS c FROM s GROUP BY i", r"s.w is of DECIMAL\(25,5\)"),
         ("COUNT(DISTINCT i) AS c, COUNT(DISTINCT b) AS e FROM s GROUP BY k", "There are 2 sets"),
-        ("COUNT(DISTINCT i, b) AS c FROM s GROUP BY k", "of a single value"),
+        ("COUNT(DISTINCT i, b) AS c FROM s GROUP BY k", "of single values"),
         ("SUM(DISTINCT i) AS c FROM s GROUP BY k", "needs the values themselves"),
-        ("COUNT(DISTINCT i) + 1 AS c FROM s GROUP BY k", "is computed of groups"),
-        ("COUNT(DISTINCT i) AS c FROM s GROUP BY k HAVING COUNT(*) > 1", "HAVING needs groups"),
+        ("COUNT(DISTINCT i) + 1 AS c FROM s GROUP BY k", "is computed from complete groups"),
+        ("COUNT(DISTINCT i) AS c FROM s GROUP BY k HAVING COUNT(*) > 1", "HAVING needs complete groups"),
         ("COUNT(DISTINCT i) AS c, SUM(m) AS t FROM s GROUP BY k", r"is of DECIMAL\(20,2\)"),
-        ("COUNT(DISTINCT i) AS c, AVG(m) AS t FROM s GROUP BY k", "has no parts that are added up"),
-        ("COUNT(DISTINCT i) AS c, STDDEV_POP(b) AS t FROM s GROUP BY k", "has no parts that are added up"),
-        ("COUNT(DISTINCT i) AS c, FIRST_VALUE(k ORDER BY b) AS t FROM s GROUP BY k", "has no parts that are added up"),
+        ("COUNT(DISTINCT i) AS c, AVG(m) AS t FROM s GROUP BY k", "parts that can be added up"),
+        ("COUNT(DISTINCT i) AS c, STDDEV_POP(b) AS t FROM s GROUP BY k", "parts that can be added up"),
+        (
+            "COUNT(DISTINCT i) AS c, FIRST_VALUE(k ORDER BY b) AS t FROM s GROUP BY k",
+            "parts that can be added up",
+        ),
     ],
 )
 def test_an_obstacle_is_named(query: str, words: str) -> None:
@@ -92,8 +95,8 @@ def test_an_obstacle_is_named(query: str, words: str) -> None:
     assert re.search(words, found)
 
 
-def test_what_has_an_obstacle_is_not_made() -> None:
-    select, having, aggregate = apart(built_of("SELECT k, SUM(DISTINCT i) AS c FROM s GROUP BY k"))
+def test_an_aggregate_with_an_obstacle_is_refused() -> None:
+    select, having, aggregate = split_query(built_of("SELECT k, SUM(DISTINCT i) AS c FROM s GROUP BY k"))
     assert aggregate is not None
     assert stream_bitmap_obstacle(select, having, aggregate) is not None
     with pytest.raises(ValueError, match="needs the values themselves"):

@@ -1,4 +1,4 @@
-"""Two streams joined and aggregated as one state. That it is right is proven in tests/conformance/test_streams.py."""
+"""Two streams joined and aggregated in one state. tests/conformance/test_streams.py compares the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.scalars import scalar
 from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Named, Project, output_of
 from workers.engine.plan.traversal import walk_up
 from workers.engine.plan.validation import check
-from workers.engine.streaming.stream_joins import over_both_streams, stream_join_obstacle
+from workers.engine.streaming.stream_joins import aggregate_in_one_state, one_state_refusal
 
 INNER, LEFT, RIGHT = JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT
 SEMI, ANTI, FULL = JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI, JoinKind.FULL
@@ -26,7 +26,7 @@ def by_key(*calls: Call, kind: JoinKind = INNER, residual: Scalar | None = None,
 
 
 def lines(node: Aggregate) -> list[str]:
-    after = over_both_streams(node)
+    after = aggregate_in_one_state(node)
     check(after, "the test", output_of(node))
     assert not any(isinstance(part, Join) for part in walk_up(after))
     return lines_of(after)
@@ -48,7 +48,7 @@ def test_groups_of_an_inner_join_have_rows_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize(("kind", "kept", "other"), [(LEFT, "l", "r"), (RIGHT, "r", "l")])
-def test_the_side_that_an_outer_join_keeps_stands_alone(kind: JoinKind, kept: str, other: str) -> None:
+def test_the_preserved_side_of_an_outer_join_needs_no_match(kind: JoinKind, kept: str, other: str) -> None:
     told = lines(by_key(call("COUNT"), call("MIN", col(f"{other}.i")), kind=kind, by=f"{kept}.k"))
     assert [line for line in told if line.startswith("Filter")] == [
         f"Filter {other}.k IS NOT NULL",
@@ -60,20 +60,20 @@ def test_the_side_that_an_outer_join_keeps_stands_alone(kind: JoinKind, kept: st
     assert any(f"coalesce(${other}0, 1L)" in line for line in told)
 
 
-def test_what_only_decides_is_counted_and_no_more() -> None:
+def test_the_right_side_of_a_semi_join_is_only_counted() -> None:
     told = lines(by_key(call("COUNT"), kind=SEMI))
     assert "Aggregate BY $k0 [COUNT($u0) AS $l0, COUNT($u1) AS $nr]" in told
     assert "Filter $l0 > 0L AND $nr > 0L" in told
     assert told[-1] == "Project l_k, coalesce($f0, 0L) AS count"
 
 
-def test_distinct_values_of_a_side_are_told_apart_on_it() -> None:
+def test_distinct_values_of_a_side_are_deduplicated_on_it() -> None:
     told = lines(by_key(call("COUNT", col("r.i"), distinct=True)))
     assert told[2:5] == ["Filter r.k IS NOT NULL", "Project r.k AS $u1, r.i AS $u2", "Deduplicate"]
     assert told[-1] == "Project l_k, count_r.i"
 
 
-def test_conditions_of_a_side_go_below() -> None:
+def test_conditions_of_a_side_are_moved_below_the_join() -> None:
     node = by_key(call("COUNT"), residual=text("r.q", "r.q"))
     told = lines(replace(node, input=Filter(node.input, text("l.i > 3", "l.i"))))
     assert [line for line in told if line.startswith("Filter")][:4] == [
@@ -84,7 +84,7 @@ def test_conditions_of_a_side_go_below() -> None:
     ]
 
 
-def test_expressions_between_are_moved() -> None:
+def test_expressions_above_the_join_are_moved_below_it() -> None:
     node = by_key(call("COUNT"))
     between = Project(node.input, (Named(col("l.k"), "x"), Named(col("r.x"), "y")))
     key, of = scalar("`x`", BIGINT), column("y", col("r.x").type)
@@ -96,41 +96,50 @@ def test_expressions_between_are_moved() -> None:
     ("node", "words"),
     [
         (Aggregate(scan("l"), (Named(col("l.k"), "k"),), (call("COUNT"),)), "cannot be moved below the join"),
-        (by_key(call("COUNT"), kind=FULL), "A group of a FULL JOIN may vanish"),
-        (by_key(call("COUNT"), kind=ANTI), "A group of a LEFT_ANTI JOIN may vanish"),
+        (by_key(call("COUNT"), kind=FULL), "the rows of a FULL JOIN change as matches arrive"),
+        (by_key(call("COUNT"), kind=ANTI), "an anti join would have to retract rows"),
         (joined(call("COUNT"), by=("l.k",), on=()), "no equality"),
-        (by_key(call("COUNT"), residual=text("l.i < r.i", "l.i", "r.i")), "The condition l.i < r.i is over both"),
-        (by_key(call("COUNT"), kind=LEFT, residual=text("l.q", "l.q")), "The condition l.q is over both sides, or"),
-        (joined(call("COUNT"), by=("l.t",)), "It groups by l.t, which is not the join's key"),
-        (joined(call("COUNT"), by=("l.k",), on=("k", "b")), "does not group by the whole"),
-        (by_key(call("COUNT"), kind=LEFT, by="r.k"), "It groups by r.k, which is not the join's key"),
-        (by_key(call("COUNT"), kind=RIGHT), "It groups by l.k, which is not the join's key"),
+        (
+            by_key(call("COUNT"), residual=text("l.i < r.i", "l.i", "r.i")),
+            "The condition l.i < r.i uses columns of",
+        ),
+        (
+            by_key(call("COUNT"), kind=LEFT, residual=text("l.q", "l.q")),
+            "The condition l.q uses columns of",
+        ),
+        (joined(call("COUNT"), by=("l.t",)), "grouped by l.t, which is not the join key"),
+        (joined(call("COUNT"), by=("l.k",), on=("k", "b")), "not grouped by the complete join key"),
+        (by_key(call("COUNT"), kind=LEFT, by="r.k"), "grouped by r.k, which is not the join key"),
+        (by_key(call("COUNT"), kind=RIGHT), "grouped by l.k, which is not the join key"),
         (by_key(call("VAR_POP", col("l.x"))), r"VAR_POP\(l.x\) needs the joined rows"),
-        (by_key(call("SUM", text("l.x + r.x", "l.x", "r.x"))), "needs the joined rows"),
-        (by_key(call("SUM", text("100 / l.i", "l.i"))), "needs the joined rows"),
-        (by_key(call("SUM", text("l.k + 1", "l.k", type_=BIGINT))), "needs the joined rows"),
-        (by_key(call("COUNT", where=text("l.i < r.i", "l.i", "r.i"))), "needs the joined rows"),
+        (by_key(call("SUM", text("l.x + r.x", "l.x", "r.x"))), "uses columns of both sides"),
+        (by_key(call("SUM", text("100 / l.i", "l.i", type_=INT))), "may fail on rows without a match"),
+        (by_key(call("SUM", text("l.k + 1", "l.k", type_=BIGINT))), "may fail on rows without a match"),
+        (by_key(call("COUNT", where=text("l.i < r.i", "l.i", "r.i"))), "has a FILTER over columns of both sides"),
         (by_key(call("SUM", col("l.w"))), r"is over DECIMAL\(30,2\): parts"),
         (by_key(call("SUM", col("l.y"))), "would lose digits"),
-        (by_key(call("COUNT", col("l.i"), col("r.i"), distinct=True)), "is over both sides"),
-        (by_key(call("COUNT", text("100 / l.i", "l.i", type_=INT), distinct=True)), "may fail on rows"),
-        (by_key(call("COUNT", col("l.i"), distinct=True, where=text("1 / l.i > 0", "l.i"))), "may fail on rows"),
+        (by_key(call("COUNT", col("l.i"), col("r.i"), distinct=True)), "uses columns of both sides"),
+        (by_key(call("COUNT", text("100 / l.i", "l.i", type_=INT), distinct=True)), "may fail on rows without a match"),
+        (
+            by_key(call("COUNT", col("l.i"), distinct=True, where=text("1 / l.i > 0", "l.i"))),
+            "may fail on rows without a match",
+        ),
         (
             by_key(call("COUNT", text("coalesce(r.i, 1)", "r.i", type_=INT), distinct=True), kind=LEFT),
-            "may count rows that found no partner",
+            "may count rows without a match",
         ),
-        (by_key(call("COUNT", text("coalesce(r.i, 1)", "r.i", type_=INT)), kind=LEFT), "needs the joined rows"),
+        (by_key(call("COUNT", text("coalesce(r.i, 1)", "r.i", type_=INT)), kind=LEFT), "or may not be NULL there"),
     ],
 )
-def test_what_cannot_be_one_state(node: Aggregate, words: str) -> None:
-    assert stream_join_obstacle(node) is not None
+def test_aggregates_that_one_state_cannot_compute(node: Aggregate, words: str) -> None:
+    assert one_state_refusal(node) is not None
     with pytest.raises(ValueError, match=words):
-        over_both_streams(node)
+        aggregate_in_one_state(node)
 
 
 @pytest.mark.parametrize("type_", [None, INT, DataType(TypeName.OTHER)])
-def test_keys_are_of_one_known_type(type_: DataType | None) -> None:
+def test_join_keys_must_have_the_same_known_type(type_: DataType | None) -> None:
     node = by_key(call("COUNT"))
     assert isinstance(node.input, Join)
     keys = ((col("l.k"), replace(col("r.k"), type=type_)),)
-    assert "of different types" in (stream_join_obstacle(replace(node, input=replace(node.input, keys=keys))) or "")
+    assert "not known to be equal" in (one_state_refusal(replace(node, input=replace(node.input, keys=keys))) or "")

@@ -1,4 +1,4 @@
-"""Which states a plan can go on from."""
+"""Which plans can use an existing state."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def layout(function: AggregateFunction = AggregateFunction.SUM, partitions: int 
     return layout_of(plan, frozenset({"o"}), provider="rocksdb", partitions=partitions, output="update")
 
 
-def test_the_same_plan_can_go_on() -> None:
+def test_the_same_plan_can_use_the_state() -> None:
     assert differences(layout(), layout()) == ()
 
 
-def test_a_plan_that_keeps_something_else_in_columns_of_the_same_types_cannot() -> None:
+def test_a_plan_with_other_values_of_the_same_types_cannot() -> None:
     assert [one.what for one in differences(layout(), layout(AggregateFunction.MAX))] == ["the plan"]
 
 
-def test_what_the_caller_set_is_named_with_both_values() -> None:
+def test_a_difference_has_the_setting_and_both_values() -> None:
     (one,) = differences(layout(), layout(partitions=4))
-    assert str(one) == "state.partitions was 2 when the state was made, and is 4"
+    assert str(one) == "state.partitions was 2 when the state was created, and is 4 now"
 
 
-def test_the_streams_and_their_columns_are_in_it() -> None:
+def test_the_layout_has_the_streams_and_their_columns() -> None:
     assert layout()["streams"] == [{"table": "orders", "columns": ["uid BIGINT", "x BIGINT"]}]
 
 
@@ -53,7 +53,7 @@ def test_a_layout_of_an_earlier_version_may_write_expressions_differently() -> N
     assert [one.what for one in differences(before, after)] == ["the plan"]
 
 
-def test_a_join_that_keeps_rows_for_longer_keeps_others() -> None:
+def test_a_join_with_other_time_bounds_has_another_layout() -> None:
     def of(seconds: int) -> dict[str, object]:
         within = f"s.ts BETWEEN t.ts - INTERVAL '{seconds}' SECOND AND t.ts"
         plan = planned(f"SELECT s.k, t.i FROM s JOIN t ON s.k = t.k WHERE {within}", timed=True)

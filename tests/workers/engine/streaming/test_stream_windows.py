@@ -1,4 +1,4 @@
-"""Streams that group by windows: what comes out of them, and by what it is told apart."""
+"""Streams that group by windows: what they emit, and what identifies a window."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.engine.streaming.stream_plan import (
     StreamPlan,
     StreamPlanError,
     stream_plan,
-    windowed_in,
+    windowed_aggregate,
     windows_of,
 )
 
@@ -44,7 +44,7 @@ def test_closed_windows_are_appended_by_default() -> None:
     assert (plan.shape, plan.keys) == (Shape.PLAIN, None)
     assert plan == planned(sql, OutputMode.APPEND)
     assert plan.node == built(sql)
-    assert "A window comes out once" in plan.reason
+    assert "A window is emitted once" in plan.reason
 
 
 @pytest.mark.parametrize(
@@ -56,19 +56,19 @@ def test_closed_windows_are_appended_by_default() -> None:
         ("k", ("$key0", "k")),
     ],
 )
-def test_updated_windows_are_told_apart_by_either_end(selected: str, keys: tuple[str, ...]) -> None:
+def test_updated_windows_are_identified_by_either_bound(selected: str, keys: tuple[str, ...]) -> None:
     plan = planned(f"SELECT {selected}, COUNT(*) AS n FROM s GROUP BY {TUMBLE}, k", OutputMode.UPDATE)
     assert plan.keys == keys
     assert {field.name for field in plan.columns} >= set(keys)
     assert "once" not in plan.reason
 
 
-def test_updated_windows_may_be_chosen_by_their_ends() -> None:
+def test_having_may_use_the_bounds_of_updated_windows() -> None:
     sql = f"SELECT {START} AS b, k FROM s GROUP BY {TUMBLE}, k HAVING {END} > '2024-01-01' AND k > 'a'"
     assert planned(sql, OutputMode.UPDATE).keys == ("b", "k")
 
 
-def test_distinct_values_are_told_apart_within_their_window() -> None:
+def test_distinct_values_are_deduplicated_within_their_window() -> None:
     plan = planned(f"SELECT k, COUNT(DISTINCT v) AS c, SUM(v) AS s FROM s GROUP BY {TUMBLE}, k")
     assert plan.shape is Shape.UNITED
     lines = [line.strip() for line in text_of(plan.node).splitlines()]
@@ -90,7 +90,7 @@ def test_closed_windows_are_rows() -> None:
     assert (plan.shape, plan.keys) == (Shape.DISTINCT, None)
     assert [field.name for field in plan.output] == ["b", "n"]
     assert "Deduplicate" in text_of(plan.node)
-    kept = "Every different row is kept"
+    kept = "Every distinct row is kept"
     assert kept not in plan.reason
     assert kept in planned(ROWS.replace("SELECT b, n", "SELECT DISTINCT n")).reason
 
@@ -98,21 +98,21 @@ def test_closed_windows_are_rows() -> None:
 @pytest.mark.parametrize(
     ("sql", "output", "words"),
     [
-        (ROWS, OutputMode.UPDATE, "before it closes"),
+        (ROWS, OutputMode.UPDATE, "that is not closed"),
         ("SELECT k, COUNT(*) AS n FROM s GROUP BY k", OutputMode.APPEND, "needs a window"),
         (f"SELECT SUM(n) AS n FROM ({ROWS}) u", None, "cannot read the result of an aggregate"),
         (f"SELECT COUNT(*) AS n FROM s GROUP BY {TUMBLE} ORDER BY n", None, "ORDER BY and LIMIT"),
     ],
 )
-def test_what_no_stream_can_do(sql: str, output: OutputMode | None, words: str) -> None:
+def test_queries_of_windows_that_no_stream_can_run(sql: str, output: OutputMode | None, words: str) -> None:
     with pytest.raises(StreamPlanError, match=words):
         planned(sql, output)
 
 
-def test_an_aggregate_knows_its_windows() -> None:
+def test_windows_of_an_aggregate_are_found() -> None:
     plan = built(f"SELECT COUNT(*) AS n FROM s GROUP BY {TUMBLE}")
-    windowed = windowed_in(plan)
+    windowed = windowed_aggregate(plan)
     assert windowed is not None
     assert windows_of(windowed) is not None
-    assert windowed_in(built("SELECT COUNT(*) AS n FROM s")) is None
+    assert windowed_aggregate(built("SELECT COUNT(*) AS n FROM s")) is None
     assert [windows_of(node) for node in walk_up(built("SELECT 1 AS x FROM s")) if isinstance(node, Aggregate)] == []

@@ -1,4 +1,4 @@
-"""What a report tells of a stream beside its shape."""
+"""The traces of a streaming plan in the report."""
 
 from __future__ import annotations
 
@@ -26,61 +26,61 @@ def told(sql: str, settings: dict[str, Any]) -> list[tuple[str, str]]:
     return [(trace.rule, trace.reason) for trace in traces]
 
 
-def test_state_that_only_grows_is_told() -> None:
+def test_a_trace_reports_that_the_state_only_grows() -> None:
     shape, state = told(COUNT, {})
     assert shape[0] == "stream_shape"
     assert state[0] == "stream_state"
-    assert state[1].startswith("Nothing is ever dropped: the state keeps every group")
+    assert state[1].startswith("Nothing is ever removed: the state keeps every group")
 
 
-def test_windows_are_dropped() -> None:
+def test_a_trace_reports_that_windows_are_removed() -> None:
     _, state = told("SELECT COUNT(*) AS n FROM s GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE)", {})
-    assert state == ("stream_state", "The state of a window is dropped once no more rows are to come for it.")
+    assert state == ("stream_state", "The state of a window is removed once the watermark has passed its end.")
 
 
-def test_rows_keep_nothing() -> None:
+def test_rows_without_an_aggregate_have_no_state() -> None:
     assert [rule for rule, _ in told("SELECT k FROM s WHERE v > 0", {})] == ["stream_shape"]
 
 
 NEAR = "s JOIN t ON s.k = t.k AND s.ts BETWEEN t.ts - INTERVAL '2' MINUTE AND t.ts + INTERVAL '1' SECOND"
 
 
-def test_how_long_rows_of_two_streams_are_kept_is_told() -> None:
+def test_a_trace_reports_how_long_joined_rows_are_kept() -> None:
     (_, shape), (rule, state) = told(f"SELECT s.k, t.v FROM {NEAR}", {})
     assert shape.startswith("Spark joins the rows of both streams")
     assert rule == "stream_state"
-    assert "left side until the watermark is 120s beyond their time, those of the right side until it is 1s" in state
+    assert "left side until the watermark is 120s after their time, those of the right side until it is 1s" in state
     assert "twice" not in state
 
 
-def test_what_is_kept_of_joined_rows_is_told_beside() -> None:
+def test_traces_report_joined_rows_and_groups() -> None:
     _, _, (_, state) = told(f"SELECT s.v, COUNT(*) AS n FROM {NEAR} GROUP BY s.v", {})
-    assert state.startswith("Nothing is ever dropped: the state keeps every group")
+    assert state.startswith("Nothing is ever removed: the state keeps every group")
     window = "TUMBLE(t.ts, INTERVAL '1' HOUR)"
     _, (_, rows), (_, state) = told(f"SELECT COUNT(*) AS n, COUNT(DISTINCT s.v) AS c FROM {NEAR} GROUP BY {window}", {})
-    assert rows.endswith("The join is run, and its rows are kept, twice: for DISTINCT, and for the rest.")
-    assert state.startswith("The state of a window is dropped")
+    assert rows.endswith("The join runs twice, and its rows are kept twice: for DISTINCT, and for the others.")
+    assert state.startswith("The state of a window is removed")
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"agg_phase": "ONE_PHASE"}, "agg_phase is given"),
-        ({"distinct_split": {"enabled": True}}, "distinct_split.* is given"),
-        ({"distinct_method": "native"}, "distinct_method is native"),
-        ({"incremental_agg": False}, "incremental_agg is given"),
-        ({"eager_aggregation": True}, "eager_aggregation is given"),
-        ({"join": {"ship": "REPARTITION"}}, "join.ship or join.local is given"),
-        ({"join": {"skew": "SALT"}}, "join.skew is given"),
-        ({"skew": {"factor": 2}}, "skew.* is given"),
+        ({"agg_phase": "ONE_PHASE"}, "agg_phase has no effect"),
+        ({"distinct_split": {"enabled": True}}, "distinct_split.* has no effect"),
+        ({"distinct_method": "native"}, "distinct_method native has no effect"),
+        ({"incremental_agg": False}, "incremental_agg has no effect"),
+        ({"eager_aggregation": True}, "eager_aggregation has no effect"),
+        ({"join": {"ship": "REPARTITION"}}, "join.ship and join.local have no effect"),
+        ({"join": {"skew": "SALT"}}, "join.skew has no effect"),
+        ({"skew": {"factor": 2}}, "skew.* has no effect"),
     ],
 )
-def test_a_setting_without_effect_is_told(settings: dict[str, Any], words: str) -> None:
+def test_a_trace_reports_a_setting_without_effect(settings: dict[str, Any], words: str) -> None:
     rule, reason = told(COUNT, settings)[-1]
     assert rule == "stream_settings"
     assert reason.startswith(words)
 
 
-def test_settings_that_a_stream_follows_are_not() -> None:
+def test_settings_with_an_effect_have_no_trace() -> None:
     settings = {"mini_batch": {"size": 5}, "state": {"partitions": 3}}
     assert [rule for rule, _ in told(COUNT, settings)] == ["stream_shape", "stream_state"]

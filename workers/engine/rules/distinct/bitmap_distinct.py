@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from service.contract.options import AggPhase, DistinctMethod, Toggle
-from workers.engine.plan.aggregates import GROUPING_SETS, distinct_sets
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Node, Phases
-from workers.engine.rules.distinct.aggregate_cost import MIN_ROWS
+from workers.engine.plan.aggregates import GROUPING_SETS, distinct_sets, is_undecided
+from workers.engine.plan.nodes import Aggregate, Node
+from workers.engine.rules.cost import MIN_ROWS, too_few_rows
 from workers.engine.rules.distinct.bitmaps import bitmap_aggregate, bitmap_obstacle, group_bitmap_aggregate
 from workers.engine.rules.distinct.methods import (
     BITMAP,
     GROUP_BITMAPS,
+    MethodCosts,
     bitmap_width,
     method_costs,
     possible_bitmaps,
@@ -87,9 +88,7 @@ class BitmapDistinct:
 
     def match(self, node: Node, ctx: RuleContext, /) -> Match[Aggregate] | Skip | None:
         """Returns None for all nodes but whole aggregates with DISTINCT values whose phases are not decided."""
-        if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
-            return None
-        if node.phases is not Phases.UNDECIDED or not distinct_sets(node):
+        if not isinstance(node, Aggregate) or not is_undecided(node) or not distinct_sets(node):
             return None
         if node.grouping_sets:
             return Skip(GROUPING_SETS)
@@ -100,8 +99,8 @@ class BitmapDistinct:
         if possible is None:
             return Skip(bitmap_obstacle(node) or "")
         if method is DistinctMethod.BITMAP:
-            alternatives = method_costs(node, ctx.settings, ctx.statistics).alternatives(possible)
-            return Match(node, possible, _why_forced(node, possible, ctx), alternatives)
+            methods = method_costs(node, ctx.settings, ctx.statistics)
+            return methods.match(node, possible, _why_forced(possible, methods))
         return _choose_bitmaps_by_cost(node, ctx)
 
     def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
@@ -113,10 +112,10 @@ class BitmapDistinct:
         return bitmap_aggregate(match.node, bitmap_width(match.node, ctx.statistics), ctx.settings.agg_phase)
 
 
-def _why_forced(node: Aggregate, possible: str, ctx: RuleContext) -> str:
+def _why_forced(possible: str, methods: MethodCosts) -> str:
     if possible == GROUP_BITMAPS:
         return "distinct_method is bitmap: the values are not integers, but their groups are and become the bits."
-    if BITMAP in method_costs(node, ctx.settings, ctx.statistics).costs:
+    if BITMAP in methods.costs:
         return "distinct_method is bitmap."
     return (
         "distinct_method is bitmap: it is not known how close together the values are; in the worst case every bitmap "
@@ -137,20 +136,15 @@ def _choose_bitmaps_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregat
         return Skip(unknown_reason(methods.unknown))
     if methods.best == GROUP_BITMAPS:
         reason = "Each value is in many groups whose keys are close together: a bitmap holds the groups of a value."
-        return Match(node, GROUP_BITMAPS, reason, methods.alternatives(GROUP_BITMAPS))
+        return methods.match(node, GROUP_BITMAPS, reason)
     if obstacle is not None:
         reason = "Bitmaps of the groups are not expected to be clearly cheaper."
         return Skip(f"{obstacle} {reason}", methods.alternatives(methods.best))
     if BITMAP not in methods.costs:
-        rows = estimate_rows(node.input, ctx.statistics) or 0
-        few = f"{rows:,} rows are too few for a decision by cost (below {MIN_ROWS:,})"
-        return Skip(f"{few if rows < MIN_ROWS else 'The range of the values is not known'}: Spark's own plan is kept.")
+        kept = ": Spark's own plan is kept"
+        too_few = too_few_rows(estimate_rows(node.input, ctx.statistics) or 0, MIN_ROWS, kept)
+        return Skip(too_few or f"The range of the values is not known{kept}.")
     if methods.best != BITMAP:
         return Skip("Bitmaps are not expected to be clearly cheaper.", methods.alternatives(methods.best))
     width = bitmap_width(node, ctx.statistics)
-    return Match(
-        node,
-        BITMAP,
-        f"The values are close together: a bitmap covers {width:,} neighbours.",
-        methods.alternatives(BITMAP),
-    )
+    return methods.match(node, BITMAP, f"The values are close together: a bitmap covers {width:,} neighbours.")

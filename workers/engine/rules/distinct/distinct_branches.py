@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from service.contract.options import DistinctMethod, Toggle
-from workers.engine.plan.aggregates import GROUPING_SETS, distinct_sets, refusal_of
-from workers.engine.plan.nodes import Aggregate, AggregateRole, Node, Phases
+from workers.engine.plan.aggregates import GROUPING_SETS, distinct_sets, is_undecided, refusal_of
+from workers.engine.plan.nodes import Aggregate, Node
 from workers.engine.rules.distinct.bitmaps import bitmap_aggregate, bitmap_obstacle, group_bitmap_aggregate
 from workers.engine.rules.distinct.branch_plans import (
     branch_aggregates,
@@ -20,7 +20,6 @@ from workers.engine.rules.distinct.methods import (
     BY_VALUE,
     GROUP_BITMAPS,
     KEYED_BRANCHES,
-    NATIVE,
     bitmap_width,
     method_costs,
     possible_bitmaps,
@@ -104,9 +103,7 @@ AS $v0 []
 
     def match(self, node: Node, ctx: RuleContext, /) -> Match[Aggregate] | Skip | None:
         """Returns None for all nodes but whole aggregates with DISTINCT values whose phases are not decided."""
-        if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
-            return None
-        if node.phases is not Phases.UNDECIDED or not distinct_sets(node):
+        if not isinstance(node, Aggregate) or not is_undecided(node) or not distinct_sets(node):
             return None
         if node.grouping_sets:
             return Skip(GROUPING_SETS)
@@ -158,11 +155,11 @@ def _forced(node: Aggregate, ctx: RuleContext) -> Match[Aggregate] | Skip:
             choice = KEYED_BRANCHES
     if choice == BRANCHES and not is_deterministic(node.input):
         if method is not DistinctMethod.BRANCHES or not _can_be_keyed(node):
-            return Skip(f"{reason}, but {MAY_DIFFER}.", methods.alternatives(NATIVE))
+            return methods.skip(f"{reason}, but {MAY_DIFFER}.")
         choice = KEYED_BRANCHES
     if choice == BRANCHES and not is_cheap_to_repeat(node.input):
         reason += ": the input is more than a table and is computed once for each branch"
-    return Match(node, choice, f"{reason}.", methods.alternatives(choice))
+    return methods.match(node, choice, f"{reason}.")
 
 
 def _can_be_keyed(node: Aggregate) -> bool:
@@ -175,14 +172,10 @@ def _choose_branches_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggrega
     methods = method_costs(node, ctx.settings, ctx.statistics)
     if methods.unknown is not None:
         return Skip(unknown_reason(methods.unknown))
-    best = methods.best
-    if best == BRANCHES:
+    if methods.best == BRANCHES:
         reason = "Reading the rows once for each set of distinct values costs less than copying and shuffling them."
-        return Match(node, BRANCHES, reason, methods.alternatives(best))
-    if best == KEYED_BRANCHES:
+        return methods.match(node, BRANCHES, reason)
+    if methods.best == KEYED_BRANCHES:
         reason = "Shuffling the rows by group once costs less than shuffling a copy by (group, value) for each set."
-        return Match(node, KEYED_BRANCHES, reason, methods.alternatives(best))
-    return Skip(
-        "Branches are not expected to be clearly cheaper than copying the rows, as Spark does.",
-        methods.alternatives(best),
-    )
+        return methods.match(node, KEYED_BRANCHES, reason)
+    return methods.skip("Branches are not expected to be clearly cheaper than copying the rows, as Spark does.")

@@ -1,22 +1,32 @@
 """Compares the methods to deduplicate an aggregate's DISTINCT values: their costs, and the one that AUTO chooses.
 
-`aggregate_cost.py` has the costs. Since all of them are estimates, AUTO chooses another method than Spark's own plan
+`cost.py` has the costs. Since all of them are estimates, AUTO chooses another method than Spark's own plan
 only if it is expected to be clearly cheaper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from service.contract.options import AggPhase, DistinctMethod, JobSettings, Toggle
-from service.contract.reports import Alternative
 from service.sql.expressions.scalar import Scalar
 from service.sql.types.data_types import NUMERIC, TEMPORAL, TypeName
 from workers.engine.plan.aggregates import distinct_sets, is_distinct, refusal_of, spark_expands
-from workers.engine.plan.nodes import Aggregate, Phases, columns_of
-from workers.engine.rules.distinct import aggregate_cost
-from workers.engine.rules.distinct.aggregate_cost import MIN_ROWS, Cost, hot_group, input_tasks, one_phase_obstacle
+from workers.engine.plan.nodes import Aggregate, Phases
+from workers.engine.rules.cost import (
+    MIN_ROWS,
+    PARSED,
+    Choice,
+    Cost,
+    hot_group,
+    input_tasks,
+    key_profile,
+    one_phase,
+    one_phase_obstacle,
+    parses_text,
+    partitions_of_tables,
+)
+from workers.engine.rules.distinct import cost as distinct_cost
 from workers.engine.rules.distinct.bitmaps import (
     BLOCK,
     BLOCK_BYTES,
@@ -27,7 +37,7 @@ from workers.engine.rules.distinct.bitmaps import (
     group_bitmap_obstacle,
 )
 from workers.engine.rules.distinct.branch_plans import branch_aggregates, is_cheap_to_repeat
-from workers.engine.statistics.cardinality import KeyProfile, bytes_per_row, estimate_rows, profile_of
+from workers.engine.statistics.cardinality import KeyProfile, bytes_per_row, estimate_rows
 from workers.engine.statistics.model import Statistics, ValueRange, once_per_node
 from workers.engine.statistics.partitioning import is_partitioned_by
 
@@ -59,10 +69,10 @@ _TYPE_RANGES = {
 
 
 @dataclass(frozen=True)
-class MethodCosts:
+class MethodCosts(Choice):
     """The costs of the possible methods, by name; empty if `unknown` names missing statistics."""
 
-    costs: Mapping[str, Cost]
+    kept: str = NATIVE
     unknown: str | None = None
 
     @property
@@ -73,14 +83,9 @@ class MethodCosts:
         """
         if not self.costs:
             return NATIVE
-        name, cheapest = min(self.costs.items(), key=lambda item: item[1].slowest)
-        rivals = (NATIVE,) if name == GROUP_BITMAPS else (NATIVE, ONE_PHASE)
-        spark = min(self.costs[rival].slowest for rival in rivals if rival in self.costs)
-        return name if cheapest.slowest * MARGIN <= spark else NATIVE
-
-    def alternatives(self, chosen: str) -> tuple[Alternative, ...]:
-        """Returns all methods for the trace."""
-        return tuple(one.alternative(name, chosen) for name, one in self.costs.items())
+        rivals = {NATIVE} if self.cheapest == GROUP_BITMAPS else {NATIVE, ONE_PHASE}
+        is_clear = all(self.is_clearly_cheaper(self.cheapest, rival, MARGIN) for rival in rivals & self.costs.keys())
+        return self.cheapest if is_clear else NATIVE
 
 
 def is_split_forced(settings: JobSettings) -> bool:
@@ -96,16 +101,16 @@ def method_costs(node: Aggregate, settings: JobSettings, statistics: Statistics)
     """Returns the costs of the methods for `node`, a whole aggregate with at least one set of distinct values."""
     groups, sets = _groups(node, statistics), _pairs(node, statistics)
     if groups is None:
-        return MethodCosts({}, "there are no statistics for the group keys")
+        return MethodCosts({}, unknown="there are no statistics for the group keys")
     if sets is None:
-        return MethodCosts({}, "there are no statistics for the distinct values in a group")
+        return MethodCosts({}, unknown="there are no statistics for the distinct values in a group")
     slots, tasks = statistics.slots, input_tasks(node.input, statistics)
     if len(sets) == 1:
-        costs = {NATIVE: aggregate_cost.native_distinct(groups, sets[0], slots, tasks)}
+        costs = {NATIVE: distinct_cost.native_distinct(groups, sets[0], slots, tasks)}
         if not spark_expands(node) and _may_be_keyed(node, groups, settings, statistics):
-            costs[ONE_PHASE] = aggregate_cost.one_phase(groups, slots, sets[0])
+            costs[ONE_PHASE] = one_phase(groups, slots, sets[0])
         if not spark_expands(node) and _may_be_sent_by_value(node, sets[0], settings, statistics):
-            costs[BY_VALUE] = aggregate_cost.one_phase_by_value(groups, sets[0], slots)
+            costs[BY_VALUE] = distinct_cost.one_phase_by_value(groups, sets[0], slots)
         if bitmap_obstacle(node) is None:
             costs |= _bitmap(node, groups, sets[0], statistics)
         return MethodCosts(costs | _group_bitmaps(node, groups, sets[0], settings, statistics))
@@ -139,7 +144,7 @@ def table_partitions(node: Aggregate, statistics: Statistics) -> int | None:
     """
     tables = _pairs(node, statistics) if distinct_sets(node) else [_groups(node, statistics)]
     entries = sum(table.distinct for table in tables or () if table is not None)
-    return aggregate_cost.partitions_of_tables(entries, statistics.slots)
+    return partitions_of_tables(entries, statistics.slots)
 
 
 def value_partitions(node: Aggregate, statistics: Statistics) -> int | None:
@@ -147,7 +152,7 @@ def value_partitions(node: Aggregate, statistics: Statistics) -> int | None:
     None for Spark's default.
     """
     values = values_profile(node, statistics)
-    return None if values is None else aggregate_cost.partitions_of_tables(values.distinct, statistics.slots)
+    return None if values is None else partitions_of_tables(values.distinct, statistics.slots)
 
 
 def value_phases(node: Aggregate, settings: JobSettings, statistics: Statistics) -> Phases:
@@ -162,8 +167,7 @@ def value_phases(node: Aggregate, settings: JobSettings, statistics: Statistics)
 
 def values_profile(node: Aggregate, statistics: Statistics) -> KeyProfile | None:
     """Returns how the rows are distributed over the values of the only set of `node`, in all groups together."""
-    columns = columns_of(distinct_sets(node)[0])
-    return profile_of(node.input, columns, statistics) if columns else None
+    return key_profile(node.input, distinct_sets(node)[0], statistics)
 
 
 def unknown_reason(unknown: str) -> str:
@@ -176,30 +180,32 @@ def _of_several(
 ) -> dict[str, Cost]:
     slots, tasks = statistics.slots, input_tasks(node.input, statistics)
     plain = any(not is_distinct(call) for call in node.calls)
-    costs = {NATIVE: aggregate_cost.expanded_distinct(groups, sets, plain, slots, tasks)}
+    costs = {NATIVE: distinct_cost.expanded_distinct(groups, sets, plain, slots, tasks)}
     parts = [method_costs(branch, settings, statistics) for branch in branch_aggregates(node)]
     # Otherwise the branches do the same work as Spark with its copies, and read the rows again in addition.
     if is_cheap_to_repeat(node.input) and any(part.best != NATIVE for part in parts):
         best = [part.costs[part.best] for part in parts]
-        reread = (
-            aggregate_cost.PARSED if aggregate_cost.parses_text(node.input, statistics) else aggregate_cost.READ_AGAIN
-        )
-        costs[BRANCHES] = aggregate_cost.branches(best, groups, slots, reread)
+        reread = PARSED if parses_text(node.input, statistics) else distinct_cost.READ_AGAIN
+        costs[BRANCHES] = distinct_cost.branches(best, groups, slots, reread)
     splittable = all(refusal_of(call) is None for call in node.calls)
     if splittable and _may_be_keyed(node, groups, settings, statistics):
-        costs[KEYED_BRANCHES] = aggregate_cost.keyed_branches(groups, sets, slots)
+        costs[KEYED_BRANCHES] = distinct_cost.keyed_branches(groups, sets, slots)
     return costs
 
 
 def _may_be_keyed(node: Aggregate, groups: KeyProfile, settings: JobSettings, statistics: Statistics) -> bool:
     """Whether rows may be shuffled by group without a local phase: reliable statistics say that groups are even."""
+    return settings.agg_phase is not AggPhase.TWO_PHASE and _is_even(node, groups, settings, statistics)
+
+
+def _is_even(node: Aggregate, sent: KeyProfile, settings: JobSettings, statistics: Statistics) -> bool:
+    """Whether reliable statistics say that rows are even if they are shuffled by a key with the distribution `sent`."""
     keys = tuple(key.expression for key in node.keys)
     return (
-        settings.agg_phase is not AggPhase.TWO_PHASE
-        and groups.rows >= MIN_ROWS
-        and groups.distinct >= GROUPS_PER_SLOT * statistics.slots
+        sent.rows >= MIN_ROWS
+        and sent.distinct >= GROUPS_PER_SLOT * statistics.slots
         and not is_partitioned_by(node.input, keys, statistics)
-        and hot_group(groups, settings.skew, statistics.slots, bytes_per_row(node.input, statistics)) is None
+        and hot_group(sent, settings.skew, statistics.slots, bytes_per_row(node.input, statistics)) is None
         and one_phase_obstacle(node, statistics) is None
     )
 
@@ -213,7 +219,6 @@ def _may_be_sent_by(node: Aggregate, sent: KeyProfile, settings: JobSettings, st
     """Whether rows may be shuffled, without a local phase, by the key whose distribution is `sent` (the values, with or
     without their group): reliable statistics say that it is even.
     """
-    keys = tuple(key.expression for key in node.keys)
     types = [value.type for value in distinct_sets(node)[0]]
     return (
         settings.distinct_method is not DistinctMethod.NATIVE
@@ -221,11 +226,7 @@ def _may_be_sent_by(node: Aggregate, sent: KeyProfile, settings: JobSettings, st
         and settings.agg_phase is AggPhase.AUTO
         # Spark groups by a normalized form of a fraction, so it would shuffle the rows again.
         and all(type_ is not None and type_.name is not TypeName.OTHER and not type_.is_fractional for type_ in types)
-        and sent.rows >= MIN_ROWS
-        and sent.distinct >= GROUPS_PER_SLOT * statistics.slots
-        and not is_partitioned_by(node.input, keys, statistics)
-        and hot_group(sent, settings.skew, statistics.slots, bytes_per_row(node.input, statistics)) is None
-        and one_phase_obstacle(node, statistics) is None
+        and _is_even(node, sent, settings, statistics)
     )
 
 
@@ -244,7 +245,7 @@ def _group_bitmaps(
     runs = min(float(known.high // GROUPS - known.low // GROUPS + 1), groups.distinct)
     # There are never more bitmaps than pairs of a group and a value.
     entries = min(values.distinct * runs, pairs.distinct)
-    return {GROUP_BITMAPS: aggregate_cost.group_bitmaps(values, entries, runs, len(node.calls), statistics.slots)}
+    return {GROUP_BITMAPS: distinct_cost.group_bitmaps(values, entries, runs, len(node.calls), statistics.slots)}
 
 
 def _bitmap(node: Aggregate, groups: KeyProfile, pairs: KeyProfile, statistics: Statistics) -> dict[str, Cost]:
@@ -265,7 +266,7 @@ def _costs_by_width(node: Aggregate, groups: KeyProfile, pairs: KeyProfile, stat
         # All bitmaps of the range in every group, but never more than there are values.
         bitmaps = min(pairs.distinct, groups.distinct * (known.high // width - known.low // width + 1))
         if width != BLOCK or (_may_be_blocks(node, statistics) and bitmaps * BLOCK_BYTES <= memory_limit):
-            costs[width] = aggregate_cost.bitmaps(groups, bitmaps, width, slots, tasks)
+            costs[width] = distinct_cost.bitmaps(groups, bitmaps, width, slots, tasks)
     return costs
 
 
@@ -287,17 +288,12 @@ def _groups(node: Aggregate, statistics: Statistics) -> KeyProfile | None:
     if not node.keys:
         rows = estimate_rows(node.input, statistics)
         return None if rows is None else KeyProfile(float(rows), 1.0, ())
-    columns = columns_of(key.expression for key in node.keys)
-    return profile_of(node.input, columns, statistics) if columns else None
+    return key_profile(node.input, (key.expression for key in node.keys), statistics)
 
 
 def _pairs(node: Aggregate, statistics: Statistics) -> list[KeyProfile] | None:
     """Returns for each set how the rows are distributed over (group, value)."""
-    found: list[KeyProfile] = []
-    for values in distinct_sets(node):
-        columns = columns_of((*(key.expression for key in node.keys), *values))
-        pairs = profile_of(node.input, columns, statistics) if columns else None
-        if pairs is None:
-            return None
-        found.append(pairs)
-    return found
+    keys = tuple(key.expression for key in node.keys)
+    found = [key_profile(node.input, (*keys, *values), statistics) for values in distinct_sets(node)]
+    known = [pairs for pairs in found if pairs is not None]
+    return known if len(known) == len(found) else None

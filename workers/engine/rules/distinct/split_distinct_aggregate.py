@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from service.contract.options import AggPhase, DistinctMethod, Toggle
-from service.contract.reports import Alternative
 from service.sql.expressions.scalar import Scalar, column
 from service.sql.types.data_types import BIGINT, DOUBLE, INT
 from workers.engine.plan.aggregates import (
@@ -14,6 +13,7 @@ from workers.engine.plan.aggregates import (
     bucket_refusal,
     distinct_sets,
     final_of,
+    is_undecided,
     key_columns,
     partial_of,
     refusal_of,
@@ -31,22 +31,14 @@ from workers.engine.plan.nodes import (
     Node,
     Phases,
     Project,
-    columns_of,
     names_of,
 )
-from workers.engine.rules.distinct.aggregate_cost import (
-    distinct_in_place,
-    hot_group,
-    input_tasks,
-    native_distinct,
-    one_phase,
-    split_distinct,
-    split_native,
-)
+from workers.engine.rules.cost import Choice, hot_group, input_tasks, key_profile, one_phase
+from workers.engine.rules.distinct.cost import distinct_in_place, native_distinct, split_distinct, split_native
 from workers.engine.rules.distinct.deduplication import deduplicate, names
 from workers.engine.rules.distinct.methods import is_split_forced
 from workers.engine.rules.rule import Match, RuleContext, Skip
-from workers.engine.statistics.cardinality import KeyProfile, bytes_per_row, profile_of
+from workers.engine.statistics.cardinality import KeyProfile, bytes_per_row
 from workers.engine.statistics.partitioning import is_partitioned_by
 
 NATIVE = "NATIVE"
@@ -111,15 +103,13 @@ class SplitDistinctAggregate:
 
     def match(self, node: Node, ctx: RuleContext) -> Match[Aggregate] | Skip | None:
         """Returns None for all nodes but whole aggregates with a DISTINCT call whose phases are not decided."""
-        if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
-            return None
-        if node.phases is not Phases.UNDECIDED or not any(call.distinct for call in node.calls):
+        if not isinstance(node, Aggregate) or not is_undecided(node) or not any(call.distinct for call in node.calls):
             return None
         obstacle = _obstacle(node, ctx)
         if obstacle is not None:
             return Skip(obstacle)
         if is_split_forced(ctx.settings):
-            return Match(node, SPLIT, _why_forced(node, ctx), _alternatives(node, ctx, SPLIT))
+            return _choice(node, ctx).match(node, SPLIT, _why_forced(node, ctx))
         return _choose_split_by_cost(node, ctx)
 
     def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
@@ -204,7 +194,7 @@ def _choose_split_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate]
         )
     if not node.keys or not _is_partitioned_by_group(node, ctx):
         reason = "Spark's own plan shuffles by (group, value), which already spreads a hot group."
-        return Skip(reason, _alternatives(node, ctx, NATIVE))
+        return _choice(node, ctx).skip(reason)
     groups = _groups(node, ctx)
     if groups is None:
         return Skip("There are no statistics for the group keys: it is not known whether a group is hot.")
@@ -213,10 +203,10 @@ def _choose_split_by_cost(node: Aggregate, ctx: RuleContext) -> Match[Aggregate]
     if hot is None:
         return Skip("No group is hot: the rows are already evenly distributed by group.")
     finding = f"Group {hot.value} {hot.share_text} of the rows, all on one task"
-    alternatives = _alternatives(node, ctx, SPLIT)
-    if min(alternatives, key=lambda one: one.cost).name == NATIVE:
-        return Skip(f"{finding}, but splitting it costs more.", _alternatives(node, ctx, NATIVE))
-    return Match(node, SPLIT, f"{finding}.", alternatives)
+    choice = _choice(node, ctx)
+    if choice.cheapest == NATIVE:
+        return choice.skip(f"{finding}, but splitting it costs more.")
+    return choice.match(node, SPLIT, f"{finding}.")
 
 
 def _is_partitioned_by_group(node: Aggregate, ctx: RuleContext) -> bool:
@@ -229,21 +219,17 @@ def _is_partitioned_by_group(node: Aggregate, ctx: RuleContext) -> bool:
 
 
 def _groups(node: Aggregate, ctx: RuleContext) -> KeyProfile | None:
-    columns = columns_of(key.expression for key in node.keys)
-    return profile_of(node.input, columns, ctx.statistics) if columns else None
+    return key_profile(node.input, (key.expression for key in node.keys), ctx.statistics)
 
 
-def _alternatives(node: Aggregate, ctx: RuleContext, chosen: str) -> tuple[Alternative, ...]:
-    """Returns Spark's plan and the split with their costs; empty with several sets, or without statistics of groups."""
+def _choice(node: Aggregate, ctx: RuleContext) -> Choice:
+    """Returns the costs of Spark's plan and of the split; none with several sets, or without statistics of groups."""
     statistics, sets, groups = ctx.statistics, distinct_sets(node), _groups(node, ctx)
     if groups is None or len(sets) > 1:
-        return ()
+        return Choice({}, NATIVE)
     keys = tuple(key.expression for key in node.keys)
-    columns = columns_of((*keys, *sets[0]))
-    pairs = profile_of(node.input, columns, statistics) if columns else None
-    if pairs is None:
-        # The worst case: every row has a different value.
-        pairs = KeyProfile(groups.rows, groups.rows, ())
+    # Without statistics the worst case: every row has a different value.
+    pairs = key_profile(node.input, (*keys, *sets[0]), statistics) or KeyProfile(groups.rows, groups.rows, ())
     slots, buckets = statistics.slots, ctx.settings.distinct_split.bucket_num
     if not _is_partitioned_by_group(node, ctx):
         tasks = input_tasks(node.input, statistics)
@@ -253,7 +239,7 @@ def _alternatives(node: Aggregate, ctx: RuleContext, chosen: str) -> tuple[Alter
         in_place = is_partitioned_by(node.input, keys, statistics)
         native = distinct_in_place(groups, pairs, slots) if in_place else one_phase(groups, slots, pairs)
         split = split_distinct(groups, pairs, slots, buckets)
-    return (native.alternative(NATIVE, chosen), split.alternative(SPLIT, chosen))
+    return Choice({NATIVE: native, SPLIT: split}, NATIVE)
 
 
 def _bucket(node: Aggregate, branch: Scalar | None, ctx: RuleContext) -> Scalar:

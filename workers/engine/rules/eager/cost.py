@@ -1,9 +1,9 @@
 """The cost of aggregating sides of a join before the join, in rows that the slowest task handles, all phases added.
 
-The unit is that of `aggregate_cost.py`: a row that is shuffled, aggregated or emitted by the join costs 1. A side that
-is not aggregated is shuffled by the join's key. An aggregated side is shuffled by its groups, in two phases, and its
-groups are shuffled by the key, unless they are the key. The join's output is aggregated again. For a key that is hot on
-both sides, the join would emit the product of its rows on one task; aggregating first avoids this.
+The unit is that of `workers.engine.rules.cost`: a row that is shuffled, aggregated or emitted by the join costs 1. A
+side that is not aggregated is shuffled by the join's key. An aggregated side is shuffled by its groups, in two phases,
+and its groups are shuffled by the key, unless they are the key. The join's output is aggregated again. For a key that
+is hot on both sides, the join would emit the product of its rows on one task; aggregating first avoids this.
 
 With a broadcast side nothing is shuffled. In one loop, Spark reads a row, looks up its partners and aggregates the
 output; the cost is the larger of the rows read and the rows emitted. Aggregating first pays off if the join multiplies
@@ -25,11 +25,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from service.contract.query import JoinKind
-from workers.engine.rules.distinct.aggregate_cost import Cost, hottest_task, two_phase
+from workers.engine.rules.cost import Cost, hottest_task, two_phase
 from workers.engine.statistics.cardinality import KeyProfile, joined_profile
 
-CLEARLY = 0.7
-"""AUTO rewrites only below this share of the cost as written: the cost per row of joins and aggregates varies."""
+CLEAR_GAIN = 1 / 0.7
+"""AUTO rewrites only if the query as written costs so many times as much: the cost per row of joins and aggregates
+varies."""
 
 TEXT = 0.8
 """The additional cost of grouping a row by strings with a broadcast side: 1.4 - 1.7 s instead of 0.8."""

@@ -7,31 +7,27 @@ from dataclasses import dataclass, replace
 
 from service.contract.options import JoinLocal, JoinShip, Toggle
 from service.contract.query import JoinKind
-from service.contract.reports import Alternative
 from service.sql.expressions.scalar import Scalar
 from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import TypeName
-from workers.engine.plan.aggregates import GROUPING_SETS
+from workers.engine.plan.aggregates import GROUPING_SETS, is_undecided
 from workers.engine.plan.joined_aggregate import JoinedAggregate, is_over_join, joined_aggregate
 from workers.engine.plan.nodes import (
     Aggregate,
-    AggregateRole,
     Join,
     Node,
-    Phases,
     columns_of,
     names_of,
     scanned_columns,
 )
-from workers.engine.rules.distinct.aggregate_cost import MIN_ROWS, Cost, input_tasks, sample_obstacle
-from workers.engine.rules.eager.cost import CLEARLY, JoinInput, join_then_aggregate, output_profile
+from workers.engine.rules.cost import MIN_ROWS, Choice, Cost, input_tasks, key_profile, sample_obstacle, too_few_rows
+from workers.engine.rules.eager.cost import CLEAR_GAIN, JoinInput, join_then_aggregate, output_profile
 from workers.engine.rules.eager.pushdown import refusal_of
 from workers.engine.rules.eager.rewrite import aggregate_below, group_columns, join_within, pushed_over_joins
 from workers.engine.rules.eager.wide_sums import SumBounds
 from workers.engine.rules.joins.skew_cost import will_be_split
 from workers.engine.rules.joins.strategy_cost import (
     NOT_FORCED,
-    ForcedStrategy,
     broadcast_input,
     forced_strategy,
     is_too_large_to_broadcast,
@@ -41,7 +37,7 @@ from workers.engine.rules.joins.strategy_cost import (
     with_choice,
 )
 from workers.engine.rules.rule import Match, RuleContext, Skip
-from workers.engine.statistics.cardinality import KeyProfile, profile_of
+from workers.engine.statistics.cardinality import KeyProfile
 from workers.engine.statistics.model import Statistics
 from workers.engine.statistics.partitioning import broadcast_side
 
@@ -124,9 +120,7 @@ class EagerAggregation:
 
     def match(self, node: Node, ctx: RuleContext) -> Match[Aggregate] | Skip | None:
         """Returns None for all nodes but whole aggregates over a join whose phases are not decided."""
-        if not isinstance(node, Aggregate) or node.role is not AggregateRole.WHOLE:
-            return None
-        if node.phases is not Phases.UNDECIDED or not is_over_join(node):
+        if not isinstance(node, Aggregate) or not is_undecided(node) or not is_over_join(node):
             return None
         if ctx.settings.eager_aggregation is Toggle.FALSE:
             return Skip("eager_aggregation is false.")
@@ -140,15 +134,15 @@ class EagerAggregation:
         obstacle = _obstacle(over)
         if obstacle is not None:
             return Skip(obstacle)
-        refusals = {way: refusal_of(over, sides) for way, sides in SIDE_CHOICES.items()}
-        ways = [way for way, refusal in refusals.items() if refusal is None]
-        if not ways:
+        refusals = {name: refusal_of(over, sides) for name, sides in SIDE_CHOICES.items()}
+        possible = [name for name, refusal in refusals.items() if refusal is None]
+        if not possible:
             return Skip(next(refusal for refusal in refusals.values() if refusal is not None))
-        side_costs = _side_costs(node, over, ways, ctx)
+        found = _side_costs(node, over, possible, ctx)
         if ctx.settings.eager_aggregation is Toggle.TRUE:
-            chosen = side_costs.best if side_costs.costs else ways[0]
-            return Match(node, chosen, "eager_aggregation is true.", side_costs.alternatives(chosen))
-        return _choose_sides_by_cost(node, over.join, side_costs, ctx)
+            chosen = found.best if found.findings else possible[0]
+            return found.choice.match(node, chosen, "eager_aggregation is true.")
+        return _choose_sides_by_cost(node, over, found, ctx)
 
     def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:
         """Returns a Project over the final aggregate, if one is needed, over the join of the aggregated sides."""
@@ -168,29 +162,21 @@ class EagerAggregation:
 
 @dataclass(frozen=True)
 class _SideCosts:
-    """The cost of the query as written (`native`), and of each choice of sides with known keys.
+    """The cost of the query as written (`NATIVE`), and of each choice of sides with known keys; no costs if there is no
+    such choice.
 
-    `findings` say for each choice how many rows it saves; `sample_obstacles` why its sample is too weak, None if it is
-    not. `rows` is the largest number of rows of the sides and the join.
+    `findings` say for each choice of sides how many rows it saves. `rows` is the largest number of rows of the sides
+    and the join.
     """
 
-    native: Cost | None
-    costs: dict[str, Cost]
+    choice: Choice
     findings: dict[str, str]
-    sample_obstacles: dict[str, str | None]
     rows: float = 0.0
 
     @property
     def best(self) -> str:
-        """The cheapest choice; of two with the same cost, the one that aggregates fewer sides."""
-        return min(self.costs, key=lambda choice: (self.costs[choice].slowest, len(SIDE_CHOICES[choice])))
-
-    def alternatives(self, chosen: str) -> tuple[Alternative, ...]:
-        """Returns the query as written and all choices, with their costs."""
-        if self.native is None or not self.costs:
-            return ()
-        costs = {NATIVE: self.native, **self.costs}
-        return tuple(cost.alternative(choice, chosen) for choice, cost in costs.items())
+        """The cheapest choice of sides; of two with the same cost, the one that aggregates fewer sides."""
+        return min(self.findings, key=lambda name: (self.choice.costs[name].slowest, len(SIDE_CHOICES[name])))
 
 
 def _obstacle(over: JoinedAggregate) -> str | None:
@@ -203,36 +189,34 @@ def _obstacle(over: JoinedAggregate) -> str | None:
 
 
 def _choose_sides_by_cost(
-    node: Aggregate, join: Join, side_costs: _SideCosts, ctx: RuleContext
+    node: Aggregate, over: JoinedAggregate, found: _SideCosts, ctx: RuleContext
 ) -> Match[Aggregate] | Skip:
-    if side_costs.native is None or not side_costs.costs:
+    if not found.findings:
         return Skip(
             "There are no statistics for the join's keys: it is not known how many rows aggregating first would leave."
         )
-    if side_costs.rows < MIN_ROWS:
-        return Skip(
-            f"{round(side_costs.rows):,} rows are too few for a decision by cost (below {MIN_ROWS:,}).",
-            side_costs.alternatives(NATIVE),
-        )
-    best = side_costs.best
-    finding = side_costs.findings[best]
-    if side_costs.costs[best].slowest > CLEARLY * side_costs.native.slowest:
-        return Skip(f"{finding}, which does not cost clearly less.", side_costs.alternatives(NATIVE))
-    if side_costs.sample_obstacles[best] is not None:
-        return Skip(f"{finding}, but {side_costs.sample_obstacles[best]}.", side_costs.alternatives(NATIVE))
-    skew = skew_of(join, ctx.settings.join.skew)
-    if will_be_split(join, skew, _forced(join, ctx), ctx.statistics):
+    choice, best, finding = found.choice, found.best, found.findings[found.best]
+    too_few = too_few_rows(found.rows, MIN_ROWS, "")
+    if too_few is not None:
+        return choice.skip(too_few)
+    if not choice.is_clearly_cheaper(best, NATIVE, CLEAR_GAIN):
+        return choice.skip(f"{finding}, which does not cost clearly less.")
+    obstacle = _sample_obstacle(over, SIDE_CHOICES[best], ctx)
+    if obstacle is not None:
+        return choice.skip(f"{finding}, but {obstacle}.")
+    join, settings = over.join, ctx.settings.join
+    skew = skew_of(join, settings.skew)
+    if will_be_split(join, skew, forced_strategy(join, settings), ctx.statistics):
         reason = f"{finding}, but join.skew is {skew}: hot keys are not joined separately above an aggregate."
-        return Skip(reason, side_costs.alternatives(NATIVE))
-    return Match(node, best, f"{finding}.", side_costs.alternatives(best))
+        return choice.skip(reason)
+    return choice.match(node, best, f"{finding}.")
 
 
-def _side_costs(node: Aggregate, over: JoinedAggregate, choices: list[str], ctx: RuleContext) -> _SideCosts:
+def _side_costs(node: Aggregate, over: JoinedAggregate, possible: list[str], ctx: RuleContext) -> _SideCosts:
     statistics, kind = ctx.statistics, over.join.kind
-    keys = {side: _profile(over, side, None, ctx) for side in Side}
-    left, right = keys[Side.LEFT], keys[Side.RIGHT]
+    left, right = (key_profile(over.input(side), over.key(side), statistics) for side in Side)
     if left is None or right is None:
-        return _SideCosts(None, {}, {}, {})
+        return _SideCosts(Choice({}, NATIVE), {})
     tasks, by_text = input_tasks(over.join, statistics), _has_text(key.expression for key in over.keys)
 
     def cost(one: JoinInput, other: JoinInput, aggregated: frozenset[Side]) -> Cost:
@@ -240,19 +224,20 @@ def _side_costs(node: Aggregate, over: JoinedAggregate, choices: list[str], ctx:
         broadcast = _is_broadcast(node, over, aggregated, ctx)
         return join_then_aggregate(one, other, kind, eager, statistics.slots, tasks, broadcast, by_text)
 
-    native = cost(JoinInput(left, left, True), JoinInput(right, right, True), frozenset())
     joined = output_profile(left, right, kind)
     costs: dict[str, Cost] = {}
     findings: dict[str, str] = {}
-    for choice in choices:
-        inputs = [_input(over, side, keys, SIDE_CHOICES[choice], ctx) for side in Side]
-        if inputs[0] is None or inputs[1] is None:
+    for name in possible:
+        one = _input(over, Side.LEFT, left, SIDE_CHOICES[name], ctx)
+        other = _input(over, Side.RIGHT, right, SIDE_CHOICES[name], ctx)
+        if one is None or other is None:
             continue
-        one, other = inputs[0], inputs[1]
-        costs[choice] = cost(one, other, SIDE_CHOICES[choice])
-        findings[choice] = _finding(one, other, SIDE_CHOICES[choice], kind)
-    sample_obstacles = {choice: _sample_obstacle(over, SIDE_CHOICES[choice], ctx) for choice in costs}
-    return _SideCosts(native, costs, findings, sample_obstacles, max(left.rows, right.rows, joined.rows))
+        costs[name] = cost(one, other, SIDE_CHOICES[name])
+        findings[name] = _finding(one, other, SIDE_CHOICES[name], kind)
+    if costs:
+        native = cost(JoinInput(left, left, True), JoinInput(right, right, True), frozenset())
+        costs = {NATIVE: native, **costs}
+    return _SideCosts(Choice(costs, NATIVE), findings, max(left.rows, right.rows, joined.rows))
 
 
 def _bounds(over: JoinedAggregate, statistics: Statistics) -> SumBounds:
@@ -268,13 +253,9 @@ def _bounds(over: JoinedAggregate, statistics: Statistics) -> SumBounds:
     return SumBounds(ranges, {side: most for side, most in rows.items() if most is not None})
 
 
-def _forced(join: Join, ctx: RuleContext) -> ForcedStrategy:
-    return forced_strategy(join, ctx.settings.join.ship, ctx.settings.join.local)
-
-
 def _is_broadcast(node: Aggregate, over: JoinedAggregate, aggregated: frozenset[Side], ctx: RuleContext) -> bool:
     """Whether a side of the join is broadcast if the sides in `aggregated` are aggregated first."""
-    ship, _ = _forced(over.join, ctx)
+    ship, _ = forced_strategy(over.join, ctx.settings.join)
     if ship in _BROADCAST_SIDE:
         return True
     ship_by_size = _broadcast_by_size(over.join, ctx)
@@ -302,7 +283,8 @@ def _kept_broadcast(
 
 def _broadcast_by_size(join: Join, ctx: RuleContext) -> JoinShip | None:
     """Returns the side that Spark would broadcast because its files are small; None if a strategy is forced."""
-    return broadcast_side(join, ctx.statistics) if _forced(join, ctx) == NOT_FORCED else None
+    is_forced = forced_strategy(join, ctx.settings.join) != NOT_FORCED
+    return None if is_forced else broadcast_side(join, ctx.statistics)
 
 
 def _finding(left: JoinInput, right: JoinInput, aggregated: frozenset[Side], kind: JoinKind) -> str:
@@ -318,37 +300,21 @@ def _finding(left: JoinInput, right: JoinInput, aggregated: frozenset[Side], kin
 
 
 def _input(
-    over: JoinedAggregate,
-    side: Side,
-    keys: dict[Side, KeyProfile | None],
-    aggregated: frozenset[Side],
-    ctx: RuleContext,
+    over: JoinedAggregate, side: Side, rows: KeyProfile, aggregated: frozenset[Side], ctx: RuleContext
 ) -> JoinInput | None:
-    rows = keys[side]
-    if rows is None:
-        return None
     if side not in aggregated:
         return JoinInput(rows, rows, True)
     scalars = group_columns(over, side, aggregated)
     columns, by_text = columns_of(scalars), _has_text(scalars)
     if columns is not None and columns == columns_of(over.key(side)):
         return JoinInput(rows, rows, True, by_text)
-    groups = _profile(over, side, aggregated, ctx)
+    groups = key_profile(over.input(side), scalars, ctx.statistics)
     return None if groups is None else JoinInput(rows, groups, False, by_text)
 
 
 def _has_text(scalars: Iterable[Scalar]) -> bool:
     """Whether one of them is known to be a string or binary."""
     return any(scalar.type is not None and scalar.type.name in _TEXTS for scalar in scalars)
-
-
-def _profile(
-    over: JoinedAggregate, side: Side, aggregated: frozenset[Side] | None, ctx: RuleContext
-) -> KeyProfile | None:
-    """Returns how the side's rows are distributed over its join keys, or over the columns to group it by."""
-    scalars = over.key(side) if aggregated is None else group_columns(over, side, aggregated)
-    columns = columns_of(scalars)
-    return profile_of(over.input(side), columns, ctx.statistics) if columns else None
 
 
 def _sample_obstacle(over: JoinedAggregate, aggregated: frozenset[Side], ctx: RuleContext) -> str | None:

@@ -14,18 +14,17 @@ call's argument and w the number of the *other* side, summed over the rows of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count
 
 from service.contract.query import AggregateFunction, JoinKind
 from service.sql.expressions.nodes import Number
 from service.sql.expressions.scalar import Scalar, column
 from service.sql.statements.join_hints import Side
+from service.sql.types.aggregates import result_type
 from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, DataType, Field, TypeName, decimal, decimal_arithmetic
-from workers.engine.plan.aggregates import is_distinct
-from workers.engine.plan.expressions import compose, fresh_name
-from workers.engine.plan.joined_aggregate import JoinedAggregate, all_of, is_multiplied, is_not_null, is_over_join
+from workers.engine.plan.aggregates import QUOTIENT, is_distinct
+from workers.engine.plan.expressions import all_of, compose, fresh_name, is_not_null
+from workers.engine.plan.joined_aggregate import JoinedAggregate, is_multiplied, is_over_join
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -40,6 +39,7 @@ from workers.engine.plan.nodes import (
     output_of,
 )
 from workers.engine.plan.traversal import identities
+from workers.engine.rules.distinct.deduplication import names
 from workers.engine.rules.eager.pushdown import (
     EXTREMES,
     NEAREST,
@@ -69,7 +69,6 @@ _LONG = decimal(20, 0)
 _RAISED = "9223372036854775807L + NULLIF(CAST({0} IS NOT NULL AS BIGINT), 0L)"
 """NULL for NULL; ARITHMETIC_OVERFLOW for any other value."""
 
-_QUOTIENT = "CAST({0} AS DOUBLE) / NULLIF(CAST({1} AS DOUBLE), 0.0D)"
 _BY = {
     AggregateFunction.FIRST_VALUE: (PlanFunction.MIN_BY, AggregateFunction.MIN),
     AggregateFunction.LAST_VALUE: (PlanFunction.MAX_BY, AggregateFunction.MAX),
@@ -115,8 +114,8 @@ class EagerCalls:
     final: list[Call] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._names = {side: _names(f"${side.value[0].lower()}", self.taken) for side in Side}
-        self._final_names = _names("$f", self.taken)
+        self._names = {side: names(f"${side.value[0].lower()}", self.taken) for side in Side}
+        self._final_names = names("$f", self.taken)
 
     def result_of(self, call: Call) -> Named:
         """Adds the partial and final calls of `call`; returns its value over the final calls, with name and type."""
@@ -232,13 +231,12 @@ class EagerCalls:
     def _average(self, call: Call, placement: Placement, above: Scalar | None) -> Scalar:
         of = call.arguments[0].type
         if of is not None and of.name is TypeName.DECIMAL:
-            sum_type = decimal((of.precision or 0) + 10, of.scale or 0)
-            total = self._sum(replace(call, function=_SUM, output=Field("", sum_type)), placement, above)
+            total = self._sum(replace(call, function=_SUM, output=Field("", _sum_type(of))), placement, above)
             template = f"CAST(({{0}}) / NULLIF(CAST({{1}} AS DECIMAL(20,0)), 0) AS {call.output.type})"
         else:
             doubles = (compose("CAST({0} AS DOUBLE)", call.arguments, DOUBLE),)
             as_double = replace(call, function=_SUM, arguments=doubles, output=Field("", DOUBLE))
-            total, template = self._sum(as_double, placement, above), _QUOTIENT
+            total, template = self._sum(as_double, placement, above), QUOTIENT
         rows = self._counted(replace(call, function=_COUNT), placement, above)
         return compose(template, (total, rows), call.output.type)
 
@@ -329,14 +327,7 @@ def _fitted(total: Scalar, type_: DataType) -> Scalar:
 
 
 def _sum_type(of: DataType | None) -> DataType:
-    """Returns Spark's type of a SUM over `of`."""
-    if of is not None and of.name is TypeName.DECIMAL:
-        return decimal((of.precision or 0) + 10, of.scale or 0)
-    return BIGINT if of is not None and of.is_integral else DOUBLE
-
-
-def _names(prefix: str, taken: frozenset[str]) -> Iterator[str]:
-    return (fresh_name(f"{prefix}{number}", taken) for number in count())
+    return result_type(_SUM, of) or DOUBLE
 
 
 def aggregate_below(

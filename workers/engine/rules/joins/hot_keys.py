@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from service.contract.options import SkewSettings
 from service.contract.query import JoinKind
 from service.sql.expressions.scalar import Scalar
+from service.sql.statements.join_hints import Side
 from workers.engine.plan.expressions import identity_of
 from workers.engine.plan.nodes import (
     Aggregate,
@@ -21,12 +22,14 @@ from workers.engine.plan.nodes import (
     columns_below,
     columns_of,
     inputs_of,
+    join_input,
+    join_keys,
     names_of,
     scanned_columns,
 )
 from workers.engine.plan.traversal import walk_up
-from workers.engine.rules.distinct.aggregate_cost import input_tasks, parses_text
-from workers.engine.rules.joins.skew_rewrite import PRESERVED_SIDES, Side
+from workers.engine.rules.cost import input_tasks, parses_text
+from workers.engine.rules.joins.skew_rewrite import PRESERVED_SIDES
 from workers.engine.rules.joins.strategy_cost import hashed_bytes
 from workers.engine.statistics.cardinality import (
     KeyProfile,
@@ -133,11 +136,11 @@ def join_profile(join: Join, statistics: Statistics, above: tuple[Scalar, ...] =
     as the join that it replaces.
     """
     join = replace(join, left=original_of(join.left, statistics), right=original_of(join.right, statistics))
-    columns = {side: _columns(join, index) for index, side in enumerate(Side)}
-    inputs = {Side.LEFT: join.left, Side.RIGHT: join.right}
+    inputs = {side: join_input(join, side) for side in Side}
     sides: dict[Side, KeyProfile] = {}
     sketches: dict[Side, KeySketch] = {}
-    for side, names in columns.items():
+    for side in Side:
+        names = _key_columns(join, side)
         profile = profile_of(inputs[side], names, statistics) if names else None
         sketch = _sketch_of(inputs[side], names, statistics) if names else None
         if profile is None or sketch is None:
@@ -167,8 +170,8 @@ def _sent(node: Node, statistics: Statistics) -> float:
     return float(sum(estimate_rows(one, statistics) or 0 for join in joins for one in inputs_of(join)))
 
 
-def _columns(join: Join, index: int) -> tuple[str, ...] | None:
-    names = columns_of(key[index] for key in join.keys)
+def _key_columns(join: Join, side: Side) -> tuple[str, ...] | None:
+    names = columns_of(join_keys(join, side))
     return names if names is not None and len(names) == len(join.keys) else None
 
 

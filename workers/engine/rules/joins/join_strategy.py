@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
-from service.contract.reports import Alternative
 from service.sql.statements.join_hints import HASHED_SIDE, refusal_of_local, refusal_of_pair, refusal_of_ship
 from workers.engine.plan.nodes import Join, Node
+from workers.engine.rules.cost import Choice, Cost, too_few_rows
 from workers.engine.rules.joins.skew_cost import split_join_cost, will_be_split
 from workers.engine.rules.joins.strategy_cost import (
     NOT_FORCED,
@@ -22,7 +23,6 @@ from workers.engine.rules.joins.strategy_cost import (
     join_sides,
     possible_algorithms,
     skew_of,
-    strategy_text,
     with_choice,
 )
 from workers.engine.rules.rule import Match, RuleContext, Skip
@@ -34,6 +34,7 @@ MIN_ROWS = 1_000_000
 CLEAR_GAIN = 1.5
 """AUTO replaces Spark's sort-merge only if it costs at least so many times as much as the alternative."""
 
+_SORT_MERGE = JoinAlgorithm.SORT_MERGE
 _BROADCASTS = {JoinAlgorithm.BROADCAST_LEFT, JoinAlgorithm.BROADCAST_RIGHT}
 
 
@@ -91,42 +92,39 @@ class JoinStrategy:
         """Returns None for other nodes than joins, and for joins without keys for which nothing is forced."""
         if not isinstance(node, Join):
             return None
-        ship, local = _forced(node, ctx)
-        if (ship, local) == NOT_FORCED:
+        forced = forced_strategy(node, ctx.settings.join)
+        if forced == NOT_FORCED:
             return _choose_algorithm_by_cost(node, ctx) if node.keys else None
         refusal = (
-            refusal_of_pair(ship, local)
-            or refusal_of_ship(node.kind, ship, bool(node.keys))
-            or refusal_of_local(node.kind, local, bool(node.keys))
+            refusal_of_pair(*forced)
+            or refusal_of_ship(node.kind, forced.ship, bool(node.keys))
+            or refusal_of_local(node.kind, forced.local, bool(node.keys))
         )
         if refusal is not None:
-            return Skip(f"{strategy_text(ship, local)} is not supported for this join: {refusal}.")
-        return _decide_forced(node, ship, local, ctx)
+            return Skip(f"{forced.text} is not supported for this join: {refusal}.")
+        return _decide_forced(node, forced, ctx)
 
     def rewrite(self, match: Match[Join], ctx: RuleContext, /) -> Node:
         """Returns the join with its strategy."""
         node = match.node
         ship, local = JoinAlgorithm(match.choice).pair
-        return with_choice(node, ship, local if node.keys else JoinLocal.AUTO, _forced(node, ctx))
+        forced = forced_strategy(node, ctx.settings.join)
+        return with_choice(node, ship, local if node.keys else JoinLocal.AUTO, forced)
 
 
-def _forced(node: Join, ctx: RuleContext) -> ForcedStrategy:
-    return forced_strategy(node, ctx.settings.join.ship, ctx.settings.join.local)
-
-
-def _decide_forced(node: Join, ship: JoinShip, local: JoinLocal, ctx: RuleContext) -> Match[Join]:
-    algorithms = possible_algorithms(node, ship, local)
+def _decide_forced(node: Join, forced: ForcedStrategy, ctx: RuleContext) -> Match[Join]:
+    algorithms = possible_algorithms(node, *forced)
     if _will_be_split(node, ctx):
         algorithms = tuple(algorithm for algorithm in algorithms if algorithm not in _BROADCASTS)
     sides = join_sides(node, ctx.statistics) if node.keys else None
+    choice = _choice(algorithms, sides, ctx)
     # Sort-merge is the first, and a hash table after a shuffle is before one of a broadcast.
     chosen = algorithms[0]
     if sides is not None and _too_few_rows(sides) is None:
-        safe = [algorithm for algorithm in algorithms if algorithm is chosen or _is_safe(algorithm, sides, ctx)]
-        best = min(safe, key=lambda algorithm: cost_of(algorithm, *sides, ctx.statistics.slots).slowest)
-        chosen = best if _is_clear_gain(best, chosen, sides, ctx) else chosen
-    reason = f"{strategy_text(ship, local)} is forced for this join{_memory_warning(node, ship, ctx)}."
-    return Match(node, chosen.value, reason, _alternatives(algorithms, sides, chosen, ctx))
+        best = _cheapest_safe(algorithms, chosen, sides, choice, ctx)
+        chosen = best if choice.is_clearly_cheaper(best, chosen, CLEAR_GAIN) else chosen
+    reason = f"{forced.text} is forced for this join{_memory_warning(node, forced.ship, ctx)}."
+    return choice.match(node, chosen.value, reason)
 
 
 def _memory_warning(node: Join, ship: JoinShip, ctx: RuleContext) -> str:
@@ -158,67 +156,70 @@ def _choose_algorithm_by_cost(node: Join, ctx: RuleContext) -> Match[Join] | Ski
     if sides is None:
         return Skip("The size of a side is not known: the join is left to Spark.")
     algorithms = possible_algorithms(node, JoinShip.AUTO, JoinLocal.AUTO)
+    choice = _choice(algorithms, sides, ctx)
     too_few = _too_few_rows(sides)
     if too_few is not None:
-        return Skip(too_few, _alternatives(algorithms, sides, JoinAlgorithm.SORT_MERGE, ctx))
+        return choice.skip(too_few)
     # A hash table after a shuffle cannot spill, but a sort can: AUTO never chooses the hash table.
-    safe = [
-        algorithm
-        for algorithm in algorithms
-        if algorithm is JoinAlgorithm.SORT_MERGE or (algorithm in _BROADCASTS and _is_safe(algorithm, sides, ctx))
-    ]
-    best = min(safe, key=lambda algorithm: cost_of(algorithm, *sides, ctx.statistics.slots).slowest)
-    if not _is_clear_gain(best, JoinAlgorithm.SORT_MERGE, sides, ctx):
-        unsafe = "" if len(safe) > 1 else " and is certain to fit in memory"
+    eligible = tuple(one for one in algorithms if one is _SORT_MERGE or one in _BROADCASTS)
+    best = _cheapest_safe(eligible, _SORT_MERGE, sides, choice, ctx)
+    if not choice.is_clearly_cheaper(best, _SORT_MERGE, CLEAR_GAIN):
+        is_any_safe = any(_is_safe(one, sides, ctx) for one in eligible if one is not _SORT_MERGE)
+        unsafe = "" if is_any_safe else " and is certain to fit in memory"
         reason = f"No broadcast costs clearly less than sort-merge{unsafe}: the join is left to Spark."
-        return Skip(
-            reason + _choice_if_repartitioned(node, ctx),
-            _alternatives(algorithms, sides, JoinAlgorithm.SORT_MERGE, ctx),
-        )
+        return choice.skip(reason + _choice_if_repartitioned(node, ctx))
     side, index = ("left", 0) if best is JoinAlgorithm.BROADCAST_LEFT else ("right", 1)
     if _will_be_split(node, ctx):
         forced = skew_of(node, ctx.settings.join.skew)
-        reason = (
+        return choice.skip(
             f"join.skew is {forced}: broadcasting the {side} side would cost less, but it would not split hot keys."
         )
-        return Skip(reason, _alternatives(algorithms, sides, JoinAlgorithm.SORT_MERGE, ctx))
-    if _is_split_cheaper(best, node, sides, ctx):
-        reason = (
+    if _is_split_cheaper(choice.costs[best], node, ctx):
+        return choice.skip(
             f"Broadcasting the {side} side costs more than joining the hot keys separately and the rest by sort-merge."
         )
-        return Skip(reason, _alternatives(algorithms, sides, JoinAlgorithm.SORT_MERGE, ctx))
     most = sides[index].max_rows or 0.0
     reason = (
         f"The {side} side has at most {round(most):,} rows, which fit in memory: broadcasting it avoids the shuffle."
     )
-    return Match(node, best.value, reason, _alternatives(algorithms, sides, best, ctx))
+    return choice.match(node, best.value, reason)
+
+
+def _cheapest_safe(
+    algorithms: tuple[JoinAlgorithm, ...],
+    default: JoinAlgorithm,
+    sides: tuple[JoinSide, JoinSide],
+    choice: Choice,
+    ctx: RuleContext,
+) -> JoinAlgorithm:
+    """Returns the cheapest of `algorithms` that is `default` or safe."""
+    safe = [algorithm for algorithm in algorithms if algorithm is default or _is_safe(algorithm, sides, ctx)]
+    return min(safe, key=lambda algorithm: choice.costs[algorithm].slowest)
 
 
 def _choice_if_repartitioned(node: Join, ctx: RuleContext) -> str:
     """Returns a sentence on what would be chosen if a shuffle were forced; an empty text if that is sort-merge."""
-    found = _decide_forced(node, JoinShip.REPARTITION, JoinLocal.AUTO, ctx)
-    if found.choice == JoinAlgorithm.SORT_MERGE.value:
+    found = _decide_forced(node, ForcedStrategy(JoinShip.REPARTITION), ctx)
+    if found.choice == _SORT_MERGE.value:
         return ""
     return f" With join.ship REPARTITION the choice would be {found.choice}."
 
 
 def _will_be_split(node: Join, ctx: RuleContext) -> bool:
     """Whether `skewed_join` will split the join because that is forced; a broadcast chosen here would prevent it."""
-    return will_be_split(node, skew_of(node, ctx.settings.join.skew), _forced(node, ctx), ctx.statistics, ctx.above)
+    settings = ctx.settings.join
+    return will_be_split(node, skew_of(node, settings.skew), forced_strategy(node, settings), ctx.statistics, ctx.above)
 
 
-def _is_split_cheaper(best: JoinAlgorithm, node: Join, sides: tuple[JoinSide, JoinSide], ctx: RuleContext) -> bool:
-    """Whether only a hot key makes sort-merge expensive, and `skewed_join` can handle it for less than `best` costs:
-    with many slots, a broadcast by the driver takes longer than sorting and merging both sides in all slots.
+def _is_split_cheaper(best: Cost, node: Join, ctx: RuleContext) -> bool:
+    """Whether only a hot key makes sort-merge expensive, and `skewed_join` can handle it for less than `best`: with
+    many slots, a broadcast by the driver takes longer than sorting and merging both sides in all slots.
     """
     if skew_of(node, ctx.settings.join.skew) is JoinSkew.NONE:
         return False
     split_cost = split_join_cost(node, ctx.statistics, ctx.settings.skew, ctx.above)
     # In the costs of whole joins, sorting has a larger weight.
-    return (
-        split_cost is not None
-        and split_cost.slowest * SORTED * CLEAR_GAIN <= cost_of(best, *sides, ctx.statistics.slots).slowest
-    )
+    return split_cost is not None and split_cost.slowest * SORTED * CLEAR_GAIN <= best.slowest
 
 
 def _match_spark_broadcast(
@@ -230,17 +231,15 @@ def _match_spark_broadcast(
     small = f"its files are below {BROADCAST_BYTES >> 20} MB"
     name = "left" if ship is JoinShip.BROADCAST_LEFT else "right"
     side = None if sides is None else broadcast_input(ship, sides)
-    algorithms = possible_algorithms(node, JoinShip.AUTO, JoinLocal.AUTO)
+    choice = _choice(possible_algorithms(node, JoinShip.AUTO, JoinLocal.AUTO), sides, ctx)
     if side is None or not _must_prevent_broadcast(node, side, ctx):
         # Spark chooses, not this rule: no alternative is marked as chosen.
-        sent = _alternatives(algorithms, sides, None, ctx)
+        by_spark = replace(choice, kept="")
         if node.strategy.ship is not JoinShip.AUTO:
-            return Skip(f"The {name} side, now aggregated, is still broadcast, as by Spark itself: {small}.", sent)
-        return Skip(f"Spark broadcasts a side by itself: {small}.", sent)
+            return by_spark.skip(f"The {name} side, now aggregated, is still broadcast, as by Spark itself: {small}.")
+        return by_spark.skip(f"Spark broadcasts a side by itself: {small}.")
     reason = f"Spark would broadcast the {name} side ({small}), but its {round(side.rows):,} rows do not fit in memory."
-    return Match(
-        node, JoinAlgorithm.SORT_MERGE.value, reason, _alternatives(algorithms, sides, JoinAlgorithm.SORT_MERGE, ctx)
-    )
+    return choice.match(node, _SORT_MERGE.value, reason)
 
 
 def _must_prevent_broadcast(node: Join, side: JoinSide, ctx: RuleContext) -> bool:
@@ -254,10 +253,7 @@ def _must_prevent_broadcast(node: Join, side: JoinSide, ctx: RuleContext) -> boo
 
 def _too_few_rows(sides: tuple[JoinSide, JoinSide]) -> str | None:
     """Returns the reason of a skip if the sides have too few rows, otherwise None."""
-    rows = round(sides[0].rows + sides[1].rows)
-    if rows < MIN_ROWS:
-        return f"{rows:,} rows are too few for a decision by cost (below {MIN_ROWS:,}): the join is left to Spark."
-    return None
+    return too_few_rows(sides[0].rows + sides[1].rows, MIN_ROWS, ": the join is left to Spark")
 
 
 def _is_safe(algorithm: JoinAlgorithm, sides: tuple[JoinSide, JoinSide], ctx: RuleContext) -> bool:
@@ -270,22 +266,7 @@ def _is_safe(algorithm: JoinAlgorithm, sides: tuple[JoinSide, JoinSide], ctx: Ru
     return not may_shrink and build.rows * build.width > 2 * BROADCAST_BYTES and build.fits_in_task(ctx.statistics)
 
 
-def _is_clear_gain(
-    algorithm: JoinAlgorithm, other: JoinAlgorithm, sides: tuple[JoinSide, JoinSide], ctx: RuleContext
-) -> bool:
-    slots = ctx.statistics.slots
-    return cost_of(algorithm, *sides, slots).slowest * CLEAR_GAIN <= cost_of(other, *sides, slots).slowest
-
-
-def _alternatives(
-    algorithms: tuple[JoinAlgorithm, ...],
-    sides: tuple[JoinSide, JoinSide] | None,
-    chosen: JoinAlgorithm | None,
-    ctx: RuleContext,
-) -> tuple[Alternative, ...]:
-    if sides is None:
-        return ()
-    slots = ctx.statistics.slots
-    return tuple(
-        cost_of(algorithm, *sides, slots).alternative(algorithm.value, chosen or "") for algorithm in algorithms
-    )
+def _choice(algorithms: tuple[JoinAlgorithm, ...], sides: tuple[JoinSide, JoinSide] | None, ctx: RuleContext) -> Choice:
+    """Returns the costs of `algorithms`; none if the size of a side is not known."""
+    costs = {} if sides is None else {one.value: cost_of(one, *sides, ctx.statistics.slots) for one in algorithms}
+    return Choice(costs, _SORT_MERGE.value)

@@ -1,8 +1,7 @@
 """Plans and costs of a join that handles its hot keys separately: by isolation or by salting.
 
-Costs are rows that the slowest task handles, all phases added, as in `workers.engine.rules.distinct.aggregate_cost`: a
-row costs 1 each time that it is sent, read, sorted or emitted. For a key with l and r rows, one task reads and sorts
-l + r rows and, in an inner join, emits l * r.
+The unit of costs is that of `workers.engine.rules.cost`: a row costs 1 each time that it is sent, read, sorted or
+emitted. For a key with l and r rows, one task reads and sorts l + r rows and, in an inner join, emits l * r.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from service.contract.options import JoinLocal, JoinSkew, SkewSettings
+from service.contract.options import JoinSettings, JoinSkew, SkewSettings
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import HASHED_SIDE
+from service.sql.statements.join_hints import HASHED_SIDE, Side
 from workers.engine.plan.nodes import Join, Node, inputs_of
-from workers.engine.rules.distinct.aggregate_cost import PARSED, Cost
+from workers.engine.rules.cost import PARSED, Cost
 from workers.engine.rules.joins.hot_keys import (
     JoinProfile,
     KeyLoad,
@@ -30,7 +29,6 @@ from workers.engine.rules.joins.skew_rewrite import (
     MAX_NESTED_SPLITS,
     PROBE_SIDES,
     HotPart,
-    Side,
     nulls_can_bypass,
     refusal_of,
     salt_columns,
@@ -141,11 +139,6 @@ SKEW_PLANNERS: Mapping[JoinSkew, SkewPlanner] = {JoinSkew.ISOLATE: isolation_pla
 """The planner of each strategy of `join.skew`."""
 
 
-def may_be_salted(local: JoinLocal) -> bool:
-    """Whether `local`, a forced strategy, allows salted keys, which require sort-merge."""
-    return local in {JoinLocal.AUTO, JoinLocal.SORT_MERGE}
-
-
 def will_be_split(
     join: Join, skew: JoinSkew, forced: ForcedStrategy, statistics: Statistics, above: tuple[Scalar, ...] = ()
 ) -> bool:
@@ -154,7 +147,7 @@ def will_be_split(
     """
 
     def is_split(below: Join) -> bool:
-        return _is_splittable(below, skew_of(below, skew), forced_strategy(below, *NOT_FORCED), statistics)
+        return _is_splittable(below, skew_of(below, skew), forced_strategy(below, JoinSettings()), statistics)
 
     return (
         _is_splittable(join, skew, forced, statistics, above)
@@ -176,10 +169,10 @@ def _nested_splits(join: Join, is_split: Callable[[Join], bool], statistics: Sta
 def _is_splittable(
     join: Join, skew: JoinSkew, forced: ForcedStrategy, statistics: Statistics, above: tuple[Scalar, ...] = ()
 ) -> bool:
-    make, (ship, local) = SKEW_PLANNERS.get(skew), forced
-    if make is None or ship in HASHED_SIDE or (forced == NOT_FORCED and is_broadcast(join, statistics)):
+    make = SKEW_PLANNERS.get(skew)
+    if make is None or forced.ship in HASHED_SIDE or (forced == NOT_FORCED and is_broadcast(join, statistics)):
         return False
-    if skew is JoinSkew.SALT and not may_be_salted(local):
+    if skew is JoinSkew.SALT and not forced.may_sort:
         return False
     profile = None if refusal_of(join) else join_profile(join, statistics, above)
     if profile is None:

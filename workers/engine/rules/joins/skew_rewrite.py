@@ -12,14 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
 from service.contract.query import JoinKind
 from service.sql.expressions.nodes import Number
 from service.sql.expressions.scalar import Scalar, column
+from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import BOOLEAN, INT, DataType, Field, TypeName
-from workers.engine.plan.expressions import compose, conjunction, fresh_name, typed_null
+from workers.engine.plan.expressions import (
+    all_of,
+    any_of,
+    compose,
+    conjunction,
+    fresh_name,
+    is_not_null,
+    is_null,
+    typed_null,
+)
 from workers.engine.plan.nodes import (
     Aggregate,
     Exchange,
@@ -33,23 +42,12 @@ from workers.engine.plan.nodes import (
     Project,
     Union,
     inputs_of,
+    join_input,
+    join_keys,
     names_of,
     output_of,
 )
 from workers.engine.plan.traversal import walk_up
-
-
-class Side(StrEnum):
-    """One input of a join."""
-
-    LEFT = "LEFT"
-    RIGHT = "RIGHT"
-
-    @property
-    def other(self) -> Side:
-        """The other input."""
-        return Side.RIGHT if self is Side.LEFT else Side.LEFT
-
 
 PROBE_SIDES: Mapping[JoinKind, tuple[Side, ...]] = {
     JoinKind.INNER: (Side.LEFT, Side.RIGHT),
@@ -76,6 +74,11 @@ MAX_NESTED_SPLITS = 2
 """The most split joins that may be nested: each part of a join computes everything below it, so the parts multiply."""
 
 _SORTED = JoinStrategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE, JoinSkew.NONE)
+_BROADCAST = {
+    Side.LEFT: JoinStrategy(JoinShip.BROADCAST_LEFT, JoinLocal.HASH_LEFT, JoinSkew.NONE),
+    Side.RIGHT: JoinStrategy(JoinShip.BROADCAST_RIGHT, JoinLocal.HASH_RIGHT, JoinSkew.NONE),
+}
+"""By the side that is broadcast."""
 
 ONE = Scalar(Number("1"), INT)
 """The salt of rows whose key is not hot."""
@@ -147,51 +150,44 @@ def nulls_can_bypass(join: Join, side: Side) -> bool:
     if join.null_safe or side not in PRESERVED_SIDES.get(join.kind, ()):
         return False
     return join.kind is JoinKind.LEFT_ANTI or all(
-        typed_null(field.type) is not None for field in output_of(input_of(join, side.other))
+        typed_null(field.type) is not None for field in output_of(join_input(join, side.other))
     )
 
 
 def salt_columns(join: Join, probe: Side) -> tuple[Scalar, ...]:
     """Returns the probe's columns that are not keys; the hash of their values is the salt."""
-    keys = {name for key in keys_of(join, probe) for name in key.columns}
+    keys = {name for key in join_keys(join, probe) for name in key.columns}
     return tuple(
         column(field.name, field.type)
-        for field in output_of(input_of(join, probe))
+        for field in output_of(join_input(join, probe))
         if field.name not in keys and field.type.name is not TypeName.OTHER
     )
 
 
 def _rest(join: Join, side: Side, hot: tuple[tuple[Scalar, ...], ...], without_nulls: bool) -> Node:
     """Returns the rows of one side whose keys are not hot."""
-    keys = keys_of(join, side)
-    kept = compose("NOT ({0})", (is_one_of(keys, hot),), BOOLEAN) if hot else None
-    for key in keys if without_nulls else ():
-        kept = conjunction(kept, compose("({0}) IS NOT NULL", (key,), BOOLEAN))
-    below = input_of(join, side)
+    keys = join_keys(join, side)
+    not_hot = compose("NOT ({0})", (is_one_of(keys, hot),), BOOLEAN) if hot else None
+    kept = all_of((not_hot, is_not_null(keys) if without_nulls else None))
+    below = join_input(join, side)
     return below if kept is None else Filter(below, kept)
 
 
 def _hot(join: Join, side: Side, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...]) -> Node:
     """Returns the part's rows of one side without those of earlier parts: two literals may be the same value."""
-    keys = keys_of(join, side)
+    keys = join_keys(join, side)
     kept = is_one_of(keys, part.keys)
     if earlier:
         kept = conjunction(kept, compose("NOT ({0})", (is_one_of(keys, earlier),), BOOLEAN))
-    return Filter(input_of(join, side), kept)
+    return Filter(join_input(join, side), kept)
 
 
 def is_one_of(keys: tuple[Scalar, ...], hot: tuple[tuple[Scalar, ...], ...]) -> Scalar:
     """Returns the condition that a key is one of `hot`. It is never NULL: such a row would be in no part."""
-    found: Scalar | None = None
-    for values in hot:
-        same: Scalar | None = None
-        for key, value in zip(keys, values, strict=True):
-            same = conjunction(same, compose("({0}) <=> ({1})", (key, value), BOOLEAN))
-        if same is not None:
-            found = same if found is None else compose("({0}) OR ({1})", (found, same), BOOLEAN)
-    if found is None:
-        raise ValueError("there are no hot keys")
-    return found
+    same = (
+        all_of(compose("({0}) <=> ({1})", pair, BOOLEAN) for pair in zip(keys, values, strict=True)) for values in hot
+    )
+    return any_of(one for one in same if one is not None)
 
 
 def _broadcast(join: Join, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...]) -> Node:
@@ -200,55 +196,60 @@ def _broadcast(join: Join, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...
         # With an explicit number, Spark does not coalesce small partitions, whose join may emit many rows.
         probe = Exchange(probe, (), part.tasks)
     build = _hot(join, part.probe.other, part, earlier)
-    if part.probe is Side.LEFT:
-        return replace(
-            join, left=probe, right=build, strategy=_strategy(JoinShip.BROADCAST_RIGHT, JoinLocal.HASH_RIGHT)
-        )
-    return replace(join, left=build, right=probe, strategy=_strategy(JoinShip.BROADCAST_LEFT, JoinLocal.HASH_LEFT))
+    left, right = (probe, build) if part.probe is Side.LEFT else (build, probe)
+    return replace(join, left=left, right=right, strategy=_BROADCAST[part.probe.other])
 
 
 def _salted(join: Join, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...]) -> Node:
-    taken = names_of(join.left) | names_of(join.right)
-    salts = part.salts or 1
-    ours = column(fresh_name("$salt", taken), INT)
-    theirs = column(fresh_name("$copy", taken), INT)
-    probe = _with_salt(_hot(join, part.probe, part, earlier), salt_columns(join, part.probe), salts, ours)
+    salts, (ours, theirs) = part.salts or 1, _salt_and_copy(join)
+    probe = _with_salt(join, part.probe, _hot(join, part.probe, part, earlier), salts, ours)
     build = Expand(_hot(join, part.probe.other, part, earlier), salts, theirs.columns[0])
-    sides = {part.probe: (probe, ours), part.probe.other: (build, theirs)}
-    (left, left_salt), (right, right_salt) = sides[Side.LEFT], sides[Side.RIGHT]
-    salted = replace(
-        join,
-        # Exactly the join's keys, so Spark adds no exchange, and an explicit number, so Spark coalesces nothing.
-        left=Exchange(left, (*keys_of(join, Side.LEFT), left_salt), salts),
-        right=Exchange(right, (*keys_of(join, Side.RIGHT), right_salt), salts),
-        keys=(*join.keys, (left_salt, right_salt)),
-        strategy=_strategy(JoinShip.REPARTITION, JoinLocal.SORT_MERGE),
-    )
+    # Exactly the join's keys, so Spark adds no exchange, and an explicit number, so Spark coalesces nothing.
+    probe_rows = Exchange(probe, (*join_keys(join, part.probe), ours), salts)
+    build_rows = Exchange(build, (*join_keys(join, part.probe.other), theirs), salts)
+    salted = _joined_by_salt(join, part.probe, (probe_rows, ours), (build_rows, theirs), _SORTED)
     return Project(salted, unchanged_columns(output_of(join)))
 
 
-def _with_salt(rows: Node, columns: tuple[Scalar, ...], salts: int, salt: Scalar) -> Node:
+def _salt_and_copy(join: Join) -> tuple[Scalar, Scalar]:
+    """Returns the columns for the salt of the probe's rows, and for the number of a copy of the other side's rows."""
+    taken = names_of(join.left) | names_of(join.right)
+    return column(fresh_name("$salt", taken), INT), column(fresh_name("$copy", taken), INT)
+
+
+def _joined_by_salt(
+    join: Join, side: Side, probe: tuple[Node, Scalar], build: tuple[Node, Scalar], strategy: JoinStrategy
+) -> Join:
+    """Returns `join` by its keys and the salts of `probe`, the rows on `side`, and of `build`, those on the other."""
+    (left, left_salt), (right, right_salt) = (probe, build) if side is Side.LEFT else (build, probe)
+    return replace(join, left=left, right=right, keys=(*join.keys, (left_salt, right_salt)), strategy=strategy)
+
+
+def _with_salt(
+    join: Join, probe: Side, rows: Node, salts: int, name: Scalar, is_salted: Scalar | None = None
+) -> Project:
+    """Returns `rows` of the join's side `probe` with a salt of 1 to `salts`; where `is_salted` is false, it is 1."""
+    columns = salt_columns(join, probe)
     if not columns:
         raise ValueError("there is no column to compute a salt from")
     places = ", ".join(f"{{{index}}}" for index in range(len(columns)))
     # From 1, as Expand counts. Computed from the row, so a repeated task computes the same salt.
-    made = compose(f"CAST(pmod(xxhash64({places}), {salts}) + 1 AS INT)", columns, INT)
-    return Project(rows, (*unchanged_columns(output_of(rows)), Named(made, salt.columns[0])))
+    salt = compose(f"CAST(pmod(xxhash64({places}), {salts}) + 1 AS INT)", columns, INT)
+    if is_salted is not None:
+        salt = compose("IF({0}, {1}, 1)", (is_salted, salt), INT)
+    return _with_column(rows, salt, name)
+
+
+def _with_column(rows: Node, value: Scalar, name: Scalar) -> Project:
+    return Project(rows, (*unchanged_columns(output_of(rows)), Named(value, name.columns[0])))
 
 
 def _bypassing(join: Join, side: Side) -> Node:
     """Returns the rows of one side with a NULL key, as the join emits them."""
-    keys = keys_of(join, side)
-    is_null: Scalar | None = None
-    for key in keys:
-        test = compose("({0}) IS NULL", (key,), BOOLEAN)
-        is_null = test if is_null is None else compose("({0}) OR ({1})", (is_null, test), BOOLEAN)
-    if is_null is None:
-        raise ValueError("a join without keys has no NULL keys")
-    rows = Filter(input_of(join, side), is_null)
+    rows = Filter(join_input(join, side), is_null(join_keys(join, side)))
     if join.kind is JoinKind.LEFT_ANTI:
         return rows
-    own, other = unchanged_columns(output_of(rows)), tuple(_nulls(output_of(input_of(join, side.other))))
+    own, other = unchanged_columns(output_of(rows)), tuple(_nulls(output_of(join_input(join, side.other))))
     return Project(rows, (*own, *other) if side is Side.LEFT else (*other, *own))
 
 
@@ -258,20 +259,6 @@ def _nulls(fields: tuple[Field, ...]) -> Iterator[Named]:
         if null is None:
             raise ValueError(f"there is no NULL of type {field.type}")
         yield Named(null, field.name)
-
-
-def _strategy(ship: JoinShip, local: JoinLocal) -> JoinStrategy:
-    return JoinStrategy(ship, local, JoinSkew.NONE)
-
-
-def input_of(join: Join, side: Side) -> Node:
-    """Returns the join's input on `side`."""
-    return join.left if side is Side.LEFT else join.right
-
-
-def keys_of(join: Join, side: Side) -> tuple[Scalar, ...]:
-    """Returns the key expressions on `side`."""
-    return tuple(key[0 if side is Side.LEFT else 1] for key in join.keys)
 
 
 def unchanged_columns(fields: tuple[Field, ...]) -> tuple[Named, ...]:
@@ -287,53 +274,25 @@ def salted_in_one_read(join: Join, probe: Side, hot: tuple[tuple[Scalar, ...], .
     read twice, and its rows of the hot keys are copied for each salt. The join uses sort-merge; without hot keys it
     keeps its strategy. `probe` must be one of `PROBE_SIDES`. Raises ValueError if its rows have no column but the key.
     """
-    taken = names_of(join.left) | names_of(join.right)
-    ours, theirs = (column(fresh_name(name, taken), INT) for name in ("$salt", "$copy"))
-    sides = {
-        probe: (_with_hot_key_salt(join, probe, hot, nulls, salts, ours), ours),
-        probe.other: (_copied(join, probe.other, hot, salts, theirs), theirs),
-    }
-    (left, left_salt), (right, right_salt) = sides[Side.LEFT], sides[Side.RIGHT]
-    made = replace(
+    ours, theirs = _salt_and_copy(join)
+    keys = join_keys(join, probe)
+    # A NULL key matches nothing, so any salt is correct.
+    tests = [is_one_of(keys, hot)] if hot else []
+    tests += [is_null((key,)) for key in keys] if nulls else []
+    made = _joined_by_salt(
         join,
-        left=left,
-        right=right,
-        keys=(*join.keys, (left_salt, right_salt)),
-        strategy=_SORTED if hot else replace(join.strategy, skew=JoinSkew.NONE),
+        probe,
+        (_with_salt(join, probe, join_input(join, probe), salts, ours, any_of(tests)), ours),
+        (_copied(join, probe.other, hot, salts, theirs), theirs),
+        _SORTED if hot else replace(join.strategy, skew=JoinSkew.NONE),
     )
     return Project(made, unchanged_columns(output_of(join)), replaces=join)
 
 
-def _with_hot_key_salt(
-    join: Join, probe: Side, hot: tuple[tuple[Scalar, ...], ...], nulls: bool, salts: int, name: Scalar
-) -> Node:
-    rows, columns, keys = input_of(join, probe), salt_columns(join, probe), keys_of(join, probe)
-    if not columns:
-        raise ValueError("there is no column to compute a salt from")
-    is_salted = is_one_of(keys, hot) if hot else None
-    for key in keys if nulls else ():
-        # A NULL key matches nothing, so any salt is correct.
-        is_null = compose("({0}) IS NULL", (key,), BOOLEAN)
-        is_salted = is_null if is_salted is None else compose("({0}) OR ({1})", (is_salted, is_null), BOOLEAN)
-    if is_salted is None:
-        raise ValueError("there is nothing to salt")
-    places = ", ".join(f"{{{index}}}" for index in range(1, len(columns) + 1))
-    # Computed from the row, so a repeated task computes the same salt.
-    made = f"IF({{0}}, CAST(pmod(xxhash64({places}), {salts}) + 1 AS INT), 1)"
-    return Project(
-        rows, (*unchanged_columns(output_of(rows)), Named(compose(made, (is_salted, *columns), INT), name.columns[0]))
-    )
-
-
 def _copied(join: Join, side: Side, hot: tuple[tuple[Scalar, ...], ...], salts: int, name: Scalar) -> Node:
-    rows = input_of(join, side)
+    rows = join_input(join, side)
     if not hot:
-        return Project(rows, (*unchanged_columns(output_of(rows)), Named(ONE, name.columns[0])))
-    is_hot = is_one_of(keys_of(join, side), hot)
+        return _with_column(rows, ONE, name)
+    is_hot = is_one_of(join_keys(join, side), hot)
     rest = Filter(rows, compose("NOT ({0})", (is_hot,), BOOLEAN))
-    return Union(
-        (
-            Project(rest, (*unchanged_columns(output_of(rows)), Named(ONE, name.columns[0]))),
-            Expand(Filter(rows, is_hot), salts, name.columns[0]),
-        )
-    )
+    return Union((_with_column(rest, ONE, name), Expand(Filter(rows, is_hot), salts, name.columns[0])))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from service.contract.options import JoinLocal, JoinShip, JoinSkew
-from service.contract.reports import Alternative
+from service.contract.options import JoinSkew
+from service.sql.statements.join_hints import Side
 from workers.engine.plan.nodes import Join, Node, Union
+from workers.engine.rules.cost import Choice
 from workers.engine.rules.joins.hot_keys import (
     JoinProfile,
     KeyLoad,
@@ -18,9 +19,9 @@ from workers.engine.rules.joins.hot_keys import (
     sides_keeping_nulls,
     sides_with_hot_nulls,
 )
-from workers.engine.rules.joins.skew_cost import SKEW_PLANNERS, SkewPlan, SkewPlanner, may_be_salted, plain_cost
-from workers.engine.rules.joins.skew_rewrite import PROBE_SIDES, HotPart, Side, nulls_can_bypass, refusal_of, split_join
-from workers.engine.rules.joins.strategy_cost import forced_strategy, skew_of, strategy_text
+from workers.engine.rules.joins.skew_cost import SKEW_PLANNERS, SkewPlan, SkewPlanner, plain_cost
+from workers.engine.rules.joins.skew_rewrite import PROBE_SIDES, HotPart, nulls_can_bypass, refusal_of, split_join
+from workers.engine.rules.joins.strategy_cost import ForcedStrategy, forced_strategy, skew_of
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.statistics.partitioning import is_broadcast
 
@@ -46,8 +47,8 @@ class SkewedJoin:
     >>> sizes = {"o": TableSize("o", 8, 1 << 30, 10_000_000, True), "u": TableSize("u", 8, 1 << 28, 5_000_000, True)}
     >>> hot = HotKey(value="7", share=0.9, estimated_rows=9_000_000)
     >>> literals = ((literal(7, BIGINT),),)
-    >>> orders_by_uid = KeySketch("o", ("o.uid",), 60_000, 6_000, 1_000_000, 0.0, (hot,), literals=literals)
-    >>> users_by_uid = KeySketch("u", ("u.uid",), 60_000, 60_000, 5_000_000, 0.0, ())
+    >>> orders_by_uid = KeySketch("o", ("o.uid",), 60_000, 1_000_000, 0.0, (hot,), literals=literals)
+    >>> users_by_uid = KeySketch("u", ("u.uid",), 60_000, 5_000_000, 0.0, ())
     >>> known = Statistics(sizes, {("o.uid",): orders_by_uid, ("u.uid",): users_by_uid}, slots=4)
     >>> print(text_of(SkewedJoin().rewrite(Match(before, ISOLATE, ""), RuleContext(JobSettings(), known))))
     Union 2 inputs
@@ -135,31 +136,6 @@ class SkewedJoin:
 
 
 @dataclass(frozen=True)
-class _ForcedStrategy:
-    """The strategy that is forced for the whole join. AUTO applies it to the hot keys too. A choice of `join_strategy`
-    is not forced: a side that is too large to broadcast may have few rows of a hot key.
-    """
-
-    ship: JoinShip = JoinShip.AUTO
-    local: JoinLocal = JoinLocal.AUTO
-
-    @property
-    def may_broadcast(self) -> bool:
-        """Whether hot keys may be isolated. Users force a shuffle if broadcasts ran out of memory."""
-        return self.ship is JoinShip.AUTO and self.local is JoinLocal.AUTO
-
-    @property
-    def may_sort(self) -> bool:
-        """Whether hot keys may be salted. A forced hash table takes precedence over a forced SALT."""
-        return may_be_salted(self.local)
-
-    @property
-    def text(self) -> str:
-        """The strategy as a part of a sentence: `REPARTITION with SORT_MERGE`."""
-        return strategy_text(self.ship, self.local)
-
-
-@dataclass(frozen=True)
 class _Analysis:
     """The hot keys of a join, the sides with hot NULL keys, and the plans that handle them."""
 
@@ -167,12 +143,13 @@ class _Analysis:
     hot: tuple[KeyLoad, ...]
     nulls: tuple[Side, ...]
     plans: dict[JoinSkew, SkewPlan]
-    forced: _ForcedStrategy
+    forced: ForcedStrategy
 
-    def alternatives(self, chosen: str) -> tuple[Alternative, ...]:
-        """Returns the plain join and every plan with its cost."""
-        plain = plain_cost(self.profile).alternative(NONE, chosen)
-        return (plain, *(plan.cost.alternative(name.value, chosen) for name, plan in self.plans.items()))
+    @property
+    def choice(self) -> Choice:
+        """The costs of the plain join and of every plan."""
+        costs = {name.value: plan.cost for name, plan in self.plans.items()}
+        return Choice({NONE: plain_cost(self.profile), **costs}, NONE)
 
 
 def _skew_setting(node: Join, ctx: RuleContext) -> JoinSkew:
@@ -193,7 +170,7 @@ def _analyze(node: Join, ctx: RuleContext, skew: JoinSkew, planners: Mapping[Joi
         return "There are no statistics for the keys of both sides: it is not known which keys are hot."
     if skew is JoinSkew.AUTO and filtered_by_key(node, ctx.statistics, ctx.above):
         return "A condition is on the key: it may keep all rows of a hot key or none."
-    forced, is_skew_forced = _forced(node, ctx), skew is not JoinSkew.AUTO
+    forced, is_skew_forced = forced_strategy(node, ctx.settings.join), skew is not JoinSkew.AUTO
     if skew is JoinSkew.AUTO:
         hot, nulls = hot_key_loads(profile, ctx.settings.skew), sides_with_hot_nulls(profile, ctx.settings.skew)
     else:
@@ -206,16 +183,11 @@ def _analyze(node: Join, ctx: RuleContext, skew: JoinSkew, planners: Mapping[Joi
     return _Analysis(profile, hot, nulls, {name: plan for name, plan in plans.items() if plan is not None}, forced)
 
 
-def _forced(node: Join, ctx: RuleContext) -> _ForcedStrategy:
-    """Returns the strategy that the settings or the query force; a choice of `join_strategy` does not count."""
-    return _ForcedStrategy(*forced_strategy(node, ctx.settings.join.ship, ctx.settings.join.local))
-
-
 def _decide_forced(node: Join, skew: JoinSkew, found: _Analysis) -> Match[Join] | Skip:
     plan = found.plans.get(skew)
     if plan is None:
         return Skip(f"join.skew is {skew.value}, but {_why_no_plan(node, skew, found)}.")
-    return Match(node, skew.value, f"join.skew is {skew.value}: {_plan_text(plan)}.", found.alternatives(skew))
+    return found.choice.match(node, skew.value, f"join.skew is {skew.value}: {_plan_text(plan)}.")
 
 
 def _choose_skew_plan_by_cost(node: Join, found: _Analysis) -> Match[Join] | Skip:
@@ -223,13 +195,13 @@ def _choose_skew_plan_by_cost(node: Join, found: _Analysis) -> Match[Join] | Ski
         return Skip("No key is hot: the rows are evenly distributed by key.")
     if not found.plans:
         return Skip(f"{_hottest_key_text(found)}, but {_why_no_plan(node, JoinSkew.AUTO, found)}.")
-    name, plan = min(found.plans.items(), key=lambda item: item[1].cost.slowest)
-    if plan.cost.slowest * CLEAR_GAIN > plain_cost(found.profile).slowest:
-        return Skip(
-            f"{_hottest_key_text(found)}, but handling hot keys separately would not be clearly cheaper.",
-            found.alternatives(NONE),
+    choice = found.choice
+    best = min(found.plans, key=lambda name: choice.costs[name].slowest)
+    if not choice.is_clearly_cheaper(best, NONE, CLEAR_GAIN):
+        return choice.skip(
+            f"{_hottest_key_text(found)}, but handling hot keys separately would not be clearly cheaper."
         )
-    return Match(node, name.value, f"{_hottest_key_text(found)}: {_plan_text(plan)}.", found.alternatives(name))
+    return choice.match(node, best.value, f"{_hottest_key_text(found)}: {_plan_text(found.plans[best])}.")
 
 
 def _why_no_plan(node: Join, skew: JoinSkew, found: _Analysis) -> str:

@@ -1,6 +1,6 @@
 """The costs of the five join algorithms, the memory that a hashed side needs, and what is forced for a join.
 
-Costs are rows that the slowest task handles, all phases added, as in `aggregate_cost.py`. For l and r rows on s slots:
+The unit of costs is that of `workers.engine.rules.cost`. For l and r rows on s slots:
 
     sort-merge        (l + r)/s sent, then both hottest tasks sorted and merged     SORTED each row
     shuffled hash     (l + r)/s sent, then one hashed and the other looked up       HASHED the build side's rows
@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
-from service.contract.options import JoinLocal, JoinShip, JoinSkew
+from service.contract.options import JoinLocal, JoinSettings, JoinShip, JoinSkew
 from service.sql.expressions.scalar import Scalar
 from service.sql.statements.join_hints import refusal_of_local, refusal_of_ship
 from service.sql.types.data_types import NUMERIC, TEMPORAL, TypeName
@@ -29,21 +30,14 @@ from workers.engine.plan.nodes import (
     Project,
     Scan,
     Union,
-    columns_of,
     output_of,
     scanned_columns,
 )
 from workers.engine.plan.traversal import walk_up
-from workers.engine.rules.distinct.aggregate_cost import Cost, hottest_task
-from workers.engine.statistics.cardinality import KeyProfile, bounded, bytes_per_row, estimate_rows, profile_of
+from workers.engine.rules.cost import Cost, hottest_task, key_profile
+from workers.engine.statistics.cardinality import KeyProfile, bounded, bytes_per_row, estimate_rows
 from workers.engine.statistics.model import Statistics, once_per_node
 from workers.engine.statistics.partitioning import broadcast_side
-
-ForcedStrategy = tuple[JoinShip, JoinLocal]
-
-NOT_FORCED: ForcedStrategy = (JoinShip.AUTO, JoinLocal.AUTO)
-"""Nothing is forced: the rules choose how the join runs."""
-
 
 SORTED = 3.0
 HASHED = 2.0
@@ -68,11 +62,39 @@ _UNMEASURED = 512
 """Bytes assumed for a string, or any value without a bound, in addition to its size in the files."""
 
 
-def forced_strategy(join: Join, ship: JoinShip, local: JoinLocal) -> ForcedStrategy:
-    """Returns what the query forces for `join`; what it leaves open is `ship` and `local`, the settings' values."""
+class ForcedStrategy(NamedTuple):
+    """The ship and the local strategy that query or settings force for a join."""
+
+    ship: JoinShip = JoinShip.AUTO
+    local: JoinLocal = JoinLocal.AUTO
+
+    @property
+    def may_broadcast(self) -> bool:
+        """Whether AUTO may isolate hot keys. Users force a shuffle if broadcasts ran out of memory."""
+        return self == NOT_FORCED
+
+    @property
+    def may_sort(self) -> bool:
+        """Whether hot keys may be salted, which requires sort-merge. A forced hash table takes precedence."""
+        return self.local in {JoinLocal.AUTO, JoinLocal.SORT_MERGE}
+
+    @property
+    def text(self) -> str:
+        """The strategy as a part of a sentence: `REPARTITION with SORT_MERGE`."""
+        return " with ".join(choice.value for choice in self if choice.value != JoinShip.AUTO.value)
+
+
+NOT_FORCED = ForcedStrategy()
+"""Nothing is forced: the rules choose how the join runs."""
+
+
+def forced_strategy(join: Join, settings: JoinSettings) -> ForcedStrategy:
+    """Returns what the query forces for `join`; what it leaves open has the value of the settings."""
     own = join.strategy
-    own_ship, own_local = (own.ship, own.local) if own.forced is None else own.forced
-    return ship if own_ship is JoinShip.AUTO else own_ship, local if own_local is JoinLocal.AUTO else own_local
+    ship, local = (own.ship, own.local) if own.forced is None else own.forced
+    return ForcedStrategy(
+        settings.ship if ship is JoinShip.AUTO else ship, settings.local if local is JoinLocal.AUTO else local
+    )
 
 
 def skew_of(join: Join, skew: JoinSkew) -> JoinSkew:
@@ -84,11 +106,6 @@ def skew_of(join: Join, skew: JoinSkew) -> JoinSkew:
 def with_choice(join: Join, ship: JoinShip, local: JoinLocal, forced: ForcedStrategy) -> Join:
     """Returns `join` with the strategy that a rule chose, and a record of what was `forced` for it."""
     return replace(join, strategy=replace(join.strategy, ship=ship, local=local, forced=forced))
-
-
-def strategy_text(ship: JoinShip, local: JoinLocal) -> str:
-    """Returns a forced strategy as a part of a sentence: `REPARTITION with SORT_MERGE`."""
-    return " with ".join(choice.value for choice in (ship, local) if choice.value != JoinShip.AUTO.value)
 
 
 class JoinAlgorithm(StrEnum):
@@ -233,8 +250,7 @@ def _side(node: Node, keys: tuple[Scalar, ...], statistics: Statistics) -> JoinS
     rows = estimate_rows(node, statistics)
     if rows is None:
         return None
-    columns = columns_of(keys) if keys else None
-    profile = profile_of(node, columns, statistics) if columns else None
+    profile = key_profile(node, keys, statistics)
     is_exact = not any(isinstance(part, Filter | Join | Aggregate | Limit) for part in walk_up(node))
     most = None if _unmeasured(node, statistics) else max_rows(node, statistics)
     width, least = hashed_bytes(node, statistics), min_hashed_bytes(node, statistics)

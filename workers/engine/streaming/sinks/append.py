@@ -23,9 +23,11 @@ import pyarrow.parquet as pq
 
 from workers.engine.streaming.sinks.base import (
     FenceLostError,
+    Sink,
     SinkError,
     SinkTarget,
     Staged,
+    link_or_copy,
     staged_rows,
     staged_schema,
 )
@@ -46,7 +48,7 @@ _UNPUBLISHED = "making"
 _UNPUBLISHED_NAME = re.compile(r"\.(?:(\d+)-)?[0-9a-f]{32}")
 
 
-class AppendingSink:
+class AppendingSink(Sink):
     """See the module. The sink creates the directory; an existing one must be empty or belong to this job.
 
     A newer generation of the job replaces the files of older ones, since it reads their input again.
@@ -116,12 +118,6 @@ class AppendingSink:
         self._check_published(batch_id)
         self._write_manifest(batch_id)
         self._last = batch_id
-
-    def tidy(self) -> None:
-        """Does nothing."""
-
-    def close(self) -> None:
-        """Does nothing: there are no open connections."""
 
     def _claim_directory(self) -> None:
         owner = self._metadata / "owner.json"
@@ -213,12 +209,7 @@ class AppendingSink:
             self._rewrite(directory / f"{0:05}.parquet", staged)
             return
         for number, file in enumerate(staged.files):
-            path = directory / f"{number:05}.parquet"
-            try:
-                os.link(file, path)
-            except OSError:
-                # The staged file is on another file system, or the file system has no hard links.
-                shutil.copyfile(file, path)
+            link_or_copy(file, directory / f"{number:05}.parquet")
 
     def _rewrite(self, path: Path, staged: Staged) -> None:
         schema = staged_schema(self._target.output)

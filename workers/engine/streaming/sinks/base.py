@@ -7,6 +7,8 @@ whose fencing token is older than the newest one that it has recorded. `staged_r
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,10 +87,14 @@ class Sink(Protocol):
         """
 
     def tidy(self) -> None:
-        """Runs maintenance between mini-batches, such as compaction. Does not change the result."""
+        """Runs maintenance between mini-batches, such as compaction. Does not change the result; does nothing by
+        default.
+        """
+        return
 
     def close(self) -> None:
-        """Closes connections."""
+        """Closes connections, if there are any."""
+        return
 
 
 def staged_schema(columns: Sequence[Field]) -> pa.Schema:
@@ -104,6 +110,14 @@ def missing_keys(names: Iterable[str]) -> str:
     listed = ", ".join(sorted(names))
     columns, are, them = ("columns", "are", "them") if ", " in listed else ("column", "is", "it")
     return f"Key {columns} {listed} {are} missing from the result. Add {them} to SELECT."
+
+
+def link_or_copy(file: Path, target: Path) -> None:
+    """Creates a hard link to a staged file; copies the file if that is not possible, as on another file system."""
+    try:
+        os.link(file, target)
+    except OSError:
+        shutil.copyfile(file, target)
 
 
 def staged_rows(staged: Staged, schema: pa.Schema, at_once: int) -> Iterator[pa.RecordBatch]:

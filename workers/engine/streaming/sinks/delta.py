@@ -19,6 +19,7 @@ from service.results.merge import newest_of
 from workers.engine.streaming.sinks.base import (
     FenceLostError,
     OfNothing,
+    Sink,
     SinkError,
     SinkTarget,
     Staged,
@@ -36,14 +37,14 @@ _FORBIDDEN_IN_NAMES = " ,;{}()\n\t=`"
 
 
 class FencedTable:
-    """The table at `path`, protected by fencing tokens. `app` names the history of mini-batches, `guard` the
-    transaction that records the newest token, and `fence` is this attempt's token.
+    """The table at `path`, protected by fencing tokens. `app` names the history of mini-batches,
+    `fence_name` the transaction that records the newest token, and `fence` is this attempt's token.
     """
 
-    def __init__(self, path: Path, app: str, guard: str, fence: int) -> None:
+    def __init__(self, path: Path, app: str, fence_name: str, fence: int) -> None:
         self.path = path
         self._app = app
-        self._guard = guard
+        self._fence_name = fence_name
         self._fence = fence
 
     def open_or_create(self, create: Callable[[CommitProperties], DeltaTable]) -> DeltaTable:
@@ -54,7 +55,7 @@ class FencedTable:
             except TableNotFoundError:
                 self.path.mkdir(parents=True, exist_ok=True)
             try:
-                return create(self._recording(self._guard, self._fence))
+                return create(self._recording(self._fence_name, self._fence))
             except DeltaError as error:
                 if not DeltaTable.is_deltatable(str(self.path)):
                     raise SinkError(f"Cannot create a Delta table for the result: {error}") from error
@@ -63,7 +64,7 @@ class FencedTable:
     def current(self) -> DeltaTable:
         """Returns the newest version. Raises FenceLostError if a newer attempt writes to the table."""
         table = DeltaTable(self.path)
-        fence = table.transaction_version(self._guard)
+        fence = table.transaction_version(self._fence_name)
         if fence is not None and fence > self._fence:
             raise FenceLostError(f"Attempt {fence} now writes to the table at {self.path}. Attempt {self._fence} ends.")
         return table
@@ -72,7 +73,7 @@ class FencedTable:
         """Records this attempt's token: attempts with older tokens can no longer commit. Raises FenceLostError."""
         for _ in range(_TRIES):
             table = self.current()
-            if table.transaction_version(self._guard) == self._fence:
+            if table.transaction_version(self._fence_name) == self._fence:
                 return
             try:
                 table.create_write_transaction(
@@ -80,7 +81,7 @@ class FencedTable:
                     "append",
                     table.schema(),
                     partition_by=table.metadata().partition_columns,
-                    commit_properties=self._recording(self._guard, self._fence),
+                    commit_properties=self._recording(self._fence_name, self._fence),
                 )
             except CommitFailedError:
                 continue
@@ -140,13 +141,13 @@ class FencedTable:
         )
 
 
-class DeltaSink:
+class DeltaSink(Sink):
     """See the module. The sink creates the table; an existing one must have exactly the result's columns.
 
     `of_nothing` is inserted into an empty table, for an aggregate without GROUP BY.
 
-    Memory: the rows of a mini-batch, and what the merge needs. Groups in parts are refused, since the sink would have
-    to read all of their parts again.
+    The owner of the table decides when to remove its old versions. Memory: the rows of a mini-batch, and what the merge
+    needs. Groups in parts are refused, since the sink would have to read all of their parts again.
     """
 
     def __init__(self, path: Path, target: SinkTarget, of_nothing: OfNothing | None = None) -> None:
@@ -155,8 +156,8 @@ class DeltaSink:
         self._of_nothing = of_nothing
         # Attempts of older generations write to the same table.
         job = target.app.rpartition("/")[0] or target.app
-        self._fence = f"{job}/fence"
-        self._fenced = FencedTable(path, target.app, self._fence, target.fence)
+        self._fence_name = f"{job}/fence"
+        self._fenced = FencedTable(path, target.app, self._fence_name, target.fence)
 
     def prepare(self) -> None:
         """See `Sink`."""
@@ -180,12 +181,6 @@ class DeltaSink:
             batch_id,
             (lambda table, properties: self._write(table, staged, properties)) if staged.rows else None,
         )
-
-    def tidy(self) -> None:
-        """Does nothing: the owner of the table decides when to remove old versions."""
-
-    def close(self) -> None:
-        """Does nothing: there are no open connections."""
 
     def _write(self, table: DeltaTable, staged: Staged, properties: CommitProperties) -> None:
         schema = staged_schema(self._target.columns)
@@ -243,7 +238,7 @@ class DeltaSink:
         keys = self._target.keys
         if keys or self._fenced.committed() is not None:
             return
-        if keys is None and table.transaction_version(self._fence) is not None and table.count() > 0:
+        if keys is None and table.transaction_version(self._fence_name) is not None and table.count() > 0:
             raise SinkError(
                 f"The table at {self._path} contains rows that this job wrote before it started from scratch. The job "
                 "would add them a second time. Delete the rows of the table, then resume the job."

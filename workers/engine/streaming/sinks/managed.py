@@ -10,8 +10,6 @@ each key (`service.results.stream_result`). `tidy` merges the log into the base 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +25,15 @@ from deltalake.transaction import AddAction
 from service.results.columns import arrow_schema
 from service.results.merge import check_mergeable, merged
 from service.results.stream_result import DESCRIPTION, ManagedFiles, ManagedTable, described, files_of
-from workers.engine.streaming.sinks.base import OfNothing, SinkError, SinkTarget, Staged, staged_schema
+from workers.engine.streaming.sinks.base import (
+    OfNothing,
+    Sink,
+    SinkError,
+    SinkTarget,
+    Staged,
+    link_or_copy,
+    staged_schema,
+)
 from workers.engine.streaming.sinks.delta import FencedTable
 
 _log = structlog.get_logger(__name__)
@@ -108,7 +114,7 @@ def _written(tables: Iterable[pa.Table], schema: pa.Schema, directory: Path, nam
         yield file, rows
 
 
-class ManagedSink:
+class ManagedSink(Sink):
     """See the module. `of_nothing` is the only row of the result until a mini-batch emits rows (`ManagedTable`)."""
 
     def __init__(self, path: Path, target: SinkTarget, of_nothing: OfNothing | None = None) -> None:
@@ -167,9 +173,6 @@ class ManagedSink:
         except CommitFailedError:
             # Another writer committed in the meantime; the next call removes the files.
             return
-
-    def close(self) -> None:
-        """Does nothing: there are no open connections."""
 
     def _compact(self, table: DeltaTable, files: ManagedFiles) -> bool:
         """Writes the compacted table. Returns False if another writer created the next version first."""
@@ -257,11 +260,7 @@ class ManagedSink:
             if not rows:
                 continue
             path = self._path / f"{name}-{len(added):05}.parquet"
-            try:
-                os.link(file, path)
-            except OSError:
-                # The staged file is on another file system, or the file system has no hard links.
-                shutil.copyfile(file, path)
+            link_or_copy(file, path)
             added.append(self._action(path, batch_id, rows))
         return added
 

@@ -20,13 +20,13 @@ import structlog
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from service.results.columns import json_value
+from service.results.json_values import json_value
 from service.sql.types.aggregates import FinalLevel
-from service.sql.types.data_types import Field
 from workers.engine.streaming.sinks import postgres_sql as statements
 from workers.engine.streaming.sinks.base import (
     FenceLostError,
     OfNothing,
+    Sink,
     SinkError,
     SinkTarget,
     Staged,
@@ -37,10 +37,9 @@ from workers.engine.streaming.sinks.base import (
 from workers.engine.streaming.sinks.postgres_sql import (
     LEAST_VERSION,
     TableName,
-    check,
     check_names,
+    create_or_check,
     find,
-    make,
     wire_type,
 )
 
@@ -72,7 +71,7 @@ _PERMANENT_ERRORS = (
 """Errors that a retry does not solve, unlike those of a server that is not reachable."""
 
 
-class PostgresSink:
+class PostgresSink(Sink):
     """See the module. `url` is a connection string of libpq. `table` is a table name, with or without its schema; it is
     case-sensitive.
 
@@ -124,9 +123,6 @@ class PostgresSink:
         # A commit that raised an error may have succeeded: the retry reads the table of mini-batches first.
         self._retried(lambda: self._commit(batch_id, staged))
 
-    def tidy(self) -> None:
-        """Does nothing: the server's autovacuum cleans up."""
-
     def close(self) -> None:
         """See `Sink`."""
         if self._connection is not None:
@@ -150,7 +146,7 @@ class PostgresSink:
                         raise SinkError(
                             f"Cannot reach PostgreSQL: {error} Resume the job when it is reachable; no rows are lost."
                         ) from error
-                    _log.warning("sink_away", tries=tried, error=type(error).__name__)
+                    _log.warning("sink_unreachable", tries=tried, error=type(error).__name__)
                     self._pause(0.25 * 2**tried)
 
     def _prepare_against_others(self) -> None:
@@ -180,7 +176,7 @@ class PostgresSink:
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('evenkeel'), 0)")
             self._table, oid = find(connection, self._name)
             restarts = self._fence_off_older(connection)
-            self._create_or_check(connection, self._table, oid, self._target.output, self._keys)
+            create_or_check(connection, self._table, oid, self._target.output, self._keys or ())
             if restarts and self._keys is None:
                 self._require_empty(connection)
             if self._of_nothing is not None and self._last_batch(connection, lock=True) is None:
@@ -189,7 +185,7 @@ class PostgresSink:
             if self._target.final is not None:
                 parts, oid = find(connection, f"{self._table}__parts")
                 final = self._target.final
-                self._create_or_check(connection, parts, oid, self._target.columns, (*final.keys, *final.parts))
+                create_or_check(connection, parts, oid, self._target.columns, (*final.keys, *final.parts))
                 if restarts:
                     # The parts of the discarded state would be added to those of the new state.
                     connection.execute(sql.SQL("DELETE FROM {}").format(parts.quoted))
@@ -200,19 +196,6 @@ class PostgresSink:
                 f"{self._table} contains rows that this job wrote before it started from scratch. The job would add "
                 "them a second time. Delete the rows of the table, then resume the job."
             )
-
-    def _create_or_check(
-        self,
-        connection: psycopg.Connection,
-        name: TableName,
-        oid: int | None,
-        columns: tuple[Field, ...],
-        keys: tuple[str, ...] | None,
-    ) -> None:
-        if oid is None:
-            make(connection, name, columns, keys or ())
-        else:
-            check(connection, name, oid, columns, keys or ())
 
     def _fence_off_older(self, connection: psycopg.Connection) -> bool:
         """Records this attempt's token, so that older attempts cannot commit. Returns whether this history of

@@ -1,4 +1,9 @@
-"""The SQL of the PostgreSQL sink: types of columns, creating and checking tables, and writing a staged mini-batch."""
+"""The SQL of the PostgreSQL sink: types of columns, creating and checking tables, and writing a staged mini-batch.
+
+The statements are composed with `psycopg.sql`. SQLAlchemy Core would need as many lines and a second map of types: COPY
+needs PostgreSQL's names, and its reflection does not report deferrable unique indexes, which ON CONFLICT cannot use. It
+also doubles a % in names unless there are parameters, and wraps the driver's errors, which the sink distinguishes.
+"""
 
 from __future__ import annotations
 
@@ -118,8 +123,15 @@ def find(connection: psycopg.Connection, name: str) -> tuple[TableName, int | No
     return TableName(current, table), None
 
 
-def make(connection: psycopg.Connection, name: TableName, columns: Sequence[Field], keys: Sequence[str]) -> None:
-    """Creates a table, with a unique constraint on `keys` if there are any; NULL equals NULL."""
+def create_or_check(
+    connection: psycopg.Connection, name: TableName, oid: int | None, columns: Sequence[Field], keys: Sequence[str]
+) -> None:
+    """Creates a table that does not exist (`oid` is None); else checks that it can store the rows. `keys` are unique,
+    and NULL equals NULL. Raises SinkError, whose message says what to change.
+    """
+    if oid is not None:
+        _check(connection, name, oid, columns, keys)
+        return
     parts: list[sql.Composable] = [
         sql.SQL("{} {}").format(sql.Identifier(field.name), column_type(field.type)) for field in columns
     ]
@@ -128,10 +140,9 @@ def make(connection: psycopg.Connection, name: TableName, columns: Sequence[Fiel
     connection.execute(sql.SQL("CREATE TABLE {} ({})").format(name.quoted, sql.SQL(", ").join(parts)))
 
 
-def check(
+def _check(
     connection: psycopg.Connection, name: TableName, oid: int, columns: Sequence[Field], keys: Sequence[str]
 ) -> None:
-    """Raises SinkError if a table cannot store the rows; the message says what to change."""
     (kind,) = connection.execute("SELECT relkind FROM pg_class WHERE oid = %s", [oid]).fetchone() or ("",)
     if kind not in {"r", "p", b"r", b"p"}:
         raise SinkError(f"{name} is not a table. Name a table, or a name that does not exist yet.")

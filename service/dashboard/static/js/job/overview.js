@@ -1,16 +1,15 @@
-// How the job came to where it is: its states and attempts over time, its settings, its SQL before and after.
+// The overview of a job: its timeline, its settings, and its SQL before and after the rules.
 import { html, useMemo } from "../../vendor/preact.js";
 import { get } from "../api.js";
 import { clock, duration, moment } from "../format.js";
 import { Listing, Loading, numeric, Table, useNow } from "../parts/basics.js";
 import { Failure } from "../parts/problem.js";
-import { isAtRest, Status } from "../parts/status.js";
+import { isIdle, Status } from "../parts/status.js";
 import { usePolled } from "../polling.js";
-import { defaultsOf, flat } from "../settings.js";
-import { useSchema } from "../schema.js";
+import { defaultsOf, flatten, useSchema } from "../settings.js";
 import { useReport } from "./reports.js";
 
-/** The section. */
+/** The section "Overview" of a job. */
 export function OverviewSection({ job }) {
   const plan = useReport(job, "plan");
   return html`
@@ -20,13 +19,13 @@ export function OverviewSection({ job }) {
       <h2>SQL</h2>
       <div class="pair">
         <div>
-          <h3>${job.spec.sql ? "As posted" : "Before the rules"}</h3>
+          <h3>${job.spec.sql ? "As submitted" : "Before the rules"}</h3>
           ${job.spec.sql || plan.value?.before.sql
             ? html`<${Listing} text=${job.spec.sql || plan.value.before.sql} label="SQL before" />`
-            : html`<p class="quiet">It was posted as a structured query: see its specification.</p>`}
+            : html`<p class="quiet">The job was submitted as a structured query; see its specification.</p>`}
         </div>
         <div>
-          <h3>As it runs</h3>
+          <h3>After the rules</h3>
           ${plan.value?.after.sql
             ? html`<${Listing} text=${plan.value.after.sql} label="SQL after the rules" />`
             : html`<p class="quiet">${plan.missing ?? "Not planned yet."}</p>`}
@@ -41,7 +40,7 @@ function Timeline({ job }) {
   const path = `v1/jobs/${job.id}/events`;
   const { value: events = [], error } = usePolled(
     async (known = [], signal) => {
-      // A page holds so many, and a job that rests is asked for once.
+      // One response has a limited number of events, and an idle job is polled only once.
       for (let page = null; !page || page.events.length; ) {
         const headers = known.length ? { "Last-Event-ID": String(known.at(-1).id) } : {};
         page = await get(path, { headers, signal });
@@ -49,29 +48,29 @@ function Timeline({ job }) {
       }
       return known;
     },
-    isAtRest(job) ? 0 : 2000,
+    isIdle(job) ? 0 : 2000,
     path,
-    isAtRest(job) ? job.version : "live",
+    isIdle(job) ? job.version : "live",
   );
   const states = useMemo(() => events.filter((event) => event.type === "status"), [events]);
-  const live = !isAtRest(job);
+  const live = !isIdle(job);
   const now = useNow(live);
-  const until = (at) => Date.parse(states[at + 1]?.at ?? (live ? new Date(now).toISOString() : states[at].at));
-  const length = (at) => Math.max(0, until(at) - Date.parse(states[at].at));
-  const total = states.reduce((sum, _, at) => sum + length(at), 0);
+  const endOf = (place) => Date.parse(states[place + 1]?.at ?? (live ? new Date(now).toISOString() : states[place].at));
+  const lengthOf = (place) => Math.max(0, endOf(place) - Date.parse(states[place].at));
+  const total = states.reduce((sum, _, place) => sum + lengthOf(place), 0);
   return html`<section>
     <h2>Timeline</h2>
     <${Failure} error=${error} hasValue=${events.length > 0} />
     ${total > 0 &&
-    html`<div class="timeline" role="img" aria-label=${states.map((state, at) => `${state.data.status} ${duration(length(at))}`).join(", ")}>
-      ${states.map((state, at) => html`<span key=${state.id} class=${`span-${state.data.status}`} style=${{ flexGrow: length(at) / total }} title=${`${state.data.status} ${duration(length(at))}`}></span>`)}
+    html`<div class="timeline" role="img" aria-label=${states.map((state, place) => `${state.data.status} ${duration(lengthOf(place))}`).join(", ")}>
+      ${states.map((state, place) => html`<span key=${state.id} class=${`span-${state.data.status}`} style=${{ flexGrow: lengthOf(place) / total }} title=${`${state.data.status} ${duration(lengthOf(place))}`}></span>`)}
     </div>`}
-    <${Table} label="States and attempts" head=${["At", "What", numeric("Attempt"), numeric("Lasted")]}>
-      ${events.filter((event) => event.type !== "progress").map((event, at, shown) => html`<tr key=${event.id}>
-        <td class="quiet">${isOfSameDay(event, shown[at - 1]) ? clock(event.at) : moment(event.at)}</td>
-        <td><${What} event=${event} /></td>
+    <${Table} label="States and attempts" head=${["Time", "Event", numeric("Attempt"), numeric("Duration")]}>
+      ${events.filter((event) => event.type !== "progress").map((event, place, shown) => html`<tr key=${event.id}>
+        <td class="quiet">${isOfSameDay(event, shown[place - 1]) ? clock(event.at) : moment(event.at)}</td>
+        <td><${EventText} event=${event} /></td>
         <td class="numeric">${event.data.attempt ?? ""}</td>
-        <td class="numeric">${event.type === "status" && !isLast(states, event) ? duration(length(states.indexOf(event))) : ""}</td>
+        <td class="numeric">${event.type === "status" && !isLast(states, event) ? duration(lengthOf(states.indexOf(event))) : ""}</td>
       </tr>`)}
     <//>
   </section>`;
@@ -81,29 +80,29 @@ const isOfSameDay = (event, before) => before !== undefined && new Date(event.at
 
 const isLast = (states, event) => states.at(-1) === event;
 
-function What({ event }) {
+function EventText({ event }) {
   const { data, type } = event;
   if (type === "status") return html`<${Status} value=${data.status} />`;
   if (type === "plan") {
     const fired = data.rules_fired ?? [];
     return html`Planned: ${fired.length ? fired.map((rule) => html`<code class="tag" key=${rule}>${rule}</code> `) : "no rule fired"}`;
   }
-  if (type === "attempt") return html`<span class="quiet">Attempt ${data.attempt} ${data.status === "PLANNING" ? "began" : `ended ${data.status}`}</span>`;
+  if (type === "attempt") return html`<span class="quiet">Attempt ${data.attempt} ${data.status === "PLANNING" ? "started" : `ended: ${data.status}`}</span>`;
   return html`<span class="quiet">${type}</span>`;
 }
 
 function Settings({ job }) {
   const schema = useSchema();
   const defaults = defaultsOf(schema);
-  const rows = Object.entries(flat(job.spec.settings));
-  const own = rows.filter(([name, value]) => String(value) !== String(defaults[name]));
-  // Without the defaults, nothing is known to be the job's own.
+  const rows = Object.entries(flatten(job.spec.settings));
+  const changed = rows.filter(([name, value]) => String(value) !== String(defaults[name]));
+  // Changed settings can only be found once the defaults are loaded.
   if (!schema) return html`<section><h2>Settings</h2><${Loading} /></section>`;
   return html`<section>
     <h2>Settings</h2>
-    ${own.length
-      ? html`<ul class="chips">${own.map(([name, value]) => html`<li key=${name}><code>${name} = ${String(value)}</code></li>`)}</ul>`
-      : html`<p class="quiet">All as they are by default.</p>`}
+    ${changed.length
+      ? html`<ul class="chips">${changed.map(([name, value]) => html`<li key=${name}><code>${name} = ${String(value)}</code></li>`)}</ul>`
+      : html`<p class="quiet">All settings have their default values.</p>`}
     <details>
       <summary>All ${rows.length} settings</summary>
       <${Table} label="All settings" head=${["Setting", "Value", "Default"]}>

@@ -1,14 +1,14 @@
-// The plan before and after the rules, what each rule did and why, and what the cost model weighed.
+// A job's plan before and after the rules, the decision of each rule, and the costs of its alternatives.
 import { html, useMemo, useState } from "../../vendor/preact.js";
 import { duration, shortNumber } from "../format.js";
 import { Listing, Loading, numeric, Table } from "../parts/basics.js";
 import { PlanGraph } from "../parts/plan_graph.js";
 import { Failure } from "../parts/problem.js";
-import { isOf, marksAfter, marksBefore, nodeNumber, wrongByNode, wrongEstimates, wrongText } from "./nodes.js";
+import { isEstimateOf, marksAfter, marksBefore, nodeNumber, wrongByNode, wrongEstimates, wrongText } from "./nodes.js";
 import { useReport } from "./reports.js";
 import { Estimates, Statistics } from "./statistics.js";
 
-/** The section. */
+/** The section "Plan" of a job. */
 export function PlanSection({ job }) {
   const plan = useReport(job, "plan");
   const metrics = useReport(job, "metrics");
@@ -22,7 +22,7 @@ export function PlanSection({ job }) {
   `;
 }
 
-/** A plan report, with what was measured where the job has run; `unmeasured` says why there is nothing of that. */
+/** A plan report, with metrics if the job has run. `unmeasured` is the reason why there are none. */
 export function PlanReport({ report, metrics, unmeasured }) {
   const [view, setView] = useState("both");
   const before = useMemo(() => marksBefore(report), [report]);
@@ -31,7 +31,7 @@ export function PlanReport({ report, metrics, unmeasured }) {
   const scans = useMemo(() => tableBytes(report), [report]);
   const wrong = useMemo(() => wrongByNode(metrics), [metrics]);
   const operators = metrics?.operators;
-  const views = [["both", "Before and after"], ["before", "Before"], ["after", "After"], ...(operators?.length ? [["run", "As Spark ran it"]] : [])];
+  const views = [["both", "Before and after"], ["before", "Before"], ["after", "After"], ...(operators?.length ? [["run", "Spark operators"]] : [])];
   return html`
     <section>
       <div class="section-head">
@@ -43,17 +43,17 @@ export function PlanReport({ report, metrics, unmeasured }) {
       <div class=${view === "both" ? "pair" : ""}>
         ${(view === "both" || view === "before") && html`<div><h3>Before the rules</h3><${PlanGraph} nodes=${report.before.nodes} marks=${before} figures=${scans.before} label="Plan before the rules" /></div>`}
         ${(view === "both" || view === "after") && html`<div><h3>After the rules</h3><${PlanGraph} nodes=${report.after.nodes} marks=${after} figures=${figures ?? scans.after} wrong=${wrong} label="Plan after the rules" /></div>`}
-        ${view === "run" && html`<div><h3>Operators as Spark ran them</h3><${PlanGraph} nodes=${operators} figures=${byId(operators) ?? {}} label="Spark's operators" /></div>`}
+        ${view === "run" && html`<div><h3>Operators that Spark ran</h3><${PlanGraph} nodes=${operators} figures=${byId(operators) ?? {}} label="Spark's operators" /></div>`}
       </div>
-      ${view === "run" && metrics.operators_cut && html`<p class="quiet small">There were more operators than are kept: these are the first.</p>`}
-      <p class="quiet small">Rows marked ≈ are estimates. ${metrics ? ran(metrics) : unmeasured}</p>
+      ${view === "run" && metrics.operators_cut && html`<p class="quiet small">Only the first operators are stored; Spark ran more.</p>`}
+      <p class="quiet small">Rows marked ≈ are estimates. ${metrics ? runSummary(metrics) : unmeasured}</p>
     </section>
     ${report.first_run && html`<${FirstRun} run=${report.first_run} />`}
     <${Rules} rules=${report.rules} wrong=${wrongEstimates(metrics)} />
     <${Estimates} estimates=${metrics?.estimates} resultRows=${metrics?.result_rows} />
     <${Statistics} report=${report} />
     <section>
-      <h2>Texts</h2>
+      <h2>Plan as text</h2>
       <details><summary>Plan before the rules</summary><${Listing} text=${report.before.text} label="Plan before the rules, as text" /></details>
       <details><summary>Plan after the rules</summary><${Listing} text=${report.after.text} label="Plan after the rules, as text" /></details>
       <details><summary>SQL after the rules</summary><${Listing} text=${report.after.sql} label="SQL after the rules" /></details>
@@ -62,13 +62,13 @@ export function PlanReport({ report, metrics, unmeasured }) {
   `;
 }
 
-/** Memory did not suffice for the first run; all else on the page is of the second. */
+/** The first run of a job that ran out of memory and was run again. */
 function FirstRun({ run }) {
   return html`<section>
-    <h2>It ran twice</h2>
-    <p>The first run failed after ${duration(run.execution_ms)}: ${run.failure} All else here is of the second.</p>
+    <h2>Second run</h2>
+    <p>The first run failed after ${duration(run.execution_ms)}: ${run.failure} Everything else on this page describes the second run.</p>
     <details>
-      <summary>How the first one was planned</summary>
+      <summary>Plan of the first run</summary>
       <ul>${run.rules.map((trace, at) => html`<li key=${at}><span class="tag">${trace.outcome}</span> <code>${trace.rule}</code> ${trace.reason}</li>`)}</ul>
       <${Listing} text=${run.after.text} label="Plan of the first run, as text" />
     </details>
@@ -83,7 +83,7 @@ function Rules({ rules, wrong }) {
         (trace, at) => html`<li key=${at} class=${`rule-${trace.outcome}`}>
           <p><span class="tag">${trace.outcome}</span> <code>${trace.rule}</code></p>
           <p>${trace.reason}</p>
-          ${wrong.filter((one) => isOf(one, trace)).map((one) => html`<p key=${one.quantity} class="field-error">${wrongText(one)}</p>`)}
+          ${wrong.filter((one) => isEstimateOf(one, trace)).map((one) => html`<p key=${one.quantity} class="field-error">${wrongText(one)}</p>`)}
           <p class="quiet small cut" title=${trace.node}>${nodeNumber(trace.node_id)} ${trace.node}</p>
           ${trace.alternatives.length > 0 && html`<${Alternatives} trace=${trace} />`}
         </li>`,
@@ -95,8 +95,8 @@ function Rules({ rules, wrong }) {
 function Alternatives({ trace }) {
   const most = Math.max(...trace.alternatives.map((one) => one.cost), 1);
   return html`<details open=${trace.outcome === "fired"}>
-    <summary>${trace.alternatives.length} ways were weighed</summary>
-    <${Table} label=${`Ways that ${trace.rule} weighed`} head=${["Way", numeric("Cost"), "", numeric("Rows shuffled"), numeric("Rows on the hottest task")]}>
+    <summary>${trace.alternatives.length} alternatives</summary>
+    <${Table} label=${`Alternatives of ${trace.rule}`} head=${["Alternative", numeric("Cost"), "", numeric("Rows shuffled"), numeric("Rows on the hottest task")]}>
       ${trace.alternatives.map(
         (one) => html`<tr key=${one.name} class=${one.chosen ? "is-chosen" : ""}>
           <th scope="row">${one.name}${one.chosen && html` <span class="tag">chosen</span>`}</th>
@@ -107,16 +107,16 @@ function Alternatives({ trace }) {
         </tr>`,
       )}
     <//>
-    <p class="quiet small">Cost: rows that the slowest task handles, all phases added; lower is better.</p>
+    <p class="quiet small">Cost: rows that the slowest task processes, summed over all phases; lower is better.</p>
   </details>`;
 }
 
-const ran = (metrics) =>
+const runSummary = (metrics) =>
   `Planned in ${duration(metrics.planning_ms)}, ran for ${duration(metrics.execution_ms)}${metrics.slots ? ` on ${metrics.slots} slots` : ""}.`;
 
 const byId = (figures) => (figures?.length ? Object.fromEntries(figures.map((one) => [one.id, one])) : null);
 
-/** The size of the files that a scan reads is known before anything runs. */
+/** Returns the size of the files that each scan reads; it is known before the job runs. */
 function tableBytes(report) {
   const sizes = new Map(report.tables.map((table) => [table.table, table.bytes]));
   const figures = (tree) =>

@@ -1,58 +1,58 @@
-// The rows of the result, page by page, and the whole of it to take along.
+// The rows of a result, page by page, and downloads of the whole result.
 import { html, useEffect, useState } from "../../vendor/preact.js";
-import { getExactly, send, withQuery } from "../api.js";
+import { getExact, send, withQuery } from "../api.js";
 import { number, size } from "../format.js";
 import { Loading, numeric, Table, Text } from "../parts/basics.js";
 import { Failure } from "../parts/problem.js";
 
-const ROWS = 100;
+const PAGE_ROWS = 100;
 const NUMERIC = /^(TINYINT|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|DECIMAL)\b/;
-const SHORT = 40;
-const LONGEST = 2000;
+const SHORT_TEXT = 40;
+const MAX_TEXT = 2000;
 const FORMATS = [
   ["CSV", "text/csv", "csv"],
   ["Parquet", "application/vnd.apache.parquet", "parquet"],
   ["Arrow", "application/vnd.apache.arrow.stream", "arrows"],
 ];
 
-const NOTHING = { page: null, cursor: null, first: 0, error: null };
+const NO_PAGE = { page: null, cursor: null, first: 0, error: null };
 
-/** The section. */
+/** The section "Result" of a job. */
 export function ResultSection({ job }) {
-  // The cursors of the pages so far: the last one's page is shown.
+  // The cursors of the pages visited; the page of the last cursor is shown.
   const [cursors, setCursors] = useState([""]);
-  const [shown, setShown] = useState(NOTHING);
-  const [turn, setTurn] = useState(0);
+  const [shown, setShown] = useState(NO_PAGE);
+  const [reloads, setReloads] = useState(0);
   const cursor = cursors.at(-1);
   const { sink } = job.spec;
   const isManaged = job.mode === "batch" || sink.kind === "managed";
-  const isThere = isManaged && (job.status === "SUCCEEDED" || job.mode !== "batch");
+  const isAvailable = isManaged && (job.status === "SUCCEEDED" || job.mode !== "batch");
   const isEmpty = shown.error?.code === "result_not_ready";
 
   useEffect(() => {
-    if (!isThere) return undefined;
+    if (!isAvailable) return undefined;
     const aborter = new AbortController();
-    getExactly(withQuery(`v1/jobs/${job.id}/result`, { page_size: ROWS, cursor }), { signal: aborter.signal }).then(
-      (page) => setShown({ page, cursor, first: (cursors.length - 1) * ROWS, error: null }),
-      (error) => error.name === "AbortError" || setShown({ ...NOTHING, error }),
+    getExact(withQuery(`v1/jobs/${job.id}/result`, { page_size: PAGE_ROWS, cursor }), { signal: aborter.signal }).then(
+      (page) => setShown({ page, cursor, first: (cursors.length - 1) * PAGE_ROWS, error: null }),
+      (error) => error.name === "AbortError" || setShown({ ...NO_PAGE, error }),
     );
     return () => aborter.abort();
-    // What a stream has not yet, the next mini-batch may bring.
-  }, [job.id, cursor, isThere, turn, isEmpty && job.version]);
+    // A stream without a result may have one after its next mini-batch.
+  }, [job.id, cursor, isAvailable, reloads, isEmpty && job.version]);
 
-  if (!isManaged) return html`<p class="empty">Its rows go to the sink <code>${sink.kind}</code>: read them there, at <code>${sink.path ?? sink.table}</code>.</p>`;
+  if (!isManaged) return html`<p class="empty">This job writes its rows to <code>${sink.path ?? sink.table}</code> (sink: <code>${sink.kind}</code>).</p>`;
   if (isEmpty) return html`<p class="empty">${shown.error.message}</p>`;
-  if (!isThere) return html`<p class="empty">${job.finished ? `The job ended ${job.status}: it has no result.` : "There is no result yet."}</p>`;
-  const anew = () => {
-    setShown(NOTHING);
+  if (!isAvailable) return html`<p class="empty">${job.finished ? `The job ended with ${job.status} and has no result.` : "There is no result yet."}</p>`;
+  const reload = () => {
+    setShown(NO_PAGE);
     setCursors([""]);
-    setTurn(turn + 1);
+    setReloads(reloads + 1);
   };
-  if (shown.error) return html`<${Failure} error=${shown.error} /><button type="button" class="plain small" onClick=${anew}>Read anew</button>`;
+  if (shown.error) return html`<${Failure} error=${shown.error} /><button type="button" class="plain small" onClick=${reload}>Reload</button>`;
   if (!shown.page) return html`<${Loading} />`;
   const { columns, rows, total_rows: total, next_cursor: next } = shown.page;
   const { first } = shown;
-  const isTurning = shown.cursor !== cursor;
+  const isChanging = shown.cursor !== cursor;
   return html`<section>
     <div class="section-head">
       <h2>Result</h2>
@@ -62,10 +62,10 @@ export function ResultSection({ job }) {
       ${rows.map((row, at) => html`<tr key=${first + at}>${row.map((value, place) => html`<td key=${place} class=${NUMERIC.test(columns[place].type) ? "numeric" : ""}>${cell(value)}</td>`)}</tr>`)}
     <//>
     <div class="buttons">
-      <button type="button" class="plain small" disabled=${cursors.length === 1 || isTurning} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous</button>
-      <span class="quiet small" aria-live="polite">${isTurning ? "Loading …" : total === 0 ? "No rows" : `Rows ${number(first + 1)} to ${number(first + rows.length)} of ${number(total)}`}</span>
-      <button type="button" class="plain small" disabled=${!next || isTurning} onClick=${() => setCursors([...cursors, next])}>Next</button>
-      ${job.mode !== "batch" && html`<button type="button" class="plain small" onClick=${anew}>Read anew</button>`}
+      <button type="button" class="plain small" disabled=${cursors.length === 1 || isChanging} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous</button>
+      <span class="quiet small" aria-live="polite">${isChanging ? "Loading …" : total === 0 ? "No rows" : `Rows ${number(first + 1)} to ${number(first + rows.length)} of ${number(total)}`}</span>
+      <button type="button" class="plain small" disabled=${!next || isChanging} onClick=${() => setCursors([...cursors, next])}>Next</button>
+      ${job.mode !== "batch" && html`<button type="button" class="plain small" onClick=${reload}>Reload</button>`}
     </div>
     <details><summary>Columns</summary>
       <${Table} label="Columns" head=${["Column", "Type"]}>${columns.map((column, at) => html`<tr key=${at}><th scope="row">${column.name}</th><td><code>${column.type}</code></td></tr>`)}<//>
@@ -77,11 +77,11 @@ function Downloads({ job }) {
   const [busy, setBusy] = useState("");
   const [failure, setFailure] = useState(null);
 
-  async function download([name, type, ending]) {
+  async function download([name, type, extension]) {
     setBusy(name);
     try {
       const response = await send("GET", `v1/jobs/${job.id}/result`, { headers: { Accept: type } });
-      save(await response.blob(), `${fileName(job.name)}.${ending}`);
+      save(await response.blob(), `${fileName(job.name)}.${extension}`);
       setFailure(null);
     } catch (error) {
       setFailure(error);
@@ -99,7 +99,7 @@ function Downloads({ job }) {
   </div>`;
 }
 
-/** A key cannot be shown by following a link, so the file is fetched and then handed over. */
+/** Saves a download. A link would not send the API key, so the file is fetched first. */
 function save(blob, name) {
   const url = URL.createObjectURL(blob);
   const link = document.createElement("a");
@@ -114,6 +114,6 @@ const fileName = (name) => name.replace(/[^\p{L}\p{N}._-]+/gu, "-").slice(0, 80)
 function cell(value) {
   if (value === null) return html`<em class="quiet">NULL</em>`;
   const text = typeof value === "object" ? JSON.stringify(value) : String(value);
-  if (text.length <= SHORT) return html`<${Text} text=${text} />`;
-  return html`<span class="long">${text.slice(0, LONGEST)}${text.length > LONGEST && html` <em class="quiet">… of ${number(text.length)} characters</em>`}</span>`;
+  if (text.length <= SHORT_TEXT) return html`<${Text} text=${text} />`;
+  return html`<span class="long">${text.slice(0, MAX_TEXT)}${text.length > MAX_TEXT && html` <em class="quiet">… of ${number(text.length)} characters</em>`}</span>`;
 }

@@ -1,37 +1,37 @@
-// Is the job skewed, by which keys, what does that cost, and what would change it.
+// Whether a job is skewed, by which keys, what the skew costs, and which setting would help.
 import { html, useRef, useState } from "../../vendor/preact.js";
 import { change } from "../api.js";
-import { useCaller } from "../caller.js";
+import { useCaller } from "../session.js";
 import { duration, factor, number, share, shortNumber } from "../format.js";
-import { Loading, numeric, Table, Text, useIsHere } from "../parts/basics.js";
+import { Loading, numeric, Table, Text, useIsMounted } from "../parts/basics.js";
 import { Failure } from "../parts/problem.js";
 import { address, go } from "../router.js";
 import { withSetting } from "../settings.js";
 import { useReport } from "./reports.js";
 import { WrongEstimates } from "./statistics.js";
 
-/** The section. */
+/** The section "Skew" of a job. */
 export function SkewSection({ job }) {
   const [slots, setSlots] = useState("");
   const metrics = useReport(job, slots ? `metrics?slots=${slots}` : "metrics");
-  // Those of the slots before stay until the others are there.
-  const shown = useRef(undefined);
-  shown.current = metrics.value ?? shown.current;
-  if (!shown.current) {
+  // The previous metrics stay until those for another number of slots are loaded.
+  const latest = useRef(undefined);
+  latest.current = metrics.value ?? latest.current;
+  if (!latest.current) {
     if (metrics.error) return html`<${Failure} error=${metrics.error} />`;
     return metrics.missing ? html`<p class="empty">${metrics.missing}</p>` : html`<${Loading} />`;
   }
-  const { skew, stages, execution_ms: executionMs } = shown.current;
+  const { skew, stages, execution_ms: executionMs } = latest.current;
   return html`
     <section class=${`verdict${skew.skewed ? " is-skewed" : ""}`}>
       <h2>${skew.skewed ? "Skewed" : "Not skewed"}</h2>
       <p class="lead">${skew.advice}</p>
-      ${skew.lost_ms > 0 && html`<p>Its slowest tasks cost <strong>${duration(skew.lost_ms)}</strong> of ${duration(executionMs)}.</p>`}
+      ${skew.lost_ms > 0 && html`<p>With even tasks, its stages would have taken <strong>${duration(skew.lost_ms)}</strong> less, of ${duration(executionMs)}.</p>`}
       ${skew.setting && html`<${Resubmit} job=${job} setting=${skew.setting} value=${skew.value} />`}
     </section>
     <${Failure} error=${metrics.error} hasValue=${true} />
-    <${Savings} metrics=${shown.current} slots=${slots} onSlots=${setSlots} />
-    <${WrongEstimates} metrics=${shown.current} />
+    <${Savings} metrics=${latest.current} slots=${slots} onSlots=${setSlots} />
+    <${WrongEstimates} metrics=${latest.current} />
     <${HotKeys} keys=${skew.keys} />
     <${Stages} stages=${stages} skewed=${skew.stages} />
   `;
@@ -41,16 +41,16 @@ function Resubmit({ job, setting, value }) {
   const { maySubmit } = useCaller();
   const [failure, setFailure] = useState(null);
   const [sent, setSent] = useState(false);
-  // Pressed again because the answer was lost, it is the same job.
-  const isHere = useIsHere();
-  const once = useRef(`page-${Date.now()}-${Math.random().toString(36).slice(2)}`);
+  // Pressing the button again after a lost response submits the same job.
+  const isMounted = useIsMounted();
+  const idempotencyKey = useRef(`page-${Date.now()}-${Math.random().toString(36).slice(2)}`);
 
   async function resubmit() {
     setSent(true);
     const spec = { ...job.spec, settings: withSetting(job.spec.settings, setting, value), compare_with: job.id };
     try {
-      const next = await change("POST", "v1/jobs", { body: spec, headers: { "Idempotency-Key": once.current } });
-      if (isHere()) go(address(["jobs", next.id]));
+      const next = await change("POST", "v1/jobs", { body: spec, headers: { "Idempotency-Key": idempotencyKey.current } });
+      if (isMounted()) go(address(["jobs", next.id]));
     } catch (error) {
       setFailure(error);
       setSent(false);
@@ -67,32 +67,32 @@ function Resubmit({ job, setting, value }) {
 function Savings({ metrics, slots, onSlots }) {
   const { comparison, savings } = metrics;
   const simulated = savings?.simulated;
-  const estimated = (savings?.estimated ?? []).filter((one) => one.ratio && one.alternative !== one.spark_alternative);
+  const estimated = (savings?.estimated ?? []).filter((estimate) => estimate.ratio && estimate.alternative !== estimate.spark_alternative);
   if (!simulated && !comparison && estimated.length === 0) return null;
   return html`<section>
     <h2>Saving</h2>
-    ${comparison && html`<${Measured} comparison=${comparison} />`}
+    ${comparison && html`<${Comparison} comparison=${comparison} />`}
     ${estimated.map(
-      (one) => html`<p key=${`${one.rule}.${one.node_id ?? one.node}`}>
-        Estimated: <code>${one.alternative}</code> gives the slowest task ${shortNumber(one.cost)} rows to handle, Spark's own way (<code>${one.spark_alternative}</code>) ${shortNumber(one.spark_cost)}${one.is_wrong ? ". This estimate was wrong, so it says nothing about the saving." : html`: <strong>${factor(one.spark_cost / one.cost)}</strong>.`}
+      (estimate) => html`<p key=${`${estimate.rule}.${estimate.node_id ?? estimate.node}`}>
+        Estimated: with <code>${estimate.alternative}</code> the slowest task processes ${shortNumber(estimate.cost)} rows; with Spark's default (<code>${estimate.spark_alternative}</code>), ${shortNumber(estimate.spark_cost)} rows${estimate.is_wrong ? ". This estimate was wrong, so it does not show the saving." : html`: <strong>${factor(estimate.spark_cost / estimate.cost)}</strong>.`}
       </p>`,
     )}
     ${simulated && html`
       <p>
-        Simulated: on ${number(simulated.slots)} slots its stages take <strong>${duration(simulated.as_is_ms)}</strong> as they are, and ${duration(simulated.even_ms)} with even tasks: ${simulated.saved_ms > 0 ? html`<strong>${duration(simulated.saved_ms)}</strong> to be saved.` : "nothing to be saved."}
+        Simulated: on ${number(simulated.slots)} slots, its stages take <strong>${duration(simulated.as_is_ms)}</strong> as they are, and ${duration(simulated.even_ms)} with even tasks: ${simulated.saved_ms > 0 ? html`<strong>${duration(simulated.saved_ms)}</strong> less.` : "no saving."}
       </p>
       <label class="inline">Slots <input type="number" min="1" max="100000" value=${slots || simulated.slots} onChange=${(event) => event.target.validity.valid && event.target.value && onSlots(String(Number(event.target.value)))} /></label>
     `}
   </section>`;
 }
 
-function Measured({ comparison }) {
-  const other = html`<a href=${address(["jobs", comparison.job_id])}>the job that it is compared with</a>`;
+function Comparison({ comparison }) {
+  const other = html`<a href=${address(["jobs", comparison.job_id])}>the job it is compared with</a>`;
   const changed = Object.entries(comparison.settings_changed).map(([name, [before, after]]) => `${name}: ${before} → ${after}`);
-  if (comparison.saved_ms === null) return html`<p>Measured: ${other} is ${comparison.status}, so there is nothing to compare yet.</p>`;
+  if (comparison.saved_ms === null) return html`<p>Measured: nothing to compare yet; ${other} is ${comparison.status}.</p>`;
   const saved = comparison.saved_ms;
   return html`<p>
-    Measured: ${duration(comparison.before_ms)} for ${other}, ${duration(comparison.after_ms)} for this one: <strong>${saved >= 0 ? `${duration(saved)} saved` : `${duration(-saved)} lost`}</strong>${changed.length > 0 && html` by <code>${changed.join(", ")}</code>`}.${!comparison.same_query && " They are not the same query."}
+    Measured: ${duration(comparison.before_ms)} for ${other}, ${duration(comparison.after_ms)} for this job: <strong>${saved >= 0 ? `${duration(saved)} saved` : `${duration(-saved)} lost`}</strong>${changed.length > 0 && html` by <code>${changed.join(", ")}</code>`}.${!comparison.same_query && " The two jobs run different queries."}
   </p>`;
 }
 
@@ -100,9 +100,9 @@ function HotKeys({ keys }) {
   const found = keys.filter((key) => key.hot_keys.length);
   return html`<section>
     <h2>Hot keys</h2>
-    ${found.length === 0 && html`<p class="quiet">No key stands out in the samples taken.</p>`}
+    ${found.length === 0 && html`<p class="quiet">The samples contain no hot key.</p>`}
     ${found.map(
-      (key) => html`<${Table} key=${key.table + key.columns + key.role} caption=${keyText(key)} head=${["Key", numeric("Share of the rows"), "", numeric("Rows, about")]}>
+      (key) => html`<${Table} key=${key.table + key.columns + key.role} caption=${keyText(key)} head=${["Key", numeric("Share of rows"), "", numeric("Rows (estimate)")]}>
         ${key.hot_keys.map(
           (hot) => html`<tr key=${hot.value + hot.is_null}>
             <th scope="row" class="key">${hot.is_null ? html`<em>${hot.value}</em>` : html`<${Text} text=${hot.value} />`}</th>
@@ -117,29 +117,29 @@ function HotKeys({ keys }) {
 }
 
 function keyText(key) {
-  const load = !known(key.rows_on_one_task) ? "" : `; by the plan that ran, one task reads ${number(key.rows_on_one_task)} rows of the first${key.estimate_is_wrong ? ", an estimate that was wrong" : ", as estimated"}`;
-  return `${key.columns.join(", ")} of ${key.table}, a ${key.role}; from ${number(key.sampled_rows)} rows sampled${load}`;
+  const load = !isKnown(key.rows_on_one_task) ? "" : `. One task reads ${number(key.rows_on_one_task)} rows of the first key (${key.estimate_is_wrong ? "this estimate was wrong" : "estimate"})`;
+  return `${key.columns.join(", ")} of ${key.table} (${key.role}), from ${number(key.sampled_rows)} sampled rows${load}`;
 }
 
-const known = (value) => value !== null && value !== undefined;
+const isKnown = (value) => value !== null && value !== undefined;
 
-/** Of two tasks, Spark reports the longer one as the median: the other one is compared with. */
+/** Of two tasks, Spark reports the longer one as the median; the shorter one is used instead. */
 const medianOf = ({ tasks, duration_ms: times }) => (tasks === 2 ? times?.min : times?.median);
 
 function Stages({ stages, skewed }) {
-  const worst = new Map(skewed.map((one) => [one.stage_id, one]));
+  const skewedStages = new Map(skewed.map((stage) => [stage.stage_id, stage]));
   const lastAttempt = new Map(stages.map((stage) => [stage.stage_id, stage.stage_attempt]));
   const longest = Math.max(...stages.map((stage) => stage.duration_ms?.max ?? 0), 1);
   return html`<section>
     <h2>Task times of each stage</h2>
-    <${Table} label="Task times of each stage" head=${["Stage", numeric("Tasks"), "Fastest to slowest task", numeric("Median"), numeric("Slowest"), numeric("Slowest / median"), numeric("Share of the stage"), numeric("Rows read"), numeric("Spilled")]}>
+    <${Table} label="Task times of each stage" head=${["Stage", numeric("Tasks"), "Fastest to slowest task", numeric("Median"), numeric("Slowest"), numeric("Slowest / median"), numeric("Share of stage"), numeric("Rows read"), numeric("Spilled")]}>
       ${stages.map((stage) => {
         const times = stage.duration_ms;
-        const one = stage.stage_attempt === lastAttempt.get(stage.stage_id) && worst.get(stage.stage_id);
-        return html`<tr key=${`${stage.stage_id}.${stage.stage_attempt}`} class=${one ? "is-skewed" : ""}>
-          <th scope="row">${stage.stage_id} <span class="quiet">${stage.name}</span>${one && html` <span class="tag">skewed: ${duration(one.lost_ms)} lost</span>`}</th>
+        const loss = stage.stage_attempt === lastAttempt.get(stage.stage_id) && skewedStages.get(stage.stage_id);
+        return html`<tr key=${`${stage.stage_id}.${stage.stage_attempt}`} class=${loss ? "is-skewed" : ""}>
+          <th scope="row">${stage.stage_id} <span class="quiet">${stage.name}</span>${loss && html` <span class="tag">skewed: ${duration(loss.lost_ms)} lost</span>`}</th>
           <td class="numeric">${number(stage.tasks)}${stage.failed_tasks > 0 && html` <span class="tag">${number(stage.failed_tasks)} failed</span>`}</td>
-          <td class="spread-cell">${times && html`<${Spread} times=${times} longest=${longest} />`}</td>
+          <td class="spread-cell">${times && html`<${Spread} times=${times} median=${medianOf(stage)} longest=${longest} />`}</td>
           <td class="numeric">${times ? duration(medianOf(stage)) : ""}</td>
           <td class="numeric">${times ? duration(times.max) : ""}</td>
           <td class="numeric">${medianOf(stage) ? factor(times.max / medianOf(stage)) : ""}</td>
@@ -149,16 +149,16 @@ function Stages({ stages, skewed }) {
         </tr>`;
       })}
     <//>
-    <p class="quiet small">The bar spans the fastest to the slowest task, its dark part the middle half, the mark the median.</p>
+    <p class="quiet small">The bar spans from the fastest to the slowest task; its dark part is the middle half, and the mark is the median.</p>
   </section>`;
 }
 
-function Spread({ times, longest }) {
+function Spread({ times, median, longest }) {
   const at = (value) => `${(100 * value) / longest}%`;
-  const told = `fastest ${duration(times.min)}, quarter ${duration(times.p25)}, median ${duration(times.median)}, three quarters ${duration(times.p75)}, slowest ${duration(times.max)}`;
-  return html`<span class="spread" role="img" aria-label=${told} title=${told}>
+  const text = `fastest ${duration(times.min)}, quarter ${duration(times.p25)}, median ${duration(median)}, three quarters ${duration(times.p75)}, slowest ${duration(times.max)}`;
+  return html`<span class="spread" role="img" aria-label=${text} title=${text}>
     <span class="whole" style=${{ left: at(times.min), width: at(times.max - times.min) }}></span>
     <span class="middle" style=${{ left: at(times.p25), width: at(times.p75 - times.p25) }}></span>
-    <span class="median" style=${{ left: at(times.median) }}></span>
+    <span class="median" style=${{ left: at(median) }}></span>
   </span>`;
 }

@@ -1,10 +1,10 @@
-// The tables of a job: a row each.
+// The form for a job's tables, with a row for each.
 import { html, useEffect, useState } from "../../vendor/preact.js";
 
 const FILES = ["parquet", "csv", "json"];
 const FORMATS = [...FILES, "stream", "rate"];
 
-/** `tables` as a job has them, by name; `onChange` gets them whole. Errors stand at their table. */
+/** `tables` has a job's tables by name; `onChange` gets all of them. Each error is shown at its table. */
 export function TablesForm({ tables, issues, onChange }) {
   const rows = Object.entries(tables);
 
@@ -13,21 +13,21 @@ export function TablesForm({ tables, issues, onChange }) {
   }
 
   function add() {
-    let at = rows.length + 1;
-    while (Object.hasOwn(tables, `t${at}`)) at += 1;
-    onChange({ ...tables, [`t${at}`]: { format: "parquet", path: "" } });
+    let suffix = rows.length + 1;
+    while (Object.hasOwn(tables, `t${suffix}`)) suffix += 1;
+    onChange({ ...tables, [`t${suffix}`]: { format: "parquet", path: "" } });
   }
 
   return html`<fieldset class="field-group">
     <legend><h2>Tables</h2></legend>
     ${rows.length === 0 && html`<p class="quiet">A query reads at least one table.</p>`}
     ${rows.map(
-      ([name, table], at) => html`<${TableRow}
-        key=${at}
+      ([name, table], place) => html`<${TableRow}
+        key=${place}
         name=${name}
         isTaken=${(other) => other !== name && Object.hasOwn(tables, other)}
         table=${table}
-        issues=${issues.filter((one) => `${one.pointer}/`.startsWith(`/tables/${name.replaceAll("~", "~0").replaceAll("/", "~1")}/`))}
+        issues=${issues.filter((issue) => `${issue.pointer}/`.startsWith(`/tables/${name.replaceAll("~", "~0").replaceAll("/", "~1")}/`))}
         onRename=${(next) => rename(name, next)}
         onChange=${(next) => onChange({ ...tables, [name]: next })}
         onRemove=${() => onChange(Object.fromEntries(rows.filter(([key]) => key !== name)))}
@@ -40,7 +40,7 @@ export function TablesForm({ tables, issues, onChange }) {
 function TableRow({ name, isTaken, table, issues, onRename, onChange, onRemove }) {
   const [typed, setTyped] = useState(name);
   useEffect(() => setTyped(name), [name]);
-  const clashes = isTaken(typed.trim());
+  const isDuplicate = isTaken(typed.trim());
   function rename(text) {
     setTyped(text);
     if (!isTaken(text.trim())) onRename(text.trim());
@@ -48,9 +48,9 @@ function TableRow({ name, isTaken, table, issues, onRename, onChange, onRemove }
   const isFiles = FILES.includes(table.format);
   const set = (part) => onChange({ ...table, ...part });
   return html`<div class="table-row">
-    <label>Name <input value=${typed} onInput=${(event) => rename(event.target.value)} spellcheck=${false} aria-invalid=${clashes} /></label>
+    <label>Name <input value=${typed} onInput=${(event) => rename(event.target.value)} spellcheck=${false} aria-invalid=${isDuplicate} /></label>
     <label>Format
-      <select value=${table.format} onChange=${(event) => onChange(fresh(event.target.value, table))}>
+      <select value=${table.format} onChange=${(event) => onChange(withFormat(event.target.value, table))}>
         ${FORMATS.map((format) => html`<option key=${format} value=${format}>${format}</option>`)}
       </select>
     </label>
@@ -59,16 +59,16 @@ function TableRow({ name, isTaken, table, issues, onRename, onChange, onRemove }
     ${table.format === "rate" && html`<label>Rows per second <input type="number" min="1" value=${table.rows_per_second ?? 1} onInput=${(event) => set({ rows_per_second: Number(event.target.value) })} /></label>`}
     <button type="button" class="plain small" onClick=${onRemove} aria-label=${`Remove table ${name}`}>Remove</button>
     ${isFiles && table.format !== "parquet" && html`
-      <label class="whole">Columns, or none to have them inferred <input value=${table.schema ?? ""} placeholder="uid BIGINT, name STRING" onInput=${(event) => set({ schema: event.target.value || undefined })} spellcheck=${false} /></label>
-      ${table.format === "csv" && html`<label class="check"><input type="checkbox" checked=${table.options?.header ?? false} onChange=${(event) => set({ options: { ...table.options, header: event.target.checked } })} /> The first line has the names</label>`}
+      <label class="whole">Columns (leave empty to infer them) <input value=${table.schema ?? ""} placeholder="uid BIGINT, name STRING" onInput=${(event) => set({ schema: event.target.value || undefined })} spellcheck=${false} /></label>
+      ${table.format === "csv" && html`<label class="check"><input type="checkbox" checked=${table.options?.header ?? false} onChange=${(event) => set({ options: { ...table.options, header: event.target.checked } })} /> The first line contains the column names</label>`}
     `}
-    ${clashes && html`<p class="field-error whole" role="alert">Another table has this name.</p>`}
-    ${issues.map((one) => html`<p key=${one.detail} class="field-error whole" role="alert">${one.detail}</p>`)}
+    ${isDuplicate && html`<p class="field-error whole" role="alert">Another table has this name.</p>`}
+    ${issues.map((issue) => html`<p key=${issue.detail} class="field-error whole" role="alert">${issue.detail}</p>`)}
   </div>`;
 }
 
-/** The table with another format, without what that does not have. */
-function fresh(format, { path = "", schema }) {
+/** Returns the table with another format, without the fields that this format does not have. */
+function withFormat(format, { path = "", schema }) {
   if (format === "stream") return { format, stream: "" };
   if (format === "rate") return { format, rows_per_second: 1 };
   return format === "parquet" ? { format, path } : { format, path, schema };

@@ -1,22 +1,21 @@
-// One job: what it is, how it stands, and what was found out about it, each on a page of its own.
+// The page of one job: its state, its actions, and sections with its reports.
 import { html, useState } from "../../vendor/preact.js";
-import { change, getUnlessKnown } from "../api.js";
+import { change, getIfChanged } from "../api.js";
 import { duration, elapsed, moment, number, size } from "../format.js";
 import { OverviewSection } from "../job/overview.js";
 import { PlanSection } from "../job/plan.js";
 import { ResultSection } from "../job/result.js";
 import { SkewSection } from "../job/skew.js";
-import { SpecSection } from "../job/spec.js";
 import { StreamSection } from "../job/stream.js";
-import { Confirm, Facts, Heading, Loading, useIsHere, useNow } from "../parts/basics.js";
+import { Confirm, Facts, Heading, Listing, Loading, useIsMounted, useNow } from "../parts/basics.js";
 import { Failure, Problem } from "../parts/problem.js";
-import { isAtRest, ProgressBar, Status } from "../parts/status.js";
+import { isIdle, ProgressBar, Status } from "../parts/status.js";
 import { usePolled } from "../polling.js";
 import { address, go } from "../router.js";
-import { useCaller } from "../caller.js";
+import { useCaller } from "../session.js";
 
 const LIVE_MS = 1500;
-const AT_REST_MS = 15_000;
+const IDLE_MS = 15_000;
 const SECTIONS = [
   ["", "Overview", () => true],
   ["plan", "Plan", () => true],
@@ -34,16 +33,16 @@ const BODIES = {
   spec: SpecSection,
 };
 
-/** The page of one job, at one of its sections. */
+/** The page of one job with one of its sections. */
 export function JobPage({ id, section = "" }) {
-  const [pace, setPace] = useState(LIVE_MS);
+  const [intervalMs, setIntervalMs] = useState(LIVE_MS);
   const { value: known, error, refresh } = usePolled(
     async (before, signal) => {
-      const now = await getUnlessKnown(`v1/jobs/${encodeURIComponent(id)}`, before, { signal });
-      setPace(now.value.finished ? 0 : isAtRest(now.value) ? AT_REST_MS : LIVE_MS);
+      const now = await getIfChanged(`v1/jobs/${encodeURIComponent(id)}`, before, { signal });
+      setIntervalMs(now.value.finished ? 0 : isIdle(now.value) ? IDLE_MS : LIVE_MS);
       return now;
     },
-    pace,
+    intervalMs,
     id,
   );
   if (!known) return error ? html`<${Heading} title="Job" /><${Failure} error=${error} />` : html`<${Loading} />`;
@@ -51,10 +50,10 @@ export function JobPage({ id, section = "" }) {
   const Body = Object.hasOwn(BODIES, section) ? BODIES[section] : null;
   if (!Body) return html`<${Heading} title="No such page" /><p><a href=${address(["jobs", id])}>Back to the job</a></p>`;
   return html`
-    <${Head} job=${job} onChanged=${refresh} />
+    <${JobHead} job=${job} onChanged=${refresh} />
     <${Failure} error=${error} hasValue=${true} />
-    <nav class="sections" aria-label="Parts of this job">
-      ${SECTIONS.filter(([, , concerns]) => concerns(job)).map(
+    <nav class="sections" aria-label="Sections of this job">
+      ${SECTIONS.filter(([, , appliesTo]) => appliesTo(job)).map(
         ([name, text]) => html`<a key=${name} href=${address(["jobs", id, name].filter(Boolean))} aria-current=${name === section ? "page" : undefined}>${text}</a>`,
       )}
     </nav>
@@ -62,9 +61,18 @@ export function JobPage({ id, section = "" }) {
   `;
 }
 
-function Head({ job, onChanged }) {
-  const now = useNow(!isAtRest(job));
-  const took = elapsed(job.started_at, job.finished_at ?? (isAtRest(job) ? job.updated_at : null), now);
+/** The section "Specification": the job as it was submitted and stored. */
+function SpecSection({ job }) {
+  return html`<section>
+    <h2>Specification</h2>
+    <${Facts} entries=${[["Request", job.request_id && html`<code>${job.request_id}</code>`]]} />
+    <${Listing} text=${JSON.stringify(job.spec, null, 2)} label="Specification of the job" />
+  </section>`;
+}
+
+function JobHead({ job, onChanged }) {
+  const now = useNow(!isIdle(job));
+  const elapsedMs = elapsed(job.started_at, job.finished_at ?? (isIdle(job) ? job.updated_at : null), now);
   return html`
     <p class="crumbs"><a href="#/jobs">Jobs</a></p>
     <div class="page-head">
@@ -82,8 +90,8 @@ function Head({ job, onChanged }) {
         ["Queue", job.queue],
         ["Attempts", job.attempts > 1 && job.attempts],
         ["Submitted", moment(job.submitted_at)],
-        ["Took", took !== null && duration(took)],
-        ["Runs again", job.next_run_at && moment(job.next_run_at)],
+        ["Duration", elapsedMs !== null && duration(elapsedMs)],
+        ["Next attempt", job.next_run_at && moment(job.next_run_at)],
         ["Result", job.result && `${number(job.result.rows)} rows, ${size(job.result.bytes)}`],
       ]}
     />
@@ -93,10 +101,10 @@ function Head({ job, onChanged }) {
 
 function Actions({ job, onChanged }) {
   const { maySubmit } = useCaller();
-  const [asked, setAsked] = useState(null);
+  const [pending, setPending] = useState(null);
   const [failure, setFailure] = useState(null);
   const [busy, setBusy] = useState(false);
-  const isHere = useIsHere();
+  const isMounted = useIsMounted();
   const path = `v1/jobs/${job.id}`;
 
   async function act(method, to, body) {
@@ -105,7 +113,7 @@ function Actions({ job, onChanged }) {
       await change(method, to, { body });
       setFailure(null);
       if (method !== "DELETE") onChanged();
-      else if (isHere()) go("#/jobs");
+      else if (isMounted()) go("#/jobs");
     } catch (error) {
       setFailure(error);
     } finally {
@@ -113,11 +121,11 @@ function Actions({ job, onChanged }) {
     }
   }
 
-  function answered(yes) {
-    const { method, to, body } = asked;
-    setAsked(null);
-    if (!yes) return;
-    // The button that was pressed rests now, or goes.
+  function onAnswer(isConfirmed) {
+    const { method, to, body } = pending;
+    setPending(null);
+    if (!isConfirmed) return;
+    // The button that was pressed is now disabled or removed.
     document.querySelector("h1").focus();
     act(method, to, body);
   }
@@ -130,11 +138,11 @@ function Actions({ job, onChanged }) {
       <a class="button plain" href=${address(["new"], { from: job.id })}>Edit as new</a>
       ${streams && live && job.status !== "STOPPED" && html`<button type="button" class="plain" disabled=${busy} onClick=${() => act("POST", `${path}/stop`)}>Stop</button>`}
       ${streams && job.status === "STOPPED" && html`<button type="button" disabled=${busy} onClick=${() => act("POST", `${path}/resume`, {})}>Resume</button>`}
-      ${streams && job.status === "STOPPED" && html`<button type="button" class="plain" disabled=${busy} onClick=${() => setAsked({ method: "POST", to: `${path}/resume`, body: { from: "scratch" }, question: `Resume “${job.name}” from scratch? Its state and result are thrown away, and everything that is still there is read again.`, action: "Begin from scratch" })}>Resume from scratch</button>`}
-      ${live && html`<button type="button" class="plain" disabled=${busy} onClick=${() => setAsked({ method: "POST", to: `${path}/cancel`, question: `Cancel “${job.name}”? What it has done is lost.`, action: "Cancel the job" })}>Cancel</button>`}
-      ${isAtRest(job) && html`<button type="button" class="plain" disabled=${busy} onClick=${() => setAsked({ method: "DELETE", to: path, question: `Delete “${job.name}” with its result, plan and metrics?`, action: "Delete" })}>Delete</button>`}
+      ${streams && job.status === "STOPPED" && html`<button type="button" class="plain" disabled=${busy} onClick=${() => setPending({ method: "POST", to: `${path}/resume`, body: { from: "scratch" }, question: `Resume “${job.name}” from scratch? Its state and result are deleted, and all input that still exists is read again.`, action: "Start from scratch" })}>Resume from scratch</button>`}
+      ${live && html`<button type="button" class="plain" disabled=${busy} onClick=${() => setPending({ method: "POST", to: `${path}/cancel`, question: `Cancel “${job.name}”? Its work so far is lost.`, action: "Cancel the job" })}>Cancel</button>`}
+      ${isIdle(job) && html`<button type="button" class="plain" disabled=${busy} onClick=${() => setPending({ method: "DELETE", to: path, question: `Delete “${job.name}” with its result, plan and metrics?`, action: "Delete" })}>Delete</button>`}
     </div>
     ${failure && html`<${Failure} error=${failure} />`}
-    ${asked && html`<${Confirm} question=${asked.question} action=${asked.action} onAnswer=${answered} />`}
+    ${pending && html`<${Confirm} question=${pending.question} action=${pending.action} onAnswer=${onAnswer} />`}
   </div>`;
 }

@@ -1,7 +1,7 @@
-// The workers and what else the service needs, and whether it is there.
+// The page of the workers and of the service's readiness.
 import { html, useState } from "../../vendor/preact.js";
 import { ApiError, change, get } from "../api.js";
-import { useCaller } from "../caller.js";
+import { useCaller } from "../session.js";
 import { ago, moment, number, size } from "../format.js";
 import { Confirm, Facts, Heading, Loading, useNow } from "../parts/basics.js";
 import { Failure } from "../parts/problem.js";
@@ -9,17 +9,17 @@ import { Status } from "../parts/status.js";
 import { usePolled } from "../polling.js";
 import { address } from "../router.js";
 
-const AGAIN_MS = 5000;
+const INTERVAL_MS = 5000;
 
-/** The page. */
+/** The page "Workers". */
 export function WorkersPage() {
   const { value, error, refresh } = usePolled(
     async (before, signal) => {
-      const [workers, readiness] = await Promise.allSettled([get("v1/workers", { signal }), ready(signal)]);
+      const [workers, readiness] = await Promise.allSettled([get("v1/workers", { signal }), loadReadiness(signal)]);
       if (readiness.status === "rejected") throw readiness.reason;
       return { workers: workers.value?.workers ?? before?.workers, failure: workers.reason, readiness: readiness.value };
     },
-    AGAIN_MS,
+    INTERVAL_MS,
     "workers",
   );
   if (!value) return html`<${Heading} title="Workers" />${error ? html`<${Failure} error=${error} />` : html`<${Loading} />`}`;
@@ -28,13 +28,13 @@ export function WorkersPage() {
     <${Failure} error=${error} hasValue=${true} />
     <${Health} readiness=${value.readiness} />
     <${Failure} error=${value.failure} hasValue=${value.workers} />
-    ${value.workers?.length === 0 && html`<p class="empty">No worker has been heard of lately. Start one with <code>evenkeel worker</code>; jobs wait for it.</p>`}
+    ${value.workers?.length === 0 && html`<p class="empty">No worker has reported recently. Start one with <code>evenkeel worker</code>; until then, jobs stay queued.</p>`}
     ${value.workers?.map((worker) => html`<${Worker} key=${worker.id} worker=${worker} onChanged=${refresh} />`)}
   `;
 }
 
-/** Readiness, also where it is refused: then as the problem that says why. */
-async function ready(signal) {
+/** Returns the readiness. If the service is not ready, the reasons in its problem are the warnings. */
+async function loadReadiness(signal) {
   try {
     return await get("readyz", { signal });
   } catch (error) {
@@ -44,10 +44,10 @@ async function ready(signal) {
 }
 
 function Health({ readiness }) {
-  const good = readiness.status === "ready";
-  return html`<section class=${`verdict${good ? "" : " is-skewed"}`}>
-    <h2>${good ? "Ready" : "Not ready"}</h2>
-    <p class="lead">${good ? "Jobs posted now would run." : "Jobs posted now would wait, or be refused."}</p>
+  const isReady = readiness.status === "ready";
+  return html`<section class=${`verdict${isReady ? "" : " is-skewed"}`}>
+    <h2>${isReady ? "Ready" : "Not ready"}</h2>
+    <p class="lead">${isReady ? "New jobs can run." : "New jobs stay queued or are refused."}</p>
     <ul>${(readiness.warnings ?? []).map((one) => html`<li key=${one.code + one.detail}>${one.detail}</li>`)}</ul>
   </section>`;
 }
@@ -55,12 +55,12 @@ function Health({ readiness }) {
 function Worker({ worker, onChanged }) {
   const { isAdmin } = useCaller();
   const now = useNow(true);
-  const [asked, setAsked] = useState(false);
+  const [isAsking, setIsAsking] = useState(false);
   const [failure, setFailure] = useState(null);
 
-  async function drain(yes) {
-    setAsked(false);
-    if (!yes) return;
+  async function drain(isConfirmed) {
+    setIsAsking(false);
+    if (!isConfirmed) return;
     try {
       await change("POST", `v1/workers/${encodeURIComponent(worker.id)}/drain`);
       onChanged();
@@ -72,7 +72,7 @@ function Worker({ worker, onChanged }) {
   return html`<section class="card">
     <div class="section-head">
       <h2>${worker.host ?? worker.id} <${Status} value=${worker.status} /></h2>
-      ${isAdmin && ["READY", "STARTING", "UNAVAILABLE"].includes(worker.status) && html`<button type="button" class="plain small" onClick=${() => setAsked(true)}>Drain</button>`}
+      ${isAdmin && ["READY", "STARTING", "UNAVAILABLE"].includes(worker.status) && html`<button type="button" class="plain small" onClick=${() => setIsAsking(true)}>Drain</button>`}
     </div>
     ${worker.fault && html`<p class="field-error">${worker.fault}</p>`}
     <${Facts}
@@ -81,21 +81,21 @@ function Worker({ worker, onChanged }) {
         ["Cluster", html`<code>${worker.cluster}</code>`],
         ["Application", worker.app_id],
         ["Slots", number(worker.slots)],
-        ["Jobs at once", number(worker.concurrency)],
+        ["Concurrent jobs", number(worker.concurrency)],
         ["Queues", worker.queues.join(", ")],
         ["Memory", size(worker.memory_bytes)],
         ["Version", worker.version],
         ["Started", moment(worker.started_at)],
-        ["Last sign of life", ago(worker.heartbeat_at, now)],
+        ["Last heartbeat", ago(worker.heartbeat_at, now)],
       ]}
     />
     ${worker.jobs.length + worker.other_jobs === 0
-      ? html`<p class="quiet">Nothing to do.</p>`
+      ? html`<p class="quiet">No running jobs.</p>`
       : html`<ul>
           ${worker.jobs.map((job) => html`<li key=${job.id}><a href=${address(["jobs", job.id])}>${job.name}</a></li>`)}
-          ${worker.other_jobs > 0 && html`<li class="quiet">${number(worker.other_jobs)} more, of others or explanations</li>`}
+          ${worker.other_jobs > 0 && html`<li class="quiet">${number(worker.other_jobs)} more (jobs of other tenants, or explanations)</li>`}
         </ul>`}
     <${Failure} error=${failure} />
-    ${asked && html`<${Confirm} question=${`Drain ${worker.id}? It takes no more jobs, and ends once its own have.`} action="Drain" otherwise="Leave it" onAnswer=${drain} />`}
+    ${isAsking && html`<${Confirm} question=${`Drain ${worker.id}? It takes no new jobs and exits when its running jobs have ended.`} action="Drain" onAnswer=${drain} />`}
   </section>`;
 }

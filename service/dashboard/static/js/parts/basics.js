@@ -1,7 +1,7 @@
-// Small parts that many pages have.
+// Small components and hooks that many pages use.
 import { html, useEffect, useRef, useState } from "../../vendor/preact.js";
 
-/** A page's heading, which takes the focus when its page is gone to, so that screen readers tell where one is. */
+/** A page's heading. It takes the focus when the page opens, so that screen readers announce the page. */
 export function Heading({ children, title }) {
   const heading = useRef(null);
   useEffect(() => {
@@ -11,7 +11,7 @@ export function Heading({ children, title }) {
   return html`<h1 ref=${heading} tabindex="-1">${children ?? title}</h1>`;
 }
 
-/** Names with their values. `entries` are pairs; those without a value are left out. */
+/** A list of names with their values. `entries` are pairs; pairs without a value are left out. */
 export function Facts({ entries }) {
   return html`<dl class="facts">
     ${entries
@@ -20,70 +20,77 @@ export function Facts({ entries }) {
   </dl>`;
 }
 
-/** A value's text; an empty one would not be seen. */
+/** A value's text; an empty text is shown as ''. */
 export const Text = ({ text }) => (text === "" ? html`<em class="quiet">''</em>` : text);
 
-/** The head of a column of numbers. */
+/** Returns the head of a column of numbers. */
 export const numeric = (name) => ({ name, isNumeric: true });
 
-/** A table that scrolls by itself where it is too wide, and can then be reached with the keyboard. */
+/** A table. If it is too wide, it scrolls by itself, also with the keyboard. */
 export function Table({ caption, head, children, label }) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label ?? caption}>
     <table>
       ${caption && html`<caption>${caption}</caption>`}
-      <thead><tr>${head.map((column, at) => html`<th scope="col" key=${at} class=${column.isNumeric ? "numeric" : ""}>${column.name ?? column}</th>`)}</tr></thead>
+      <thead><tr>${head.map((column, place) => html`<th scope="col" key=${place} class=${column.isNumeric ? "numeric" : ""}>${column.name ?? column}</th>`)}</tr></thead>
       <tbody>${children}</tbody>
     </table>
   </div>`;
 }
 
-/** Text to copy: a listing with its button. */
+/** A listing with a button that copies its text. */
 export function Listing({ text, label }) {
-  const [told, setTold] = useState("copy");
+  const [buttonText, setButtonText] = useState("Copy");
   const listing = useRef(null);
   async function copy() {
     try {
       await navigator.clipboard.writeText(text);
-      setTold("copied");
+      setButtonText("Copied");
     } catch {
-      // Over plain http to another machine, browsers have no clipboard: the text is ready for the user's own keys.
+      // Over plain HTTP to another machine, browsers have no clipboard: select the text for the user to copy.
       getSelection().selectAllChildren(listing.current);
-      setTold("selected");
+      setButtonText("Selected");
     }
-    setTimeout(() => setTold("copy"), 1500);
+    setTimeout(() => setButtonText("Copy"), 1500);
   }
   return html`<div class="listing">
-    <button type="button" class="plain small" onClick=${copy} aria-label=${`Copy: ${label}`}>${told}</button>
+    <button type="button" class="plain small" onClick=${copy} aria-label=${`Copy: ${label}`}>${buttonText}</button>
     <pre ref=${listing} tabindex="0" role="region" aria-label=${label}>${text}</pre>
   </div>`;
 }
 
-/** A question before what cannot be undone. `onAnswer(true)` or `onAnswer(false)`. */
-export function Confirm({ question, action, otherwise = "Keep it", onAnswer }) {
+/** Asks before an action that cannot be undone. Calls `onAnswer(true)` or `onAnswer(false)`. */
+export function Confirm({ question, action, onAnswer }) {
   const dialog = useRef(null);
   useEffect(() => dialog.current.showModal(), []);
   return html`<dialog ref=${dialog} aria-label=${question} onClose=${() => onAnswer(dialog.current.returnValue === "yes")}>
     <p>${question}</p>
     <div class="buttons">
       <button type="button" onClick=${() => dialog.current.close("yes")} class="danger">${action}</button>
-      <button type="button" class="plain" autofocus onClick=${() => dialog.current.close()}>${otherwise}</button>
+      <button type="button" class="plain" autofocus onClick=${() => dialog.current.close()}>Go back</button>
     </div>
   </dialog>`;
 }
 
-/** A function that tells whether the part that called this is still on the page: what is answered late moves nobody. */
-export function useIsHere() {
-  const here = useRef(true);
-  useEffect(() => () => void (here.current = false), []);
-  return () => here.current;
+/** Returns a function that says whether the component is still mounted: a late response must not change the page. */
+export function useIsMounted() {
+  const isMounted = useRef(true);
+  useEffect(() => () => void (isMounted.current = false), []);
+  return () => isMounted.current;
 }
 
-/** While something is asked for the first time. */
+/** Shown until the first response arrives. */
 export function Loading() {
   return html`<p class="quiet" role="status">Loading …</p>`;
 }
 
-/** The time now, anew every second while `running`; for what counts on. */
+/** An input field that reports its text when the user leaves it or presses Enter. A `value` that changes replaces the text. */
+export function CommittedInput({ value, onCommit, ...rest }) {
+  const [text, setText] = useState(value);
+  useEffect(() => setText(value), [value]);
+  return html`<input value=${text} onInput=${(event) => setText(event.target.value)} onChange=${() => onCommit(text.trim())} spellcheck=${false} ...${rest} />`;
+}
+
+/** Returns the current time, every second while `running`. */
 export function useNow(running) {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {

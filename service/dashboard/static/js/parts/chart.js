@@ -1,9 +1,9 @@
-// Time series, by uPlot.
+// Time series, drawn by uPlot.
 import { html, useEffect, useRef } from "../../vendor/preact.js";
 import UPlot from "../../vendor/uplot.js";
 
 const HEIGHT = 180;
-// Ticks by their distance in seconds, with what is shown beside them where the minute, the hour or the day is another.
+// Formats of ticks by their distance in seconds, and the line below a tick at which the day or the year changes.
 const DAY = "\n{DD} {MMM}";
 const TIMES = [
   [3600 * 24, "{DD} {MMM}", "\n{YYYY}", null, null, null, null, null, 1],
@@ -14,8 +14,8 @@ const TIMES = [
 ];
 
 /**
- * A line, or bars, over time. `times` are in seconds; `values` as many, null where there is none; `format` tells one of
- * them. `summary` says in words what the chart shows, for whoever cannot see it.
+ * A line or bars over time. `times` are in seconds; `values` has a value or null for each; `format` formats a value.
+ * `summary` describes the chart for screen readers.
  */
 export function Chart({ title, label, times, values, format, areBars = false, summary }) {
   const place = useRef(null);
@@ -24,7 +24,7 @@ export function Chart({ title, label, times, values, format, areBars = false, su
   latest.current = [times, values];
 
   useEffect(() => {
-    // The reference is empty by the time that the last of these is called.
+    // The reference is empty by the time that the clean-up runs.
     const element = place.current;
     function draw() {
       chart.current?.destroy();
@@ -66,7 +66,7 @@ function options(width, { label, format, areBars }) {
     cursor: { y: false, drag: { setScale: false } },
     legend: { live: true },
     axes: [{ ...axis, values: TIMES }, { ...axis, size: 64, values: (_, ticks) => ticks.map(format) }],
-    scales: { y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
+    scales: { y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } },
     series: [
       { value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" },
       { label, stroke: color("--series-1"), width: 1.5, points: { size: 4 }, value: (_, value) => format(value), ...(areBars && bars) },

@@ -1,4 +1,4 @@
-// A plan as a graph: laid out by dagre, nodes as buttons that the keyboard reaches, edges as wide as their rows.
+// A plan as a graph, laid out by dagre. Nodes are buttons; the width of an edge shows its rows.
 import { html, memo, useLayoutEffect, useMemo, useRef, useState } from "../../vendor/preact.js";
 import { Graph, layout } from "../../vendor/dagre.js";
 import { duration, shortNumber, size } from "../format.js";
@@ -7,25 +7,25 @@ const WIDTH = 216;
 const HEIGHT = 92;
 const MARGIN = 12;
 const ZOOMS = [0.3, 0.45, 0.6, 0.8, 1, 1.25];
-const AS_IT_IS = ZOOMS.indexOf(1);
+const FULL_SIZE = ZOOMS.indexOf(1);
 
 /**
- * `nodes` as in a plan report: `{id, operator, detail, inputs}`. `figures` are `{rows, bytes, time_ms}` by id;
- * `marks` are the texts on nodes that a rule changed, `wrong` the estimates `{estimated, measured}` that were wrong, by id.
+ * `nodes` are those of a plan report: `{id, operator, detail, inputs}`. By node id, `figures` has `{rows, bytes, time_ms}`,
+ * `marks` the texts on nodes that a rule changed, and `wrong` the wrong estimates `{estimated, measured}`.
  */
 export const PlanGraph = memo(function PlanGraph({ nodes, figures = {}, marks = {}, wrong = {}, label }) {
   const [chosen, setChosen] = useState(null);
   const [zoom, setZoom] = useState(null);
   const view = useRef(null);
-  const drawn = useMemo(() => place(nodes), [nodes]);
+  const plan = useMemo(() => computeLayout(nodes), [nodes]);
 
   useLayoutEffect(() => {
     if (zoom !== null) return;
-    const fits = ZOOMS.findLastIndex((one) => drawn.width * one <= view.current.clientWidth);
-    setZoom(Math.min(Math.max(fits, 0), AS_IT_IS));
-  }, [drawn, zoom]);
+    const fits = ZOOMS.findLastIndex((one) => plan.width * one <= view.current.clientWidth);
+    setZoom(Math.min(Math.max(fits, 0), FULL_SIZE));
+  }, [plan, zoom]);
 
-  const scale = ZOOMS[zoom ?? AS_IT_IS];
+  const scale = ZOOMS[zoom ?? FULL_SIZE];
   const node = nodes.find((one) => one.id === chosen);
   return html`<div class="graph">
     <div class="buttons graph-tools" role="group" aria-label=${`Zoom: ${label}`}>
@@ -35,15 +35,15 @@ export const PlanGraph = memo(function PlanGraph({ nodes, figures = {}, marks = 
       <span class="quiet small">${nodes.length} nodes</span>
     </div>
     <div class="graph-view" ref=${view} role="group" aria-label=${label}>
-      <div style=${{ width: `${drawn.width * scale}px`, height: `${drawn.height * scale}px` }}>
-        <div class="graph-plane" style=${{ width: `${drawn.width}px`, height: `${drawn.height}px`, transform: `scale(${scale})` }}>
-          <svg width=${drawn.width} height=${drawn.height} aria-hidden="true">
-            ${drawn.edges.map((edge) => html`<path key=${edge.key} d=${edge.path} stroke-width=${thickness(figures[edge.from]?.rows ?? edge.estimatedRows)} />`)}
+      <div style=${{ width: `${plan.width * scale}px`, height: `${plan.height * scale}px` }}>
+        <div class="graph-plane" style=${{ width: `${plan.width}px`, height: `${plan.height}px`, transform: `scale(${scale})` }}>
+          <svg width=${plan.width} height=${plan.height} aria-hidden="true">
+            ${plan.edges.map((edge) => html`<path key=${edge.key} d=${edge.path} stroke-width=${thickness(figures[edge.from]?.rows ?? edge.estimatedRows)} />`)}
           </svg>
           ${nodes.map((one) => html`<${Node}
             key=${one.id}
             node=${one}
-            at=${drawn.places.get(one.id)}
+            at=${plan.places.get(one.id)}
             figures=${figures[one.id]}
             mark=${marks[one.id]}
             wrong=${wrong[one.id]}
@@ -58,7 +58,7 @@ export const PlanGraph = memo(function PlanGraph({ nodes, figures = {}, marks = 
 });
 
 const Node = memo(function Node({ node, at, figures, mark, wrong, isChosen, onChoose }) {
-  const told = facts(node, figures, wrong);
+  const texts = facts(node, figures, wrong);
   return html`<button
     type="button"
     class=${`graph-node${mark ? " is-marked" : ""}`}
@@ -69,27 +69,27 @@ const Node = memo(function Node({ node, at, figures, mark, wrong, isChosen, onCh
   >
     <span class="graph-title"><strong>${node.operator}</strong>${mark && html`<span class="tag">${mark}</span>`}</span>
     <span class="graph-text">${node.detail}</span>
-    ${told && html`<span class="graph-facts">${told}</span>`}
+    ${texts && html`<span class="graph-facts">${texts}</span>`}
   </button>`;
 });
 
 function facts(node, figures, wrong) {
-  const told = [];
-  if (wrong) told.push(`${shortNumber(wrong.measured)} rows, wrongly estimated: ${shortNumber(wrong.estimated)}`);
-  else if (known(figures?.rows)) told.push(`${shortNumber(figures.rows)} rows`);
-  else if (known(node.estimated_rows)) told.push(`≈ ${shortNumber(node.estimated_rows)} rows`);
-  if (known(figures?.bytes)) told.push(size(figures.bytes));
-  if (known(figures?.time_ms)) told.push(duration(figures.time_ms));
-  return told.join(" · ");
+  const texts = [];
+  if (wrong) texts.push(`${shortNumber(wrong.measured)} rows, wrong estimate: ${shortNumber(wrong.estimated)}`);
+  else if (isKnown(figures?.rows)) texts.push(`${shortNumber(figures.rows)} rows`);
+  else if (isKnown(node.estimated_rows)) texts.push(`≈ ${shortNumber(node.estimated_rows)} rows`);
+  if (isKnown(figures?.bytes)) texts.push(size(figures.bytes));
+  if (isKnown(figures?.time_ms)) texts.push(duration(figures.time_ms));
+  return texts.join(" · ");
 }
 
-const known = (value) => value !== null && value !== undefined;
+const isKnown = (value) => value !== null && value !== undefined;
 
-/** Edges are wider by the order of magnitude of their rows. */
+/** Returns the width of an edge, which grows with the logarithm of its rows. */
 const thickness = (rows) => (rows > 0 ? Math.min(1.25 + Math.log10(rows) * 0.7, 8) : 1.25);
 
-/** Where dagre puts nodes and edges; inputs above what reads them. */
-function place(nodes) {
+/** Returns the places of nodes and edges; a node's inputs are above it. */
+function computeLayout(nodes) {
   const graph = new Graph();
   graph.setGraph({ rankdir: "TB", nodesep: 24, ranksep: 36, marginx: MARGIN, marginy: MARGIN });
   graph.setDefaultEdgeLabel(() => ({}));

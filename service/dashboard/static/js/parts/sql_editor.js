@@ -48,11 +48,11 @@ const COLOURS = syntaxHighlighting(
 );
 
 /**
- * `text` is what it begins with, and nothing later: a text from elsewhere is another editor, by its key; otherwise what is
- * being typed would be undone by what was known before. `onChange(text)` gets every change. `issues` are the service's,
- * with line and column, shown where they are of the text as it is; `tables` are names with their columns, for completion. Ctrl-Enter calls `onRun`.
+ * `text` is the initial text only, because a later value could undo the user's typing; give the editor another key to
+ * replace its text. `onChange(text)` gets every change. `issues` are the service's errors with line and column, shown if
+ * `areCurrent`. `tables` maps tables to their columns, for completion. Ctrl-Enter calls `onRun`.
  */
-export function SqlEditor({ text, onChange, issues, areOfNow, tables, onRun, label }) {
+export function SqlEditor({ text, onChange, issues, areCurrent, tables, onRun, label }) {
   const place = useRef(null);
   const view = useRef(null);
   const language = useRef(null);
@@ -62,7 +62,7 @@ export function SqlEditor({ text, onChange, issues, areOfNow, tables, onRun, lab
   useEffect(() => {
     language.current = new Compartment();
     const run = { key: "Mod-Enter", run: () => (handlers.current.onRun(), true), preventDefault: true };
-    // Below a root of its own, CodeMirror brings its styles as sheets, which the page's policy admits.
+    // In a shadow root, CodeMirror adds its styles as style sheets, which the content security policy allows.
     const root = place.current.attachShadow({ mode: "open" });
     view.current = new EditorView({
       root,
@@ -99,17 +99,17 @@ export function SqlEditor({ text, onChange, issues, areOfNow, tables, onRun, lab
 
   useEffect(() => {
     const document = view.current.state.doc;
-    const marks = (areOfNow ? issues : []).filter((one) => one.line && one.line <= document.lines).map((one) => mark(document, one));
+    const marks = (areCurrent ? issues : []).filter((one) => one.line && one.line <= document.lines).map((one) => mark(document, one));
     view.current.dispatch(setDiagnostics(view.current.state, marks));
     if (marks.length) view.current.dispatch({ selection: { anchor: marks[0].from }, scrollIntoView: true });
-  }, [issues, areOfNow]);
+  }, [issues, areCurrent]);
 
   return html`<div class="sql-editor" ref=${place}></div>`;
 }
 
 const dialect = (tables) => sql({ dialect: StandardSQL, schema: tables, upperCaseKeywords: true });
 
-/** From the place that the service named to the end of the word there. */
+/** Returns the mark of an error: from its position to the end of the word there. */
 function mark(document, issue) {
   const line = document.line(issue.line);
   const from = Math.min(line.from + Math.max((issue.column ?? 1) - 1, 0), line.to);

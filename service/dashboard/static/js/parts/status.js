@@ -1,4 +1,4 @@
-// A state as a word with a mark; never by colour alone.
+// States of jobs and workers: always a word and a symbol, never a colour alone.
 import { html } from "../../vendor/preact.js";
 
 const KINDS = {
@@ -20,31 +20,31 @@ const KINDS = {
   SILENT: ["bad", "?"],
 };
 
-/** A job's or a worker's state. One that is not known here is shown as it is. */
+/** The state of a job or a worker. An unknown state is shown without a symbol of its own. */
 export function Status({ value }) {
   const [kind, mark] = KINDS[value] ?? ["rest", "·"];
   return html`<span class="status status-${kind}"><span class="mark" aria-hidden="true">${mark}</span>${value}</span>`;
 }
 
-/** Whether a job does nothing until somebody asks it to. */
-export const isAtRest = (job) => job.finished || job.status === "STOPPED";
+/** Whether a job has finished or is stopped, so that its state changes only on request. */
+export const isIdle = (job) => job.finished || job.status === "STOPPED";
 
-/** How far a job is: a bar where tasks are counted, words otherwise. */
+/** The progress of a job: a bar if its tasks are counted, otherwise a text. */
 export function ProgressBar({ job }) {
   const progress = job.progress;
-  if (isAtRest(job)) return null;
+  if (isIdle(job)) return null;
   if (job.status === "QUEUED") return html`<span class="quiet">${WAITS[job.waiting_for] ?? "queued"}</span>`;
-  if (!progress?.tasks_total) return html`<span class="quiet">${job.status === "PLANNING" ? "looks at the data" : ""}</span>`;
-  const told = `${progress.tasks_done} of ${progress.tasks_total} tasks`;
+  if (!progress?.tasks_total) return html`<span class="quiet">${job.status === "PLANNING" ? "reading statistics" : ""}</span>`;
+  const text = `${progress.tasks_done} of ${progress.tasks_total} tasks`;
   return html`<span class="progress">
-    <progress max=${progress.tasks_total} value=${progress.tasks_done} aria-label=${told}></progress>
-    <span class="quiet">${told}</span>
+    <progress max=${progress.tasks_total} value=${progress.tasks_done} aria-label=${text}></progress>
+    <span class="quiet">${text}</span>
   </span>`;
 }
 
 const WAITS = {
-  slot: "waits for a free worker",
-  worker: "no worker listens to its queue",
-  tenant: "waits for another job of yours to end",
-  retry: "failed; is tried again",
+  slot: "waiting for a free worker",
+  worker: "no worker serves its queue",
+  tenant: "waiting for another job of its tenant",
+  retry: "failed; waiting for the next attempt",
 };

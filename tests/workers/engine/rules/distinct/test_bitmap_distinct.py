@@ -33,7 +33,7 @@ WHOLE = Aggregate(ORDERS, (Named(UID, "uid"),), (ITEMS, ROWS))
 
 def context(high: int | None = 1_000_000, rows: int = 10_000_000, **settings: Any) -> RuleContext:
     distinct = {("o.uid",): 20, ("o.uid", "o.item"): round(rows * 0.9)}
-    keys = {names: KeySketch("o", names, 60_000, 1, count, 0.0, ()) for names, count in distinct.items()}
+    keys = {names: KeySketch("o", names, 60_000, count, 0.0, ()) for names, count in distinct.items()}
     ranges = {} if high is None else {"o.item": ValueRange(0, high)}
     tables = {"o": TableSize("o", 8, rows * 16, rows, True)}
     return RuleContext(JobSettings.model_validate(settings), Statistics(tables, keys, slots=4, ranges=ranges))
@@ -119,7 +119,7 @@ def test_bitmaps_are_as_wide_as_costs_least(high: int | None, slots: int, lanes:
         replace(WHOLE, keys=(Named(NAME, "o.uid"),)),
     ],
 )
-def test_no_texts_are_kept_beside_blocks(node: Aggregate) -> None:
+def test_no_blocks_are_used_together_with_texts(node: Aggregate) -> None:
     ctx = context(1_000_000, distinct_method="bitmap")
     assert "BITMAP_CONSTRUCT_AGG" not in text_of(RULE.rewrite(Match(node, "BITMAP", ""), ctx))
 
@@ -161,7 +161,7 @@ def context_of_names(
     top = (HotKey(value="x", share=0.6, estimated_rows=round(0.6 * rows)),)
     counts = {("o.uid",): keys, ("o.name",): names, ("o.uid", "o.name"): pairs}
     sketches = {
-        columns: KeySketch("o", columns, 60_000, 1, count, 0.0, top if columns == (hot,) else ())
+        columns: KeySketch("o", columns, 60_000, count, 0.0, top if columns == (hot,) else ())
         for columns, count in counts.items()
     }
     ranges = {} if groups is None else {"o.uid": ValueRange(0, groups - 1)}
@@ -212,15 +212,13 @@ def test_rows_too_wide_for_generated_code_are_not_chosen() -> None:
         (context_of_names(distinct_method="bitmap", hot="o.name"), "Aggregate PARTIAL TWO_PHASE"),
     ],
 )
-def test_values_are_told_apart_in_two_phases_where_one_is_hot_or_they_are_demanded(
-    ctx: RuleContext, phases: str
-) -> None:
+def test_values_are_deduplicated_in_two_phases_if_one_is_hot_or_two_are_forced(ctx: RuleContext, phases: str) -> None:
     _, after = applied(RULE, BY_NAME, ctx)
     assert phases in text_of(after)
     assert ("Exchange" in text_of(after)) is phases.endswith("ONE_PHASE")
 
 
-def test_what_stands_for_an_aggregate_has_its_groups() -> None:
+def test_the_replacement_of_an_aggregate_has_its_groups() -> None:
     ctx = context_of_names()
     after = RULE.rewrite(Match(BY_NAME, GROUP_BITMAPS, ""), ctx)
     assert estimate_rows(after, ctx.statistics) == estimate_rows(BY_NAME, ctx.statistics) == 20

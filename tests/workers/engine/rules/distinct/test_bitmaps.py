@@ -1,4 +1,4 @@
-"""Bitmaps of integers: which types have a bit. What they count is in `tests/conformance/test_distinct_methods.py`."""
+"""Bitmaps of integers: which types have a bit. `tests/conformance/test_distinct_methods.py` checks their counts."""
 
 from __future__ import annotations
 

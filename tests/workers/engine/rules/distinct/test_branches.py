@@ -1,4 +1,4 @@
-"""Branches: which calls are in which, and what can be read again."""
+"""Branches: which calls are in which branch, and which inputs can be read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row for each value: which columns the sets have, and which calls are left over them."""
+"""One row for each value: the columns of the sets, and the calls over them."""
 
 from __future__ import annotations
 

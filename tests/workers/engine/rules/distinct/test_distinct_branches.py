@@ -19,7 +19,8 @@ from tests.support.scalars import scalar
 from workers.engine.plan.explain import line_of, text_of
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Join, Limit, Named, Node, Phases, Scan
 from workers.engine.plan.traversal import walk_up
-from workers.engine.rules.distinct.aggregate_cost import PARSED, READ_AGAIN
+from workers.engine.rules.cost import PARSED
+from workers.engine.rules.distinct.cost import READ_AGAIN
 from workers.engine.rules.distinct.distinct_branches import DistinctBranches
 from workers.engine.rules.rule import RuleContext
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize, ValueRange
@@ -43,7 +44,7 @@ def context(groups: int = 3_000_000, pairs: int = 19_000_000, hot: float = 0.0, 
     rows = 20_000_000
     top = (HotKey(value="7", share=hot, estimated_rows=round(hot * rows)),) if hot else ()
     keys: dict[tuple[str, ...], KeySketch] = {
-        names: KeySketch("o", names, 60_000, 1, count, 0.0, top if len(names) == 1 else ())
+        names: KeySketch("o", names, 60_000, count, 0.0, top if len(names) == 1 else ())
         for key in ("o.uid", "o.rate")
         for names, count in (((key,), groups), ((key, "o.item"), pairs), ((key, "o.shop"), pairs))
     }
@@ -105,7 +106,7 @@ def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: s
         (OF_GROUPS, context(distinct_method="bitmap"), "BRANCHES"),
     ],
 )
-def test_it_takes_the_cheapest_way_that_can_be_had(node: Aggregate, ctx: RuleContext, choice: str) -> None:
+def test_it_uses_the_cheapest_possible_method(node: Aggregate, ctx: RuleContext, choice: str) -> None:
     assert made(node, ctx)[0] == choice
 
 
@@ -152,7 +153,7 @@ def test_calls_of_one_set_share_a_branch_and_a_filter_is_kept_by_value() -> None
     assert "Expand 2 branches" in text_of(after)
 
 
-def test_a_hot_group_is_told_apart_by_its_values() -> None:
+def test_the_rows_of_a_hot_group_are_shuffled_by_value() -> None:
     choice, after = made(WHOLE, context(hot=0.6))
     assert choice == "BRANCHES"
     exchanges = [line.strip() for line in text_of(after).splitlines() if "Exchange" in line]

@@ -1,11 +1,11 @@
-"""The chooser: a rewrite is taken only where it is clearly cheaper. Its ways are met in the tests of the rules."""
+"""The choice of a method: a rewrite only if it is clearly cheaper. The tests of the rules cover the methods."""
 
 from __future__ import annotations
 
 import pytest
 
 from service.contract.options import JobSettings
-from workers.engine.rules.distinct.aggregate_cost import Cost
+from workers.engine.rules.cost import Cost
 from workers.engine.rules.distinct.methods import (
     BITMAP,
     GROUP_BITMAPS,
@@ -34,11 +34,11 @@ def methods(**slowest: float) -> MethodCosts:
         (methods(NATIVE=100, BITMAPS_OF_GROUPS=81, ONE_PHASE=90), NATIVE),
     ],
 )
-def test_a_rewrite_is_taken_where_it_is_clearly_cheaper_than_both_of_sparks(known: MethodCosts, best: str) -> None:
+def test_a_method_is_chosen_if_it_is_clearly_cheaper_than_both_of_sparks(known: MethodCosts, best: str) -> None:
     assert known.best == best
 
 
-def test_alternatives_tell_which_is_chosen() -> None:
+def test_one_alternative_is_marked_as_chosen() -> None:
     ways = methods(NATIVE=4, ONE_PHASE=3).alternatives(ONE_PHASE)
     assert [(way.name, way.cost, way.chosen) for way in ways] == [("NATIVE", 4, False), ("ONE_PHASE", 3, True)]
 

@@ -36,7 +36,7 @@ BY_NAME = Aggregate(ORDERS, (Named(UID, "uid"),), (NAMES,))
         (replace(BY_NAME, calls=tuple(replace(NAMES, output=Field(f"n{n}", BIGINT)) for n in range(9))), "9 counts"),
     ],
 )
-def test_what_stands_against_groups_as_bits(node: Aggregate, words: str) -> None:
+def test_obstacles_to_bitmaps_of_groups(node: Aggregate, words: str) -> None:
     assert words in (group_bitmap_obstacle(node) or "")
     with pytest.raises(ValueError, match=re.escape(words)):
         group_bitmap_aggregate(node, None, AggPhase.AUTO)

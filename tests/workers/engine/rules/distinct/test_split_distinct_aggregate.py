@@ -70,8 +70,8 @@ def context(share: float = 0.9, rows: int = 10_000_000, **settings: Any) -> Rule
             "u": TableSize("u", 1, 20_000_000, 1_000_000, True),
         },
         keys={
-            ("o.uid",): KeySketch("o", ("o.uid",), 50_000, 1000, 1_000_000, 0.0, hot),
-            ("u.uid",): KeySketch("u", ("u.uid",), 50_000, 50_000, 1_000_000, 0.0, ()),
+            ("o.uid",): KeySketch("o", ("o.uid",), 50_000, 1_000_000, 0.0, hot),
+            ("u.uid",): KeySketch("u", ("u.uid",), 50_000, 1_000_000, 0.0, ()),
         },
         slots=16,
     )
@@ -150,7 +150,7 @@ def test_it_leaves_the_plan_with_a_reason(node: Node, ctx: RuleContext, words: s
 
 
 @pytest.mark.parametrize(("node", "settings"), [(WHOLE, {"agg_phase": "ONE_PHASE"}), (JOINED, {})])
-def test_it_fires_by_itself_where_a_hot_group_would_stay_on_one_task(node: Aggregate, settings: dict[str, Any]) -> None:
+def test_auto_fires_if_a_hot_group_would_stay_on_one_task(node: Aggregate, settings: dict[str, Any]) -> None:
     match = matched(RULE, node, context(**settings))
     assert match.reason == "Group 7 has 90% of the rows, all on one task."
     native, chosen = match.alternatives
@@ -159,7 +159,7 @@ def test_it_fires_by_itself_where_a_hot_group_would_stay_on_one_task(node: Aggre
     assert chosen.rows_on_hottest_task < native.rows_on_hottest_task
 
 
-def test_what_spark_spreads_is_weighed_too_and_left() -> None:
+def test_aggregates_that_spark_spreads_are_left_to_it_with_their_costs() -> None:
     skip = skipped(RULE, WHOLE, context())
     assert [(way.name, way.chosen) for way in skip.alternatives] == [("NATIVE", True), ("SPLIT", False)]
 
@@ -257,7 +257,7 @@ def test_names_of_the_callers_columns_are_left_alone() -> None:
     assert "AS $bucket_ [" in lines(after)[0]
 
 
-def test_a_group_key_among_the_distinct_values_does_not_stand_against_it() -> None:
+def test_a_group_key_among_the_distinct_values_is_no_obstacle() -> None:
     pairs = replace(CATEGORIES, arguments=(UID, CATEGORY))
     assert "pmod(xxhash64(o.uid, o.category), 8) AS $bucket" in lines(split(replace(WHOLE, calls=(pairs,))))[0]
     keys = replace(pairs, arguments=(UID,))

@@ -42,7 +42,7 @@ COUNTED = joined(call("COUNT"), by=("l.k",))
 
 def sketch(columns: tuple[str, ...], distinct: int, hot: float = 0.0) -> KeySketch:
     keys = (HotKey(value="7", share=hot, estimated_rows=0),) if hot else ()
-    return KeySketch(columns[0][0], columns, 60_000, 60_000, distinct, 0.0, keys)
+    return KeySketch(columns[0][0], columns, 60_000, distinct, 0.0, keys)
 
 
 def context(
@@ -148,7 +148,7 @@ def test_it_fires_by_itself_where_it_costs_clearly_less(node: Aggregate, ctx: Ru
     check(RULE.rewrite(match, ctx), RULE.name, output_of(node))
 
 
-def test_what_is_weighed_and_left_is_told() -> None:
+def test_the_trace_has_the_costs_of_a_skip() -> None:
     skip = skipped(RULE, COUNTED, context(distinct=9_900_000))
     assert [way.name for way in skip.alternatives if way.chosen] == ["NATIVE"]
 
@@ -162,7 +162,7 @@ def test_what_is_weighed_and_left_is_told() -> None:
         (joined(call("COUNT"), kind=JoinKind.LEFT_SEMI), UNKNOWN, "BOTH"),
     ],
 )
-def test_it_fires_where_it_is_told_to(node: Aggregate, ctx: RuleContext, choice: str) -> None:
+def test_it_fires_if_it_is_forced(node: Aggregate, ctx: RuleContext, choice: str) -> None:
     if node.calls[0].arguments:
         # More digits than a product may have, and no more than a sum may.
         of = replace(col("l.w"), type=replace(col("l.w").type, precision=25))  # type: ignore[type-var]
@@ -178,7 +178,7 @@ def chain(*calls: Call, by: tuple[str, ...] = ("v.t",)) -> Aggregate:
     return Aggregate(join, tuple(Named(col(name), name) for name in by), calls)
 
 
-def test_what_is_pushed_over_the_next_join_is_looked_at_in_turn() -> None:
+def test_the_rule_applies_to_aggregates_that_it_pushed_over_the_next_join() -> None:
     node = chain(call("SUM", col("l.b")))
     match = matched(RULE, node, UNKNOWN)
     made = RULE.rewrite(match, UNKNOWN)
@@ -218,7 +218,7 @@ def test_what_is_pushed_over_a_join_is_a_bigint_where_so_many_rows_cannot_overfl
     assert [call_text(call) for call in part.calls] == [summed]
 
 
-def test_sides_that_stand_over_joins_already_were_looked_at() -> None:
+def test_the_rule_does_not_apply_twice_to_sides_that_were_over_joins_before() -> None:
     derived = joined(call("COUNT"))
     key = (Named(col("l.k"), "d.k"),)
     side = replace(derived, keys=key, calls=(replace(derived.calls[0], output=Field("d.n", INT)),))
@@ -229,7 +229,7 @@ def test_sides_that_stand_over_joins_already_were_looked_at() -> None:
         assert RULE.parts_of(match, RULE.rewrite(match, UNKNOWN)) == ()
 
 
-def test_a_chain_is_weighed_join_by_join() -> None:
+def test_a_chain_is_decided_join_by_join() -> None:
     node = chain(call("SUM", col("l.i")))
     known = context(others=(sketch(("l.i",), 1_000), sketch(("v.i",), 1_000_000), sketch(("l.k", "l.i"), 600_000)))
     sizes = {**known.statistics.tables, "v": TableSize("v", 8, 10**9, 1_000_000, True)}
@@ -326,7 +326,7 @@ def test_only_what_it_matched_can_be_rewritten() -> None:
 
 
 @pytest.mark.parametrize("skew", ["ISOLATE", "SALT"])
-def test_hot_keys_that_are_parted_by_force_are_not_aggregated_away_by_choice(skew: str) -> None:
+def test_auto_does_not_aggregate_below_a_join_that_join_skew_splits(skew: str) -> None:
     node, literals = joined(call("COUNT"), by=("l.k",)), ((text("7L"),),)
     named = replace(sketch(("l.k",), 500_000, 0.3), literals=literals)
     auto, given = context(others=(named,)), {"join": {"skew": skew}}

@@ -1,4 +1,4 @@
-"""Bounds of sums below a join. What they sum is in `tests/conformance/test_eager_aggregation.py`."""
+"""Bounds of sums below a join. `tests/conformance/test_eager_aggregation.py` checks the sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The formulas of calls over rows that stand for several."""
+"""The formulas of calls over rows that represent several rows."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_counts_of_nothing_are_zero() -> None:
     assert written(call("AVG", col("l.x")))[3] == "CAST($f0 AS DOUBLE) / nullif(CAST($f1 AS DOUBLE), 0.0D)"
 
 
-def test_literals_weigh_as_much_as_the_rows() -> None:
+def test_literals_identify_the_values_of_both_sides() -> None:
     one = text("1", type_=INT)
     assert written(call("SUM", one))[2] == [
         # As DECIMALs: there may be more rows than a BIGINT holds, and their sum small all the same.

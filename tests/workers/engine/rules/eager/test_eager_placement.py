@@ -1,4 +1,4 @@
-"""Where the parts of an aggregate over a join are computed, and what stands against it."""
+"""Where the parts of an aggregate over a join are computed, and the obstacles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan that aggregates sides of a join before it."""
+"""The plan that aggregates sides of a join before the join."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_names_of_the_callers_columns_are_left_alone() -> None:
     assert scan("l") in set(walk_up(after))
 
 
-def test_aggregates_that_come_to_stand_over_joins_are_found() -> None:
+def test_aggregates_that_are_pushed_over_joins_are_found() -> None:
     lower = joined(call("COUNT")).input
     chain = Join(scan("v"), Filter(lower, text("l.i > 0", "l.i")), JoinKind.LEFT, ((col("v.i"), col("l.i")),))
     node = Aggregate(chain, joined(call("COUNT")).keys, (call("COUNT"), call("MAX", col("v.t"))))

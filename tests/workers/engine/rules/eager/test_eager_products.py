@@ -1,4 +1,4 @@
-"""Sums of products of both sides. That they are those of the query is in `tests/conformance`."""
+"""Sums of products of both sides. `tests/conformance` compares them with those of the query."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ FEW = st.lists(SPECIAL, min_size=1, max_size=4)
 
 
 @given(left=FEW, right=FEW)
-def test_the_extremes_tell_what_is_not_finite(left: list[float], right: list[float]) -> None:
+def test_the_extremes_show_what_is_not_finite(left: list[float], right: list[float]) -> None:
     """The reasoning of the module, by itself: of all products, those of the extremes decide whether and which way the
     sum is not finite. NaN is the largest, as in Spark.
     """

@@ -1,4 +1,4 @@
-"""A join in parts: which sides may be parted, what goes past it, what salts are made of."""
+"""Splitting a join: which sides may be split, which rows bypass the join, which columns salts are computed from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from service.contract.query import JoinKind
 from service.sql.expressions.scalar import column
+from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import BIGINT, STRING, DataType, Field, TypeName
 from tests.support.scalars import scalar
 from workers.engine.plan.explain import text_of
@@ -17,7 +18,6 @@ from workers.engine.rules.joins.skew_rewrite import (
     PRESERVED_SIDES,
     PROBE_SIDES,
     HotPart,
-    Side,
     nulls_can_bypass,
     salt_columns,
     split_join,

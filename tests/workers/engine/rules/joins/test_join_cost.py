@@ -1,4 +1,4 @@
-"""What is known of a join's sides, and when one surely fits in memory."""
+"""The known sizes of the sides of a join, and when a side is certain to fit in memory."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_joins_below_broadcast_takes_room_too() -> None:
     assert replace(sides[1], rows=4001.0).is_too_large(known)
 
 
-def test_kinds_and_forced_parts_leave_some_ways() -> None:
+def test_the_kind_and_forced_strategies_leave_some_algorithms() -> None:
     node = Join(A, B, JoinKind.LEFT_SEMI, KEYS)
     assert possible_algorithms(node, JoinShip.AUTO, JoinLocal.AUTO) == (
         JoinAlgorithm.SORT_MERGE,

@@ -1,10 +1,10 @@
-"""What the query and the settings demand of a join, whatever a rule has chosen for it since."""
+"""What the query and the settings force for a join, also after a rule chose a strategy."""
 
 from __future__ import annotations
 
 import pytest
 
-from service.contract.options import JoinLocal, JoinShip, JoinSkew
+from service.contract.options import JoinLocal, JoinSettings, JoinShip, JoinSkew
 from service.contract.query import JoinKind
 from tests.support.joined import col, scan
 from workers.engine.plan.nodes import Join, JoinStrategy
@@ -13,7 +13,6 @@ from workers.engine.rules.joins.strategy_cost import (
     ForcedStrategy,
     forced_strategy,
     skew_of,
-    strategy_text,
     with_choice,
 )
 
@@ -33,25 +32,25 @@ def join(ship: JoinShip = AUTO, local: JoinLocal = JoinLocal.AUTO, demanded: For
         (join(), (BY_KEY, HASH), (BY_KEY, HASH)),
         (join(local=HASH), (BY_KEY, JoinLocal.SORT_MERGE), (BY_KEY, HASH)),
         (join(BY_KEY, HASH, NOT_FORCED), NOT_FORCED, NOT_FORCED),
-        (join(BY_KEY, HASH, (BY_KEY, JoinLocal.AUTO)), NOT_FORCED, (BY_KEY, JoinLocal.AUTO)),
+        (join(BY_KEY, HASH, ForcedStrategy(BY_KEY)), NOT_FORCED, ForcedStrategy(BY_KEY)),
     ],
 )
-def test_what_is_demanded_of_a_join(of: Join, settings: ForcedStrategy, demand: ForcedStrategy) -> None:
-    assert forced_strategy(of, *settings) == demand
+def test_the_forced_strategy_of_a_join(of: Join, settings: ForcedStrategy, demand: ForcedStrategy) -> None:
+    assert forced_strategy(of, JoinSettings(ship=settings[0], local=settings[1])) == demand
 
 
-def test_what_a_rule_chooses_leaves_the_demand_as_it_was() -> None:
-    chosen = with_choice(join(BY_KEY), BY_KEY, HASH, (BY_KEY, JoinLocal.AUTO))
-    assert chosen.strategy.forced == (BY_KEY, JoinLocal.AUTO)
+def test_a_choice_of_a_rule_does_not_change_what_is_forced() -> None:
+    chosen = with_choice(join(BY_KEY), BY_KEY, HASH, ForcedStrategy(BY_KEY))
+    assert chosen.strategy.forced == ForcedStrategy(BY_KEY)
     # It runs as one of which all of that is demanded.
     assert chosen == join(BY_KEY, HASH)
 
 
-def test_a_demand_in_words() -> None:
-    assert strategy_text(BY_KEY, HASH) == "REPARTITION with HASH_RIGHT"
-    assert strategy_text(AUTO, HASH) == "HASH_RIGHT"
+def test_the_text_of_a_forced_strategy() -> None:
+    assert ForcedStrategy(BY_KEY, HASH).text == "REPARTITION with HASH_RIGHT"
+    assert ForcedStrategy(AUTO, HASH).text == "HASH_RIGHT"
 
 
-def test_the_joins_own_word_on_skew_before_the_settings() -> None:
+def test_the_skew_strategy_of_a_join_precedes_the_settings() -> None:
     assert skew_of(join(), JoinSkew.NONE) is JoinSkew.SALT
     assert skew_of(Join(scan("l"), scan("r"), JoinKind.INNER, join().keys), JoinSkew.ISOLATE) is JoinSkew.ISOLATE

@@ -1,4 +1,4 @@
-"""Hot keys of a join: by the rows of a side, by the rows that come out, and NULLs that are kept."""
+"""Hot keys of a join: by the rows of a side, by the rows of the output, and NULL keys that are kept."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from service.contract.options import SkewSettings
 from service.contract.query import JoinKind
 from service.contract.reports import HotKey
 from service.sql.expressions.scalar import column
+from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import BIGINT, Field
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import Filter, Join, Named, Project, Scan
@@ -21,7 +22,6 @@ from workers.engine.rules.joins.hot_keys import (
     join_profile,
     sides_with_hot_nulls,
 )
-from workers.engine.rules.joins.skew_rewrite import Side
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 KEYS = ((column("l.k", BIGINT), column("r.k", BIGINT)),)
@@ -37,7 +37,7 @@ def known(left: dict[str, float], right: dict[str, float], *, distinct: int = 10
         hot = tuple(HotKey(value=value, share=share, estimated_rows=0) for value, share in shares.items())
         literals = tuple((scalar(f"{value}L", BIGINT),) for value in shares)
         key = (f"{side}.k",)
-        sketches[key] = KeySketch(side, key, 60_000, 900, distinct, nulls, hot, literals=literals)
+        sketches[key] = KeySketch(side, key, 60_000, distinct, nulls, hot, literals=literals)
     return Statistics(sizes, sketches, slots=4)
 
 
@@ -96,7 +96,7 @@ def test_nulls_are_hot_where_they_are_kept() -> None:
     assert sides_with_hot_nulls(profile(replace(JOIN, kind=JoinKind.LEFT, null_safe=True), statistics), ANY_SIZE) == ()
 
 
-def test_what_stands_out_where_nothing_is_hot() -> None:
+def test_the_frequent_keys_if_none_is_hot() -> None:
     # More than an eighth of the rows, with two tasks on each of four slots.
     assert [load.value for load in frequent_keys(profile(JOIN, known({"7": 0.13, "8": 0.12}, {})))] == ["7"]
     assert [load.value for load in frequent_keys(profile(JOIN, known({"7": 0.02, "8": 0.01}, {})))] == ["7"]
@@ -164,7 +164,7 @@ def test_a_condition_on_the_key_under_another_name() -> None:
         assert filtered_by_key(node, known({}, {}), (scalar("`d.k` > 7", None),))
 
 
-def test_nothing_is_parted_while_it_runs_where_execution_does_not_adapt() -> None:
+def test_without_adaptive_execution_no_partition_is_split_at_run_time() -> None:
     statistics = known({"7": 0.5}, {})
     assert all(profile(JOIN, statistics).is_even.values())
     assert not any(profile(JOIN, replace(statistics, is_adaptive=False)).is_even.values())

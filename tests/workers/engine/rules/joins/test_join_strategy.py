@@ -50,8 +50,8 @@ def context(
     }
     hottest = (HotKey(value="7", share=hot, estimated_rows=round(hot * users)),) if hot else ()
     keys: dict[tuple[str, ...], KeySketch] = {
-        ("o.uid",): KeySketch("o", ("o.uid",), 60_000, 60_000, orders, 0.0, ()),
-        ("u.uid",): KeySketch("u", ("u.uid",), 60_000, 60_000, users, 0.0, hottest),
+        ("o.uid",): KeySketch("o", ("o.uid",), 60_000, orders, 0.0, ()),
+        ("u.uid",): KeySketch("u", ("u.uid",), 60_000, users, 0.0, hottest),
     }
     return RuleContext(JobSettings.model_validate(settings), Statistics(tables, keys, slots=16, task_memory=memory))
 
@@ -89,11 +89,11 @@ def test_spark_is_kept_from_broadcasting_what_does_not_fit() -> None:
     assert choice(join(right=FEW), known).startswith("Spark broadcasts a side by itself")
 
 
-def test_hot_keys_apart_may_cost_less_than_a_broadcast() -> None:
+def test_joining_hot_keys_separately_may_cost_less_than_a_broadcast() -> None:
     many = context(orders=40_000_000, users=1_500_000, memory=1 << 30)
     hot = HotKey(value="7", share=0.2, estimated_rows=8_000_000)
     literals = ((scalar("7L", BIGINT),),)
-    sketch = KeySketch("o", ("o.uid",), 60_000, 40_000, 30_000_000, 0.0, (hot,), literals=literals)
+    sketch = KeySketch("o", ("o.uid",), 60_000, 30_000_000, 0.0, (hot,), literals=literals)
     known = replace(many.statistics, keys={**many.statistics.keys, ("o.uid",): sketch})
     few_slots, slots = (replace(many, statistics=replace(known, slots=count)) for count in (16, 1024))
     assert choice(join(), few_slots) == "BROADCAST_RIGHT"
@@ -107,10 +107,10 @@ def test_hot_keys_apart_may_cost_less_than_a_broadcast() -> None:
 
 
 @pytest.mark.parametrize("skew", [JoinSkew.ISOLATE, JoinSkew.SALT])
-def test_no_side_is_broadcast_by_choice_where_hot_keys_are_parted_by_force(skew: JoinSkew) -> None:
+def test_auto_broadcasts_no_side_if_join_skew_is_forced(skew: JoinSkew) -> None:
     plain = context()
     hot = HotKey(value="7", share=0.2, estimated_rows=4_000_000)
-    named = KeySketch("o", ("o.uid",), 60_000, 40_000, 20_000_000, 0.0, (hot,), literals=((scalar("7L", BIGINT),),))
+    named = KeySketch("o", ("o.uid",), 60_000, 20_000_000, 0.0, (hot,), literals=((scalar("7L", BIGINT),),))
     known = replace(plain.statistics, keys={**plain.statistics.keys, ("o.uid",): named})
     orders = replace(ORDERS, columns=(*ORDERS.columns, (Field("o.n", BIGINT), "n")))
     for node, settings in ((join(skew=skew), {}), (join(), {"join": {"skew": skew.value}})):
@@ -133,7 +133,7 @@ def test_no_side_is_broadcast_by_choice_where_hot_keys_are_parted_by_force(skew:
             assert choice(free, ctx) == "BROADCAST_RIGHT"
 
 
-def test_a_broadcast_that_a_rule_has_asked_for_is_taken_back_where_it_does_not_surely_fit() -> None:
+def test_a_broadcast_that_a_rule_requested_is_undone_unless_it_is_certain_to_fit() -> None:
     kept = join(ship=JoinShip.BROADCAST_RIGHT, forced=NOT_FORCED)
     skip = skipped(RULE, kept, context())
     assert skip.reason == (
@@ -157,16 +157,15 @@ def test_a_broadcast_that_a_rule_has_asked_for_is_taken_back_where_it_does_not_s
         ({"ship": JoinShip.REPARTITION}, {"ship": "BROADCAST_LEFT"}, (JoinShip.REPARTITION, JoinLocal.AUTO)),
     ],
 )
-def test_a_join_remembers_what_was_demanded_of_it(
+def test_a_join_keeps_what_was_forced_for_it(
     own: dict[str, Any], settings: dict[str, str], demand: tuple[JoinShip, JoinLocal]
 ) -> None:
     ctx, before = context(join=settings), join(**own)
     after = RULE.rewrite(Match(before, "HASH_RIGHT", ""), ctx)
     assert isinstance(after, Join)
     assert (after.strategy.ship, after.strategy.local) == (JoinShip.REPARTITION, JoinLocal.HASH_RIGHT)
-    told = ctx.settings.join
     assert after.strategy.forced == demand
-    assert forced_strategy(before, told.ship, told.local) == forced_strategy(after, told.ship, told.local) == demand
+    assert forced_strategy(before, ctx.settings.join) == forced_strategy(after, ctx.settings.join) == demand
 
 
 def test_it_is_about_joins_with_keys() -> None:
@@ -185,7 +184,7 @@ def test_it_is_about_joins_with_keys() -> None:
         (JoinKind.FULL, LEFT_TO_SPARK),
     ],
 )
-def test_auto_broadcasts_where_the_kind_allows_it_and_memory_holds_it(kind: JoinKind, expected: str) -> None:
+def test_auto_broadcasts_if_the_kind_of_join_and_the_memory_allow_it(kind: JoinKind, expected: str) -> None:
     assert choice(join(kind), context()) == expected
 
 
@@ -262,7 +261,7 @@ def test_the_join_keeps_what_it_says_of_skew() -> None:
     assert crossed.strategy == nodes.JoinStrategy(JoinShip.BROADCAST_LEFT)
 
 
-def test_every_way_is_told_with_its_cost() -> None:
+def test_every_algorithm_is_in_the_trace_with_its_cost() -> None:
     found = matched(RULE, join(JoinKind.LEFT), context())
     assert [(way.name, way.chosen) for way in found.alternatives] == [
         ("SORT_MERGE", False),
@@ -280,7 +279,7 @@ def told(node: Node, ctx: RuleContext) -> tuple[str, dict[str, bool]]:
     return found.reason, {way.name: way.chosen for way in found.alternatives}
 
 
-def test_a_join_that_is_left_to_spark_tells_what_each_way_would_cost() -> None:
+def test_the_trace_of_a_join_that_is_left_to_spark_has_all_costs() -> None:
     ways = dict.fromkeys(["SORT_MERGE", "HASH_LEFT", "HASH_RIGHT", "BROADCAST_LEFT", "BROADCAST_RIGHT"], False)
     _, of_few = told(join(), context(orders=300_000, users=200_000))
     assert of_few == {**ways, "SORT_MERGE": True}
@@ -302,7 +301,7 @@ def test_the_hint_at_a_forced_shuffle_is_what_comes_of_one(kind: JoinKind, users
     assert ("REPARTITION" in reason) is (by_force != "SORT_MERGE")
 
 
-def test_a_forced_broadcast_that_is_not_expected_to_fit_is_told() -> None:
+def test_the_trace_warns_of_a_forced_broadcast_that_is_not_expected_to_fit() -> None:
     forced = join(ship=JoinShip.BROADCAST_RIGHT)
     assert told(forced, context())[0] == "BROADCAST_RIGHT is forced for this join."
     assert told(forced, context(users=4_000_000))[0] == (

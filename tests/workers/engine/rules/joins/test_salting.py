@@ -1,4 +1,4 @@
-"""A join salted in one reading of its hot side: the plan is valid, and says what is meant."""
+"""A salted join that reads its hot side once: the plan is valid and has the expected text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pytest
 
 from service.contract.query import JoinKind
 from service.sql.expressions.scalar import column
+from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import BIGINT, STRING, Field
 from tests.support.scalars import scalar
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.nodes import Join, Scan, output_of
 from workers.engine.plan.validation import check
-from workers.engine.rules.joins.skew_rewrite import PROBE_SIDES, Side, salted_in_one_read
+from workers.engine.rules.joins.skew_rewrite import PROBE_SIDES, salted_in_one_read
 
 SEVEN = (scalar("7L", BIGINT),)
 LEFT = Scan("l", "l", ((Field("l.k", BIGINT), "k"), (Field("l.v", STRING), "v")))
@@ -46,7 +47,7 @@ def test_nulls_alone_need_no_copies() -> None:
 
 
 @pytest.mark.parametrize(("kind", "probe"), [(kind, probe) for kind, sides in PROBE_SIDES.items() for probe in sides])
-def test_any_side_that_may_be_parted(kind: JoinKind, probe: Side) -> None:
+def test_each_side_that_may_be_split(kind: JoinKind, probe: Side) -> None:
     node = replace(JOIN, kind=kind)
     check(salted_in_one_read(node, probe, (SEVEN, SEVEN), nulls=False, salts=3), "a test", output_of(node))
 
@@ -57,7 +58,7 @@ def test_names_of_its_own() -> None:
 
 
 def test_what_cannot_be_salted() -> None:
-    with pytest.raises(ValueError, match="nothing to salt"):
+    with pytest.raises(ValueError, match="a disjunction needs a term"):
         salted_in_one_read(JOIN, Side.LEFT, (), nulls=False, salts=3)
     with pytest.raises(ValueError, match="no column to compute a salt from"):
         salted_in_one_read(

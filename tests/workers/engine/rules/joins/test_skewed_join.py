@@ -1,4 +1,4 @@
-"""Hot keys joined apart, or salted: the rows of plain Spark, for every kind of join and type of key."""
+"""Hot keys isolated or salted: the rows of plain Spark, for every kind of join and type of key."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from service.contract.options import JobSettings, JoinLocal, JoinSettings, JoinS
 from service.contract.query import JoinKind
 from service.contract.reports import HotKey, RuleOutcome
 from service.sql.expressions.scalar import column
+from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, Field, array, decimal
 from tests.support.applied_rules import matched, skipped
 from tests.support.scalars import scalar
@@ -40,7 +41,7 @@ from workers.engine.plan.nodes import (
 from workers.engine.plan.traversal import walk_up
 from workers.engine.plan.validation import check
 from workers.engine.planner import apply_rules
-from workers.engine.rules.joins.skew_rewrite import HotPart, Side, split_join
+from workers.engine.rules.joins.skew_rewrite import HotPart, split_join
 from workers.engine.rules.joins.skewed_join import ISOLATE, SALT, SkewedJoin
 from workers.engine.rules.joins.strategy_cost import NOT_FORCED
 from workers.engine.rules.rule import Match, RuleContext
@@ -93,7 +94,7 @@ def sketch(alias: str, names: tuple[str, ...], shares: Mapping[int, float], null
         found = [literal(value, TYPES[name]) for name, value in zip(names, values, strict=True)]
         literals.append(tuple(one for one in found if one is not None))
     columns = tuple(f"{alias}.{name}" for name in names)
-    return KeySketch(alias, columns, 60_000, 30_000, 50_000, nulls, tuple(hot), literals=tuple(literals))
+    return KeySketch(alias, columns, 60_000, 50_000, nulls, tuple(hot), literals=tuple(literals))
 
 
 def context(
@@ -167,7 +168,7 @@ def test_what_stands_against_it() -> None:
         ({"local": JoinLocal.HASH_RIGHT}, []),
     ],
 )
-def test_auto_joins_hot_keys_in_no_way_that_the_query_forbids(forced: dict[str, Any], ways: list[str]) -> None:
+def test_auto_does_not_override_a_strategy_that_the_query_forces(forced: dict[str, Any], ways: list[str]) -> None:
     """Who forces a shuffle may have seen broadcasts run out of memory."""
     node, ctx = join(JoinKind.INNER, ("k",)), context(("k",), {0: 0.3}, {0: 0.0001})
     by_settings = replace(ctx, settings=ctx.settings.model_copy(update={"join": JoinSettings(**forced)}))
@@ -232,7 +233,7 @@ def test_no_key_is_salted_where_the_query_demands_a_hash_table(local: JoinLocal)
     ],
 )
 @pytest.mark.parametrize("ship", [JoinShip.AUTO, JoinShip.REPARTITION])
-def test_it_says_why_there_is_no_way(
+def test_it_says_why_there_is_no_plan(
     kind: JoinKind,
     skew: str,
     left: Mapping[int, float],
@@ -264,7 +265,7 @@ def test_integers_of_two_types_are_compared_as_they_are() -> None:
 def test_hot_values_without_literals_are_left_alone() -> None:
     ctx = context(("k",), {0: 0.9}, {}, skew="ISOLATE")
     bare = {
-        key: KeySketch(*[getattr(one, name) for name in KeySketch.__match_args__[:7]])
+        key: KeySketch(*[getattr(one, name) for name in KeySketch.__match_args__[:6]])
         for key, one in ctx.statistics.keys.items()
     }
     known = Statistics(ctx.statistics.tables, bare, slots=4)
@@ -272,7 +273,7 @@ def test_hot_values_without_literals_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_sides_that_may_be_parted_are(kind: JoinKind) -> None:
+def test_only_the_sides_that_may_be_split_are_split(kind: JoinKind) -> None:
     """Hot on the left, hot on the right, and rows with NULL keys."""
     fired = {
         "left": rewritten(join(kind, ("k",)), context(("k",), {0: 0.9}, {})),
@@ -296,14 +297,14 @@ def test_it_says_that_a_condition_may_leave_fewer_rows_of_a_key() -> None:
         assert matched(RULE, joined, ctx).reason.startswith(f"Key 7 {rows} on the left and 2 rows on the right")
 
 
-def test_keys_hot_on_different_sides_are_parted_each_on_its_own() -> None:
+def test_keys_that_are_hot_on_different_sides_are_split_separately() -> None:
     after = rewritten(join(JoinKind.INNER, ("k",)), context(("k",), {0: 0.9}, {1: 0.9}))
     assert isinstance(after, Union)
     ships = [branch.strategy.ship for branch in after.inputs if isinstance(branch, Join)]
     assert ships == [JoinShip.AUTO, JoinShip.BROADCAST_RIGHT, JoinShip.BROADCAST_LEFT]
 
 
-def test_probe_rows_of_which_much_comes_are_parted_over_tasks_of_their_own_number() -> None:
+def test_probe_rows_with_many_matches_are_distributed_over_a_fixed_number_of_tasks() -> None:
     after = rewritten(join(JoinKind.INNER, ("k",)), context(("k",), {0: 0.05}, {0: 0.05}, skew="ISOLATE"))
     assert after is not None
     assert [(node.keys, node.partitions) for node in walk_up(after) if isinstance(node, Exchange)] == [((), 16)]
@@ -328,7 +329,7 @@ def chain(kind: JoinKind, above: JoinKind, name: str) -> tuple[Join, RuleContext
 
 @pytest.mark.parametrize("name", ["k", "s"])
 @pytest.mark.parametrize("skew", ["AUTO", ISOLATE])
-def test_hot_keys_of_two_joins_one_above_the_other_are_both_joined_apart(name: str, skew: str) -> None:
+def test_hot_keys_of_two_nested_joins_are_both_joined_separately(name: str, skew: str) -> None:
     """By one key, which tells the parts of the lower join apart, and by one key each."""
     node, ctx = chain(JoinKind.LEFT, JoinKind.LEFT, name)
     settings = ctx.settings.model_copy(update={"join": JoinSettings(skew=JoinSkew(skew))})

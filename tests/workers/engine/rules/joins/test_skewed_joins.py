@@ -1,4 +1,4 @@
-"""What ways of dealing with hot keys cost, and which of them there are."""
+"""The plans for hot keys, and their costs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from service.contract.options import JobSettings, JoinLocal, JoinShip, JoinSkew
 from service.contract.query import JoinKind
 from service.contract.reports import HotKey
 from service.sql.expressions.scalar import column
+from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import BIGINT, BOOLEAN, STRING, Field
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import Join, Limit, Scan
@@ -24,7 +25,6 @@ from workers.engine.rules.joins.skew_cost import (
     split_join_cost,
     will_be_split,
 )
-from workers.engine.rules.joins.skew_rewrite import Side
 from workers.engine.rules.joins.strategy_cost import NOT_FORCED, ForcedStrategy
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
@@ -53,7 +53,7 @@ def profile(
         hot = (HotKey(value="7", share=share, estimated_rows=0),) if share else ()
         literals = ((scalar("7L", BIGINT),),) if share else ()
         key = (f"{side}.k",)
-        sketches[key] = KeySketch(side, key, 60_000, 900, 9_000_000, 0.0, hot, representative=even, literals=literals)
+        sketches[key] = KeySketch(side, key, 60_000, 9_000_000, 0.0, hot, representative=even, literals=literals)
     found = join_profile(join, Statistics(sizes, sketches, slots=8))
     assert found is not None
     return found
@@ -70,7 +70,7 @@ def test_rows_of_one_key_are_joined_where_they_are_read() -> None:
     assert way.cost.shuffled < plain_cost(known).shuffled
 
 
-def test_rows_of_which_much_comes_are_parted_over_tasks() -> None:
+def test_rows_with_many_matches_are_distributed_over_tasks() -> None:
     known = profile(0.0005, 0.001)
     way = isolation_plan(JOIN, known, known.loads, ())
     assert way is not None
@@ -129,10 +129,10 @@ def test_adaptive_execution_parts_what_it_sees() -> None:
     assert plain_cost(wide).slowest < plain_cost(profile(0.6, 0.0)).slowest
 
 
-def test_the_cheaper_of_two_ways_is_what_a_join_apart_costs() -> None:
+def test_a_split_join_costs_what_the_cheaper_plan_costs() -> None:
     sizes = {side: TableSize(side, 4, 1 << 30, 10_000_000, True) for side in "lr"}
     hot, literals = (HotKey(value="7", share=0.6, estimated_rows=0),), ((scalar("7L", BIGINT),),)
-    left = KeySketch("l", ("l.k",), 60_000, 900, 9_000_000, 0.0, hot, literals=literals)
+    left = KeySketch("l", ("l.k",), 60_000, 9_000_000, 0.0, hot, literals=literals)
     right = replace(left, alias="r", columns=("r.k",), hot_keys=(), literals=())
     statistics = Statistics(sizes, {("l.k",): left, ("r.k",): right}, slots=8)
     known = join_profile(JOIN, statistics)
@@ -195,7 +195,7 @@ def test_rows_with_a_null_key_are_spread_in_one_reading() -> None:
     assert salting_plan_in_one_read(Side.LEFT, replace(left, null_safe=True), known, (), (Side.LEFT,)) is None
 
 
-def test_nothing_hot_is_no_way() -> None:
+def test_without_hot_keys_there_is_no_plan() -> None:
     known = profile(0.0, 0.0)
     assert isolation_plan(JOIN, known, known.loads, ()) is None
     assert salting_plan(JOIN, known, known.loads, ()) is None
@@ -214,18 +214,18 @@ def test_a_join_below_is_computed_again_for_every_part() -> None:
 def test_what_is_forced_parts_a_join_where_it_can_be_had() -> None:
     sizes = {side: TableSize(side, 4, 1 << 30, 10_000_000, True) for side in "lr"}
     hot, literals = (HotKey(value="7", share=0.6, estimated_rows=0),), ((scalar("7L", BIGINT),),)
-    left = KeySketch("l", ("l.k",), 60_000, 900, 9_000_000, 0.0, hot, literals=literals)
+    left = KeySketch("l", ("l.k",), 60_000, 9_000_000, 0.0, hot, literals=literals)
     known = Statistics(
         sizes, {("l.k",): left, ("r.k",): replace(left, alias="r", columns=("r.k",), hot_keys=(), literals=())}, 8
     )
-    hashed: ForcedStrategy = (JoinShip.REPARTITION, JoinLocal.HASH_LEFT)
-    sent: ForcedStrategy = (JoinShip.BROADCAST_RIGHT, JoinLocal.AUTO)
+    hashed = ForcedStrategy(JoinShip.REPARTITION, JoinLocal.HASH_LEFT)
+    sent = ForcedStrategy(JoinShip.BROADCAST_RIGHT)
     both = {JoinSkew.ISOLATE, JoinSkew.SALT}
     for demand, ways in ((NOT_FORCED, both), (hashed, {JoinSkew.ISOLATE}), (sent, set[JoinSkew]())):
         assert {wanted for wanted in JoinSkew if will_be_split(JOIN, wanted, demand, known)} == ways
     small = replace(known, tables={**sizes, "r": TableSize("r", 1, 1 << 20, 10_000, True)})
     assert not will_be_split(JOIN, JoinSkew.ISOLATE, NOT_FORCED, small)
-    assert will_be_split(JOIN, JoinSkew.ISOLATE, (JoinShip.REPARTITION, JoinLocal.AUTO), small)
+    assert will_be_split(JOIN, JoinSkew.ISOLATE, ForcedStrategy(JoinShip.REPARTITION), small)
     assert not will_be_split(JOIN, JoinSkew.ISOLATE, NOT_FORCED, replace(known, keys={}))
     limited = replace(JOIN, left=Limit(LEFT, 9_000_000))
     assert not will_be_split(limited, JoinSkew.ISOLATE, NOT_FORCED, known)
@@ -233,7 +233,7 @@ def test_what_is_forced_parts_a_join_where_it_can_be_had() -> None:
 
 
 @pytest.mark.parametrize(("hot_in", "parted"), [("l", [True, True, False]), ("y", [False, False, True])])
-def test_of_joins_one_above_the_other_two_are_parted(hot_in: str, parted: list[bool]) -> None:
+def test_two_nested_joins_are_split_at_most(hot_in: str, parted: list[bool]) -> None:
     sizes = {side: TableSize(side, 4, 200_000_000, 10_000_000, True) for side in "lrxy"}
     hot = (HotKey(value="7", share=0.6, estimated_rows=6_000_000),)
     literals = ((scalar("7L", BIGINT),),)
@@ -242,7 +242,6 @@ def test_of_joins_one_above_the_other_two_are_parted(hot_in: str, parted: list[b
             side,
             (f"{side}.k",),
             60_000,
-            900,
             9_000_000,
             0.0,
             hot if side == hot_in else (),

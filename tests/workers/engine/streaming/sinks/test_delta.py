@@ -1,4 +1,4 @@
-"""The sink for Delta tables of users': merged, each mini-batch once, beside other writers."""
+"""The sink for Delta tables of users: it merges each mini-batch once, also with other writers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from service.sql.types.aggregates import FinalLevel
 from service.sql.types.data_types import BIGINT, DOUBLE, INT, STRING, DataType, Field, array, decimal, struct
-from tests.support.every_type import EVERY_TYPE
-from tests.support.staged import staged
+from tests.support.staged import EVERY_TYPE, staged
 from workers.engine.streaming.sinks.base import FenceLostError, SinkError, SinkTarget
 from workers.engine.streaming.sinks.delta import DeltaSink
 
@@ -47,7 +46,7 @@ def test_a_newer_row_replaces_an_older_one_of_its_key(tmp_path: Path) -> None:
     assert rows_at(path) == [("a", 1), ("b", 3), ("c", 7), (None, 5)]
 
 
-def test_older_attempts_are_shut_out_of_older_generations_too(tmp_path: Path) -> None:
+def test_attempts_of_older_generations_are_fenced_off(tmp_path: Path) -> None:
     path = tmp_path / "out"
     old = sink_at(path, fence=3)
     sink_at(path, fence=4, app="evenkeel/job/2")
@@ -63,7 +62,7 @@ def test_older_attempts_are_shut_out_of_older_generations_too(tmp_path: Path) ->
     ("keys", "expected"),
     [(("k",), [("a", 1), ("b", 9)]), ((), [("a", 1)]), (None, [("a", 1), ("a", 8), ("b", 9)])],
 )
-def test_what_others_commit_meanwhile_is_taken_into_account(
+def test_commits_of_other_writers_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...] | None, expected: list[Any]
 ) -> None:
     path = tmp_path / "out"
@@ -80,7 +79,7 @@ def test_what_others_commit_meanwhile_is_taken_into_account(
     assert rows_at(path) == expected
 
 
-def test_an_attempt_that_looked_before_the_next_one_came_commits_nothing(
+def test_an_attempt_that_checked_before_the_next_one_began_commits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out"
@@ -97,7 +96,7 @@ def test_an_attempt_that_looked_before_the_next_one_came_commits_nothing(
     assert rows_at(path) == []
 
 
-def test_the_one_row_of_an_aggregate_over_everything(tmp_path: Path) -> None:
+def test_a_result_of_one_row_is_replaced(tmp_path: Path) -> None:
     columns = (Field("n", BIGINT), Field("s", decimal(5, 2)))
     for fence in (1, 2):
         sink = sink_at(tmp_path / "out", fence, columns=columns, keys=(), of_nothing=(0, None))
@@ -121,7 +120,7 @@ def test_values_and_keys_of_every_type(tmp_path: Path, type_: DataType, values: 
     assert rows_at(path) == sorted([(first, None, old), (second, 1, new), (None, None, new)], key=repr)
 
 
-def test_nan_is_a_key_like_others(tmp_path: Path) -> None:
+def test_nan_is_a_key(tmp_path: Path) -> None:
     columns = (Field("k", DOUBLE), Field("n", BIGINT))
     sink = sink_at(tmp_path / "out", columns=columns)
     for batch_id in range(2):
@@ -139,7 +138,7 @@ def test_nan_is_a_key_like_others(tmp_path: Path) -> None:
         ({"final": FinalLevel((), (), (), ())}, "kept in parts"),
     ],
 )
-def test_what_it_cannot_take(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_unsupported_results_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     sink_at(tmp_path / "out")
     with pytest.raises(SinkError, match=message):
         sink_at(tmp_path / "out", **changes)

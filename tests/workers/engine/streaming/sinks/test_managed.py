@@ -1,4 +1,4 @@
-"""The managed sink: each mini-batch once, whatever is tried again and whoever else writes."""
+"""The managed sink: it commits each mini-batch once, also after errors and with other writers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_newer_row_replaces_an_older_one_of_its_key(path: Path, tmp_path: Path
     assert rows_at(path, 1) == [("a", 1), (None, 2), ("b", 3)]
 
 
-def test_a_mini_batch_that_is_given_again_changes_nothing(path: Path, tmp_path: Path) -> None:
+def test_a_repeated_commit_changes_nothing(path: Path, tmp_path: Path) -> None:
     sink = sink_at(path)
     sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
     sink.commit(1, staged(tmp_path, COLUMNS, [("a", 2)]))
@@ -98,7 +98,7 @@ def test_a_mini_batch_without_rows_makes_no_version(path: Path, tmp_path: Path) 
     assert (sink.committed(), rows_at(path)) == (2, [("a", 1)])
 
 
-def test_an_older_attempt_is_shut_out_wherever_it_is(path: Path, tmp_path: Path) -> None:
+def test_an_older_attempt_is_fenced_off_at_every_step(path: Path, tmp_path: Path) -> None:
     old = sink_at(path, fence=3)
     old.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
     new = sink_at(path, fence=4)
@@ -112,7 +112,7 @@ def test_an_older_attempt_is_shut_out_wherever_it_is(path: Path, tmp_path: Path)
     assert rows_at(path) == [("a", 1), ("b", 2)]
 
 
-def test_an_attempt_that_looked_before_the_next_one_came_commits_nothing(
+def test_an_attempt_that_checked_before_the_next_one_began_commits_nothing(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = sink_at(path, fence=1)
@@ -130,7 +130,7 @@ def test_an_attempt_that_looked_before_the_next_one_came_commits_nothing(
 
 
 @pytest.mark.usefixtures("always_due")
-def test_a_compaction_never_swallows_what_was_appended_meanwhile(
+def test_a_compaction_keeps_rows_appended_meanwhile(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = sink_at(path, fence=1)
@@ -150,7 +150,7 @@ def test_a_compaction_never_swallows_what_was_appended_meanwhile(
 
 
 @pytest.mark.parametrize("error", [DeltaError("lost"), OSError("lost"), CommitFailedError("lost")])
-def test_a_commit_whose_answer_is_lost_is_in_once(
+def test_a_commit_whose_response_is_lost_is_stored_once(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     sink = sink_at(path)
@@ -166,7 +166,7 @@ def test_a_commit_whose_answer_is_lost_is_in_once(
     assert (sink.committed(), rows_at(path)) == (0, [("a", 1)])
 
 
-def test_a_commit_that_fails_is_not_in(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_commit_stores_nothing(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = sink_at(path)
 
     def full(*_: Any, **__: Any) -> None:
@@ -185,7 +185,7 @@ def test_a_commit_that_fails_is_not_in(path: Path, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.usefixtures("always_due")
-def test_tidying_leaves_one_row_a_key_in_its_place(path: Path, tmp_path: Path) -> None:
+def test_compaction_leaves_one_row_per_key_in_order(path: Path, tmp_path: Path) -> None:
     sink = sink_at(path)
     sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1), ("b", 2), (None, 3)]))
     sink.tidy()
@@ -204,7 +204,7 @@ def test_tidying_leaves_one_row_a_key_in_its_place(path: Path, tmp_path: Path) -
     assert open_stream_result(path).version == version
 
 
-def test_tidying_waits_until_it_pays(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_waits_until_it_is_due(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "LEAST_ROWS", 4)
     sink = sink_at(path)
     for batch_id in range(2):
@@ -216,7 +216,7 @@ def test_tidying_waits_until_it_pays(path: Path, tmp_path: Path, monkeypatch: py
     assert open_stream_result(path).version == 4
 
 
-def test_many_small_files_are_put_together(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_files_are_compacted(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "LEAST_FILES", 3)
     sink = sink_at(path, keys=None)
     for batch_id in range(11):
@@ -228,7 +228,7 @@ def test_many_small_files_are_put_together(path: Path, tmp_path: Path, monkeypat
 
 
 @pytest.mark.usefixtures("always_due")
-def test_files_that_no_recent_version_has_are_removed(path: Path, tmp_path: Path) -> None:
+def test_files_of_no_recent_version_are_removed(path: Path, tmp_path: Path) -> None:
     sink = sink_at(path)
     sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
     DeltaTable(path).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 seconds"})
@@ -238,7 +238,7 @@ def test_files_that_no_recent_version_has_are_removed(path: Path, tmp_path: Path
 
 
 @pytest.mark.not_quick
-def test_the_log_of_the_table_is_kept_short_and_remembers(path: Path, tmp_path: Path) -> None:
+def test_the_log_of_the_table_is_short_and_keeps_transactions(path: Path, tmp_path: Path) -> None:
     sink = sink_at(path, fence=7)
     for batch_id in range(101):
         sink.commit(batch_id, staged(tmp_path, COLUMNS, [("a", batch_id)]))
@@ -248,7 +248,7 @@ def test_the_log_of_the_table_is_kept_short_and_remembers(path: Path, tmp_path: 
         sink_at(path, fence=6)
 
 
-def test_the_one_row_of_an_aggregate_over_everything(path: Path, tmp_path: Path) -> None:
+def test_a_result_of_one_row_is_replaced(path: Path, tmp_path: Path) -> None:
     columns = (Field("COUNT(*)", BIGINT), Field("SUM(x y)", decimal(38, 2)))
     sink = sink_at(path, columns=columns, keys=(), of_nothing=(0, None))
     assert rows_at(path) == [(0, None)]
@@ -271,7 +271,7 @@ FINAL = FinalLevel(
 
 
 @pytest.mark.usefixtures("always_due")
-def test_groups_are_put_together_from_the_newest_of_their_parts(path: Path, tmp_path: Path) -> None:
+def test_groups_are_merged_from_the_newest_of_their_parts(path: Path, tmp_path: Path) -> None:
     output = tuple(column.field for column in FINAL.output)
     sink = sink_at(path, columns=PARTS, output=output, final=FINAL)
     sink.commit(0, staged(tmp_path, PARTS, [("a", 0, 2, 3.0), ("a", None, None, 1.0), (None, 0, 1, 5.0)]))
@@ -322,7 +322,7 @@ def test_values_and_keys_of_every_type(path: Path, tmp_path: Path, type_: DataTy
     assert open_stream_result(path).files.columns[0].type == str(type_)
 
 
-def test_nan_is_a_key_like_others(path: Path, tmp_path: Path) -> None:
+def test_nan_is_a_key(path: Path, tmp_path: Path) -> None:
     columns = (Field("k", DOUBLE), Field("n", BIGINT))
     sink = sink_at(path, columns=columns)
     sink.commit(0, staged(tmp_path, columns, [(float("nan"), 1)]))
@@ -339,13 +339,13 @@ def test_nan_is_a_key_like_others(path: Path, tmp_path: Path) -> None:
         ({"columns": (*COLUMNS, Field("more", INT))}, "has other columns or keys"),
     ],
 )
-def test_what_it_cannot_take(path: Path, changes: dict[str, Any], message: str) -> None:
+def test_unsupported_results_are_refused(path: Path, changes: dict[str, Any], message: str) -> None:
     sink_at(path)
     with pytest.raises(SinkError, match=message):
         sink_at(path, fence=2, **changes)
 
 
-def test_of_two_that_make_the_table_one_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_two_attempts_creates_the_table(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create: Callable[..., DeltaTable] = DeltaTable.create
 
     def second(*args: Any, **kwargs: Any) -> DeltaTable:
@@ -368,7 +368,7 @@ class TestDeltaLake:
         properties = CommitProperties(app_transactions=[Transaction(app, version)], max_commit_retries=retries)
         table.create_write_transaction([], "append", self.SCHEMA, commit_properties=properties)
 
-    def test_without_retries_a_commit_makes_the_next_version_or_none(self, tmp_path: Path) -> None:
+    def test_a_commit_without_retries_creates_the_next_version_or_none(self, tmp_path: Path) -> None:
         DeltaTable.create(tmp_path, self.SCHEMA)
         stale = DeltaTable(tmp_path)
         self.written(DeltaTable(tmp_path), "a", 1, 0)
@@ -378,7 +378,7 @@ class TestDeltaLake:
         self.written(stale, "b", 1, None)
         assert (stale.version(), DeltaTable(tmp_path).version()) == (0, 2)
 
-    def test_transactions_may_go_back(self, tmp_path: Path) -> None:
+    def test_transactions_may_decrease(self, tmp_path: Path) -> None:
         DeltaTable.create(tmp_path, self.SCHEMA)
         for version in (5, 4):
             self.written(DeltaTable(tmp_path), "a", version, 0)

@@ -1,4 +1,4 @@
-"""The PostgreSQL sink against a real server: each mini-batch once, with whoever else writes, and what it demands."""
+"""The PostgreSQL sink with a real server: it commits each mini-batch once, and what it requires of tables."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from service.sql.types.data_types import (
     decimal,
     struct,
 )
-from tests.support.every_type import EVERY_TYPE
-from tests.support.staged import staged
+from tests.support.staged import EVERY_TYPE, staged
 from workers.engine.streaming.sinks import postgres
 from workers.engine.streaming.sinks.base import FenceLostError, SinkError, SinkTarget
 from workers.engine.streaming.sinks.postgres import PostgresSink
@@ -99,14 +98,14 @@ def test_a_newer_row_replaces_an_older_one_of_its_key(url: str, tmp_path: Path, 
     assert rows_of(url) == [("a", 1), ("b", 3), ("c", 7), (None, 5)]
 
 
-def test_a_mini_batch_that_is_given_again_changes_nothing(url: str, tmp_path: Path, sink_at: Any) -> None:
+def test_a_repeated_commit_changes_nothing(url: str, tmp_path: Path, sink_at: Any) -> None:
     sink_at().commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
     sink = sink_at(fence=2)
     sink.commit(0, staged(tmp_path, COLUMNS, [("a", 7)]))
     assert (sink.committed(), rows_of(url)) == (0, [("a", 1)])
 
 
-def test_older_attempts_are_shut_out_of_older_generations_too(url: str, tmp_path: Path, sink_at: Any) -> None:
+def test_attempts_of_older_generations_are_fenced_off(url: str, tmp_path: Path, sink_at: Any) -> None:
     older, old = sink_at(fence=3), sink_at(fence=4)
     new, other_job = sink_at(fence=5, app="evenkeel/job/2"), sink_at(fence=1, app="evenkeel/job2/1")
     for late in (older, old):
@@ -128,7 +127,7 @@ def expensive_starts_with(url: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["some-other-program", "{own}", "{own}x", "{own}1x", "{own}" + "9" * 30, "{own}2-1"])
 @pytest.mark.usefixtures("expensive_starts_with")
-def test_sessions_of_others_are_left_alone_whatever_their_names_are(url: str, sink_at: Any, name: str) -> None:
+def test_only_sessions_of_older_attempts_are_terminated(url: str, sink_at: Any, name: str) -> None:
     sink = sink_at(fence=2)
     named = name.format(own=sink._session_prefix)
     # Closed without a commit, which fails on a session that the server has ended.
@@ -142,7 +141,7 @@ def test_sessions_of_others_are_left_alone_whatever_their_names_are(url: str, si
             older.execute("SELECT pg_sleep(60)")
 
 
-def test_an_attempt_that_hangs_in_a_transaction_is_ended(
+def test_an_attempt_that_hangs_in_a_transaction_is_terminated(
     url: str, tmp_path: Path, sink_at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "_LOCK_TIMEOUT_MS", 100)
@@ -176,7 +175,7 @@ def test_an_attempt_that_hangs_in_a_transaction_is_ended(
     assert rows_of(url) == [("a", 2)]
 
 
-def test_of_two_that_commit_at_once_one_does(url: str, tmp_path: Path, sink_at: Any) -> None:
+def test_one_of_two_concurrent_commits_succeeds(url: str, tmp_path: Path, sink_at: Any) -> None:
     sinks = [sink_at(fence=1), sink_at(fence=1)]
     stages = [staged(tmp_path, COLUMNS, [("a", number), (str(number), 0)]) for number in range(2)]
     threads = [threading.Thread(target=sink.commit, args=(0, stage)) for sink, stage in zip(sinks, stages, strict=True)]
@@ -188,7 +187,7 @@ def test_of_two_that_commit_at_once_one_does(url: str, tmp_path: Path, sink_at: 
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
-def test_a_commit_whose_answer_is_lost_is_in_once(
+def test_a_commit_whose_response_is_lost_is_stored_once(
     url: str, tmp_path: Path, sink_at: Any, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     sink = sink_at(keys=None)
@@ -208,7 +207,7 @@ def test_a_commit_whose_answer_is_lost_is_in_once(
     assert rows_of(url) == [("a", 1)]
 
 
-def test_a_server_that_starts_anew_is_waited_for(url: str, tmp_path: Path, sink_at: Any) -> None:
+def test_a_server_that_restarts_is_waited_for(url: str, tmp_path: Path, sink_at: Any) -> None:
     pauses: list[float] = []
     sink = sink_at(pause=pauses.append)
     for number in range(3):
@@ -220,7 +219,7 @@ def test_a_server_that_starts_anew_is_waited_for(url: str, tmp_path: Path, sink_
     assert rows_of(url) == [("a", 2)]
 
 
-def test_a_server_that_stays_away_is_told(tmp_path: Path, sink_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_an_error(tmp_path: Path, sink_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     sink = sink_at(pause=pauses.append)
     sink.close()
@@ -237,7 +236,7 @@ def test_rows_that_are_only_added(url: str, tmp_path: Path, sink_at: Any) -> Non
     assert rows_of(url) == [("a", 0), ("a", 0), ("a", 1), ("a", 1)]
 
 
-def test_the_one_row_of_an_aggregate_over_everything(url: str, tmp_path: Path, sink_at: Any) -> None:
+def test_a_result_of_one_row_is_replaced(url: str, tmp_path: Path, sink_at: Any) -> None:
     columns = (Field("n", BIGINT), Field("s", decimal(38, 2)))
     for fence in (1, 2):
         sink = sink_at(fence=fence, columns=columns, keys=(), of_nothing=(0, None))
@@ -250,7 +249,7 @@ def test_the_one_row_of_an_aggregate_over_everything(url: str, tmp_path: Path, s
         sink.commit(2, staged(tmp_path, columns, [(4, None)]))
 
 
-def test_nothing_but_keys(url: str, tmp_path: Path, sink_at: Any) -> None:
+def test_a_table_of_keys_only(url: str, tmp_path: Path, sink_at: Any) -> None:
     columns = (Field("k", STRING), Field("j", INT))
     sink = sink_at(columns=columns, keys=("j", "k"))
     for batch_id in range(2):
@@ -288,7 +287,7 @@ FINAL = FinalLevel(
 OUTPUT = tuple(column.field for column in FINAL.output)
 
 
-def test_groups_are_put_together_from_the_newest_of_their_parts(url: str, tmp_path: Path, sink_at: Any) -> None:
+def test_groups_are_merged_from_the_newest_of_their_parts(url: str, tmp_path: Path, sink_at: Any) -> None:
     sink = sink_at(table="public.out", columns=PARTS, output=OUTPUT, keys=FINAL.keys, final=FINAL)
     first = [
         ("a", 1, 0, 2, 3.0, "é", False),
@@ -315,7 +314,7 @@ def test_groups_are_put_together_from_the_newest_of_their_parts(url: str, tmp_pa
     ]
 
 
-def test_one_group_from_its_parts(url: str, tmp_path: Path, sink_at: Any) -> None:
+def test_one_group_is_merged_from_its_parts(url: str, tmp_path: Path, sink_at: Any) -> None:
     columns = (Field("part", BIGINT), Field("bits", BIGINT))
     final = FinalLevel(
         (), ("part",), (MergedColumn("bits", Merge.SUM),), (FinalColumn(Field("n", BIGINT), "bits", zero=True),)
@@ -358,7 +357,7 @@ def test_nested_values_are_json(url: str, tmp_path: Path, sink_at: Any) -> None:
         "CREATE TABLE out (k text, n numeric(25, 3)); CREATE UNIQUE INDEX ON out (k) NULLS NOT DISTINCT",
     ],
 )
-def test_tables_that_will_do(url: str, tmp_path: Path, sink_at: Any, table: LiteralString) -> None:
+def test_suitable_tables_are_accepted(url: str, tmp_path: Path, sink_at: Any, table: LiteralString) -> None:
     run(url, table)
     sink = sink_at()
     for number in range(2):
@@ -388,7 +387,7 @@ def test_tables_that_will_do(url: str, tmp_path: Path, sink_at: Any, table: Lite
         ),
     ],
 )
-def test_tables_that_will_not_do(url: str, sink_at: Any, table: LiteralString, message: str) -> None:
+def test_unsuitable_tables_are_refused(url: str, sink_at: Any, table: LiteralString, message: str) -> None:
     run(url, table)
     with pytest.raises(SinkError, match=message):
         sink_at()
@@ -406,7 +405,7 @@ def test_tables_that_will_not_do(url: str, sink_at: Any, table: LiteralString, m
         ({"columns": PARTS, "output": OUTPUT, "keys": FINAL.keys, "final": FINAL, "table": "t" * 60}, "longer than 63"),
     ],
 )
-def test_what_it_cannot_take(sink_at: Any, changes: dict[str, Any], message: str) -> None:
+def test_unsupported_results_are_refused(sink_at: Any, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SinkError, match=message):
         sink_at(**changes)
 
@@ -421,14 +420,14 @@ def test_rows_that_the_table_refuses(url: str, tmp_path: Path, sink_at: Any) -> 
     assert rows_of(url) == [("a", 1)]
 
 
-def test_names_are_names_and_no_statements(url: str, tmp_path: Path, sink_at: Any) -> None:
+def test_names_are_quoted(url: str, tmp_path: Path, sink_at: Any) -> None:
     table = '"; DROP TABLE out; --'
     sink = sink_at(table=table, columns=(Field("k", STRING), Field('n"; --', BIGINT)))
     sink.commit(0, staged(tmp_path, (Field("k", STRING), Field('n"; --', BIGINT)), [("a'); --", 1)]))
     assert rows_of(url, 'SELECT * FROM """; DROP TABLE out; --"') == [("a'); --", 1)]
 
 
-def test_of_two_that_make_the_table_both_may_use_it(url: str, tmp_path: Path, sink_at: Any) -> None:
+def test_two_attempts_may_create_the_table_at_once(url: str, tmp_path: Path, sink_at: Any) -> None:
     errors: list[BaseException] = []
 
     def make(fence: int) -> None:

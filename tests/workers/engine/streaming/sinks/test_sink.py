@@ -1,4 +1,4 @@
-"""Every sink that replaces rows, through random histories: what it holds is what a dict would.
+"""Random histories of every sink that replaces rows, compared with a dict.
 
 Mini-batches come in order, are given again, by the same attempt or a newer one; attempts are replaced and still write;
 logs are rewritten in between.

@@ -1,0 +1,158 @@
+"""Checks a job before it is stored: finds the files of its tables, reads their columns and compiles its query, as a
+worker does later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import BoundedSemaphore
+from types import MappingProxyType
+
+from service.contract.errors import StorageUnavailableError
+from service.contract.job import JobSpec, RateTable, StreamTable, Table, TableSource
+from service.contract.problems import SpecError, did_you_mean, nearest_names
+from service.data.files import find_stream_files, find_table_files, pointer_of
+from service.data.roots import Root, StoreUnavailableError
+from service.data.schema_inference import infer_schema
+from service.data.schemas import RATE_SCHEMA, read_schema
+from service.sql.compile import compile_job
+from service.sql.ddl import parse_schema, schema_text
+from service.sql.resolve.bound import BoundQuery
+from service.sql.types.data_types import TIMESTAMP, Schema
+from service.store import input_streams
+from service.store.session import Database
+
+_NO_STREAMS: Mapping[str, Schema] = MappingProxyType({})
+_compile_slots = BoundedSemaphore(2)
+"""Limits concurrent compilations. The compiler is pure Python and holds the GIL: more threads gain nothing and slow
+down other requests.
+"""
+_NO_FILES_CODES = frozenset({"empty_directory", "path_not_found"})
+
+
+@dataclass(frozen=True)
+class CheckedJob:
+    """The compiled query, the total bytes of all table files, and the job with inferred columns added as declared
+    schemas.
+    """
+
+    query: BoundQuery
+    table_bytes: int
+    spec: JobSpec
+
+
+@dataclass(frozen=True)
+class _ResolvedTable:
+    """A table, its columns, and the total bytes of its files."""
+
+    table: Table
+    schema: Schema
+    bytes: int = 0
+
+
+def check_job(
+    spec: JobSpec,
+    roots: Sequence[Root],
+    streams: Mapping[str, Schema] = _NO_STREAMS,
+    *,
+    is_accepted: bool = False,
+    has_state: bool = False,
+) -> CheckedJob:
+    """Compiles the job's query against the columns of its tables. `streams` maps the tenant's streams to their columns.
+
+    `is_accepted`: the job is stored and only its settings are new. Its query is then exempt from limits that the
+    version that accepted it did not have. A job `has_state` if it resumes from a checkpoint; it then has copies of its
+    followed tables and does not need their files.
+
+    Raises SpecError with all issues found, and StorageUnavailableError if a store of the data roots cannot be used.
+    """
+    found: dict[str, _ResolvedTable] = {}
+    for name, table in spec.tables.items():
+        try:
+            found[name] = _resolve_table(name, table, roots, streams, may_be_empty=name in spec.streams)
+        except SpecError as error:
+            if not has_state or name not in spec.followed or error.code not in _NO_FILES_CODES:
+                raise
+            found[name] = _resolve_without_files(name, spec.followed[name], error)
+        _check_event_time(name, table, found[name].schema)
+    with _compile_slots:
+        schemas = {name: one.schema for name, one in found.items()}
+        query = compile_job(spec, schemas, is_accepted=is_accepted, has_new_settings=is_accepted)
+    with_schemas = spec.model_copy(update={"tables": {name: one.table for name, one in found.items()}})
+    return CheckedJob(query, sum(one.bytes for one in found.values()), with_schemas)
+
+
+def posted_schemas(database: Database, tenant: str, spec: JobSpec) -> dict[str, Schema]:
+    """Returns the columns of the streams of posted rows that a job names; streams that do not exist are left out."""
+    names = {table.stream for table in spec.tables.values() if isinstance(table, StreamTable)}
+    if not names:
+        return {}
+    with database.read() as session:
+        return input_streams.find_schemas(session, tenant, names)
+
+
+def _resolve_table(
+    name: str, table: Table, roots: Sequence[Root], streams: Mapping[str, Schema], *, may_be_empty: bool
+) -> _ResolvedTable:
+    """Finds a table's files and columns. `may_be_empty`: the table may have no files yet."""
+    if isinstance(table, RateTable):
+        return _ResolvedTable(table, RATE_SCHEMA)
+    if isinstance(table, StreamTable):
+        return _ResolvedTable(table, _stream_schema(name, table, streams))
+    try:
+        files = find_stream_files(name, table, roots) if may_be_empty else find_table_files(name, table, roots)
+        if not files.files and table.declared_schema is not None:
+            return _ResolvedTable(table, parse_schema(table.declared_schema, f"{pointer_of(name)}/schema"))
+        if not files.files:
+            raise SpecError.of(
+                "schema_cannot_be_inferred",
+                f"'{table.path}' contains no file yet from which to infer the columns. Add a file"
+                f"{', or declare the schema' if table.lacks_schema else ''}.",
+                pointer=f"{pointer_of(name)}/path",
+            )
+        if table.lacks_schema:
+            schema = schema_text(infer_schema(name, table, files))
+            table = table.model_copy(update={"declared_schema": schema})
+        return _ResolvedTable(table, read_schema(name, table, files), files.bytes)
+    except StoreUnavailableError as error:
+        raise StorageUnavailableError(f"{error} Nothing was stored; try again.") from None
+
+
+def _resolve_without_files(name: str, table: TableSource, error: SpecError) -> _ResolvedTable:
+    """Returns a followed table that has no files now. Raises SpecError if its schema is not declared."""
+    if table.declared_schema is not None:
+        return _ResolvedTable(table, parse_schema(table.declared_schema, f"{pointer_of(name)}/schema"))
+    raise SpecError.of(
+        error.code,
+        f"{error.issues[0].detail} The job continues with its copy of the table, but a change of settings is checked "
+        "against the columns in the table's files. Restore the files, then change the settings.",
+        pointer=error.issues[0].pointer,
+    )
+
+
+def _stream_schema(name: str, table: StreamTable, streams: Mapping[str, Schema]) -> Schema:
+    known = streams.get(table.stream)
+    if known is None:
+        nearest = nearest_names(table.stream, list(streams))
+        raise SpecError.of(
+            "stream_unknown",
+            f"There is no stream '{table.stream}'.{did_you_mean(nearest)} Create it with PUT /v1/streams/{{name}}.",
+            pointer=f"{pointer_of(name)}/stream",
+            suggestions=nearest,
+        )
+    return known
+
+
+def _check_event_time(name: str, table: Table, schema: Schema) -> None:
+    if table.event_time is None:
+        return
+    column, pointer = table.event_time.column, f"{pointer_of(name)}/event_time/column"
+    found = schema.find(column)
+    if found is None:
+        nearest = nearest_names(column, list(schema.names))
+        detail = f"Table '{name}' has no column '{column}'.{did_you_mean(nearest)}"
+        raise SpecError.of("unknown_column", detail, pointer=pointer, suggestions=nearest)
+    if found.type != TIMESTAMP:
+        detail = f"The event time must be a TIMESTAMP; '{column}' is {found.type}."
+        raise SpecError.of("event_time_not_timestamp", detail, pointer=pointer)

@@ -1,0 +1,382 @@
+"""What SQL is supported and what is refused: tables of sqlglot's nodes, clauses and functions, and hints for messages.
+
+`ARGUMENTS` lists the supported nodes and the arguments that are read from each. Everything else is refused, by
+`service.sql.expressions.reader` in expressions and by `service.sql.statements` in statements. The supported scalar
+functions are in `service.sql.types.functions`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from sqlglot import exp
+
+from service.contract.problems import did_you_mean, nearest_names
+from service.contract.query import AggregateFunction
+from service.sql.types.data_types import TypeName
+
+ARITHMETIC: dict[type[exp.Expr], str] = {
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.IntDiv: "DIV",
+    exp.DPipe: "||",
+}
+COMPARISONS: dict[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>",
+}
+LIKES: dict[type[exp.Expr], str] = {exp.Like: "LIKE", exp.ILike: "ILIKE", exp.RegexpLike: "RLIKE"}
+PREDICATES = (*COMPARISONS, *LIKES, exp.NullSafeNEQ, exp.Is, exp.In, exp.Between, exp.Not, exp.Escape)
+TYPES: dict[exp.DType, TypeName] = {
+    exp.DType.BOOLEAN: TypeName.BOOLEAN,
+    exp.DType.TINYINT: TypeName.TINYINT,
+    exp.DType.SMALLINT: TypeName.SMALLINT,
+    exp.DType.INT: TypeName.INT,
+    exp.DType.BIGINT: TypeName.BIGINT,
+    exp.DType.FLOAT: TypeName.FLOAT,
+    exp.DType.DOUBLE: TypeName.DOUBLE,
+    exp.DType.DECIMAL: TypeName.DECIMAL,
+    exp.DType.TEXT: TypeName.STRING,
+    exp.DType.BINARY: TypeName.BINARY,
+    exp.DType.DATE: TypeName.DATE,
+    exp.DType.TIMESTAMPTZ: TypeName.TIMESTAMP,
+    exp.DType.TIMESTAMPLTZ: TypeName.TIMESTAMP,
+    exp.DType.TIMESTAMPNTZ: TypeName.TIMESTAMP_NTZ,
+}
+SUFFIXES = {"L": (TypeName.BIGINT, 63), "S": (TypeName.SMALLINT, 15), "Y": (TypeName.TINYINT, 7)}
+"""By suffix of a number: its type, and its bits without the sign."""
+INTERVAL_UNITS = {"YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND"}
+INTERVAL_HINT = (
+    f"Write one number and one unit ({', '.join(sorted(INTERVAL_UNITS))}), for example INTERVAL '1' DAY. To add the "
+    "days in a column n, write date_add(d, n)."
+)
+EXTRACT_PARTS = {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFWEEK", "DOY", "HOUR", "MINUTE", "SECOND"}
+SUFFIXED = re.compile(r"(\d+)([LSY])", re.ASCII | re.IGNORECASE)
+NUMBER = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,5})?", re.ASCII)
+INTERVAL_VALUE = re.compile(r"[+-]?\d{1,9}(?:\.\d{1,6})?", re.ASCII)
+HEX = re.compile(r"(?:[0-9A-Fa-f]{2})*")
+_SUBQUERY = (
+    "Write a LEFT SEMI JOIN instead of IN (SELECT …), a LEFT ANTI JOIN instead of NOT IN if no value is NULL, and a "
+    "CROSS JOIN with a derived table of one row instead of a scalar subquery."
+)
+NESTED = "Nested values can be selected but not used in expressions. Store their parts in separate columns."
+QUANTIFIED = (
+    "Write a LEFT SEMI JOIN instead of = ANY. Otherwise CROSS JOIN a derived table of one row and compare with its MIN "
+    "or MAX."
+)
+PARAMETER_SIGNS = frozenset({":", "?", "@", "$", "{"})
+CONSTRUCTS: dict[type[exp.Expr], str] = {
+    exp.Subquery: "A subquery",
+    exp.Select: "A subquery",
+    exp.Exists: "EXISTS with a subquery",
+    exp.Window: "A window function (OVER)",
+    exp.Lambda: "A lambda function",
+    exp.JSONExtract: "A lambda function or path",
+    exp.Bracket: "Access to an element ([…])",
+    exp.Dot: "Access to a field",
+    exp.Placeholder: "A parameter",
+    exp.Parameter: "A parameter",
+    exp.Star: "*",
+    exp.Tuple: "A row value",
+    exp.Alias: "An alias (AS)",
+    exp.Any: "ANY",
+    exp.All: "ALL",
+    exp.IgnoreNulls: "IGNORE NULLS",
+    exp.RespectNulls: "RESPECT NULLS",
+    exp.WithinGroup: "WITHIN GROUP",
+    exp.Distinct: "DISTINCT inside a scalar function",
+    exp.Order: "ORDER BY inside a scalar function",
+    exp.BitwiseAnd: "The bitwise operator &",
+    exp.BitwiseOr: "The bitwise operator |",
+    exp.BitwiseXor: "The bitwise operator ^",
+    exp.BitwiseNot: "The bitwise operator ~",
+    exp.BitwiseLeftShift: "The bitwise operator <<",
+    exp.BitwiseRightShift: "The bitwise operator >>",
+    exp.Array: "An array ([…])",
+    exp.AtTimeZone: "AT TIME ZONE",
+    exp.SimilarTo: "SIMILAR TO",
+    exp.Glob: "GLOB",
+    exp.Coalesce: "The operator ??",
+    exp.StrToDate: "CAST with FORMAT",
+    exp.StrToTime: "CAST with FORMAT",
+    exp.Collate: "COLLATE",
+    exp.Filter: "FILTER",
+}
+HINTS: dict[type[exp.Expr], str] = {
+    exp.Subquery: _SUBQUERY,
+    exp.Select: _SUBQUERY,
+    exp.Exists: "Write a LEFT SEMI JOIN, or a LEFT ANTI JOIN instead of NOT EXISTS.",
+    exp.Window: "Aggregate in a derived table and join it by the group keys. For the first value of a group, write "
+    "FIRST_VALUE(x ORDER BY t).",
+    exp.Lambda: NESTED,
+    exp.JSONExtract: NESTED,
+    exp.Bracket: NESTED,
+    exp.Dot: NESTED,
+    exp.BitwiseXor: "For a power, write power(x, n).",
+    exp.BitwiseLeftShift: "Write x * power(2, n).",
+    exp.BitwiseRightShift: "For example, write x DIV 4 instead of x >> 2.",
+    exp.Array: "To quote a name, write it in backquotes: `a name`.",
+    exp.AtTimeZone: "All times are in the session's time zone, UTC. Remove AT TIME ZONE.",
+    exp.SimilarTo: "Write RLIKE.",
+    exp.Glob: "Write LIKE or RLIKE.",
+    exp.Coalesce: "Write coalesce(a, b).",
+    exp.StrToDate: "Write to_date(x, 'yyyy-MM-dd').",
+    exp.StrToTime: "Write to_timestamp(x, 'yyyy-MM-dd HH:mm').",
+    exp.Placeholder: "Write the value.",
+    exp.Parameter: "Write the value.",
+    exp.Star: "Name the columns.",
+    exp.Tuple: "Compare the columns one by one.",
+    exp.Any: "Write IN with a list of values, or join comparisons by OR.",
+    exp.All: "Join comparisons by AND.",
+    exp.IgnoreNulls: "Add FILTER (WHERE x IS NOT NULL).",
+    exp.RespectNulls: "Remove it.",
+    exp.Collate: "Compare UPPER or LOWER of both sides.",
+}
+"""What to write instead of some constructs."""
+LOST: dict[tuple[type[exp.Expr], str], tuple[str, str]] = {
+    (exp.In, "field"): ("IN without a list", "Write IN (1, 2), or position(a, b) instead of POSITION(a IN b)."),
+    (exp.In, "unnest"): ("IN with UNNEST", "Write IN (1, 2)."),
+    (exp.Limit, "limit_options"): ("LIMIT with PERCENT or TIES", "Write a number of rows."),
+    (exp.Limit, "expressions"): (
+        "LIMIT … BY",
+        "For the first value of each group, write FIRST_VALUE(x ORDER BY t) with GROUP BY.",
+    ),
+    (exp.TryCast, "format"): ("CAST with FORMAT", "Write date_format(t, 'yyyy-MM-dd')."),
+    (exp.Cast, "format"): ("CAST with FORMAT", "Write date_format(t, 'yyyy-MM-dd')."),
+}
+"""Arguments that are not supported, by node and sqlglot's name: how messages name them, and what to write instead."""
+ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
+    kind: frozenset(names.split())
+    for kind, names in {
+        exp.Paren: "this",
+        exp.Column: "this table db catalog",
+        exp.Literal: "this is_string",
+        exp.RawString: "this is_string",
+        exp.Null: "",
+        exp.Boolean: "this",
+        exp.HexString: "this is_integer",
+        exp.Concat: "expressions safe coalesce",
+        exp.Neg: "this",
+        exp.Not: "this",
+        exp.NullSafeNEQ: "this expression",
+        exp.Is: "this expression",
+        exp.In: "this expressions",
+        exp.Between: "this low high",
+        exp.Escape: "this expression",
+        exp.And: "this expression",
+        exp.Or: "this expression",
+        exp.Case: "this ifs default",
+        exp.Cast: "this to safe",
+        exp.TryCast: "this to safe",
+        exp.Interval: "this unit",
+        exp.Extract: "this expression",
+        exp.Filter: "this expression",
+        exp.WithinGroup: "this expression",
+        exp.Anonymous: "this expressions",
+        exp.Distinct: "expressions",
+        exp.Order: "this expressions",
+        exp.Ordered: "this desc nulls_first",
+        exp.Limit: "expression",
+        exp.Where: "this",
+        exp.Having: "this",
+        exp.Star: "",
+        **dict.fromkeys((*ARITHMETIC, exp.Div), "this expression typed safe"),
+        **dict.fromkeys(COMPARISONS, "this expression"),
+        **dict.fromkeys(LIKES, "this expression negate"),
+    }.items()
+}
+"""The arguments that are read from each supported node; any other one is refused, since it would be ignored."""
+CLAUSES = {
+    "offset": "OFFSET",
+    "qualify": "QUALIFY",
+    "windows": "WINDOW",
+    "laterals": "LATERAL VIEW",
+    "sort": "SORT BY",
+    "cluster": "CLUSTER BY",
+    "distribute": "DISTRIBUTE BY",
+    "pivots": "PIVOT",
+    "into": "INTO",
+    "locks": "FOR UPDATE",
+    "kind": "AS STRUCT",
+    "connect": "CONNECT BY",
+    "match": "MATCH_RECOGNIZE",
+    "sample": "TABLESAMPLE",
+    "by_name": "UNION BY NAME",
+    "joins": "A nested join",
+    "version": "A version of a table (time travel)",
+    "hints": "WITH after a table",
+}
+"""Names of unsupported clauses of a query or a table, by sqlglot's name."""
+CLAUSE_HINTS = {
+    "offset": "Use ORDER BY and LIMIT, and skip the first rows when you read the result.",
+    "windows": "Aggregate in a derived table and join it by the group keys.",
+    "laterals": "Store one row per element in the files.",
+    "pivots": "Write one aggregate with FILTER (WHERE …) for each column.",
+    "sample": "Filter by a hash of a key: pmod(xxhash64(k), 100) < 10.",
+    "into": "Set the job's 'sink' to choose where the result is written.",
+    "sort": "Use ORDER BY.",
+    "cluster": "Use ORDER BY.",
+    "distribute": "Remove it: the engine distributes the rows, see the job's settings.",
+    "qualify": "Put the query into a derived table and use WHERE.",
+    "by_name": "Select the columns in the same order in both queries.",
+    "joins": "Write each join with its own ON, one after the other.",
+    "version": "A table is read at its current version. Keep older files under a path of their own.",
+    "locks": "Remove it: a query only reads.",
+    "connect": "Write one join per level.",
+    "hints": "Write hints directly after SELECT: /*+ BROADCAST(t) */.",
+}
+"""What to write instead of some of these clauses."""
+PARENTHESES = {
+    "join": (
+        "A join in parentheses",
+        "Remove the parentheses, or write (SELECT * FROM …) around the join.",
+    ),
+    "table": (
+        "A table in parentheses",
+        "Remove the parentheses, or write (SELECT * FROM the table).",
+    ),
+}
+"""Parentheses in FROM that do not contain a query: how messages name them, and what to write instead."""
+_BOOLEAN = "{}(CASE WHEN condition THEN 1 ELSE 0 END) = 1."
+_ORDERED = "Without an order the result would be arbitrary."
+_LIST = "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t), which returns a string."
+_SECONDS = "datediff(b, a) for days, or (unix_timestamp(b) - unix_timestamp(a)) DIV 3600 for hours."
+_AGGREGATES = {
+    "first": f"FIRST_VALUE(x ORDER BY t). {_ORDERED}",
+    "last": f"LAST_VALUE(x ORDER BY t). {_ORDERED}",
+    "any_value": f"MIN(x) or FIRST_VALUE(x ORDER BY t). {_ORDERED}",
+    "min_by": "FIRST_VALUE(x ORDER BY t).",
+    "max_by": "LAST_VALUE(x ORDER BY t).",
+    "count_if": "COUNT(*) FILTER (WHERE condition).",
+    "countif": "COUNT(*) FILTER (WHERE condition).",
+    "approx_percentile": "PERCENTILE(x, p), which is exact.",
+    "percentile_approx": "PERCENTILE(x, p), which is exact.",
+    "percentile_disc": "PERCENTILE(x, p), which interpolates between values.",
+    "quantile": "PERCENTILE(x, p).",
+    "array_agg": _LIST,
+    "collect_list": _LIST,
+    "group_concat": _LIST,
+    "wm_concat": _LIST,
+    "collect_set": "LISTAGG(DISTINCT x, ',') WITHIN GROUP (ORDER BY x), which returns a string.",
+    "count_distinct": "COUNT(DISTINCT x).",
+    "approx_distinct": "APPROX_COUNT_DISTINCT(x).",
+    **dict.fromkeys(("any", "some", "bool_or"), _BOOLEAN.format("MAX")),
+    **dict.fromkeys(("every", "bool_and"), _BOOLEAN.format("MIN")),
+    **dict.fromkeys(
+        ("bit_and", "bit_or", "bit_xor", "corr", "covar_pop", "covar_samp", "kurtosis", "mode", "skewness"), ""
+    ),
+}
+"""Aggregate functions that are not supported, and what to write instead."""
+
+_SCALARS = {
+    "iif": "if(condition, x, y).",
+    "decode": "CASE x WHEN 1 THEN 'a' ELSE 'b' END.",
+    "zeroifnull": "coalesce(x, 0).",
+    "nullifzero": "nullif(x, 0).",
+    "len": "length(x).",
+    "charindex": "instr(text, part).",
+    "strpos": "instr(text, part).",
+    "split": "split_part(text, ',', 1) for one of the parts.",
+    "substring_index": "split_part(text, ',', 1).",
+    "regexp_like": "x RLIKE 'pattern'.",
+    "regexp": "x RLIKE 'pattern'.",
+    "rlike": "x RLIKE 'pattern'.",
+    "like": "x LIKE 'pattern'.",
+    "ilike": "x ILIKE 'pattern'.",
+    "try_divide": "x / nullif(y, 0).",
+    "convert": "CAST(x AS STRING).",
+    "safe_cast": "TRY_CAST(x AS INT).",
+    "to_number": "CAST(x AS DECIMAL(10,2)).",
+    "to_char": "date_format(t, 'yyyy-MM-dd'), or CAST(x AS STRING).",
+    "to_varchar": "date_format(t, 'yyyy-MM-dd'), or CAST(x AS STRING).",
+    "strftime": "date_format(t, 'yyyy-MM-dd').",
+    "date_part": "EXTRACT(YEAR FROM t).",
+    "datepart": "EXTRACT(YEAR FROM t).",
+    "timestampdiff": _SECONDS,
+    "timestampadd": "t + INTERVAL '1' HOUR.",
+    "make_interval": "INTERVAL '1' DAY, or date_add(d, n).",
+    **dict.fromkeys(("getdate", "sysdate", "localtimestamp"), "current_timestamp()."),
+    **dict.fromkeys(("curdate", "today"), "current_date()."),
+    **dict.fromkeys(
+        ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "binary"),
+        "CAST(x AS …).",
+    ),
+    "timestamp": "CAST(x AS TIMESTAMP).",
+    **dict.fromkeys(
+        ("window", "window_time", "cumulate"),
+        "GROUP BY TUMBLE(t, INTERVAL '10' MINUTE) over a stream, or GROUP BY date_trunc('hour', t) in a batch job.",
+    ),
+    **dict.fromkeys(
+        (f"{window}_{time}" for window in ("tumble", "hop") for time in ("rowtime", "proctime")),
+        "TUMBLE_END or HOP_END.",
+    ),
+}
+"""Scalar functions of Spark and other dialects that are not supported, and what to write instead."""
+
+_KINDS = (
+    (
+        "is a window function, and OVER is not supported. Aggregate in a derived table and join it by the group keys. "
+        "For the first value of a group, write FIRST_VALUE(x ORDER BY t).",
+        "row_number rank dense_rank percent_rank cume_dist ntile lag lead nth_value",
+    ),
+    (
+        "returns several rows, which is not supported. Store one row per element in the files.",
+        "explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple flatten unnest",
+    ),
+    (
+        "works on nested values or documents, which can be selected but not used in expressions. Store their parts in "
+        "separate columns.",
+        "array map struct named_struct array_append array_compact array_contains array_distinct array_except "
+        "array_insert array_intersect array_join array_max array_min array_position array_prepend array_remove "
+        "array_repeat array_size array_sort array_union arrays_overlap arrays_zip size cardinality element_at get "
+        "sort_array slice sequence transform filter aggregate reduce exists forall zip_with map_concat "
+        "map_contains_key map_entries map_filter map_from_arrays map_from_entries map_keys map_values map_zip_with "
+        "str_to_map transform_keys transform_values from_json to_json get_json_object schema_of_json "
+        "json_array_length json_object_keys json_extract json_value parse_json variant_get from_csv to_csv "
+        "schema_of_csv from_xml to_xml xpath xpath_string",
+    ),
+    (
+        "returns another value each time a task runs, and Spark may run a task twice. Compute the value from a key, "
+        "for example with xxhash64(k).",
+        "rand random randn uuid shuffle monotonically_increasing_id spark_partition_id input_file_name "
+        "input_file_block_start input_file_block_length newid gen_random_uuid",
+    ),
+)
+_KIND_OF = {name: kind for kind, names in _KINDS for name in names.split()}
+_ARITY_HINTS = {
+    "datediff": f"Write {_SECONDS}",
+    "date_diff": f"Write {_SECONDS}",
+    "dateadd": "Write date_add(d, n), add_months(d, n) or t + INTERVAL '1' HOUR.",
+    "date_add": "Write date_add(d, n), add_months(d, n) or t + INTERVAL '1' HOUR.",
+    "isnull": "Write coalesce(x, 0).",
+}
+
+
+def unknown_function(name: str, supported: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """Returns the message for the unknown function `name`, in lower case, and the nearest of the `supported` names."""
+    if name in _AGGREGATES:
+        detail = f"The aggregate function {name} is not supported"
+        instead = _AGGREGATES[name]
+        hint = f"Write {instead}" if instead else f"The aggregate functions are {', '.join(AggregateFunction)}."
+        return f"{detail}. {hint}", ()
+    if name in _SCALARS:
+        return f"The function {name} is not supported. Write {_SCALARS[name]}", ()
+    if name in _KIND_OF:
+        return f"The function {name} {_KIND_OF[name]}", ()
+    suggestions = nearest_names(name, sorted(set(supported)), min_similarity=0.65)
+    return f"There is no function {name[:60]}.{did_you_mean(suggestions)}", suggestions
+
+
+def wrong_arity(name: str, arity: str, count: int) -> str:
+    """Returns the message for a call of the function `name` with `count` arguments instead of `arity`."""
+    detail = f"{name} takes {arity} argument{'' if arity.removeprefix('at least ') == '1' else 's'}, not {count}."
+    return f"{detail} {_ARITY_HINTS[name]}" if name in _ARITY_HINTS else detail

@@ -1,0 +1,260 @@
+"""The table of scalar functions that a query may call: their arguments and result types.
+
+Result types are those of Spark 4.3 with ANSI mode on, checked against it by
+`tests/service/sql/types/test_functions.py`. Not included are functions that differ from call to call (rand,
+uuid), reach outside the query (java_method, input_file_name) or grow their input without bound (repeat, space).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from service.sql.expressions.nodes import Expression, Negation, Null, Number
+from service.sql.types.data_types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INT,
+    MAX_PRECISION,
+    NUMERIC,
+    STRING,
+    TEMPORAL,
+    TIMESTAMP,
+    DataType,
+    TypeName,
+    arithmetic,
+    decimal,
+    widest,
+)
+
+MAX_PADDED_LENGTH = 65_536
+_ROUNDING = frozenset({"round", "bround", "floor", "ceil", "ceiling"})
+
+Types = tuple[DataType | None, ...]
+Arguments = tuple[Expression, ...]
+Result = Callable[[Types, Arguments], DataType | None]
+
+
+class Kind(Enum):
+    """The types that an argument may have. As in Spark, a string is converted to any of them at run time."""
+
+    ANY = None
+    NUMBER = NUMERIC | {TypeName.STRING, TypeName.NULL}
+    TIME = TEMPORAL | {TypeName.STRING, TypeName.NULL}
+    BOOLEAN = frozenset({TypeName.BOOLEAN, TypeName.STRING, TypeName.NULL})
+    DAYS = frozenset({TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeName.STRING, TypeName.NULL})
+    SECONDS = NUMERIC | {TypeName.NULL}
+    FORMAT = frozenset({TypeName.STRING, TypeName.NULL})
+    BYTES = frozenset({TypeName.BINARY, TypeName.STRING, TypeName.NULL})
+
+    def admits(self, type_: DataType) -> bool:
+        """Whether Spark accepts an argument of this type, unchanged or converted."""
+        return self.value is None or type_.name in self.value
+
+
+@dataclass(frozen=True)
+class Function:
+    """`kinds` are those of the arguments; the last one repeats. `most` is None if there is no upper bound."""
+
+    name: str
+    least: int
+    most: int | None
+    kinds: tuple[Kind, ...]
+    result: Result
+
+    def accepts(self, arguments: int) -> bool:
+        """Whether a call may have this number of arguments."""
+        return self.least <= arguments and (self.most is None or arguments <= self.most)
+
+    @property
+    def arity(self) -> str:
+        """The number of arguments, for messages: `2`, `1 to 3`, `at least 1`."""
+        if self.most is None:
+            return f"at least {self.least}"
+        return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
+
+    def kind(self, index: int) -> Kind:
+        """Returns the kind of the argument at `index`."""
+        return self.kinds[min(index, len(self.kinds) - 1)]
+
+
+def _always(type_: DataType) -> Result:
+    return lambda _types, _arguments: type_
+
+
+def _by_types(rule: Callable[[Types], DataType | None]) -> Result:
+    return lambda types, _arguments: rule(types)
+
+
+def _common(types: Types) -> DataType | None:
+    return widest(types, strings_convert=True)
+
+
+def _extreme(types: Types) -> DataType | None:
+    return widest(types, strings_convert=False)
+
+
+def _first(types: Types) -> DataType | None:
+    return types[0] if types[0] is not None and types[0].name is not TypeName.NULL else None
+
+
+def _second_or_third(types: Types) -> DataType | None:
+    return widest(types[1:], strings_convert=True)
+
+
+def _same_number(types: Types) -> DataType | None:
+    (only,) = types
+    if only is not None and only.name is TypeName.STRING:
+        return DOUBLE
+    return only if only is not None and only.is_numeric else None
+
+
+def _rounded(types: Types, arguments: Arguments) -> DataType | None:
+    type_, digits = types[0], literal_integer(arguments[1]) if len(arguments) > 1 else 0
+    if type_ is None or type_.name is TypeName.STRING:
+        return DOUBLE if type_ is not None else None
+    if type_.name is not TypeName.DECIMAL:
+        return type_ if type_.is_numeric else None
+    if digits is None or type_.precision is None or type_.scale is None:
+        return None
+    whole = type_.precision - type_.scale + 1
+    if digits < 0:
+        return decimal(max(whole, 1 - digits), 0)
+    scale = min(type_.scale, digits)
+    return decimal(whole + scale, scale)
+
+
+def literal_integer(node: Expression) -> int | None:
+    """Returns the value of an integer literal of up to nine digits, with its sign; None for other expressions."""
+    if isinstance(node, Negation):
+        inner = literal_integer(node.operand)
+        return -inner if inner is not None else None
+    return int(node.text) if isinstance(node, Number) and node.is_integer and len(node.text) < 10 else None
+
+
+def _whole_number(types: Types) -> DataType | None:
+    type_ = types[0]
+    if len(types) > 1 or type_ is None or type_.name is TypeName.NULL:
+        return None
+    if type_.name is not TypeName.DECIMAL:
+        return BIGINT
+    if not type_.scale or type_.precision is None:
+        return None
+    return decimal(type_.precision - type_.scale + 1, 0)
+
+
+def _text_or_bytes(types: Types) -> DataType | None:
+    if types[0] is None:
+        return None
+    return types[0] if types[0].name is TypeName.BINARY else STRING
+
+
+def _concatenated(types: Types) -> DataType | None:
+    if not types or any(type_ is not None and type_.name is not TypeName.BINARY for type_ in types):
+        return STRING
+    return None if None in types else types[0]
+
+
+def _padded_type(types: Types) -> DataType | None:
+    return None if any(type_ is not None and type_.name is TypeName.BINARY for type_ in types) else STRING
+
+
+def _parsed_timestamp(types: Types) -> DataType | None:
+    # With a format, Spark fails on numbers in a way of its own.
+    alone = len(types) == 1
+    return TIMESTAMP if alone or (types[0] is not None and Kind.TIME.admits(types[0])) else None
+
+
+def _remainder(types: Types) -> DataType | None:
+    return arithmetic("%", types[0], types[1]) if types[0] is not None and types[1] is not None else None
+
+
+def _rows(names: str, least: int, most: int | None, kinds: Iterable[Kind], result: Result) -> dict[str, Function]:
+    return {name: Function(name, least, most, tuple(kinds), result) for name in names.split()}
+
+
+_ANY, _NUMBER, _TIME = (Kind.ANY,), (Kind.NUMBER,), (Kind.TIME,)
+
+FUNCTIONS: dict[str, Function] = {
+    # Conditions
+    **_rows("coalesce", 1, None, _ANY, _by_types(_common)),
+    **_rows("nvl ifnull", 2, 2, _ANY, _by_types(_common)),
+    **_rows("nvl2", 3, 3, _ANY, _by_types(_second_or_third)),
+    **_rows("if", 3, 3, (Kind.BOOLEAN, Kind.ANY), _by_types(_second_or_third)),
+    **_rows("nullif", 2, 2, _ANY, _by_types(_first)),
+    **_rows("greatest least", 2, None, _ANY, _by_types(_extreme)),
+    **_rows("isnull isnotnull", 1, 1, _ANY, _always(BOOLEAN)),
+    **_rows("isnan", 1, 1, _NUMBER, _always(BOOLEAN)),
+    # Numbers
+    **_rows("abs positive negative", 1, 1, _NUMBER, _by_types(_same_number)),
+    **_rows("round bround", 1, 2, _NUMBER, _rounded),
+    **_rows("floor ceil ceiling", 1, 2, _NUMBER, _by_types(_whole_number)),
+    **_rows("sqrt cbrt exp expm1 ln log10 log1p log2 sin cos tan asin acos atan", 1, 1, _NUMBER, _always(DOUBLE)),
+    **_rows("sinh cosh tanh degrees radians sign signum rint", 1, 1, _NUMBER, _always(DOUBLE)),
+    **_rows("log", 1, 2, _NUMBER, _always(DOUBLE)),
+    **_rows("power pow atan2 hypot", 2, 2, _NUMBER, _always(DOUBLE)),
+    **_rows("mod pmod", 2, 2, _NUMBER, _by_types(_remainder)),
+    **_rows("hash", 1, None, _ANY, _always(INT)),
+    **_rows("xxhash64", 1, None, _ANY, _always(BIGINT)),
+    **_rows("crc32", 1, 1, (Kind.BYTES,), _always(BIGINT)),
+    # Strings
+    **_rows("upper lower ucase lcase initcap hex", 1, 1, _ANY, _always(STRING)),
+    **_rows("trim ltrim rtrim btrim", 1, 2, _ANY, _always(STRING)),
+    **_rows("length char_length character_length octet_length bit_length ascii", 1, 1, _ANY, _always(INT)),
+    **_rows("reverse", 1, 1, _ANY, _by_types(_text_or_bytes)),
+    **_rows("substring substr", 2, 3, (Kind.ANY, Kind.NUMBER), _by_types(_text_or_bytes)),
+    **_rows("left", 2, 2, (Kind.ANY, Kind.NUMBER), _by_types(_text_or_bytes)),
+    **_rows("right", 2, 2, (Kind.ANY, Kind.NUMBER), _always(STRING)),
+    **_rows("lpad rpad", 3, 3, (Kind.ANY, Kind.NUMBER, Kind.ANY), _by_types(_padded_type)),
+    **_rows("concat", 1, None, _ANY, _by_types(_concatenated)),
+    **_rows("concat_ws", 2, None, _ANY, _always(STRING)),
+    **_rows("replace", 2, 3, _ANY, _always(STRING)),
+    **_rows("translate regexp_replace", 3, 3, _ANY, _always(STRING)),
+    **_rows("regexp_extract", 3, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(STRING)),
+    **_rows("split_part", 3, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(STRING)),
+    **_rows("instr levenshtein", 2, 2, _ANY, _always(INT)),
+    **_rows("locate position", 2, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(INT)),
+    **_rows("startswith endswith contains", 2, 2, _ANY, _always(BOOLEAN)),
+    **_rows("md5 sha1 sha", 1, 1, (Kind.BYTES,), _always(STRING)),
+    **_rows("sha2", 2, 2, (Kind.BYTES, Kind.NUMBER), _always(STRING)),
+    # Dates and times
+    **_rows("current_date", 0, 0, _ANY, _always(DATE)),
+    **_rows("current_timestamp now", 0, 0, _ANY, _always(TIMESTAMP)),
+    **_rows("year quarter month day dayofmonth dayofweek dayofyear weekday weekofyear", 1, 1, _TIME, _always(INT)),
+    **_rows("hour minute second", 1, 1, _TIME, _always(INT)),
+    **_rows("date", 1, 1, _TIME, _always(DATE)),
+    **_rows("last_day", 1, 1, _TIME, _always(DATE)),
+    **_rows("to_date", 1, 2, _ANY, _always(DATE)),
+    **_rows("to_timestamp", 1, 2, _ANY, _by_types(_parsed_timestamp)),
+    **_rows("date_trunc", 2, 2, (Kind.ANY, Kind.TIME), _always(TIMESTAMP)),
+    **_rows("trunc next_day", 2, 2, (Kind.TIME, Kind.ANY), _always(DATE)),
+    **_rows("date_add date_sub dateadd", 2, 2, (Kind.TIME, Kind.DAYS), _always(DATE)),
+    **_rows("add_months", 2, 2, (Kind.TIME, Kind.NUMBER), _always(DATE)),
+    **_rows("datediff date_diff", 2, 2, _TIME, _always(INT)),
+    **_rows("months_between", 2, 2, _TIME, _always(DOUBLE)),
+    **_rows("date_format", 2, 2, (Kind.TIME, Kind.ANY), _always(STRING)),
+    **_rows("unix_timestamp to_unix_timestamp", 1, 2, (Kind.TIME, Kind.FORMAT), _always(BIGINT)),
+    **_rows("from_unixtime", 1, 2, (Kind.NUMBER, Kind.ANY), _always(STRING)),
+    **_rows("timestamp_seconds", 1, 1, (Kind.SECONDS,), _always(TIMESTAMP)),
+    **_rows("make_date", 3, 3, _NUMBER, _always(DATE)),
+}
+"""By lower-case name."""
+
+
+def digits_are_bounded(name: str, arguments: Arguments) -> bool:
+    """Whether the digits of a rounding, if any, are a small literal: Spark would write out all of them."""
+    if name not in _ROUNDING or len(arguments) < 2 or isinstance(arguments[1], Null):
+        return True
+    digits = literal_integer(arguments[1])
+    return digits is not None and abs(digits) <= MAX_PRECISION
+
+
+def padding_is_bounded(name: str, arguments: Arguments) -> bool:
+    """Whether the length of `lpad` or `rpad` is a limited literal: otherwise a value could fill the memory."""
+    if name not in {"lpad", "rpad"}:
+        return True
+    length = literal_integer(arguments[1])
+    return length is not None and length <= MAX_PADDED_LENGTH

@@ -1,0 +1,325 @@
+"""Infers the type of every expression over resolved columns, as in Spark 4.3 with ANSI mode on.
+
+The type is None if it is not known before the query runs. `type_mismatch` is only raised for expressions that Spark is
+certain to refuse.
+"""
+
+from __future__ import annotations
+
+from service.contract.problems import SpecError
+from service.sql.expressions.nodes import (
+    Aggregate,
+    Arithmetic,
+    Between,
+    Binary,
+    Boolean,
+    Call,
+    Case,
+    Cast,
+    Column,
+    Comparison,
+    Connective,
+    Expression,
+    Extract,
+    GetField,
+    InList,
+    Interval,
+    Like,
+    Name,
+    Negation,
+    Not,
+    Null,
+    Number,
+    String,
+    Test,
+    position_of,
+)
+from service.sql.expressions.scalar import render
+from service.sql.parser import Text
+from service.sql.types import data_types
+from service.sql.types.data_types import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INT,
+    NULL,
+    NUMERIC,
+    STRING,
+    TEMPORAL,
+    DataType,
+    Incompatible,
+    TypeName,
+    decimal,
+)
+from service.sql.types.functions import FUNCTIONS, MAX_PADDED_LENGTH, digits_are_bounded, padding_is_bounded
+
+_CONDITIONS = frozenset({TypeName.BOOLEAN, TypeName.STRING, TypeName.NULL})
+_NUMBERS = NUMERIC | {TypeName.STRING, TypeName.NULL}
+_TIMES = TEMPORAL | {TypeName.STRING, TypeName.NULL}
+_SUFFIX_TYPES = {
+    "L": TypeName.BIGINT,
+    "S": TypeName.SMALLINT,
+    "Y": TypeName.TINYINT,
+    "D": TypeName.DOUBLE,
+}
+
+
+class Typing:
+    """Infers the types of the expressions of one text."""
+
+    def __init__(self, source: Text) -> None:
+        self._source = source
+
+    def type_of(self, node: Expression) -> DataType | None:
+        """Returns the type of `node`. Raises SpecError `type_mismatch`."""
+        match node:
+            case Column(type=type_):
+                return type_
+            case Null():
+                return NULL
+            case Boolean():
+                return BOOLEAN
+            case Number():
+                return number_type(node)
+            case String():
+                return STRING
+            case Binary():
+                return BINARY
+            case Cast():
+                return self._cast(node)
+            case Arithmetic():
+                return self._arithmetic(node)
+            case Negation():
+                return self._negation(node)
+            case Case():
+                return self._case(node)
+            case Call():
+                return self._call(node)
+            case Extract():
+                operand = self.computable(node.operand)
+                self._require(operand, _TIMES, node.operand, f"EXTRACT({node.part} …)")
+                return decimal(8, 6) if node.part == "SECOND" else INT
+            case Interval() | Name() | GetField() | Aggregate():
+                return None
+            case Connective():
+                return self._connective(node)
+            case _:
+                self._condition(node)
+                return BOOLEAN
+
+    def computable(self, node: Expression) -> DataType | None:
+        """Returns the type of an operand. Raises SpecError `type_mismatch` for a nested or Spark-only one."""
+        type_ = self.type_of(node)
+        if type_ is not None and type_.name is TypeName.OTHER:
+            detail = (
+                f"{_text(node)} has the type {type_}, which can be selected but not used in expressions. Store its "
+                "parts in separate columns."
+            )
+            raise self.mismatch(detail, node)
+        return type_
+
+    def groupable(self, node: Expression) -> DataType | None:
+        """Returns the type of a key to group or sort by. Raises SpecError `type_mismatch` if it has no equality."""
+        type_ = self.type_of(node)
+        if type_ is not None and not type_.is_groupable:
+            raise self.mismatch(
+                f"{_text(node)} has the type {type_}, whose values cannot be compared. Use atomic values, or arrays or "
+                "structures of them; store the needed parts in separate columns.",
+                node,
+            )
+        return type_
+
+    def require_condition(self, node: Expression, what: str) -> None:
+        """Raises SpecError `type_mismatch` unless `node` can be the condition of the clause `what`."""
+        type_ = self.computable(node)
+        # Unlike an operand of AND, a string is not converted here.
+        if type_ is not None and type_.name not in {TypeName.BOOLEAN, TypeName.NULL}:
+            raise self.mismatch(f"{what} needs a condition, but {_text(node)} is {type_}.", node)
+
+    def mismatch(self, detail: str, node: Expression) -> SpecError:
+        """Returns a `type_mismatch` error at `node`."""
+        return self._source.error("type_mismatch", detail, at=position_of(node))
+
+    def _require(self, type_: DataType | None, names: frozenset[TypeName], node: Expression, what: str) -> None:
+        if type_ is not None and type_.name not in names:
+            raise self.mismatch(f"{what} does not take {_text(node)}, which is {type_}.", node)
+
+    def _cast(self, node: Cast) -> DataType:
+        source, target = self.computable(node.operand), node.type
+        if source is not None and not castable(source.name, target.name):
+            raise self.mismatch(f"{_text(node.operand)} is {source}, which cannot be CAST to {target}.", node)
+        return target
+
+    def _negation(self, node: Negation) -> DataType | None:
+        operand = node.operand
+        if isinstance(operand, Number) and operand.is_integer and not operand.suffix:
+            # -2147483648 is an INT although 2147483648 is not.
+            return _integer_type(-int(operand.text), operand.text)
+        type_ = self.computable(operand)
+        self._require(type_, _NUMBERS, operand, "-")
+        return DOUBLE if type_ in {STRING, NULL} else type_
+
+    def _arithmetic(self, node: Arithmetic) -> DataType | None:
+        if isinstance(node.left, Interval) or isinstance(node.right, Interval):
+            return self._with_interval(node)
+        left, right = self.computable(node.left), self.computable(node.right)
+        if left is None or right is None:
+            return STRING if node.operator == "||" and _is_text(left, right) else None
+        if TypeName.DECIMAL in {left.name, right.name} and node.operator != "||":
+            left, right = _narrow(node.left, left), _narrow(node.right, right)
+        try:
+            return data_types.arithmetic(node.operator, left, right)
+        except Incompatible:
+            left_text, right_text = _text(node.left), _text(node.right)
+            detail = (
+                f"{node.operator} cannot be applied to {left_text}, which is {left}, and {right_text}, which is "
+                f"{right}. CAST one of them."
+            )
+            raise self.mismatch(detail, node) from None
+
+    def _with_interval(self, node: Arithmetic) -> DataType | None:
+        interval, other = (node.left, node.right) if isinstance(node.left, Interval) else (node.right, node.left)
+        type_ = self.computable(other)
+        if isinstance(other, Interval) or node.operator not in "+-" or type_ is None:
+            return None
+        self._require(type_, _TIMES, other, f"{node.operator} INTERVAL")
+        if type_.name not in TEMPORAL or (interval is node.left and node.operator == "-"):
+            return None
+        if type_ != DATE:
+            return type_
+        whole = isinstance(interval, Interval) and interval.unit in {"YEAR", "MONTH", "DAY"}
+        return DATE if whole and isinstance(interval, Interval) and "." not in interval.value else None
+
+    def _connective(self, node: Connective) -> DataType | None:
+        types = [self.computable(term) for term in node.terms]
+        for type_, term in zip(types, node.terms, strict=True):
+            self._require(type_, _CONDITIONS, term, node.operator)
+        if STRING not in types:
+            return BOOLEAN
+        if all(type_ == STRING for type_ in types):
+            raise self.mismatch(f"{node.operator} needs conditions, but {_text(node.terms[0])} is STRING.", node)
+        # Spark converts a string next to a condition; with more terms the result depends on how it pairs them.
+        return BOOLEAN if len(types) == 2 and BOOLEAN in types else None
+
+    def _condition(self, node: Comparison | Not | Test | InList | Between | Like) -> None:
+        match node:
+            case Not(operand):
+                self._require(self.computable(operand), _CONDITIONS, operand, "NOT")
+            case Test(operand, what):
+                type_ = self.type_of(operand)
+                if what != "NULL":
+                    self._require(type_, _CONDITIONS, operand, f"IS {what}")
+            case Comparison(operator, left, right):
+                self._compare(operator, left, right)
+            case InList(operand, items):
+                self._compare("IN", operand, *items)
+            case Between(operand, low, high):
+                self._compare("BETWEEN", operand, low, high)
+            case Like(_, operand, pattern, _):
+                self.computable(operand)
+                self.computable(pattern)
+
+    def _compare(self, operator: str, left: Expression, *others: Expression) -> None:
+        """Raises SpecError `type_mismatch` unless `left`, which is typed once, can be compared with all `others`."""
+        one = self.computable(left)
+        for right in others:
+            other = self.computable(right)
+            if one is not None and other is not None and not data_types.comparable(one, other):
+                detail = (
+                    f"{operator} cannot compare {_text(left)}, which is {one}, with {_text(right)}, which is {other}. "
+                    "CAST one of them."
+                )
+                raise self.mismatch(detail, left)
+
+    def _case(self, node: Case) -> DataType | None:
+        conditions = [when for when, _ in node.branches]
+        if node.operand is not None:
+            self._compare("WHEN", node.operand, *conditions)
+        else:
+            for when in conditions:
+                self.require_condition(when, "WHEN")
+        values = [then for _, then in node.branches] + ([node.default] if node.default is not None else [])
+        types = [self.computable(value) for value in values]
+        try:
+            return data_types.widest(types, strings_convert=True)
+        except Incompatible:
+            found = ", ".join(dict.fromkeys(str(type_) for type_ in types))
+            detail = f"The results of CASE have no common type: {found}. CAST them to one type."
+            raise self.mismatch(detail, node) from None
+
+    def _call(self, node: Call) -> DataType | None:
+        function = FUNCTIONS[node.name]
+        anything = node.name in {"isnull", "isnotnull"}
+        types = tuple(self.type_of(part) if anything else self.computable(part) for part in node.arguments)
+        for index, (type_, argument) in enumerate(zip(types, node.arguments, strict=True)):
+            if type_ is not None and not function.kind(index).admits(type_):
+                raise self.mismatch(f"{node.name} does not take {_text(argument)}, which is {type_}.", node)
+        if not padding_is_bounded(node.name, node.arguments):
+            detail = f"The length of {node.name} must be an integer literal of at most {MAX_PADDED_LENGTH}."
+            raise self.mismatch(detail, node)
+        if not digits_are_bounded(node.name, node.arguments):
+            raise self.mismatch(f"The digits of {node.name} must be an integer literal from -38 to 38.", node)
+        if node.name == "if":
+            self.require_condition(node.arguments[0], "IF")
+        if node.name == "nullif":
+            self._compare("NULLIF", *node.arguments)
+        try:
+            return function.result(types, node.arguments)
+        except Incompatible:
+            found = ", ".join(str(type_) for type_ in types)
+            detail = f"The arguments of {node.name} have no common type: {found}. CAST them to one type."
+            raise self.mismatch(detail, node) from None
+
+
+def number_type(node: Number) -> DataType:
+    """Returns the type of an unsigned number: INT, BIGINT or DECIMAL by size; DECIMAL with a point; DOUBLE with e."""
+    if node.suffix in _SUFFIX_TYPES:
+        return DataType(_SUFFIX_TYPES[node.suffix])
+    if "e" in node.text.lower():
+        return DOUBLE
+    if node.is_integer and node.suffix != "BD":
+        return _integer_type(int(node.text), node.text)
+    whole, _, fraction = node.text.partition(".")
+    digits = len((whole + fraction).lstrip("0"))
+    return decimal(max(digits, len(fraction), 1), len(fraction))
+
+
+def castable(source: TypeName, target: TypeName) -> bool:
+    """Whether Spark accepts a cast between these types; it may still fail for single values at run time."""
+    if source is target or source is TypeName.NULL or source is TypeName.STRING or target is TypeName.STRING:
+        return True
+    if source is TypeName.BOOLEAN:
+        return target in NUMERIC
+    if source in NUMERIC:
+        return target in NUMERIC or target in {TypeName.BOOLEAN, TypeName.TIMESTAMP}
+    if source is TypeName.TIMESTAMP:
+        return target in NUMERIC or target in TEMPORAL
+    return source in TEMPORAL and target in TEMPORAL
+
+
+def _integer_type(value: int, text: str) -> DataType:
+    if -(1 << 31) <= value < 1 << 31:
+        return INT
+    if -(1 << 63) <= value < 1 << 63:
+        return BIGINT
+    return decimal(len(text.lstrip("0")), 0)
+
+
+def _narrow(node: Expression, type_: DataType) -> DataType:
+    # With a decimal as other operand, an integer literal has its own number of digits, not that of its type.
+    if isinstance(node, Negation) and isinstance(node.operand, Number):
+        node = node.operand
+    if isinstance(node, Number) and node.is_integer:
+        return decimal(max(len(node.text.lstrip("0")), 1), 0)
+    return type_
+
+
+def _is_text(left: DataType | None, right: DataType | None) -> bool:
+    return any(type_ is not None and type_.name is not TypeName.BINARY for type_ in (left, right))
+
+
+def _text(node: Expression) -> str:
+    text = render(node).replace("`", "")
+    return text if len(text) <= 60 else text[:57] + "…"

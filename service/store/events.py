@@ -1,0 +1,39 @@
+"""What is stored together with a change of a job: events for clients, and the outbox of messages for the broker.
+
+A message stays in the outbox until the broker has accepted it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.orm import Session
+
+from service.store.tables import JobEventRow, OutboxRow, table_of
+
+# `inline`: to fetch the generated id would cost more than the insert.
+_INSERT_EVENT = insert(table_of(JobEventRow)).inline()
+_INSERT_MESSAGE = insert(table_of(OutboxRow)).inline()
+
+
+def append_event(session: Session, *, job_id: str, tenant: str, now: int, type: str, data: dict[str, Any]) -> None:  # noqa: A002
+    """Appends an event. `type` is `status`, `progress`, `attempt` or `plan`; `now` in milliseconds."""
+    session.execute(_INSERT_EVENT, {"job_id": job_id, "tenant": tenant, "at": now, "type": type, "data": data})
+
+
+def events_after(session: Session, job_id: str, after: int, limit: int) -> Sequence[JobEventRow]:
+    """Returns at most `limit` events of a job whose id is greater than `after`, oldest first."""
+    statement = select(JobEventRow).where(JobEventRow.job_id == job_id, JobEventRow.id > after)
+    return session.scalars(statement.order_by(JobEventRow.id).limit(limit)).all()
+
+
+def add_message(session: Session, *, job_id: str, tenant: str, now: int) -> None:
+    """Stores that the job must be announced to workers."""
+    session.execute(_INSERT_MESSAGE, {"job_id": job_id, "tenant": tenant, "created_at": now})
+
+
+def delete_messages(session: Session, job_ids: Iterable[str]) -> None:
+    """Deletes the messages of these jobs, which the broker has accepted."""
+    session.execute(delete(OutboxRow).where(OutboxRow.job_id.in_(list(job_ids))))

@@ -1,0 +1,121 @@
+"""The table of functions against Spark: every function over every type in every place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from service.sql.expressions.compile_expression import TableScope
+from service.sql.expressions.nodes import Expression, Name, Negation, Null, Number
+from service.sql.types.functions import FUNCTIONS, Function, Kind, digits_are_bounded, padding_is_bounded
+from tests.service.sql.conftest import COLUMNS, TypesInSpark
+from tests.service.sql.types.test_inference import check
+
+SAMPLES = {
+    Kind.ANY: "s",
+    Kind.NUMBER: "i",
+    Kind.TIME: "dt",
+    Kind.BOOLEAN: "bo",
+    Kind.BYTES: "s",
+    Kind.DAYS: "i",
+    Kind.SECONDS: "i",
+    Kind.FORMAT: "s",
+}
+# These want a literal, or arguments of one type.
+FIRST = {
+    "lpad": ["s", "5", "'x'"],
+    "rpad": ["s", "5", "'x'"],
+    "regexp_replace": ["s", "'x'"],
+    "regexp_extract": ["s", "'x'"],
+    "floor": ["dc"],
+    "ceil": ["dc"],
+    "ceiling": ["dc"],
+    "round": ["dc", "1"],
+    "bround": ["dc", "1"],
+}
+
+
+def calls(function: Function) -> Iterator[str]:
+    """Calls with the fewest and the most arguments, each type once in each place."""
+    sizes = {function.least, function.most if function.most is not None else function.least + 2}
+    for size in sorted(sizes):
+        base = FIRST.get(function.name, [])[:size]
+        base += [SAMPLES[function.kind(index)] for index in range(len(base), size)]
+        yield f"{function.name}({', '.join(base)})"
+        for place in range(size):
+            if base[place] not in COLUMNS:
+                continue
+            for name in COLUMNS:
+                yield f"{function.name}({', '.join([*base[:place], name, *base[place + 1 :]])})"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("start", range(0, len(FUNCTIONS), 12))
+def test_result_types_are_those_of_spark(start: int, every_type: TableScope, types_in_spark: TypesInSpark) -> None:
+    functions = list(FUNCTIONS.values())[start : start + 12]
+    check([call for function in functions for call in calls(function)], every_type, types_in_spark)
+
+
+@pytest.mark.spark
+def test_rounding_follows_the_literal(every_type: TableScope, types_in_spark: TypesInSpark) -> None:
+    texts = [f"round({name}, {digits})" for name in ("dc", "dw", "i", "d", "1.005") for digits in (-3, -1, 0, 1, 2, 5)]
+    check([*texts, "round(dc)", "round(dw)", "ceil(dw)", "floor(1.5)", "bround(dc, i)"], every_type, types_in_spark)
+
+
+def test_arity_is_told_in_words() -> None:
+    assert FUNCTIONS["upper"].arity == "1"
+    assert FUNCTIONS["round"].arity == "1 to 2"
+    assert FUNCTIONS["coalesce"].arity == "at least 1"
+    assert FUNCTIONS["round"].accepts(2)
+    assert not FUNCTIONS["round"].accepts(3)
+
+
+def test_names_are_lower_case_and_none_reaches_outside() -> None:
+    assert all(name == name.lower() == function.name for name, function in FUNCTIONS.items())
+    outside = {"java_method", "reflect", "input_file_name", "rand", "uuid", "repeat", "space", "from_json", "xpath"}
+    assert not outside & FUNCTIONS.keys()
+
+
+@pytest.mark.parametrize(
+    ("length", "bounded"),
+    [
+        (Number("10"), True),
+        (Number("65536"), True),
+        (Number("65537"), False),
+        (Number("99999999999"), False),
+        (Negation(Number("1")), True),
+        (Name(None, "n"), False),
+    ],
+)
+def test_padding_needs_a_bearable_literal(length: Number | Negation | Name, bounded: bool) -> None:
+    arguments = (Name(None, "s"), length, Name(None, "x"))
+    assert padding_is_bounded("lpad", arguments) is bounded
+    assert padding_is_bounded("upper", arguments)
+
+
+@pytest.mark.withstands(
+    "rounding to an extreme number of digits",
+    kind="attack",
+    how="`round(1.5, 2147483647)` and others, which Spark would expand while planning",
+    times=7,
+    guaranteed="422 `type_mismatch`, before anything runs",
+)
+@pytest.mark.parametrize(
+    ("digits", "bounded"),
+    [
+        (Number("2"), True),
+        (Negation(Number("38")), True),
+        (Number("39"), False),
+        (Negation(Number("39")), False),
+        (Number("2147483647"), False),
+        (Name(None, "n"), False),
+        (Null(), True),
+    ],
+)
+@pytest.mark.parametrize("function", ["round", "bround", "floor", "ceil", "ceiling"])
+def test_rounding_needs_a_bearable_literal(function: str, digits: Expression, bounded: bool) -> None:
+    value = Name(None, "v")
+    assert digits_are_bounded(function, (value, digits)) is bounded
+    assert digits_are_bounded(function, (value,))
+    assert digits_are_bounded("log", (value, digits))

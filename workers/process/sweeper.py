@@ -1,0 +1,124 @@
+"""The sweeper: recovers from the loss of a worker, a message or a client. One worker at a time runs it, for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from service import __version__
+from service.config.settings import WorkerSettings
+from service.data.posted_rows import show_hidden
+from service.results.directories import remove_job_directory
+from service.store import jobs, leases, workers
+from service.store.maintenance import Sweep, sweep
+from service.store.session import Database
+from service.store.workers import free_slots
+
+_log = structlog.get_logger(__name__)
+
+_TASK = "sweep"
+"""The name of the election."""
+
+_MOST_WAITS = 3
+"""How many late steps in a row may wait before lost attempts are ended."""
+
+
+class Sweeper:
+    """Checks all jobs in each step, if this worker is the elected one."""
+
+    def __init__(
+        self,
+        database: Database,
+        worker: str,
+        settings: WorkerSettings,
+        results: Path,
+        announce: Callable[[str, str], bool],
+        beat: Callable[[], object],
+        connect_seconds: float = 0,
+        streams: Path | None = None,
+    ) -> None:
+        """`announce` sends a job's message and returns whether the broker accepted it. `beat` renews this worker's
+        leases. Other workers may need `connect_seconds` to connect to the database before they renew theirs. `streams`
+        is the directory of posted rows."""
+        self._database = database
+        self._worker = worker
+        self._results = results
+        self._streams = streams
+        self._announce = announce
+        self._beat = beat
+        self._concurrency = settings.concurrency
+        self._ring_again_ms = round(settings.ring_again_seconds * 1000)
+        self._alive_ms = round(settings.heartbeat_seconds * 3000)
+        # After two missed sweeps, another worker is elected.
+        self._term_ms = round(settings.sweep_seconds * 2500)
+        self._pause_ms = round(settings.sweep_seconds * 2000)
+        self._wait_ms = round((settings.heartbeat_seconds + connect_seconds + settings.sweep_seconds) * 1000)
+        self._swept_at: int | None = None
+        self._failed = False
+        self._waits = 0
+        self._waits_until = 0
+
+    def step(self) -> None:
+        """Ends lost attempts, announces jobs again, removes dead workers, and publishes posted rows that a process left
+        hidden. Does nothing while another worker is elected."""
+        failed, self._failed = self._failed, True
+        # First, since after the machine slept, the leases of this worker have expired although it is alive.
+        self._beat()
+        with self._database.write() as session:
+            now = self._database.now(session)
+            is_late = self._is_late(now, failed)
+            found = Sweep()
+            is_elected = leases.elect(session, _TASK, self._worker, now, self._term_ms)
+            if is_elected:
+                alive_since = now - self._alive_ms
+                found = sweep(
+                    session,
+                    now,
+                    announce_again_ms=self._ring_again_ms,
+                    free=free_slots(session, alive_since, self._concurrency),
+                    other_versions=workers.has_other_version(session, alive_since, __version__),
+                    end_lost=not is_late,
+                )
+                workers.remove_silent_workers(session, now - workers.KEPT_MS)
+                jobs.delete_old_explanations(session, now)
+        self._failed = False
+        self._follow_up(found)
+        if is_elected and self._streams is not None:
+            show_hidden(self._database, self._streams)
+
+    def _is_late(self, now: int, failed: bool) -> bool:
+        """Whether the other workers must get time to renew their leases first: they slept with this machine, or their
+        database was unavailable, too. The first step of a worker counts as late, since that is not known.
+
+        Waits only a few times in a row: even if every step is late, lost attempts must be ended.
+        """
+        since, self._swept_at = self._swept_at, now
+        # Also if the clock was set back, since the leases are then from before that.
+        paused = since is None or not 0 <= now - since <= self._pause_ms
+        self._waits_until = min(self._waits_until, now + self._wait_ms)
+        if (paused or failed) and self._waits < _MOST_WAITS:
+            self._waits += 1
+            self._waits_until = now + self._wait_ms
+        if now < self._waits_until:
+            return True
+        self._waits = 0
+        return False
+
+    def _follow_up(self, found: Sweep) -> None:
+        for job_id in found.recovered:
+            _log.warning("lost_attempt_recovered", job_id=job_id)
+        for _, job_id in found.ended:
+            _log.warning("lost_job_ended", job_id=job_id)
+            remove_job_directory(self._results, job_id)
+        for job_id, queue in found.announce:
+            # Each try takes seconds while the broker does not respond. A later sweep announces the rest.
+            if not self._announce(job_id, queue):
+                _log.warning("announcements_deferred", jobs=len(found.announce))
+                break
+
+    def resign(self) -> None:
+        """Gives up the election, so that another worker can sweep at once."""
+        with self._database.write() as session:
+            leases.resign(session, _TASK, self._worker)
