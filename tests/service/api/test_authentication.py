@@ -1,4 +1,4 @@
-"""Who gets in, and how far: each operation against each kind of key, and each tenant against the others."""
+"""Authentication and scopes: each operation with each kind of key, and the separation of tenants."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SCOPES: Mapping[str, set[KeyScope]] = {
     "POST /v1/keys": {ADMIN},
     "DELETE /v1/keys/{key_id}": {ADMIN},
 }
-"""What a key needs, one of these scopes; operations that are not named are open."""
+"""The scopes of which a key needs one, by operation; other operations are open."""
 
 BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/jobs": {"json": SPEC},
@@ -69,7 +69,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     },
     "POST /v1/keys": {"json": {"name": "another"}},
 }
-"""What operations are asked with."""
+"""Bodies and parameters of operations."""
 
 OF_A_JOB = sorted(operation for operation in SCOPES if "{job_id}" in operation)
 
@@ -79,7 +79,7 @@ Bearer = Callable[..., dict[str, str]]
 
 @pytest.fixture
 def bearer(api: Api) -> Bearer:
-    """The header of a new key with these scopes."""
+    """Returns a function that creates a key with these scopes and returns its header."""
 
     def made(*scopes: KeyScope, tenant: str = "default") -> dict[str, str]:
         asked = KeyRequest(name="test", tenant=tenant, scopes=scopes or tuple(KeyScope))
@@ -89,7 +89,7 @@ def bearer(api: Api) -> Bearer:
 
 
 def asked(api: Api, operation: str, headers: Mapping[str, str], job_id: str = "x") -> Any:
-    """The answer to an operation on things that are not there, or on a job."""
+    """Returns the response of an operation on missing resources, or on a job."""
     method, path = operation.split(" ")
     filled = path.format(job_id=job_id, name="unknown", worker_id="x", key_id="a" * 16)
     given = dict(BODIES.get(operation, {}))
@@ -97,7 +97,7 @@ def asked(api: Api, operation: str, headers: Mapping[str, str], job_id: str = "x
     return api.client.request(method, filled, **given)
 
 
-def test_every_operation_says_what_it_takes(authentication: str) -> None:
+def test_every_operation_documents_its_scopes(authentication: str) -> None:
     found = {f"{method.upper()} {path}": operation for path, method, operation in operations()}
     open_to_all = {operation for operation in found if operation.split(" ")[1] in OPEN_PATHS}
     assert set(found) == set(SCOPES) | open_to_all
@@ -117,7 +117,7 @@ def test_every_operation_says_what_it_takes(authentication: str) -> None:
     times=1,
     guaranteed="401, except for the open paths",
 )
-def test_without_a_key_nothing_is_told(api: Api, subtests: pytest.Subtests) -> None:
+def test_a_request_without_a_key_is_refused(api: Api, subtests: pytest.Subtests) -> None:
     for operation in sorted(SCOPES):
         with subtests.test(operation=operation):
             answer = asked(api, operation, {})
@@ -125,14 +125,14 @@ def test_without_a_key_nothing_is_told(api: Api, subtests: pytest.Subtests) -> N
             assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-def test_nor_what_there_is(api: Api, subtests: pytest.Subtests) -> None:
+def test_a_request_without_a_key_does_not_reveal_which_paths_exist(api: Api, subtests: pytest.Subtests) -> None:
     for path in ("/nothing", "/v1", "/v1/jobs/%2e%2e/%2e%2e/healthz", "/v1/jobs/", "//healthz", "/docs"):
         with subtests.test(path=path):
             # A whole address: `//healthz` alone would name a host.
             assert api.client.get(f"{str(api.client.base_url).rstrip('/')}{path}").status_code == 401
 
 
-def test_whether_the_service_is_there_is_told_to_all(api: Api) -> None:
+def test_open_paths_need_no_key(api: Api) -> None:
     statuses = [api.client.get(path).status_code for path in ("/healthz", "/readyz", "/openapi.json")]
     assert statuses == [200, 503, 200]
 
@@ -144,7 +144,9 @@ def test_whether_the_service_is_there_is_told_to_all(api: Api) -> None:
     times=2,
     guaranteed="the response says which component is unavailable, without names, addresses or versions",
 )
-def test_strangers_are_not_told_why_it_is_not_ready(api: Api, bearer: Bearer, subtests: pytest.Subtests) -> None:
+def test_unauthenticated_callers_get_no_details_of_readiness(
+    api: Api, bearer: Bearer, subtests: pytest.Subtests
+) -> None:
     cases: list[dict[str, str]] = [{}, {"Authorization": f"Bearer {make_secret().text}"}]
     for headers in cases:
         with subtests.test(headers=headers):
@@ -167,7 +169,7 @@ def test_strangers_are_not_told_why_it_is_not_ready(api: Api, bearer: Bearer, su
     times=1,
     guaranteed="403",
 )
-def test_a_key_opens_what_it_is_for(api: Api, bearer: Bearer, subtests: pytest.Subtests) -> None:
+def test_a_key_permits_the_operations_of_its_scopes(api: Api, bearer: Bearer, subtests: pytest.Subtests) -> None:
     for scope in list(KeyScope):
         for operation in sorted(SCOPES):
             with subtests.test(scope=scope, operation=operation):
@@ -178,7 +180,7 @@ def test_a_key_opens_what_it_is_for(api: Api, bearer: Bearer, subtests: pytest.S
                     refused(answer, 403, "missing_scope")
 
 
-def test_what_is_no_key_opens_nothing(api: Api, bearer: Bearer, subtests: pytest.Subtests) -> None:
+def test_an_invalid_key_is_refused(api: Api, bearer: Bearer, subtests: pytest.Subtests) -> None:
     for header in (
         "",
         "Bearer",
@@ -196,23 +198,23 @@ def test_what_is_no_key_opens_nothing(api: Api, bearer: Bearer, subtests: pytest
             assert api.client.get("/v1/jobs", headers={"Authorization": shown}).status_code == 401
 
 
-def test_two_keys_at_once_are_none(api: Api, bearer: Bearer) -> None:
+def test_two_authorization_headers_are_refused(api: Api, bearer: Bearer) -> None:
     headers = [("Authorization", bearer()["Authorization"]), ("Authorization", bearer()["Authorization"])]
     assert api.client.get("/v1/jobs", headers=headers).status_code == 401
 
 
-def test_the_word_bearer_may_be_written_otherwise(api: Api, bearer: Bearer) -> None:
+def test_bearer_is_accepted_in_any_letter_case(api: Api, bearer: Bearer) -> None:
     key = bearer()["Authorization"].removeprefix("Bearer ")
     assert api.client.get("/v1/jobs", headers={"Authorization": f"bearer  {key}"}).status_code == 200
 
 
-def test_a_stranger_s_body_is_not_read(api: Api) -> None:
+def test_the_body_of_an_unauthenticated_request_is_not_read(api: Api) -> None:
     # As it is, it would be too large, and of the wrong type.
     answer = api.client.post("/v1/jobs", content=b"x" * 1_000_000, headers={"Content-Type": "text/html"})
     assert answer.status_code == 401
 
 
-def test_a_revoked_key_opens_nothing(api: Api, bearer: Bearer) -> None:
+def test_a_revoked_key_is_refused(api: Api, bearer: Bearer) -> None:
     headers = bearer()
     key_id = api.client.get("/v1/me", headers=headers).json()["key_id"]
     revoke_key(api.database, key_id, even_the_last=True)
@@ -230,7 +232,7 @@ def test_a_revoked_key_opens_nothing(api: Api, bearer: Bearer) -> None:
     times=1,
     guaranteed="404, exactly as for a job that does not exist",
 )
-def test_a_job_of_another_tenant_is_not_there(api: Api, bearer: Bearer) -> None:
+def test_a_job_of_another_tenant_is_not_found(api: Api, bearer: Bearer) -> None:
     job_id = lifecycle.insert(api.database, tenant="sales")
     lifecycle.run_whole(api.database, job_id, api.settings.results_dir, pa.table({"uid": [1]}))
     mine, other = bearer(tenant="sales"), bearer(tenant="marketing")
@@ -247,7 +249,7 @@ def _without_ids(problem: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in problem.items() if name not in {"instance", "request_id", "detail"}}
 
 
-def test_a_list_holds_the_jobs_of_its_caller(api: Api, bearer: Bearer) -> None:
+def test_a_list_contains_only_jobs_of_the_tenant(api: Api, bearer: Bearer) -> None:
     ids = {tenant: lifecycle.insert(api.database, tenant=tenant) for tenant in ("sales", "marketing")}
     for tenant, job_id in ids.items():
         listed = api.client.get("/v1/jobs", headers=bearer(tenant=tenant)).json()["jobs"]
@@ -262,7 +264,7 @@ def test_a_list_holds_the_jobs_of_its_caller(api: Api, bearer: Bearer) -> None:
     guaranteed="each gets its own job",
 )
 @pytest.mark.both_databases
-def test_an_idempotency_key_is_its_tenant_s_own(api: Api, bearer: Bearer) -> None:
+def test_idempotency_keys_of_tenants_are_separate(api: Api, bearer: Bearer) -> None:
     def submitted(tenant: str, **changes: object) -> Any:
         headers = {**bearer(tenant=tenant), "Idempotency-Key": "nightly"}
         return api.client.post("/v1/jobs", json={**SPEC, **changes}, headers=headers)
@@ -274,7 +276,7 @@ def test_an_idempotency_key_is_its_tenant_s_own(api: Api, bearer: Bearer) -> Non
 
 
 @pytest.mark.both_databases
-def test_a_stream_is_its_tenant_s_own(api: Api, bearer: Bearer) -> None:
+def test_streams_of_tenants_are_separate(api: Api, bearer: Bearer) -> None:
     sales, marketing = bearer(tenant="sales"), bearer(tenant="marketing")
     for headers, schema in ((sales, "a BIGINT"), (marketing, "b STRING")):
         assert api.client.put("/v1/streams/clicks", json={"schema": schema}, headers=headers).status_code == 201
@@ -283,7 +285,7 @@ def test_a_stream_is_its_tenant_s_own(api: Api, bearer: Bearer) -> None:
     assert api.client.get("/v1/streams", headers=marketing).json()["streams"] == []
 
 
-def test_a_worker_s_jobs_are_told_to_their_tenant(api: Api, bearer: Bearer) -> None:
+def test_a_worker_shows_only_jobs_of_the_tenant(api: Api, bearer: Bearer) -> None:
     lifecycle.beat(api.database)
     job_id = lifecycle.insert(api.database, tenant="sales")
     lifecycle.claim(api.database, job_id)
@@ -300,7 +302,9 @@ def test_a_worker_s_jobs_are_told_to_their_tenant(api: Api, bearer: Bearer) -> N
     guaranteed="the stream ends",
 )
 @pytest.mark.timeout(60)
-def test_an_open_stream_of_events_ends_with_its_key(api: Api, bearer: Bearer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_stream_ends_when_its_key_is_revoked(
+    api: Api, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job_id = lifecycle.insert(api.database)
     monkeypatch.setattr("service.api.events._HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr("service.keys.verification.CACHE_SECONDS", 0.0)
@@ -317,7 +321,7 @@ def test_an_open_stream_of_events_ends_with_its_key(api: Api, bearer: Bearer, mo
     assert "QUEUED" in api.client.get(f"/v1/jobs/{job_id}/events", headers=headers).text
 
 
-def test_whoever_waited_is_told_nothing_once_the_key_is_revoked(
+def test_a_long_request_is_refused_if_its_key_was_revoked_meanwhile(
     api: Api, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = lifecycle.insert(api.database)

@@ -1,4 +1,4 @@
-"""Entity tags and the wait that a request prefers."""
+"""Entity tags, and the wait of a Prefer header."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_wait(prefer: str, seconds: int | None) -> None:
     assert wait_seconds([prefer], longest=45.5) == seconds
 
 
-def test_the_first_line_that_asks_for_a_wait_counts() -> None:
+def test_the_first_wait_of_all_lines_is_used() -> None:
     assert wait_seconds(["respond-async", "wait=7, wait=8"], longest=45) == 7
     assert wait_seconds([], longest=45) is None
 
 
-class NobodyListens:
-    """No worker is there."""
+class NoListener:
+    """There are no workers."""
 
     def waiting_for(self, _tenant: str, _queue: str) -> WaitingFor:
         return WaitingFor.WORKER
@@ -58,10 +58,10 @@ def job(**changes: object) -> Job:
         fence=0,
         **changes,
     )
-    return Job.of(row, 10, NobodyListens())
+    return Job.of(row, 10, NoListener())
 
 
-def test_a_job_is_known_by_any_tag_of_any_line() -> None:
+def test_a_tag_matches_in_any_line_of_if_none_match() -> None:
     tag = job_response(job()).headers["etag"]
     known = [[tag], [f"W/{tag}"], [f'"a", {tag}'], ['"a"', tag], ["*"], [f'"3-0000000000000000",{tag}']]
     assert all(is_current(job(), lines) for lines in known)
@@ -69,7 +69,7 @@ def test_a_job_is_known_by_any_tag_of_any_line() -> None:
     assert not any(is_current(job(), lines) for lines in other)
 
 
-def test_another_representation_of_one_version_is_not_known() -> None:
+def test_the_tag_differs_for_another_representation_of_the_same_version() -> None:
     running = job(request_id="x")
     assert running.version == job().version
     assert not is_current(job(), [job_response(running).headers["etag"]])

@@ -13,7 +13,7 @@ from tests.support.api import Api, refused, specification
 SCRIPT = f"/dashboard/{bundle().version}/js/main.js"
 
 
-def test_the_page_is_there_with_a_policy_that_lets_nothing_in(api: Api) -> None:
+def test_the_page_has_a_strict_content_security_policy(api: Api) -> None:
     answer = api.client.get("/")
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     policy = answer.headers["Content-Security-Policy"]
@@ -24,20 +24,20 @@ def test_the_page_is_there_with_a_policy_that_lets_nothing_in(api: Api) -> None:
     assert answer.headers["Cache-Control"] == "no-cache"
 
 
-def test_a_file_is_kept_for_good_under_its_version_alone(api: Api) -> None:
+def test_a_file_is_cached_forever_only_under_its_version(api: Api) -> None:
     assert "immutable" in api.client.get(SCRIPT).headers["Cache-Control"]
     of_another_release = api.client.get("/dashboard/0123456789abcdef/js/main.js")
     assert (of_another_release.status_code, of_another_release.headers["Cache-Control"]) == (200, "no-cache")
 
 
-def test_what_the_browser_has_is_not_sent_again(api: Api) -> None:
+def test_a_known_etag_gives_304(api: Api) -> None:
     tag = api.client.get("/").headers["ETag"]
     again = api.client.get("/", headers={"If-None-Match": tag})
     assert (again.status_code, again.content) == (304, b"")
     assert api.client.get("/", headers={"If-None-Match": '"another"'}).status_code == 200
 
 
-def test_it_is_compressed_for_whoever_takes_that(api: Api) -> None:
+def test_files_are_compressed_if_the_client_accepts_gzip(api: Api) -> None:
     plain = api.client.get(SCRIPT, headers={"Accept-Encoding": "identity"})
     small = api.client.get(SCRIPT, headers={"Accept-Encoding": "gzip"})
     assert "Content-Encoding" not in plain.headers
@@ -47,7 +47,7 @@ def test_it_is_compressed_for_whoever_takes_that(api: Api) -> None:
     assert small.headers["ETag"] == plain.headers["ETag"]
 
 
-def test_it_is_compressed_unless_that_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+def test_accept_encoding_decides_about_compression(api: Api, subtests: pytest.Subtests) -> None:
     cases: list[tuple[str, bool]] = [
         ("gzip", True),
         ("br, GZIP;q=0.5, deflate", True),
@@ -63,7 +63,7 @@ def test_it_is_compressed_unless_that_is_refused(api: Api, subtests: pytest.Subt
             assert ("Content-Encoding" in answer.headers) is is_small
 
 
-def test_nothing_else_is_there(api: Api, subtests: pytest.Subtests) -> None:
+def test_other_files_are_not_found(api: Api, subtests: pytest.Subtests) -> None:
     for path in (
         "nothing.js",
         "index.html",
@@ -80,18 +80,18 @@ def test_nothing_else_is_there(api: Api, subtests: pytest.Subtests) -> None:
 
 
 @pytest.mark.parametrize("authentication", ["on"])
-def test_it_asks_for_no_key_since_it_holds_no_data(api: Api) -> None:
+def test_the_page_needs_no_key(api: Api) -> None:
     assert api.client.get("/").status_code == 200
     assert api.client.get(SCRIPT).status_code == 200
     assert api.client.get("/v1/jobs").status_code == 401
     assert api.client.get("//v1/jobs").status_code in (401, 404)
 
 
-def test_it_is_no_part_of_the_specification() -> None:
+def test_it_is_not_in_the_openapi_document() -> None:
     assert not {path for path in specification()["paths"] if "dashboard" in path or path == "/"}
 
 
-def test_it_can_be_left_out(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_can_be_disabled(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENKEEL_API_DASHBOARD", "false")
     with TestClient(create_app(Settings(), api.database), base_url="http://localhost") as client:
         assert client.get("/").status_code == 404

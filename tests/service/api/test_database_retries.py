@@ -1,4 +1,4 @@
-"""Requests while the database restarts: with a real one that is stopped, and connections that break."""
+"""Requests while the database restarts: with a real server that is stopped, and with lost connections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.servers import PostgresServer, running_postgres
 
 
 class TestOutage:
-    """How long it is waited for, by a clock that tests set."""
+    """How long requests wait, with a clock that the tests set."""
 
     @pytest.fixture
     def now(self) -> list[float]:
@@ -41,7 +41,7 @@ class TestOutage:
     def outage(self, now: list[float]) -> DatabaseOutage:
         return DatabaseOutage(3, lambda: now[0])
 
-    def test_pauses_grow_and_end_with_the_patience(self, outage: DatabaseOutage, now: list[float]) -> None:
+    def test_pauses_grow_until_the_time_limit(self, outage: DatabaseOutage, now: list[float]) -> None:
         pauses: list[float] = []
         while (pause := outage.pause(Fault.LOST, len(pauses) + 1)) is not None:
             pauses.append(pause)
@@ -49,34 +49,34 @@ class TestOutage:
         assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
         assert sum(pauses) == pytest.approx(3)
 
-    def test_who_comes_later_does_not_wait(self, outage: DatabaseOutage, now: list[float]) -> None:
+    def test_later_requests_do_not_wait(self, outage: DatabaseOutage, now: list[float]) -> None:
         assert outage.pause(Fault.LOST, 1) is not None
         now[0] += 3
         assert outage.pause(Fault.LOST, 1) is None
 
-    def test_the_next_outage_is_waited_for_again(self, outage: DatabaseOutage, now: list[float]) -> None:
+    def test_requests_wait_again_in_the_next_outage(self, outage: DatabaseOutage, now: list[float]) -> None:
         outage.pause(Fault.LOST, 1)
         now[0] += 3
         outage.mark_recovered()
         assert outage.pause(Fault.LOST, 1) is not None
 
-    def test_a_conflict_is_tried_again_a_few_times(self, outage: DatabaseOutage) -> None:
+    def test_a_conflict_is_retried_three_times(self, outage: DatabaseOutage) -> None:
         assert [outage.pause(Fault.CONFLICT, tried) is None for tried in (1, 2, 3, 4)] == [False, False, False, True]
 
-    def test_what_is_busy_is_left_alone(self, outage: DatabaseOutage) -> None:
+    def test_a_busy_database_is_not_retried(self, outage: DatabaseOutage) -> None:
         assert outage.pause(Fault.BUSY, 1) is None
 
 
 @pytest.mark.parametrize("retry_seconds", [60])
 class TestRequests:
-    """Patience for a minute, of which none is needed."""
+    """The time limit is a minute, which no test needs."""
 
     def count(self, api: Api, table: type[ApiKeyRow] | type[JobRow] | type[OutboxRow]) -> int:
         with api.database.read() as session:
             return session.execute(select(func.count()).select_from(table)).scalar_one()
 
     @pytest.mark.both_databases
-    def test_a_deadlock_is_outlived(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_deadlock_is_retried(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         errors = [psycopg.errors.DeadlockDetected("deadlock detected"), psycopg.errors.SerializationFailure()]
 
         def clock(session: Session) -> int:
@@ -88,8 +88,8 @@ class TestRequests:
         assert api.submit().status_code == 202
         assert self.count(api, JobRow) == 1
 
-    def lose_the_answer_of_a_commit(self, api: Api, *, after_it: bool, table: str = "jobs") -> None:
-        """The first transaction that has written into the table loses its connection as it commits."""
+    def lose_connection_at_commit(self, api: Api, *, after_it: bool, table: str = "jobs") -> None:
+        """Closes the connection of the first transaction that has written into the table, during its commit."""
         lost: list[Connection] = []
 
         @event.listens_for(api.database.engine, "commit")
@@ -105,8 +105,8 @@ class TestRequests:
 
     @pytest.mark.one_database("postgresql")
     @pytest.mark.parametrize("after_it", [False, True])
-    def test_a_submission_with_a_key_is_done_once(self, api: Api, after_it: bool) -> None:
-        self.lose_the_answer_of_a_commit(api, after_it=after_it)
+    def test_a_submission_with_a_key_is_stored_once(self, api: Api, after_it: bool) -> None:
+        self.lose_connection_at_commit(api, after_it=after_it)
         answer = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "k"})
         assert answer.status_code == 202
         assert self.count(api, JobRow) == 1
@@ -115,9 +115,9 @@ class TestRequests:
 
     @pytest.mark.one_database("postgresql")
     @pytest.mark.parametrize("after_it", [False, True])
-    def test_so_is_a_batch_of_rows(self, api: Api, after_it: bool) -> None:
+    def test_a_batch_of_rows_is_stored_once(self, api: Api, after_it: bool) -> None:
         assert api.client.put("/v1/streams/clicks", json={"schema": "uid BIGINT"}).status_code == 201
-        self.lose_the_answer_of_a_commit(api, after_it=after_it, table="input_batches")
+        self.lose_connection_at_commit(api, after_it=after_it, table="input_batches")
         answer = api.client.post(
             "/v1/streams/clicks/rows?batch_id=b",
             content=b'{"uid": 1}',
@@ -130,30 +130,30 @@ class TestRequests:
 
     @pytest.mark.one_database("postgresql")
     @pytest.mark.parametrize("after_it", [False, True])
-    def test_so_is_a_declaration(self, api: Api, after_it: bool) -> None:
-        self.lose_the_answer_of_a_commit(api, after_it=after_it, table="input_streams")
+    def test_a_declaration_is_stored_once(self, api: Api, after_it: bool) -> None:
+        self.lose_connection_at_commit(api, after_it=after_it, table="input_streams")
         answer = api.client.put("/v1/streams/clicks", json={"schema": "uid BIGINT"})
         assert answer.status_code == (200 if after_it else 201)
 
     @pytest.mark.one_database("postgresql")
-    def test_a_submission_without_one_is_not_repeated(self, api: Api) -> None:
-        self.lose_the_answer_of_a_commit(api, after_it=True)
+    def test_a_submission_without_a_key_is_not_repeated(self, api: Api) -> None:
+        self.lose_connection_at_commit(api, after_it=True)
         answer = api.submit()
         assert answer.status_code == 503
         assert "not known" in answer.json()["detail"]
         assert self.count(api, JobRow) == 1
 
     @pytest.mark.one_database("postgresql")
-    def test_neither_is_a_key_whatever_headers_it_has(self, api: Api) -> None:
-        """Two keys would hold, and the caller would know of one."""
-        self.lose_the_answer_of_a_commit(api, after_it=True, table="api_keys")
+    def test_the_creation_of_an_api_key_is_never_repeated(self, api: Api) -> None:
+        """There would be two keys, and the caller would know only one."""
+        self.lose_connection_at_commit(api, after_it=True, table="api_keys")
         answer = api.client.post("/v1/keys?batch_id=b", json={"name": "nightly"}, headers={"Idempotency-Key": "k"})
         assert answer.status_code == 503
         assert "not known" in answer.json()["detail"]
         assert self.count(api, ApiKeyRow) == 1
 
     @pytest.mark.both_databases
-    def test_a_job_is_accepted_though_its_message_cannot_be_settled(self, api: Api) -> None:
+    def test_a_job_is_accepted_although_its_message_stays_in_the_outbox(self, api: Api) -> None:
         @event.listens_for(api.database.engine, "before_cursor_execute")
         def fail(*told: object) -> None:
             if "DELETE FROM outbox" in str(told[2]):
@@ -172,11 +172,11 @@ REPEATABLE = {
     "POST /v1/streams/{name}/rows": "batch_id",
     "PUT /v1/streams/{name}": "",
 }
-"""The requests that change something and may be repeated -> what each must carry for it."""
+"""Requests that change something and may be repeated -> the header or query parameter that this requires."""
 
 
 class TestRoutes:
-    """Every route of the application that changes something: whether a request is repeated after a lost commit."""
+    """Whether a request is repeated after a lost commit, for every route that changes something."""
 
     @pytest.fixture
     def routes(self) -> dict[str, APIRoute]:
@@ -191,7 +191,7 @@ class TestRoutes:
         return routes
 
     def tries(self, route: APIRoute, method: str, carried: set[str], monkeypatch: pytest.MonkeyPatch) -> int:
-        """How often a request is tried whose first commit gets no answer."""
+        """Returns the number of tries of a request whose first commit gets no answer."""
         tried: list[Request] = []
 
         async def handle(request: Request) -> Response:
@@ -234,14 +234,14 @@ class TestRoutes:
             expected = 2 if name in REPEATABLE and not needed else 1
             assert self.tries(route, method, everything - {needed} if needed else set(), monkeypatch) == expected, name
 
-    def test_what_a_request_must_carry_is_a_parameter_of_its_route(self, routes: dict[str, APIRoute]) -> None:
+    def test_the_required_header_or_query_is_a_parameter_of_the_route(self, routes: dict[str, APIRoute]) -> None:
         for name, needed in REPEATABLE.items():
             known = {part.alias.lower() for part in routes[name].dependant.header_params}
             known |= {part.alias for part in routes[name].dependant.query_params}
             assert not needed or needed in known, name
 
     def test_a_request_that_changes_nothing_is_repeated(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Such a one may note the use of a key."""
+        """Reading requests also commit: the use of a key is stored."""
         route = RetryingRoute("/", lambda: None)
         assert self.tries(route, "GET", set(), monkeypatch) == 2
 

@@ -20,7 +20,7 @@ RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
 
 
 def parsed(text: str) -> list[dict[str, Any]]:
-    """The events of a stream, checked to be framed as the standard says."""
+    """Returns the events of a stream, after checking their format."""
     events = []
     for block in text.split("\n\n"):
         if not block or block.startswith(":"):
@@ -43,7 +43,7 @@ def finished(api: Api) -> str:
     return job_id
 
 
-def test_a_finished_job_is_told_from_start_to_end(api: Api) -> None:
+def test_a_finished_job_has_all_its_events(api: Api) -> None:
     answer = api.client.get(f"/v1/jobs/{finished(api)}/events")
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = parsed(answer.text)
@@ -52,7 +52,7 @@ def test_a_finished_job_is_told_from_start_to_end(api: Api) -> None:
     assert [event["id"] for event in events] == sorted({event["id"] for event in events})
 
 
-def test_a_stream_goes_on_behind_the_last_event(api: Api) -> None:
+def test_a_stream_resumes_after_the_last_event_id(api: Api) -> None:
     path = f"/v1/jobs/{finished(api)}/events"
     events = parsed(api.client.get(path).text)
     rest = parsed(api.client.get(path, headers={"Last-Event-ID": str(events[2]["id"])}).text)
@@ -60,7 +60,7 @@ def test_a_stream_goes_on_behind_the_last_event(api: Api) -> None:
 
 
 @pytest.mark.both_databases
-def test_a_running_job_is_followed_to_its_end(api: Api) -> None:
+def test_the_stream_of_a_running_job_ends_with_the_job(api: Api) -> None:
     job_id = lifecycle.insert(api.database)
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(api.client.get, f"/v1/jobs/{job_id}/events")
@@ -69,7 +69,7 @@ def test_a_running_job_is_followed_to_its_end(api: Api) -> None:
     assert statuses(events) == ["QUEUED", "PLANNING", "RUNNING", "SUCCEEDED"]
 
 
-def test_a_job_deleted_meanwhile_ends_the_stream(api: Api) -> None:
+def test_the_stream_ends_when_the_job_is_deleted(api: Api) -> None:
     job_id = lifecycle.insert(api.database)
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(api.client.get, f"/v1/jobs/{job_id}/events")
@@ -79,7 +79,7 @@ def test_a_job_deleted_meanwhile_ends_the_stream(api: Api) -> None:
 
 
 @pytest.mark.both_databases
-def test_more_events_than_fit_at_once(api: Api) -> None:
+def test_more_events_than_one_read_returns(api: Api) -> None:
     job_id = lifecycle.insert(api.database)
     with api.database.write() as session:
         for index in range(450):
@@ -102,7 +102,7 @@ def test_pages_of_json(api: Api) -> None:
     assert rest["complete"] is True
 
 
-def test_a_last_event_that_is_none(api: Api, subtests: pytest.Subtests) -> None:
+def test_an_invalid_last_event_id_is_refused(api: Api, subtests: pytest.Subtests) -> None:
     cases: list[str] = ["x", "-1", "9" * 19]
     for given in cases:
         with subtests.test(given=given):
@@ -110,6 +110,6 @@ def test_a_last_event_that_is_none(api: Api, subtests: pytest.Subtests) -> None:
             refused(answer, 422, "invalid_request")
 
 
-def test_nothing_else_is_offered(api: Api) -> None:
+def test_other_media_types_are_not_acceptable(api: Api) -> None:
     answer = api.client.get(f"/v1/jobs/{finished(api)}/events", headers={"Accept": "text/html"})
     assert answer.json()["code"] == "not_acceptable"

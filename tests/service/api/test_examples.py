@@ -1,4 +1,4 @@
-"""What the specification shows can be sent and is answered: every example goes with its schema."""
+"""The recorded examples of the OpenAPI document: complete, and valid for their schemas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.contract.job import JobSpec
 from tests.support.api import operations, specification
 
 BINARY = {"application/vnd.apache.arrow.stream", "application/vnd.apache.parquet"}
-"""What no text can show."""
+"""Media types without examples, because they are binary."""
 
 PROBLEM = "application/problem+json"
 
@@ -25,7 +25,7 @@ def by_id() -> dict[str, dict[str, Any]]:
 
 
 def shown(media: dict[str, Any]) -> list[Any]:
-    """The examples of one media type."""
+    """Returns the examples of a media type."""
     named = [example["value"] for example in media.get("examples", {}).values()]
     return [*named, media["example"]] if "example" in media else named
 
@@ -36,7 +36,7 @@ def faults(schema: dict[str, Any], value: Any) -> list[str]:
 
 
 def contents(operation: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Where, media type, and what it has, of the request and of every answer."""
+    """Yields place, media type and content of the request and of every response."""
     for media_type, media in operation.get("requestBody", {}).get("content", {}).items():
         yield "request", media_type, media
     for status, response in operation["responses"].items():
@@ -55,7 +55,7 @@ def test_every_body_has_an_example(subtests: pytest.Subtests) -> None:
             assert missing == [], "run `python -m tests.clients.record_examples`"
 
 
-def test_every_example_goes_with_its_schema(subtests: pytest.Subtests) -> None:
+def test_every_example_is_valid_for_its_schema(subtests: pytest.Subtests) -> None:
     for name, operation in by_id().items():
         with subtests.test(operation=name):
             checked = 0
@@ -66,7 +66,7 @@ def test_every_example_goes_with_its_schema(subtests: pytest.Subtests) -> None:
             assert checked >= 2
 
 
-def test_an_answer_has_no_field_that_is_not_declared(subtests: pytest.Subtests) -> None:
+def test_responses_have_only_declared_fields(subtests: pytest.Subtests) -> None:
     for name, operation in by_id().items():
         with subtests.test(operation=name):
             for where, media_type, media in contents(operation):
@@ -83,7 +83,7 @@ def resolved(schema: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_parameters_and_headers_are_shown_as_they_may_be(subtests: pytest.Subtests) -> None:
+def test_examples_of_parameters_and_headers_are_valid(subtests: pytest.Subtests) -> None:
     for name, operation in by_id().items():
         with subtests.test(operation=name):
             for parameter in operation.get("parameters", []):
@@ -94,7 +94,7 @@ def test_parameters_and_headers_are_shown_as_they_may_be(subtests: pytest.Subtes
                     assert faults(told["schema"], told["example"]) == [], header
 
 
-def test_every_documented_problem_is_shown_as_it_comes(subtests: pytest.Subtests) -> None:
+def test_every_documented_problem_has_a_recorded_example(subtests: pytest.Subtests) -> None:
     for name, operation in by_id().items():
         with subtests.test(operation=name):
             for status, response in operation["responses"].items():
@@ -112,7 +112,7 @@ def test_every_documented_problem_is_shown_as_it_comes(subtests: pytest.Subtests
                     assert problem["detail"] != problem["title"], code
 
 
-def test_every_job_that_is_shown_is_one() -> None:
+def test_every_job_in_the_examples_is_valid() -> None:
     jobs = [
         value
         for name in ("submit_job", "explain_job")
@@ -124,19 +124,19 @@ def test_every_job_that_is_shown_is_one() -> None:
         JobSpec.model_validate(job)
 
 
-def test_every_file_is_of_an_operation() -> None:
+def test_every_file_of_examples_belongs_to_an_operation() -> None:
     recorded = {path.stem for path in openapi.BODIES.glob("*.json")}
     assert recorded - {"problems"} <= set(by_id())
 
 
-def test_nothing_tells_of_the_machine_that_they_were_recorded_on() -> None:
+def test_examples_do_not_identify_the_machine_of_the_recording() -> None:
     texts = "".join(path.read_text(encoding="utf-8") for path in openapi.BODIES.glob("*.json"))
     assert "/tmp" not in texts
     hosts = re.findall(r'"host": "([^"]*)"', texts)
     assert set(hosts) == {"node-1"}
 
 
-def test_an_operation_without_examples_is_left_as_it_is() -> None:
+def test_an_operation_without_examples_is_not_changed() -> None:
     operation = {"operationId": "unheard_of", "responses": {"204": {"description": "Done."}}}
     before = json.dumps(operation)
     openapi.add_examples(operation)

@@ -1,4 +1,4 @@
-"""HEAD wherever there is GET."""
+"""HEAD on paths that have GET."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def test_a_head_is_a_get_without_the_body(api: Api, subtests: pytest.Subtests) -
             assert dict(head.headers) == dict(got.headers)
 
 
-def test_other_paths_have_it_too(api: Api, subtests: pytest.Subtests) -> None:
+def test_head_of_other_paths(api: Api, subtests: pytest.Subtests) -> None:
     for path in ("/healthz", "/metrics", "/v1/jobs"):
         with subtests.test(path=path):
             head = api.client.head(path)
             assert (head.status_code, head.content) == (200, b"")
 
 
-def test_the_events_of_a_job_that_goes_on_end(api: Api) -> None:
+def test_head_of_the_events_of_an_unfinished_job_ends(api: Api) -> None:
     head = api.client.head(f"/v1/jobs/{lifecycle.insert(api.database)}/events")
     assert head.headers["content-type"].startswith("text/event-stream")
 
 
-def test_there_is_none_without_a_get(api: Api) -> None:
+def test_a_path_without_get_has_no_head(api: Api) -> None:
     assert api.client.head("/v1/explain").status_code == 405

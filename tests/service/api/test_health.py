@@ -14,7 +14,7 @@ from tests.support.api import Api, refused
 
 
 def missing(api: Api) -> set[str]:
-    """The parts that readiness names as missing."""
+    """Returns the codes of the issues that GET /readyz reports."""
     answer = api.client.get("/readyz")
     refused(answer, 503, "not_ready")
     assert int(answer.headers["retry-after"]) > 0
@@ -26,7 +26,7 @@ def say(api: Api, worker: str, facts: WorkerFacts, *, leaving: bool = False) -> 
         workers.record_heartbeat(session, worker, api.database.now(session), "0.1.0", facts, leaving=leaving)
 
 
-def test_health_asks_nobody(api: Api) -> None:
+def test_liveness_does_not_use_the_database(api: Api) -> None:
     with api.database.write() as session:
         session.execute(text("DROP TABLE workers"))
     assert api.client.get("/healthz").json() == {"status": "alive", "version": __version__}
@@ -39,7 +39,7 @@ class TestReadiness:
         assert answer.status_code == 200
         assert answer.json() == {"status": "ready", "workers": 1, "warnings": []}
 
-    def test_a_queue_that_nobody_listens_to_is_a_warning(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_a_queue_without_a_listener_is_a_warning(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[tuple[str | None, str]] = [("short", "long"), (None, "long"), ("long", "short")]
         for listened, unheard in cases:
             with subtests.test(listened=listened, unheard=unheard):
@@ -54,7 +54,7 @@ class TestReadiness:
                 say(api, "w2", WorkerFacts(queues="short,long", spark_state="ready"))
                 assert api.client.get("/readyz").json()["warnings"] == []
 
-    def test_a_worker_that_takes_nothing_is_a_warning(self, api: Api) -> None:
+    def test_a_worker_that_receives_no_jobs_is_a_warning(self, api: Api) -> None:
         say(api, "w1", WorkerFacts(queues="short,long", spark_state="ready"))
         job_id = lifecycle.insert(api.database)
         with api.database.write() as session:
@@ -69,17 +69,17 @@ class TestReadiness:
     def test_no_worker(self, api: Api) -> None:
         assert missing(api) == {"worker"}
 
-    def test_a_worker_that_fell_silent(self, api: Api) -> None:
+    def test_a_worker_without_recent_heartbeat(self, api: Api) -> None:
         lifecycle.beat(api.database)
         with api.database.write() as session:
             session.execute(update(WorkerRow).values(heartbeat_at=1))
         assert missing(api) == {"worker"}
 
-    def test_a_worker_whose_spark_is_starting_takes_the_job(self, api: Api) -> None:
+    def test_a_worker_whose_spark_is_starting_counts_as_ready(self, api: Api) -> None:
         say(api, "w1", WorkerFacts(spark_state="starting"))
         assert api.client.get("/readyz").status_code == 200
 
-    def test_no_worker_with_a_spark(self, api: Api) -> None:
+    def test_no_worker_with_a_usable_spark(self, api: Api) -> None:
         for worker in ("w1", "w2"):
             say(api, worker, WorkerFacts(spark_state="unavailable", spark_fault=f"no master for {worker}"))
         assert missing(api) == {"cluster"}
@@ -88,7 +88,7 @@ class TestReadiness:
         answer = api.client.get("/readyz")
         assert (answer.status_code, answer.json()["workers"]) == (200, 3)
 
-    def test_workers_that_drain_take_no_job(self, api: Api) -> None:
+    def test_draining_workers_do_not_count(self, api: Api) -> None:
         say(api, "w1", WorkerFacts(spark_state="ready"), leaving=True)
         assert missing(api) == {"worker"}
         assert "draining" in api.client.get("/readyz").json()["detail"]

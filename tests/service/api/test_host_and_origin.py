@@ -1,4 +1,4 @@
-"""What other sites have browsers send is refused before anything else is looked at."""
+"""Requests that pages of other sites make browsers send are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.api import Api, refused
 from tests.support.lifecycle import SPEC
 
 
-def test_a_name_of_this_service_is_served(api: Api, subtests: pytest.Subtests) -> None:
+def test_hosts_of_the_service_are_accepted(api: Api, subtests: pytest.Subtests) -> None:
     for host in ("127.0.0.1", "127.0.0.1:8080", "localhost:1", "[::1]:8080", "LOCALHOST"):
         with subtests.test(host=host):
             assert api.client.get("/healthz", headers={"Host": host}).status_code == 200
@@ -36,7 +36,7 @@ def test_another_host_is_refused(api: Api, subtests: pytest.Subtests) -> None:
     times=24,
     guaranteed="403",
 )
-def test_a_page_of_another_site_may_change_nothing(api: Api, subtests: pytest.Subtests) -> None:
+def test_changes_from_pages_of_other_sites_are_refused(api: Api, subtests: pytest.Subtests) -> None:
     method_cases: list[tuple[str, str]] = [("POST", "/v1/jobs"), ("POST", "/v1/jobs/x/cancel"), ("DELETE", "/v1/x")]
     for method, path in method_cases:
         for origin in (
@@ -54,6 +54,6 @@ def test_a_page_of_another_site_may_change_nothing(api: Api, subtests: pytest.Su
                 refused(answer, 403, "origin_not_allowed")
 
 
-def test_a_page_of_this_service_may(api: Api) -> None:
+def test_changes_from_pages_of_the_service_are_accepted(api: Api) -> None:
     headers = {"Host": "127.0.0.1:8080", "Origin": "http://127.0.0.1:8080"}
     assert api.client.post("/v1/jobs", json=SPEC, headers=headers).status_code == 202

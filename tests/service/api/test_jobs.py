@@ -54,7 +54,7 @@ def code(answer: httpx.Response) -> str:
 
 @pytest.mark.both_databases
 class TestSubmit:
-    def test_stores_the_job_and_rings(self, api: Api) -> None:
+    def test_stores_and_announces_the_job(self, api: Api) -> None:
         answer = api.submit(settings={"table.optimizer.agg-phase-strategy": "NONE"})
         assert answer.status_code == 202
         job = answer.json()
@@ -71,7 +71,7 @@ class TestSubmit:
         with api.database.read() as session:
             assert [row.data for row in session.scalars(select(JobEventRow))] == [{"status": "QUEUED"}]
 
-    def test_a_broker_that_is_away_leaves_the_message_owed(self, api: Api) -> None:
+    def test_the_message_stays_in_the_outbox_while_the_broker_is_unavailable(self, api: Api) -> None:
         folder = api.settings.broker_dir / "messages"
         folder.rmdir()
         answer = api.submit()
@@ -79,7 +79,7 @@ class TestSubmit:
         api.wait_for_announcements()
         assert api.owed == [answer.json()["id"]]
 
-    def test_a_key_is_one_job_for_a_day(self, api: Api) -> None:
+    def test_an_idempotency_key_holds_for_a_day(self, api: Api) -> None:
         headers = {"Idempotency-Key": "monday"}
         first = api.client.post("/v1/jobs", json=SPEC, headers=headers)
         # Other spelling, same job.
@@ -96,7 +96,7 @@ class TestSubmit:
         assert later.status_code == 202
         assert later.json()["id"] != first.json()["id"]
 
-    def test_one_key_from_many_threads_makes_one_job(self, api: Api) -> None:
+    def test_concurrent_requests_with_one_key_create_one_job(self, api: Api) -> None:
         def post(_: int) -> httpx.Response:
             answer: httpx.Response = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "rush"})
             return answer
@@ -106,14 +106,14 @@ class TestSubmit:
         assert {answer.status_code for answer in answers} == {202}
         assert len({answer.json()["id"] for answer in answers}) == 1
 
-    def test_many_at_once_all_succeed(self, api: Api) -> None:
+    def test_concurrent_submissions_all_succeed(self, api: Api) -> None:
         with ThreadPoolExecutor(16) as pool:
             answers = list(pool.map(lambda index: api.submit(name=f"job-{index}"), range(48)))
         assert {answer.status_code for answer in answers} == {202}
 
 
 class TestIdempotencyKey:
-    def test_quoted_or_bare_it_is_one_key(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_a_quoted_key_equals_the_bare_key(self, api: Api, subtests: pytest.Subtests) -> None:
         pairs = (
             ('"two words"', '"two words"', True),
             (r'"a\"b\\"', 'a"b\\', True),
@@ -128,7 +128,7 @@ class TestIdempotencyKey:
                 assert [answer.status_code for answer in answers] == [202, 202]
                 assert (answers[0].json() == answers[1].json()) is is_one
 
-    def test_a_strange_one_is_refused(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_an_invalid_key_is_refused(self, api: Api, subtests: pytest.Subtests) -> None:
         for key in ("with space", "ü", "x" * 256, "", '""', '"', '"a', '"a"b', r'"a\b"'):
             with subtests.test(key=key):
                 answer = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": key.encode()})
@@ -151,7 +151,7 @@ class TestList:
         assert set(seen) == set(ids)
         assert len(seen) == 7
 
-    def test_leaves_out_what_was_posted_and_explanations(self, api: Api) -> None:
+    def test_contains_no_specs_and_no_explanations(self, api: Api) -> None:
         lifecycle.insert(api.database, kind="explain")
         lifecycle.insert(api.database, tenant="someone else")
         lifecycle.insert(api.database, name="mine")
@@ -228,7 +228,7 @@ class TestList:
         times=8,
         guaranteed="400 `invalid_cursor`; an invented position shows only the caller's own jobs",
     )
-    def test_a_cursor_is_of_one_list(self, api: Api) -> None:
+    def test_a_cursor_of_another_list_is_refused(self, api: Api) -> None:
         for _ in range(3):
             api.submit()
         job_id = api.client.get("/v1/jobs").json()["jobs"][0]["id"]
@@ -249,7 +249,7 @@ class TestList:
         guaranteed="they are returned exactly, as JSON that no browser shows as a page",
     )
     @pytest.mark.both_databases
-    def test_odd_names_come_back_as_they_were_given(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_unusual_names_are_returned_unchanged(self, api: Api, subtests: pytest.Subtests) -> None:
         for name in ODD_NAMES:
             with subtests.test(name=name):
                 query = {
@@ -280,7 +280,7 @@ class TestList:
         guaranteed="4xx, and nothing is stored",
     )
     @pytest.mark.both_databases
-    def test_what_cannot_be_stored_is_refused(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_characters_that_cannot_be_stored_are_refused(self, api: Api, subtests: pytest.Subtests) -> None:
         for bad in ("a\0b", "\ud800", "\udfff\ud800"):
             with subtests.test(bad=bad):
                 table = SPEC["tables"]["orders"]
@@ -308,7 +308,7 @@ class TestList:
         times=36,
         guaranteed="the same response as without them, or 4xx",
     )
-    def test_nonsense_in_headers_is_no_failure(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_malformed_headers_cause_no_server_error(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[bytes] = [b"\xff\xfe", b'"' * 5000, b'W/"' * 2000, b"*,* \xff", b"bytes=0-1," * 500, b"9" * 5000]
         for given in cases:
             with subtests.test(given=given):
@@ -371,7 +371,7 @@ class TestGet:
         assert answer.status_code == 200
         assert answer.json()["status"] == "QUEUED"
 
-    def test_a_finished_job_needs_no_retry(self, api: Api) -> None:
+    def test_a_finished_job_has_no_retry_after(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         lifecycle.run_whole(api.database, job_id, api.settings.results_dir, RESULT)
         answer = api.client.get(f"/v1/jobs/{job_id}")
@@ -382,7 +382,7 @@ class TestGet:
         assert job["error"] is None
         assert job["finished_at"].endswith("Z")
 
-    def test_a_failed_job_tells_why(self, api: Api) -> None:
+    def test_a_failed_job_has_its_error(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         lifecycle.fail(api.database, lifecycle.claim(api.database, job_id))
         job = api.client.get(f"/v1/jobs/{job_id}").json()
@@ -434,7 +434,7 @@ class TestWait:
         assert answer.status_code == 200
         assert answer.json()["status"] == "PLANNING"
 
-    def test_what_is_not_as_known_is_told_at_once(self, api: Api) -> None:
+    def test_an_unknown_tag_is_answered_at_once(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         lifecycle.claim(api.database, job_id)
         tag = api.client.get(f"/v1/jobs/{job_id}").headers["etag"]
@@ -446,7 +446,7 @@ class TestWait:
         answer = api.client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=45", "If-None-Match": '"none"'})
         assert answer.json()["status"] == "QUEUED"
 
-    def test_every_line_of_a_header_counts(self, api: Api) -> None:
+    def test_all_lines_of_a_header_are_read(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         tag = api.client.get(f"/v1/jobs/{job_id}").headers["etag"]
         lines = [("If-None-Match", '"one"'), ("If-None-Match", tag), ("Prefer", "respond-async"), ("Prefer", "wait=0")]
@@ -469,7 +469,7 @@ class TestWait:
         answer = api.client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=100000"})
         assert answer.headers["preference-applied"] == "wait=45"
 
-    def test_a_job_deleted_meanwhile_is_404(self, api: Api) -> None:
+    def test_a_job_that_is_deleted_during_the_wait_is_404(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         tag = api.client.get(f"/v1/jobs/{job_id}").headers["etag"]
         api.client.post(f"/v1/jobs/{job_id}/cancel")
@@ -477,7 +477,7 @@ class TestWait:
         answer = api.client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=20", "If-None-Match": tag})
         assert code(answer) == "job_not_found"
 
-    def test_hundreds_wait_while_others_are_served(self, api: Api) -> None:
+    def test_hundreds_of_waiting_requests_do_not_block_others(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         threads = threading.active_count()
         with ThreadPoolExecutor(100) as pool:
@@ -501,7 +501,7 @@ class TestCancel:
         assert answer.json()["error"]["code"] == "cancelled"
         assert answer.json()["finished_at"] is not None
 
-    def test_a_running_job_is_asked_to_end(self, api: Api) -> None:
+    def test_a_running_job_is_cancelled_by_its_worker(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         lifecycle.run(api.database, lifecycle.claim(api.database, job_id))
         first = api.client.post(f"/v1/jobs/{job_id}/cancel")
@@ -538,7 +538,7 @@ class TestCancel:
                     ending = publication.Ending(JobStatus.FAILED, error=lifecycle.FAILURE)
                     assert not publication.publish(session, held, ending, now)
 
-    def test_one_that_waits_for_its_next_try_is_told_so_and_ends_at_once(self, api: Api) -> None:
+    def test_a_job_that_waits_for_a_retry_is_cancelled_at_once(self, api: Api) -> None:
         limits = {"failure_retries": 2}
         posted = api.submit(limits=limits).json()
         assert (posted["spec"]["limits"]["failure_retries"], posted["waiting_for"]) == (2, "worker")
@@ -604,7 +604,7 @@ class TestStateOfANewerVersion:
         lifecycle.run_whole(api.database, job_id, api.settings.results_dir, RESULT)
         return self.moved_on(api, job_id)
 
-    def test_it_is_shown_by_its_name_wherever_jobs_are_read(self, api: Api, job_id: str) -> None:
+    def test_the_state_is_shown_by_its_stored_name(self, api: Api, job_id: str) -> None:
         queued, finished = lifecycle.insert(api.database), self.finished(api)
         answer = api.client.get(f"/v1/jobs/{job_id}")
         assert answer.status_code == 200
@@ -614,7 +614,7 @@ class TestStateOfANewerVersion:
         assert listed == {job_id: ("PAUSED", False), queued: ("QUEUED", False), finished: ("PAUSED", True)}
         assert "retry-after" not in api.client.get(f"/v1/jobs/{finished}").headers
 
-    def test_fields_that_only_the_newer_version_knows_are_left_out(self, api: Api) -> None:
+    def test_fields_of_the_newer_version_are_omitted(self, api: Api) -> None:
         """Its workers store the progress and the error of jobs that this version lists."""
         job_id = lifecycle.insert(api.database)
         held = lifecycle.claim(api.database, job_id)
@@ -650,9 +650,7 @@ class TestStateOfANewerVersion:
                 page = api.client.get(f"/v1/jobs/{read}/events", headers={"Accept": "application/json"})
                 assert (page.status_code, page.json()["complete"]) == (200, is_finished)
 
-    def test_what_it_does_not_have_yet_is_refused_as_ever(
-        self, api: Api, job_id: str, subtests: pytest.Subtests
-    ) -> None:
+    def test_reports_that_do_not_exist_yet_are_refused(self, api: Api, job_id: str, subtests: pytest.Subtests) -> None:
         cases: list[tuple[str, int]] = [("plan", 404), ("metrics", 404), ("result", 409)]
         for part, status in cases:
             with subtests.test(part=part, status=status):
@@ -676,7 +674,7 @@ class TestStateOfANewerVersion:
                 assert "PAUSED" in answer.json()["detail"]
                 assert api.client.get(f"/v1/jobs/{job_id}").json() == before
 
-    def test_one_that_has_finished_is_like_every_other(self, api: Api) -> None:
+    def test_a_finished_job_is_like_every_other(self, api: Api) -> None:
         job_id = self.finished(api)
         assert code(api.client.post(f"/v1/jobs/{job_id}/cancel")) == "job_already_finished"
         assert api.client.delete(f"/v1/jobs/{job_id}").status_code == 204
@@ -688,5 +686,5 @@ class TestStateOfANewerVersion:
         comparison = api.client.get(f"/v1/jobs/{other}/metrics").json()["comparison"]
         assert (comparison["status"], comparison["before_ms"]) == ("PAUSED", None)
 
-    def test_scrapes_go_on(self, api: Api, job_id: str) -> None:
+    def test_metrics_can_still_be_scraped(self, api: Api, job_id: str) -> None:
         assert 'evenkeel_jobs{queue="short",status="QUEUED"} 0.0' in api.client.get("/metrics").text

@@ -1,4 +1,4 @@
-"""Keys over HTTP: made, shown once, listed, rotated, revoked."""
+"""API keys over HTTP: create, list, rotate, revoke."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def admin(api: Api) -> dict[str, str]:
     return {"Authorization": f"Bearer {first.key}"}
 
 
-def test_a_key_is_shown_once(api: Api, admin: dict[str, str]) -> None:
+def test_the_secret_is_returned_once(api: Api, admin: dict[str, str]) -> None:
     answer = api.client.post("/v1/keys", json={"name": "loads", "tenant": "sales", "expires_in": "90d"}, headers=admin)
     assert answer.status_code == 201
     assert answer.headers["cache-control"] == "no-store"
@@ -50,19 +50,19 @@ def test_keys_rotate_without_downtime(api: Api, admin: dict[str, str]) -> None:
     assert works(new)
 
 
-def test_the_last_admin_key_is_not_revoked_over_http(api: Api, admin: dict[str, str]) -> None:
+def test_the_last_admin_key_cannot_be_revoked_over_http(api: Api, admin: dict[str, str]) -> None:
     key_id = api.client.get("/v1/me", headers=admin).json()["key_id"]
     answer = api.client.delete(f"/v1/keys/{key_id}", headers=admin)
     refused(answer, 409, "last_admin_key")
     assert api.client.get("/v1/keys", headers=admin).status_code == 200
 
 
-def test_a_key_that_is_not_there(api: Api, admin: dict[str, str]) -> None:
+def test_an_unknown_key_is_not_found(api: Api, admin: dict[str, str]) -> None:
     answer = api.client.delete(f"/v1/keys/{'a' * 16}", headers=admin)
     refused(answer, 404, "key_not_found")
 
 
-def test_a_request_that_makes_no_sense_makes_no_key(api: Api, admin: dict[str, str], subtests: pytest.Subtests) -> None:
+def test_an_invalid_request_creates_no_key(api: Api, admin: dict[str, str], subtests: pytest.Subtests) -> None:
     cases: list[dict[str, object]] = [{}, {"name": "x", "tenant": "a/b"}, {"name": "x", "scopes": ["root"]}]
     for body in cases:
         with subtests.test(body=body):

@@ -22,7 +22,7 @@ def scrape(api: Api) -> dict[str, float]:
 
 
 @pytest.mark.both_databases
-def test_jobs_and_workers_as_the_database_has_them(api: Api) -> None:
+def test_gauges_of_jobs_and_workers(api: Api) -> None:
     assert scrape(api)['evenkeel_oldest_queued_seconds{queue="short"}'] == 0
     lifecycle.insert(api.database)
     lifecycle.fail(api.database, lifecycle.claim(api.database, lifecycle.insert(api.database)))
@@ -55,7 +55,7 @@ def test_every_declared_metric_is_served_with_its_labels(api: Api) -> None:
     assert served == {metric.name for metric in API_METRICS}
 
 
-def test_explanations_do_not_wait_as_jobs_do(api: Api) -> None:
+def test_explanations_do_not_count_as_queued_jobs(api: Api) -> None:
     lifecycle.insert(api.database, kind="explain")
     with api.database.write() as session:
         session.execute(text("UPDATE jobs SET submitted_at = submitted_at - 5000"))
@@ -63,7 +63,7 @@ def test_explanations_do_not_wait_as_jobs_do(api: Api) -> None:
 
 
 @pytest.mark.both_databases
-def test_a_database_that_is_away_is_told(api: Api) -> None:
+def test_an_unavailable_database_is_reported(api: Api) -> None:
     assert scrape(api)["evenkeel_database_up"] == 1
     with api.database.write() as session:
         session.execute(text("DROP TABLE workers"))
@@ -73,13 +73,13 @@ def test_a_database_that_is_away_is_told(api: Api) -> None:
     assert any(name.startswith("evenkeel_http") for name in values)
 
 
-def test_a_broker_that_is_away_is_told(api: Api) -> None:
+def test_an_unavailable_broker_is_reported(api: Api) -> None:
     (api.settings.broker_dir / "messages").rmdir()
     values = scrape(api)
     assert (values["evenkeel_database_up"], values["evenkeel_broker_up"]) == (1, 0)
 
 
-def test_requests_by_route_never_by_path(api: Api) -> None:
+def test_requests_are_counted_by_route_and_not_by_path(api: Api) -> None:
     for path in ("/v1/jobs/a", "/v1/jobs/b", "/nowhere/1", "/nowhere/2", "/healthz"):
         api.client.get(path)
     api.client.request("BREW", "/v1/jobs")

@@ -1,4 +1,4 @@
-"""Which representation an Accept header gets."""
+"""Content negotiation by the Accept header."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ OFFERED = ("application/json", "text/csv")
         ("application/json;q=0, */*", "text/csv"),
     ],
 )
-def test_the_best_is_chosen(accept: str, chosen: str) -> None:
+def test_the_preferred_type_is_chosen(accept: str, chosen: str) -> None:
     assert choose_media_type([accept], OFFERED) == chosen
 
 
-def test_every_line_of_the_header_counts() -> None:
+def test_all_lines_of_the_header_are_read() -> None:
     assert choose_media_type(["application/json;q=0.1", "text/csv"], OFFERED) == "text/csv"
     assert choose_media_type([], OFFERED) == "application/json"
 

@@ -1,4 +1,4 @@
-"""The specification: as committed, and fit for generated clients."""
+"""The OpenAPI document: rules that generated clients and readers depend on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_configuration_does_not_change_it(monkeypatch: pytest.MonkeyPatch) -> No
     assert create_app(Settings()).openapi() == before
 
 
-def test_operations_read_well_in_clients() -> None:
+def test_operations_have_summary_description_and_declared_tags() -> None:
     declared = {tag["name"] for tag in specification()["tags"]}
     for path, method, operation in operations():
         assert operation["summary"], (path, method)
@@ -55,7 +55,7 @@ def test_every_error_is_a_problem_and_nothing_else() -> None:
     assert "HTTPValidationError" not in specification()["components"]["schemas"]
 
 
-def test_what_any_request_may_be_refused_with_is_told_of_each() -> None:
+def test_errors_of_any_request_are_documented_for_each_operation() -> None:
     for path, method, operation in operations():
         for error in EVERYWHERE:
             assert f"`{error.code}`" in operation["responses"][str(error.status)]["description"], (path, method)
@@ -68,7 +68,7 @@ def test_parameters_are_never_nullable() -> None:
             assert parameter.get("description"), (path, parameter["name"])
 
 
-def test_no_default_is_of_one_of_several_shapes() -> None:
+def test_no_union_has_a_default() -> None:
     # openapi-python-client leaves out whatever has one.
     assert [
         node
@@ -84,19 +84,19 @@ def test_discriminators_are_required() -> None:
                 assert "kind" in schema["required"], (name, declared)
 
 
-def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
+def test_references_resolve_and_every_schema_is_used() -> None:
     schemas = specification()["components"]["schemas"]
     referenced = {node["$ref"] for node in nodes(specification()) if "$ref" in node}
     assert referenced == {f"#/components/schemas/{name}" for name in schemas}
 
 
-def test_states_may_grow() -> None:
+def test_the_enumeration_of_states_is_open() -> None:
     status = specification()["components"]["schemas"]["Job"]["properties"]["status"]
     assert "enum" not in status
     assert "CANCELLING" in status["x-extensible-enum"]
 
 
-def test_defaults_are_among_what_is_admitted() -> None:
+def test_defaults_are_valid() -> None:
     given = [node for node in nodes(specification()) if "default" in node and not isinstance(node["default"], dict)]
     assert len(given) > 40
     assert [node for node in given if not admits(node, node["default"])] == []
@@ -139,7 +139,7 @@ def test_a_job_has_sql_or_a_query(given: dict[str, Any], is_admitted: bool) -> N
         ({"table_optimizer.agg-phase-strategy": "TWO_PHASE"}, False),
     ],
 )
-def test_settings_are_admitted_as_the_service_takes_them(given: dict[str, Any], is_admitted: bool) -> None:
+def test_the_schema_of_settings_matches_the_validation(given: dict[str, Any], is_admitted: bool) -> None:
     assert admits({"$ref": "#/components/schemas/JobSettings"}, given) == is_admitted
     try:
         JobSettings.model_validate(given)

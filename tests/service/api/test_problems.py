@@ -1,4 +1,4 @@
-"""Every error is a problem with a stable code; what a job's author did wrong is told with its place."""
+"""Every error is a problem with a stable code; errors in a job have their place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.api import Api, refused
 from tests.support.lifecycle import SPEC
 
 NO_TIME = 2**60
-"""Milliseconds after the last year that a date can have: no version stores it."""
+"""Milliseconds after the last year that a date can have; no version stores such a time."""
 
 
 def table(path: str, format: str = "parquet", **more: object) -> dict[str, object]:  # noqa: A002
@@ -26,7 +26,7 @@ def table(path: str, format: str = "parquet", **more: object) -> dict[str, objec
 
 
 class TestJobs:
-    """What is wrong with the job itself."""
+    """Errors in the job itself."""
 
     @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/explain"])
     def test_a_wrong_job_is_refused_with_a_code(self, api: Api, path: str, subtests: pytest.Subtests) -> None:
@@ -73,14 +73,14 @@ class TestJobs:
                 issue = refused(api.client.post(path, json={**SPEC, **changes}), 422, code)["errors"][0]
                 assert {name: issue[name] for name in expected} == expected
 
-    def test_every_wrong_place_is_told_and_no_value_echoed(self, api: Api) -> None:
+    def test_every_invalid_field_is_reported_without_its_value(self, api: Api) -> None:
         answer = api.submit(limits={"timeout": "hunter2", "max_attempts": "hunter2"}, mode="hunter2")
         problem = refused(answer, 422, "invalid_request")
         pointers = {issue["pointer"] for issue in problem["errors"]}
         assert pointers == {"/limits/timeout", "/limits/max_attempts", "/mode"}
         assert "hunter2" not in answer.text
 
-    def test_the_nearest_field_is_told(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_similar_fields_are_suggested(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[tuple[dict[str, Any], str, str]] = [
             ({"settings/~": {}}, "/settings~1~0", "settings"),
             ({"tables": table("a.csv", "csv", schema="a INT", rolle="stream")}, "/tables/orders/rolle", "role"),
@@ -111,7 +111,7 @@ class TestJobs:
         problem = refused(api.client.post("/v1/jobs/x/resume", json={"form": "scratch"}), 422, "invalid_request")
         assert problem["errors"][0]["suggestions"] == ["from"]
 
-    def test_a_list_with_a_wrong_item_is_not_told_to_be_too_short(self, api: Api) -> None:
+    def test_a_list_with_an_invalid_item_is_not_reported_as_too_short(self, api: Api) -> None:
         def union(*queries: object) -> dict[str, Any]:
             source = {"kind": "union_all", "alias": "u", "queries": list(queries)}
             body = {key: value for key, value in SPEC.items() if key != "sql"}
@@ -129,20 +129,20 @@ class TestJobs:
         problem = refused(api.submit(tables=table("a.csv", "csv", schema="a INT", header=True)), 422, "invalid_request")
         assert problem["errors"][0]["detail"] == 'There is no field \'header\' here. Write "options": {"header": …}.'
 
-    def test_such_a_word_elsewhere_is_no_option(self, api: Api) -> None:
+    def test_the_name_of_an_option_elsewhere_gets_no_hint(self, api: Api) -> None:
         problem = refused(api.submit(limits={"header": True}), 422, "invalid_request")
         assert problem["errors"][0]["detail"] == "There is no field 'header' here."
 
 
 class TestRequests:
-    """What is wrong with the request."""
+    """Errors in the request."""
 
     def test_an_unknown_path(self, api: Api, subtests: pytest.Subtests) -> None:
         for path in ("/v1", "/v1/jobs/", "/v2/jobs", "/v1/jobs/x/y/z", "/%00"):
             with subtests.test(path=path):
                 refused(api.client.get(path), 404, "not_found")
 
-    def test_a_method_that_the_path_has_not(self, api: Api) -> None:
+    def test_a_method_that_is_not_allowed(self, api: Api) -> None:
         answer = api.client.put("/v1/jobs", json={})
         refused(answer, 405, "method_not_allowed")
         assert answer.json()["detail"].endswith(f"use {answer.headers['Allow']}.")
@@ -150,7 +150,7 @@ class TestRequests:
         answer = api.client.post("/v1/jobs/x", json={})
         assert answer.headers["allow"] == "DELETE, GET, HEAD"
 
-    def test_a_body_that_is_no_job(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_a_body_that_is_not_a_job(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[tuple[bytes, int, str]] = [
             *((body, 400, "malformed_json") for body in (b"{", b'{"a": }', b"\xff\xfe", b"nonsense", b'"')),
             (b'{"a": ' + b"9" * 5000 + b"}", 400, "malformed_json"),
@@ -164,7 +164,7 @@ class TestRequests:
                 refused(answer, status, code)
 
     @pytest.mark.both_databases
-    def test_an_unexpected_failure_tells_nothing_but_its_id(self, api: Api) -> None:
+    def test_an_unexpected_error_shows_only_the_request_id(self, api: Api) -> None:
         with api.database.write() as session:
             session.execute(
                 text(
@@ -181,14 +181,14 @@ class TestRequests:
         assert "Traceback" not in answer.text
 
     @pytest.mark.both_databases
-    def test_a_table_that_is_gone_is_503(self, api: Api) -> None:
+    def test_a_missing_table_is_503(self, api: Api) -> None:
         with api.database.write() as session:
             session.execute(text("DROP TABLE idempotency_keys"))
         answer = api.client.post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "x"})
         refused(answer, 503, "database_unavailable")
         assert answer.headers["retry-after"] == "1"
 
-    def test_a_connection_that_broke_is_503(
+    def test_a_lost_connection_is_503(
         self, api: Api, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
     ) -> None:
         cases: list[type[DBAPIError]] = [OperationalError, InterfaceError]
@@ -197,11 +197,11 @@ class TestRequests:
                 problem = refused(self.answer_to(api, monkeypatch, error), 503, "database_unavailable")
                 assert "Nothing was changed" in problem["detail"]
 
-    def test_a_commit_without_an_answer_is_told_as_such(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unknown_commit_is_reported_as_such(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         problem = refused(self.answer_to(api, monkeypatch, CommitUnknownError), 503, "database_unavailable")
         assert "not known" in problem["detail"]
 
-    def test_a_wrong_statement_of_ours_is_500(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_invalid_statement_of_the_service_is_500(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         refused(self.answer_to(api, monkeypatch, ProgrammingError), 500, "internal_error")
 
     def answer_to(self, api: Api, monkeypatch: pytest.MonkeyPatch, error: type[DBAPIError]) -> httpx.Response:
@@ -214,17 +214,17 @@ class TestRequests:
 
 
 class TestRequestId:
-    def test_a_sane_one_is_kept(self, api: Api) -> None:
+    def test_a_valid_id_is_kept(self, api: Api) -> None:
         answer = api.client.get("/healthz", headers={"X-Request-Id": "trace-1.a_B"})
         assert answer.headers["x-request-id"] == "trace-1.a_B"
 
-    def test_any_other_is_replaced(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_an_invalid_id_is_replaced(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[str] = ["", "a b", "x" * 65, "a\tb", "ü"]
         for given in cases:
             with subtests.test(given=given):
                 answer = api.client.get("/healthz", headers={"X-Request-Id": given.encode()})
                 assert len(answer.headers["x-request-id"]) == 32
 
-    def test_a_job_keeps_the_one_of_its_submission(self, api: Api) -> None:
+    def test_a_job_has_the_id_of_its_submission(self, api: Api) -> None:
         answer = api.client.post("/v1/jobs", json=SPEC, headers={"X-Request-Id": "mine"})
         assert answer.json()["request_id"] == "mine"

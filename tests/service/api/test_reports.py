@@ -1,4 +1,4 @@
-"""Plans and metrics as workers stored them, and explanations that are not kept."""
+"""Plans and metrics as workers stored them, explanations and profiles."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RESULT = pa.table({"uid": pa.array([1, 2], pa.int64())})
 
 
 def explained(api: Api, path: str, body: Mapping[str, object], work: Callable[[Claim], None]) -> httpx.Response:
-    """The answer to `body` when a worker does `work` on the explanation that it asks for."""
+    """Returns the response to `body` when a worker does `work` for the requested explanation."""
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(api.client.post, path, json=body)
         job_id = None
@@ -65,14 +65,14 @@ def explained(api: Api, path: str, body: Mapping[str, object], work: Callable[[C
 
 
 class TestPlan:
-    def test_is_served_as_the_worker_stored_it(self, api: Api) -> None:
+    def test_is_returned_as_the_worker_stored_it(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         lifecycle.plan(api.database, lifecycle.claim(api.database, job_id))
         answer = api.client.get(f"/v1/jobs/{job_id}/plan")
         assert answer.status_code == 200
         assert answer.json() == lifecycle.REPORT.model_dump(mode="json")
 
-    def test_is_sent_once(self, api: Api) -> None:
+    def test_a_known_etag_gives_304(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         lifecycle.plan(api.database, lifecycle.claim(api.database, job_id))
         sent = api.client.get(f"/v1/jobs/{job_id}/plan")
@@ -81,7 +81,7 @@ class TestPlan:
         other = api.client.get(f"/v1/jobs/{job_id}/plan", headers={"If-None-Match": '"another"'})
         assert (other.status_code, other.content) == (200, sent.content)
 
-    def test_is_not_ready_before(self, api: Api) -> None:
+    def test_is_not_ready_before_planning(self, api: Api) -> None:
         answer = api.client.get(f"/v1/jobs/{lifecycle.insert(api.database)}/plan")
         refused(answer, 404, "plan_not_ready")
 
@@ -96,7 +96,7 @@ class TestMetrics:
         assert (metrics["planning_ms"], metrics["execution_ms"], metrics["result_rows"]) == (7, 12, 2)
 
     @pytest.mark.both_databases
-    def test_of_a_worker_of_the_version_before_have_no_ids_and_no_wrong_estimates(self, api: Api) -> None:
+    def test_metrics_of_the_previous_version_have_no_ids_and_no_wrong_estimates(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         metrics = replace(timed(1010, FIGURES), skew=HOT, estimates=ESTIMATES)
         lifecycle.run_whole(api.database, job_id, api.settings.results_dir, RESULT, metrics=metrics)
@@ -114,13 +114,13 @@ class TestMetrics:
         assert (key["rows_on_one_task"], key["estimate_is_wrong"], key["role"]) == (None, False, "join key")
         assert before["nodes"] == now["nodes"]
 
-    def test_are_not_ready_before(self, api: Api) -> None:
+    def test_are_not_ready_before_the_run(self, api: Api) -> None:
         job_id = lifecycle.insert(api.database)
         lifecycle.plan(api.database, lifecycle.claim(api.database, job_id))
         answer = api.client.get(f"/v1/jobs/{job_id}/metrics")
         refused(answer, 404, "metrics_not_ready")
 
-    def test_say_why_there_are_none(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_the_error_says_why_there_are_none(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[tuple[JobStatus, str]] = [
             (JobStatus.SUCCEEDED, "SUCCEEDED, but its worker received no stage metrics"),
             (JobStatus.FAILED, "FAILED and none of its attempts"),
@@ -136,7 +136,7 @@ class TestMetrics:
 
 
 def timed(execution_ms: int, figures: RunFigures | None = None) -> AttemptMetrics:
-    """What a worker of this version, or one before it, measured: one stage of five tasks, one of them slow."""
+    """Returns measurements of a worker of this or an earlier version: a stage of five tasks, one of which is slow."""
     times = Quantiles(min=10, p25=10, median=10, p75=10, max=1000)
     stage = lifecycle.STAGE.model_copy(update={"tasks": 5, "duration_ms": times})
     return AttemptMetrics(execution_ms, (stage,), lifecycle.SKEW, lifecycle.DONE, figures=figures)
@@ -208,7 +208,7 @@ HOT = lifecycle.SKEW.model_copy(
 
 
 def _as_before(stored: Any) -> Any:
-    """A report as the version before node ids stored it."""
+    """Returns a report as a version without node ids stored it."""
     added = {"node_id", "is_wrong", "wrong", "rows_on_one_task", "estimate_is_wrong"}
     if isinstance(stored, dict):
         return {name: _as_before(value) for name, value in stored.items() if name not in added}
@@ -216,7 +216,7 @@ def _as_before(stored: Any) -> Any:
 
 
 class _Metrics:
-    """Jobs that have run, and what is told of them."""
+    """Jobs that have run, and their metrics."""
 
     def metrics(self, api: Api, job_id: str, slots: int | None = None) -> dict[str, Any]:
         query = "" if slots is None else f"?slots={slots}"
@@ -245,13 +245,13 @@ class TestFigures(_Metrics):
         )
         assert told["savings"]["estimated"][0]["ratio"] == 0.25
 
-    def test_at_other_numbers_of_slots(self, api: Api) -> None:
+    def test_savings_for_another_number_of_slots(self, api: Api) -> None:
         job_id = self.ran(api, timed(1010, FIGURES))
         assert self.metrics(api, job_id, 1)["savings"]["simulated"]["as_is_ms"] == 1040
         at_many = self.metrics(api, job_id, 100_000)
         assert (at_many["savings"]["simulated"]["slots"], at_many["slots"]) == (100_000, 5)
 
-    def test_are_sent_once(self, api: Api) -> None:
+    def test_a_known_etag_gives_304(self, api: Api) -> None:
         path = f"/v1/jobs/{self.ran(api, timed(1010))}/metrics"
         tag = api.client.get(path).headers["ETag"]
         assert api.client.get(path, headers={"If-None-Match": tag}).status_code == 304
@@ -265,7 +265,7 @@ class TestFigures(_Metrics):
                 answer = api.client.get(f"/v1/jobs/{job_id}/metrics?slots={slots}")
                 refused(answer, 422, "invalid_request")
 
-    def test_a_job_of_an_earlier_version_has_less(self, api: Api) -> None:
+    def test_a_job_of_an_earlier_version_lacks_newer_fields(self, api: Api) -> None:
         job_id = self.ran(api, timed(1010))
         told = self.metrics(api, job_id)
         assert (told["operators"], told["nodes"], told["slots"]) == ([], [], None)
@@ -309,7 +309,7 @@ class TestComparison(_Metrics):
         told = self.metrics(api, after)["comparison"]
         assert (told["before_ms"], told["after_ms"], told["saved_ms"]) == (1500, 1000, 500)
 
-    def test_the_other_has_not_ended_well(self, api: Api) -> None:
+    def test_the_other_job_has_not_succeeded(self, api: Api) -> None:
         waiting = str(api.submit().json()["id"])
         after = self.ran(api, timed(7), compare_with=waiting)
         told = self.metrics(api, after)["comparison"]
@@ -318,13 +318,13 @@ class TestComparison(_Metrics):
         told = self.metrics(api, after)["comparison"]
         assert (told["status"], told["before_ms"]) == ("FAILED", None)
 
-    def test_once_the_other_is_deleted_it_is_gone(self, api: Api) -> None:
+    def test_is_null_after_the_other_job_is_deleted(self, api: Api) -> None:
         before = self.ran(api, timed(10))
         after = self.ran(api, timed(7), compare_with=before)
         assert api.client.delete(f"/v1/jobs/{before}").status_code == 204
         assert self.metrics(api, after)["comparison"] is None
 
-    def test_only_a_batch_job_of_ones_own_can_be_named(self, api: Api) -> None:
+    def test_only_a_batch_job_of_the_tenant_can_be_named(self, api: Api) -> None:
         stranger = lifecycle.insert(api.database, tenant="stranger")
         streaming = str(api.submit(mode="continuous").json()["id"])
         for named, code in (
@@ -337,7 +337,7 @@ class TestComparison(_Metrics):
             assert (problem["status"], problem["code"]) == (422, code)
             assert problem["errors"][0]["pointer"] == "/compare_with"
 
-    def test_a_job_that_another_tenant_owns_is_not_told_of_later(self, api: Api) -> None:
+    def test_a_job_of_another_tenant_is_never_shown(self, api: Api) -> None:
         """However the name came to be there."""
         stranger = lifecycle.insert(api.database, tenant="stranger")
         job_id = self.ran(api, timed(7))
@@ -374,7 +374,7 @@ class TestExplain:
     )
     @pytest.mark.parametrize(("tenant_limits", "explain_timeout_seconds"), [({"EXPLANATIONS": "3"}, 120)])
     @pytest.mark.both_databases
-    def test_a_tenant_waits_for_so_many_at_once(self, api: Api) -> None:
+    def test_the_explanations_of_a_tenant_are_limited(self, api: Api) -> None:
         with ThreadPoolExecutor(8) as pool:
             asking = [pool.submit(api.client.post, "/v1/explain", json=SPEC) for _ in range(8)]
             limited = [answer.result() for answer in islice(as_completed(asking, timeout=60), 5)]
@@ -394,7 +394,7 @@ class TestExplain:
         with api.database.read() as session:
             assert session.scalar(select(func.count()).where(JobRow.kind == "explain")) == 0
 
-    def test_one_whose_worker_sees_the_time_over_first_is_503(self, api: Api) -> None:
+    def test_a_timeout_in_the_worker_is_503(self, api: Api) -> None:
         def work(held: Claim) -> None:
             lifecycle.end(api.database, held, Ending(JobStatus.TIMED_OUT, problems.timed_out(held.timeout_ms)))
 
@@ -431,7 +431,7 @@ class TestProfiles:
         assert [key["slots"] for key in answer.json()["keys"]] == [8, 8]
         assert "k1.`amount`" in json.dumps(seen)
 
-    def test_by_default_the_rows_are_shared_by_the_largest_worker_that_lives(self, api: Api) -> None:
+    def test_the_default_of_slots_is_that_of_the_largest_live_worker(self, api: Api) -> None:
         def work(held: Claim) -> None:
             with api.database.write() as session:
                 now = api.database.now(session)
@@ -457,7 +457,7 @@ class TestProfiles:
         ],
         ids=str,
     )
-    def test_a_refusal_names_what_was_posted(
+    def test_an_error_points_to_the_posted_field(
         self, api: Api, changes: dict[str, object], code: str, pointer: str
     ) -> None:
         answer = api.client.post("/v1/profiles", json={**self.BODY, **changes})
@@ -465,12 +465,12 @@ class TestProfiles:
         assert answer.json()["errors"][0]["pointer"] == pointer
         assert "k0." not in answer.text
 
-    def test_names_of_files_are_told_as_they_are(self, api: Api) -> None:
+    def test_names_of_files_are_shown_unchanged(self, api: Api) -> None:
         table = {"format": "parquet", "path": "k0.parquet"}
         answer = api.client.post("/v1/profiles", json={**self.BODY, "table": table})
         assert answer.json()["detail"].endswith("There is no file or directory 'k0.parquet'.")
 
-    def test_what_a_worker_finds_is_told_of_what_was_posted(self, api: Api) -> None:
+    def test_an_error_of_the_worker_points_to_the_posted_field(self, api: Api) -> None:
         issue = Issue(
             code="invalid_cast", detail="k1.amount is no number", pointer="/query/source/queries/1/group_by/1"
         )
@@ -490,7 +490,7 @@ class TestProfiles:
         assert (told["pointer"], told["detail"]) == ("/keys/1/1", "amount is no number")
 
     @pytest.mark.parametrize("explain_timeout_seconds", [0.2])
-    def test_without_a_worker_it_is_refused_and_forgotten(self, api: Api) -> None:
+    def test_without_a_worker_it_is_refused_and_deleted(self, api: Api) -> None:
         answer = api.client.post("/v1/profiles", json=self.BODY)
         refused(answer, 503, "worker_unavailable")
         with api.database.read() as session:

@@ -1,4 +1,4 @@
-"""What is refused of a body before any handler runs."""
+"""Bodies that are refused before a route runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.lifecycle import SPEC
 JSON = {"Content-Type": "application/json"}
 
 
-def test_another_body_than_json_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+def test_media_types_other_than_json_are_refused(api: Api, subtests: pytest.Subtests) -> None:
     for media_type in ("text/plain", "application/x-www-form-urlencoded", "", "application/jsonp", "application/xml"):
         with subtests.test(media_type=media_type):
             answer = api.client.post("/v1/jobs", content=json.dumps(SPEC), headers={"Content-Type": media_type})
             refused(answer, 415, "unsupported_media_type")
 
 
-def test_a_merge_patch_is_for_patches_alone(api: Api) -> None:
+def test_a_merge_patch_is_accepted_only_for_patch(api: Api) -> None:
     headers = {"Content-Type": "application/merge-patch+json"}
     answer = api.client.post("/v1/jobs", content=json.dumps(SPEC), headers=headers)
     assert answer.status_code == 415
@@ -37,7 +37,7 @@ def test_a_merge_patch_is_for_patches_alone(api: Api) -> None:
     assert set(told["content"]) == {"application/merge-patch+json"}
 
 
-def test_json_may_name_its_encoding(api: Api) -> None:
+def test_json_with_a_charset_is_accepted(api: Api) -> None:
     headers = {"Content-Type": "Application/JSON; charset=utf-8"}
     assert api.client.post("/v1/jobs", content=json.dumps(SPEC), headers=headers).status_code == 202
 
@@ -63,7 +63,7 @@ def test_a_large_body_is_refused_while_it_streams(api: Api) -> None:
     refused(answer, 413, "body_too_large")
 
 
-def test_a_body_in_pieces_is_put_together(api: Api) -> None:
+def test_the_chunks_of_a_body_are_joined(api: Api) -> None:
     text = json.dumps(SPEC).encode()
     answer = api.client.post("/v1/jobs", content=iter([text[:10], text[10:11], text[11:]]), headers=JSON)
     assert answer.status_code == 202
@@ -76,25 +76,25 @@ def test_a_body_in_pieces_is_put_together(api: Api) -> None:
     times=1,
     guaranteed="422 in time linear in its length",
 )
-def test_nesting_without_end_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+def test_deep_nesting_is_refused(api: Api, subtests: pytest.Subtests) -> None:
     for opening in (b"[", b'{"a":', b'[{"a":'):
         with subtests.test(opening=opening):
             answer = api.client.post("/v1/jobs", content=opening * 3000, headers=JSON)
             refused(answer, 422, "nesting_too_deep")
 
 
-def test_brackets_in_strings_do_not_nest(api: Api) -> None:
+def test_brackets_in_strings_do_not_count_as_nesting(api: Api) -> None:
     name = '["\\' * 30 + "{" * MAX_NESTING
     answer = api.client.post("/v1/jobs", json={**SPEC, "name": name})
     assert answer.status_code == 202, answer.text
 
 
-def test_brackets_side_by_side_do_not_nest(api: Api) -> None:
+def test_adjacent_brackets_do_not_count_as_nesting(api: Api) -> None:
     answer = api.client.post("/v1/jobs", content=b"[" + b"[]," * 1000 + b"[]]", headers=JSON)
     assert answer.json()["code"] == "invalid_request"
 
 
-def test_nesting_is_bounded_exactly(api: Api, subtests: pytest.Subtests) -> None:
+def test_the_limit_of_nesting_is_exact(api: Api, subtests: pytest.Subtests) -> None:
     cases: list[tuple[int, str]] = [(MAX_NESTING, "invalid_request"), (MAX_NESTING + 1, "nesting_too_deep")]
     for depth, refusal in cases:
         with subtests.test(depth=depth, refusal=refusal):
@@ -102,7 +102,7 @@ def test_nesting_is_bounded_exactly(api: Api, subtests: pytest.Subtests) -> None
             assert answer.json()["code"] == refusal
 
 
-def test_a_key_given_twice_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+def test_a_duplicate_key_is_refused(api: Api, subtests: pytest.Subtests) -> None:
     for given in (
         '{"agg_phase": "ONE_PHASE", "agg_phase": "TWO_PHASE"}',
         '{"agg_phase": "AUTO", "agg_phase": "AUTO"}',
@@ -115,7 +115,7 @@ def test_a_key_given_twice_is_refused(api: Api, subtests: pytest.Subtests) -> No
             assert "agg_phase" in answer.json()["detail"]
 
 
-def test_where_no_body_is_read_none_is_judged(api: Api, subtests: pytest.Subtests) -> None:
+def test_the_body_is_not_checked_without_a_route(api: Api, subtests: pytest.Subtests) -> None:
     cases: list[bytes] = [b"<a/>", b" " * 20_001, b"{", b"{}"]
     for content in cases:
         with subtests.test(content=content):
@@ -132,7 +132,7 @@ def test_json_in_another_encoding_is_refused(api: Api, subtests: pytest.Subtests
             refused(answer, 400, "malformed_json")
 
 
-def test_characters_that_nothing_can_store_are_refused(api: Api, subtests: pytest.Subtests) -> None:
+def test_characters_that_cannot_be_stored_are_refused(api: Api, subtests: pytest.Subtests) -> None:
     cases: list[tuple[dict[str, object], str]] = [
         ({"sql": "SELECT '\0' AS x FROM orders"}, "/sql"),
         ({"tables": {"orders": {"format": "parquet", "path": "\ud800"}}}, "/tables/orders/path"),
@@ -146,13 +146,13 @@ def test_characters_that_nothing_can_store_are_refused(api: Api, subtests: pytes
             assert answer.json()["errors"][0]["pointer"] == pointer
 
 
-def test_a_whole_surrogate_pair_is_a_character(api: Api) -> None:
+def test_a_complete_surrogate_pair_is_accepted(api: Api) -> None:
     text = json.dumps({**SPEC, "name": "\U0001f600"})
     assert "\\ud83d" in text
     assert api.client.post("/v1/jobs", content=text, headers=JSON).json()["name"] == "\U0001f600"
 
 
-def test_half_a_body_is_no_request(api: Api) -> None:
+def test_a_disconnect_during_the_body_ends_the_request(api: Api) -> None:
     messages: list[Message] = [
         {"type": "http.request", "body": json.dumps(SPEC).encode(), "more_body": True},
         {"type": "http.disconnect"},
@@ -174,7 +174,7 @@ def test_half_a_body_is_no_request(api: Api) -> None:
     assert asked == []
 
 
-def test_no_body_takes_long_to_look_through(api: Api, subtests: pytest.Subtests) -> None:
+def test_checking_a_body_is_fast(api: Api, subtests: pytest.Subtests) -> None:
     cases: list[bytes] = [b'"\\"' * 6000 + b"[" * 1000, b'[{"' * 33 + b'\\"' * 9000, b"\\" * 15_000 + b"{" * 99]
     for body in cases:
         with subtests.test(body=body):

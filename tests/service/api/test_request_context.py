@@ -1,4 +1,4 @@
-"""What is answered around all handlers."""
+"""Shutdown, default headers, CORS and the audit log."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.support.lifecycle import SPEC
 SCOPE = {"type": "http", "method": "GET", "path": "/v1/jobs/1", "headers": []}
 
 
-async def given_up(begins: bool) -> tuple[list[Message], bool]:
-    """What a client gets of a request whose task is cancelled, as the server does when it stops, after the answer's
-    beginning or before; and whether the cancellation went on."""
+async def cancelled_request(begins: bool) -> tuple[list[Message], bool]:
+    """Returns the messages to the client of a request whose task is cancelled before or after the start of the
+    response, as when the server stops; and whether the task raised the cancellation."""
     sent: list[Message] = []
     waiting = asyncio.Event()
 
@@ -52,21 +52,21 @@ async def given_up(begins: bool) -> tuple[list[Message], bool]:
     return sent, False
 
 
-def test_a_request_that_the_server_gives_up_is_told_so() -> None:
-    (start, body), cancelled = asyncio.run(given_up(begins=False))
+def test_a_cancelled_request_is_answered_with_503() -> None:
+    (start, body), cancelled = asyncio.run(cancelled_request(begins=False))
     headers = dict(start["headers"])
     assert (start["status"], headers[b"retry-after"], cancelled) == (503, b"1", False)
     assert headers[b"content-type"] == b"application/problem+json"
     assert json.loads(body["body"])["code"] == "stopping"
 
 
-def test_an_answer_that_has_begun_is_cut_off() -> None:
-    (start,), cancelled = asyncio.run(given_up(begins=True))
+def test_a_response_that_has_started_is_cut_off() -> None:
+    (start,), cancelled = asyncio.run(cancelled_request(begins=True))
     assert (start["status"], cancelled) == (200, True)
 
 
-async def told_before_the_end(seconds: float) -> list[str]:
-    """In which order a request that is given up is answered, and the application ends that waits for it so long."""
+async def shutdown_order(seconds: float) -> list[str]:
+    """Returns the order of the response to a cancelled request and of the application's end, which waits `seconds`."""
     course: list[str] = []
     in_progress, given_up_on = RequestsInProgress(), asyncio.Event()
 
@@ -100,28 +100,28 @@ async def told_before_the_end(seconds: float) -> list[str]:
     times=1,
     guaranteed="503 `stopping` is sent before the process ends",
 )
-def test_the_application_ends_behind_the_last_answer() -> None:
+def test_the_application_ends_after_the_last_response() -> None:
     answered = ["http.response.start", "http.response.body"]
-    assert asyncio.run(told_before_the_end(60)) == [*answered, "end"]
-    assert asyncio.run(told_before_the_end(0)) == ["end", *answered]
+    assert asyncio.run(shutdown_order(60)) == [*answered, "end"]
+    assert asyncio.run(shutdown_order(0)) == ["end", *answered]
 
 
-async def waited_for_nothing() -> None:
+async def wait_without_requests() -> None:
     await RequestsInProgress().wait_until_none(60)
 
 
 @pytest.mark.timeout(30)
-def test_without_requests_it_ends_at_once() -> None:
-    asyncio.run(waited_for_nothing())
+def test_the_shutdown_does_not_wait_without_requests() -> None:
+    asyncio.run(wait_without_requests())
 
 
 def audited(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """The audit lines that were written since it was last asked."""
+    """Returns the audit lines that were written since the last call."""
     told = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
     return [line for line in told if line["event"] == "audit"]
 
 
-def test_every_answer_tells_browsers_to_keep_it_to_themselves(api: Api, subtests: pytest.Subtests) -> None:
+def test_every_response_has_the_security_headers(api: Api, subtests: pytest.Subtests) -> None:
     for path in ("/healthz", "/v1/jobs", "/v1/jobs/x", "/nothing", "/openapi.json"):
         with subtests.test(path=path):
             headers = api.client.get(path).headers
@@ -134,14 +134,16 @@ def test_every_answer_tells_browsers_to_keep_it_to_themselves(api: Api, subtests
             assert "server" not in headers
 
 
-def test_no_other_site_may_ask_by_default(api: Api) -> None:
+def test_cors_is_off_by_default(api: Api) -> None:
     asked = {"Origin": "https://dash.example.org", "Access-Control-Request-Method": "POST"}
     answer = api.client.options("/v1/jobs", headers=asked)
     assert answer.status_code == 405
     assert "access-control-allow-origin" not in answer.headers
 
 
-def test_sites_that_are_named_may(settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cors_allows_the_configured_origins(
+    settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EVENKEEL_API_ALLOWED_ORIGINS", "https://dash.example.org")
     with TestClient(create_app(Settings(), database), base_url="http://127.0.0.1:8080") as client:
         asked = {
@@ -160,7 +162,9 @@ def test_sites_that_are_named_may(settings: Settings, database: Database, monkey
 
 
 @pytest.mark.parametrize("authentication", ["on"])
-def test_who_did_what_is_told(api: Api, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changes_and_denials_are_written_to_the_audit_log(
+    api: Api, database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
     issued = issue_key(database, KeyRequest(name="loads", tenant="sales"), None)
     headers = {"Authorization": f"Bearer {issued.key}", "X-Request-Id": "r-1"}
     job_id = api.client.post("/v1/jobs", json=SPEC, headers=headers).json()["id"]

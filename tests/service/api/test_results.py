@@ -1,4 +1,4 @@
-"""Results: pages of JSON, and the whole as CSV, Arrow or Parquet."""
+"""Results: pages of JSON, or the whole result as CSV, Arrow or Parquet."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ KINDS = pa.table(
 
 
 def finished(api: Api, table: pa.Table, files: int = 1) -> str:
-    """Path of the result of a job that gave this table."""
+    """Returns the path of the result of a job that returned this table."""
     job_id = lifecycle.insert(api.database)
     lifecycle.run_whole(api.database, job_id, api.settings.results_dir, table, files)
     return f"/v1/jobs/{job_id}/result"
 
 
-def test_pages_hold_every_row_once_and_in_order(api: Api, subtests: pytest.Subtests) -> None:
+def test_pages_contain_every_row_once_and_in_order(api: Api, subtests: pytest.Subtests) -> None:
     for files in (1, 3, 7):
         for page_size in (1, 3, 7, 20, 1_000_000):
             with subtests.test(files=files, page_size=page_size):
@@ -132,7 +132,7 @@ def test_parquet(api: Api, subtests: pytest.Subtests) -> None:
             assert str(pq.read_table(io.BytesIO(answer.content)).to_pylist()) == str(table.to_pylist())
 
 
-def test_the_best_format_is_chosen(api: Api, subtests: pytest.Subtests) -> None:
+def test_the_preferred_format_is_chosen(api: Api, subtests: pytest.Subtests) -> None:
     cases: list[tuple[str, str]] = [
         ("*/*", "application/json"),
         ("application/*", "application/json"),
@@ -146,7 +146,7 @@ def test_the_best_format_is_chosen(api: Api, subtests: pytest.Subtests) -> None:
             assert answer.headers["content-type"].split(";")[0] == given
 
 
-def test_no_other_format_is_offered(api: Api, subtests: pytest.Subtests) -> None:
+def test_other_formats_are_not_acceptable(api: Api, subtests: pytest.Subtests) -> None:
     cases: list[str] = ["text/html", "application/json;q=0", SSE]
     for accept in cases:
         with subtests.test(accept=accept):
@@ -154,18 +154,18 @@ def test_no_other_format_is_offered(api: Api, subtests: pytest.Subtests) -> None
             refused(answer, 406, "not_acceptable")
 
 
-def test_there_is_no_result_before_the_end(api: Api) -> None:
+def test_an_unfinished_job_has_no_result(api: Api) -> None:
     answer = api.client.get(f"/v1/jobs/{lifecycle.insert(api.database)}/result")
     refused(answer, 409, "result_not_ready")
 
 
-def test_a_failed_job_has_none(api: Api) -> None:
+def test_a_failed_job_has_no_result(api: Api) -> None:
     job_id = lifecycle.insert(api.database)
     lifecycle.fail(api.database, lifecycle.claim(api.database, job_id))
     assert api.client.get(f"/v1/jobs/{job_id}/result").json()["code"] == "result_not_ready"
 
 
-def test_files_that_are_gone_are_told(api: Api, subtests: pytest.Subtests) -> None:
+def test_missing_files_are_reported(api: Api, subtests: pytest.Subtests) -> None:
     for accept in ("application/json", "text/csv"):
         with subtests.test(accept=accept):
             path = finished(api, NUMBERS)
@@ -175,7 +175,7 @@ def test_files_that_are_gone_are_told(api: Api, subtests: pytest.Subtests) -> No
             refused(answer, 410, "result_missing")
 
 
-def test_files_that_are_damaged_are_told(api: Api, subtests: pytest.Subtests) -> None:
+def test_damaged_files_are_reported(api: Api, subtests: pytest.Subtests) -> None:
     keep_cases: list[int] = [0, 40, -1]
     for keep in keep_cases:
         for accept in ("application/json", "text/csv", "application/vnd.apache.parquet"):
@@ -210,7 +210,7 @@ def test_a_cursor_of_another_result_is_refused(api: Api) -> None:
     assert answer.json()["code"] == "invalid_cursor"
 
 
-def test_a_result_that_was_kept_for_long_enough_is_gone(api: Api) -> None:
+def test_a_result_is_deleted_after_its_retention(api: Api) -> None:
     path = finished(api, NUMBERS)
     purge_politely(
         api.database, api.settings.results_dir, api.settings.streams_dir, Limits(jobs_ms=None, results_ms=-1000)
@@ -231,7 +231,7 @@ def test_a_result_that_was_kept_for_long_enough_is_gone(api: Api) -> None:
     guaranteed="no browser shows a response as a page: each has its media type, sniffing is disabled, and downloads "
     "are attachments",
 )
-def test_html_in_a_result_is_never_a_page(api: Api) -> None:
+def test_browsers_never_render_html_of_a_result(api: Api) -> None:
     page = "<html><script>alert(1)</script>"
     path = finished(api, pa.table({page: pa.array([page])}))
     for kind in (
@@ -243,17 +243,17 @@ def test_html_in_a_result_is_never_a_page(api: Api) -> None:
         answer = api.client.get(path, headers={"Accept": kind})
         assert answer.status_code == 200, answer.text
         assert page.encode() in answer.content
-        assert_no_page(answer)
+        assert_not_rendered(answer)
         assert kind == "application/json" or answer.headers["content-disposition"].startswith("attachment;")
     for other, headers in (
         (path.removesuffix("result") + "events", {}),
         (f"/v1/jobs/{page}", {}),
         (path, {"Accept": page}),
     ):
-        assert_no_page(api.client.get(other, headers=headers))
+        assert_not_rendered(api.client.get(other, headers=headers))
 
 
-def assert_no_page(answer: httpx.Response) -> None:
+def assert_not_rendered(answer: httpx.Response) -> None:
     assert answer.headers["content-type"].partition(";")[0] not in {"text/html", "text/plain"}
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"

@@ -1,4 +1,4 @@
-"""Calls that many requests want at the same moment."""
+"""Calls that concurrent requests share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.api.authentication import SharedCalls
 
 
 class Call:
-    """Counts how often it is made; ends once it may."""
+    """Counts its calls; each ends when `may_end` is set."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.made = 0
@@ -26,7 +26,7 @@ class Call:
         return made
 
 
-def test_whoever_comes_meanwhile_shares_the_answer_of_the_same_key() -> None:
+def test_concurrent_callers_with_the_same_key_share_one_call() -> None:
     async def scenario() -> tuple[list[int], int, int]:
         shared: SharedCalls[str, int] = SharedCalls()
         call = Call()
@@ -39,7 +39,7 @@ def test_whoever_comes_meanwhile_shares_the_answer_of_the_same_key() -> None:
     assert asyncio.run(scenario()) == ([1, 1, 2, 1], 2, 3)
 
 
-def test_whoever_leaves_takes_no_answer_from_others() -> None:
+def test_cancelling_one_caller_does_not_cancel_the_call() -> None:
     async def scenario() -> int:
         shared: SharedCalls[None, int] = SharedCalls()
         call = Call()
@@ -53,7 +53,7 @@ def test_whoever_leaves_takes_no_answer_from_others() -> None:
     assert asyncio.run(scenario()) == 1
 
 
-def test_a_failure_is_told_to_all_and_not_kept() -> None:
+def test_an_error_is_raised_for_all_callers_and_not_kept() -> None:
     async def scenario() -> tuple[list[object], int]:
         shared: SharedCalls[None, int] = SharedCalls()
         failing = Call(OSError("away"))

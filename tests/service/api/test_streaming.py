@@ -1,4 +1,4 @@
-"""Streaming jobs over HTTP: stop, resume, changed settings, and how far they are. The worker's part is the store's."""
+"""Streaming jobs over HTTP: stop, resume, change settings, progress. The tests write what a worker would store."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def running(api: Api, job_id: str, batches: int = 1) -> Claim:
     return held
 
 
-def rest(api: Api, held: Claim, because: str = "stopped", **more: Any) -> None:
+def record_stop(api: Api, held: Claim, because: str = "stopped", **more: Any) -> None:
     with api.database.write() as session:
         assert streaming_jobs.mark_stopped(session, held, api.database.now(session), reason=because, **more)
 
 
 def stopped(api: Api, **changes: Any) -> str:
     job_id = submitted(api, **changes)
-    rest(api, running(api, job_id))
+    record_stop(api, running(api, job_id))
     return job_id
 
 
@@ -87,33 +87,33 @@ class TestSubmitting:
             row = session.scalars(select(JobRow)).one()
         assert (row.mode, row.timeout_ms, row.spec_version) == ("continuous", 0, 4)
 
-    def test_an_incremental_job_waits_among_the_others(self, api: Api) -> None:
+    def test_an_incremental_job_uses_the_queues_of_batch_jobs(self, api: Api) -> None:
         job = read(api, submitted(api, "incremental", schedule={"every": "10m"}))
         assert (job["queue"], job["spec"]["schedule"]) == ("short", {"every": "10min"})
         with api.database.read() as session:
             row = session.scalars(select(JobRow)).one()
         assert (row.mode, row.timeout_ms) == ("incremental", 3_600_000)
 
-    def test_a_batch_job_stays_one_for_older_workers(self, api: Api) -> None:
+    def test_older_workers_can_run_a_batch_job(self, api: Api) -> None:
         api.submit()
         with api.database.read() as session:
             row = session.scalars(select(JobRow)).one()
         assert (row.mode, row.spec_version) == ("batch", 3)
 
-    def test_columns_that_nobody_declared_are_told_and_kept(self, api: Api) -> None:
+    def test_inferred_columns_are_shown_and_kept(self, api: Api) -> None:
         directory = api.settings.data_roots[0] / "text"
         directory.mkdir()
         (directory / "1.json").write_text('{"uid": 1, "at": "2026-01-01T00:00:00Z"}')
         tables = {"orders": {"format": "json", "path": "text"}}
         job_id = submitted(api, tables=tables)
         assert read(api, job_id, "/stream")["schemas"] == {"orders": "uid BIGINT, at TIMESTAMP"}
-        rest(api, running(api, job_id))
+        record_stop(api, running(api, job_id))
         (directory / "0.json").write_text('{"uid": "one"}')
         assert post(api, job_id, "resume", {"from": "scratch", "settings": {"mini_batch.size": 7}}).status_code == 202
         assert read(api, job_id, "/stream")["schemas"] == {"orders": "uid BIGINT, at TIMESTAMP"}
         assert read(api, job_id)["spec"]["tables"]["orders"]["schema"] == "uid BIGINT, at TIMESTAMP"
 
-    def test_refusals_point_at_the_place(self, api: Api) -> None:
+    def test_errors_point_to_the_field(self, api: Api) -> None:
         problem = refused(
             api.submit(mode="continuous", limits={"timeout": "1h"}), 422, "limits_timeout_not_for_streams"
         )
@@ -131,23 +131,23 @@ class TestStopping:
         assert answer.json()["stop_requested"] is True
         assert "retry-after" not in answer.headers
 
-    def test_a_running_job_stops_when_its_worker_has_noticed(self, api: Api) -> None:
+    def test_a_running_job_is_stopped_by_its_worker(self, api: Api) -> None:
         job_id = submitted(api)
         held = running(api, job_id)
         for _ in range(2):
             answer = post(api, job_id, "stop")
             assert (answer.status_code, answer.json()["status"]) == (202, "STOPPING")
             assert answer.headers["retry-after"] == "1"
-        rest(api, held)
+        record_stop(api, held)
         assert post(api, job_id, "stop").json()["status"] == "STOPPED"
 
-    def test_who_waits_is_answered_by_a_job_at_rest(self, api: Api) -> None:
+    def test_a_wait_ends_when_the_job_is_stopped(self, api: Api) -> None:
         job_id = stopped(api)
         answer = api.client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=60"})
         assert answer.json()["status"] == "STOPPED"
         assert [job["id"] for job in api.client.get("/v1/jobs?status=STOPPED").json()["jobs"]] == [job_id]
 
-    def test_what_cannot_stop(self, api: Api) -> None:
+    def test_jobs_that_cannot_be_stopped(self, api: Api) -> None:
         batch = api.submit().json()["id"]
         refused(post(api, batch, "stop"), 409, "not_a_stream")
         job_id = submitted(api)
@@ -155,7 +155,7 @@ class TestStopping:
         refused(post(api, job_id, "stop"), 409, "job_already_finished")
         refused(post(api, "0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a", "stop"), 404, "job_not_found")
 
-    def test_a_job_at_rest_is_cancelled_and_deleted_at_once(self, api: Api) -> None:
+    def test_a_stopped_job_is_cancelled_and_deleted_at_once(self, api: Api) -> None:
         assert post(api, stopped(api), "cancel").json()["status"] == "CANCELLED"
         job_id = stopped(api)
         state = api.settings.streams_dir / job_id / "g1" / "checkpoint"
@@ -193,14 +193,14 @@ class TestResuming:
         stream = read(api, job_id, "/stream")
         assert (stream["generation"], stream["last_batch"], stream["layout"]) == (2, None, None)
 
-    def test_one_that_failed_goes_on(self, api: Api) -> None:
+    def test_a_failed_job_can_be_resumed(self, api: Api) -> None:
         job_id = submitted(api)
-        rest(api, running(api, job_id), "failed", error=problems.storage_unavailable("It is away."))
+        record_stop(api, running(api, job_id), "failed", error=problems.storage_unavailable("It is away."))
         assert read(api, job_id)["error"]["code"] == "storage_unavailable"
         assert read(api, job_id, "/stream")["stopped_because"] == "failed"
         assert post(api, job_id, "resume").json()["error"] is None
 
-    def test_only_what_rests_is_resumed(self, api: Api) -> None:
+    def test_only_a_stopped_job_can_be_resumed(self, api: Api) -> None:
         job_id = submitted(api)
         assert "stop it first" in refused(post(api, job_id, "resume"), 409, "not_stopped")["detail"]
         running(api, job_id)
@@ -214,7 +214,7 @@ class TestResuming:
         refused(post(api, api.submit().json()["id"], "resume"), 409, "not_a_stream")
 
     @pytest.mark.parametrize("tenant_limits", [{"QUEUED_JOBS": "1"}])
-    def test_one_that_would_wait_beyond_its_tenant_s_limit_goes_on_resting(self, api: Api) -> None:
+    def test_a_job_beyond_the_limit_of_its_tenant_stays_stopped(self, api: Api) -> None:
         job_id = stopped(api)
         waiting = submitted(api)
         answer = post(api, job_id, "resume", {"settings": {"mini_batch.size": 7}})
@@ -225,7 +225,7 @@ class TestResuming:
         running(api, waiting)
         assert post(api, job_id, "resume").status_code == 202
 
-    def test_a_body_that_is_none(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_an_invalid_body_is_refused(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[Any] = [{"from": "yesterday"}, {"form": "scratch"}, {"settings": {"nosuch": 1}}, []]
         for body in cases:
             with subtests.test(body=body):
@@ -240,7 +240,7 @@ class TestResuming:
 
 
 class TestChangingSettings:
-    def test_what_is_free_changes_by_any_spelling(self, api: Api) -> None:
+    def test_settings_can_be_changed_in_any_spelling(self, api: Api) -> None:
         job_id = stopped(api, settings={"mini_batch": {"size": 7}, "agg_phase": "ONE_PHASE"})
         patch = {"table.exec.mini-batch.allow-latency": "2s", "mini_batch": {"size": 9}, "agg_phase": None}
         answer = change(api, job_id, patch)
@@ -251,7 +251,7 @@ class TestChangingSettings:
         assert read(api, job_id)["spec"]["settings"] == settings
         assert change(api, job_id, {"mini_batch": None}).json()["spec"]["settings"]["mini_batch"]["size"] is None
 
-    def test_a_merge_patch_may_be_called_one(self, api: Api) -> None:
+    def test_the_media_type_of_merge_patches_is_accepted(self, api: Api) -> None:
         answer = api.client.patch(
             f"/v1/jobs/{stopped(api)}/settings",
             content=b'{"mini_batch.allow_latency": "9s"}',
@@ -259,12 +259,12 @@ class TestChangingSettings:
         )
         assert answer.json()["spec"]["settings"]["mini_batch"]["allow_latency"] == "9s"
 
-    def test_what_changes_nothing_is_no_change(self, api: Api) -> None:
+    def test_a_patch_without_effect_changes_nothing(self, api: Api) -> None:
         job_id = stopped(api)
         version = read(api, job_id)["version"]
         assert change(api, job_id, {"mini_batch": {"allow_latency": "5000ms"}}).json()["version"] == version
 
-    def test_what_state_depends_on_stays_while_there_is_state(self, api: Api) -> None:
+    def test_settings_of_the_state_cannot_change_while_there_is_state(self, api: Api) -> None:
         job_id = stopped(api)
         patch = {"state": {"provider": "memory"}, "distinct_split.bucket_num": 64, "mini_batch.size": 9}
         problem = refused(change(api, job_id, patch), 409, "state_not_compatible")
@@ -274,16 +274,14 @@ class TestChangingSettings:
         # The same values again are no difference.
         assert change(api, job_id, {"state": {"provider": "rocksdb"}}).status_code == 200
 
-    def test_without_state_everything_changes(self, api: Api) -> None:
+    def test_without_state_every_setting_can_change(self, api: Api) -> None:
         job_id = submitted(api)
         post(api, job_id, "stop")
         answer = change(api, job_id, {"state": {"provider": "memory", "partitions": 4}})
         assert answer.json()["spec"]["settings"]["state"] == {"provider": "memory", "partitions": 4}
 
     @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-    def test_a_followed_table_without_files_holds_up_nothing_but_what_needs_them(
-        self, api: Api, file_format: str
-    ) -> None:
+    def test_a_lookup_table_without_files_blocks_only_changes_that_need_it(self, api: Api, file_format: str) -> None:
         (users := api.settings.data_roots[0] / "users").mkdir()
         path = users / f"0.{file_format}"
         pq.write_table(pa.table({"uid": [1]}), path) if file_format == "parquet" else path.write_text("1\n")
@@ -313,14 +311,14 @@ class TestChangingSettings:
         pq.write_table(pa.table({"uid": [1]}), path)
         assert change(api, job_id, {"mini_batch.size": 9}).status_code == 200
 
-    def test_only_a_job_at_rest_changes(self, api: Api) -> None:
+    def test_only_a_stopped_job_can_be_changed(self, api: Api) -> None:
         job_id = submitted(api)
         refused(change(api, job_id, {"mini_batch.size": 9}), 409, "not_stopped")
         refused(change(api, api.submit().json()["id"], {"mini_batch.size": 9}), 409, "not_a_stream")
 
     @pytest.mark.parametrize("verb", ["resume", "settings"])
     @pytest.mark.both_databases
-    def test_settings_changed_at_once_are_checked_together(
+    def test_concurrent_changes_of_settings_are_checked_together(
         self, api: Api, monkeypatch: pytest.MonkeyPatch, verb: str
     ) -> None:
         """Each goes with the settings that were there, and not with the other."""
@@ -344,7 +342,7 @@ class TestChangingSettings:
         assert (settings["distinct_split"]["enabled"], settings["distinct_method"]) == ("true", "auto")
         assert read(api, job_id)["status"] == "STOPPED"
 
-    def test_a_wrong_patch_is_told_with_its_place(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_an_invalid_patch_is_reported_with_its_place(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[tuple[Any, str]] = [
             ({"nosuch": 1}, "/nosuch"),
             ({"mini_batch": {"size": 0}}, "/mini_batch/size"),
@@ -357,7 +355,7 @@ class TestChangingSettings:
                 assert answer.status_code == 422
                 assert answer.json()["errors"][0]["pointer"] == pointer
 
-    def test_what_the_query_cannot_follow_is_refused(self, api: Api) -> None:
+    def test_settings_that_the_query_does_not_support_are_refused(self, api: Api) -> None:
         job_id = submitted(api)
         post(api, job_id, "stop")
         answer = change(api, job_id, {"distinct_method": "bitmap"})
@@ -386,11 +384,11 @@ class TestChangingSettings:
 
 
 class TestReading:
-    def test_a_stream_before_anything(self, api: Api) -> None:
+    def test_progress_before_the_first_mini_batch(self, api: Api) -> None:
         stream = read(api, submitted(api), "/stream")
         assert (stream["generation"], stream["rows_in"], stream["layout"], stream["updated_at"]) == (1, 0, None, None)
 
-    def test_how_far_it_is(self, api: Api) -> None:
+    def test_progress(self, api: Api) -> None:
         job_id = submitted(api, "incremental", schedule={"every": "10min"})
         held = running(api, job_id, batches=3)
         with api.database.write() as session:
@@ -398,7 +396,7 @@ class TestReading:
             # The mini-batch was measured before: what is told of it now is the stream's alone.
             assert streaming_jobs.measure_batches(session, held, 1, [BatchMeasures(2, 10, {"behind_ms": 5})], now)
             assert streaming_jobs.save_stream_metric(session, held, 1, streaming_jobs.BACKLOG, BACKLOG, now)
-        rest(api, held, "caught_up", next_run_at=now + 600_000)
+        record_stop(api, held, "caught_up", next_run_at=now + 600_000)
         stream = read(api, job_id, "/stream")
         assert (stream["last_batch"], stream["rows_in"], stream["rows_out"], stream["sink_version"]) == (2, 30, 12, 2)
         assert (stream["metrics"]["behind_ms"], stream["layout"], stream["mode"]) == (5, LAYOUT, "incremental")
@@ -406,7 +404,7 @@ class TestReading:
         assert stream["next_run_at"] == read(api, job_id)["next_run_at"] is not None
         assert post(api, job_id, "stop").json()["next_run_at"] is None
 
-    def test_which_versions_of_tables_it_uses(self, api: Api) -> None:
+    def test_versions_of_lookup_tables(self, api: Api) -> None:
         job_id = submitted(api)
         held = running(api, job_id)
         used = {
@@ -425,7 +423,7 @@ class TestReading:
         stream = read(api, job_id, "/stream")
         assert (stream["followed"], stream["metrics"]) == (told, None)
 
-    def test_metrics_are_told_elsewhere(self, api: Api) -> None:
+    def test_a_streaming_job_has_no_batch_metrics(self, api: Api) -> None:
         answer = api.client.get(f"/v1/jobs/{stopped(api)}/metrics")
         refused(answer, 404, "metrics_not_ready")
         assert "/batches" in answer.json()["detail"]
@@ -445,7 +443,7 @@ class TestReading:
         other = submitted(api)
         refused(api.client.get(f"/v1/jobs/{other}/batches?cursor={first['next_cursor']}"), 400, "invalid_cursor")
 
-    def test_rows_that_nobody_counted_are_told_as_such(self, api: Api) -> None:
+    def test_unmeasured_batches_are_reported(self, api: Api) -> None:
         job_id = submitted(api)
         held = running(api, job_id, batches=2)
         with api.database.write() as session:
@@ -456,7 +454,7 @@ class TestReading:
         told = read(api, job_id, "/stream")
         assert (told["rows_in"], told["unmeasured_batches"], told["last_batch"]) == (20, 1, 2)
 
-    def test_a_batch_job_has_none(self, api: Api) -> None:
+    def test_a_batch_job_has_no_mini_batches(self, api: Api) -> None:
         job_id = api.submit().json()["id"]
         for part in ("stream", "batches"):
             refused(api.client.get(f"/v1/jobs/{job_id}/{part}"), 409, "not_a_stream")

@@ -1,4 +1,4 @@
-"""Streams of posted rows over HTTP: declared, posted to, read, deleted."""
+"""Input streams over HTTP: declare, append rows, read, delete."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LATER = 1e12
 
 @pytest.fixture
 def clicks(api: Api) -> str:
-    """The name of a declared stream."""
+    """Declares a stream and returns its name."""
     assert declare(api).status_code == 201
     return "clicks"
 
@@ -86,7 +86,7 @@ def directory(api: Api) -> Path:
 
 
 def uids(api: Api) -> list[int]:
-    """What a job that reads the stream would find."""
+    """Returns the rows that a job would read from the stream."""
     files = [path for path in directory(api).iterdir() if not path.name.startswith((".", "_"))]
     return sorted(uid for file in files for uid in pq.read_table(file).column("uid").to_pylist())
 
@@ -96,7 +96,7 @@ def hidden(api: Api) -> list[Path]:
 
 
 class TestDeclaring:
-    def test_a_stream_is_as_it_was_declared(self, api: Api) -> None:
+    def test_a_stream_has_the_declared_schema(self, api: Api) -> None:
         answer = declare(api, schema="uid long, `page` string, at timestamp")
         assert answer.status_code == 201
         assert answer.json()["schema"] == SCHEMA
@@ -112,7 +112,9 @@ class TestDeclaring:
         assert again.status_code == 200
         assert again.json() == before
 
-    def test_another_one_is_refused_with_what_differs(self, api: Api, clicks: str, subtests: pytest.Subtests) -> None:
+    def test_another_schema_is_refused_with_the_differences(
+        self, api: Api, clicks: str, subtests: pytest.Subtests
+    ) -> None:
         cases: list[tuple[str, str]] = [
             ("uid INT, page STRING, at TIMESTAMP", "Column 1 is uid BIGINT in the stream and uid INT"),
             ("uid BIGINT, page STRING", "Column 3 is at TIMESTAMP in the stream and none"),
@@ -125,20 +127,20 @@ class TestDeclaring:
                 assert told in problem["errors"][0]["detail"]
                 assert told in problem["detail"]
 
-    def test_a_schema_that_is_none(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_an_invalid_schema_is_refused(self, api: Api, subtests: pytest.Subtests) -> None:
         for schema in ("uid", "uid ARRAY<INT>", "a INT, A INT"):
             with subtests.test(schema=schema):
                 refused(declare(api, schema=schema), 422, "invalid_schema")
                 assert api.client.get("/v1/streams").json()["streams"] == []
 
-    def test_a_name_that_no_path_should_have(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_an_invalid_name_is_refused(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[str] = ["_a", "-a", "a.b", "a:b", "a[1]", "a b", "a" * 101, "%2e%2e", "ä"]
         for name in cases:
             with subtests.test(name=name):
                 assert declare(api, name).status_code == 422
 
     @pytest.mark.both_databases
-    def test_two_at_once_are_one(self, api: Api) -> None:
+    def test_concurrent_declarations_create_one_stream(self, api: Api) -> None:
         with ThreadPoolExecutor(4) as threads:
             answers = list(threads.map(lambda _: declare(api), range(4)))
         assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 201]
@@ -166,7 +168,7 @@ class TestListing:
 
 
 class TestPosting:
-    def test_rows_are_there_before_the_answer(self, api: Api, clicks: str) -> None:
+    def test_rows_are_stored_before_the_response(self, api: Api, clicks: str) -> None:
         answer = post(api)
         assert answer.status_code == 202
         assert answer.json() == {"batch_id": "b1", "rows": 2, "replayed": False}
@@ -207,7 +209,7 @@ class TestPosting:
                 refused(post(api, body=body, media_type=media_type), 422, "batch_id_reused")
                 assert uids(api) == [1, 2]
 
-    def test_the_same_rows_under_another_id_are_other_rows(self, api: Api, clicks: str) -> None:
+    def test_the_same_rows_under_another_id_are_stored_again(self, api: Api, clicks: str) -> None:
         post(api)
         post(api, "b2")
         assert uids(api) == [1, 1, 2, 2]
@@ -226,7 +228,7 @@ class TestPosting:
         assert post(api, body=body, media_type=media_type).status_code == 202
         assert uids(api) == [5]
 
-    def test_a_bad_row_is_named_and_nothing_is_stored(self, api: Api, clicks: str) -> None:
+    def test_an_invalid_row_is_reported_and_nothing_is_stored(self, api: Api, clicks: str) -> None:
         problem = refused(post(api, body=ROWS + b'{"uid": 1.5}\n'), 422, "invalid_rows")
         (issue,) = problem["errors"]
         assert (issue["code"], issue["line"], issue["pointer"]) == ("invalid_value", 3, "/uid")
@@ -236,7 +238,7 @@ class TestPosting:
         assert stream(api).batches == 0
         assert post(api).json()["replayed"] is False
 
-    def test_a_batch_has_an_id(self, api: Api, clicks: str, subtests: pytest.Subtests) -> None:
+    def test_a_batch_id_is_required(self, api: Api, clicks: str, subtests: pytest.Subtests) -> None:
         cases: list[str | None] = [None, "", "a" * 256, "a\nb", "ä", "a\x7f"]
         for batch_id in cases:
             with subtests.test(batch_id=batch_id):
@@ -249,10 +251,10 @@ class TestPosting:
     def test_the_longest_id(self, api: Api, clicks: str) -> None:
         assert post(api, "a/b c?&" + "~" * 248).status_code == 202
 
-    def test_an_undeclared_stream_takes_none(self, api: Api) -> None:
+    def test_rows_for_an_undeclared_stream_are_refused(self, api: Api) -> None:
         refused(post(api), 404, "stream_not_found")
 
-    def test_rows_of_a_tenant_are_its_own(self, api: Api, clicks: str) -> None:
+    def test_rows_of_tenants_are_separate(self, api: Api, clicks: str) -> None:
         with api.database.write() as session:
             ingest.insert_stream(session, tenant="other", name="clicks", stream_id="x", ddl="a INT", now=1)
             other = ingest.find_stream(session, "other", "clicks")
@@ -266,21 +268,21 @@ def problem_code(answer: httpx.Response) -> str:
     return str(answer.json()["code"])
 
 
-class TestGuarding:
+class TestBodyLimits:
     @pytest.fixture
     def settings(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
         monkeypatch.setenv("EVENKEEL_API_MAX_ROWS_BYTES", "50000")
         return Settings()
 
-    def test_rows_have_a_limit_of_their_own(self, api: Api, clicks: str) -> None:
+    def test_rows_have_their_own_limit(self, api: Api, clicks: str) -> None:
         assert api.settings.api.max_body_bytes == 20_000
         assert post(api, body=ROWS + b"\n" * 40_000).status_code == 202
 
-    def test_it_counts_by_the_declared_length(self, api: Api, clicks: str) -> None:
+    def test_the_declared_length_is_checked(self, api: Api, clicks: str) -> None:
         problem = refused(post(api, body=b"\n" * 50_001), 413, "body_too_large")
         assert "EVENKEEL_API_MAX_ROWS_BYTES" in problem["detail"]
 
-    def test_and_while_the_body_streams(self, api: Api, clicks: str) -> None:
+    def test_the_length_is_checked_while_the_body_streams(self, api: Api, clicks: str) -> None:
         taken = []
 
         def chunks() -> Iterator[bytes]:
@@ -290,7 +292,7 @@ class TestGuarding:
 
         refused(post(api, body=chunks()), 413, "body_too_large")
 
-    def test_other_bodies_keep_theirs(self, api: Api) -> None:
+    def test_json_bodies_have_another_limit(self, api: Api) -> None:
         refused(declare(api, schema="a" * 30_000), 413, "body_too_large")
 
     def test_another_type_is_refused(self, api: Api, clicks: str, subtests: pytest.Subtests) -> None:
@@ -306,14 +308,16 @@ class TestGuarding:
                 refused(post(api, encoding=encoding), 415, "unsupported_media_type")
                 assert uids(api) == []
 
-    def test_the_guard_knows_the_route(self) -> None:
+    def test_the_body_check_matches_the_path_of_the_route(self) -> None:
         paths = [getattr(route, "path", "").replace("{name}", "clicks") for route in router.routes]
         assert [path for path in paths if _ROWS_PATH.fullmatch(path)] == ["/v1/streams/clicks/rows"]
 
 
 @pytest.mark.both_databases
-class TestAtOnce:
-    def test_two_posts_of_one_batch_are_one(self, api: Api, clicks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestConcurrency:
+    def test_concurrent_posts_of_one_batch_store_it_once(
+        self, api: Api, clicks: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         together = threading.Barrier(2)
 
         def meet(*arguments: Any) -> Any:
@@ -330,7 +334,7 @@ class TestAtOnce:
         assert (stream(api).batches, stream(api).rows) == (1, 2)
         assert hidden(api) == []
 
-    def test_many_posts_lose_nothing(self, api: Api, clicks: str) -> None:
+    def test_concurrent_posts_lose_no_rows(self, api: Api, clicks: str) -> None:
         def one(number: int) -> int:
             return post(api, f"b{number % 20}", json.dumps({"uid": number % 20}).encode()).status_code
 
@@ -339,7 +343,7 @@ class TestAtOnce:
         assert uids(api) == list(range(20))
         assert (stream(api).batches, stream(api).rows) == (20, 20)
 
-    def test_a_stream_that_is_deleted_meanwhile_takes_none(
+    def test_rows_for_a_stream_that_is_deleted_meanwhile_are_refused(
         self, api: Api, clicks: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def delete_first(*arguments: Any) -> Any:
@@ -355,7 +359,7 @@ class TestAtOnce:
 
 @pytest.mark.both_databases
 class TestCrashes:
-    """What a process leaves behind that ends at some point of a post."""
+    """What remains after a process ends in the middle of a post."""
 
     def written(self, api: Api) -> NewBatch:
         """The first step: a hidden file."""
@@ -371,7 +375,7 @@ class TestCrashes:
         assert uids(api) == []
         return new
 
-    def test_after_the_file_nothing_was_promised(self, api: Api, clicks: str) -> None:
+    def test_a_crash_after_the_file_stores_nothing(self, api: Api, clicks: str) -> None:
         self.written(api)
         assert show_hidden(api.database, api.settings.streams_dir, now=LATER - 1e12) == Recovered(0, 0)
         assert post(api).json()["replayed"] is False
@@ -381,13 +385,13 @@ class TestCrashes:
         assert hidden(api) == []
         assert uids(api) == [1, 2]
 
-    def test_after_the_commit_a_repeat_shows_the_rows(self, api: Api, clicks: str) -> None:
+    def test_a_repeat_publishes_the_rows_after_a_crash(self, api: Api, clicks: str) -> None:
         self.accepted(api)
         assert post(api).json() == {"batch_id": "b1", "rows": 2, "replayed": True}
         assert uids(api) == [1, 2]
         assert hidden(api) == []
 
-    def test_after_the_commit_the_sweep_shows_them(self, api: Api, clicks: str) -> None:
+    def test_the_sweep_publishes_the_rows_after_a_crash(self, api: Api, clicks: str) -> None:
         self.accepted(api)
         assert show_hidden(api.database, api.settings.streams_dir, now=LATER) == Recovered(1, 0)
         assert uids(api) == [1, 2]
@@ -395,7 +399,7 @@ class TestCrashes:
         assert post(api).json()["replayed"] is True
         assert uids(api) == [1, 2]
 
-    def test_what_is_under_way_is_left_to_whoever_does_it(self, api: Api, clicks: str) -> None:
+    def test_the_sweep_ignores_running_posts(self, api: Api, clicks: str) -> None:
         new = self.accepted(api)
         written = hidden_path(api.settings.streams_dir, new.file).stat().st_mtime
         young = written + posted_rows._YOUNG_SECONDS
@@ -409,14 +413,14 @@ class TestCrashes:
         assert show_hidden(api.database, api.settings.streams_dir, now=hour) == Recovered(0, 0)
         assert show_hidden(api.database, api.settings.streams_dir, now=hour + 1) == Recovered(0, 1)
 
-    def test_files_that_somebody_removed_are_written_again_by_a_repeat(self, api: Api, clicks: str) -> None:
+    def test_a_repeat_restores_removed_files(self, api: Api, clicks: str) -> None:
         new = self.accepted(api)
         hidden_path(api.settings.streams_dir, new.file).unlink()
         directory(api).rmdir()
         assert post(api).json()["replayed"] is True
         assert uids(api) == [1, 2]
 
-    def test_a_disk_that_takes_nothing(self, api: Api, clicks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk(self, api: Api, clicks: str, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
@@ -428,13 +432,13 @@ class TestCrashes:
         assert post(api).json()["replayed"] is False
         assert uids(api) == [1, 2]
 
-    def test_nothing_was_ever_posted(self, api: Api) -> None:
+    def test_the_sweep_without_posted_rows(self, api: Api) -> None:
         assert show_hidden(api.database, api.settings.streams_dir) == Recovered(0, 0)
 
 
 @pytest.mark.both_databases
 class TestDeleting:
-    def test_it_takes_everything_along(self, api: Api, clicks: str) -> None:
+    def test_all_rows_are_deleted(self, api: Api, clicks: str) -> None:
         post(api)
         gone = directory(api)
         assert api.client.delete("/v1/streams/clicks").status_code == 204
@@ -443,7 +447,7 @@ class TestDeleting:
         with api.database.read() as session:
             assert session.scalars(select(InputBatchRow)).all() == []
 
-    def test_declared_again_it_is_another_stream(self, api: Api, clicks: str) -> None:
+    def test_a_new_declaration_creates_another_stream(self, api: Api, clicks: str) -> None:
         post(api)
         old = directory(api)
         api.client.delete("/v1/streams/clicks")
@@ -452,7 +456,7 @@ class TestDeleting:
         assert post(api, body=b'{"uid": 9}').json()["replayed"] is False
         assert uids(api) == [9]
 
-    def test_not_while_a_job_reads_it(self, api: Api, clicks: str) -> None:
+    def test_a_stream_in_use_cannot_be_deleted(self, api: Api, clicks: str) -> None:
         job_id = api.submit().json()["id"]
         tables = {"clicks": {"format": "stream", "stream": "clicks"}, "o": {"format": "parquet", "path": "o"}}
         set_job(api, job_id, spec={"tables": tables})
@@ -469,7 +473,9 @@ class TestDeleting:
             {"format": "parquet", "stream": "clicks"},
         ],
     )
-    def test_jobs_that_read_something_else_do_not_matter(self, api: Api, clicks: str, table: dict[str, str]) -> None:
+    def test_jobs_that_read_other_tables_do_not_block_the_deletion(
+        self, api: Api, clicks: str, table: dict[str, str]
+    ) -> None:
         set_job(api, api.submit().json()["id"], spec={"tables": {"t": table}})
         assert api.client.delete("/v1/streams/clicks").status_code == 204
 
@@ -479,6 +485,6 @@ def set_job(api: Api, job_id: str, **values: object) -> None:
         session.execute(update(JobRow).where(JobRow.id == job_id).values(**values))
 
 
-def test_the_digest_tells_formats_apart() -> None:
+def test_the_digest_depends_on_the_format() -> None:
     posted = PostedRows("t", "s", "b", "text/csv", b"1")
     assert posted.sha256 == hashlib.sha256(b"text/csv\n1").hexdigest()

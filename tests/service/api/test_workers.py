@@ -1,4 +1,4 @@
-"""Workers as operators see them, and draining one."""
+"""Workers over HTTP: list, read, drain."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def listed(api: Api) -> list[dict[str, Any]]:
 
 
 class TestReading:
-    def test_none(self, api: Api) -> None:
+    def test_no_workers(self, api: Api) -> None:
         assert listed(api) == []
 
-    def test_what_a_worker_says_of_itself(self, api: Api) -> None:
+    def test_fields_of_a_worker(self, api: Api) -> None:
         beat(api)
         (worker,) = listed(api)
         assert worker["started_at"] == worker["heartbeat_at"]
@@ -66,7 +66,7 @@ class TestReading:
         }
         assert api.client.get(f"/v1/workers/{lifecycle.WORKER}").json() == worker
 
-    def test_a_worker_of_the_version_before_says_nothing(self, api: Api) -> None:
+    def test_a_worker_of_the_previous_version_has_null_fields(self, api: Api) -> None:
         beat(api, facts=None)
         (worker,) = listed(api)
         assert (worker["status"], worker["queues"]) == ("READY", ["short"])
@@ -74,7 +74,7 @@ class TestReading:
         assert {worker[name] for name in nothing} == {None}
         assert api.client.post(f"/v1/workers/{lifecycle.WORKER}/drain").json()["status"] == "DRAINING"
 
-    def test_states_of_its_spark(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_the_state_depends_on_spark(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[tuple[str, str, str | None]] = [
             ("starting", "STARTING", None),
             ("unavailable", "UNAVAILABLE", "no master"),
@@ -87,7 +87,7 @@ class TestReading:
                 assert (worker["status"], worker["fault"]) == (status, fault)
 
     @pytest.mark.both_databases
-    def test_oldest_first_the_silent_too_for_an_hour(self, api: Api) -> None:
+    def test_silent_workers_are_listed_for_an_hour(self, api: Api) -> None:
         beat(api, "long gone", ago_ms=61 * MINUTE_MS)
         beat(api, "silent", ago_ms=2 * MINUTE_MS)
         beat(api, "b")
@@ -102,7 +102,7 @@ class TestReading:
         refused(api.client.get("/v1/workers/long%20gone"), 404, "unknown_worker")
 
     @pytest.mark.both_databases
-    def test_jobs_at_hand(self, api: Api) -> None:
+    def test_running_jobs(self, api: Api) -> None:
         beat(api)
         beat(api, "idle")
         own = lifecycle.claim(api.database, lifecycle.insert(api.database, name="mine"))
@@ -118,7 +118,7 @@ class TestReading:
         assert by_id[lifecycle.WORKER]["other_jobs"] == 2
         assert (by_id["idle"]["jobs"], by_id["idle"]["other_jobs"]) == ([], 0)
 
-    def test_unknown(self, api: Api, subtests: pytest.Subtests) -> None:
+    def test_an_unknown_worker_is_not_found(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[str] = ["nobody", "%00", "a%20b", "x" * 200, "%F0%9F%98%80"]
         for worker_id in cases:
             with subtests.test(worker_id=worker_id):
@@ -127,7 +127,7 @@ class TestReading:
 
 
 class TestDraining:
-    def test_twice_is_as_good_as_once(self, api: Api) -> None:
+    def test_is_idempotent(self, api: Api) -> None:
         beat(api)
         requested = []
         for _ in range(2):
@@ -139,14 +139,14 @@ class TestDraining:
         with api.database.write() as session:
             assert workers.record_heartbeat(session, lifecycle.WORKER, api.database.now(session), "0.1.0", FACTS)
 
-    def test_a_silent_one_would_not_learn_of_it(self, api: Api) -> None:
+    def test_a_silent_worker_is_refused(self, api: Api) -> None:
         beat(api, ago_ms=2 * MINUTE_MS)
         detail = refused(api.client.post(f"/v1/workers/{lifecycle.WORKER}/drain"), 409, "worker_silent")["detail"]
         assert "last heartbeat was 12" in detail
         with api.database.read() as session:
             assert session.scalars(select(WorkerRow.drain_requested_at)).one() is None
 
-    def test_one_that_has_ended_is_gone(self, api: Api) -> None:
+    def test_a_worker_that_shut_down_is_not_found(self, api: Api) -> None:
         beat(api)
         with api.database.write() as session:
             session.execute(delete(WorkerRow))

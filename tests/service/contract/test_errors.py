@@ -1,4 +1,4 @@
-"""How mistakes are told."""
+"""`SpecError`, `Problem`, and suggestions of similar names."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def test_nearest_names_ignore_case_and_keep_spelling() -> None:
     assert len(nearest_names("col", [f"col{number}" for number in range(9)])) == 3
 
 
-def test_suggestions_end_a_sentence() -> None:
+def test_suggestions_are_appended_to_a_sentence() -> None:
     assert did_you_mean(["a", "b"]) == " Did you mean a, b?"
     assert did_you_mean([]) == ""
 
 
-def test_a_problem_carries_every_issue() -> None:
+def test_a_problem_has_every_issue() -> None:
     error = SpecError.of("unknown_column", "There is no column x.", pointer="/sql", line=1, column=8, suggestions=["y"])
     problem = problem_of_spec_error(error)
     assert (problem.type, problem.title, problem.status) == ("/problems/unknown_column", "Unknown column", 422)

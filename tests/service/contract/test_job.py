@@ -1,4 +1,4 @@
-"""What a client may post."""
+"""Jobs that a client may post, and their stored form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def csv(**options: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|", " ", "\u20ac"])
-def test_delimiters_that_work(delimiter: str) -> None:
+def test_valid_delimiters(delimiter: str) -> None:
     assert job(tables=csv(delimiter=delimiter)).file_tables["t"].options.delimiter == delimiter
 
 
@@ -33,7 +33,7 @@ def test_defaults() -> None:
     assert spec.limits.timeout == timedelta(hours=1)
 
 
-def test_a_stored_job_reads_back() -> None:
+def test_a_stored_job_can_be_read() -> None:
     spec = job(
         tables={"t": {"format": "csv", "path": "t", "schema": "a INT", "options": {"header": True, "delimiter": ";"}}},
         settings={"table.optimizer.agg-phase-strategy": "ONE_PHASE"},
@@ -89,7 +89,7 @@ def test_refused(parts: dict[str, Any], kind: str) -> None:
     assert [error["type"] for error in caught.value.errors()] == [kind]
 
 
-def test_what_is_younger_is_not_stored_where_it_says_nothing() -> None:
+def test_newer_fields_with_default_values_are_not_stored() -> None:
     stored = job().stored()
     assert sorted(stored) == ["limits", "mode", "name", "query", "settings", "sink", "sql", "tables"]
     assert sorted(stored["tables"]["t"]) == ["format", "options", "path", "schema"]
@@ -125,7 +125,7 @@ def test_what_is_younger_is_not_stored_where_it_says_nothing() -> None:
         ({"compare_with": "e0a9a1ab-1ff8-4d24-8f9e-cb6b3df1f6c4", "limits": {"failure_retries": 1}}, 8),
     ],
 )
-def test_a_job_is_for_the_oldest_workers_that_can_run_it(parts: dict[str, Any], version: int) -> None:
+def test_the_version_that_a_job_needs(parts: dict[str, Any], version: int) -> None:
     assert job(**parts).needs_version == version
 
 
@@ -140,6 +140,6 @@ def test_a_job_is_for_the_oldest_workers_that_can_run_it(parts: dict[str, Any], 
     ],
     ids=str,
 )
-def test_a_flag_is_no_number(changes: dict[str, Any]) -> None:
+def test_a_flag_cannot_be_a_number(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="int_type"):
         job(**changes)

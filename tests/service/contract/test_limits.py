@@ -1,4 +1,4 @@
-"""Queries of every shape in which they grow are compiled, or refused by a limit that says what to do."""
+"""Large queries of every shape are compiled, or refused with a limit and a remedy."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ REPEATED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REPEATED)
-def test_nothing_is_looked_at_as_often_as_something_else_is_long(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts the steps of the compiler: a walk of everything for each part of it would take millions."""
+def test_the_compiler_takes_linear_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts the steps of the compiler: a scan of everything for each part would take millions."""
     steps = 0
 
     def counted(original: Any) -> Any:
@@ -101,7 +101,7 @@ def test_nothing_is_looked_at_as_often_as_something_else_is_long(name: str, monk
     assert steps < 200_000
 
 
-def test_a_name_is_found_without_looking_at_all_columns() -> None:
+def test_a_name_is_resolved_without_a_scan_of_all_columns() -> None:
     wide = parse_schema(listed("c# BIGINT", 3_000), "/x")
     compared = 0
 
@@ -152,7 +152,7 @@ def test_the_new_settings_of_an_accepted_job_are_checked() -> None:
 
 
 @pytest.mark.parametrize("shape", ["calls 32 deep", "structure: queries 11 deep"])
-def test_recursion_without_end_is_a_refusal(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recursion_error_is_refused(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(*arguments: Any, **named: Any) -> Any:
         return endless(*arguments, **named)
 
@@ -177,10 +177,10 @@ def test_a_table_in_parentheses_is_refused(text: str) -> None:
         (MANY_JOINS["structure: 60 joins"], 9),
     ],
 )
-def test_older_workers_leave_larger_queries_alone(part: dict[str, Any], version: int) -> None:
+def test_larger_queries_need_newer_workers(part: dict[str, Any], version: int) -> None:
     assert job(part).needs_version == version
 
 
-def test_the_branches_of_a_union_may_be_as_many_as_those_of_a_structure() -> None:
+def test_sql_and_structured_unions_have_the_same_limit_of_branches() -> None:
     assert Query.model_validate(ACCEPTED["structure: 64 branches"]["query"])
     assert compile_job(job(ACCEPTED["64 branches"]), SCHEMAS).select

@@ -1,4 +1,4 @@
-"""What a job's mode lets it say, and where an error points."""
+"""The fields that each mode allows, and the place of errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def spec(**parts: Any) -> JobSpec:
     return JobSpec.model_validate({"mode": "continuous", "tables": {"t": FILES}, "sql": "SELECT 1 FROM t", **parts})
 
 
-def test_a_job_with_everything_reads_back() -> None:
+def test_a_job_with_every_field_can_be_read_back() -> None:
     given = spec(
         mode="incremental",
         tables={
@@ -44,12 +44,12 @@ def test_a_job_with_everything_reads_back() -> None:
     assert JobSpec.model_validate(given.stored()) == given
 
 
-def test_the_only_table_is_the_stream() -> None:
+def test_a_single_table_is_the_stream() -> None:
     assert (spec().role_of("t"), spec().streams) == (TableRole.STREAM, ("t",))
     assert spec(mode="batch").streams == ()
 
 
-def test_a_continuous_job_has_no_time_limit_and_another_has() -> None:
+def test_only_a_continuous_job_has_no_time_limit() -> None:
     assert spec().limits.timeout is None
     assert spec(limits={"max_attempts": 5}).limits.timeout is None
     assert spec(mode="incremental").limits.timeout == timedelta(hours=1)
@@ -134,6 +134,6 @@ def test_refused(parts: dict[str, Any], code: str, at: str) -> None:
     assert [(error["type"], ".".join(map(str, error["loc"]))) for error in caught.value.errors()] == [(code, at)]
 
 
-def test_an_unknown_format_names_all_of_them() -> None:
+def test_the_error_of_an_unknown_format_lists_all_formats() -> None:
     with pytest.raises(ValidationError, match="'parquet', 'csv', 'json', 'stream' or 'rate'"):
         spec(tables={"t": {"format": "orc"}})

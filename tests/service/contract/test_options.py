@@ -29,12 +29,12 @@ def settings(**raw: Any) -> JobSettings:
         {"distinct_split": {"enabled": True, "bucket_num": 16}, "distinct_split.bucket_num": 16},
     ],
 )
-def test_spellings_of_one_thing(raw: dict[str, Any]) -> None:
+def test_spellings_of_one_setting(raw: dict[str, Any]) -> None:
     parsed = settings(**raw)
     assert (parsed.distinct_split.enabled, parsed.distinct_split.bucket_num) == (Toggle.TRUE, 16)
 
 
-def test_both_generations_of_flink() -> None:
+def test_current_and_former_keys_of_flink() -> None:
     new = settings(
         **{
             "table.exec.mini-batch.enabled": "true",
@@ -76,7 +76,7 @@ def test_the_strategy_for_skewed_joins(key: str, value: str) -> None:
     assert settings(**{key: value}).join.skew is JoinSkew.ISOLATE
 
 
-def test_a_stored_job_of_the_version_before_is_read() -> None:
+def test_a_stored_job_of_the_previous_version_can_be_read() -> None:
     before = {"skew": {"factor": 4.0, "threshold": 64 << 20, "join_strategy": "auto"}, "incremental_agg": True}
     assert settings(**before) == JobSettings()
 
@@ -92,7 +92,7 @@ def test_a_stored_job_of_the_version_before_is_read() -> None:
         {"mini_batch.allow_latency": "5s", "sql.exec.mini-batch.allowLatency.ms": 5000},
     ],
 )
-def test_one_value_spelled_twice_is_no_contradiction(raw: dict[str, Any]) -> None:
+def test_equal_values_do_not_contradict(raw: dict[str, Any]) -> None:
     settings(**raw)
 
 
@@ -142,7 +142,7 @@ def test_refused(raw: dict[str, Any], kind: str, told: str) -> None:
     assert told in error["msg"]
 
 
-def test_settings_read_back_from_what_is_stored() -> None:
+def test_stored_settings_can_be_read() -> None:
     given = settings(agg_phase="one_phase", **{"mini_batch.allow_latency": "500ms", "skew.threshold": "1GB"})
     assert JobSettings.model_validate(given.model_dump(mode="json")) == given
 

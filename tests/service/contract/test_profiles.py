@@ -1,4 +1,4 @@
-"""What may be asked of a table's keys."""
+"""Requests for a profile."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ TABLE = {"format": "parquet", "path": "flights/"}
     ],
     ids=str,
 )
-def test_what_is_no_request_is_refused(changes: dict[str, Any]) -> None:
+def test_an_invalid_request_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ProfileRequest.model_validate({"table": TABLE, "keys": [["a"]], **changes})

@@ -33,7 +33,7 @@ def test_durations(text: object, duration: timedelta) -> None:
     ["", "5", 5, 5.0, None, True, "s", "-5s", "5.5s", "5 parsecs", "5s5s", "99999d", "9" * 400 + "s", [], "\u0665s",
      timedelta(days=4000), timedelta(seconds=-1)],
 )  # fmt: skip
-def test_no_durations(value: object) -> None:
+def test_invalid_durations(value: object) -> None:
     with pytest.raises(ValueError, match="a duration is"):
         parse_duration(value)
 
@@ -47,19 +47,19 @@ def test_sizes(value: object, size: int) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "MB", "1.5GB", "-1", -1, 1.5, None, True, "1xb", "2000000TB", 1 << 61])
-def test_no_sizes(value: object) -> None:
+def test_invalid_sizes(value: object) -> None:
     with pytest.raises(ValueError, match="a size is"):
         parse_bytes(value)
 
 
 @given(st.integers(0, 3650 * 86_400_000))
-def test_durations_read_back(milliseconds: int) -> None:
+def test_durations_round_trip(milliseconds: int) -> None:
     duration = timedelta(milliseconds=milliseconds)
     assert parse_duration(format_duration(duration)) == duration
 
 
 @given(st.integers(0, 1 << 60) | st.integers(0, 1 << 20).map(lambda size: size << 20))
-def test_sizes_read_back(size: int) -> None:
+def test_sizes_round_trip(size: int) -> None:
     assert parse_bytes(format_bytes(size)) == size
 
 

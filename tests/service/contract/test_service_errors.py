@@ -1,4 +1,4 @@
-"""The tree of refusals: complete in its drawing, every code its own."""
+"""The tree of service errors: complete in its docstring, with unique codes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_codes_are_unique_and_snake_case() -> None:
 
 
 @pytest.mark.parametrize("error", list(concrete()), ids=lambda error: error.code)
-def test_the_drawing_has_it(error: type[ServiceError]) -> None:
+def test_the_tree_in_the_docstring_has_the_error(error: type[ServiceError]) -> None:
     assert re.search(rf"{error.__name__}\s+{error.status}\s+{error.code}\n", str(errors.__doc__) + "\n")
 
 
-def test_what_is_unavailable_says_when_to_come_back() -> None:
+def test_unavailable_errors_have_retry_after() -> None:
     assert errors.NotReadyError("x", retry_after_seconds=3).headers == {"Retry-After": "3"}

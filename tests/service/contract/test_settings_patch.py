@@ -1,4 +1,4 @@
-"""A merge patch of settings: every spelling, null for the default, and what state does not allow."""
+"""Merge patches of settings: spellings, null for the default, and settings of the state."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def test_every_spelling_changes_one_setting(patch: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("patch", [{"mini_batch": {"size": None}}, {"mini_batch.size": None}, {"mini_batch": None}])
-def test_null_is_the_default_again(patch: dict[str, Any]) -> None:
+def test_null_resets_a_setting(patch: dict[str, Any]) -> None:
     assert patched(OLD, read(patch)) == JobSettings.model_validate({"state": {"partitions": 8}})
 
 
-def test_nothing_changes_nothing() -> None:
+def test_an_empty_patch_changes_nothing() -> None:
     assert patched(OLD, read({})) == OLD
 
 
-def test_what_state_depends_on_is_declared() -> None:
+def test_settings_of_the_state_are_declared() -> None:
     assert set(STATE_SETTINGS) <= {setting.key for setting in declared_settings()}
     new = patched(OLD, read({"state": None, "distinct_method": "bitmap", "mini_batch.size": 1}))
     assert state_differences(OLD, new) == [

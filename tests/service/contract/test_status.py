@@ -1,4 +1,4 @@
-"""The table of moves."""
+"""The table of state changes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pytest
 from service.contract.enums import LEASED, MOVES, TERMINAL, AttemptStatus, JobStatus, known_status, sources_of
 
 
-def test_every_state_is_in_the_table_and_ends_stay() -> None:
+def test_every_state_is_in_the_table_and_final_states_have_no_moves() -> None:
     assert set(MOVES) == set(JobStatus)
     assert all(not MOVES[status] for status in TERMINAL)
     assert all(status.is_terminal == (status in TERMINAL) for status in JobStatus)
     assert not LEASED & TERMINAL
 
 
-def test_every_state_can_be_reached_and_left_for_an_end() -> None:
+def test_every_state_can_be_reached_and_leads_to_a_final_state() -> None:
     reached = {JobStatus.QUEUED}
     while True:
         further = reached | {target for source in reached for target in MOVES[source]}
@@ -57,11 +57,11 @@ def test_moves(source: JobStatus, target: JobStatus, may: bool) -> None:
     assert (source in sources_of(target)) is may
 
 
-def test_an_attempt_ends_as_a_job_does() -> None:
+def test_final_states_of_attempts_are_those_of_jobs() -> None:
     assert {status.value for status in AttemptStatus} <= {status.value for status in JobStatus}
     assert {status.value for status in TERMINAL} <= {status.value for status in AttemptStatus}
 
 
-def test_a_state_is_known_by_its_name() -> None:
+def test_a_state_is_found_by_its_name() -> None:
     assert [known_status(status.value) for status in JobStatus] == list(JobStatus)
     assert known_status("PAUSED") is None

@@ -1,4 +1,4 @@
-"""The times of tasks between the quantiles that are known of them."""
+"""Task times estimated from quantiles."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def test_there_is_a_time_for_each_task_between_the_quantiles(values: list[float]
 
 
 @given(TIMES, TASKS)
-def test_the_work_is_the_sum_of_all_times(values: list[float], tasks: int) -> None:
+def test_the_total_is_the_sum_of_all_times(values: list[float], tasks: int) -> None:
     assert total_task_time(quantiles(*values), tasks) == pytest.approx(sum(task_times(quantiles(*values), tasks)))
