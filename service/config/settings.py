@@ -244,7 +244,7 @@ class WorkerSettings(SettingsGroup, env_prefix="EVENKEEL_WORKER_"):
         10,
         0.1,
         86_400,
-        "How often a continuous job checks whether a table with `follow` has changed. It reads the table again once "
+        "How often a continuous job checks whether a table with `refresh` has changed. It reads the table again once "
         "two checks in a row find the same new state.",
     )
     drain_seconds: float = bounded(

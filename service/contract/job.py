@@ -28,7 +28,7 @@ SPEC_VERSION = 9
 The version that a job needs is stored with it, and older workers leave the job to newer ones. 1: the first. 2: `queue`.
 3: queries in FROM, UNION, grouping sets, more aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all
 joins or one. `skew.join_strategy`, which had no effect until then, is read as `join.skew`: a job that still waits with
-`forced` runs as ISOLATE, with the same result. 4: streaming modes, and `state.*`. 5: `follow`, and joins of the rows of
+`forced` runs as ISOLATE, with the same result. 4: streaming modes, and `state.*`. 5: `refresh`, and joins of rows of
 streams that are bounded by event time. 6: `multi_line` of CSV, which had no effect until then.
 7: `limits.failure_retries`. 8: `compare_with`. 9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins."""
 
@@ -48,6 +48,11 @@ _MAX_CHARACTERS_BEFORE_9 = 10_000
 """SQL up to this length was within all limits before version 9, unless it had many joins or branches of a UNION."""
 _SEPARATORS = re.compile(r",|\b(?:join|union)\b", re.IGNORECASE)
 """What precedes every table after the first, and every branch of a UNION after the first."""
+
+_FOLLOW = "follow"
+_OUTPUT = "output"
+"""The names of `refresh` and `output_mode` before 1.0. Requests may still use them, and jobs are stored with them, so
+that workers of the version before can run the jobs during an upgrade."""
 
 _MODES = "the modes 'incremental' and 'continuous'"
 _NAME = r"[A-Za-z_][A-Za-z0-9_$]{0,62}"
@@ -167,6 +172,17 @@ Sink = Annotated[
 ]
 
 
+def _with_new_name(value: Any, old: str, new: str) -> Any:
+    """Returns an object with its field `old` renamed to `new`. Raises ValidationError if it has both."""
+    if not isinstance(value, Mapping) or old not in value:
+        return value
+    if new in value:
+        detail = f"'{old}' is the old name of '{new}': give only '{new}'."
+        details = InitErrorDetails(type=PydanticCustomError("renamed_field", detail), loc=(old,), input=None)
+        raise ValidationError.from_exception_data("object", [details])
+    return _renamed(value, old, new)
+
+
 class Fault(NamedTuple):
     """An error in a job: its place, code and text."""
 
@@ -218,9 +234,9 @@ def _streaming_fields(spec: JobSpec) -> Iterator[Fault]:
         for field in ("role", "event_time"):
             if getattr(table, field) is not None:
                 yield _only_streaming(("tables", name, field), f"'{field}'")
-        if table.follow:
-            yield _only_streaming(("tables", name, "follow"), "'follow'")
-    for field in ("output", "schedule"):
+        if table.refresh:
+            yield _only_streaming(("tables", name, "refresh"), "'refresh'")
+    for field in ("output_mode", "schedule"):
         if getattr(spec, field) is not None:
             yield _only_streaming((field,), f"'{field}'")
     if not isinstance(spec.sink, ManagedSink):
@@ -242,9 +258,9 @@ def _role_faults(spec: JobSpec) -> Iterator[Fault]:
         elif role is TableRole.STATIC and spec.tables[name].event_time is not None:
             detail = "Only rows of a stream have an event time: remove it, or set the table's role to 'stream'."
             yield Fault(("tables", name, "event_time"), "event_time_not_applicable", detail)
-        elif role is TableRole.STREAM and name in spec.followed:
-            detail = "New files of a stream are always read: remove 'follow', or set the table's role to 'static'."
-            yield Fault(("tables", name, "follow"), "follow_not_applicable", detail)
+        elif role is TableRole.STREAM and name in spec.refreshed:
+            detail = "New files of a stream are always read: remove 'refresh', or set the table's role to 'static'."
+            yield Fault(("tables", name, "refresh"), "refresh_not_applicable", detail)
     if not unclear and not spec.streams:
         detail = "No table of the job has the role 'stream': set it for the table to which rows are added."
         yield Fault(("tables",), "no_stream", detail)
@@ -308,12 +324,18 @@ class TableSource(Frozen):
     event_time: EventTime | None = Field(
         default=None, description="Streaming modes: the event time of the rows of a stream."
     )
-    follow: Flag = Field(
+    refresh: Flag = Field(
         default=False,
         description="Streaming modes, a table of role `static`: after its files have changed, the following "
         "mini-batches are joined with the new files. Earlier results are not corrected. An incremental job checks for "
-        "changes when a run begins, a continuous job every `EVENKEEL_WORKER_FOLLOW_SECONDS`.",
+        "changes when a run begins, a continuous job every `EVENKEEL_WORKER_FOLLOW_SECONDS`. The old name `follow` is "
+        "also accepted.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_old_name(cls, value: Any) -> Any:
+        return _with_new_name(value, _FOLLOW, "refresh")
 
     @model_validator(mode="after")
     def _parquet_has_no_declared_schema(self) -> Self:
@@ -400,10 +422,10 @@ class JobSpec(Frozen):
     )
     query: Query | None = Field(default=None, description="The query as a structure, instead of `sql`.")
     settings: JobSettings = JobSettings()
-    output: OutputMode | None = Field(
+    output_mode: OutputMode | None = Field(
         default=None,
         description="Streaming modes: `update` emits every group that changed, `append` only final rows. The default "
-        "depends on the query.",
+        "depends on the query. The old name `output` is also accepted.",
     )
     schedule: Schedule | None = Field(
         default=None,
@@ -427,6 +449,11 @@ class JobSpec(Frozen):
         description="Id of an earlier batch job of your tenant. The metrics of this job then contain the time that it "
         "saved compared with the earlier job, and the settings that differ.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_old_name(cls, value: Any) -> Any:
+        return _with_new_name(value, _OUTPUT, "output_mode")
 
     @model_validator(mode="before")
     @classmethod
@@ -464,7 +491,7 @@ class JobSpec(Frozen):
         if any(_is_multi_line_csv(table) for table in self.tables.values()):
             return _MULTI_LINE_VERSION
         timed = [name for name in self.streams if self.tables[name].event_time is not None]
-        if self.followed or len(timed) > 1:
+        if self.refreshed or len(timed) > 1:
             return _TIMED_VERSION
         streams = self.mode.is_streaming or self.settings.state != StateSettings()
         return _STREAMING_VERSION if streams else _BATCH_VERSION
@@ -494,9 +521,9 @@ class JobSpec(Frozen):
         return tuple(name for name in self.tables if self.role_of(name) is TableRole.STREAM)
 
     @property
-    def followed(self) -> dict[str, TableSource]:
-        """The lookup tables with `follow`, whose changes a streaming job reads."""
-        return {name: table for name, table in self.file_tables.items() if table.follow}
+    def refreshed(self) -> dict[str, TableSource]:
+        """The lookup tables with `refresh`, whose changes a streaming job reads."""
+        return {name: table for name, table in self.file_tables.items() if table.refresh}
 
     @property
     def file_tables(self) -> dict[str, TableSource]:
@@ -504,12 +531,12 @@ class JobSpec(Frozen):
         return {name: table for name, table in self.tables.items() if isinstance(table, TableSource)}
 
     def stored(self) -> dict[str, Any]:
-        """Returns the job's canonical JSON.
+        """Returns the job's canonical JSON, with the old names of renamed fields, which earlier workers can read.
 
         Fields that were added after the first version are omitted if they have their default value, so that the first
         version can run the job after a downgrade.
         """
-        stored = self.model_dump(mode="json", by_alias=True)
+        stored = with_old_names(self.model_dump(mode="json", by_alias=True))
         if self.queue is QueueChoice.AUTO:
             del stored["queue"]
         if not self.limits.failure_retries:
@@ -519,16 +546,26 @@ class JobSpec(Frozen):
         if self.settings.optimizer == OptimizerSettings():
             del stored["settings"]["optimizer"]
         for fields, names in (
-            (stored, ("output", "schedule", "compare_with")),
+            (stored, (_OUTPUT, "schedule", "compare_with")),
             *((table, ("role", "event_time")) for table in stored["tables"].values()),
         ):
             for name in names:
                 if fields[name] is None:
                     del fields[name]
         for table in stored["tables"].values():
-            if not table.get("follow", True):
-                del table["follow"]
+            if not table.get(_FOLLOW, True):
+                del table[_FOLLOW]
         return stored
+
+
+def with_old_names(dumped: dict[str, Any]) -> dict[str, Any]:
+    """Returns a dumped `JobSpec` with the old names of renamed fields."""
+    tables = {name: _renamed(table, "refresh", _FOLLOW) for name, table in dumped["tables"].items()}
+    return _renamed({**dumped, "tables": tables}, "output_mode", _OUTPUT)
+
+
+def _renamed(fields: Mapping[str, Any], name: str, other: str) -> dict[str, Any]:
+    return {other if field == name else field: value for field, value in fields.items()}
 
 
 def _is_multi_line_csv(table: Table) -> bool:

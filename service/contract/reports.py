@@ -536,7 +536,7 @@ class BatchMetrics(Frozen):
     )
     state: tuple[StateMetrics, ...]
     versions: dict[str, int] | None = Field(
-        default=None, description="By lookup table with `follow`: the version that the mini-batch read."
+        default=None, description="By lookup table with `refresh`: the version that the mini-batch read."
     )
 
 

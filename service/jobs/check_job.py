@@ -72,9 +72,9 @@ def check_job(
         try:
             found[name] = _resolve_table(name, table, roots, streams, may_be_empty=name in spec.streams)
         except SpecError as error:
-            if not has_state or name not in spec.followed or error.code not in _NO_FILES_CODES:
+            if not has_state or name not in spec.refreshed or error.code not in _NO_FILES_CODES:
                 raise
-            found[name] = _resolve_without_files(name, spec.followed[name], error)
+            found[name] = _resolve_without_files(name, spec.refreshed[name], error)
         _check_event_time(name, table, found[name].schema)
     with _compile_slots:
         schemas = {name: one.schema for name, one in found.items()}

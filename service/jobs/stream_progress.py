@@ -70,7 +70,7 @@ class NotTaken(Frozen):
 
 
 class FollowedTable(Frozen):
-    """A table with `follow`: the version that mini-batches are joined with now."""
+    """A table with `refresh`: the version that mini-batches are joined with now."""
 
     table: str
     version: int = Field(description="Counts from 1 in each generation.")

@@ -25,7 +25,7 @@ from service.config.processes import DaemonPool
 from service.config.settings import Settings
 from service.contract.enums import Mode, Queue
 from service.contract.errors import IdempotencyKeyReusedError
-from service.contract.job import JobSpec
+from service.contract.job import JobSpec, with_old_names
 from service.contract.problems import SpecError
 from service.data.roots import issues_of_sink, roots_of
 from service.jobs.check_job import CheckedJob, check_job, posted_schemas
@@ -235,8 +235,8 @@ def _timeout_ms(settings: Settings, submission: Submission) -> int:
 
 def _payload_sha256(submission: Submission) -> str:
     # White space, the order of keys and the spelling of settings do not matter. Fields that were not posted are left
-    # out, so that a default that an upgrade adds does not change the hash.
-    posted = submission.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    # out, so that a default that an upgrade adds does not change the hash; nor do new names of fields.
+    posted = with_old_names(submission.spec.model_dump(mode="json", by_alias=True, exclude_unset=True))
     return hashlib.sha256(json.dumps([submission.kind, _without_empty(posted)], sort_keys=True).encode()).hexdigest()
 
 

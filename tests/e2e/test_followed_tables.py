@@ -142,7 +142,7 @@ def production(tmp_path: Path) -> Iterator[Production]:
 
 def submitted(production: Production, name: str, table: dict[str, Any], **further: Any) -> tuple[StreamJob, Path]:
     (api,) = production.apis
-    tables = {"t": {"format": "stream", "stream": STREAM}, "d": {"role": "static", "follow": True, **table}}
+    tables = {"t": {"format": "stream", "stream": STREAM}, "d": {"role": "static", "refresh": True, **table}}
     job_id = api.submit(stream_job(name, STREAM, tables=tables, **further))
     return StreamJob(production.database, job_id, production.logs), production.directory / "streams" / job_id / "g1"
 

@@ -116,7 +116,7 @@ def appended(production: Production, feeder: Feeder) -> Watched:
         assert len(found) == len(rows), "a window is emitted twice"
         return found
 
-    job = submitted(production, "appended", sql=WINDOWS, output="append", sink=sink)
+    job = submitted(production, "appended", sql=WINDOWS, output_mode="append", sink=sink)
     return Watched(job, read, lambda: feeder.posted.windows(), feeder.close_windows)
 
 

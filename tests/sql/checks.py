@@ -23,7 +23,7 @@ from workers.engine.streaming.stream_plan import StreamPlanError, stream_plan
 Outcome = tuple[str, tuple[str, ...]]
 """What a case should have: the argument of its kind, and the lines that it expects."""
 
-_OF_THE_JOB = frozenset({"mode", "output", "sink", "schedule", "limits"})
+_OF_THE_JOB = frozenset({"mode", "output_mode", "sink", "schedule", "limits"})
 """Names that `set` gives to the job; all others are settings."""
 
 _COULD_RUN = frozenset({"stream_join_always_empty"})
@@ -113,7 +113,7 @@ def _as_batch(case: Case) -> JobSpec:
 def _is_planned(spec: JobSpec, query: BoundQuery) -> bool:
     aliases = frozenset(table.alias for table in tables_of(query) if table.table in spec.streams)
     try:
-        stream_plan(build(query), aliases, output=spec.output)
+        stream_plan(build(query), aliases, output=spec.output_mode)
     except StreamPlanError:
         return False
     return True

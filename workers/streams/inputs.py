@@ -41,13 +41,13 @@ _FEW_FILES = 1000
 
 _NOT_KEPT = (
     "The mini-batch could mix old and new rows, so nothing of it is kept. Resume the job to join the table as it is "
-    'now, or submit a job that follows the table ("follow": true).'
+    'now, or submit a job that follows the table ("refresh": true).'
 )
 
 _MAY_BE_KEPT = (
     "The table is checked at most once a minute. Mini-batches since the previous check may have mixed old and new "
     'rows, and are kept. Resume the job with {"from": "scratch"} to join all rows with the table as it is now, resume '
-    'it without to join only further rows, or submit a job that follows the table ("follow": true).'
+    'it without to join only further rows, or submit a job that follows the table ("refresh": true).'
 )
 
 _Version = tuple[int, ...] | None
@@ -159,7 +159,7 @@ def confined_reading(
         for name, table in inputs().tables.items()
         if isinstance(table, StreamInput) and isinstance(spec.tables[name], StreamTable)
     )
-    return ConfinedReading(checkpoint, Confines.of(roots, posted), inputs, spec.followed)
+    return ConfinedReading(checkpoint, Confines.of(roots, posted), inputs, spec.refreshed)
 
 
 class ConfinedReading:

@@ -302,8 +302,8 @@ class FollowedTable:
         if fingerprint is None:
             raise SpecError.of(
                 "table_not_followable",
-                f"The store of '{self._source.path}' does not report when files change: remove 'follow'.",
-                pointer=f"{pointer_of(self.name)}/follow",
+                f"The store of '{self._source.path}' does not report when files change: remove 'refresh'.",
+                pointer=f"{pointer_of(self.name)}/refresh",
             )
         return found, fingerprint
 

@@ -49,7 +49,7 @@ class StreamPlans:
             inputs.tables,
             self._state,
             _bounds(spec, inputs),
-            output=spec.output,
+            output=spec.output_mode,
             settings=spec.settings,
             merges_parts=spec.sink.kind in {"managed", "postgres"},
             state_layout=layout,

@@ -230,12 +230,12 @@ class StreamRunner:
 
     def _lookup_tables(self, attempt: Attempt, spec: JobSpec, stream: Stream) -> LookupTables | None:
         """Returns the lookup tables that the job follows, with their newest versions; None if it follows none."""
-        if not spec.followed:
+        if not spec.refreshed:
             return None
         directory = self._directory(stream)
         tables = []
         checks = TableChecks(attempt.check, self._copy_slots)
-        for name, source in spec.followed.items():
+        for name, source in spec.refreshed.items():
             versions = TableVersions(directory / "dimensions" / directory_name(name), name, attempt.claim.fence)
             tables.append(FollowedTable(name, source, self._roots, versions, checks.check, self._clock))
         decided = BatchVersions(directory / "versions", attempt.claim.fence)

@@ -66,7 +66,7 @@ def refuse_streaming(spec: JobSpec, query: BoundQuery) -> None:
     `sink_keys_missing`.
     """
     event_times = {name: spec.tables[name].event_time for name in spec.streams}
-    closes_windows = spec.output is not OutputMode.UPDATE
+    closes_windows = spec.output_mode is not OutputMode.UPDATE
     issues = [*_Refusals(event_times, closes_windows=closes_windows).of(query), *_issues_of_result(spec, query)]
     if issues:
         raise SpecError(issues)
@@ -324,14 +324,14 @@ def _nested(what: str, at: str) -> Issue:
 
 def _issues_of_result(spec: JobSpec, query: BoundQuery) -> Iterator[Issue]:
     """Yields the issues of the output mode and of the sink."""
-    if not groups_rows(query) or (query.window is not None and spec.output is not OutputMode.UPDATE):
+    if not groups_rows(query) or (query.window is not None and spec.output_mode is not OutputMode.UPDATE):
         return
-    if spec.output is OutputMode.APPEND:
+    if spec.output_mode is OutputMode.APPEND:
         detail = (
             "Output 'append' emits rows that no longer change, but a new row may change any group. Group by a window "
             "(TUMBLE, HOP) over the table's 'event_time', or use 'update', which emits every changed group."
         )
-        yield Issue(code="watermark_required", detail=detail, pointer="/output")
+        yield Issue(code="watermark_required", detail=detail, pointer="/output_mode")
     elif isinstance(spec.sink, ParquetSink):
         detail = (
             "The sink 'parquet' only appends rows, but groups change as rows arrive. Use the sink 'managed', 'delta' "

@@ -286,7 +286,7 @@ class TestChangingSettings:
         path = users / f"0.{file_format}"
         pq.write_table(pa.table({"uid": [1]}), path) if file_format == "parquet" else path.write_text("1\n")
         declared = {} if file_format == "parquet" else {"schema": "uid BIGINT", "options": {"header": False}}
-        table = {"format": file_format, "path": "users", "role": "static", "follow": True, **declared}
+        table = {"format": file_format, "path": "users", "role": "static", "refresh": True, **declared}
         more: dict[str, Any] = {
             "tables": {"orders": {**STREAM_TABLES["orders"], "role": "stream"}, "users": table},
             "sql": "SELECT o.uid, COUNT(*) AS n FROM orders o JOIN users u ON o.uid = u.uid GROUP BY o.uid",

@@ -111,7 +111,7 @@ def test_newer_fields_with_default_values_are_not_stored() -> None:
                 "mode": "continuous",
                 "tables": {
                     "s": {"format": "rate"},
-                    "t": {"format": "parquet", "path": "t/", "role": "static", "follow": True},
+                    "t": {"format": "parquet", "path": "t/", "role": "static", "refresh": True},
                 },
             },
             5,
@@ -143,3 +143,38 @@ def test_the_version_that_a_job_needs(parts: dict[str, Any], version: int) -> No
 def test_a_flag_cannot_be_a_number(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="int_type"):
         job(**changes)
+
+
+_REFRESHED = {"format": "parquet", "path": "t/", "role": "static"}
+
+
+def _renamed_job(output: str, refresh: str) -> JobSpec:
+    tables = {"s": {"format": "rate"}, "t": {**_REFRESHED, refresh: True}}
+    return job(mode="continuous", tables=tables, **{output: "update"})
+
+
+def test_old_names_of_fields_are_accepted_and_stored() -> None:
+    spec = _renamed_job("output", "follow")
+    assert spec == _renamed_job("output_mode", "refresh")
+    assert (spec.output_mode, list(spec.refreshed)) == ("update", ["t"])
+    posted = spec.model_dump(mode="json", by_alias=True)
+    assert (posted["output_mode"], posted["tables"]["t"]["refresh"]) == ("update", True)
+    stored = spec.stored()
+    assert (stored["output"], stored["tables"]["t"]["follow"]) == ("update", True)
+    assert "output_mode" not in stored
+    assert "refresh" not in stored["tables"]["t"]
+    assert JobSpec.model_validate(stored) == spec
+
+
+@pytest.mark.parametrize(
+    ("parts", "at"),
+    [
+        ({"output": "update", "output_mode": "update"}, "output"),
+        ({"tables": {"t": {**_REFRESHED, "follow": True, "refresh": True}}}, "tables.t.follow"),
+    ],
+)
+def test_an_old_and_a_new_name_together_are_refused(parts: dict[str, Any], at: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        job(**{"mode": "continuous", **parts})
+    errors = [(error["type"], ".".join(map(str, error["loc"]))) for error in caught.value.errors()]
+    assert errors == [("renamed_field", at)]

@@ -27,9 +27,9 @@ def test_a_job_with_every_field_can_be_read_back() -> None:
             "o": {**FILES, "role": "stream", "event_time": {"column": "ts", "delay": "10m"}},
             "c": {**CLICKS, "event_time": {"column": "at"}},
             "r": RATE,
-            "u": {"format": "csv", "path": "u", "schema": "id INT", "role": "static", "follow": True},
+            "u": {"format": "csv", "path": "u", "schema": "id INT", "role": "static", "refresh": True},
         },
-        output="append",
+        output_mode="append",
         schedule={"every": "90s"},
         sink={"kind": "postgres", "connection": "warehouse", "table": "public.uniques"},
         settings={"state": {"provider": "memory", "partitions": 8}},
@@ -37,10 +37,10 @@ def test_a_job_with_every_field_can_be_read_back() -> None:
     assert isinstance(given.tables["c"], StreamTable)
     assert isinstance(given.tables["r"], RateTable)
     assert isinstance(given.sink, PostgresSink)
-    assert (given.output, given.schedule and given.schedule.every) == (OutputMode.APPEND, timedelta(seconds=90))
+    assert (given.output_mode, given.schedule and given.schedule.every) == (OutputMode.APPEND, timedelta(seconds=90))
     assert given.streams == ("o", "c", "r")
     assert list(given.file_tables) == ["o", "u"]
-    assert list(given.followed) == ["u"]
+    assert list(given.refreshed) == ["u"]
     assert JobSpec.model_validate(given.stored()) == given
 
 
@@ -76,10 +76,10 @@ def test_sinks(sink: dict[str, Any], kind: type[object]) -> None:
             "only_for_streams",
             "tables.t.event_time",
         ),
-        ({"mode": "batch", "tables": {"t": {**FILES, "follow": True}}}, "only_for_streams", "tables.t.follow"),
-        ({"tables": {"t": {**FILES, "follow": True}}}, "follow_not_applicable", "tables.t.follow"),
-        ({"tables": {"t": {**CLICKS, "follow": True}}}, "extra_forbidden", "tables.t.follow"),
-        ({"mode": "batch", "output": "update"}, "only_for_streams", "output"),
+        ({"mode": "batch", "tables": {"t": {**FILES, "refresh": True}}}, "only_for_streams", "tables.t.refresh"),
+        ({"tables": {"t": {**FILES, "refresh": True}}}, "refresh_not_applicable", "tables.t.refresh"),
+        ({"tables": {"t": {**CLICKS, "refresh": True}}}, "extra_forbidden", "tables.t.refresh"),
+        ({"mode": "batch", "output_mode": "update"}, "only_for_streams", "output_mode"),
         ({"mode": "batch", "schedule": {"every": "1m"}}, "only_for_streams", "schedule"),
         ({"mode": "batch", "sink": {"kind": "delta", "path": "x"}}, "only_for_streams", "sink"),
         ({"schedule": {"every": "1m"}}, "schedule_not_applicable", "schedule"),

@@ -25,7 +25,7 @@ TABLE = {"format": "parquet", "path": "flights/"}
         {"slots": 100_001},
         {"table": {"format": "stream", "stream": "clicks"}},
         {"table": {**TABLE, "role": "static"}},
-        {"table": {**TABLE, "follow": True}},
+        {"table": {**TABLE, "refresh": True}},
         {"keys": [["a", "A"]]},
     ],
     ids=str,

@@ -130,7 +130,7 @@ def test_a_header_over_several_lines(tmp_path: Path) -> None:
     ddl = "id BIGINT, `two\nlines` STRING"
     csv: dict[str, Any] = {"format": "csv", "options": {"header": True, "multi_line": True}}
     tables = {
-        "t": {**csv, "path": "t", "schema": ddl, "role": "static", "follow": True},
+        "t": {**csv, "path": "t", "schema": ddl, "role": "static", "refresh": True},
         "u": {**csv, "path": "u", "role": "stream"},
     }
     spec = JobSpec.model_validate(

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 NAMES: dict[str, Any] = {
     "tables": {
         "c": {"format": "parquet", "path": "clicks/", "role": "stream"},
-        "u": {"format": "parquet", "path": "names/", "role": "static", "follow": True},
+        "u": {"format": "parquet", "path": "names/", "role": "static", "refresh": True},
     },
     "sql": "SELECT u.name, COUNT(*) AS n, COUNT(DISTINCT c.page) AS p FROM c JOIN u ON c.uid = u.uid GROUP BY u.name",
 }

@@ -99,7 +99,7 @@ _MEANINGS = {
     "plan": "the plan",
     "provider": "state.provider",
     "partitions": "state.partitions",
-    "output": "output",
+    "output": "output_mode",
 }
 
 _HEADER_LINES = 1
