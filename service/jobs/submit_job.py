@@ -33,7 +33,7 @@ from service.jobs.limits import require_explanation_capacity, require_queue_capa
 from service.jobs.reports import require_comparable
 from service.jobs.views import Job, QueueListeners, require_job
 from service.sql.types.data_types import Schema
-from service.store import accounts, events, idempotency, input_streams, jobs
+from service.store import accounts, events, input_streams, jobs
 from service.store.accounts import Counted
 from service.store.jobs import NewJob
 from service.store.session import Database
@@ -169,7 +169,7 @@ def _find_earlier(database: Database, settings: Settings, submission: Submission
 
 
 def _replay(session: Session, settings: Settings, submission: Submission, payload: str, now: int) -> Accepted | None:
-    known = idempotency.find_idempotency_key(session, tenant=submission.tenant, key=submission.idempotency_key, now=now)
+    known = jobs.find_idempotency_key(session, tenant=submission.tenant, key=submission.idempotency_key, now=now)
     if known is None:
         return None
     if known.payload_sha256 != payload:
@@ -215,7 +215,7 @@ def _store(
         row = jobs.insert_job(session, new, now)
         events.add_message(session, job_id=new.id, tenant=new.tenant, now=now)
         if submission.idempotency_key:
-            idempotency.save_idempotency_key(
+            jobs.save_idempotency_key(
                 session,
                 tenant=new.tenant,
                 key=submission.idempotency_key,

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from service.config.settings import RetentionSettings
 from service.results import directories
 from service.results.directories import Freed
-from service.store import idempotency, installation, maintenance
+from service.store import installation, jobs, maintenance
 from service.store.jobs import read_versions
 from service.store.maintenance import Removed
 from service.store.publication import published_paths
@@ -174,7 +174,7 @@ def would_purge(database: Database, results: Path, streams: Path, limits: Limits
         own = installation.find_id(session)
         due = _Due.of(now, limits, *_ours(results, streams, lambda folder: directories.is_own_directory(folder, own)))
         expired = maintenance.count_expired(session, due.jobs_before, due.results_before)
-        keys = idempotency.count_expired_keys(session, now)
+        keys = jobs.count_expired_keys(session, now)
     found = Purged(jobs=expired.jobs, keys=keys)
     if due.results is not None:
         found += Purged(results=expired.results, bytes=expired.bytes)
@@ -214,7 +214,7 @@ def _remove_files(due: _Due, gone: Sequence[Removed], counted: Purged) -> Purged
 def _expired_keys(database: Database, now: int) -> Iterator[Purged]:
     while True:
         with database.write() as session:
-            keys = idempotency.remove_expired_keys(session, now, _KEYS_PER_STEP)
+            keys = jobs.remove_expired_keys(session, now, _KEYS_PER_STEP)
         if not keys:
             return
         yield Purged(keys=keys)

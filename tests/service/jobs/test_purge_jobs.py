@@ -20,7 +20,7 @@ from service.results import directories
 from service.results import purge as purge_jobs
 from service.results.directories import OWNER
 from service.results.purge import Limits, Purged, purge, purge_politely, would_purge
-from service.store.idempotency import save_idempotency_key
+from service.store.jobs import save_idempotency_key
 from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support import lifecycle

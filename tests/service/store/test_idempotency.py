@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from service.config.settings import DatabaseSettings
-from service.store.idempotency import KEPT_MS, find_idempotency_key, save_idempotency_key
+from service.store.jobs import KEY_KEPT_MS, find_idempotency_key, save_idempotency_key
 from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow
 
@@ -21,15 +21,15 @@ def test_a_key_is_found_for_a_day_and_can_then_be_used_again(database: Database,
     with database.write() as session:
         save_idempotency_key(session, tenant="t", key="k", payload_sha256="1", job_id=first, now=1000)
     with database.write() as session:
-        known = find_idempotency_key(session, tenant="t", key="k", now=999 + KEPT_MS)
+        known = find_idempotency_key(session, tenant="t", key="k", now=999 + KEY_KEPT_MS)
         assert known is not None
         assert known.job_id == first
         assert find_idempotency_key(session, tenant="other", key="k", now=1000) is None
-        assert find_idempotency_key(session, tenant="t", key="k", now=1000 + KEPT_MS) is None
+        assert find_idempotency_key(session, tenant="t", key="k", now=1000 + KEY_KEPT_MS) is None
     with database.write() as session:
-        save_idempotency_key(session, tenant="t", key="k", payload_sha256="2", job_id=second, now=1000 + KEPT_MS)
+        save_idempotency_key(session, tenant="t", key="k", payload_sha256="2", job_id=second, now=1000 + KEY_KEPT_MS)
     with database.read() as session:
-        again = find_idempotency_key(session, tenant="t", key="k", now=1000 + KEPT_MS)
+        again = find_idempotency_key(session, tenant="t", key="k", now=1000 + KEY_KEPT_MS)
         assert again is not None
         assert again.job_id == second
 
@@ -45,18 +45,18 @@ def test_only_the_same_expired_key_is_replaced(database: Database, add_job: Call
     kept = [("other", "k"), *(("t", f"k{number}") for number in range(20))]
     for tenant, key in (("t", "k"), *kept):
         remember(database, job_id, tenant, key, now=1)
-    remember(database, job_id, "t", "k", now=1 + KEPT_MS)
+    remember(database, job_id, "t", "k", now=1 + KEY_KEPT_MS)
     with database.read() as session:
         stored = session.execute(select(IdempotencyKeyRow.tenant, IdempotencyKeyRow.key, IdempotencyKeyRow.expires_at))
         expires = {(tenant, key): at for tenant, key, at in stored}
-    assert expires == {**dict.fromkeys(kept, 1 + KEPT_MS), ("t", "k"): 1 + 2 * KEPT_MS}
+    assert expires == {**dict.fromkeys(kept, 1 + KEY_KEPT_MS), ("t", "k"): 1 + 2 * KEY_KEPT_MS}
 
 
 def test_a_key_that_has_not_expired_is_refused(database: Database, add_job: Callable[..., str]) -> None:
     job_id = add_job("a")
     remember(database, job_id, "t", "k", now=1)
     with pytest.raises(IntegrityError):
-        remember(database, job_id, "t", "k", now=KEPT_MS)
+        remember(database, job_id, "t", "k", now=KEY_KEPT_MS)
 
 
 @pytest.mark.one_database("postgresql")
@@ -68,7 +68,7 @@ def test_submissions_at_once_do_not_wait_for_each_other(
         remember(database, job_id, "t", key, now=1)
     settings = DatabaseSettings(lock_timeout_seconds=1)
     with closing(Database(database_url, settings=settings)) as other, database.write() as session:
-        now = 1 + KEPT_MS
+        now = 1 + KEY_KEPT_MS
         save_idempotency_key(session, tenant="t", key="k1", payload_sha256="", job_id=job_id, now=now)
         session.flush()
         # Raises where it waits for the transaction that is open here.
@@ -85,7 +85,7 @@ def test_one_of_two_at_once_gets_an_expired_key(database: Database, add_job: Cal
     def take(job_id: str) -> None:
         ready.wait(30)
         try:
-            remember(database, job_id, "t", "k", now=1 + KEPT_MS)
+            remember(database, job_id, "t", "k", now=1 + KEY_KEPT_MS)
         except IntegrityError as error:
             refused.append(error)
         else:
@@ -98,6 +98,6 @@ def test_one_of_two_at_once_gets_an_expired_key(database: Database, add_job: Cal
         thread.join(60)
     assert (len(taken), len(refused)) == (1, 1)
     with database.read() as session:
-        known = find_idempotency_key(session, tenant="t", key="k", now=1 + KEPT_MS)
+        known = find_idempotency_key(session, tenant="t", key="k", now=1 + KEY_KEPT_MS)
         assert known is not None
         assert [known.job_id] == taken

@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import event, select, update
 
 from service.contract.enums import LEASED, TERMINAL, JobStatus
-from service.store import idempotency, maintenance
+from service.store import jobs, maintenance
 from service.store.events import append_event
-from service.store.idempotency import save_idempotency_key
+from service.store.jobs import save_idempotency_key
 from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
 from tests.support.clocks import ManualClock
@@ -104,7 +104,7 @@ def test_expired_keys_are_removed(database: Database, add_job: AddJob) -> None:
             )
             session.add(row)
     with database.write() as session:
-        assert [idempotency.remove_expired_keys(session, 103, limit=3) for _ in range(3)] == [3, 1, 0]
+        assert [jobs.remove_expired_keys(session, 103, limit=3) for _ in range(3)] == [3, 1, 0]
         assert list(session.scalars(select(IdempotencyKeyRow.key))) == ["k4"]
 
 

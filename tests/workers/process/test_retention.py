@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, update
 
 from service.config.settings import RetentionSettings
-from service.store.idempotency import KEPT_MS, save_idempotency_key
+from service.store.jobs import KEY_KEPT_MS, save_idempotency_key
 from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow, JobRow
 from tests.support import lifecycle
@@ -73,7 +73,7 @@ def test_expired_idempotency_keys_go_though_everything_else_is_kept(
     database_with_jobs: Database, clock: ManualClock, tmp_path: Path
 ) -> None:
     with database_with_jobs.write() as session:
-        for key, at in (("old", clock.ms - KEPT_MS), ("new", clock.ms)):
+        for key, at in (("old", clock.ms - KEY_KEPT_MS), ("new", clock.ms)):
             save_idempotency_key(session, tenant="default", key=key, payload_sha256="", job_id="job-0", now=at)
     own = step(database_with_jobs, tmp_path, days=0)
     own.step()
