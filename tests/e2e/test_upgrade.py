@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.e2e.upgrade import (
     STREAM,
     STREAMS,
     has_read,
+    move_times,
     post,
     progress,
     replace_text,
@@ -43,6 +45,7 @@ def test_running_streams_and_queued_jobs_of_an_earlier_version_continue(tmp_path
     shutil.unpack_archive(archive, tmp_path, filter="data")
     state = tmp_path / "state"
     replace_text(state, PLACE, str(tmp_path))
+    move_times(state, int(time.time() * 1000))
     recorded = json.loads((state / "recorded.json").read_text(encoding="utf-8"))
     with running_service(tmp_path, {"EVENKEEL_WORKER_CONCURRENCY": str(len(STREAMS) + 1)}) as service:
         for name, job_id in recorded["batches"].items():

@@ -196,6 +196,18 @@ def _replace_in_database(path: Path, old: str, new: str) -> None:
     database.close()
 
 
+def move_times(state: Path, now_ms: int) -> None:
+    """Moves all times in the database of a state directory, so that it was recorded now: jobs have a time limit."""
+    database = sqlite3.connect(state / "evenkeel.db")
+    with database:
+        (recorded_ms,) = database.execute("SELECT MAX(updated_at) FROM jobs").fetchone()
+        for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            for _, column, declared, *_ in database.execute(f"PRAGMA table_info({table})").fetchall():
+                if declared == "BIGINT" and (column == "at" or column.endswith("_at")):
+                    database.execute(f"UPDATE {table} SET {column} = {column} + ?", (now_ms - recorded_ms,))
+    database.close()
+
+
 def record(tree: Path, archive: Path) -> None:
     """Writes an archive of what the version in `tree` leaves."""
     with tempfile.TemporaryDirectory() as scratch:
