@@ -55,7 +55,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.broker",
         "service.config",
         "service.contract",
-        "service.dashboard",
         "service.data",
         "service.ingest",
         "service.jobs",
