@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import dashboard, events, jobs, keys, operations, reports, results, streams, workers
+from service.api import dashboard, jobs, keys, operations, reports, results, streams, workers
 from service.api.authentication import Authentication
 from service.api.database_retries import DatabaseOutage
 from service.api.dependencies import Services
@@ -39,7 +39,6 @@ _ROUTERS = (
     jobs.router,
     jobs.streaming_router,
     results.router,
-    events.router,
     reports.router,
     streams.router,
     workers.router,

@@ -302,7 +302,7 @@ def test_a_worker_s_jobs_are_told_to_their_tenant(api: Api, bearer: Bearer) -> N
 @pytest.mark.timeout(60)
 def test_an_open_stream_of_events_ends_with_its_key(api: Api, bearer: Bearer, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = lifecycle.insert(api.database)
-    monkeypatch.setattr("service.api.events._HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr("service.api.results._HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr("service.keys.verification.CACHE_SECONDS", 0.0)
     headers = bearer()
     key_id = api.client.get("/v1/me", headers=headers).json()["key_id"]
