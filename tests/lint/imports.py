@@ -74,13 +74,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "workers.engine.statistics": (*_ENGINE, "workers.engine.plan", "workers.engine.statistics"),
     "workers.engine.rules": (*_ENGINE, "workers.engine.plan", "workers.engine.statistics", "workers.engine.rules"),
     "workers.engine.planner": (*_ENGINE, "workers.engine.plan", "workers.engine.statistics", "workers.engine.rules"),
-    "workers.engine.low_memory_plan": (
-        *_ENGINE,
-        "workers.engine.plan",
-        "workers.engine.statistics",
-        "workers.engine.rules",
-        "workers.engine.planner",
-    ),
     "workers.engine.report": (
         *_ENGINE,
         "workers.engine.plan",
@@ -170,7 +163,6 @@ PURE = (
     "workers.engine.rules",
     "workers.engine.report",
     "workers.engine.planner",
-    "workers.engine.low_memory_plan",
     "workers.engine.streaming.stream_plan",
     "workers.engine.streaming.stream_aggregates",
     "workers.engine.streaming.stream_joins",

@@ -16,11 +16,18 @@ from service.contract.options import JobSettings
 from service.contract.reports import FirstRun, PlanReport
 from service.sql.resolve.bound import BoundQuery
 from workers.engine.budget import PlanningBudget, no_check
-from workers.engine.low_memory_plan import crash_reason, has_joins, low_memory_plan, out_of_memory_reason
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Aggregate, Node
 from workers.engine.plan.traversal import walk_up
-from workers.engine.planner import Plan, plan_query, plan_report
+from workers.engine.planner import (
+    Plan,
+    crash_reason,
+    has_joins,
+    low_memory_plan,
+    out_of_memory_reason,
+    plan_query,
+    plan_report,
+)
 from workers.engine.rules.joins.strategy_cost import BROADCAST_PARTS, ROW_BYTES
 from workers.engine.rules.prune_union_branches import without_excluded_branches
 from workers.engine.rules.required_statistics import (
