@@ -29,8 +29,14 @@ from workers.engine.spark.result_writer import WrittenResult
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
-from workers.jobs.claim_limits import ExplanationSlots, Suspects
-from workers.jobs.lease import claim_job, hand_back_job, retry_attempt_write, retry_on_database_fault
+from workers.jobs.claims import (
+    ExplanationSlots,
+    Suspects,
+    claim_job,
+    hand_back_job,
+    retry_attempt_write,
+    retry_on_database_fault,
+)
 from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict, verdict_of
 from workers.jobs.planning import PlanningThreads, TooManyPlanningsError, labelled, plan_batch_job, same_files
 from workers.jobs.results import relative_path, remove_attempt, remove_older_attempts

@@ -24,7 +24,7 @@ from service.store.streaming_jobs import BatchFacts
 from workers.engine.streaming.micro_batch import BatchDone
 from workers.engine.streaming.sinks.base import FenceLostError
 from workers.jobs.attempt import Attempt
-from workers.jobs.lease import retry_attempt_write
+from workers.jobs.claims import retry_attempt_write
 
 
 class StreamFence:

@@ -40,7 +40,7 @@ from workers.engine.streaming.sinks.delta import DeltaSink
 from workers.engine.streaming.sinks.managed import ManagedSink
 from workers.engine.streaming.sinks.postgres import PostgresSink
 from workers.jobs.attempt import Attempt
-from workers.jobs.lease import retry_attempt_write, retry_on_database_fault
+from workers.jobs.claims import retry_attempt_write, retry_on_database_fault
 from workers.jobs.outcome import LeaseLost, StreamErrorTexts, Verdict, verdict_of
 from workers.jobs.planning import PlanningThreads, labelled
 from workers.metrics import WorkerMetrics
