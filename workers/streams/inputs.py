@@ -26,8 +26,7 @@ from service.data.schemas import read_schema
 from service.sql.ddl import parse_schema
 from service.sql.types.data_types import Schema
 from workers.engine.spark.sources import TableInput
-from workers.engine.streaming.source_log import SourceLog, entries_before
-from workers.engine.streaming.sources import Input, RateInput, StreamInput
+from workers.engine.streaming.sources import Input, RateInput, SourceLog, StreamInput, entries_before
 
 _NONE: Mapping[str, TableInput] = MappingProxyType({})
 
