@@ -55,8 +55,8 @@ from workers.engine.spark.session_options import (
 from workers.engine.spark.sources import TableInput, read_scans, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_only
+from workers.engine.statistics.cardinality import conditions_of
 from workers.engine.statistics.model import Statistics
-from workers.engine.statistics.selectivity import conditions_of
 
 _log = logging.getLogger(__name__)
 

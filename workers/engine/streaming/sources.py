@@ -5,13 +5,13 @@ complete files up to the limit, at least one. For files of similar size the limi
 number of files is the closest one: otherwise a mini-batch would be half a file too small on average. If a file has more
 rows than the size, nothing is added: Spark reads one such file, or as many smaller ones as fit.
 
-`SourceLog` reads which files the mini-batches of a stream have read, from the logs in Spark's checkpoint.
+`SourceLog` reads which files the mini-batches of a stream have read, from the logs in Spark's checkpoint:
 
     <checkpoint>/sources/<source>/<entry>            the files of one mini-batch, one per line, written when it begins
     <checkpoint>/sources/<source>/<entry>.compact    the files of all entries so far; older entries are removed later
 
-Sources are numbered in the order of `reads_of`. A source that a plan reads twice has
-one log. It reads every entry once, except compact entries, of which it only parses new lines.
+Sources are numbered in the order of `reads_of`. A source that a plan reads twice has one log. `SourceLog`
+reads every entry once, except compact entries, of which it only parses new lines.
 """
 
 from __future__ import annotations
