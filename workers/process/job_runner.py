@@ -23,9 +23,8 @@ from service.store.publication import AttemptMetrics, Ending, PublishedResult, p
 from service.store.session import Database, fault_of
 from service.store.streaming_state import StreamStopReason
 from workers.driver.driver import Driver, DriverSource
-from workers.engine.spark.engine import Engine, LateStatistics, PlannedQuery
+from workers.engine.spark.engine import Engine, LateStatistics, PlannedQuery, WrittenResult
 from workers.engine.spark.error_mapping import is_lack_of_memory
-from workers.engine.spark.result_writer import WrittenResult
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.jobs.attempt import Attempt, RunningAttempts, StopReason

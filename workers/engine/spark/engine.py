@@ -1,5 +1,5 @@
 """Plans and runs one batch query on Spark: statistics, rules, the Spark plan, the run, and a second run if memory
-ran out.
+ran out. `write_parquet` writes the rows of a query as Parquet files.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from service.contract.options import JobSettings
@@ -42,7 +43,6 @@ from workers.engine.rules.required_statistics import (
 )
 from workers.engine.spark.error_mapping import is_lack_of_broadcasting, is_lack_of_memory, problem_of_spark_error
 from workers.engine.spark.lowering import lower, physical_plan
-from workers.engine.spark.result_writer import WrittenResult, write_parquet
 from workers.engine.spark.session_options import (
     count_hashed_joins,
     has_bitmaps,
@@ -65,6 +65,16 @@ LATE_SECONDS = 0.5
 
 _LIST_ON_DRIVER = ("spark.sql.sources.parallelPartitionDiscovery.threshold", "1000000")
 """The number of files above which Spark lists them in a job of many tasks. For local files, the driver is faster."""
+
+_FILES_ALONE = {
+    # Hadoop starts a `chmod` process for every directory and file that it creates. Without the checksum files, which
+    # are not needed, and without `_SUCCESS`, these are six for a result of one file instead of nine.
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # Otherwise Hadoop would use the cached file system that other parts of Spark created.
+    "fs.file.impl.disable.cache": "true",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+"""Hadoop's properties of a write to local files."""
 
 
 class LateStatistics:
@@ -260,3 +270,33 @@ def _planned(
     check()
     report = plan_report(plan, statistics, physical)
     return PlannedQuery(report, plan.after, frame, statistics, plan, settings)
+
+
+@dataclass(frozen=True)
+class WrittenResult:
+    """The number of rows that a query wrote, and the bytes of their files."""
+
+    rows: int
+    bytes: int
+
+
+def write_parquet(frame: DataFrame, directory: Path) -> WrittenResult:
+    """Runs `frame` and replaces the content of `directory` by its rows, as Parquet files only.
+
+    Spark numbers the files by partition, so the files sorted by name have the order of the rows. A result without rows
+    is one file with the schema. Rows are counted from the footers, so the query runs once. Raises what Spark raises.
+    """
+    # Most readers read the older INT96 in nanoseconds, which end in the year 2262.
+    frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    # With a scheme, because Hadoop may be configured with another default file system.
+    frame.write.mode("overwrite").options(**_FILES_ALONE).parquet(f"file://{directory}")
+    files = result_files(directory)
+    return WrittenResult(
+        rows=sum(pq.read_metadata(path).num_rows for path in files),
+        bytes=sum(path.stat().st_size for path in files),
+    )
+
+
+def result_files(directory: Path) -> tuple[Path, ...]:
+    """Returns the files of a written result, in the order of its rows."""
+    return tuple(sorted(directory.glob("part-*.parquet")))

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 
 from service.contract.problems import SpecError
 from workers.engine.errors import EngineError
-from workers.engine.spark.result_writer import result_files, write_parquet
+from workers.engine.spark.engine import result_files, write_parquet
 from workers.engine.streaming.sinks.base import Sink, Staged
 
 
