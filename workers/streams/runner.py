@@ -48,11 +48,10 @@ from workers.streams.attempt import Following, Opened, StreamAttempt, stream_ver
 from workers.streams.backlog import BacklogWatch, watched
 from workers.streams.batch_metrics import StreamMetrics
 from workers.streams.fencing import StreamFence
-from workers.streams.inputs import Posted, confined_reading, find_inputs
+from workers.streams.inputs import Posted, StreamPlans, check_layout, confined_reading, find_inputs, state_of
 from workers.streams.lookup_table_polling import MAX_COPIES, FollowedTable, TableChecks
 from workers.streams.lookup_table_versions import BatchVersions, TableVersions, directory_name
 from workers.streams.lookup_tables import LookupTables, VersionFence, Versions
-from workers.streams.planning import StreamPlans, check_layout, state_of
 
 _URL = "EVENKEEL_SINK_{}_URL"
 
