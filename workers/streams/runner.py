@@ -32,8 +32,7 @@ from service.store.streaming_state import Stream
 from workers.driver.driver import Driver
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
-from workers.engine.streaming.micro_batch import BatchFunction, Stage
-from workers.engine.streaming.query import RunningStream, Trigger
+from workers.engine.streaming.query import BatchFunction, RunningStream, Stage, Trigger
 from workers.engine.streaming.sinks.append import AppendingSink
 from workers.engine.streaming.sinks.base import OfNothing, Sink, SinkError, SinkTarget
 from workers.engine.streaming.sinks.delta import DeltaSink
