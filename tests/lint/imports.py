@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.lint.sources import PACKAGES
 
-_ENGINE = ("service.contract", "service.sql", "workers.engine.errors", "workers.engine.budget")
+_ENGINE = ("service.contract", "service.sql", "workers.engine.budget")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The service, from the bottom up.
@@ -68,7 +68,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The service does not import the workers.
     "service": ("service",),
     # The engine, from the bottom up.
-    "workers.engine.errors": (),
     "workers.engine.budget": (),
     "workers.engine.plan": (*_ENGINE, "workers.engine.plan"),
     "workers.engine.statistics": (*_ENGINE, "workers.engine.plan", "workers.engine.statistics"),

@@ -27,7 +27,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from service.contract.enums import OutputMode
 from service.contract.problems import SpecError
-from workers.engine.errors import EngineError
 from workers.engine.spark.engine import result_files, write_parquet
 from workers.engine.streaming.sinks.base import Sink, Staged
 
@@ -268,7 +267,7 @@ class BatchDone:
     sink_version: int | None
 
 
-class StreamOverError(EngineError):
+class StreamOverError(Exception):
     """The stream must stop before its next mini-batch."""
 
     code: ClassVar[str] = "stream_over"
