@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import dashboard, events, health, jobs, keys, metrics, reports, results, streams, workers
+from service.api import dashboard, jobs, keys, operations, reports, results, streams, workers
 from service.api.authentication import Authentication
 from service.api.database_retries import DatabaseOutage
 from service.api.dependencies import Services
@@ -39,7 +39,6 @@ _ROUTERS = (
     jobs.router,
     jobs.streaming_router,
     results.router,
-    events.router,
     reports.router,
     streams.router,
     workers.router,
@@ -64,13 +63,12 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         docs_url=None,  # FastAPI's pages load scripts from another host
         redoc_url=None,
     )
-    app.state.metrics = metrics.HttpMetrics()
+    app.state.metrics = operations.HttpMetrics()
     app.state.in_progress = RequestsInProgress()
     app.state.outage = DatabaseOutage(settings.database.retry_seconds)
     for router in _ROUTERS:
         app.include_router(router, responses=problems(*EVERYWHERE, UnauthenticatedError, MissingScopeError))
-    for router in (health.router, metrics.router):
-        app.include_router(router, responses=problems(*EVERYWHERE))
+    app.include_router(operations.router, responses=problems(*EVERYWHERE))
     if settings.api.dashboard:
         app.include_router(dashboard.router)
     add_problem_handlers(app)
@@ -97,7 +95,7 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
     cancelled = CancelledJobs(database)
     cancelled.start()
     submissions = Submissions()
-    gauges = metrics.ServiceGauges(database, settings)
+    gauges = operations.ServiceGauges(database, settings)
     app.state.metrics.registry.register(gauges)
     app.state.services = Services(
         settings, database, announcer, watcher, JobReader(database, settings), KeyRing(database), submissions

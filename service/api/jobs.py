@@ -38,10 +38,10 @@ from service.contract.job import JobSpec
 from service.contract.model import Frozen
 from service.contract.options import MERGE_PATCH, SettingsPatch
 from service.jobs import lifecycle, stream_progress
+from service.jobs.lifecycle import ResumeFrom, change_settings
+from service.jobs.lifecycle import resume_job as resume
 from service.jobs.read_jobs import MAX_PAGE_SIZE, JobKey, JobPage, wait_for_job
 from service.jobs.read_jobs import list_jobs as list_page
-from service.jobs.resume_job import ResumeFrom, change_settings
-from service.jobs.resume_job import resume_job as resume
 from service.jobs.submit_job import Submission
 from service.jobs.submit_job import submit_job as submit
 from service.jobs.views import Job

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.host_and_origin import UNSAFE_METHODS
-from service.api.metrics import HttpMetrics
+from service.api.operations import HttpMetrics
 from service.api.problems import internal_error_response, service_error_response
 from service.contract.errors import StoppingError
 from service.keys.verification import PRINCIPAL, Principal

@@ -1,16 +1,23 @@
-"""The route of a job's result: JSON in pages, or the whole result as CSV, Arrow or Parquet."""
+"""The routes of a job's result and events.
+
+The result is JSON in pages, or the whole result as CSV, Arrow or Parquet. The events are server-sent events, or a page
+of JSON.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from itertools import chain
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from sqlalchemy.exc import SQLAlchemyError
 
-from service.api.authentication import ReaderTenant
+from service.api.authentication import KEY_ENDED, Reader, ReaderTenant
 from service.api.database_retries import RetryingRoute
-from service.api.dependencies import Cursor, JobId, ServicesDep, page_size_query
+from service.api.dependencies import Cursor, JobId, Services, ServicesDep, page_size_query
 from service.api.problems import problems
 from service.api.representations import JSON, choose_media_type
 from service.contract.errors import (
@@ -19,18 +26,27 @@ from service.contract.errors import (
     NotAcceptableError,
     ResultMissingError,
     ResultNotReadyError,
+    UnauthenticatedError,
 )
+from service.jobs.read_jobs import EventPage, EventRead, JobEvent, read_events
 from service.jobs.read_result import MAX_PAGE_SIZE, ResultDirectories, ResultPage, find_result, read_result
+from service.keys.verification import Principal
 from service.results.files import ARROW, CSV, PARQUET, WRITERS, as_csv
+from service.store.session import fault_of
 
-router = APIRouter(prefix="/v1/jobs", tags=["results"], route_class=RetryingRoute)
+router = APIRouter(prefix="/v1/jobs", route_class=RetryingRoute)
 
 _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+
+SSE = "text/event-stream"
+_HEARTBEAT_SECONDS = 10.0
+_DATABASE_PAUSE_SECONDS = 1.0
 
 
 @router.get(
     "/{job_id}/result",
     response_model=ResultPage,
+    tags=["results"],
     summary="Read a job's result",
     responses={
         200: {
@@ -71,3 +87,72 @@ def get_result(
     # Read the first chunk now, so that missing or damaged files raise an error before the response starts.
     first = next(chunks, b"")
     return StreamingResponse(chain((first,), chunks), headers=headers, media_type=media_type)
+
+
+@router.get(
+    "/{job_id}/events",
+    response_model=EventPage,
+    tags=["events"],
+    summary="Follow a job",
+    responses={
+        200: {
+            "description": "A stream of events that ends with the job, or a page of the events so far. In the stream, "
+            "`id` is the event's id, `event` its type, and `data` the event as JSON.",
+            "content": {SSE: {"schema": {"type": "string"}}},
+        },
+        **problems(JobNotFoundError, NotAcceptableError),
+    },
+)
+async def get_events(
+    job_id: JobId,
+    request: Request,
+    services: ServicesDep,
+    caller: Reader,
+    last_event_id: Annotated[
+        str,
+        Header(pattern=r"^\d{0,18}$", description="Only events after this one; browsers send it to reconnect."),
+    ] = "",
+) -> Response:
+    """Streams all past events, then new events as they occur. With `Accept: application/json`, returns past events."""
+    media_type = choose_media_type(request.headers.getlist("accept"), (SSE, JSON))
+    first = await asyncio.to_thread(read_events, services.database, caller.tenant, job_id, int(last_event_id or 0))
+    if media_type == JSON:
+        return Response(first.page.model_dump_json(), media_type=JSON, headers={"Vary": "Accept"})
+    headers = {"Vary": "Accept", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_stream(services, caller, job_id, first), headers=headers, media_type=SSE)
+
+
+async def _stream(services: Services, caller: Principal, job_id: str, read: EventRead) -> AsyncIterator[str]:
+    while True:
+        for event in read.page.events:
+            yield _as_sse(event)
+        if read.page.complete:
+            return
+        if not read.page.events:
+            changed = await services.watcher.wait_for_change(job_id, read.version, _HEARTBEAT_SECONDS)
+            if not changed:
+                # Keeps the connection open through proxies, and detects a client that has disconnected.
+                yield ": waiting\n\n"
+        after = read.page.last_event_id
+        try:
+            read = await asyncio.to_thread(_read_events_after, services, caller, job_id, after)
+        except (JobNotFoundError, UnauthenticatedError):
+            return
+        except SQLAlchemyError as error:
+            if fault_of(error) is None:
+                raise
+            # Keep the connection open until the database answers, instead of making the client reconnect.
+            yield ": waiting for the database\n\n"
+            await asyncio.sleep(_DATABASE_PAUSE_SECONDS)
+            read = EventRead(EventPage(events=(), last_event_id=after, complete=False), read.version)
+
+
+def _read_events_after(services: Services, caller: Principal, job_id: str, after: int) -> EventRead:
+    """Reads the events after `after`. Raises UnauthenticatedError if the key has expired or was revoked meanwhile."""
+    if not services.key_ring.holds(caller):
+        raise UnauthenticatedError(KEY_ENDED)
+    return read_events(services.database, caller.tenant, job_id, after)
+
+
+def _as_sse(event: JobEvent) -> str:
+    return f"id: {event.id}\nevent: {event.type}\ndata: {event.model_dump_json()}\n\n"

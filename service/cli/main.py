@@ -1,22 +1,25 @@
-"""The command `evenkeel`. Each command imports what it needs when it runs, so that help is printed at once."""
+"""The command `evenkeel`, and its command `openapi`, which exports the API's description.
+
+Each command imports what it needs when it runs, so that help is printed at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from service.cli.backup import backup, restore
-from service.cli.database import migrate
+from service.cli.database import migrate, purge
 from service.cli.doctor import doctor, health
 from service.cli.jobs import cancel, delete, job, jobs, resume, stop, submit, whoami, workers
 from service.cli.keys import app as keys
-from service.cli.openapi import openapi
-from service.cli.purge import purge
 from service.cli.reports import explain, metrics, plan, profile, skew
 from service.cli.results import events, result
 from service.cli.start import demo, serve, up, worker
+from service.client.terminal import prints_errors
 
 app = typer.Typer(
     name="evenkeel",
@@ -42,6 +45,31 @@ def _evenkeel(
     ] = False,
 ) -> None:
     """Skew-aware aggregation and join jobs on Apache Spark, over HTTP."""
+
+
+@prints_errors
+def openapi(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Output file; standard output by default.")
+    ] = None,
+) -> None:
+    """Print the OpenAPI document of the API (the content of openapi.yaml)."""
+    text = openapi_yaml()
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+def openapi_yaml() -> str:
+    """Returns the content of `openapi.yaml`. Needs neither a database nor a configuration."""
+    import yaml
+
+    from service.api.app import create_app
+    from service.config.settings import Settings
+
+    text = yaml.safe_dump(create_app(Settings()).openapi(), sort_keys=False, allow_unicode=True, width=120)
+    return "# Exported by `evenkeel openapi`; a test fails when it differs from the application.\n" + text
 
 
 LOCAL: tuple[Callable[..., None], ...] = (

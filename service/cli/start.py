@@ -217,7 +217,7 @@ def demo(
     ] = 3_000_000,
 ) -> None:
     """Run three jobs on real flight data, explain their plans, and compare every number with pandas."""
-    from service.cli.demo.course import run_demo
+    from service.cli.demo_course import run_demo
     from service.config.processes import die_with_parent
 
     die_with_parent()

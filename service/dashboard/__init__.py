@@ -1,4 +1,3 @@
-"""The dashboard's static files, and the module that reads them once at start.
-The dashboard uses the public API alone; its routes are in `service.api.dashboard`.
-Start with `static/index.html` for the page and `bundle.py` for how it is served.
+"""The dashboard's static files. The dashboard uses the public API alone.
+Start with `static/index.html`; `service.api.dashboard` reads the files once and serves them.
 """

@@ -1,35 +1,52 @@
-"""Cancels, stops and deletes jobs.
+"""Cancels, stops, resumes and deletes jobs, and changes the settings of stopped streaming jobs.
 
 A worker that runs a job notices a cancel or stop request within seconds; a job without a worker ends at once.
 
 `CancelledJobs` ends jobs that are CANCELLING and whose worker's lease has expired, so that they end even if no worker
 runs the sweeper. Unlike the sweeper, it does not wait for workers that may have lost the database: a worker that
 returns too late is refused because of its lease. The next purge removes the files of such a job.
+
+Resuming and changing check new settings against the query and the columns of the tables first, without a lock, because
+that reads files. They check again if the job has changed by the time they store the settings.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Mapping
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import structlog
 from sqlalchemy.orm import Session
 
+from service.broker.dispatch import JobAnnouncer
 from service.config.settings import Settings
 from service.contract import problems
-from service.contract.enums import JobStatus, Mode
+from service.contract.enums import JobStatus, Mode, Queue
 from service.contract.errors import (
     JobAlreadyFinishedError,
     JobNotFinishedError,
     NotAStreamError,
+    NotStoppedError,
+    StateNotCompatibleError,
 )
+from service.contract.job import JobSpec
+from service.contract.options import Difference, patched, state_differences
+from service.contract.problems import Issue
+from service.data.roots import roots_of
+from service.jobs.check_job import check_job, posted_schemas
+from service.jobs.limits import require_queue_capacity
 from service.jobs.views import Job, QueueListeners, require_job, state_for_change
 from service.results.directories import remove_job_directory
 from service.store import jobs, streaming_jobs
 from service.store.attempts import end_abandoned_attempt
 from service.store.maintenance import end_cancelled, has_cancelled_to_end
 from service.store.session import Database
+from service.store.streaming_state import find_stream
 from service.store.tables import JobRow
 from service.store.transitions import NO_LEASE, move_locked_job
 
@@ -143,3 +160,139 @@ def stop_job(database: Database, settings: Settings, tenant: str, job_id: str) -
         streaming_jobs.request_stop(session, row, now)
         session.refresh(row)
         return Job.of(row, now, QueueListeners(session, settings, now))
+
+
+class ResumeFrom(StrEnum):
+    """Where a job resumes: after its last mini-batch, with its state; or from scratch, without state."""
+
+    CHECKPOINT = "checkpoint"
+    SCRATCH = "scratch"
+
+
+def resume_job(
+    database: Database,
+    announcer: JobAnnouncer,
+    settings: Settings,
+    tenant: str,
+    job_id: str,
+    start_from: ResumeFrom,
+    patch: Mapping[str, Any],
+) -> Job:
+    """Resumes a stopped job: applies `patch` to its settings, queues it, notifies the workers, and returns the job.
+
+    Raises JobNotFoundError, NotAStreamError, NotStoppedError, StateNotCompatibleError if a changed setting does not fit
+    the state that is kept, TooManyJobsError if the tenant's limit of queued jobs is reached (checked as for
+    submissions, without a lock), and what `check_job` raises if the query does not support a setting.
+    """
+    from_scratch = start_from is ResumeFrom.SCRATCH
+    job = None
+    while job is None:
+        checked: Mapping[str, Any] = {}
+        if patch:
+            checked = check_settings(database, settings, tenant, job_id, patch, from_scratch=from_scratch)
+        with database.write() as session:
+            now = database.now(session)
+            row = require_streaming(session, tenant, job_id, for_change=True, with_spec=True)
+            require_stopped(row, now)
+            require_queue_capacity(session, settings.limits, tenant)
+            if patch:
+                if row.spec != checked:
+                    continue
+                has_state = not from_scratch and has_layout(session, row.id)
+                spec = with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state)
+                jobs.save_spec(session, row, spec.stored(), now)
+            streaming_jobs.request_resume(session, row, now, from_scratch=from_scratch)
+            session.refresh(row)
+            job = Job.of(row, now, QueueListeners(session, settings, now))
+    announcer.announce(job_id, Queue(row.queue))
+    return job
+
+
+def change_settings(database: Database, settings: Settings, tenant: str, job_id: str, patch: Mapping[str, Any]) -> Job:
+    """Changes settings of a stopped streaming job from its next run on, and returns the job. `patch` is a
+    `SettingsPatch`.
+
+    Raises JobNotFoundError, NotAStreamError, NotStoppedError, StateNotCompatibleError, and what `check_job` raises if
+    the query does not support a setting.
+    """
+    while True:
+        checked = check_settings(database, settings, tenant, job_id, patch, from_scratch=False)
+        with database.write() as session:
+            now = database.now(session)
+            row = require_streaming(session, tenant, job_id, for_change=True, with_spec=True)
+            require_stopped(row, now)
+            if row.spec != checked:
+                continue
+            spec = JobSpec.model_validate(row.spec)
+            changed = with_settings(spec, patch, has_state=has_layout(session, row.id))
+            if changed != spec:
+                jobs.save_spec(session, row, changed.stored(), now)
+                session.refresh(row)
+            return Job.of(row, now, QueueListeners(session, settings, now))
+
+
+def require_stopped(row: JobRow, now: int) -> None:
+    """Raises NotStoppedError, with what to do, unless the job is STOPPED. Also raises JobStateUnknownError."""
+    status = state_for_change(row, now)
+    if status is JobStatus.STOPPED:
+        return
+    if status is None:
+        advice = "it has finished. Submit it again."
+    elif status in {JobStatus.STOPPING, JobStatus.CANCELLING}:
+        advice = "wait until it has stopped or ended."
+    else:
+        advice = "stop it first (POST /v1/jobs/{id}/stop)."
+    raise NotStoppedError(f"The job is {status or row.status}: {advice}")
+
+
+def with_settings(spec: JobSpec, patch: Mapping[str, Any], *, has_state: bool) -> JobSpec:
+    """Returns the job with the changes of a `SettingsPatch` applied.
+
+    Raises StateNotCompatibleError with every changed setting that the existing state does not allow to change.
+    """
+    settings = patched(spec.settings, patch)
+    differences = state_differences(spec.settings, settings) if has_state else []
+    if differences:
+        issues = [_issue(difference) for difference in differences]
+        raise StateNotCompatibleError(" ".join(issue.detail for issue in issues), issues=issues)
+    return spec.model_copy(update={"settings": settings})
+
+
+def check_settings(
+    database: Database,
+    settings: Settings,
+    tenant: str,
+    job_id: str,
+    patch: Mapping[str, Any],
+    *,
+    from_scratch: bool,
+) -> dict[str, Any]:
+    """Checks a change of settings and returns the stored spec that was checked.
+
+    The caller must check again if the spec has changed by the time it stores the settings. Raises what
+    `require_streaming`, `require_stopped`, `with_settings` and `check_job` raise, and changes nothing. Files are read
+    here, while the job is not locked.
+    """
+    with database.read() as session:
+        row = require_streaming(session, tenant, job_id, with_spec=True)
+        require_stopped(row, database.now(session))
+        has_state = not from_scratch and has_layout(session, job_id)
+        spec = with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state)
+    streams = posted_schemas(database, tenant, spec)
+    check_job(spec, roots_of(settings), streams, is_accepted=True, has_state=has_state)
+    return row.spec
+
+
+def has_layout(session: Session, job_id: str) -> bool:
+    """Whether the job has state whose layout depends on its settings."""
+    stream = find_stream(session, job_id)
+    return stream is not None and stream.layout is not None
+
+
+def _issue(difference: Difference) -> Issue:
+    return Issue(
+        code=StateNotCompatibleError.code,
+        detail=f"'{difference.setting}' was {json.dumps(difference.old)} when the state was created. Keep that value, "
+        'or change it when you resume with {"from": "scratch"}, which reads all input that still exists again.',
+        pointer="/" + difference.setting.replace(".", "/"),
+    )

@@ -1,6 +1,6 @@
 """The Prometheus metrics of API and workers: names, types, labels, descriptions and buckets.
 
-`service.api.metrics` and `workers.metrics` measure them; the README's table lists them.
+`service.api.operations` and `workers.metrics` measure them; the README's table lists them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Claims and attempts: what a worker knows of a job that it claimed, and the row of each attempt.
 
 The fencing token of a claim numbers the attempt. An attempt is CRASHED if its worker or Spark driver was lost. A job
-with such attempts may be what crashes the workers: workers run it apart from others (`workers.jobs.claim_limits`).
+with such attempts may be what crashes the workers: workers run it apart from others (`workers.jobs.claims`).
 """
 
 from __future__ import annotations

@@ -29,9 +29,8 @@ from service.data.schemas import read_schema
 from service.sql.compile import compile_job
 from tests.benchmarks.batch_cases import Case
 from tests.benchmarks.batch_figures import DUCKDB, ENGINE, PLAIN
-from workers.engine.spark.engine import Engine
+from workers.engine.spark.engine import Engine, write_parquet
 from workers.engine.spark.monitor import SparkMonitor
-from workers.engine.spark.result_writer import write_parquet
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import StatisticsCache
 

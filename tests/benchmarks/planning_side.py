@@ -35,8 +35,8 @@ from workers.engine.rules.required_statistics import (
     summed_columns,
     undecided,
 )
+from workers.engine.statistics.cardinality import conditions_of
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
-from workers.engine.statistics.selectivity import conditions_of
 
 T = TypeVar("T")
 _SLOTS = 64

@@ -39,8 +39,7 @@ from service.results.stream_result import open_stream_result
 from service.sql.compile import compile_job
 from workers.driver.configuration import spark_configuration
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
-from workers.engine.streaming.micro_batch import BatchDone, BatchFunction, Stage
-from workers.engine.streaming.query import RunningStream, Trigger
+from workers.engine.streaming.query import BatchDone, BatchFunction, RunningStream, Stage, Trigger
 from workers.engine.streaming.sinks.base import Sink, SinkTarget, Staged
 from workers.engine.streaming.sinks.managed import ManagedSink
 from workers.engine.streaming.sources import StreamInput, bound_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.demo.data import write_tables
+from service.cli.demo_data import write_tables
 from tests.clients.generated import generate_python_client
 from tests.support.production import Production, running_production
 from tests.support.tables import write_orders

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from service.api.openapi import BODIES
-from service.cli.demo.data import write_tables
+from service.cli.demo_data import write_tables
 from tests.clients.generated import generate_python_client
 from tests.clients.provoked import LATE, idle_service, provocations, situation_of
 from tests.support.production import Api, Production, running_production

@@ -24,8 +24,7 @@ from service.sql.compile import compile_job
 from service.sql.types.data_types import Field, Schema
 from tests.conformance.laboratory import in_spark, parquet, table_input
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
-from workers.engine.streaming.micro_batch import BatchDone, BatchFunction, Stage
-from workers.engine.streaming.query import BatchProgress, RunningStream, Trigger
+from workers.engine.streaming.query import BatchDone, BatchFunction, BatchProgress, RunningStream, Stage, Trigger
 from workers.engine.streaming.sinks.base import Staged
 from workers.engine.streaming.sources import BatchBound, Input, StreamInput
 from workers.engine.streaming.state import StateOptions, differences

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 import pytest
 from pyspark.sql import SparkSession
 
-from service.cli.demo.data import write_tables
+from service.cli.demo_data import write_tables
 from tests.conformance.combinations import ALL_FORCED, Settings
 from tests.conformance.duckdb_comparison import DuckDBComparison, rules_for
 

@@ -14,8 +14,8 @@ from workers.engine.plan.expressions import literal
 from workers.engine.plan.nodes import Node, Scan
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.required_statistics import statistics_keys
+from workers.engine.statistics.cardinality import conditions_of
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize, ValueRange
-from workers.engine.statistics.selectivity import conditions_of
 
 _ROWS = (0, 40, 80_000, 1_000_000, 6_000_000, 6_000_000, 40_000_000, 40_000_000, 900_000_000, 70_000_000_000)
 _SAMPLED = 64_000

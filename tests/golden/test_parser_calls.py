@@ -15,8 +15,8 @@ from workers.engine.plan.nodes import Scan
 from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import plan_query, plan_report
 from workers.engine.rules.required_statistics import statistics_keys
+from workers.engine.statistics.cardinality import conditions_of
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
-from workers.engine.statistics.selectivity import conditions_of
 
 ORDERS = "uid BIGINT, item INT, price DECIMAL(10,2), city STRING"
 USERS = "uid BIGINT, name STRING"

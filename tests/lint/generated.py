@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.cli.openapi import openapi_yaml
+from service.cli.main import openapi_yaml
 from service.cli.readme_tables import with_tables
 from tests.support.withstood import with_table
 

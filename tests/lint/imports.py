@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.lint.sources import PACKAGES
 
-_ENGINE = ("service.contract", "service.sql", "workers.engine.errors", "workers.engine.budget")
+_ENGINE = ("service.contract", "service.sql", "workers.engine.budget")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The service, from the bottom up.
@@ -55,7 +55,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "service.broker",
         "service.config",
         "service.contract",
-        "service.dashboard",
         "service.data",
         "service.ingest",
         "service.jobs",
@@ -69,19 +68,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The service does not import the workers.
     "service": ("service",),
     # The engine, from the bottom up.
-    "workers.engine.errors": (),
     "workers.engine.budget": (),
     "workers.engine.plan": (*_ENGINE, "workers.engine.plan"),
     "workers.engine.statistics": (*_ENGINE, "workers.engine.plan", "workers.engine.statistics"),
     "workers.engine.rules": (*_ENGINE, "workers.engine.plan", "workers.engine.statistics", "workers.engine.rules"),
     "workers.engine.planner": (*_ENGINE, "workers.engine.plan", "workers.engine.statistics", "workers.engine.rules"),
-    "workers.engine.low_memory_plan": (
-        *_ENGINE,
-        "workers.engine.plan",
-        "workers.engine.statistics",
-        "workers.engine.rules",
-        "workers.engine.planner",
-    ),
     "workers.engine.report": (
         *_ENGINE,
         "workers.engine.plan",
@@ -171,7 +162,6 @@ PURE = (
     "workers.engine.rules",
     "workers.engine.report",
     "workers.engine.planner",
-    "workers.engine.low_memory_plan",
     "workers.engine.streaming.stream_plan",
     "workers.engine.streaming.stream_aggregates",
     "workers.engine.streaming.stream_joins",

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from service.cli.demo.data import write_tables
+from service.cli.demo_data import write_tables
 from tests.support.browser import Tab, running_browser
 from tests.support.service import Service, running_service
 from tests.support.tables import parquet

@@ -22,8 +22,8 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from workers.engine.spark.engine import write_parquet
 from workers.engine.spark.monitor import SparkMonitor
-from workers.engine.spark.result_writer import write_parquet
 
 _NAME = re.compile(r"\.probe-[0-9a-f]{32}")
 _MOST_PROBES = 64

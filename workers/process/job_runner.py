@@ -23,14 +23,19 @@ from service.store.publication import AttemptMetrics, Ending, PublishedResult, p
 from service.store.session import Database, fault_of
 from service.store.streaming_state import StreamStopReason
 from workers.driver.driver import Driver, DriverSource
-from workers.engine.spark.engine import Engine, LateStatistics, PlannedQuery
+from workers.engine.spark.engine import Engine, LateStatistics, PlannedQuery, WrittenResult
 from workers.engine.spark.error_mapping import is_lack_of_memory
-from workers.engine.spark.result_writer import WrittenResult
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
-from workers.jobs.claim_limits import ExplanationSlots, Suspects
-from workers.jobs.lease import claim_job, hand_back_job, retry_attempt_write, retry_on_database_fault
+from workers.jobs.claims import (
+    ExplanationSlots,
+    Suspects,
+    claim_job,
+    hand_back_job,
+    retry_attempt_write,
+    retry_on_database_fault,
+)
 from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict, verdict_of
 from workers.jobs.planning import PlanningThreads, TooManyPlanningsError, labelled, plan_batch_job, same_files
 from workers.jobs.results import relative_path, remove_attempt, remove_older_attempts

@@ -27,10 +27,9 @@ from workers.metrics import DriverCount, Resident, WorkerMetrics, resident
 from workers.periodic import Loop
 from workers.process.heartbeat import Facts, Heartbeat, ProgressReporter
 from workers.process.job_runner import JobRunner
+from workers.process.maintenance import RetentionStep, Sweeper
 from workers.process.queue_consumer import HeldMessages
-from workers.process.retention import RetentionStep
 from workers.process.shutdown import Shutdown
-from workers.process.sweeper import Sweeper
 from workers.process.watchdog import DriverWatch, StuckWork
 
 _log = structlog.get_logger(__name__)

@@ -23,8 +23,7 @@ from service.store.publication import Ending
 from service.store.session import Database, fault_of
 from service.store.streaming_jobs import BatchMeasures
 from service.store.streaming_state import StreamStopReason
-from workers.engine.streaming.micro_batch import StreamOverError
-from workers.engine.streaming.query import RunningStream
+from workers.engine.streaming.query import RunningStream, StreamOverError
 from workers.engine.streaming.sinks.base import FenceLostError, Sink, SinkError
 from workers.engine.streaming.sources import SourceRead
 from workers.engine.streaming.stream_plan import StreamPlanError

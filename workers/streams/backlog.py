@@ -25,8 +25,7 @@ from service.data.file_changes import Arrival, Confines, local_arrivals, stored_
 from service.data.roots import Root, StoreUnavailableError
 from service.store.input_streams import unread_batches
 from service.store.session import Database
-from workers.engine.streaming.source_log import SourceLog, logs_of
-from workers.engine.streaming.sources import StreamInput
+from workers.engine.streaming.sources import SourceLog, StreamInput, logs_of
 from workers.streams.inputs import Inputs
 
 _MIN_NEW = 1024

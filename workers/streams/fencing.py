@@ -6,7 +6,7 @@ attempt that has lost it may still be running. So everything that it writes to h
     sink managed, delta        `FencedTable` of `workers/engine/streaming/sinks/delta.py`: a transaction of the table
     sink parquet               `workers/engine/streaming/sinks/append.py`: files in `_evenkeel/fences`
     sink postgres              `workers/engine/streaming/sinks/postgres.py`: the table `evenkeel_batches`
-    staged rows                `Stage` of `workers/engine/streaming/micro_batch.py`: a directory for each token
+    staged rows                `Stage` of `workers/engine/streaming/query.py`: a directory for each token
     checkpoint                 Spark: two attempts cannot commit the same offsets, and state files have unique names
     lookup table versions      `TableVersions` and `BatchVersions` of `workers/streams/lookup_table_versions.py`
 """
@@ -21,10 +21,10 @@ from sqlalchemy.orm import Session
 from service.store import streaming_jobs
 from service.store.session import Database
 from service.store.streaming_jobs import BatchFacts
-from workers.engine.streaming.micro_batch import BatchDone
+from workers.engine.streaming.query import BatchDone
 from workers.engine.streaming.sinks.base import FenceLostError
 from workers.jobs.attempt import Attempt
-from workers.jobs.lease import retry_attempt_write
+from workers.jobs.claims import retry_attempt_write
 
 
 class StreamFence:

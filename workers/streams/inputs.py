@@ -1,8 +1,8 @@
-"""The input tables of a streaming job, and the checks of their files before and after each mini-batch.
+"""The input tables of a streaming job, the checks of their files before and after each mini-batch, and its plans.
 
 `find_inputs` finds the files and columns of each table for the engine. `ConfinedReading` wraps each mini-batch. It
 stops the stream if a mini-batch would read files outside of the data roots through links, or files that change while
-they are read; see the class.
+they are read; see the class. `StreamPlans` plans the stream, and plans it again whenever a lookup table has changed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from service.contract.job import JobSpec, RateTable, StreamTable, TableFormat, TableSource
 from service.contract.problems import SpecError
@@ -23,11 +24,23 @@ from service.data.file_io import is_same_version, local_path, version_of
 from service.data.files import TableFiles, find_stream_files, find_table_files, pointer_of, real
 from service.data.roots import Root, StoreUnavailableError
 from service.data.schemas import read_schema
+from service.sql.compile import compile_job
 from service.sql.ddl import parse_schema
 from service.sql.types.data_types import Schema
+from service.store.streaming_state import Stream
+from workers.engine.budget import no_check
 from workers.engine.spark.sources import TableInput
-from workers.engine.streaming.source_log import SourceLog, entries_before
-from workers.engine.streaming.sources import Input, RateInput, StreamInput
+from workers.engine.streaming.engine import PlannedStream, StreamEngine
+from workers.engine.streaming.sources import (
+    BatchBound,
+    Input,
+    RateInput,
+    SourceLog,
+    StreamInput,
+    bound_of,
+    entries_before,
+)
+from workers.engine.streaming.state import StateOptions, differences
 
 _NONE: Mapping[str, TableInput] = MappingProxyType({})
 
@@ -332,3 +345,70 @@ def _version_of(path: str) -> _Version:
     with suppress(OSError):
         return version_of(Path(path))
     return None
+
+
+class StreamPlans:
+    """The successive plans of one job. All of them use the same state."""
+
+    def __init__(self, spec: JobSpec, engine: StreamEngine, inputs: Inputs, state: StateOptions) -> None:
+        self._spec = spec
+        self._engine = engine
+        self._inputs = inputs
+        self._state = state
+
+    @property
+    def inputs(self) -> Inputs:
+        """The tables that the newest plan reads."""
+        return self._inputs
+
+    def plan(
+        self,
+        layout: Mapping[str, Any] | None,
+        changed: Mapping[str, TableInput] | None = None,
+        check: Callable[[], None] = no_check,
+    ) -> PlannedStream:
+        """Returns a plan for a state of this `layout` (None if there is no state yet), with other versions of the
+        tables that have `changed`. The inputs of streams do not change. `check` is as in `StreamEngine.plan`. Raises
+        SpecError, StreamPlanError, and what Spark raises when it analyses a plan.
+        """
+        if changed is not None:
+            self._inputs = self._inputs.with_tables(changed)
+        spec, inputs = self._spec, self._inputs
+        return self._engine.plan(
+            compile_job(spec, inputs.schemas, is_accepted=True),
+            inputs.tables,
+            self._state,
+            _bounds(spec, inputs),
+            output=spec.output_mode,
+            settings=spec.settings,
+            merges_parts=spec.sink.kind in {"managed", "postgres"},
+            state_layout=layout,
+            check=check,
+        )
+
+
+def state_of(spec: JobSpec, stream: Stream | None, slots: int) -> StateOptions:
+    """Returns the state's options. By default it keeps its number of partitions, or gets one for each slot."""
+    kept = (stream.layout or {}).get("partitions") if stream is not None else None
+    return StateOptions(spec.settings.state.provider, spec.settings.state.partitions or kept or slots)
+
+
+def check_layout(before: Mapping[str, Any] | None, planned: PlannedStream) -> None:
+    """Raises SpecError `state_not_compatible` if the plan cannot use the existing state of layout `before`."""
+    if before is None:
+        return
+    found = differences(dict(before), planned.layout)
+    if found:
+        raise SpecError.of(
+            "state_not_compatible",
+            f"{'; '.join(map(str, found))}. Restore the previous value and resume, or resume with "
+            '{"from": "scratch"}: all input that still exists is read again, into a new generation of the result.',
+        )
+
+
+def _bounds(spec: JobSpec, inputs: Inputs) -> dict[str, BatchBound]:
+    return {
+        name: bound_of(spec.settings.mini_batch, table.source, table.files)
+        for name, table in inputs.tables.items()
+        if isinstance(table, StreamInput)
+    }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.engine.spark.sources import TableInput
-from workers.engine.streaming.micro_batch import BatchDone, BatchFence
+from workers.engine.streaming.query import BatchDone, BatchFence
 from workers.jobs.attempt import AttemptStopped
 from workers.streams.lookup_table_polling import SETTLE_SECONDS, FollowedTable, NotUsed, TableChecks
 from workers.streams.lookup_table_versions import BatchVersions, Use

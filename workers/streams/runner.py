@@ -32,15 +32,14 @@ from service.store.streaming_state import Stream
 from workers.driver.driver import Driver
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
-from workers.engine.streaming.micro_batch import BatchFunction, Stage
-from workers.engine.streaming.query import RunningStream, Trigger
+from workers.engine.streaming.query import BatchFunction, RunningStream, Stage, Trigger
 from workers.engine.streaming.sinks.append import AppendingSink
 from workers.engine.streaming.sinks.base import OfNothing, Sink, SinkError, SinkTarget
 from workers.engine.streaming.sinks.delta import DeltaSink
 from workers.engine.streaming.sinks.managed import ManagedSink
 from workers.engine.streaming.sinks.postgres import PostgresSink
 from workers.jobs.attempt import Attempt
-from workers.jobs.lease import retry_attempt_write, retry_on_database_fault
+from workers.jobs.claims import retry_attempt_write, retry_on_database_fault
 from workers.jobs.outcome import LeaseLost, StreamErrorTexts, Verdict, verdict_of
 from workers.jobs.planning import PlanningThreads, labelled
 from workers.metrics import WorkerMetrics
@@ -48,11 +47,10 @@ from workers.streams.attempt import Following, Opened, StreamAttempt, stream_ver
 from workers.streams.backlog import BacklogWatch, watched
 from workers.streams.batch_metrics import StreamMetrics
 from workers.streams.fencing import StreamFence
-from workers.streams.inputs import Posted, confined_reading, find_inputs
+from workers.streams.inputs import Posted, StreamPlans, check_layout, confined_reading, find_inputs, state_of
 from workers.streams.lookup_table_polling import MAX_COPIES, FollowedTable, TableChecks
 from workers.streams.lookup_table_versions import BatchVersions, TableVersions, directory_name
 from workers.streams.lookup_tables import LookupTables, VersionFence, Versions
-from workers.streams.planning import StreamPlans, check_layout, state_of
 
 _URL = "EVENKEEL_SINK_{}_URL"
 

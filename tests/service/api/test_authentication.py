@@ -306,7 +306,7 @@ def test_an_event_stream_ends_when_its_key_is_revoked(
     api: Api, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = lifecycle.insert(api.database)
-    monkeypatch.setattr("service.api.events._HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr("service.api.results._HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr("service.keys.verification.CACHE_SECONDS", 0.0)
     headers = bearer()
     key_id = api.client.get("/v1/me", headers=headers).json()["key_id"]

@@ -6,8 +6,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.api.app import create_app
+from service.api.dashboard import bundle
 from service.config.settings import Settings
-from service.dashboard.bundle import bundle
 from tests.support.api import Api, refused, specification
 
 SCRIPT = f"/dashboard/{bundle().version}/js/main.js"
@@ -67,9 +67,9 @@ def test_other_files_are_not_found(api: Api, subtests: pytest.Subtests) -> None:
     for path in (
         "nothing.js",
         "index.html",
-        "../bundle.py",
+        "../__init__.py",
         "..%2f..%2f..%2fsettings.py",
-        "js/../../bundle.py",
+        "js/../../__init__.py",
         "%2fetc%2fpasswd",
         "js",
         "",

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.app import create_app
-from service.api.metrics import HttpMetrics
+from service.api.operations import HttpMetrics
 from service.api.request_context import RequestContext, RequestsInProgress
 from service.config.settings import Settings
 from service.keys.administration import KeyRequest, issue_key

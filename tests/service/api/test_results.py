@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.api.events import SSE
+from service.api.results import SSE
 from service.jobs.views import encode_cursor
 from service.results.purge import Limits, purge_politely
 from tests.support import lifecycle

@@ -330,11 +330,11 @@ class TestChangingSettings:
         def checked(*given: Any, **more: Any) -> CheckedJob:
             found = check_job(*given, **more)
             if not answers:
-                monkeypatch.setattr("service.jobs.resume_job.check_job", check_job)
+                monkeypatch.setattr("service.jobs.lifecycle.check_job", check_job)
                 answers.append(change(api, job_id, one))
             return found
 
-        monkeypatch.setattr("service.jobs.resume_job.check_job", checked)
+        monkeypatch.setattr("service.jobs.lifecycle.check_job", checked)
         late = change(api, job_id, other) if verb == "settings" else post(api, job_id, verb, {"settings": other})
         refused(late, 422, "contradicting_settings")
         assert answers[0].status_code == 200

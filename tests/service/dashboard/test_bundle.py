@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import pytest
 
-from service.dashboard.bundle import INDEX, bundle
+from service.api.dashboard import INDEX, bundle
 
 OTHER_HOST = re.compile(
     rb"""(?:src|href|url|import|from|fetch)\s*[=(]?\s*["'`]?\s*(?:https?:)?//[a-z0-9]""", re.IGNORECASE

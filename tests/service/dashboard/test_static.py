@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.dashboard.bundle import bundle
+from service.api.dashboard import bundle
 from tests.support.node import run_node
 
 SCRIPTS = Path(__file__).parent / "scripts"

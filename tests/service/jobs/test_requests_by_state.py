@@ -13,8 +13,7 @@ from service.broker.dispatch import JobAnnouncer
 from service.config.settings import Settings
 from service.contract.enums import TERMINAL, JobStatus, Mode
 from service.contract.errors import ServiceError
-from service.jobs.lifecycle import cancel_job, delete_job, stop_job
-from service.jobs.resume_job import ResumeFrom, resume_job
+from service.jobs.lifecycle import ResumeFrom, cancel_job, delete_job, resume_job, stop_job
 from service.store import streaming_jobs
 from service.store.attempts import attempts_of
 from service.store.session import Database

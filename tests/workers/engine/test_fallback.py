@@ -12,10 +12,9 @@ from service.contract.reports import HotKey
 from service.sql.expressions.scalar import column
 from service.sql.types.data_types import BIGINT, Field
 from tests.support.scalars import scalar
-from workers.engine.low_memory_plan import FALLBACK, crash_reason, has_joins, low_memory_plan, out_of_memory_reason
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.nodes import Join, JoinStrategy, Limit, Node, Scan
-from workers.engine.planner import apply_rules
+from workers.engine.planner import FALLBACK, apply_rules, crash_reason, has_joins, low_memory_plan, out_of_memory_reason
 from workers.engine.rules.rule import RuleContext
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 

@@ -21,7 +21,6 @@ from service.sql.types.data_types import BIGINT, STRING, Field, Schema
 from tests.support.compiled import compiled
 from tests.support.joined import call, col, joined, scan
 from workers.engine.budget import PlanningBudget
-from workers.engine.errors import InvalidPlanError
 from workers.engine.plan.aggregates import GROUPING_SETS
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.nodes import (
@@ -37,6 +36,7 @@ from workers.engine.plan.nodes import (
     output_of,
 )
 from workers.engine.plan.traversal import id_of, walk_up
+from workers.engine.plan.validation import InvalidPlanError
 from workers.engine.planner import Plan, apply_rules, plan_query, plan_report
 from workers.engine.rules import rulebook
 from workers.engine.rules.rule import Match, RuleContext

@@ -9,7 +9,7 @@ from service.store.session import CommitUnknownError, Database
 from tests.support import lifecycle
 from tests.support.databases import lose_answer_of_commit
 from tests.support.lifecycle import row_of
-from workers.jobs.lease import claim_job
+from workers.jobs.claims import claim_job
 
 
 def claim(database: Database, job_id: str) -> Claim | None:

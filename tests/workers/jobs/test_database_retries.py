@@ -9,7 +9,7 @@ from psycopg.errors import ReadOnlySqlTransaction
 from sqlalchemy.exc import DataError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from workers.jobs.lease import retry_on_database_fault
+from workers.jobs.claims import retry_on_database_fault
 
 
 def failing(*errors: Exception) -> Callable[[int], int]:

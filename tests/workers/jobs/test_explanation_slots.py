@@ -7,7 +7,7 @@ import pytest
 from service.store.attempts import Claim
 from service.store.jobs import EXPLAIN, RUN
 from workers.jobs.attempt import AbandonedPlannings
-from workers.jobs.claim_limits import ExplanationSlots
+from workers.jobs.claims import ExplanationSlots
 
 
 def claim(job_id: str, tenant: str = "a", kind: str = EXPLAIN) -> Claim:

@@ -24,8 +24,7 @@ from service.store.tables import JobRow
 from tests.support.bench import Bench
 from tests.support.object_store import running_object_store
 from workers.engine.plan.nodes import Scan, Union
-from workers.engine.spark.engine import Engine, PlannedQuery
-from workers.engine.spark.result_writer import WrittenResult
+from workers.engine.spark.engine import Engine, PlannedQuery, WrittenResult
 from workers.engine.spark.sources import TableInput
 from workers.jobs.attempt import Attempt
 from workers.jobs.planning import same_files

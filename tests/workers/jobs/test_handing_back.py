@@ -23,7 +23,7 @@ from tests.support import lifecycle
 from tests.support.databases import PostgresDatabases, lose_answer_of_commit
 from tests.support.servers import running_postgres
 from workers.jobs.attempt import RunningAttempts
-from workers.jobs.lease import hand_back_job
+from workers.jobs.claims import hand_back_job
 from workers.jobs.outcome import HandBack
 from workers.process.job_runner import JobRunner
 

@@ -15,7 +15,7 @@ from service.store.session import Database
 from tests.support import lifecycle
 from tests.support.processes import wait_for
 from workers.jobs.attempt import Attempt, AttemptStopped, RunningAttempts, StopReason
-from workers.jobs.claim_limits import Suspects
+from workers.jobs.claims import Suspects
 from workers.jobs.planning import PlanningThreads
 
 pytestmark = pytest.mark.one_database

@@ -14,7 +14,7 @@ from service.store.tables import IdempotencyKeyRow, JobRow
 from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from workers.driver.driver import new_probe
-from workers.process.retention import EVERY_MS, RetentionStep
+from workers.process.maintenance import RETENTION_PERIOD_MS, RetentionStep
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -52,7 +52,7 @@ def test_the_first_hour_is_for_second_thoughts(
 ) -> None:
     own = step(database_with_jobs, tmp_path, days=9)
     own.step()
-    clock.ms += EVERY_MS - 1
+    clock.ms += RETENTION_PERIOD_MS - 1
     own.step()
     assert jobs(database_with_jobs) == ["job-0", "job-1"]
     clock.ms += 1
@@ -64,7 +64,7 @@ def test_the_first_hour_is_for_second_thoughts(
 def test_what_is_to_be_kept_stays(database_with_jobs: Database, clock: ManualClock, tmp_path: Path, days: int) -> None:
     own = step(database_with_jobs, tmp_path, days=days)
     own.step()
-    clock.ms += EVERY_MS
+    clock.ms += RETENTION_PERIOD_MS
     own.step()
     assert jobs(database_with_jobs) == ["job-0", "job-1"]
 
@@ -77,7 +77,7 @@ def test_expired_idempotency_keys_go_though_everything_else_is_kept(
             save_idempotency_key(session, tenant="default", key=key, payload_sha256="", job_id="job-0", now=at)
     own = step(database_with_jobs, tmp_path, days=0)
     own.step()
-    clock.ms += EVERY_MS
+    clock.ms += RETENTION_PERIOD_MS
     own.step()
     with database_with_jobs.read() as session:
         assert session.scalars(select(IdempotencyKeyRow.key)).all() == ["new"]
@@ -86,11 +86,11 @@ def test_expired_idempotency_keys_go_though_everything_else_is_kept(
 def test_one_worker_does_it_for_all(database_with_jobs: Database, clock: ManualClock, tmp_path: Path) -> None:
     keeps, removes = step(database_with_jobs, tmp_path, days=11), step(database_with_jobs, tmp_path, days=9)
     keeps.step()
-    clock.ms += EVERY_MS
+    clock.ms += RETENTION_PERIOD_MS
     keeps.step()
     removes.step()
     assert jobs(database_with_jobs) == ["job-0", "job-1"], "this hour's turn was the other's"
-    clock.ms += EVERY_MS
+    clock.ms += RETENTION_PERIOD_MS
     removes.step()
     assert jobs(database_with_jobs) == ["job-0"]
 
@@ -115,6 +115,6 @@ def test_what_a_killed_worker_left_of_its_probe_is_removed(
     own.step()
     for _ in range(2):
         assert left.exists()
-        clock.ms += EVERY_MS
+        clock.ms += RETENTION_PERIOD_MS
         own.step()
     assert not left.exists()

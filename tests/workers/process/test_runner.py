@@ -28,8 +28,7 @@ from tests.support.bench import Bench, SharedDriver
 from tests.support.processes import wait_for
 from tests.support.tables import ENDLESS, USERS, parquet
 from workers.driver.cluster import SparkUnavailableError
-from workers.engine.spark.engine import Engine, LateStatistics, PlannedQuery
-from workers.engine.spark.result_writer import WrittenResult
+from workers.engine.spark.engine import Engine, LateStatistics, PlannedQuery, WrittenResult
 from workers.engine.statistics.model import Statistics
 from workers.jobs.attempt import Attempt, StopReason
 from workers.jobs.cancellation import CancellationWatch

@@ -24,7 +24,7 @@ from tests.support.hanging import silent_gateway
 from tests.support.processes import wait_for
 from workers.driver.driver import Driver
 from workers.jobs.attempt import Attempt, AttemptStopped, RunningAttempts, StopReason
-from workers.jobs.lease import hand_back_job
+from workers.jobs.claims import hand_back_job
 from workers.jobs.outcome import HandBack, Verdict, verdict_of
 from workers.jobs.planning import PlanningThreads, is_in_jvm_call
 from workers.process.watchdog import DriverWatch, StuckWork, must_end_driver

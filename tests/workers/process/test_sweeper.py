@@ -24,7 +24,7 @@ from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from workers.jobs.attempt import Attempt, RunningAttempts
 from workers.process.heartbeat import Heartbeat
-from workers.process.sweeper import Sweeper
+from workers.process.maintenance import Sweeper
 
 SETTINGS = WorkerSettings(lease_seconds=30, sweep_seconds=5, ring_again_seconds=10)
 

@@ -26,7 +26,7 @@ from tests.support.object_store import ObjectStore
 from tests.support.stream_runs import FIRST, PER_USER, add_orders, resume, rows, run, stream, supervised
 from tests.support.tables import USERS, parquet
 from workers.engine.spark.sources import TableInput
-from workers.engine.streaming.micro_batch import Stage
+from workers.engine.streaming.query import Stage
 from workers.engine.streaming.sinks.base import Staged
 from workers.jobs.attempt import StopReason
 from workers.streams.inputs import ConfinedReading, Inputs

@@ -15,7 +15,7 @@ from service.store.attempts import Claim
 from service.store.session import Database
 from service.store.tables import StreamBatchRow
 from tests.support.stored_streams import stream_of
-from workers.engine.streaming.micro_batch import BatchDone
+from workers.engine.streaming.query import BatchDone
 from workers.engine.streaming.sinks.base import FenceLostError
 from workers.jobs.attempt import Attempt
 from workers.streams.fencing import StreamFence

@@ -18,7 +18,7 @@ from tests.support.bench import Bench, SharedDriver
 from tests.support.stream_runs import PER_USER, resume, rows, run, stream, supervised
 from workers.jobs.attempt import StopReason
 from workers.process.job_runner import JobRunner
-from workers.streams.planning import StreamPlans
+from workers.streams.inputs import StreamPlans
 
 pytestmark = pytest.mark.spark
 

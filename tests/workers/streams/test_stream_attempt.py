@@ -116,8 +116,7 @@ class Lane:
     def _start(self, every: timedelta | None) -> RunningStream:
         from service.contract.enums import OutputMode
         from service.contract.options import StateProvider
-        from workers.engine.streaming.micro_batch import BatchFunction, Stage
-        from workers.engine.streaming.query import RunningStream, Trigger
+        from workers.engine.streaming.query import BatchFunction, RunningStream, Stage, Trigger
         from workers.engine.streaming.state import StateOptions, prepare_session
 
         session = self._driver.session_for_job()

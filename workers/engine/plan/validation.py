@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import ClassVar
 
 from service.sql.expressions.scalar import Scalar
 from service.sql.types.data_types import Field
-from workers.engine.errors import InvalidPlanError
 from workers.engine.plan.explain import line_of
 from workers.engine.plan.nodes import (
     Aggregate,
@@ -32,6 +32,19 @@ from workers.engine.plan.nodes import (
     output_of,
 )
 from workers.engine.plan.traversal import walk_up
+
+
+class InvalidPlanError(Exception):
+    """A plan violates invariants. `made_by` is the builder or the rule that made the plan; `violations` has one
+    sentence for each violation.
+    """
+
+    code: ClassVar[str] = "invalid_plan"
+
+    def __init__(self, made_by: str, violations: tuple[str, ...]) -> None:
+        self.made_by = made_by
+        self.violations = violations
+        super().__init__(f"the plan made by {made_by} is invalid: {'; '.join(violations)}")
 
 
 def check(plan: Node, made_by: str, output: tuple[Field, ...] | None = None) -> None:

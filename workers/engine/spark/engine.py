@@ -1,5 +1,5 @@
 """Plans and runs one batch query on Spark: statistics, rules, the Spark plan, the run, and a second run if memory
-ran out.
+ran out. `write_parquet` writes the rows of a query as Parquet files.
 """
 
 from __future__ import annotations
@@ -10,17 +10,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from service.contract.options import JobSettings
 from service.contract.reports import FirstRun, PlanReport
 from service.sql.resolve.bound import BoundQuery
 from workers.engine.budget import PlanningBudget, no_check
-from workers.engine.low_memory_plan import crash_reason, has_joins, low_memory_plan, out_of_memory_reason
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Aggregate, Node
 from workers.engine.plan.traversal import walk_up
-from workers.engine.planner import Plan, plan_query, plan_report
+from workers.engine.planner import (
+    Plan,
+    crash_reason,
+    has_joins,
+    low_memory_plan,
+    out_of_memory_reason,
+    plan_query,
+    plan_report,
+)
 from workers.engine.rules.joins.strategy_cost import BROADCAST_PARTS, ROW_BYTES
 from workers.engine.rules.prune_union_branches import without_excluded_branches
 from workers.engine.rules.required_statistics import (
@@ -35,7 +43,6 @@ from workers.engine.rules.required_statistics import (
 )
 from workers.engine.spark.error_mapping import is_lack_of_broadcasting, is_lack_of_memory, problem_of_spark_error
 from workers.engine.spark.lowering import lower, physical_plan
-from workers.engine.spark.result_writer import WrittenResult, write_parquet
 from workers.engine.spark.session_options import (
     count_hashed_joins,
     has_bitmaps,
@@ -48,8 +55,8 @@ from workers.engine.spark.session_options import (
 from workers.engine.spark.sources import TableInput, read_scans, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_only
+from workers.engine.statistics.cardinality import conditions_of
 from workers.engine.statistics.model import Statistics
-from workers.engine.statistics.selectivity import conditions_of
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +65,16 @@ LATE_SECONDS = 0.5
 
 _LIST_ON_DRIVER = ("spark.sql.sources.parallelPartitionDiscovery.threshold", "1000000")
 """The number of files above which Spark lists them in a job of many tasks. For local files, the driver is faster."""
+
+_FILES_ALONE = {
+    # Hadoop starts a `chmod` process for every directory and file that it creates. Without the checksum files, which
+    # are not needed, and without `_SUCCESS`, these are six for a result of one file instead of nine.
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # Otherwise Hadoop would use the cached file system that other parts of Spark created.
+    "fs.file.impl.disable.cache": "true",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+"""Hadoop's properties of a write to local files."""
 
 
 class LateStatistics:
@@ -253,3 +270,33 @@ def _planned(
     check()
     report = plan_report(plan, statistics, physical)
     return PlannedQuery(report, plan.after, frame, statistics, plan, settings)
+
+
+@dataclass(frozen=True)
+class WrittenResult:
+    """The number of rows that a query wrote, and the bytes of their files."""
+
+    rows: int
+    bytes: int
+
+
+def write_parquet(frame: DataFrame, directory: Path) -> WrittenResult:
+    """Runs `frame` and replaces the content of `directory` by its rows, as Parquet files only.
+
+    Spark numbers the files by partition, so the files sorted by name have the order of the rows. A result without rows
+    is one file with the schema. Rows are counted from the footers, so the query runs once. Raises what Spark raises.
+    """
+    # Most readers read the older INT96 in nanoseconds, which end in the year 2262.
+    frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    # With a scheme, because Hadoop may be configured with another default file system.
+    frame.write.mode("overwrite").options(**_FILES_ALONE).parquet(f"file://{directory}")
+    files = result_files(directory)
+    return WrittenResult(
+        rows=sum(pq.read_metadata(path).num_rows for path in files),
+        bytes=sum(path.stat().st_size for path in files),
+    )
+
+
+def result_files(directory: Path) -> tuple[Path, ...]:
+    """Returns the files of a written result, in the order of its rows."""
+    return tuple(sorted(directory.glob("part-*.parquet")))

@@ -26,9 +26,9 @@ from workers.engine.spark.predicate_evaluation import share_kept, typed
 from workers.engine.spark.sampling import BYTES_PER_ROW, FileReads, Sample, sample_text
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import KnownTable, SketchKey, StatisticsCache, file_set_of
+from workers.engine.statistics.cardinality import Terms, combined, terms_by_table
 from workers.engine.statistics.hot_keys import key_sketch
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize, ValueRange
-from workers.engine.statistics.selectivity import Terms, combined, terms_by_table
 
 MAX_CONDITION_COLUMNS = 4
 """Columns of a table that are sampled for one condition. The selectivity of a condition with more is not measured."""

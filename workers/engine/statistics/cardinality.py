@@ -1,4 +1,4 @@
-"""Estimates of rows, of distinct values, and of the distribution of rows over the values of a key.
+"""Estimates of rows, of distinct values, of the distribution of rows over the values of a key, and of selectivities.
 
 An estimate is None without statistics. The rules of thumb are those of System R (Selinger et al., 1979): a condition
 without statistics keeps a third of the rows; an equi-join emits |L| * |R| / max(distinct L, distinct R) rows. Frequent
@@ -7,12 +7,18 @@ keys are multiplied one by one, since they make a join's output skewed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from service.contract.query import JoinKind
 from service.contract.reports import HotKey
+from service.sql.expressions.analysis import is_standard
+from service.sql.expressions.nodes import Connective, Expression
+from service.sql.expressions.nodes import columns_of as columns_of_expression
+from service.sql.expressions.scalar import Scalar, render
 from service.sql.statements.join_hints import ONE_SIDED
+from workers.engine.plan.joined_aggregate import joined_aggregate
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
@@ -32,7 +38,6 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.plan.traversal import walk_up, with_inputs
 from workers.engine.statistics.model import KeySketch, Statistics, once_per_node
-from workers.engine.statistics.selectivity import UNKNOWN_CONDITION, share_of
 
 ABUNDANT = 50
 """A value that occurs more often than this in the sample is counted as it is and not extrapolated."""
@@ -46,6 +51,9 @@ difference of two such estimates is not a number."""
 
 _LEFT_KEPT = frozenset({JoinKind.LEFT, JoinKind.FULL})
 _RIGHT_KEPT = frozenset({JoinKind.RIGHT, JoinKind.FULL})
+
+UNKNOWN_CONDITION = 1 / 3
+"""Share of the rows that a condition without statistics keeps (Selinger et al., 1979)."""
 
 
 def estimate_distinct(frequencies: Mapping[int, int], rows: int) -> int:
@@ -340,3 +348,71 @@ def _join_profile(join: Join, columns: tuple[str, ...], statistics: Statistics) 
         if other is not None:
             return _product(profile, other, inner=join.kind not in (_LEFT_KEPT if from_left else _RIGHT_KEPT))
     return profile.scaled(rows / profile.rows)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of one condition's AND that are on one table. Their selectivity is measured together, since they may
+    depend on each other. `columns` are the emitted names in them.
+    """
+
+    terms: tuple[Expression, ...]
+    columns: frozenset[str]
+
+    @property
+    def text(self) -> str:
+        """Their text, which identifies them."""
+        return " AND ".join(render(term) for term in self.terms)
+
+
+def conditions_of(plan: Node) -> tuple[Scalar, ...]:
+    """Returns the conditions of all filters of `plan`, and of those that aggregation below joins would add."""
+    return tuple(dict.fromkeys(condition for node in walk_up(plan) for condition in _conditions_at(node)))
+
+
+def _conditions_at(node: Node) -> Iterator[Scalar]:
+    if isinstance(node, Filter):
+        yield node.condition
+    over = joined_aggregate(node) if isinstance(node, Aggregate) else None
+    if over is not None:
+        yield from (part.condition for part in (over.join.left, over.join.right) if isinstance(part, Filter))
+
+
+def terms_by_table(condition: Scalar, table_of: Mapping[str, str]) -> tuple[dict[str, Terms], int]:
+    """Returns the terms of `condition` for each table, by alias, and the number of terms on no table or on several.
+
+    `table_of` has the alias of each emitted column. A condition that no query may contain is one unknown term.
+    """
+    tree = condition.tree
+    if not is_standard(tree):
+        return {}, 1
+    parts = tree.terms if isinstance(tree, Connective) and tree.operator == "AND" else (tree,)
+    found: dict[str, list[Expression]] = {}
+    unknown = 0
+    for part in parts:
+        aliases = {table_of.get(name) for name in columns_of_expression(part)}
+        alias = aliases.pop() if len(aliases) == 1 else None
+        if alias is None:
+            unknown += 1
+        else:
+            found.setdefault(alias, []).append(part)
+    grouped = {
+        alias: Terms(tuple(terms), frozenset(name for term in terms for name in columns_of_expression(term)))
+        for alias, terms in found.items()
+    }
+    return grouped, unknown
+
+
+def combined(shares: list[float | None], unknown: int) -> float | None:
+    """Returns the share that a condition keeps if the terms on its tables keep `shares`, assumed to be independent; all
+    unknown terms count as one condition. None if all are unknown.
+    """
+    known = [share for share in shares if share is not None]
+    if not known:
+        return None
+    return math.prod(known) * (UNKNOWN_CONDITION if unknown or len(known) < len(shares) else 1.0)
+
+
+def share_of(condition: Scalar, statistics: Statistics) -> float:
+    """Returns the estimated share of the rows that `condition` keeps, 0 to 1."""
+    return statistics.selectivities.get(condition.sql, UNKNOWN_CONDITION)

@@ -19,7 +19,6 @@ from service.sql.expressions.analysis import turning_part
 from service.sql.expressions.scalar import Scalar, column
 from service.sql.types.aggregates import FinalLevel
 from service.sql.types.data_types import BIGINT, Field
-from workers.engine.errors import EngineError
 from workers.engine.plan.aggregates import is_distinct
 from workers.engine.plan.builder import without_watermarks
 from workers.engine.plan.explain import call_text
@@ -106,7 +105,7 @@ _ORDERED = "ORDER BY and LIMIT need the complete result, and a stream has no end
 Made = TypeVar("Made")
 
 
-class StreamPlanError(EngineError):
+class StreamPlanError(Exception):
     """A stream cannot run the query. Submission refuses such queries, so only jobs of earlier versions have them."""
 
     code = "not_for_streams"

@@ -31,10 +31,9 @@ from workers.engine.spark.sampling import sample_text, spread
 from workers.engine.spark.sources import TableInput, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_only
-from workers.engine.statistics.cardinality import estimate_distinct
+from workers.engine.statistics.cardinality import conditions_of, estimate_distinct
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 from workers.engine.statistics.partitioning import is_broadcast
-from workers.engine.statistics.selectivity import conditions_of
 from workers.engine.streaming.sources import BatchBound, Input, StreamInput
 
 MOST_FILES = 256

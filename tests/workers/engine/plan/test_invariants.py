@@ -9,7 +9,6 @@ from service.sql.expressions.scalar import column
 from service.sql.types.data_types import BIGINT, STRING, Field
 from tests.support.plan_parts import COUNT, ORDERS, USERS
 from tests.support.scalars import scalar
-from workers.engine.errors import InvalidPlanError
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
@@ -28,7 +27,7 @@ from workers.engine.plan.nodes import (
     Watermark,
     Windows,
 )
-from workers.engine.plan.validation import check
+from workers.engine.plan.validation import InvalidPlanError, check
 
 UID, USER, NOWHERE = column("o.uid", BIGINT), column("u.uid", BIGINT), column("o.nowhere", BIGINT)
 KEYS = (Named(UID, "uid"),)

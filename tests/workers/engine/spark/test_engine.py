@@ -24,9 +24,8 @@ from service.sql.resolve.bound import BoundQuery
 from service.sql.types.data_types import BIGINT, STRING, Field
 from tests.support.tables import on_disk
 from workers.engine.rules.required_statistics import NOT_READ, READ_IN_PART
-from workers.engine.spark.engine import Engine, PlannedQuery
+from workers.engine.spark.engine import Engine, PlannedQuery, result_files
 from workers.engine.spark.error_mapping import is_lack_of_memory, problem_of_spark_error
-from workers.engine.spark.result_writer import result_files
 from workers.engine.spark.sources import TableInput
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from workers.engine.spark.result_writer import result_files, write_parquet
+from workers.engine.spark.engine import result_files, write_parquet
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,8 @@ from service.sql.types.data_types import BIGINT, BOOLEAN, Field
 from tests.support.joined import call, joined, text
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import Filter, Scan
+from workers.engine.statistics.cardinality import UNKNOWN_CONDITION, combined, conditions_of, share_of, terms_by_table
 from workers.engine.statistics.model import Statistics
-from workers.engine.statistics.selectivity import UNKNOWN_CONDITION, combined, conditions_of, share_of, terms_by_table
 
 TABLE_OF = {"l.a": "l", "l.b": "l", "r.a": "r"}
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from service.contract.problems import SpecError
-from workers.engine.streaming.micro_batch import BatchDone, BatchFunction, Stage
+from workers.engine.streaming.query import BatchDone, BatchFunction, Stage
 from workers.engine.streaming.sinks.base import FenceLostError, Staged
 
 

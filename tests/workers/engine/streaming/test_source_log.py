@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.engine.streaming.source_log import SourceLog, entries_before, logs_of
+from workers.engine.streaming.sources import SourceLog, entries_before, logs_of
 
 
 def line(entry: int) -> str:

@@ -12,8 +12,16 @@ import pytest
 from service.contract.job import TableSource
 from service.sql.types.data_types import BIGINT, Field, Schema
 from workers.engine.plan.nodes import Scan
-from workers.engine.streaming.source_log import SourceLog, logs_of
-from workers.engine.streaming.sources import Input, RateInput, SourceRead, StreamInput, read_inputs, reads_of
+from workers.engine.streaming.sources import (
+    Input,
+    RateInput,
+    SourceLog,
+    SourceRead,
+    StreamInput,
+    logs_of,
+    read_inputs,
+    reads_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

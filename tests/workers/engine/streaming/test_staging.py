@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from workers.engine.streaming.micro_batch import Stage, update_state
+from workers.engine.streaming.query import Stage, update_state
 
 
 def left(directory: Path) -> list[str]:

@@ -38,10 +38,10 @@ from workers.engine.statistics.cardinality import (
     label_of,
     original_of,
     profile_of,
+    share_of,
 )
 from workers.engine.statistics.model import KeySketch, Statistics, once_per_node
 from workers.engine.statistics.partitioning import is_broadcast
-from workers.engine.statistics.selectivity import share_of
 
 MEMORY_PARTS = 8
 """The broadcast rows of hot keys may use a task's memory divided by this number: the rest is for everything else, and a

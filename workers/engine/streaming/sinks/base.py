@@ -20,19 +20,18 @@ import pyarrow.parquet as pq
 from service.results.columns import arrow_schema
 from service.sql.types.aggregates import FinalLevel
 from service.sql.types.data_types import Field
-from workers.engine.errors import EngineError
 
 OfNothing = tuple[bool | int | float | str | None, ...]
 """The row that an aggregate without GROUP BY returns for no rows: JSON values in the order of the output."""
 
 
-class FenceLostError(EngineError):
+class FenceLostError(Exception):
     """A newer attempt writes to this sink. This attempt must end without further changes."""
 
     code: ClassVar[str] = "fence_lost"
 
 
-class SinkError(EngineError):
+class SinkError(Exception):
     """The sink cannot store the rows. The message says what to change; a retry without a change fails again."""
 
     code: ClassVar[str] = "sink_failed"

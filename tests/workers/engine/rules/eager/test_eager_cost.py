@@ -8,7 +8,7 @@ import pytest
 
 from service.contract.query import JoinKind
 from workers.engine.rules.cost import Cost
-from workers.engine.rules.eager.cost import CLEAR_GAIN, JoinInput, join_then_aggregate, output_profile
+from workers.engine.rules.eager.eager_aggregation import CLEAR_GAIN, JoinInput, join_then_aggregate, output_profile
 from workers.engine.statistics.cardinality import KeyProfile
 
 NEITHER, LEFT, BOTH = (False, False), (True, False), (True, True)

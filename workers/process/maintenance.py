@@ -1,28 +1,39 @@
-"""The sweeper: recovers from the loss of a worker, a message or a client. One worker at a time runs it, for all."""
+"""The periodic work of one elected worker for all: the sweeper and retention.
+
+The sweeper recovers from the loss of a worker, a message or a client. Retention removes old jobs and results every
+hour; no job waits for it.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import structlog
 
 from service import __version__
-from service.config.settings import WorkerSettings
+from service.config.settings import RetentionSettings, WorkerSettings
 from service.data.posted_rows import show_hidden
 from service.results.directories import remove_job_directory
+from service.results.purge import Limits, purge_politely
 from service.store import jobs, leases, workers
-from service.store.maintenance import Sweep, sweep
+from service.store.maintenance import Sweep, is_due, sweep
 from service.store.session import Database
 from service.store.workers import free_slots
+from workers.driver.driver import remove_old_probes
 
 _log = structlog.get_logger(__name__)
 
 _TASK = "sweep"
-"""The name of the election."""
+"""The name of the sweeper's election."""
 
 _MOST_WAITS = 3
 """How many late steps in a row may wait before lost attempts are ended."""
+
+RETENTION_PERIOD_MS = 60 * 60 * 1000
+"""The period of retention."""
 
 
 class Sweeper:
@@ -122,3 +133,42 @@ class Sweeper:
         """Gives up the election, so that another worker can sweep at once."""
         with self._database.write() as session:
             leases.resign(session, _TASK, self._worker)
+
+
+class RetentionStep:
+    """Removes, once per period, the jobs and results whose retention is over, and the probes of workers that were
+    killed."""
+
+    def __init__(
+        self,
+        database: Database,
+        worker: str,
+        settings: RetentionSettings,
+        results: Path,
+        streams: Path,
+        may_continue: Callable[[], bool],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`may_continue` is called between batches; if it returns False, because the worker stops, the next worker
+        removes the remaining ones. `clock` returns seconds since the epoch, as file times have them."""
+        self._database = database
+        self._worker = worker
+        self._settings = settings
+        self._results = results
+        self._streams = streams
+        self._may_continue = may_continue
+        self._clock = clock
+
+    def step(self) -> None:
+        """Returns at once if retention is not due, otherwise after everything was removed."""
+        with self._database.write() as session:
+            now = self._database.now(session)
+            if not is_due(session, self._worker, now, RETENTION_PERIOD_MS):
+                return
+        probes = remove_old_probes(self._results, self._clock() - RETENTION_PERIOD_MS / 1000)
+        if probes:
+            _log.info("probes_removed", directories=probes)
+        limits = Limits.of(self._settings)
+        removed = purge_politely(self._database, self._results, self._streams, limits, self._may_continue)
+        if not removed.is_nothing:
+            _log.info("retention_applied", **asdict(removed))

@@ -1,26 +1,33 @@
-"""The metrics for Prometheus, and their route: requests, counted as they are answered; jobs and workers, read from the
-database at every scrape. Names, labels and meanings are declared in `service.monitoring.metrics`.
+"""The routes for operation: liveness, readiness, and the metrics for Prometheus.
+
+Metrics count requests as they are answered, and read jobs and workers from the database at every scrape. Their names,
+labels and meanings are declared in `service.monitoring.metrics`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import structlog
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
+from starlette.concurrency import run_in_threadpool
 
 from service import __version__
-from service.api.authentication import Scraper
+from service.api.authentication import Scraper, is_authenticated
+from service.api.dependencies import ServicesDep
 from service.api.problems import problems
 from service.broker.configuration import broker_fault
 from service.config.settings import Settings
 from service.contract.enums import TERMINAL, JobStatus, Queue
-from service.contract.errors import MissingScopeError, UnauthenticatedError
-from service.jobs.readiness import worker_silence_ms
+from service.contract.errors import MissingScopeError, NotReadyError, UnauthenticatedError
+from service.contract.model import Frozen
+from service.jobs.readiness import Readiness, check_readiness, without_details, worker_silence_ms
 from service.monitoring import metrics as declared
 from service.monitoring.metrics import DeclaredMetric
 from service.store import workers
@@ -32,6 +39,36 @@ router = APIRouter(tags=["operations"])
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 _log = structlog.get_logger(__name__)
+
+
+class Health(Frozen):
+    """The response of a process that is alive."""
+
+    status: str = Field(examples=["alive"])
+    version: str = Field(examples=["0.1.0"])
+
+
+@router.get("/healthz", summary="Check liveness")
+async def get_health() -> Health:
+    """Confirms that the process answers. Checks neither the database nor the broker."""
+    return Health(status="alive", version=__version__)
+
+
+@router.get("/readyz", summary="Check readiness", responses=problems(NotReadyError))
+async def get_readiness(request: Request, services: ServicesDep) -> Readiness:
+    """Checks the database, the broker and that at least one worker is alive. 503 names what is unavailable; the reason
+    is given only to callers with an API key.
+
+    `warnings` names a queue that no worker serves; jobs of the other queue run.
+    """
+    # This needs no key: without sharing, a flood of requests would take a thread and a connection each.
+    check = partial(run_in_threadpool, check_readiness, services.database, services.settings)
+    has_key = is_authenticated(request.scope)
+    try:
+        readiness = await services.readiness.share(None, check)
+    except NotReadyError as error:
+        raise error if has_key else without_details(error) from None
+    return readiness if has_key else readiness.model_copy(update={"warnings": ()})
 
 
 @router.get(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from service.cli.demo.data import JOBS, Comparison, DemoJob, compare
+from service.cli.demo_data import JOBS, Comparison, DemoJob, compare
 from service.contract.job import JobSpec
 
 EXPECTED = pd.DataFrame({"k": ["b", "a", None], "n": [2, 1, 2**60 + 1], "x": [0.1, None, 3.0]})

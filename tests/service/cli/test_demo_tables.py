@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.cli.demo.data import HOT_SHARE, WrittenTable, position_reports, write_tables
+from service.cli.demo_data import HOT_SHARE, WrittenTable, position_reports, write_tables
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from service.cli.database import upgrade_database
-from service.cli.demo.data import JOBS, STUCK_TRANSPONDER, DemoJob, compare, write_tables
+from service.cli.demo_data import JOBS, STUCK_TRANSPONDER, DemoJob, compare, write_tables
 from service.cli.preparation import isolate, listen, locked, prepare_directories, read_settings, temporary_state_dir
 from service.cli.processes import READY_SECONDS, WORKER, Stack
 from service.client.connection import Connection

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.cli.demo.course import advised_settings
+from service.cli.demo_course import advised_settings
 from service.contract.reports import SkewReport
 
 
