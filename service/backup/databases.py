@@ -125,7 +125,7 @@ class PostgresTool:
             if program.wait() != 0:
                 errors.seek(0)
                 raise BackupError(
-                    f"{self._name} failed: {_last_line(errors.read().decode(errors='replace'))}", _UNCHANGED
+                    f"{self._name} failed: {_error_line(errors.read().decode(errors='replace'))}", _UNCHANGED
                 )
             # The script sets options of the connection, which returns to the pool.
             cursor.execute("RESET ALL")
@@ -136,7 +136,7 @@ class PostgresTool:
         environment = {**os.environ, **({"PGPASSWORD": self._password} if self._password else {})}
         done = _run(command, environment)
         if done.returncode != 0:
-            raise BackupError(f"{self._name} failed: {_last_line(done.stderr)}", _UNCHANGED)
+            raise BackupError(f"{self._name} failed: {_error_line(done.stderr)}", _UNCHANGED)
 
     def _read_version(self) -> int:
         try:
@@ -195,7 +195,7 @@ def _connection_of(engine: Engine) -> tuple[str, str]:
     return make_conninfo(**parts), str(given.get("password") or "")
 
 
-def _last_line(text: str) -> str:
+def _error_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # The first line is the error; the others are its context.
     return lines[0].removeprefix(f"{DUMP}: ").removeprefix(f"{RESTORE}: ") if lines else "it gave no reason"

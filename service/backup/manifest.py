@@ -1,7 +1,11 @@
 """The manifest and checksums of a backup, their verification, and the errors of backup and restore.
 
-manifest.json   written last: a copy without it is incomplete SHA256SUMS      one line for each file, in the format of
-`sha256sum -c` database.sqlite or database.dump results/<job id>/attempt-<number>/*.parquet
+A backup has these files:
+
+    manifest.json                      written last: a copy without it is incomplete
+    SHA256SUMS                         one line for each file, in the format of `sha256sum -c`
+    database.sqlite or database.dump
+    results/<job id>/attempt-<number>/*.parquet
 """
 
 from __future__ import annotations
