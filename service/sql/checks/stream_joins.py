@@ -10,13 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from service.contract.problems import Issue
-from service.sql.checks.stream_join_rules import (
-    JoinedRows,
-    Refusal,
-    joined_rows_refusals,
-    one_state_refusals,
-    terms_of,
-)
 from service.sql.expressions.analysis import Columns, columns_by_name, tree_of
 from service.sql.expressions.nodes import Expression
 from service.sql.resolve.bound import (
@@ -28,6 +21,13 @@ from service.sql.resolve.bound import (
     sources_of,
 )
 from service.sql.resolve.event_time import EventTimes, example_of_bounds, has_state, tables_without_event_time
+from service.sql.resolve.stream_join_rules import (
+    JoinedRows,
+    Refusal,
+    joined_rows_refusals,
+    one_state_refusals,
+    terms_of,
+)
 
 _WAY_OUT = "Give one of the two tables the role 'static', or"
 

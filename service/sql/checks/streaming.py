@@ -12,7 +12,6 @@ from service.contract.enums import OutputMode
 from service.contract.job import DeltaSink, JobSpec, ParquetSink, PostgresSink
 from service.contract.problems import Issue, SpecError
 from service.contract.query import AggregateFunction, JoinKind
-from service.sql.checks.stream_join_rules import call_text, is_distinct, is_known
 from service.sql.checks.stream_joins import (
     JoinOfStreams,
     grouped_join,
@@ -36,6 +35,7 @@ from service.sql.resolve.bound import (
     tables_of,
 )
 from service.sql.resolve.event_time import EventTimes
+from service.sql.resolve.stream_join_rules import call_text, is_distinct, is_known
 from service.sql.types.data_types import UNKNOWN, DataType, Field
 
 _GROWING_VALUES = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})

@@ -14,7 +14,6 @@ from datetime import timedelta
 from service.contract.job import EventTime
 from service.contract.problems import SpecError
 from service.contract.query import HoppingWindow, JoinKind, TumblingWindow
-from service.sql.checks.stream_join_rules import STREAM_JOINS
 from service.sql.expressions.analysis import Columns, columns_by_name, tree_of
 from service.sql.expressions.calls import MAX_WINDOWS_PER_ROW, milliseconds_of
 from service.sql.expressions.compile_expression import TableScope, resolve, scalar_of
@@ -36,6 +35,7 @@ from service.sql.resolve.bound import (
     sources_of,
     tables_of,
 )
+from service.sql.resolve.stream_join_rules import STREAM_JOINS
 from service.sql.statements.join_hints import NULL_EXTENDED, Side
 from service.sql.types.data_types import TIMESTAMP, TIMESTAMP_NTZ, Field
 
@@ -43,8 +43,6 @@ EventTimes = Mapping[str, EventTime | None]
 """The declared event time of each table that a job reads as a stream, by name; all other tables are static."""
 
 _MILLISECOND = timedelta(milliseconds=1)
-BOUNDED_KINDS = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT, JoinKind.LEFT_SEMI})
-"""Kinds of joins of two streams whose rows can be selected if the time between them has bounds."""
 _MAKES_LEFT = frozenset(kind for kind, sides in NULL_EXTENDED.items() if Side.LEFT in sides)
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 

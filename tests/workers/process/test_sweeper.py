@@ -45,7 +45,7 @@ def status(database: Database, job_id: str = "job-1") -> str | None:
 
 
 class Announcements:
-    """Notes which jobs are announced; the broker takes nothing of those it is told to refuse."""
+    """Records the announced jobs; the broker does not accept the message of `refused`."""
 
     def __init__(self, refused: str = "") -> None:
         self.announced: list[str] = []

@@ -45,7 +45,7 @@ def submit(database: Database, prefix: str, count: int, queue: Queue = Queue.SHO
 
 
 class Announcements:
-    """Notes which jobs are announced."""
+    """Records the announced jobs."""
 
     def __init__(self) -> None:
         self.announced: list[tuple[str, str]] = []

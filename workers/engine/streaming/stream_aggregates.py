@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from service.contract.query import AggregateFunction
-from service.sql.checks.stream_join_rules import is_known
 from service.sql.expressions.nodes import Cast, Null, Number
 from service.sql.expressions.scalar import Scalar, column
+from service.sql.resolve.stream_join_rules import is_known
 from service.sql.types.aggregates import FinalColumn, FinalLevel, Merge, MergedColumn
 from service.sql.types.data_types import BIGINT, BINARY, BOOLEAN, INT, DataType, Field, TypeName
 from workers.engine.plan.aggregates import distinct_set_of, distinct_sets, is_distinct, split_call

@@ -1,4 +1,4 @@
-"""Plans joins of two streams, in one of the two ways of `service/sql/checks/stream_join_rules.py`.
+"""Plans joins of two streams, in one of the two ways of `service/sql/resolve/stream_join_rules.py`.
 
 In one state: an aggregate by the join's key becomes one aggregate over the rows of both sides, without a join. All left
 rows of a key match all of its right rows, so the counts, sums and extremes of a group follow from those of each side
@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from service.contract.query import AggregateFunction, JoinKind
-from service.sql.checks.stream_join_rules import (
+from service.sql.expressions.analysis import tree_of
+from service.sql.expressions.scalar import Scalar, column
+from service.sql.resolve.stream_join_rules import (
     STREAM_JOINS,
     JoinedRows,
     Refusal,
@@ -25,8 +27,6 @@ from service.sql.checks.stream_join_rules import (
     one_state_refusals,
     terms_of,
 )
-from service.sql.expressions.analysis import tree_of
-from service.sql.expressions.scalar import Scalar, column
 from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import BIGINT, BOOLEAN, Field
 from workers.engine.plan.aggregates import is_distinct
