@@ -1,7 +1,7 @@
 # Run README.md's test command first: it creates the environment.
 PYTHON ?= .venv/bin/python
 
-.PHONY: lint quick full coverage
+.PHONY: lint quick full coverage docs
 lint:
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
@@ -22,3 +22,7 @@ full:
 coverage:
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow --cov --cov-append
+
+# The documentation, in build/site. A broken link is an error.
+docs:
+	$(PYTHON) -m mkdocs build --strict
