@@ -64,7 +64,7 @@ class TestFault:
             for wrong in ("secret0", ""):
                 fault = broker_fault(at(monkeypatch, server.url.replace(":secret@", f":{wrong}@" if wrong else "")))
                 assert fault is not None
-                assert "refuses the user or password" in fault.detail
+                assert "rejects the user or password" in fault.detail
                 assert "secret" not in fault.detail + fault.advice
             fault = broker_fault(at(monkeypatch, server.url.replace("/0", "/99")))
             assert fault is not None
@@ -115,13 +115,13 @@ class TestFault:
     def test_another_kind_of_server(self, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer) -> None:
         fault = broker_fault(at(monkeypatch, f"redis://:secret@127.0.0.1:{postgres.port}/0"))
         assert fault is not None
-        assert fault.detail == f"The server at 127.0.0.1:{postgres.port} is no Redis."
+        assert fault.detail == f"The server at 127.0.0.1:{postgres.port} is not Redis."
 
     @pytest.mark.parametrize(
         ("url", "told"),
         [
-            ("redis://:secret@127.0.0.1:{port}/0", "Redis does not answer at 127.0.0.1:{port}: Connection refused."),
-            ("redis://:secret@no-such-host.invalid/0", "Redis does not answer at no-such-host.invalid:6379: "),
+            ("redis://:secret@127.0.0.1:{port}/0", "Redis cannot be reached at 127.0.0.1:{port}: Connection refused."),
+            ("redis://:secret@no-such-host.invalid/0", "Redis cannot be reached at no-such-host.invalid:6379: "),
             ("redis+socket:///no/such.sock", "There is no socket /no/such.sock."),
         ],
     )

@@ -79,7 +79,7 @@ def test_failures_have_advice(findings: Examine, subtests: pytest.Subtests) -> N
             {"BROKER_URL": "rediss://127.0.0.1:1/0", "BROKER_TLS_CA_FILE": "/nowhere"},
             "broker",
             Level.FAIL,
-            "EVENKEEL_BROKER_TLS_CA_FILE is not a file of certificates: No such file or directory",
+            "EVENKEEL_BROKER_TLS_CA_FILE is not a file with certificates: No such file or directory",
         ),
         ({"DATABASE_URL": "sqlite:////proc/jobs.db"}, "database", Level.FAIL, "unable to open database file"),
         ({"DATABASE_URL": "postgresql+psycopg://127.0.0.1:1/x"}, "database", Level.FAIL, "Connection refused"),
