@@ -79,8 +79,7 @@ def broker_fault(settings: Settings) -> BrokerFault | None:
 
 
 def _is_replica(client: redis.Redis) -> bool:
-    """Returns whether Redis reports that it is a replica. A user without permission for INFO can still send messages, so
-    False is returned then."""
+    """Returns whether Redis reports that it is a replica; False if the user may not run INFO, but may send messages."""
     try:
         return client.info("replication").get("role") == "slave"
     except redis.exceptions.NoPermissionError:

@@ -120,14 +120,20 @@ def _fault_of_tls(error: ssl.SSLError, address: str) -> BrokerFault:
     reason = error.reason or type(error).__name__
     alert = reason.partition("_ALERT_")[2]
     if reason in _SERVER_WITHOUT_TLS:
-        return BrokerFault(f"The server at {address} does not use TLS.", f"Correct EVENKEEL_BROKER_URL: {_SCHEME_ADVICE}")
+        return BrokerFault(
+            f"The server at {address} does not use TLS.", f"Correct EVENKEEL_BROKER_URL: {_SCHEME_ADVICE}"
+        )
     if alert == "CERTIFICATE_REQUIRED":
         return BrokerFault(f"The Redis at {address} requires a client certificate.", _CLIENT_CERTIFICATE_ADVICE)
     if alert in _CLIENT_CERTIFICATE_ALERTS:
         words = alert.lower().replace("_", " ")
-        return BrokerFault(f"The Redis at {address} rejects the client certificate: {words}.", _CLIENT_CERTIFICATE_ADVICE)
+        return BrokerFault(
+            f"The Redis at {address} rejects the client certificate: {words}.", _CLIENT_CERTIFICATE_ADVICE
+        )
     words = reason.lower().replace("_", " ")
-    return BrokerFault(f"The TLS handshake with the server at {address} fails: {words}.", f"See the server's log. {_CLOSED_ADVICE}")
+    return BrokerFault(
+        f"The TLS handshake with the server at {address} fails: {words}.", f"See the server's log. {_CLOSED_ADVICE}"
+    )
 
 
 def _fault_of_certificate(error: ssl.SSLCertVerificationError, address: str) -> BrokerFault:
@@ -142,8 +148,8 @@ def _fault_of_certificate(error: ssl.SSLCertVerificationError, address: str) -> 
         case code if code in _HOST_NAME_MISMATCH:
             return BrokerFault(
                 f"{subject} is for a different host name.",
-                "Use a host name of the certificate in EVENKEEL_BROKER_URL, or issue a certificate for this name; if the "
-                "server already has one, a different server answers at this address.",
+                "Use a host name of the certificate in EVENKEEL_BROKER_URL, or issue a certificate for this name; if "
+                "the server already has one, a different server answers at this address.",
             )
         case 10:  # X509_V_ERR_CERT_HAS_EXPIRED
             return BrokerFault(f"{subject} has expired.", "Renew it on the server.")
@@ -348,6 +354,6 @@ class RedisTransport(kombu_redis.Transport):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Registers RedisTransport for `redis` and `rediss`. kombu uses the transport of `redis` for `redis+socket` as well."""
+    """Registers RedisTransport for `redis`, whose transport kombu also uses for `redis+socket`, and for `rediss`."""
     name = f"{__name__}:{RedisTransport.__name__}"
     TRANSPORT_ALIASES.update(redis=name, rediss=name)
