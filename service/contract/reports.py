@@ -430,7 +430,7 @@ class Comparison(Frozen):
     job_id: str = Field(description="The other job.")
     status: StatusText = Field(description="State of the other job.")
     before_ms: int | None = Field(description="`execution_ms` of the other job, plus that of a first run that failed.")
-    after_ms: int | None = Field(description="The same of this job.")
+    after_ms: int | None = Field(description="The same for this job.")
     saved_ms: int | None = Field(description="The difference; negative if this job took longer.")
     ratio: float | None = Field(description="`after_ms` divided by `before_ms`; also null if `before_ms` is 0.")
     same_query: bool = Field(description="Whether both jobs have the same text of the query and the same tables.")
@@ -555,7 +555,7 @@ class Backlog(Frozen):
     """How far a job is behind its streams."""
 
     at: datetime = Field(
-        description="Time of the measurement. The service uses at most a fiftieth of the time to list directories."
+        description="Time of the measurement. A worker lists directories for at most a fiftieth of its time."
     )
     tables: dict[str, TableBacklog | None] = Field(
         description="By table, except for tables of generated rows; null if the directory could not be listed."

@@ -108,7 +108,7 @@ class TestFault:
             client.acl_setuser("barred", enabled=True, passwords=["+s3cret"], categories=["-@all"])
             try:
                 url = redis_server.url.replace("redis://", "redis://barred:s3cret@")
-                assert "the user may not use it" in str(broker_fault(at(monkeypatch, url)))
+                assert "denies the user access" in str(broker_fault(at(monkeypatch, url)))
             finally:
                 client.acl_deluser("barred")
 

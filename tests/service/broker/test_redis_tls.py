@@ -246,7 +246,7 @@ class TestReported:
         other = write_pair(CA.issue_cert("evenkeel"), tmp_path, "other")
         monkeypatch.setenv("EVENKEEL_BROKER_URL", "rediss://127.0.0.1:1/0")
         show(Pair(pair.certificate, other.key), monkeypatch)
-        assert "with its key, without a passphrase: key values mismatch." in tell(Settings())
+        assert "with its unencrypted key: key values mismatch." in tell(Settings())
         key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
         locked = serialization.BestAvailableEncryption(b"passphrase")
         pair.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))

@@ -74,7 +74,7 @@ def test_failures_have_advice(findings: Examine, subtests: pytest.Subtests) -> N
             "s3a://data: The store of a data root does not answer",
         ),
         ({"DATA_RESULTS": "/proc/results"}, "results", Level.FAIL, "/proc is not writable"),
-        ({"BROKER_URL": "redis://127.0.0.1:1/0"}, "broker", Level.FAIL, "Redis does not answer"),
+        ({"BROKER_URL": "redis://127.0.0.1:1/0"}, "broker", Level.FAIL, "Redis cannot be reached"),
         (
             {"BROKER_URL": "rediss://127.0.0.1:1/0", "BROKER_TLS_CA_FILE": "/nowhere"},
             "broker",
