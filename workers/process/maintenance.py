@@ -60,7 +60,7 @@ class Sweeper:
         self._announce = announce
         self._beat = beat
         self._concurrency = settings.concurrency
-        self._ring_again_ms = round(settings.ring_again_seconds * 1000)
+        self._announce_again_ms = round(settings.ring_again_seconds * 1000)
         self._alive_ms = round(settings.heartbeat_seconds * 3000)
         # After two missed sweeps, another worker is elected.
         self._term_ms = round(settings.sweep_seconds * 2500)
@@ -87,7 +87,7 @@ class Sweeper:
                 found = sweep(
                     session,
                     now,
-                    announce_again_ms=self._ring_again_ms,
+                    announce_again_ms=self._announce_again_ms,
                     free=free_slots(session, alive_since, self._concurrency),
                     other_versions=workers.has_other_version(session, alive_since, __version__),
                     end_lost=not is_late,
