@@ -17,7 +17,7 @@ from service import __version__
 from service.config.settings import RetentionSettings, WorkerSettings
 from service.data.posted_rows import show_hidden
 from service.results.directories import remove_job_directory
-from service.results.purge import Limits, purge_politely
+from service.results.purge import Limits, purge_with_pauses
 from service.store import jobs, leases, workers
 from service.store.maintenance import Sweep, is_due, sweep
 from service.store.session import Database
@@ -169,6 +169,6 @@ class RetentionStep:
         if probes:
             _log.info("probes_removed", directories=probes)
         limits = Limits.of(self._settings)
-        removed = purge_politely(self._database, self._results, self._streams, limits, self._may_continue)
+        removed = purge_with_pauses(self._database, self._results, self._streams, limits, self._may_continue)
         if not removed.is_nothing:
             _log.info("retention_applied", **asdict(removed))
