@@ -277,7 +277,8 @@ def many(database: Database, count: int) -> None:
     """Jobs that failed long ago."""
     lifecycle.insert(database)
     with database.read() as session:
-        like = dict(session.execute(select(JobRow.__table__)).mappings().one())
+        found = session.execute(select(JobRow.__table__)).mappings().one()
+        like = {column.key: found[column] for column in JobRow.__table__.columns}
     rows = [
         {**like, "id": f"old-{number}", "status": JobStatus.FAILED.value, "finished_at": 1 + number // 7}
         for number in range(count)
