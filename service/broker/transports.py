@@ -80,7 +80,7 @@ class BrokerFault:
 
 
 def fault_of(error: Exception, address: str, *, is_tls: bool) -> BrokerFault:
-    """Returns the fault behind an error of a connection to Redis at `address` ("host:port", or a path)."""
+    """Returns the fault that caused an error of a connection to Redis at `address` ("host:port", or a path)."""
     match error:
         case redis.AuthenticationError() | redis.exceptions.NoPermissionError():
             return BrokerFault(

@@ -61,7 +61,7 @@ PATCH_SCHEMA: dict[str, Any] = {
     "title": "SettingsPatch",
     # Otherwise client generators create a type without any fields.
     "additionalProperties": True,
-    "description": "Settings to change, as nested objects or with dotted keys; null resets a setting to its default.",
+    "description": "Settings to change, nested or with dotted keys; null resets a setting to its default.",
     "examples": [{"mini_batch": {"allow_latency": "2s"}, "agg_phase": None}],
 }
 

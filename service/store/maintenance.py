@@ -25,6 +25,7 @@ from service.store.tables import JobRow, LeaderRow, OutboxRow, StreamRow
 from service.store.transitions import UNDERSTOOD, stop_unclaimed_job
 
 _MAX_ROWS = 200
+"""The limit of the rows that one statement of a sweep changes."""
 _LONGEST_PAUSE = 10
 """Multiple of `announce_again_ms`: the longest pause between two announcements of a job."""
 _OUTBOX_GRACE_MS = 2_000
