@@ -83,7 +83,7 @@ class Memory:
 
 
 class Level(StrEnum):
-    """How serious a finding is. After `WARN` the service may work, after `FAIL` it will not."""
+    """How serious a finding is. With a `WARN`, the service may still work; with a `FAIL`, it will not."""
 
     OK = "OK"
     WARN = "WARN"

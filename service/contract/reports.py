@@ -555,7 +555,7 @@ class Backlog(Frozen):
     """How far a job is behind its streams."""
 
     at: datetime = Field(
-        description="Time of the measurement. A worker lists directories for at most a fiftieth of its time."
+        description="Time of the measurement. Listing the directories takes at most a fiftieth of the time of a job."
     )
     tables: dict[str, TableBacklog | None] = Field(
         description="By table, except for tables of generated rows; null if the directory could not be listed."
