@@ -251,6 +251,6 @@ class TestReported:
         locked = serialization.BestAvailableEncryption(b"passphrase")
         pair.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
         show(pair, monkeypatch)
-        assert "with its key, without a passphrase: cannot be read as PEM." in tell(Settings())
+        assert "with its unencrypted key: cannot be read as PEM." in tell(Settings())
         monkeypatch.delenv("EVENKEEL_BROKER_TLS_KEY_FILE")
         assert "EVENKEEL_BROKER_TLS_CERTIFICATE_FILE is not a certificate with its unencrypted key" in tell(Settings())
