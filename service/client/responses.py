@@ -159,7 +159,7 @@ class Key(_Response):
     tenant: str
     name: str
     scopes: tuple[str, ...]
-    live: bool
+    active: bool
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     used_at: datetime | None = None

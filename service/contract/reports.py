@@ -370,11 +370,11 @@ class StageSaving(Frozen):
 
     stage_id: int
     stage_attempt: int
-    as_is_ms: int = Field(
+    actual_ms: int = Field(
         description="Time with the tasks as measured: the longest task first, each in the slot that becomes free first."
     )
-    even_ms: int = Field(
-        description="Time with the same work in the same number of tasks of equal length; never above `as_is_ms`."
+    balanced_ms: int = Field(
+        description="Time with the same work in the same number of tasks of equal length; never above `actual_ms`."
     )
     saved_ms: int
 
@@ -387,8 +387,8 @@ class SimulatedSaving(Frozen):
     """
 
     slots: int = Field(description="Number of tasks that run at the same time.")
-    as_is_ms: int
-    even_ms: int
+    actual_ms: int
+    balanced_ms: int
     saved_ms: int
     stages: tuple[StageSaving, ...] = Field(description="The completed stages, in order.")
 
@@ -455,7 +455,7 @@ class MetricsReport(Frozen):
     operators: tuple[OperatorMetrics, ...] = Field(
         default=(), description="Spark's physical operators as they ran, the last one first; empty if unknown."
     )
-    operators_cut: bool = Field(default=False, description="Whether there were more operators than are listed.")
+    operators_truncated: bool = Field(default=False, description="Whether there were more operators than are listed.")
     nodes: tuple[NodeFigures, ...] = Field(
         default=(), description="Measurements of those nodes of `PlanReport.after` for which there are any."
     )
