@@ -141,7 +141,7 @@ class Worker(_Response):
     concurrency: int | None = None
     slots: int | None = None
     memory_bytes: int | None = None
-    fault: str | None = None
+    unavailable_reason: str | None = None
     jobs: tuple[Any, ...] = ()
     other_jobs: int = 0
 
