@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from service.client.session import Session
 
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help="Address of the service.",
-        show_default="EVENKEEL_URL or http://127.0.0.1:8080",
-    ),
-]
+
+def url_option(default: str) -> Any:
+    """Returns the option for the service's address. `default` says in the help what is used without it."""
+    return typer.Option("--url", metavar="URL", help="Address of the service.", show_default=default)
+
+
+Url = Annotated[str | None, url_option("EVENKEEL_URL or http://127.0.0.1:8080")]
 KeyFile = Annotated[
     Path | None,
     typer.Option(

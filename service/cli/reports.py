@@ -163,7 +163,7 @@ def profile(
         else:
             body = {"table": source, "keys": wanted, **({} if slots is None else {"slots": slots})}
             document = _profile(session, body)
-        session.output.show(document, Profile, lambda output, found: show_profile(output, table, found, limit))
+        session.output.show(document, Profile, lambda output, found: _show_profile(output, table, found, limit))
 
 
 def _profile(session: Session, body: dict[str, Any]) -> Document:
@@ -176,7 +176,7 @@ def _profile(session: Session, body: dict[str, Any]) -> Document:
         raise CliError(error.message, "--exact works with this service: it submits jobs.", code=error.code) from None
 
 
-def show_profile(output: Output, table: str, found: Profile, limit: int) -> None:
+def _show_profile(output: Output, table: str, found: Profile, limit: int) -> None:
     """Prints the size of the table, and for each key its most frequent values and the advice."""
     output.say(f"{table}: {_size(found.table)}" if found.table.rows is not None else table, "bold")
     for key in found.keys:

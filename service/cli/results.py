@@ -50,7 +50,7 @@ def result(
     ] = None,
     rows: Annotated[int, typer.Option("--rows", "-n", min=1, max=10_000, help="Number of rows in a table.")] = _ROWS,
     keep_formulas: Annotated[
-        bool, typer.Option(help="CSV: don't escape texts that a spreadsheet would evaluate as formulas.")
+        bool, typer.Option(help="CSV: do not escape text that a spreadsheet would evaluate as a formula.")
     ] = False,
     url: Url = None,
     key_file: KeyFile = None,

@@ -121,7 +121,7 @@ def insert_job(session: Session, job: NewJob, now: int) -> JobRow:
         "request_id": job.request_id,
         "submitted_at": now,
         "updated_at": now,
-        "rung_at": now,
+        "announced_at": now,
         "fence": 0,
         "max_attempts": job.max_attempts,
         "timeout_ms": job.timeout_ms,
