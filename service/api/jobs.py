@@ -146,6 +146,10 @@ def list_jobs(
         str,
         Query(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", description="Only jobs with this name prefix."),
     ] = "",
+    id_prefix: Annotated[
+        str,
+        Query(max_length=36, pattern="^[0-9a-f-]*$", description="Only jobs whose id starts with this text."),
+    ] = "",
     submitted_after: Annotated[
         _Moment | SkipJsonSchema[None], Query(description="Only jobs submitted after this time.")
     ] = None,
@@ -156,7 +160,9 @@ def list_jobs(
     page_size: Annotated[int, page_size_query("Jobs per page", MAX_PAGE_SIZE)] = 50,
 ) -> JobPage:
     """Returns jobs, newest first. Jobs that are submitted while you page do not shift the pages."""
-    wanted = JobFilter(frozenset(status), name, _milliseconds(submitted_after), _milliseconds(submitted_before), queue)
+    wanted = JobFilter(
+        frozenset(status), name, id_prefix, _milliseconds(submitted_after), _milliseconds(submitted_before), queue
+    )
     return list_page(services.database, services.settings, tenant, wanted, cursor, page_size)
 
 

@@ -32,7 +32,21 @@ KeyFile = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and messages on standard error.")]
 
-JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of a job.", show_default=False)]
+JobId = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="Id of a job, or its first characters (at least four).", show_default=False),
+]
+ResultOutput = Annotated[
+    str | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FORMAT|FILE",
+        help="Print the rows in a format (table, markdown, json, csv), or write them to a file (.json, .csv, .arrow, "
+        ".parquet), completely or not at all.",
+        show_default=False,
+    ),
+]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended; the exit code reports how it ended.")]
 CancelOnInterrupt = Annotated[
     bool,

@@ -69,7 +69,7 @@ def plan(
 ) -> None:
     """Show the plan of a job, in the form of `explain`."""
     with open_session(url, key_file, as_json) as session:
-        _show_plan(session.output, session.service.plan(job_id), show_sql, show_physical)
+        _show_plan(session.output, session.service.plan(session.service.full_id(job_id)), show_sql, show_physical)
 
 
 def _show_plan(output: Output, document: Document, show_sql: bool, show_physical: bool) -> None:
@@ -96,7 +96,7 @@ def metrics(
     from service.client.responses import RunMetrics
 
     with open_session(url, key_file, as_json) as session:
-        session.output.show(session.service.metrics(job_id, slots), RunMetrics, show_metrics)
+        session.output.show(session.service.metrics(session.service.full_id(job_id), slots), RunMetrics, show_metrics)
 
 
 @prints_errors
@@ -111,7 +111,7 @@ def skew(
     from service.client.responses import RunMetrics, read
 
     with open_session(url, key_file, as_json) as session:
-        document = session.service.metrics(job_id, slots)
+        document = session.service.metrics(session.service.full_id(job_id), slots)
         if as_json:
             session.output.document(document.get("skew"))
         else:
