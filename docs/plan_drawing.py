@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Container, Iterator
 from html import escape
 
-from workers.engine.plan.explain import call_text, detail_of, line_of
+from workers.engine.plan.explain import call_texts, detail_of, line_of
 from workers.engine.plan.nodes import Aggregate, Join, Node, inputs_of
 
 WIDTH = 340
@@ -109,12 +109,12 @@ def _texts(node: Node, characters: int) -> tuple[str, list[str]]:
         phases = _PHASES.match(details[0])
         how = "" if phases is None else phases.group()
         title = f"{title} {how}".rstrip()
-        keys = details[0].removeprefix(how).rpartition("[")[0] if not node.calls else details[0][len(how) :]
-        keys = keys.partition(" [")[0].strip() if keys.startswith("BY ") else ""
-        details = [keys, *(f"{call_text(call)} AS {call.output.name}" for call in node.calls)]
+        keys = details[0].removeprefix(how).partition("[")[0].strip()
+        details = [keys, *call_texts(node)]
     elif isinstance(node, Join):
         how, _, condition = details[0].partition(" ON ")
-        title, details = f"{title} {how}", [f"ON {condition}" if condition else ""]
+        kind, _, strategy = how.partition(" ")
+        title, details = f"{title} {kind}", [strategy, f"ON {condition}" if condition else ""]
     return title, [line for detail in details for line in _wrapped(detail, characters)]
 
 

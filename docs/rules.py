@@ -120,8 +120,8 @@ def _position(rule: Rule[Any]) -> str:
 
 def _figures(rule: Rule[Any]) -> str:
     figures = (
-        f'<figure markdown="span">\n![{_title_of(content)}](../pictures/rules/{name})\n'
-        f"<figcaption>{caption}</figcaption>\n</figure>"
+        f'<figure markdown="span">\n<figcaption>{caption}</figcaption>\n'
+        f"![{_title_of(content)}](../pictures/rules/{name})\n</figure>"
         for name, caption, content in pictures(rule)
     )
     return "\n".join(('<div class="plans" markdown>', *figures, "</div>"))
