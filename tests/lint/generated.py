@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from docs import rules as rule_page
+from docs.rules import outdated
 from service.cli.main import openapi_yaml
 from service.cli.readme_tables import with_tables
 from tests.support.withstood import with_table
 
 MANY_TESTS = 50
-"""The least number of tests that the documents name."""
+"""The least number of tests that the README names."""
 
 
 def check(root: Path) -> Iterator[str]:
@@ -24,30 +24,16 @@ def check(root: Path) -> Iterator[str]:
         yield "README.md: its table of faults is out of date. Run python -m tests.support.withstood --write"
     if (root / "openapi.yaml").read_text(encoding="utf-8") != openapi_yaml():
         yield "openapi.yaml: it is out of date. Run evenkeel openapi -o openapi.yaml"
-    for path in rule_page.outdated(root):
-        yield f"{path}: it is out of date. Run python -m docs.rules --write"
-    texts = {path.relative_to(root): path.read_text(encoding="utf-8") for path in _documents(root)}
-    for document, text in texts.items():
+    yield from (f"{path}: it is out of date. Run python -m docs.rules --write" for path in outdated(root))
+    for document in (path for path in ("README.md", "CONTRIBUTING.md") if (root / path).exists()):
+        text = (root / document).read_text(encoding="utf-8")
         for name in sorted(set(re.findall(r"\b(?:service|workers|tests|migrations)/[\w/]+\.\w+", text))):
             if not (root / name).exists():
                 yield f"{document}: there is no file {name}."
-    named = {
-        (path, test, document)
-        for document, text in texts.items()
-        for path, test in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text)
-    }
-    if len(named) < MANY_TESTS:
-        yield f"README.md and docs: they name {len(named)} tests as `file::test`; their tables of faults contain more."
-    for path, test, document in sorted(named):
+    tests = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", readme)))
+    if len(tests) < MANY_TESTS:
+        yield f"README.md: it names {len(tests)} tests as `file::test`; its tables of faults contain more."
+    for path, test in tests:
         text = (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
         if not re.search(rf"^ *(async )?def {test}\(", text, re.MULTILINE):
-            yield f"{document}: there is no test {path}::{test}."
-
-
-def _documents(root: Path) -> list[Path]:
-    """Returns the documents for readers of the project; a part of a tree may have only some of them."""
-    return [
-        path
-        for path in (root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md")))
-        if path.exists()
-    ]
+            yield f"README.md: there is no test {path}::{test}."
