@@ -80,9 +80,12 @@ def test_outdated_document_is_found(tmp_path: Path) -> None:
     text = f"{readme}\nSee service/gone.py and `tests/e2e/test_jobs.py::test_gone`.\n".replace(
         "| `agg_phase` |", "| `x` |"
     )
-    found = list(generated.check(planted(tmp_path, {"README.md": text, "openapi.yaml": ""})))
+    page = (ROOT / "docs/explanation/rules.md").read_text(encoding="utf-8")
+    files = {"README.md": text, "openapi.yaml": "", "docs/explanation/rules.md": page}
+    found = list(generated.check(planted(tmp_path, files)))
     assert any("readme_tables --write" in one for one in found)
     assert any("evenkeel openapi" in one for one in found)
+    assert any("docs.rules --write" in one for one in found)
     assert "README.md: there is no file service/gone.py." in found
     assert "README.md: there is no test tests/e2e/test_jobs.py::test_gone." in found
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from docs.rules import outdated
 from service.cli.main import openapi_yaml
 from service.cli.readme_tables import with_tables
 from tests.support.withstood import with_table
@@ -23,6 +24,7 @@ def check(root: Path) -> Iterator[str]:
         yield "README.md: its table of faults is out of date. Run python -m tests.support.withstood --write"
     if (root / "openapi.yaml").read_text(encoding="utf-8") != openapi_yaml():
         yield "openapi.yaml: it is out of date. Run evenkeel openapi -o openapi.yaml"
+    yield from (f"{path}: it is out of date. Run python -m docs.rules --write" for path in outdated(root))
     for document in (path for path in ("README.md", "CONTRIBUTING.md") if (root / path).exists()):
         text = (root / document).read_text(encoding="utf-8")
         for name in sorted(set(re.findall(r"\b(?:service|workers|tests|migrations)/[\w/]+\.\w+", text))):
