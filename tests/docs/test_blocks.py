@@ -45,29 +45,30 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.not_quick
 @pytest.mark.parametrize("block", JOBS, ids=[one.place for one in JOBS])
-def test_job_is_accepted_or_refused_as_stated(block: Block, root: Path) -> None:
-    assert check_code(yaml.safe_load(block.text), root) == block.name
+def test_job_is_accepted_or_refused_as_stated(block: Block, root: Path, tmp_path: Path) -> None:
+    assert check_code(yaml.safe_load(block.text), root, tmp_path) == block.name
 
 
-def check_code(document: object, root: Path) -> str:
-    """Returns the code with which the service refuses a job, or `valid`. Missing files are created without rows."""
+def check_code(document: object, root: Path, other_root: Path) -> str:
+    """Returns the code with which the service refuses a job, or `valid`.
+    Missing files are created in the data root `other_root`, without rows.
+    """
     try:
         spec = JobSpec.model_validate(document)
         for table in spec.tables.values():
             if isinstance(table, TableSource):
-                write_header(table, root)
+                if not (root / table.path).exists():
+                    write_header(table, other_root)
         streams = {table.stream: STREAMS["clicks"] for table in spec.tables.values() if isinstance(table, StreamTable)}
-        check_job(spec, (DirectoryRoot(root),), streams)
+        check_job(spec, (DirectoryRoot(root), DirectoryRoot(other_root)), streams)
     except SpecError as error:
         return error.code
     return "valid"
 
 
 def write_header(table: TableSource, root: Path) -> None:
-    """Creates the file of a table if it is missing: with the header line that the table declares, or empty."""
+    """Creates a file of a table, with the header line that the table declares, or empty."""
     path = root / table.path
-    if path.exists():
-        return
     file = path / f"part.{table.format}" if table.path.endswith("/") else path
     file.parent.mkdir(parents=True, exist_ok=True)
     names = parse_schema(table.declared_schema or "", "/").names if table.options.header else ()
