@@ -30,19 +30,20 @@ BODIES = Path(__file__).with_name("example_bodies")
 
 def add_examples(operation: dict[str, Any]) -> None:
     """Adds the recorded examples to an operation of an OpenAPI document; each call adds new copies."""
-    recorded = _read(operation["operationId"])
+    recorded = recorded_examples(operation["operationId"])
     for media_type, examples in recorded.get("requests", {}).items():
         operation["requestBody"]["content"][media_type]["examples"] = examples
     for status, bodies in recorded.get("responses", {}).items():
         for media_type, value in bodies.items():
             operation["responses"][status]["content"][media_type]["example"] = value
-    problems = _read("problems")
+    problems = recorded_examples("problems")
     for response in operation["responses"].values():
         for code, example in response.get("content", {}).get(MEDIA_TYPE, {}).get("examples", {}).items():
             example["value"] |= problems.get(code, {})
 
 
-def _read(name: str) -> dict[str, Any]:
+def recorded_examples(name: str) -> dict[str, Any]:
+    """Returns the recorded examples of an operation, or of `problems`; empty if there are none."""
     path = BODIES / f"{name}.json"
     read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return read

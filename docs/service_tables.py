@@ -1,0 +1,148 @@
+"""Tables of the settings of a job, environment variables, limits, metrics and log events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from docs.markdown import anchor, code, codes, table
+from service.config import SettingsGroup
+from service.config.client import ClientSettings
+from service.config.data import DataSettings
+from service.config.settings import (
+    ApiSettings,
+    BackupSettings,
+    BrokerSettings,
+    DatabaseSettings,
+    LimitSettings,
+    LogSettings,
+    RetentionSettings,
+    StateSettings,
+    WorkerSettings,
+)
+from service.config.spark import SparkSettings
+from service.contract.options import declared_settings
+from service.contract.query import LIMITS
+from service.monitoring.logs import LOG_EVENTS, LogEvent
+from service.monitoring.metrics import API_METRICS, WORKER_METRICS, DeclaredMetric
+
+SETTINGS_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "aggregates": ("agg_phase", "distinct_method", "distinct_split", "incremental_agg", "eager_aggregation"),
+    "joins": ("join", "skew"),
+    "streams": ("mini_batch", "state"),
+    "planning": ("optimizer",),
+}
+"""The first part of the keys of a job's settings, by the table that has them."""
+
+VARIABLES: Mapping[str, type[SettingsGroup]] = {
+    "state": StateSettings,
+    "API": ApiSettings,
+    "database": DatabaseSettings,
+    "broker": BrokerSettings,
+    "data": DataSettings,
+    "worker": WorkerSettings,
+    "Spark": SparkSettings,
+    "retention": RetentionSettings,
+    "tenant limits": LimitSettings,
+    "backup": BackupSettings,
+    "log": LogSettings,
+    "client": ClientSettings,
+}
+"""The groups of environment variables, by the table that has them."""
+
+LEVELS = ("error", "warning", "info")
+
+
+def settings_table(group: str) -> str:
+    """Returns the table of a group of a job's settings."""
+    rows = [
+        (
+            f"{anchor(one.key)}{code(one.key)}",
+            one.bounds,
+            code(one.default),
+            one.description,
+            codes(one.aliases, between="<br>"),
+        )
+        for one in declared_settings()
+        if one.key.split(".")[0] in SETTINGS_GROUPS[group]
+    ]
+    return table(("Setting", "Values", "Default", "Meaning", "Keys of Flink"), rows)
+
+
+def variables_table(group: type[SettingsGroup]) -> str:
+    """Returns the table of the environment variables of a group."""
+    prefix = str(group.model_config.get("env_prefix", ""))
+    rows = []
+    for name, field in group.model_fields.items():
+        variable = f"{prefix}{name.upper()}"
+        rows.append((f"{anchor(variable)}{code(variable)}", _default(field), _bounds(field), field.description or ""))
+    return table(("Variable", "Default", "Values", "Meaning"), rows)
+
+
+def limits_table() -> str:
+    """Returns the table of the limits of a query."""
+    rows = [(code(limit.name), f"{limit.most:,}", limit.counted, limit.remedy) for limit in LIMITS]
+    return table(("Limit", "At most", "Of", "What to do"), rows)
+
+
+def metrics_table(metrics: tuple[DeclaredMetric, ...]) -> str:
+    """Returns a table of Prometheus metrics."""
+    rows = [(code(one.name), one.type.value, codes(one.labels), one.meaning) for one in metrics]
+    return table(("Metric", "Type", "Labels", "Meaning"), rows)
+
+
+def events_table(level: str) -> str:
+    """Returns the table of the log events of a level."""
+    return table(
+        ("Event", "Written by", "Meaning"), [_event_row(event) for event in LOG_EVENTS if event.level == level]
+    )
+
+
+def _event_row(event: LogEvent) -> tuple[str, str, str]:
+    process = "API and worker" if event.process == "both" else event.process
+    return f"{anchor(event.name)}{code(event.name)}", process, event.meaning
+
+
+def _default(field: FieldInfo) -> str:
+    default = field.default
+    if default is PydanticUndefined or default is None or default == "":
+        return ""
+    return code(str(default).lower() if isinstance(default, bool) else default)
+
+
+def _bounds(field: FieldInfo) -> str:
+    return ", ".join(_limits(field))
+
+
+def _limits(field: FieldInfo) -> Iterator[str]:
+    choices = getattr(field.annotation, "__args__", ())
+    if choices and all(isinstance(choice, str) for choice in choices):
+        yield codes(choices)
+    if field.annotation is bool:
+        yield codes(("true", "false"))
+    limits = {
+        name: value
+        for item in field.metadata
+        for name in ("ge", "gt", "le", "lt")
+        if (value := getattr(item, name, None)) is not None
+    }
+    if "ge" in limits and "le" in limits:
+        yield f"{limits['ge']:,} to {limits['le']:,}"
+        return
+    for name, sign in (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than")):
+        if name in limits:
+            yield f"{sign} {limits[name]:,}"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    **{f"settings of {group}": partial(settings_table, group) for group in SETTINGS_GROUPS},
+    **{f"variables of the {name}": partial(variables_table, group) for name, group in VARIABLES.items()},
+    "limits": limits_table,
+    "metrics of the API": partial(metrics_table, API_METRICS),
+    "metrics of a worker": partial(metrics_table, WORKER_METRICS),
+    **{f"log events of level {level}": partial(events_table, level) for level in LEVELS},
+}
+"""The tables of this module, by name."""
