@@ -8,7 +8,7 @@ from functools import partial
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from docs.markdown import anchor, code, codes, table
+from docs.markdown import anchor, code, codes, sentence, table
 from service.config import SettingsGroup
 from service.config.client import ClientSettings
 from service.config.data import DataSettings
@@ -23,7 +23,7 @@ from service.config.settings import (
     StateSettings,
     WorkerSettings,
 )
-from service.config.spark import SparkSettings
+from service.config.spark import FIXED, SparkSettings
 from service.contract.options import declared_settings
 from service.contract.query import LIMITS
 from service.monitoring.logs import LOG_EVENTS, LogEvent
@@ -80,6 +80,14 @@ def variables_table(group: type[SettingsGroup]) -> str:
         variable = f"{prefix}{name.upper()}"
         rows.append((f"{anchor(variable)}{code(variable)}", _default(field), _bounds(field), field.description or ""))
     return table(("Variable", "Default", "Values", "Meaning"), rows)
+
+
+def spark_properties_table() -> str:
+    """Returns the table of the Spark properties that an operator cannot set."""
+    reasons: dict[str, list[str]] = {}
+    for key, reason in FIXED.items():
+        reasons.setdefault(reason, []).append(f"{key}*" if key.endswith(".") else key)
+    return table(("Properties", "Why"), [(codes(keys), sentence(reason)) for reason, keys in reasons.items()])
 
 
 def limits_table() -> str:
@@ -140,6 +148,7 @@ def _limits(field: FieldInfo) -> Iterator[str]:
 TABLES: dict[str, Callable[[], str]] = {
     **{f"settings of {group}": partial(settings_table, group) for group in SETTINGS_GROUPS},
     **{f"variables of the {name}": partial(variables_table, group) for name, group in VARIABLES.items()},
+    "refused Spark properties": spark_properties_table,
     "limits": limits_table,
     "metrics of the API": partial(metrics_table, API_METRICS),
     "metrics of a worker": partial(metrics_table, WORKER_METRICS),

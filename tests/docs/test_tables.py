@@ -1,86 +1,132 @@
-"""The generated tables of the README, its commands, and the pinned versions."""
+"""The generated tables of the documentation."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
+from docs import command_tables, error_tables, service_tables, sql_tables, tables
+from docs.operation_tables import compact
 from service.cli.main import LOCAL, OVER_API
-from service.cli.readme_tables import (
-    README,
-    commands_table,
-    events_table,
-    exit_codes_table,
-    main,
-    metrics_table,
-    settings_table,
-    variables_table,
-    with_tables,
-)
 from service.client.terminal import ExitCode
 from service.config.settings import GROUPS
+from service.contract.errors import ServiceError
+from service.contract.job_errors import GROUPS as JOB_ERRORS
 from service.contract.options import declared_settings
+from service.contract.query import AggregateFunction
 from service.monitoring.logs import LOG_EVENTS
 from service.monitoring.metrics import API_METRICS, WORKER_METRICS
+from service.sql.types.functions import FUNCTIONS
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
+PAGE = "# Page\n\n<!-- table exit codes -->\nold\n<!-- end of table -->\n\nMore.\n"
+
+
+def text_of(made: dict[str, tables.Table]) -> str:
+    return "\n".join(make() for make in made.values())
 
 
 def test_settings_and_variables_are_in_tables() -> None:
-    settings, variables = settings_table(), variables_table()
+    text = text_of(service_tables.TABLES)
     for declared in declared_settings():
-        assert f"| `{declared.key}` |" in settings
-        assert all(f"`{alias}`" in settings for alias in declared.aliases)
+        assert text.count(f"</a>`{declared.key}` |") == 1
+        assert all(f"`{alias}`" in text for alias in declared.aliases)
+    assert set(service_tables.VARIABLES.values()) == set(GROUPS)
     names = [f"{group.model_config.get('env_prefix')}{name.upper()}" for group in GROUPS for name in group.model_fields]
     assert len(names) > 20
-    assert all(f"| `{name}` |" in variables for name in names)
+    assert all(f"</a>`{name}` |" in text for name in names)
 
 
 def test_metrics_and_log_events_are_in_tables() -> None:
-    metrics, events = metrics_table(), events_table()
-    assert all(f"| `{metric.name}` |" in metrics for metric in (*API_METRICS, *WORKER_METRICS))
-    assert all(f"| `{event.name}` | {event.level} |" in events for event in LOG_EVENTS)
+    text = text_of(service_tables.TABLES)
+    assert all(f"| `{metric.name}` |" in text for metric in (*API_METRICS, *WORKER_METRICS))
+    assert all(f"</a>`{event.name}` |" in text for event in LOG_EVENTS)
 
 
-def test_commands_and_exit_codes_are_in_tables() -> None:
-    commands, codes = commands_table(), exit_codes_table()
-    for usage in ("submit FILE", "profile TABLE KEY[,KEY2]...", "events ID", r"keys create\|list\|revoke", "up"):
-        assert f"| `evenkeel {usage}` |" in commands
-    assert commands.count("| `evenkeel ") == len((*OVER_API, *LOCAL)) + 1
-    assert all(f"| {int(code)} | {code.meaning} |" in codes for code in ExitCode)
+@pytest.mark.not_quick
+def test_commands_and_exit_codes_have_sections_and_rows() -> None:
+    text = text_of(command_tables.TABLES)
+    for usage in ("submit [OPTIONS] [FILE]", "profile [OPTIONS] TABLE KEY[,KEY2]...", "keys create [OPTIONS]", "up"):
+        assert f"\nevenkeel {usage}" in text
+    names = [*(command.__name__ for command in (*OVER_API, *LOCAL)), "keys create", "keys list", "keys revoke"]
+    assert text.count("### evenkeel ") == len(names)
+    assert all(f"### evenkeel {name}\n" in text for name in names)
+    assert all(f"| {int(code)} | " in text for code in ExitCode)
 
 
-def test_outdated_table_is_reported_and_updated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    current = with_tables((ROOT / README).read_text(encoding="utf-8"))
-    README.write_text(current.replace("| `agg_phase` |", "| `old_name` |"))
-    assert main([]) == 1
-    assert main(["--write"]) == 0
-    assert README.read_text() == current
-    assert main([]) == 0
+def test_every_error_has_a_meaning_and_a_remedy() -> None:
+    errors = list(error_tables.coded([ServiceError]))
+    assert len(errors) > 40
+    text = text_of(error_tables.TABLES)
+    for code in (*(error.code for error in errors), *(one.code for group in JOB_ERRORS.values() for one in group)):
+        assert text.count(f'<a id="{code}"></a>') == 1
+    assert "| |" not in text.replace("|  |", "| |")
 
 
-def test_readme_without_markers_is_refused() -> None:
-    with pytest.raises(ValueError, match="no markers for the table 'settings'"):
-        with_tables("# Evenkeel\n")
+def test_every_function_is_in_a_table() -> None:
+    text = text_of(sql_tables.TABLES)
+    assert all(f"`{name}`" in text for name in (*FUNCTIONS, *AggregateFunction))
+    assert "| `substring`, `substr` | `(any, number[, number])` | STRING, or BINARY for BINARY |" in text
+    assert "| `coalesce` | `(any, …)` | the common type of the arguments |" in text
+    assert "| `current_date` | `()` | DATE |" in text
 
 
-PYTEST = ".venv/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder"
+@pytest.mark.not_quick
+def test_every_endpoint_has_a_section() -> None:
+    from docs.operation_tables import operations
+
+    text = "\n".join(tables.generated(name) for name in tables.TABLES if name.startswith("endpoints of "))
+    assert len(operations()) > 25
+    for one in operations():
+        assert f"### {one.summary}\n\n`{one.method} {one.path}` · scope: " in text
 
 
-@pytest.mark.parametrize(("name", "ends_with"), [("demo", ".venv/bin/evenkeel demo"), ("tests", PYTEST)])
-def test_demo_and_test_commands_are_complete(name: str, ends_with: str) -> None:
-    (command,) = re.findall(
-        rf"<!-- command: {name} -->\n```sh\n(.*)\n```\n", (ROOT / README).read_text(encoding="utf-8")
-    )
-    assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -c constraints.txt ")
-    assert command.endswith(f"&& {ends_with}")
+@pytest.mark.not_quick
+def test_pages_are_up_to_date_and_have_every_table() -> None:
+    assert tables.missing_tables(ROOT) == []
+    assert list(tables.outdated_pages(ROOT)) == []
 
 
-def test_every_version_is_pinned_without_an_index() -> None:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = [line for line in lines if not line.startswith("#")]
-    assert len(pins) > 60
-    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][A-Za-z0-9.+!]*( ; .+)?", pin) for pin in pins)
+def test_outdated_page_is_reported_and_updated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "TABLES", {"exit codes": lambda: "| new |"})
+    tables.generated.cache_clear()
+    page = tmp_path / "docs" / "reference" / "page.md"
+    page.parent.mkdir(parents=True)
+    page.write_text(PAGE)
+    assert tables.main([], tmp_path) == 1
+    assert page.read_text() == PAGE
+    assert tables.main(["--write"], tmp_path) == 0
+    assert page.read_text() == PAGE.replace("\nold\n", "\n\n| new |\n\n")
+    assert tables.main([], tmp_path) == 0
+    tables.generated.cache_clear()
+
+
+def test_table_without_a_page_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tables, "TABLES", {"lost": lambda: ""})
+    (tmp_path / "README.md").write_text("# Evenkeel\n")
+    assert tables.main(["--write"], tmp_path) == 1
+    assert "No page has the table lost" in capsys.readouterr().err
+
+
+def test_unknown_table_and_missing_end_are_errors() -> None:
+    with pytest.raises(ValueError, match="there is no table 'gone'"):
+        tables.with_tables("<!-- table gone -->\n<!-- end of table -->\n")
+    with pytest.raises(ValueError, match="has no <!-- end of table -->"):
+        tables.with_tables("<!-- table exit codes -->\n")
+
+
+def test_json_is_written_in_few_lines() -> None:
+    value = {"a": [1, 2], "b": ["x" * 60, "y" * 60], "c": {}}
+    assert compact(value).splitlines() == [
+        "{",
+        '  "a": [1, 2],',
+        '  "b": [',
+        f'    "{"x" * 60}",',
+        f'    "{"y" * 60}"',
+        "  ],",
+        '  "c": {}',
+        "}",
+    ]
