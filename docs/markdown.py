@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from html import escape
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -14,6 +15,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def code(text: object) -> str:
     """Returns `text` as inline code; an empty text stays empty."""
     shown = str(text)
+    if "|" in shown:
+        # In a table, some readers of Markdown show a backslash before the bar, and others end the cell without it.
+        return f"<code>{escape(shown).replace('|', '&#124;')}</code>"
     return f"``{shown}``" if "`" in shown else f"`{shown}`" if shown else ""
 
 

@@ -29,6 +29,9 @@ PAGES = {
 }
 """The page with the endpoints of each tag."""
 
+_ALONE = frozenset({"jobs", "streams"})
+"""Tags that have a page of their own, without headings of groups."""
+
 _COMMON = frozenset(error.code for error in (*EVERYWHERE, UnauthenticatedError, MissingScopeError))
 """Errors that are not repeated at each endpoint."""
 
@@ -107,7 +110,7 @@ def _slug(heading: str) -> str:
 
 
 def _section(one: Operation) -> Iterator[str]:
-    yield f"### {one.summary}"
+    yield f"{'##' if one.tag in _ALONE else '###'} {one.summary}"
     yield f"`{one.method} {one.path}` · scope: {one.scopes} · operation id: {code(one.document['operationId'])}"
     yield sentence(one.document["description"])
     parameters = [_parameter(each) for each in one.document.get("parameters", ())]
@@ -133,7 +136,9 @@ def _parameter(given: Mapping[str, Any]) -> tuple[str, str, str, str]:
     shown = f" Default: {code(json.dumps(default))}." if default not in (None, "", []) else ""
     required = "" if not given.get("required") or given["in"] == "path" else " Required."
     meaning = sentence(given.get("description", "")) + shown + required
-    return code(given["name"]), given["in"], described_type(schema, document()), meaning
+    # Names of headers are in lower case in the document; they may be written in any case.
+    name = given["name"].title() if given["in"] == "header" else given["name"]
+    return code(name), given["in"], described_type(schema, document()), meaning
 
 
 def _responses(one: Operation) -> Iterator[tuple[str, str, str, str]]:
@@ -145,7 +150,8 @@ def _responses(one: Operation) -> Iterator[tuple[str, str, str, str]]:
             + (f": {shown}" if (shown := described_type(content.get("schema", {}), document())) else "")
             for media_type, content in response.get("content", {}).items()
         ]
-        yield status, sentence(response["description"]), "<br>".join(bodies), codes(response.get("headers", ()))
+        meaning = response["description"].replace("Successful Response", "The request succeeded.")
+        yield status, sentence(meaning), "<br>".join(bodies), codes(response.get("headers", ()))
 
 
 def _errors(one: Operation) -> list[str]:

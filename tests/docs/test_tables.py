@@ -79,7 +79,7 @@ def test_every_endpoint_has_a_section() -> None:
     text = "\n".join(tables.generated(name) for name in tables.TABLES if name.startswith("endpoints of "))
     assert len(operations()) > 25
     for one in operations():
-        assert f"### {one.summary}\n\n`{one.method} {one.path}` · scope: " in text
+        assert f"## {one.summary}\n\n`{one.method} {one.path}` · scope: " in text
 
 
 @pytest.mark.not_quick
