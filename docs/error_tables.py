@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from docs.markdown import anchor, code, sentence, table
@@ -30,32 +29,20 @@ REFUSALS: dict[str, tuple[type[ServiceError], ...]] = {
 _HEADER = ("Code and title", "Status", "What is wrong", "What to do")
 
 
-def coded(errors: Iterable[type[ServiceError]]) -> Iterator[type[ServiceError]]:
-    """Yields the classes among `errors` and their subclasses that have a code."""
-    for error in errors:
-        if "code" in vars(error):
-            yield error
-        yield from coded(error.__subclasses__())
-
-
 def refusals(errors: tuple[type[ServiceError], ...]) -> str:
     """Returns the table of the codes of some errors of the API."""
-    return table(_HEADER, [_row(one.code, one.status, one.title, _meaning(one), one.remedy) for one in coded(errors)])
+    coded = (one for error in errors for one in error.with_codes())
+    return table(_HEADER, [_row(one.code, one.status, one.title, sentence(one.meaning()), one.remedy) for one in coded])
 
 
 def job_errors(group: tuple[ErrorCode, ...]) -> str:
     """Returns the table of a group of codes of errors in jobs and rows."""
-    of_requests = {one.code for one in coded([ServiceError])}
+    of_requests = {one.code for one in ServiceError.with_codes()}
     rows = [
         _row(one.code, one.status, one.title, one.meaning, one.remedy, is_target=one.code not in of_requests)
         for one in group
     ]
     return table(_HEADER, rows)
-
-
-def _meaning(error: type[ServiceError]) -> str:
-    first, _, _ = (inspect.getdoc(error) or "").partition("\n\n")
-    return sentence(first)
 
 
 def _row(name: str, status: int, title: str, meaning: str, remedy: str, *, is_target: bool = True) -> tuple[str, ...]:

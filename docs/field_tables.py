@@ -55,9 +55,11 @@ def _default(given: Mapping[str, Any], required: bool) -> str:
 
 
 def _meaning(given: Mapping[str, Any]) -> str:
-    text = given.get("description", "")
-    inner = (one.get("description", "") for one in given.get("anyOf", ()))
-    return sentence(text or next(filter(None, inner), ""))
+    texts = [given.get("description", ""), *(one.get("description", "") for one in given.get("anyOf", ()))]
+    if "$ref" in given:
+        name = given["$ref"].rpartition("/")[2]
+        texts.append(document()["components"]["schemas"][name].get("description", "").partition("\n\n")[0])
+    return sentence(next(filter(None, texts), ""))
 
 
 TABLES: dict[str, Callable[[], str]] = {"fields of requests": requests, "fields of responses": responses}

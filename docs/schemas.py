@@ -81,7 +81,7 @@ def _array(schema: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     items = schema.get("prefixItems") or [schema.get("items", {})]
     inner = " and ".join(dict.fromkeys(described_type(one, document) or "any value" for one in items))
     most = schema.get("maxItems")
-    return f"list of {inner}" + (f" (at most {most:,})" if most and "prefixItems" not in schema else "")
+    return f"list of {inner}" + (f"; at most {most:,} items" if most and "prefixItems" not in schema else "")
 
 
 def _scalar(kind: str, schema: Mapping[str, Any]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from docs.markdown import anchor, code, codes, sentence, table
+from service.api.request_bodies import MAX_NESTING
 from service.config import SettingsGroup
 from service.config.client import ClientSettings
 from service.config.data import DataSettings
@@ -24,10 +25,19 @@ from service.config.settings import (
     WorkerSettings,
 )
 from service.config.spark import FIXED, SparkSettings
+from service.contract.job import MAX_SCHEMA_LENGTH, MAX_TABLES
 from service.contract.options import declared_settings
-from service.contract.query import LIMITS
+from service.contract.profiles import MAX_COLUMNS as MAX_KEY_COLUMNS
+from service.contract.profiles import MAX_KEYS
+from service.contract.query import LIMITS, MAX_NAME_LENGTH
+from service.data.files import MAX_DEPTH, MAX_FILES
+from service.data.schemas import MAX_FOOTER
+from service.ingest.columns import MAX_CELLS, MAX_ROWS
 from service.monitoring.logs import LOG_EVENTS, LogEvent
 from service.monitoring.metrics import API_METRICS, WORKER_METRICS, DeclaredMetric
+from service.sql.ddl import MAX_COLUMNS
+from service.sql.expressions.regular_expressions import MAX_LENGTH
+from service.sql.types.functions import MAX_PADDED_LENGTH
 
 SETTINGS_GROUPS: Mapping[str, tuple[str, ...]] = {
     "aggregates": ("agg_phase", "distinct_method", "distinct_split", "incremental_agg", "eager_aggregation"),
@@ -96,6 +106,25 @@ def limits_table() -> str:
     return table(("Limit", "At most", "Of", "What to do"), rows)
 
 
+def other_limits_table() -> str:
+    """Returns the table of the limits of tables, files and bodies."""
+    rows = [
+        ("Tables of a job", f"{MAX_TABLES}"),
+        ("Files of a table", f"{MAX_FILES:,}, in directories of at most {MAX_DEPTH} levels"),
+        ("Columns of a Parquet file or a schema", f"{MAX_COLUMNS:,}"),
+        ("Footer of a Parquet file", f"{MAX_FOOTER >> 20} MB"),
+        ("Characters of a schema", f"{MAX_SCHEMA_LENGTH:,}"),
+        ("Characters of a regular expression", f"{MAX_LENGTH:,}"),
+        ("Characters that lpad and rpad return", f"{MAX_PADDED_LENGTH:,}"),
+        ("Characters of a name", f"{MAX_NAME_LENGTH}"),
+        ("Keys of a profile, and columns of a key", f"{MAX_KEYS} and {MAX_KEY_COLUMNS}"),
+        ("Levels of arrays and objects in a body", f"{MAX_NESTING}"),
+        ("Rows of a posted batch", f"{MAX_ROWS:,}"),
+        ("Values of a posted batch (rows times columns of the stream)", f"{MAX_CELLS:,}"),
+    ]
+    return table(("What", "At most"), rows)
+
+
 def metrics_table(metrics: tuple[DeclaredMetric, ...]) -> str:
     """Returns a table of Prometheus metrics."""
     rows = [(code(one.name), one.type.value, codes(one.labels), one.meaning) for one in metrics]
@@ -150,6 +179,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"variables of the {name}": partial(variables_table, group) for name, group in VARIABLES.items()},
     "refused Spark properties": spark_properties_table,
     "limits": limits_table,
+    "other limits": other_limits_table,
     "metrics of the API": partial(metrics_table, API_METRICS),
     "metrics of a worker": partial(metrics_table, WORKER_METRICS),
     **{f"log events of level {level}": partial(events_table, level) for level in LEVELS},

@@ -93,9 +93,10 @@ _SPELLINGS = {
 
 def arithmetic_table() -> str:
     """Returns the result types of the arithmetic operators, by the types of their operands."""
-    header = ("Operands", *(code(operator) for operator in ARITHMETIC.values()))
+    operators = [operator for operator in ARITHMETIC.values() if operator != "||"]
+    header = ("Operands", *map(code, operators))
     rows = [
-        (f"{left}, {right}", *(_result_of_operator(operator, left, right) for operator in ARITHMETIC.values()))
+        (f"{left}, {right}", *(_result_of_operator(operator, left, right) for operator in operators))
         for left, right in _PAIRS
     ]
     return table(header, rows)

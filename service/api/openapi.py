@@ -21,6 +21,8 @@ from fastapi.routing import APIRoute
 
 from service import __version__
 from service.api.problems import MEDIA_TYPE
+from service.contract.errors import ServiceError
+from service.contract.job_errors import GROUPS
 from service.contract.options import declared_settings
 from service.contract.problems import Problem
 
@@ -88,6 +90,7 @@ def specification(app: FastAPI) -> dict[str, Any]:
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     for name, schema in problem.pop("$defs", {}).items():
         schemas.setdefault(name, schema)
+    problem["properties"]["code"]["x-codes"] = _meanings_of_codes()
     schemas["Problem"] = problem
     _allow_setting_aliases(schemas["JobSettings"])
     document["components"]["schemas"] = dict(sorted(schemas.items()))
@@ -96,6 +99,13 @@ def specification(app: FastAPI) -> dict[str, Any]:
             _document_authentication(operation)
             add_examples(operation)
     return document
+
+
+def _meanings_of_codes() -> dict[str, str]:
+    """Returns what each code of a problem or issue means."""
+    of_jobs = {one.code: one.meaning for group in GROUPS.values() for one in group}
+    of_requests = {error.code: error.meaning() for error in ServiceError.with_codes()}
+    return dict(sorted((of_jobs | of_requests).items()))
 
 
 def _document_authentication(operation: dict[str, Any]) -> None:

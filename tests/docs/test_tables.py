@@ -56,7 +56,7 @@ def test_commands_and_exit_codes_have_sections_and_rows() -> None:
 
 
 def test_every_error_has_a_meaning_and_a_remedy() -> None:
-    errors = list(error_tables.coded([ServiceError]))
+    errors = list(ServiceError.with_codes())
     assert len(errors) > 40
     text = text_of(error_tables.TABLES)
     for code in (*(error.code for error in errors), *(one.code for group in JOB_ERRORS.values() for one in group)):
