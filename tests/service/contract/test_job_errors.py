@@ -19,6 +19,8 @@ RAISING = {
     *("source.error", "self.source.error", "self._source.error", "self._error"),
 }
 """Calls with a code as their first string, or as `code`."""
+PLACES = {"Fault": 2}
+"""The number of arguments up to the code, where it is not the first one."""
 TABLES = {"_CONDITIONS", "_FILE_SYSTEM_CODES", "_KINDS_REFUSED"}
 """Dictionaries in which codes are keys or values."""
 CONSTANTS = {"CODE", "SCHEMA_REQUIRED", "code"}
@@ -45,7 +47,9 @@ def raised() -> Iterator[str]:
 def codes_of(node: ast.AST) -> Iterator[str]:
     match node:
         case ast.Call(func, arguments, keywords) if ast.unparse(func) in RAISING:
-            given = [keyword.value for keyword in keywords if keyword.arg == "code"] or arguments[:1]
+            given = [keyword.value for keyword in keywords if keyword.arg == "code"] or arguments[
+                : PLACES.get(ast.unparse(func), 1)
+            ]
             texts = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
             yield from (text for text in texts if text.isidentifier())
         case ast.Assign([ast.Name(name)], ast.Dict(keys, values)) if name in TABLES:
