@@ -82,6 +82,7 @@ def test_outdated_document_is_found(tmp_path: Path) -> None:
     found = list(generated.check(planted(tmp_path, {**pages, "README.md": named, "openapi.yaml": ""})))
     assert "docs/reference/settings.md: its tables are out of date. Run python -m docs.tables --write" in found
     assert any("evenkeel openapi" in one for one in found)
+    assert any("docs.rules --write" in one for one in found)
     assert "README.md: there is no file service/gone.py." in found
     assert "README.md: there is no test tests/e2e/test_jobs.py::test_gone." in found
     assert not any("no page has the table" in one for one in found)

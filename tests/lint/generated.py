@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from docs.rules import outdated
 from docs.tables import COMMAND, missing_tables, outdated_pages, pages
 from service.cli.main import openapi_yaml
 
@@ -23,6 +24,7 @@ def check(root: Path) -> Iterator[str]:
         yield f"{page.relative_to(root)}: its tables are out of date. Run {COMMAND}"
     if (root / "openapi.yaml").read_text(encoding="utf-8") != openapi_yaml():
         yield "openapi.yaml: it is out of date. Run evenkeel openapi -o openapi.yaml"
+    yield from (f"{path}: it is out of date. Run python -m docs.rules --write" for path in outdated(root))
     yield from _names(root)
 
 
