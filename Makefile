@@ -10,9 +10,9 @@ lint:
 
 # Tests without Spark and servers.
 quick:
-	$(PYTHON) -m pytest -n 2 -m quick tests/service tests/workers tests/sql tests/golden tests/architecture --ignore tests/service/api --ignore tests/service/cli
+	$(PYTHON) -m pytest -n 2 -m quick tests/service tests/workers tests/sql tests/golden tests/architecture tests/docs --ignore tests/service/api --ignore tests/service/cli
 
-# The slow tests, with the full number of faults and requests of README.md's tables.
+# The slow tests, with the full number of faults and requests of the documentation's tables.
 full: export EVENKEEL_TEST_FULL = 1
 full:
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not property"

@@ -21,6 +21,8 @@ from fastapi.routing import APIRoute
 
 from service import __version__
 from service.api.problems import MEDIA_TYPE
+from service.contract.errors import ServiceError
+from service.contract.job_errors import GROUPS
 from service.contract.options import declared_settings
 from service.contract.problems import Problem
 
@@ -30,19 +32,20 @@ BODIES = Path(__file__).with_name("example_bodies")
 
 def add_examples(operation: dict[str, Any]) -> None:
     """Adds the recorded examples to an operation of an OpenAPI document; each call adds new copies."""
-    recorded = _read(operation["operationId"])
+    recorded = recorded_examples(operation["operationId"])
     for media_type, examples in recorded.get("requests", {}).items():
         operation["requestBody"]["content"][media_type]["examples"] = examples
     for status, bodies in recorded.get("responses", {}).items():
         for media_type, value in bodies.items():
             operation["responses"][status]["content"][media_type]["example"] = value
-    problems = _read("problems")
+    problems = recorded_examples("problems")
     for response in operation["responses"].values():
         for code, example in response.get("content", {}).get(MEDIA_TYPE, {}).get("examples", {}).items():
             example["value"] |= problems.get(code, {})
 
 
-def _read(name: str) -> dict[str, Any]:
+def recorded_examples(name: str) -> dict[str, Any]:
+    """Returns the recorded examples of an operation, or of `problems`; empty if there are none."""
     path = BODIES / f"{name}.json"
     read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return read
@@ -87,6 +90,7 @@ def specification(app: FastAPI) -> dict[str, Any]:
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     for name, schema in problem.pop("$defs", {}).items():
         schemas.setdefault(name, schema)
+    problem["properties"]["code"]["x-codes"] = _meanings_of_codes()
     schemas["Problem"] = problem
     _allow_setting_aliases(schemas["JobSettings"])
     document["components"]["schemas"] = dict(sorted(schemas.items()))
@@ -95,6 +99,13 @@ def specification(app: FastAPI) -> dict[str, Any]:
             _document_authentication(operation)
             add_examples(operation)
     return document
+
+
+def _meanings_of_codes() -> dict[str, str]:
+    """Returns what each code of a problem or issue means."""
+    of_jobs = {one.code: one.meaning for group in GROUPS.values() for one in group}
+    of_requests = {error.code: error.meaning() for error in ServiceError.with_codes()}
+    return dict(sorted((of_jobs | of_requests).items()))
 
 
 def _document_authentication(operation: dict[str, Any]) -> None:
