@@ -17,7 +17,8 @@ from service.sql.ddl import parse_schema
 from tests.support.documents import TESTED_LANGUAGES, Block, blocks
 
 JOBS = blocks("job")
-STREAMS = {"clicks": parse_schema("uid BIGINT, page STRING, ts TIMESTAMP", "/")}
+STREAM = parse_schema("uid BIGINT, page STRING, ts TIMESTAMP, origin STRING, at TIMESTAMP", "/")
+"""The columns of every stream of posted rows that the documents use."""
 _REPORTS = 10_000
 
 
@@ -59,7 +60,7 @@ def check_code(document: object, root: Path, other_root: Path) -> str:
             if isinstance(table, TableSource):
                 if not (root / table.path).exists():
                     write_header(table, other_root)
-        streams = {table.stream: STREAMS["clicks"] for table in spec.tables.values() if isinstance(table, StreamTable)}
+        streams = {table.stream: STREAM for table in spec.tables.values() if isinstance(table, StreamTable)}
         check_job(spec, (DirectoryRoot(root), DirectoryRoot(other_root)), streams)
     except SpecError as error:
         return error.code
