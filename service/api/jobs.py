@@ -13,10 +13,11 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from pydantic import AwareDatetime, BeforeValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from service.api import headers
 from service.api.authentication import KEY_ENDED, ReaderTenant, SubmitterTenant, principal_of
 from service.api.database_retries import Repeatable, RetryingRoute
 from service.api.dependencies import Cursor, JobId, KnownTags, Preferences, ServicesDep, page_size_query
-from service.api.problems import BODY_ERRORS, header_schema, problems, request_id_of
+from service.api.problems import BODY_ERRORS, problems, request_id_of
 from service.api.representations import is_current, job_response, wait_seconds
 from service.contract.enums import JobStatus, Queue
 from service.contract.errors import (
@@ -67,30 +68,13 @@ def _as_text(value: Any) -> Any:
 _Moment = Annotated[AwareDatetime, BeforeValidator(_as_text)]
 
 
-ETAG_HEADER = {"ETag": header_schema("Strong entity tag of this representation.", '"3-5f1d0c7b9a3e2d41"')}
-_JOB_HEADERS = {
-    **ETAG_HEADER,
-    "Retry-After": header_schema(
-        "Seconds to wait before the next poll; absent if the job has finished or is STOPPED.", "1"
-    ),
-}
-_SUBMISSION_HEADERS = {
-    "Location": header_schema("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a"),
-    "Idempotency-Replayed": header_schema(
-        "`true` if an earlier request with this Idempotency-Key created the job.", "true"
-    ),
-    **_JOB_HEADERS,
-}
-_READ_HEADERS = {**_JOB_HEADERS, "Preference-Applied": header_schema("The wait that the service applied.", "wait=10")}
-
-
 @router.post(
     "",
     status_code=202,
     response_model=Job,
     summary="Submit a job",
     responses={
-        202: {"description": "The job is stored and queued.", "headers": _SUBMISSION_HEADERS},
+        202: {"description": "The job is stored and queued.", "headers": headers.OF_A_SUBMITTED_JOB},
         **problems(
             *BODY_ERRORS,
             IdempotencyKeyReusedError,
@@ -155,8 +139,8 @@ def list_jobs(
     response_model=Job,
     summary="Read a job",
     responses={
-        200: {"description": "The job.", "headers": _READ_HEADERS},
-        304: {"description": "The job has not changed.", "headers": _READ_HEADERS},
+        200: {"description": "The job.", "headers": headers.OF_A_READ_JOB},
+        304: {"description": "The job has not changed.", "headers": headers.OF_A_READ_JOB},
         **problems(JobNotFoundError),
     },
 )
@@ -204,7 +188,7 @@ def delete_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) ->
     response_model=Job,
     summary="Cancel a job",
     responses={
-        202: {"description": "The job, CANCELLED or CANCELLING.", "headers": _JOB_HEADERS},
+        202: {"description": "The job, CANCELLED or CANCELLING.", "headers": headers.OF_A_JOB},
         **problems(JobNotFoundError, JobAlreadyFinishedError, JobStateUnknownError),
     },
 )
@@ -259,7 +243,7 @@ _SETTINGS_ERRORS = (
     response_model=Job,
     summary="Stop a streaming job",
     responses={
-        202: {"description": "The job, STOPPING or STOPPED.", "headers": _JOB_HEADERS},
+        202: {"description": "The job, STOPPING or STOPPED.", "headers": headers.OF_A_JOB},
         **problems(JobNotFoundError, NotAStreamError, JobAlreadyFinishedError, JobStateUnknownError),
     },
 )
@@ -274,7 +258,7 @@ def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> R
     response_model=Job,
     summary="Resume a streaming job",
     responses={
-        202: {"description": "The job, QUEUED.", "headers": _JOB_HEADERS},
+        202: {"description": "The job, QUEUED.", "headers": headers.OF_A_JOB},
         **problems(*_SETTINGS_ERRORS, TooManyJobsError, spec=True),
     },
 )
@@ -300,7 +284,7 @@ async def resume_job(
     response_model=Job,
     summary="Change settings of a streaming job",
     responses={
-        200: {"description": "The job with the settings changed.", "headers": ETAG_HEADER},
+        200: {"description": "The job with the settings changed.", "headers": headers.ETAG},
         **problems(*_SETTINGS_ERRORS, spec=True),
     },
 )
