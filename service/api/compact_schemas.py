@@ -1,41 +1,54 @@
 """Shorter forms of the schemas that FastAPI and pydantic derive, with the same meaning.
 
-    titles          removed: they repeat the names of schemas and of their members
-    nullable        anyOf: [{type: string}, {type: 'null'}]  becomes  type: [string, 'null']
-    inner models    moved to `components.schemas`, under their title
-    equal members   moved to `components.schemas` if they are long, under the name of the member
-    common members  of a model and its base, moved to a schema to which both refer
+titles           are removed where they repeat the name of their schema or member
+nullable types   anyOf: [{type: string}, {type: 'null'}] becomes type: [string, 'null']
+inner models     move to `components.schemas`, under their title
+equal members    move to `components.schemas` if they are long, under the name of the members
+defaults         of objects become {} where they repeat the defaults of the members
+derived models   refer to their base with allOf, and declare only their own members
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 Schema = dict[str, Any]
 
-_VALUES = ("default", "example", "examples", "const", "enum")
-"""The keywords whose values are not schemas."""
+_BY_NAME = ("properties", "patternProperties", "$defs")
+"""The keywords with schemas by name."""
+_INNER = ("anyOf", "oneOf", "allOf", "items", "additionalProperties", "propertyNames")
+"""The keywords with a schema or a list of schemas."""
 _LONG = 300
 """The number of characters of JSON above which a schema is long."""
 _NULL = {"type": "null"}
-_BASES = {"JobFields": ("JobSummary", "Job"), "ApiKeyFields": ("ApiKey", "IssuedKey")}
-"""Each schema of common members, with the two that have them: a base model and a model derived from it."""
+_DERIVED = {"Job": "JobSummary", "IssuedKey": "ApiKey"}
+"""Each model that has all members of another one, with that base."""
 
 
 def compact_schemas(document: dict[str, Any]) -> None:
     """Shortens all schemas of an OpenAPI document, those of its operations too."""
     schemas: dict[str, Schema] = document["components"]["schemas"]
-    _share_inner_models(schemas)
-    for node in list(_nodes(document["paths"])) + list(_nodes(schemas)):
-        if isinstance(node.get("title"), str):
-            del node["title"]
-        _join_null(node)
-    _share_long_members(schemas)
-    for name, (base, derived) in _BASES.items():
-        _share_members(schemas, name, base, derived)
+    for schema in list(schemas.values()):
+        _move_inner_models(schema, schemas)
+    for name, schema in list(_schemas_of_operations(document)) + list(schemas.items()):
+        for inner_name, inner in list(_nodes(name, schema)):
+            if _same(inner.get("title", ""), inner_name):
+                inner.pop("title", None)
+            _join_null(inner)
+            if "default" in inner and inner["default"] == _defaults(inner, schemas):
+                inner["default"] = {}
+    _move_equal_members(schemas)
+    for name, base in _DERIVED.items():
+        _derive(schemas, name, base)
+    references = [{"$ref": f"#/components/schemas/{base}"} for base in _DERIVED.values()]
+    for name, schema in list(_schemas_of_operations(document)) + list(schemas.items()):
+        for _, inner in list(_nodes(name, schema)):
+            # A derived model refers to its base only in `allOf`; everywhere else, the base has no further members.
+            if inner in references and name not in _DERIVED:
+                inner["unevaluatedProperties"] = False
 
 
 def refer(components: dict[str, Any], kind: str, name: str, value: dict[str, Any]) -> dict[str, Any]:
@@ -48,41 +61,66 @@ def refer(components: dict[str, Any], kind: str, name: str, value: dict[str, Any
     return {"$ref": f"#/components/{kind}/{name}"}
 
 
-def _nodes(value: Any) -> Iterator[Schema]:
-    """Yields `value` and all objects in it, except values of the API."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key not in _VALUES or isinstance(inner, dict) and "type" in inner:
-                yield from _nodes(inner)
-        yield value
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _nodes(inner)
+def _schemas_of_operations(document: Mapping[str, Any]) -> Iterator[tuple[str, Schema]]:
+    """Yields the name and the schema of each parameter and body; bodies have no name."""
+    for item in document["paths"].values():
+        for operation in item.values():
+            for parameter in operation.get("parameters", ()):
+                yield parameter["name"], parameter["schema"]
+            for body in (operation.get("requestBody", {}), *operation["responses"].values()):
+                for media in body.get("content", {}).values():
+                    yield "", media["schema"]
 
 
-def _share_inner_models(schemas: dict[str, Schema]) -> None:
-    for schema in list(schemas.values()):
-        for node in list(_nodes(schema)):
-            for alternative in node.get("anyOf", ()):
-                if isinstance(alternative.get("properties"), dict) and "title" in alternative:
-                    model = dict(alternative)
-                    alternative.clear()
-                    alternative.update(refer(schemas, "schemas", model["title"], model))
+def _nodes(name: str, schema: Schema) -> Iterator[tuple[str, Schema]]:
+    """Yields a schema and all schemas in it, each with the name of the member that it belongs to."""
+    yield name, schema
+    for keyword in _BY_NAME:
+        for inner_name, inner in schema.get(keyword, {}).items():
+            yield from _nodes(inner_name, inner)
+    for keyword in _INNER:
+        found = schema.get(keyword)
+        for inner in found if isinstance(found, list) else (found,):
+            if isinstance(inner, dict):
+                yield from _nodes(name, inner)
+
+
+def _same(title: str, name: str) -> bool:
+    return title.casefold().replace(" ", "") == name.casefold().replace("_", "").replace("-", "")
+
+
+def _move_inner_models(schema: Schema, schemas: dict[str, Schema]) -> None:
+    for _, node in list(_nodes("", schema)):
+        for alternative in node.get("anyOf", ()):
+            if "properties" in alternative and "title" in alternative:
+                model = dict(alternative)
+                alternative.clear()
+                alternative.update(refer(schemas, "schemas", model["title"], model))
 
 
 def _join_null(schema: Schema) -> None:
-    alternatives = schema.get("anyOf")
-    if not isinstance(alternatives, list) or len(alternatives) != 2 or alternatives[1] != _NULL:  # noqa: PLR2004
-        return
-    first = alternatives[0]
-    if isinstance(first.get("type"), str) and not {"enum", "const"} & first.keys() and not first.keys() & schema.keys():
-        del schema["anyOf"]
-        others = dict(schema)
-        schema.clear()
-        schema.update({**first, "type": [first["type"], "null"], **others})
+    match schema.get("anyOf"):
+        case [{"type": str(kind), **others} as first, last] if last == _NULL and not first.keys() & schema.keys():
+            if not others.keys() & {"enum", "const"}:
+                outer = {keyword: value for keyword, value in schema.items() if keyword != "anyOf"}
+                schema.clear()
+                schema.update({"type": [kind, "null"], **others, **outer})
 
 
-def _share_long_members(schemas: dict[str, Schema]) -> None:
+def _defaults(schema: Schema, schemas: Mapping[str, Schema]) -> dict[str, Any] | None:
+    """Returns the defaults of the members of a model, to which `schema` refers; None if it does not refer to one."""
+    model = schemas.get(schema.get("$ref", "").rpartition("/")[2], {})
+    if "properties" not in model:
+        return None
+    members = model["properties"].items()
+    return {
+        name: _defaults(member, schemas) if isinstance(member["default"], dict) else member["default"]
+        for name, member in members
+        if member.get("default") is not None
+    }
+
+
+def _move_equal_members(schemas: dict[str, Schema]) -> None:
     members = [
         (schema["properties"], name) for schema in list(schemas.values()) for name in schema.get("properties", ())
     ]
@@ -94,22 +132,26 @@ def _share_long_members(schemas: dict[str, Schema]) -> None:
             properties[name] = refer(schemas, "schemas", component, properties[name])
 
 
-def _share_members(schemas: dict[str, Schema], name: str, base: str, derived: str) -> None:
-    """Moves the members of `base` to a schema `name`; `base` and `derived` refer to it and stay closed."""
-    common = schemas[base]
+def _derive(schemas: dict[str, Schema], name: str, base: str) -> None:
+    """Declares a model as its base and its own members. Both admit no others: see `compact_schemas`.
+
+    Raises ValueError if the model declares a member of its base in another way.
+    """
+    model, common = schemas[name], schemas[base]
+    differing = [key for key, value in common["properties"].items() if model["properties"].get(key) != value]
+    if differing:
+        raise ValueError(f"{name} declares {', '.join(differing)} in another way than {base}")
+    common.pop("additionalProperties", None)
+    own = [key for key in model["properties"] if key not in common["properties"]]
     schemas[name] = {
-        "description": f"The members that {base} and {derived} have in common.",
-        **{keyword: common[keyword] for keyword in ("type", "properties", "required")},
+        "description": model["description"],
+        "allOf": [
+            {"$ref": f"#/components/schemas/{base}"},
+            {
+                "type": "object",
+                "properties": {key: model["properties"][key] for key in own},
+                "required": [key for key in own if key in model["required"]],
+            },
+        ],
+        "unevaluatedProperties": False,
     }
-    for model in (base, derived):
-        schema = schemas[model]
-        own = {key: value for key, value in schema["properties"].items() if key not in common["properties"]}
-        changed = {key: value for key, value in common["properties"].items() if schema["properties"][key] != value}
-        if changed:
-            raise ValueError(f"{model} declares {', '.join(changed)} in another way than {base}")
-        schemas[model] = {
-            "description": schema["description"],
-            "allOf": [{"$ref": f"#/components/schemas/{name}"}],
-            **({"properties": own, "required": [key for key in schema["required"] if key in own]} if own else {}),
-            "unevaluatedProperties": False,
-        }

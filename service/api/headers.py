@@ -11,9 +11,7 @@ def _declared(description: str, example: str) -> dict[str, Any]:
 
 HEADERS = {
     "ETag": _declared("Strong entity tag of this representation.", '"3-5f1d0c7b9a3e2d41"'),
-    "IdempotencyReplayed": _declared(
-        "`true` if an earlier request with this Idempotency-Key created the job.", "true"
-    ),
+    "IdempotencyReplayed": _declared("`true` if an earlier request with this Idempotency-Key created the job.", "true"),
     "Location": _declared("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a"),
     "NextPoll": _declared("Seconds to wait before the next poll; absent if the job has finished or is STOPPED.", "1"),
     "PreferenceApplied": _declared("The wait that the service applied.", "wait=10"),

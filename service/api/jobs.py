@@ -127,7 +127,7 @@ def list_jobs(
         _Moment | SkipJsonSchema[None], Query(description="Only jobs submitted before this time.")
     ] = None,
     cursor: Cursor = "",
-    page_size: Annotated[int, page_size_query("Jobs per page", MAX_PAGE_SIZE)] = 50,
+    page_size: Annotated[int, page_size_query("Entries per page", MAX_PAGE_SIZE)] = 50,
 ) -> JobPage:
     """Returns jobs, newest first. Jobs that are submitted while you page do not shift the pages."""
     wanted = JobFilter(frozenset(status), name, _milliseconds(submitted_after), _milliseconds(submitted_before), queue)
@@ -320,7 +320,7 @@ def list_job_batches(
     services: ServicesDep,
     tenant: ReaderTenant,
     cursor: Cursor = "",
-    page_size: Annotated[int, page_size_query("Mini-batches per page", stream_progress.MAX_BATCH_PAGE_SIZE)] = 50,
+    page_size: Annotated[int, page_size_query("Entries per page", stream_progress.MAX_BATCH_PAGE_SIZE)] = 50,
 ) -> stream_progress.JobBatchPage:
     """Returns mini-batches, newest first. The service keeps the newest thousand of each job."""
     return stream_progress.list_job_batches(services.database, tenant, job_id, cursor, page_size)

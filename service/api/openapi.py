@@ -59,11 +59,11 @@ def specification(app: FastAPI) -> dict[str, Any]:
     _allow_setting_aliases(schemas["JobSettings"])
     document["components"]["headers"] = HEADERS
     compact_schemas(document)
-    for item in document["paths"].values():
-        for operation in item.values():
-            _document_authentication(operation)
-            _remove_repetitions(operation)
-            add_examples(operation, schemas)
+    operations = [operation for item in document["paths"].values() for operation in item.values()]
+    for operation in operations:
+        _document_authentication(operation)
+        _remove_repetitions(operation)
+    add_examples(operations, schemas)
     share_problems(document)
     share_parameters(document)
     document["components"]["schemas"] = dict(sorted(schemas.items()))
@@ -71,13 +71,11 @@ def specification(app: FastAPI) -> dict[str, Any]:
 
 
 def _remove_repetitions(operation: dict[str, Any]) -> None:
-    """Sorts the responses by status, and removes what repeats a default or the description of a parameter."""
+    """Sorts the responses by status, and removes `required: false` of parameters, the default."""
     operation["responses"] = dict(sorted(operation["responses"].items()))
     for parameter in operation.get("parameters", ()):
         if not parameter["required"]:
             del parameter["required"]
-        if parameter["schema"].get("description") == parameter["description"]:
-            del parameter["schema"]["description"]
 
 
 def _document_authentication(operation: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ class _Dumper(yaml.SafeDumper):
         super().__init__(*arguments, **options)
         self.best_indent = _INDENT  # PyYAML ignores an `indent` of 1.
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's
         """See PyYAML. Tools resolve `$ref` only."""
         return True
 
@@ -47,9 +47,6 @@ def _set_style(node: yaml.Node, indent: int, before: int) -> int:
             return _WIDTH
         return len(node.value)
     inner = indent + _INDENT
-    if _is_filled(node):
-        _set_flow(node)
-        return _WIDTH
     if isinstance(node, yaml.SequenceNode):
         length = sum(_set_style(item, inner, inner) + len(", ") for item in node.value)
     else:
@@ -58,17 +55,21 @@ def _set_style(node: yaml.Node, indent: int, before: int) -> int:
             length += len(f"{key.value}: , ") + _set_style(value, inner, indent + len(f"{key.value}: "))
             if key.value == "example" and not isinstance(value, yaml.ScalarNode):
                 _set_flow(value)
-    node.flow_style = before + length <= _WIDTH
+    node.flow_style = before + length <= _WIDTH or _is_list_of_names(node)
     return length
 
 
-def _is_filled(node: yaml.CollectionNode) -> bool:
-    """Whether the node is a list of names, whose lines are filled."""
-    return isinstance(node, yaml.SequenceNode) and len(node.value) > 1 and all(isinstance(item, yaml.ScalarNode) and "\n" not in item.value for item in node.value)
+def _is_list_of_names(node: yaml.CollectionNode) -> bool:
+    return isinstance(node, yaml.SequenceNode) and all(
+        isinstance(item, yaml.ScalarNode) and "\n" not in item.value for item in node.value
+    )
 
 
 def _set_flow(node: yaml.Node) -> None:
     if isinstance(node, yaml.ScalarNode):
         node.style = None
-    else:
-        node.flow_style = True
+        return
+    node.flow_style = True
+    for item in node.value:
+        for part in item if isinstance(item, tuple) else (item,):
+            _set_flow(part)

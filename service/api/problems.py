@@ -131,8 +131,8 @@ def add_problem_handlers(app: FastAPI) -> None:
 _HEADERS: Mapping[int, Mapping[str, Any]] = {401: CHALLENGE, 429: RETRY_AFTER, 503: RETRY_AFTER}
 """Additional headers of problems, by status."""
 _UNKNOWN_COLUMN = (
-    "The query names a column that its table does not have. Every other error in a job also has this status, and a code "
-    "of its own."
+    "The query names a column that its table does not have. Each other error in a job has this status too, and its own "
+    "code."
 )
 
 
