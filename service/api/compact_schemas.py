@@ -38,7 +38,7 @@ def compact_schemas(document: dict[str, Any]) -> None:
             if _same(inner.get("title", ""), inner_name):
                 inner.pop("title", None)
             _join_null(inner)
-            if "default" in inner and inner["default"] == _defaults(inner, schemas):
+            if isinstance(inner.get("default"), dict) and inner["default"] == _defaults(inner, schemas):
                 inner["default"] = {}
     _move_equal_members(schemas)
     for name, base in _DERIVED.items():
@@ -99,12 +99,14 @@ def _move_inner_models(schema: Schema, schemas: dict[str, Schema]) -> None:
 
 
 def _join_null(schema: Schema) -> None:
-    match schema.get("anyOf"):
-        case [{"type": str(kind), **others} as first, last] if last == _NULL and not first.keys() & schema.keys():
-            if not others.keys() & {"enum", "const"}:
-                outer = {keyword: value for keyword, value in schema.items() if keyword != "anyOf"}
-                schema.clear()
-                schema.update({"type": [kind, "null"], **others, **outer})
+    alternatives = schema.get("anyOf", ())
+    first: Schema = alternatives[0] if list(alternatives[1:]) == [_NULL] else {}
+    if not isinstance(first.get("type"), str) or first.keys() & {"enum", "const"}:
+        return
+    if not first.keys() & schema.keys():
+        others = {keyword: value for keyword, value in schema.items() if keyword != "anyOf"}
+        schema.clear()
+        schema.update(first, type=[first["type"], "null"], **others)
 
 
 def _defaults(schema: Schema, schemas: Mapping[str, Schema]) -> dict[str, Any] | None:

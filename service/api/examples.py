@@ -120,7 +120,7 @@ def _is_default(value: Any, schema: Schema, schemas: Schemas) -> bool:
     if value is None or ("default" in schema and value == schema["default"]):
         return True
     found = _resolved(value, schema, schemas)
-    members = found.get("properties")
+    members: Schemas = found.get("properties", {})
     return (
         isinstance(value, dict)
         and bool(members)

@@ -39,37 +39,39 @@ class _Dumper(yaml.SafeDumper):
 def _set_style(node: yaml.Node, indent: int, before: int) -> int:
     """Sets the style of a node that is indented by `indent` in block style, after `before` characters in its line.
 
-    Returns the length of the node's text on one line; more than any line if it does not fit on one.
+    Returns the length of the node's text on one line; more than any line if it has several.
     """
-    if isinstance(node, yaml.ScalarNode):
-        if "\n" in node.value:
+    inner = indent + _INDENT
+    match node:
+        case yaml.SequenceNode():
+            length = sum(_set_style(item, inner, inner) + len(", ") for item in node.value)
+            is_list_of_names = all(isinstance(item, yaml.ScalarNode) and item.style != "|" for item in node.value)
+            node.flow_style = is_list_of_names or before + length <= _WIDTH
+            return length
+        case yaml.MappingNode():
+            length = 0
+            for key, value in node.value:
+                length += len(f"{key.value}: , ") + _set_style(value, inner, indent + len(f"{key.value}: "))
+                if key.value == "example" and not isinstance(value, yaml.ScalarNode):
+                    _set_flow_style(value)
+            node.flow_style = before + length <= _WIDTH
+            return length
+        case yaml.ScalarNode() if "\n" in node.value:
             node.style = "|"
             return _WIDTH
-        return len(node.value)
-    inner = indent + _INDENT
-    if isinstance(node, yaml.SequenceNode):
-        length = sum(_set_style(item, inner, inner) + len(", ") for item in node.value)
-    else:
-        length = 0
-        for key, value in node.value:
-            length += len(f"{key.value}: , ") + _set_style(value, inner, indent + len(f"{key.value}: "))
-            if key.value == "example" and not isinstance(value, yaml.ScalarNode):
-                _set_flow(value)
-    node.flow_style = before + length <= _WIDTH or _is_list_of_names(node)
-    return length
+    return len(node.value)
 
 
-def _is_list_of_names(node: yaml.CollectionNode) -> bool:
-    return isinstance(node, yaml.SequenceNode) and all(
-        isinstance(item, yaml.ScalarNode) and "\n" not in item.value for item in node.value
-    )
-
-
-def _set_flow(node: yaml.Node) -> None:
-    if isinstance(node, yaml.ScalarNode):
-        node.style = None
-        return
-    node.flow_style = True
-    for item in node.value:
-        for part in item if isinstance(item, tuple) else (item,):
-            _set_flow(part)
+def _set_flow_style(node: yaml.Node) -> None:
+    """Sets the flow style of a node and of all nodes in it; their lines are filled."""
+    match node:
+        case yaml.SequenceNode():
+            node.flow_style = True
+            for item in node.value:
+                _set_flow_style(item)
+        case yaml.MappingNode():
+            node.flow_style = True
+            for _, value in node.value:
+                _set_flow_style(value)
+        case yaml.ScalarNode():
+            node.style = None

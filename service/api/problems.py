@@ -142,7 +142,8 @@ def problems(*errors: type[ServiceError], spec: bool = False) -> dict[int | str,
     Does not use FastAPI's `model`, which would document `application/json`, a media type that problems do not have.
     """
     meanings: dict[int, dict[str, str]] = {}
-    for error in (*errors, InvalidRequestError):
+    own: tuple[type[ServiceError], ...] = (*errors, InvalidRequestError)
+    for error in own:
         meanings.setdefault(error.status, {})[error.code] = _meaning(error)
     for error in EVERYWHERE:
         # For a status that a route documents, FastAPI ignores what its router documents.
