@@ -144,19 +144,15 @@ def problems(*errors: type[ServiceError], spec: bool = False) -> dict[int | str,
     meanings: dict[int, dict[str, str]] = {}
     own: tuple[type[ServiceError], ...] = (*errors, InvalidRequestError)
     for error in own:
-        meanings.setdefault(error.status, {})[error.code] = _meaning(error)
+        meanings.setdefault(error.status, {})[error.code] = error.meaning()
     for error in EVERYWHERE:
         # For a status that a route documents, FastAPI ignores what its router documents.
         if error.status in meanings:
-            meanings[error.status][error.code] = _meaning(error)
+            meanings[error.status][error.code] = error.meaning()
     if spec:
         meanings[InvalidRequestError.status]["unknown_column"] = _UNKNOWN_COLUMN
     # Sorted, so that routes with the same errors have the same response.
     return {status: _documented(status, dict(sorted(meanings[status].items()))) for status in sorted(meanings)}
-
-
-def _meaning(error: type[ServiceError]) -> str:
-    return " ".join((error.__doc__ or "").split())
 
 
 def _documented(status: int, meanings: Mapping[str, str]) -> dict[str, Any]:

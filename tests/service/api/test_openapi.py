@@ -16,6 +16,7 @@ from service.api.app import create_app
 from service.api.problems import EVERYWHERE
 from service.api.shared_components import codes_of
 from service.config.settings import Settings
+from service.contract.errors import ServiceError
 from service.contract.options import JobSettings
 from tests.support.api import operations, specification
 
@@ -64,6 +65,12 @@ def test_titles_do_not_repeat_names() -> None:
         assert "title" not in schema, name
         for member, declared in schema.get("properties", {}).items():
             assert declared.get("title", "").casefold().replace(" ", "_") != member, (name, member)
+
+
+def test_every_error_has_a_meaning() -> None:
+    meanings = {error.code: error.meaning() for error in ServiceError.with_codes()}
+    assert len(meanings) > 40
+    assert [code for code, meaning in meanings.items() if not re.fullmatch(r"[A-Z].*\.", meaning)] == []
 
 
 def test_shared_problems_explain_each_of_their_codes() -> None:
