@@ -44,7 +44,7 @@ from service.store.session import CommitUnknownError, fault_of, first_line
 
 PROBLEM_REF = "#/components/schemas/Problem"
 EVERYWHERE = (HostNotAllowedError, OriginNotAllowedError, InternalError, DatabaseUnavailableError, StoppingError)
-"""The errors that any request may get."""
+"""The errors that any request may cause."""
 BODY_ERRORS = (
     MalformedJsonError,
     BodyTooLargeError,
@@ -63,9 +63,17 @@ _COMMIT_UNKNOWN = (
 )
 _LENGTH_OF_TABLE_FIELD = len(("tables", "name", "field"))
 _MAX_SUGGESTIONS = 20
-"""Only this many unknown fields of a request get suggestions."""
+"""Suggestions are computed only for this many unknown fields of a request."""
 _MAX_NAME_SHOWN = 100
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+
+
+_HEADERS: Mapping[int, Mapping[str, Any]] = {401: CHALLENGE, 429: RETRY_AFTER, 503: RETRY_AFTER}
+"""Additional headers of problems, by status."""
+_UNKNOWN_COLUMN = (
+    "The query names a column that its table does not have. Each other error in a job has this status too, and its own "
+    "code."
+)
 
 
 def request_id_of(scope: Scope) -> str | None:
@@ -128,16 +136,8 @@ def add_problem_handlers(app: FastAPI) -> None:
         return service_error_response(DatabaseUnavailableError(detail, retry_after_seconds=1), request.scope)
 
 
-_HEADERS: Mapping[int, Mapping[str, Any]] = {401: CHALLENGE, 429: RETRY_AFTER, 503: RETRY_AFTER}
-"""Additional headers of problems, by status."""
-_UNKNOWN_COLUMN = (
-    "The query names a column that its table does not have. Each other error in a job has this status too, and its own "
-    "code."
-)
-
-
 def problems(*errors: type[ServiceError], spec: bool = False) -> dict[int | str, dict[str, Any]]:
-    """Returns the `responses` of a route that may raise these errors; with `spec`, also errors in the text of a job.
+    """Returns the `responses` of a route that may raise these errors; with `spec`, also errors in the posted job.
 
     Does not use FastAPI's `model`, which would document `application/json`, a media type that problems do not have.
     """
@@ -146,7 +146,7 @@ def problems(*errors: type[ServiceError], spec: bool = False) -> dict[int | str,
     for error in own:
         meanings.setdefault(error.status, {})[error.code] = error.meaning()
     for error in EVERYWHERE:
-        # For a status that a route documents, FastAPI ignores what its router documents.
+        # FastAPI ignores the router's documentation of a status that a route documents.
         if error.status in meanings:
             meanings[error.status][error.code] = error.meaning()
     if spec:
@@ -190,7 +190,7 @@ def _allowed_methods(request: Request) -> list[str]:
 
 
 def _validation_response(error: RequestValidationError, scope: Scope) -> Response:
-    details = _without_consequences(error.errors())
+    details = _without_consequential_errors(error.errors())
     if details and details[0]["type"] == "json_invalid":
         position = details[0]["loc"][-1]
         reason = details[0].get("ctx", {}).get("error", "it cannot be read")
@@ -202,13 +202,13 @@ def _validation_response(error: RequestValidationError, scope: Scope) -> Respons
     issues = tuple(_issue(detail, body if place < _MAX_SUGGESTIONS else None) for place, detail in enumerate(details))
     texts = [f"{issue.pointer}: {issue.detail}" if issue.pointer else issue.detail for issue in issues[:3]]
     detail = "; ".join(texts) + ("" if len(issues) <= len(texts) else "; …")
-    # Pydantic's codes describe an invalid value, the service's own codes an error in the job.
+    # Pydantic's codes are for invalid values, the service's own codes for errors in the job.
     if issues[0].code in _PYDANTIC_CODES:
         return service_error_response(InvalidRequestError(detail, issues=issues), scope)
     return problem_response(Problem.of(issues[0].code, InvalidRequestError.status, detail, errors=issues), scope)
 
 
-def _without_consequences(details: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _without_consequential_errors(details: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Removes `too_short` errors of lists that have invalid items: pydantic counts only valid items."""
     short = {tuple(detail["loc"]) for detail in details if detail["type"] == "too_short"}
     lengths = {len(place) for place in short}
@@ -252,10 +252,10 @@ def _unknown_field(path: Sequence[object], suggestions: Sequence[str]) -> str:
     name = str(path[-1])[:_MAX_NAME_SHOWN]
     is_of_table = len(path) == _LENGTH_OF_TABLE_FIELD and path[0] == "tables"
     if is_of_table and name in ReadOptions.model_fields:
-        way_out = f' Write "options": {{"{name}": …}}.'
+        advice = f' Write "options": {{"{name}": …}}.'
     else:
-        way_out = did_you_mean(suggestions)
-    return f"There is no field '{name}' here.{way_out}"
+        advice = did_you_mean(suggestions)
+    return f"There is no field '{name}' here.{advice}"
 
 
 def _similar_fields(annotation: Any, path: Sequence[object]) -> tuple[str, ...]:
