@@ -12,8 +12,10 @@ from typing import Any
 from docs.markdown import code, codes, sentence, table
 from docs.schemas import described_type
 from service.api.app import create_app
-from service.api.openapi import TAGS, recorded_examples
+from service.api.examples import load_examples
+from service.api.openapi import TAGS, complete_specification
 from service.api.problems import EVERYWHERE
+from service.api.shared_components import codes_of
 from service.config.settings import Settings
 from service.contract.errors import MissingScopeError, UnauthenticatedError
 
@@ -70,8 +72,8 @@ class Operation:
 
 @cache
 def document() -> dict[str, Any]:
-    """Returns the OpenAPI document of the application."""
-    return create_app(Settings()).openapi()
+    """Returns the complete OpenAPI document of the application."""
+    return complete_specification(create_app(Settings()))
 
 
 @cache
@@ -159,13 +161,13 @@ def _errors(one: Operation) -> list[str]:
         f"[{code(found)}](errors.md#{found}) ({status})"
         for status, response in sorted(one.document["responses"].items())
         if int(status) >= 400
-        for found in re.findall(r"`(\w+)`", response["description"])
+        for found in codes_of(response)
         if found not in _COMMON
     ]
 
 
 def _examples(operation_id: str) -> Iterator[str]:
-    recorded = recorded_examples(operation_id)
+    recorded = load_examples()["operations"].get(operation_id, {})
     for media_type, examples in recorded.get("requests", {}).items():
         for one in examples.values():
             yield _example(f"Body: {one.get('summary', media_type)}", media_type, one["value"], operation_id)

@@ -57,9 +57,8 @@ def check_code(document: object, root: Path, other_root: Path) -> str:
     try:
         spec = JobSpec.model_validate(document)
         for table in spec.tables.values():
-            if isinstance(table, TableSource):
-                if not (root / table.path).exists():
-                    write_header(table, other_root)
+            if isinstance(table, TableSource) and not (root / table.path).exists():
+                write_header(table, other_root)
         streams = {table.stream: STREAM for table in spec.tables.values() if isinstance(table, StreamTable)}
         check_job(spec, (DirectoryRoot(root), DirectoryRoot(other_root)), streams)
     except SpecError as error:
