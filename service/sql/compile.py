@@ -8,17 +8,19 @@ against the tables' schemas in that step; `service.sql.resolve.binder` checks ty
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from sqlglot import exp
 
 from service.contract.job import JobSpec
+from service.contract.parameters import Parameters
 from service.contract.problems import Issue, SpecError
 from service.contract.query import CODE, NESTING, Query
 from service.sql.checks.settings import check_settings
 from service.sql.checks.streaming import refuse_streaming
 from service.sql.expressions.reader import position
+from service.sql.parameters import bind_parameters
 from service.sql.parser import Text, parse_query, tokens_of
 from service.sql.resolve.binder import bind
 from service.sql.resolve.bound import BoundQuery
@@ -73,21 +75,33 @@ class CompiledSql:
         return issue.model_copy(update={"pointer": "/sql", "line": line, "column": column})
 
 
-def compile_sql(text: str, schemas: Mapping[str, Schema], *, is_accepted: bool = False) -> CompiledSql:
-    """Compiles `text` into a structured query over the tables of `schemas`; `is_accepted` as for `Text`.
+def compile_sql(
+    text: str,
+    schemas: Mapping[str, Schema],
+    parameters: Parameters | None = None,
+    *,
+    is_accepted: bool = False,
+) -> CompiledSql:
+    """Compiles `text` into a structured query over the tables of `schemas`; `is_accepted` as for `Text`. `parameters`
+    are the values of its placeholders.
 
     Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`, `unsupported_function`, `unknown_table`,
-    `unknown_column`, `ambiguous_column`, `duplicate_table`, at `/sql` with line and column.
+    `unknown_column`, `ambiguous_column`, `duplicate_table`, at `/sql` with line and column, and what `bind_parameters`
+    raises.
     """
     source = Text(text, "/sql", is_accepted=is_accepted)
     _check_statement(source)
-    compiler = QueryCompiler(source, schemas)
     tree = _query_of(source)
+    bindings = bind_parameters(source, tree, parameters)
+    if bindings:
+        source = replace(source, literals=bindings)
+    compiler = QueryCompiler(source, schemas)
     if not is_accepted:
         # Earlier versions counted fewer nodes. `compiler` counts the queries of an accepted text too.
         check_expansion(tree, source)
     query = compiler.query(tree, {})
     unused = compiler.unused()
+    bindings.check_all_read(source)
     return CompiledSql(query, text, compiler.origins, unused, is_accepted)
 
 
@@ -132,7 +146,7 @@ def _compiled(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool
         if checks_settings:
             _check(spec, query)
         return query
-    compiled = compile_sql(spec.sql or "", schemas, is_accepted=is_accepted)
+    compiled = compile_sql(spec.sql or "", schemas, spec.parameters, is_accepted=is_accepted)
     try:
         if not is_accepted:
             check_work(compiled.query, schemas, "/query", is_read=False)
