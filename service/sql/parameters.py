@@ -260,7 +260,7 @@ def _double(value: str | float | bool, type_: DataType) -> Expression:
     try:
         number = float(value)
         if type_ != DOUBLE:
-            struct.pack("f", number)
+            struct.pack("<f", number)
     except OverflowError:
         raise _unfit(value, type_, form) from None
     if not math.isfinite(number):

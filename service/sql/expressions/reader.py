@@ -334,13 +334,13 @@ class ExpressionReader:
             raise self._source.unsupported(f"DECIMAL({precision},{scale})", at=at, hint=hint)
         return decimal(precision, scale)
 
-    def _interval(self, node: exp.Interval) -> Interval:
+    def _interval(self, node: exp.Interval) -> Expression:
         value, unit = node.this, node.args.get("unit")
         name = str(unit.this).upper().removesuffix("S") if isinstance(unit, exp.Var) else ""
         number = value.name if isinstance(value, exp.Literal) else None
         if isinstance(value, exp.Placeholder):
             if self._names_parameters:
-                return Interval(placeholder(value), name)
+                return Name(None, f"INTERVAL {placeholder(value)} {name}")
             number = _text_of_literal(self.read(value))
         if number is None or not INTERVAL_VALUE.fullmatch(number) or name not in INTERVAL_UNITS:
             raise self._unsupported(node, "This interval", INTERVAL_HINT)
