@@ -13,6 +13,7 @@ from service.cli.options import (
     JobId,
     KeyFile,
     Name,
+    Parameters,
     ReadOptions,
     Schemas,
     Settings,
@@ -36,6 +37,7 @@ def submit(
     table: Tables = None,
     schema: Schemas = None,
     read: ReadOptions = None,
+    param: Parameters = None,
     settings: Settings = None,
     name: Name = None,
     wait: Wait = False,
@@ -62,7 +64,8 @@ def submit(
     from service.client.terminal import CliError, ExitCode
     from service.client.waiting import wait as wait_for
 
-    job_input = read_job(CommandLine(file, sql, settings or (), name, table or (), schema or (), read or ()))
+    given = CommandLine(file, sql, settings or (), name, table or (), schema or (), read or (), param or ())
+    job_input = read_job(given)
     key = idempotency_key or new_idempotency_key()
     with open_session(url, key_file, as_json) as session:
         output = session.output
