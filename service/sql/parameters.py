@@ -250,6 +250,9 @@ def _integer(value: str | float | bool, type_: DataType) -> Expression:
     number = int(value)
     if not -(1 << bits) <= number < 1 << bits:
         raise _unfit(value, type_, form)
+    if type_ == BIGINT and abs(number) > 1 << 31:
+        # The literal that the same number has without a type.
+        suffix = ""
     return _signed(Number(str(abs(number)), suffix), number < 0)
 
 
