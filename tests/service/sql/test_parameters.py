@@ -256,7 +256,7 @@ def test_a_structured_query_has_no_placeholders(expression: str) -> None:
         "where": expression,
         "select": [{"expression": "a", "name": "a"}],
     }
-    spec: Mapping[str, Any] = {"tables": {"t": {"format": "parquet", "path": "t"}}, "query": query}
+    spec = {"tables": {"t": {"format": "parquet", "path": "t"}}, "query": query}
     with pytest.raises(SpecError) as caught:
         compile_job(JobSpec.model_validate(spec), SCHEMAS)
     issue = caught.value.issues[0]
