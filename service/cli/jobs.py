@@ -256,8 +256,8 @@ def _show_workers(output: Output, found: WorkerList) -> None:
     head = ("worker", "status", "queues", "jobs", "slots", "memory")
     output.table(head, rows, numbers=("jobs", "slots", "memory"), whole=("status",), styles=_STYLES)
     for worker in found.workers:
-        if worker.fault:
-            output.say(f"{worker.id}: {worker.fault}", "red")
+        if worker.unavailable_reason:
+            output.say(f"{worker.id}: {worker.unavailable_reason}", "red")
 
 
 @prints_errors

@@ -259,9 +259,9 @@ def _wrong(wrong: EstimateError) -> str:
 
 def _savings(metrics: RunMetrics) -> Iterator[str]:
     simulated, comparison = metrics.savings.simulated, metrics.comparison
-    if simulated is not None and simulated.as_is_ms > simulated.even_ms:
-        slots, as_is, even = simulated.slots, _seconds(simulated.as_is_ms), _seconds(simulated.even_ms)
-        yield f"On {amount(slots, 'slot')} its stages take {as_is}, and {even} with even tasks."
+    if simulated is not None and simulated.actual_ms > simulated.balanced_ms:
+        slots, actual, balanced = simulated.slots, _seconds(simulated.actual_ms), _seconds(simulated.balanced_ms)
+        yield f"On {amount(slots, 'slot')} its stages take {actual}, and {balanced} with even tasks."
     if comparison is not None and comparison.before_ms is not None and comparison.after_ms is not None:
         before, after = _seconds(comparison.before_ms), _seconds(comparison.after_ms)
         yield f"It ran for {after}, {comparison.job_id} for {before}."
@@ -373,7 +373,7 @@ def show_keys(output: Output, page: KeyPage) -> None:
     rows = []
     for key in page.keys:
         until = "no expiry" if key.expires_at is None else f"until {key.expires_at:%Y-%m-%d %H:%M}"
-        valid = until if key.live else ("revoked" if key.revoked_at else "expired")
+        valid = until if key.active else ("revoked" if key.revoked_at else "expired")
         used = "never" if key.used_at is None else f"{key.used_at:%Y-%m-%d %H:%M}"
         rows.append((key.id, key.tenant, key.name, " ".join(key.scopes), valid, used))
     output.table(("id", "tenant", "name", "scopes", "valid", "last used"), rows, whole=("id",))

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from service.contract.enums import Mode, OutputMode, QueueChoice
-from service.contract.model import Bounds, Duration, Flag, Frozen, Whole, discriminated_by
+from service.contract.model import Bounds, Duration, Flag, Frozen, Whole, discriminated_by, renamed
 from service.contract.options import JobSettings, OptimizerSettings, StateSettings
 from service.contract.parameters import Parameters, stored_parameters
 from service.contract.query import SQL_CHARACTERS, Identifier, Query, queries_in
@@ -183,7 +183,7 @@ def _with_new_name(value: Any, old: str, new: str) -> Any:
         detail = f"'{old}' is the old name of '{new}': give only '{new}'."
         details = InitErrorDetails(type=PydanticCustomError("renamed_field", detail), loc=(old,), input=None)
         raise ValidationError.from_exception_data("object", [details])
-    return _renamed(value, old, new)
+    return renamed(value, old, new)
 
 
 class Fault(NamedTuple):
@@ -578,12 +578,8 @@ class JobSpec(Frozen):
 
 def with_old_names(dumped: dict[str, Any]) -> dict[str, Any]:
     """Returns a dumped `JobSpec` with the old names of renamed fields."""
-    tables = {name: _renamed(table, "refresh", _FOLLOW) for name, table in dumped["tables"].items()}
-    return _renamed({**dumped, "tables": tables}, "output_mode", _OUTPUT)
-
-
-def _renamed(fields: Mapping[str, Any], name: str, other: str) -> dict[str, Any]:
-    return {other if field == name else field: value for field, value in fields.items()}
+    tables = {name: renamed(table, "refresh", _FOLLOW) for name, table in dumped["tables"].items()}
+    return renamed({**dumped, "tables": tables}, "output_mode", _OUTPUT)
 
 
 def _is_multi_line_csv(table: Table) -> bool:

@@ -31,6 +31,11 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
+def renamed(fields: Mapping[str, Any], name: str, other: str) -> dict[str, Any]:
+    """Returns `fields` with the field `name`, if there is one, called `other`."""
+    return {other if field == name else field: value for field, value in fields.items()}
+
+
 def _refuse_number(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise PydanticKnownError("bool_type")

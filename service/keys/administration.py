@@ -31,7 +31,7 @@ class ApiKey(Frozen):
     tenant: str = Field(description="The tenant whose jobs and streams it gives access to.", examples=["default"])
     name: str = Field(examples=["nightly loads"])
     scopes: tuple[str, ...] = Field(description="What it permits.", examples=[["read", "submit"]])
-    live: bool = Field(description="True if it is valid now: neither revoked nor expired.")
+    active: bool = Field(description="True if it is valid now: neither revoked nor expired.")
     created_at: datetime
     created_by: str | None = Field(description="Id of the key that created it; null if created on the command line.")
     expires_at: datetime | None
@@ -69,7 +69,7 @@ def _fields(row: ApiKeyRow, now: int) -> dict[str, object]:
         "tenant": row.tenant,
         "name": row.name,
         "scopes": tuple(scope.value for scope in KeyScope if scope in scopes_of(row)),
-        "live": is_valid(row, now),
+        "active": is_valid(row, now),
         "created_at": timestamp(row.created_at),
         "created_by": row.created_by,
         "expires_at": _moment(row.expires_at),
