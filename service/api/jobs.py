@@ -48,6 +48,7 @@ from service.jobs.views import Job
 from service.store.jobs import JobFilter
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=RetryingRoute)
+streaming_router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], route_class=RetryingRoute)
 
 JobBody = Annotated[JobSpec, Body()]
 
@@ -55,17 +56,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDEMPOTENCY_KEY = r'^("([\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])+"|[\x21\x23-\x7e][\x21-\x7e]*)$'
 """A string in the syntax of structured headers (RFC 9651), or bare text that does not begin with a quote."""
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]")
-
-
-def _as_text(value: Any) -> Any:
-    # Pydantic reads a number as seconds or milliseconds since 1970, which is not what the client meant.
-    if isinstance(value, str) and not _DATE.match(value):
-        raise ValueError("write a timestamp as 2026-01-31T12:00:00Z")
-    return value
-
-
-_Moment = Annotated[AwareDatetime, BeforeValidator(_as_text)]
-
 
 ETAG_HEADER = {"ETag": header_schema("Strong entity tag of this representation.", '"3-5f1d0c7b9a3e2d41"')}
 _JOB_HEADERS = {
@@ -82,6 +72,26 @@ _SUBMISSION_HEADERS = {
     **_JOB_HEADERS,
 }
 _READ_HEADERS = {**_JOB_HEADERS, "Preference-Applied": header_schema("The wait that the service applied.", "wait=10")}
+_SETTINGS_ERRORS = (
+    *BODY_ERRORS,
+    JobNotFoundError,
+    NotAStreamError,
+    NotStoppedError,
+    JobStateUnknownError,
+    StateNotCompatibleError,
+    StorageUnavailableError,
+)
+"""The errors of requests that may change the settings of a streaming job."""
+
+
+def _as_text(value: Any) -> Any:
+    # Pydantic reads a number as seconds or milliseconds since 1970, which is not what the client meant.
+    if isinstance(value, str) and not _DATE.match(value):
+        raise ValueError("write a timestamp as 2026-01-31T12:00:00Z")
+    return value
+
+
+_Moment = Annotated[AwareDatetime, BeforeValidator(_as_text)]
 
 
 @router.post(
@@ -136,6 +146,10 @@ def list_jobs(
         str,
         Query(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", description="Only jobs with this name prefix."),
     ] = "",
+    id_prefix: Annotated[
+        str,
+        Query(max_length=36, pattern="^[0-9a-f-]*$", description="Only jobs whose id starts with this text."),
+    ] = "",
     submitted_after: Annotated[
         _Moment | SkipJsonSchema[None], Query(description="Only jobs submitted after this time.")
     ] = None,
@@ -146,7 +160,9 @@ def list_jobs(
     page_size: Annotated[int, page_size_query("Jobs per page", MAX_PAGE_SIZE)] = 50,
 ) -> JobPage:
     """Returns jobs, newest first. Jobs that are submitted while you page do not shift the pages."""
-    wanted = JobFilter(frozenset(status), name, _milliseconds(submitted_after), _milliseconds(submitted_before), queue)
+    wanted = JobFilter(
+        frozenset(status), name, id_prefix, _milliseconds(submitted_after), _milliseconds(submitted_before), queue
+    )
     return list_page(services.database, services.settings, tenant, wanted, cursor, page_size)
 
 
@@ -221,9 +237,6 @@ def _milliseconds(moment: datetime | None) -> int | None:
     return None if moment is None else (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
-streaming_router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], route_class=RetryingRoute)
-
-
 class Resumption(Frozen):
     """From where a job resumes, and which settings change."""
 
@@ -241,16 +254,6 @@ class Resumption(Frozen):
 
 
 _DEFAULT_RESUMPTION = Resumption()
-_SETTINGS_ERRORS = (
-    *BODY_ERRORS,
-    JobNotFoundError,
-    NotAStreamError,
-    NotStoppedError,
-    JobStateUnknownError,
-    StateNotCompatibleError,
-    StorageUnavailableError,
-)
-"""The errors of requests that may change the settings of a streaming job."""
 
 
 @streaming_router.post(

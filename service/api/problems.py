@@ -43,7 +43,7 @@ from service.store.session import CommitUnknownError, fault_of, first_line
 MEDIA_TYPE = "application/problem+json"
 PROBLEM_REF = "#/components/schemas/Problem"
 EVERYWHERE = (HostNotAllowedError, OriginNotAllowedError, InternalError, DatabaseUnavailableError, StoppingError)
-"""The errors that any request may get."""
+"""The errors that any request may cause."""
 BODY_ERRORS = (
     MalformedJsonError,
     BodyTooLargeError,
@@ -62,9 +62,20 @@ _COMMIT_UNKNOWN = (
 )
 _LENGTH_OF_TABLE_FIELD = len(("tables", "name", "field"))
 _MAX_SUGGESTIONS = 20
-"""Only this many unknown fields of a request get suggestions."""
+"""Suggestions are computed only for this many unknown fields of a request."""
 _MAX_NAME_SHOWN = 100
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+
+
+def header_schema(description: str, example: str) -> dict[str, Any]:
+    """Returns the OpenAPI description of a response header."""
+    return {"description": description, "schema": {"type": "string"}, "example": example}
+
+
+_RETRY_AFTER = {"Retry-After": header_schema("Seconds after which the same request may succeed.", "5")}
+_CHALLENGE = {"WWW-Authenticate": header_schema("How to authenticate.", 'Bearer realm="evenkeel"')}
+_HEADERS: Mapping[int, Mapping[str, Any]] = {401: _CHALLENGE, 429: _RETRY_AFTER, 503: _RETRY_AFTER}
+"""Additional headers of problems, by status."""
 
 
 def request_id_of(scope: Scope) -> str | None:
@@ -127,19 +138,8 @@ def add_problem_handlers(app: FastAPI) -> None:
         return service_error_response(DatabaseUnavailableError(detail, retry_after_seconds=1), request.scope)
 
 
-def header_schema(description: str, example: str) -> dict[str, Any]:
-    """Returns the OpenAPI description of a response header."""
-    return {"description": description, "schema": {"type": "string"}, "example": example}
-
-
-_RETRY_AFTER = {"Retry-After": header_schema("Seconds after which the same request may succeed.", "5")}
-_CHALLENGE = {"WWW-Authenticate": header_schema("How to authenticate.", 'Bearer realm="evenkeel"')}
-_HEADERS: Mapping[int, Mapping[str, Any]] = {401: _CHALLENGE, 429: _RETRY_AFTER, 503: _RETRY_AFTER}
-"""Additional headers of problems, by status."""
-
-
 def problems(*errors: type[ServiceError], spec: bool = False) -> dict[int | str, dict[str, Any]]:
-    """Returns the `responses` of a route that may raise these errors; with `spec`, also errors in the text of a job.
+    """Returns the `responses` of a route that may raise these errors; with `spec`, also errors in the posted job.
 
     Does not use FastAPI's `model`, which would document `application/json`, a media type that problems do not have.
     """
@@ -148,7 +148,7 @@ def problems(*errors: type[ServiceError], spec: bool = False) -> dict[int | str,
     for error in own:
         titles.setdefault(error.status, {})[error.code] = error.title
     for error in EVERYWHERE:
-        # For a status that a route documents, FastAPI ignores what its router documents.
+        # FastAPI ignores the router's documentation of a status that a route documents.
         if error.status in titles:
             titles[error.status].setdefault(error.code, error.title)
     if spec:
@@ -194,7 +194,7 @@ def _allowed_methods(request: Request) -> list[str]:
 
 
 def _validation_response(error: RequestValidationError, scope: Scope) -> Response:
-    details = _without_consequences(error.errors())
+    details = _without_consequential_errors(error.errors())
     if details and details[0]["type"] == "json_invalid":
         position = details[0]["loc"][-1]
         reason = details[0].get("ctx", {}).get("error", "it cannot be read")
@@ -206,13 +206,13 @@ def _validation_response(error: RequestValidationError, scope: Scope) -> Respons
     issues = tuple(_issue(detail, body if place < _MAX_SUGGESTIONS else None) for place, detail in enumerate(details))
     texts = [f"{issue.pointer}: {issue.detail}" if issue.pointer else issue.detail for issue in issues[:3]]
     detail = "; ".join(texts) + ("" if len(issues) <= len(texts) else "; …")
-    # Pydantic's codes describe an invalid value, the service's own codes an error in the job.
+    # Pydantic's codes are for invalid values, the service's own codes for errors in the job.
     if issues[0].code in _PYDANTIC_CODES:
         return service_error_response(InvalidRequestError(detail, issues=issues), scope)
     return problem_response(Problem.of(issues[0].code, InvalidRequestError.status, detail, errors=issues), scope)
 
 
-def _without_consequences(details: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _without_consequential_errors(details: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Removes `too_short` errors of lists that have invalid items: pydantic counts only valid items."""
     short = {tuple(detail["loc"]) for detail in details if detail["type"] == "too_short"}
     lengths = {len(place) for place in short}
@@ -256,10 +256,10 @@ def _unknown_field(path: Sequence[object], suggestions: Sequence[str]) -> str:
     name = str(path[-1])[:_MAX_NAME_SHOWN]
     is_of_table = len(path) == _LENGTH_OF_TABLE_FIELD and path[0] == "tables"
     if is_of_table and name in ReadOptions.model_fields:
-        way_out = f' Write "options": {{"{name}": …}}.'
+        advice = f' Write "options": {{"{name}": …}}.'
     else:
-        way_out = did_you_mean(suggestions)
-    return f"There is no field '{name}' here.{way_out}"
+        advice = did_you_mean(suggestions)
+    return f"There is no field '{name}' here.{advice}"
 
 
 def _similar_fields(annotation: Any, path: Sequence[object]) -> tuple[str, ...]:

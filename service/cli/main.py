@@ -25,7 +25,6 @@ app = typer.Typer(
     name="evenkeel",
     help="Skew-aware aggregation and join jobs on Apache Spark, over HTTP.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

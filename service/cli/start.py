@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -139,7 +140,18 @@ def require_properties(settings: Settings) -> None:
 
 
 @prints_errors
-def up(port: Port = None) -> None:
+def up(
+    port: Port = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            help="A directory whose files jobs may read. Repeatable. Replaces EVENKEEL_DATA_ROOTS.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Run the API and a worker on this machine until Ctrl-C. A second Ctrl-C kills them."""
     from contextlib import ExitStack
 
@@ -153,6 +165,8 @@ def up(port: Port = None) -> None:
 
     die_with_parent()
     console = Console(highlight=False, soft_wrap=True)
+    if data:
+        os.environ["EVENKEEL_DATA_ROOTS"] = _roots_of(data)
     settings = read_settings()
     require_spark()
     require_properties(settings)
@@ -178,6 +192,18 @@ def up(port: Port = None) -> None:
         finally:
             stack.stop(lambda: signals.is_repeated)
     console.print("Stopped.")
+
+
+def _roots_of(directories: Sequence[Path]) -> str:
+    """Returns the value of EVENKEEL_DATA_ROOTS for `directories`. Raises CliError if one of them does not exist."""
+    from service.config.data import join_roots
+
+    for directory in directories:
+        if not directory.is_dir():
+            raise CliError(
+                f"--data {directory} is not a directory", "Create it, or give another one.", code=ExitCode.USAGE
+            )
+    return join_roots(directory.resolve() for directory in directories)
 
 
 def welcome(stack: Stack) -> str:

@@ -96,7 +96,9 @@ def show_job(output: Output, job: Job) -> None:
         output.indented(job.sql)
 
 
-def show_end(session: Session, document: Document, source: Source | None = None) -> None:
+def show_end(
+    session: Session, document: Document, source: Source | None = None, *, has_shown_rows: bool = False
+) -> None:
     """Reports how a job ended, as JSON or as a message on standard error.
 
     Raises typer.Exit with the job's exit code unless that is 0.
@@ -113,7 +115,9 @@ def show_end(session: Session, document: Document, source: Source | None = None)
         lines = problem_lines(job.error, source or _source(job))
         output.note("\n  ".join((problem_head(job.error), *lines)))
     if not output.as_json and code is ExitCode.OK and job.result is not None:
-        output.note(f"Show its rows:  evenkeel result {job.id}\nCheck for skew: evenkeel skew {job.id}")
+        if not has_shown_rows:
+            output.note(f"Show its rows:  evenkeel result {job.id}")
+        output.note(f"Check for skew: evenkeel skew {job.id}")
     if code is not ExitCode.OK:
         raise typer.Exit(code)
 

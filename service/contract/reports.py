@@ -429,7 +429,7 @@ class Comparison(Frozen):
     job_id: str = Field(description="The other job.")
     status: StatusText = Field(description="State of the other job.")
     before_ms: int | None = Field(description="`execution_ms` of the other job, plus that of a first run that failed.")
-    after_ms: int | None = Field(description="The same of this job.")
+    after_ms: int | None = Field(description="The same for this job.")
     saved_ms: int | None = Field(description="The difference; negative if this job took longer.")
     ratio: float | None = Field(description="`after_ms` divided by `before_ms`; also null if `before_ms` is 0.")
     same_query: bool = Field(description="Whether both jobs have the same text of the query and the same tables.")

@@ -137,7 +137,9 @@ class JobStream(Frozen):
     )
     stopped_because: BecauseText | None
     next_run_at: datetime | None = Field(description="When a STOPPED incremental job runs next.")
-    updated_at: datetime | None = Field(description="When any of this last changed; null before the first change.")
+    updated_at: datetime | None = Field(
+        description="When one of these fields last changed; null before the first change."
+    )
 
 
 def get_job_stream(database: Database, tenant: str, job_id: str) -> JobStream:
@@ -184,7 +186,7 @@ class JobBatch(Frozen):
     batch_id: int = Field(description="Counts from 0 in each generation.")
     attempt: int = Field(description="The attempt that last ran it.")
     begun_at: datetime
-    committed_at: datetime | None = Field(description="When the sink had certainly committed it.")
+    committed_at: datetime | None = Field(description="When the sink was known to have committed it.")
     rows_in: int | None = Field(
         description="Rows read. Null until the mini-batch is measured, shortly after its commit; it stays null if the "
         "worker was lost before that."

@@ -72,7 +72,7 @@ METRICS_SHOWN = 8
 
 _JOBS = {
     "sql": {"summary": "SQL", "value": SQL_JOB},
-    "query": {"summary": "A structured query, with one of Flink's keys", "value": QUERY_JOB},
+    "query": {"summary": "A structured query, with a setting under its Flink key", "value": QUERY_JOB},
     "stream": {"summary": "A streaming job over posted rows", "value": STREAM_JOB},
 }
 
@@ -147,7 +147,7 @@ def _streaming_jobs(it: Recorder) -> None:
     it.requests("change_job_settings", "application/merge-patch+json", _one("Smaller mini-batches", patch))
     it.ask("change_job_settings", "PATCH", f"{job}/settings", json=patch)
     again = {"from": "scratch", "settings": {"state": {"partitions": 4}}}
-    it.requests("resume_job", JSON, _one("From the beginning, with another number of parts of the state", again))
+    it.requests("resume_job", JSON, _one("From scratch, with another number of state partitions", again))
     it.ask("resume_job", "POST", f"{job}/resume", json=again)
     _wait(it, job, "STOPPED")
     endless = {**STREAM_JOB, "mode": "continuous"}

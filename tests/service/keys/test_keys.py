@@ -113,7 +113,7 @@ def test_the_first_key_may_do_everything_and_is_made_once(database: Database) ->
     assert first is not None
     assert set(first.scopes) == {scope.value for scope in KeyScope}
     assert issue_first_key(database) is None
-    revoke_key(database, first.id, even_the_last=True)
+    revoke_key(database, first.id, allow_last_admin=True)
     # Who revokes it knows what they do: a restart is no way back in.
     assert issue_first_key(database) is None
 
@@ -181,7 +181,7 @@ def test_the_last_admin_stays_unless_that_is_meant(database: Database, clock: Ma
     clock.ms += 1000
     with pytest.raises(LastAdminKeyError):
         revoke_key(database, last.id)
-    assert revoke_key(database, last.id, even_the_last=True).revoked_at is not None
+    assert revoke_key(database, last.id, allow_last_admin=True).revoked_at is not None
 
 
 def test_admins_that_revoke_each_other_leave_one(database: Database) -> None:

@@ -236,7 +236,7 @@ def _by_bytes(table: TableInput) -> KnownTable:
 def _read(table: TableInput, request: _Request, check: Callable[[], None]) -> tuple[KnownTable, tuple[str, ...]]:
     keys = {name for _, key in request.sketches.values() for name, _ in key}
     in_conditions = {name for _, names in request.terms.values() for name in names.values()}
-    sample = _sample(table, keys | in_conditions, in_conditions - keys, request.ranged, check)
+    sample = sample_columns(table, keys | in_conditions, check, optional=in_conditions - keys, ranged=request.ranged)
     types = {field.name: field.type for field in table.schema.fields}
     reads = FileReads(check)
     widths = decoded_widths(table.files.files, request.texts_to_measure(sample), reads)
@@ -252,9 +252,19 @@ def _read(table: TableInput, request: _Request, check: Callable[[], None]) -> tu
     return known, tuple(dict.fromkeys((*sample.warnings, *reads.warnings())))
 
 
-def _sample(
-    table: TableInput, columns: set[str], optional: set[str], ranged: frozenset[str], check: Callable[[], None]
+def sample_columns(
+    table: TableInput,
+    columns: Collection[str],
+    check: Callable[[], None] = no_check,
+    *,
+    optional: Collection[str] = (),
+    ranged: Collection[str] = (),
 ) -> Sample:
+    """Returns a sample of columns of a table's files, and the estimated number of all rows.
+
+    `optional` and `ranged` apply to Parquet only, and are as in `sample_parquet`. `check` is as in `gather_statistics`.
+    Raises what pyarrow raises for files that it cannot read.
+    """
     ordered = [name for name in table.schema.names if name in columns]
     if table.source.format is TableFormat.PARQUET:
         return sample_parquet(table.files.files, table.files.bytes, ordered, optional, ranged, check)

@@ -8,7 +8,7 @@ import pytest
 
 from service.contract.options import JoinLocal, JoinShip
 from service.contract.query import JoinKind
-from service.sql.statements.join_hints import refusal_of_local, refusal_of_pair, refusal_of_ship
+from service.sql.joins import refusal_of_local, refusal_of_pair, refusal_of_ship
 
 SHIPS = [ship for ship in JoinShip if ship is not JoinShip.AUTO]
 LOCALS = [local for local in JoinLocal if local is not JoinLocal.AUTO]
