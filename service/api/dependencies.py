@@ -75,5 +75,5 @@ Preferences = Annotated[list[str], Depends(_preferences)]
 
 
 def page_size_query(what: str, largest: int) -> Any:
-    """Returns the declaration of a parameter `page_size`; `what` is for example `Jobs per page`."""
+    """Returns the declaration of a parameter `page_size`; `what` is for example `Entries per page`."""
     return Query(ge=1, description=f"{what}; larger values are treated as {largest}.")

@@ -13,10 +13,11 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from pydantic import AwareDatetime, BeforeValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from service.api import headers
 from service.api.authentication import KEY_ENDED, ReaderTenant, SubmitterTenant, principal_of
 from service.api.database_retries import Repeatable, RetryingRoute
 from service.api.dependencies import Cursor, JobId, KnownTags, Preferences, ServicesDep, page_size_query
-from service.api.problems import BODY_ERRORS, header_schema, problems, request_id_of
+from service.api.problems import BODY_ERRORS, problems, request_id_of
 from service.api.representations import is_current, job_response, wait_seconds
 from service.contract.enums import JobStatus, Queue
 from service.contract.errors import (
@@ -57,21 +58,6 @@ _IDEMPOTENCY_KEY = r'^("([\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])+"|[\x21\x23-\x7e]
 """A string in the syntax of structured headers (RFC 9651), or bare text that does not begin with a quote."""
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]")
 
-ETAG_HEADER = {"ETag": header_schema("Strong entity tag of this representation.", '"3-5f1d0c7b9a3e2d41"')}
-_JOB_HEADERS = {
-    **ETAG_HEADER,
-    "Retry-After": header_schema(
-        "Seconds to wait before the next poll; absent if the job has finished or is STOPPED.", "1"
-    ),
-}
-_SUBMISSION_HEADERS = {
-    "Location": header_schema("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a"),
-    "Idempotency-Replayed": header_schema(
-        "`true` if an earlier request with this Idempotency-Key created the job.", "true"
-    ),
-    **_JOB_HEADERS,
-}
-_READ_HEADERS = {**_JOB_HEADERS, "Preference-Applied": header_schema("The wait that the service applied.", "wait=10")}
 _SETTINGS_ERRORS = (
     *BODY_ERRORS,
     JobNotFoundError,
@@ -100,7 +86,7 @@ _Moment = Annotated[AwareDatetime, BeforeValidator(_as_text)]
     response_model=Job,
     summary="Submit a job",
     responses={
-        202: {"description": "The job is stored and queued.", "headers": _SUBMISSION_HEADERS},
+        202: {"description": "The job is stored and queued.", "headers": headers.OF_A_SUBMITTED_JOB},
         **problems(
             *BODY_ERRORS,
             IdempotencyKeyReusedError,
@@ -157,7 +143,7 @@ def list_jobs(
         _Moment | SkipJsonSchema[None], Query(description="Only jobs submitted before this time.")
     ] = None,
     cursor: Cursor = "",
-    page_size: Annotated[int, page_size_query("Jobs per page", MAX_PAGE_SIZE)] = 50,
+    page_size: Annotated[int, page_size_query("Entries per page", MAX_PAGE_SIZE)] = 50,
 ) -> JobPage:
     """Returns jobs, newest first. Jobs that are submitted while you page do not shift the pages."""
     wanted = JobFilter(
@@ -171,8 +157,8 @@ def list_jobs(
     response_model=Job,
     summary="Read a job",
     responses={
-        200: {"description": "The job.", "headers": _READ_HEADERS},
-        304: {"description": "The job has not changed.", "headers": _READ_HEADERS},
+        200: {"description": "The job.", "headers": headers.OF_A_READ_JOB},
+        304: {"description": "The job has not changed.", "headers": headers.OF_A_READ_JOB},
         **problems(JobNotFoundError),
     },
 )
@@ -220,7 +206,7 @@ def delete_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) ->
     response_model=Job,
     summary="Cancel a job",
     responses={
-        202: {"description": "The job, CANCELLED or CANCELLING.", "headers": _JOB_HEADERS},
+        202: {"description": "The job, CANCELLED or CANCELLING.", "headers": headers.OF_A_JOB},
         **problems(JobNotFoundError, JobAlreadyFinishedError, JobStateUnknownError),
     },
 )
@@ -262,7 +248,7 @@ _DEFAULT_RESUMPTION = Resumption()
     response_model=Job,
     summary="Stop a streaming job",
     responses={
-        202: {"description": "The job, STOPPING or STOPPED.", "headers": _JOB_HEADERS},
+        202: {"description": "The job, STOPPING or STOPPED.", "headers": headers.OF_A_JOB},
         **problems(JobNotFoundError, NotAStreamError, JobAlreadyFinishedError, JobStateUnknownError),
     },
 )
@@ -277,7 +263,7 @@ def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> R
     response_model=Job,
     summary="Resume a streaming job",
     responses={
-        202: {"description": "The job, QUEUED.", "headers": _JOB_HEADERS},
+        202: {"description": "The job, QUEUED.", "headers": headers.OF_A_JOB},
         **problems(*_SETTINGS_ERRORS, TooManyJobsError, spec=True),
     },
 )
@@ -303,7 +289,7 @@ async def resume_job(
     response_model=Job,
     summary="Change settings of a streaming job",
     responses={
-        200: {"description": "The job with the settings changed.", "headers": ETAG_HEADER},
+        200: {"description": "The job with the settings changed.", "headers": headers.ETAG},
         **problems(*_SETTINGS_ERRORS, spec=True),
     },
 )
@@ -339,7 +325,7 @@ def list_job_batches(
     services: ServicesDep,
     tenant: ReaderTenant,
     cursor: Cursor = "",
-    page_size: Annotated[int, page_size_query("Mini-batches per page", stream_progress.MAX_BATCH_PAGE_SIZE)] = 50,
+    page_size: Annotated[int, page_size_query("Entries per page", stream_progress.MAX_BATCH_PAGE_SIZE)] = 50,
 ) -> stream_progress.JobBatchPage:
     """Returns mini-batches, newest first. The service keeps the newest thousand of each job."""
     return stream_progress.list_job_batches(services.database, tenant, job_id, cursor, page_size)

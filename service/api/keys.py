@@ -56,7 +56,7 @@ def list_keys(
         str, Query(pattern=f"^$|{TENANT_PATTERN}", description="Only keys of this tenant; all tenants by default.")
     ] = "",
     cursor: Cursor = "",
-    page_size: Annotated[int, page_size_query("Keys per page", MAX_PAGE_SIZE)] = 50,
+    page_size: Annotated[int, page_size_query("Entries per page", MAX_PAGE_SIZE)] = 50,
 ) -> KeyPage:
     """Returns keys without their secrets, oldest first, including revoked keys."""
     return administration.list_keys(services.database, tenant or None, cursor, page_size)

@@ -20,6 +20,8 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Scope
 
+from service.api.headers import CHALLENGE, RETRY_AFTER
+from service.api.shared_components import PROBLEM_MEDIA_TYPE
 from service.contract.errors import (
     BodyTooLargeError,
     DatabaseUnavailableError,
@@ -40,7 +42,6 @@ from service.contract.problems import Issue, Problem, SpecError, did_you_mean, n
 from service.jobs.explain_job import ExplainFailedError
 from service.store.session import CommitUnknownError, fault_of, first_line
 
-MEDIA_TYPE = "application/problem+json"
 PROBLEM_REF = "#/components/schemas/Problem"
 EVERYWHERE = (HostNotAllowedError, OriginNotAllowedError, InternalError, DatabaseUnavailableError, StoppingError)
 """The errors that any request may cause."""
@@ -67,15 +68,12 @@ _MAX_NAME_SHOWN = 100
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
-def header_schema(description: str, example: str) -> dict[str, Any]:
-    """Returns the OpenAPI description of a response header."""
-    return {"description": description, "schema": {"type": "string"}, "example": example}
-
-
-_RETRY_AFTER = {"Retry-After": header_schema("Seconds after which the same request may succeed.", "5")}
-_CHALLENGE = {"WWW-Authenticate": header_schema("How to authenticate.", 'Bearer realm="evenkeel"')}
-_HEADERS: Mapping[int, Mapping[str, Any]] = {401: _CHALLENGE, 429: _RETRY_AFTER, 503: _RETRY_AFTER}
+_HEADERS: Mapping[int, Mapping[str, Any]] = {401: CHALLENGE, 429: RETRY_AFTER, 503: RETRY_AFTER}
 """Additional headers of problems, by status."""
+_UNKNOWN_COLUMN = (
+    "The query names a column that its table does not have. Each other error in a job has this status too, and its own "
+    "code."
+)
 
 
 def request_id_of(scope: Scope) -> str | None:
@@ -89,7 +87,7 @@ def problem_response(problem: Problem, scope: Scope, headers: Mapping[str, str] 
     complete = problem.model_copy(update={"instance": scope["path"], "request_id": request_id_of(scope)})
     # A path or a key may contain half of a surrogate pair, which cannot be encoded in UTF-8.
     body = complete.model_dump_json(exclude_none=True, ensure_ascii=True).encode("utf-8", "replace")
-    return Response(body, complete.status, dict(headers or {}), MEDIA_TYPE)
+    return Response(body, complete.status, dict(headers or {}), PROBLEM_MEDIA_TYPE)
 
 
 def service_error_response(error: ServiceError, scope: Scope) -> Response:
@@ -143,28 +141,26 @@ def problems(*errors: type[ServiceError], spec: bool = False) -> dict[int | str,
 
     Does not use FastAPI's `model`, which would document `application/json`, a media type that problems do not have.
     """
-    titles: dict[int, dict[str, str]] = {}
+    meanings: dict[int, dict[str, str]] = {}
     own: tuple[type[ServiceError], ...] = (*errors, InvalidRequestError)
     for error in own:
-        titles.setdefault(error.status, {})[error.code] = error.title
+        meanings.setdefault(error.status, {})[error.code] = error.meaning()
     for error in EVERYWHERE:
         # FastAPI ignores the router's documentation of a status that a route documents.
-        if error.status in titles:
-            titles[error.status].setdefault(error.code, error.title)
+        if error.status in meanings:
+            meanings[error.status][error.code] = error.meaning()
     if spec:
-        titles[InvalidRequestError.status]["unknown_column"] = "Unknown column"
-    return {status: _documented(status, titles[status]) for status in sorted(titles)}
+        meanings[InvalidRequestError.status]["unknown_column"] = _UNKNOWN_COLUMN
+    # Sorted, so that routes with the same errors have the same response.
+    return {status: _documented(status, dict(sorted(meanings[status].items()))) for status in sorted(meanings)}
 
 
-def _documented(status: int, titles: Mapping[str, str]) -> dict[str, Any]:
-    examples = {
-        code: {"value": Problem.of(code, status, title, title=title).model_dump(exclude_none=True, exclude={"errors"})}
-        for code, title in titles.items()
-    }
+def _documented(status: int, meanings: Mapping[str, str]) -> dict[str, Any]:
+    lines = [f"`{code}`: {meaning}" for code, meaning in meanings.items()]
     return {
-        "description": "; ".join(f"`{code}`" for code in titles),
+        "description": "\n".join(f"- {line}" for line in lines) if len(lines) > 1 else lines[0],
         **({"headers": _HEADERS[status]} if status in _HEADERS else {}),
-        "content": {MEDIA_TYPE: {"schema": {"$ref": PROBLEM_REF}, "examples": examples}},
+        "content": {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": PROBLEM_REF}}},
     }
 
 

@@ -57,7 +57,7 @@ renders both as HTTP responses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from service.contract.problems import Issue
@@ -79,6 +79,19 @@ class ServiceError(Exception):
         super().__init__(detail)
         self.issues = tuple(issues)
         self.headers = dict(headers or {})
+
+    @classmethod
+    def meaning(cls) -> str:
+        """Returns what is wrong, for the documentation: the first paragraph of the docstring, in one line."""
+        return " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
+
+    @classmethod
+    def with_codes(cls) -> Iterator[type[ServiceError]]:
+        """Yields this class and its subclasses, as far as they have a code of their own."""
+        if "code" in vars(cls):
+            yield cls
+        for subclass in cls.__subclasses__():
+            yield from subclass.with_codes()
 
 
 class RequestError(ServiceError):
