@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
@@ -39,7 +40,25 @@ def operation_id(route: APIRoute) -> str:
 
 
 def specification(app: FastAPI) -> dict[str, Any]:
-    """Returns the OpenAPI document of the application."""
+    """Returns the OpenAPI document of the application, with short examples, and with everything shared that is the same
+    in several places.
+    """
+    document = complete_specification(app)
+    schemas, operations = document["components"]["schemas"], list(_operations(document))
+    compact_schemas(document)
+    for operation in operations:
+        _remove_repetitions(operation)
+    add_examples(operations, schemas)
+    share_problems(document)
+    share_parameters(document)
+    document["components"]["schemas"] = dict(sorted(schemas.items()))
+    return document
+
+
+def complete_specification(app: FastAPI) -> dict[str, Any]:
+    """Returns the OpenAPI document with all responses, parameters and schemas in full where they are used, and without
+    examples: the documentation is generated from it.
+    """
     document = get_openapi(
         title=TITLE,
         version=__version__,
@@ -58,16 +77,15 @@ def specification(app: FastAPI) -> dict[str, Any]:
     schemas["Problem"] = problem
     _allow_setting_aliases(schemas["JobSettings"])
     document["components"]["headers"] = HEADERS
-    compact_schemas(document)
-    operations = [operation for item in document["paths"].values() for operation in item.values()]
-    for operation in operations:
+    for operation in _operations(document):
         _document_authentication(operation)
-        _remove_repetitions(operation)
-    add_examples(operations, schemas)
-    share_problems(document)
-    share_parameters(document)
     document["components"]["schemas"] = dict(sorted(schemas.items()))
     return document
+
+
+def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for item in document["paths"].values():
+        yield from item.values()
 
 
 def _remove_repetitions(operation: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from service.client.terminal import CliError, ExitCode
+from service.client.terminal import CONFIGURATION_ADVICE, CliError, ExitCode
 from service.config.data import join_roots
 from service.config.settings import GROUPS, Settings, is_loopback
 from service.monitoring.logs import configure_logging
@@ -51,7 +51,11 @@ def read_settings() -> Settings:
             + problem["msg"]
             for problem in error.errors()
         ]
-        raise CliError("; ".join(lines), "The README lists every variable.", code=ExitCode.USAGE) from None
+        raise CliError(
+            "; ".join(lines),
+            CONFIGURATION_ADVICE,
+            code=ExitCode.USAGE,
+        ) from None
     except RuntimeError as error:  # raised by `Path.home()`
         raise CliError(
             str(error), "Set EVENKEEL_STATE_DIR to a directory that you can write to.", code=ExitCode.USAGE

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.client.terminal import CliError, ExitCode, prints_errors
+from service.client.terminal import CONFIGURATION_ADVICE, CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
     from service.cli.processes import Stack
@@ -136,7 +136,11 @@ def require_properties(settings: Settings) -> None:
     try:
         read_properties(settings.spark.properties_file)
     except SparkPropertiesError as error:
-        raise CliError(str(error), "The README says which properties you can set.", code=ExitCode.USAGE) from None
+        raise CliError(
+            str(error),
+            CONFIGURATION_ADVICE,
+            code=ExitCode.USAGE,
+        ) from None
 
 
 @prints_errors

@@ -21,6 +21,7 @@ from service.contract.parameters import Parameters, stored_parameters
 from service.contract.query import SQL_CHARACTERS, Identifier, Query, queries_in
 
 MAX_SCHEMA_LENGTH = 100_000
+MAX_TABLES = 64
 
 SCHEMA_REQUIRED = "schema_required"
 
@@ -420,7 +421,9 @@ class JobSpec(Frozen):
         description="`batch` reads the tables once, as they are. `incremental` processes the rows that are new since "
         "its last run, and is then STOPPED until it is resumed. `continuous` runs until it is stopped.",
     )
-    tables: dict[Identifier, Table] = Field(min_length=1, max_length=64)
+    tables: dict[Identifier, Table] = Field(
+        min_length=1, max_length=MAX_TABLES, description="The tables of the query, by the names that it uses."
+    )
     sql: (
         Annotated[str, Field(min_length=1, max_length=SQL_CHARACTERS.most), BeforeValidator(SQL_CHARACTERS.check)]
         | None

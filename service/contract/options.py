@@ -1,6 +1,6 @@
 """The engine's settings of a job, their values, and merge patches (RFC 7396) that change them.
 
-Each setting is declared once; the declaration validates input and is documented in openapi.yaml and the README.
+Each setting is declared once. The declaration validates input, and is in openapi.yaml and in the documentation.
 
 A setting is written nested (`{"distinct_split": {"enabled": true}}`), under its dotted key
 (`"distinct_split.enabled": true`), or under Flink's old or new key; patches accept the same forms. An unknown key is
@@ -331,7 +331,7 @@ _GROUPS = frozenset(
 
 @dataclass(frozen=True)
 class SettingDeclaration:
-    """One setting, as a row of the README's table of settings."""
+    """One setting, as a row of the documentation's table of settings."""
 
     key: str
     default: str
@@ -415,7 +415,7 @@ def _read(key: str, value: Any) -> Any:
 
 
 def declared_settings() -> list[SettingDeclaration]:
-    """Returns every setting in order of declaration, for the README and the tests."""
+    """Returns every setting in order of declaration, for the documentation and the tests."""
     declarations = []
     for key, field in _leaves(JobSettings):
         annotation = field.annotation

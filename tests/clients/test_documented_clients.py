@@ -1,4 +1,4 @@
-"""Tests of the README's client examples, run as written."""
+"""The programs of the documentation's page about generated clients, run as written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.typescript_client import check_types, run_program
-from tests.support import readme
+from tests.support import documents
 from tests.support.node import node_packages, run_node
 from tests.support.production import Production
 
@@ -25,9 +25,9 @@ CARRIERS = [["UA", 58665], ["B6", 54635], ["EV", 54173]]
 
 
 def program(client: str, production: Production) -> str:
-    """Returns the README's program, adapted to the tests' service."""
+    """Returns the documented program, adapted to the tests' service."""
     (api,) = production.apis
-    text = readme.block(f"program: {client} client")
+    text = documents.block(f"program: {client} client")
     assert ADDRESS in text
     assert KEY in text
     return text.replace(ADDRESS, api.address).replace(KEY, production.key())
@@ -42,7 +42,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_python_from_installation_to_rows(checkout: Path, production: Production) -> None:
-    tool, generate, package = readme.block("commands: python client").splitlines()
+    tool, generate, package = documents.block("commands: python client").splitlines()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         shlex.split(generate),
@@ -74,7 +74,7 @@ def test_python_from_installation_to_rows(checkout: Path, production: Production
 
 def test_typescript_from_installation_to_rows(checkout: Path, production: Production) -> None:
     (checkout / "node_modules").symlink_to(node_packages(), target_is_directory=True)
-    install, generate = readme.block("commands: typescript client").splitlines()
+    install, generate = documents.block("commands: typescript client").splitlines()
     assert {"openapi-fetch", "openapi-typescript", "typescript"} <= set(install.split())
     npx, *command = shlex.split(generate)
     assert npx == "npx"

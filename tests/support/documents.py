@@ -1,25 +1,81 @@
-"""Finds blocks of the README by the comment before them, and runs its console examples."""
+"""Finds the code blocks of README.md and docs/ by the comments before them, and runs their console sessions.
+
+The comment in the line before a block says how the block is tested:
+
+    <!-- executed: NAME -->        a session that `do_as_written` runs against a service with the demo's tables
+    <!-- command: NAME -->         a command that a test of its own runs; also `commands` and `program`
+    <!-- job: valid -->            the body of a submission that the service accepts
+    <!-- job: CODE -->             the body of a submission that the service refuses with this error code
+    <!-- not executed: REASON -->  what no test can run
+"""
 
 from __future__ import annotations
 
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+TESTED_LANGUAGES = frozenset(("sh", "bash", "console", "python", "typescript", "sql", "json", "yaml"))
+"""The languages of blocks that need a comment."""
 ADDRESS = "localhost:8080"
 _AN_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CUT = ", …"
 """The rest of a line is not shown in the README."""
 _SECONDS = 120
+_FENCE = re.compile(r"^(\s*)```(\w*)\s*$")
+_COMMENT = re.compile(r"<!-- ([a-z ]+): (.+) -->")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced code block. `kind` and `name` are those of its comment, and empty if it has none."""
+
+    document: Path
+    line: int
+    language: str
+    kind: str
+    name: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        """The file and line, for messages."""
+        return f"{self.document.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(*kinds: str) -> list[Block]:
+    """Returns the blocks of all documents in order; those of `kinds` only if there are any."""
+    return [one for one in _all_blocks() if not kinds or one.kind in kinds]
+
+
+@cache
+def _all_blocks() -> tuple[Block, ...]:
+    found = []
+    for document in DOCUMENTS:
+        before, lines = "", iter(enumerate(document.read_text(encoding="utf-8").splitlines(), start=1))
+        for number, line in lines:
+            if fence := _FENCE.match(line):
+                text = []
+                for _, inner in lines:
+                    if inner.strip() == "```":
+                        break
+                    text.append(inner.removeprefix(fence[1]))
+                comment = _COMMENT.fullmatch(before.strip())
+                kind, name = (comment[1], comment[2]) if comment else ("", "")
+                found.append(Block(document, number, fence[2], kind, name, "\n".join(text) + "\n"))
+            before = line
+    return tuple(found)
 
 
 def block(marker: str) -> str:
-    """Returns the fenced block after the comment `marker`, which must occur once."""
-    text = README.read_text(encoding="utf-8")
-    (found,) = re.findall(rf"<!-- {re.escape(marker)} -->\n```\w+\n(.*?)```\n", text, re.DOTALL)
-    return str(found)
+    """Returns the text of the block after the comment `marker`, such as `command: demo`, which must occur once."""
+    (found,) = (one.text for one in _all_blocks() if f"{one.kind}: {one.name}" == marker)
+    return found
 
 
 def do_as_written(console: str, address: str, directory: Path, environment: Mapping[str, str]) -> None:
