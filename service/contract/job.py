@@ -17,6 +17,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from service.contract.enums import Mode, OutputMode, QueueChoice
 from service.contract.model import Bounds, Duration, Flag, Frozen, Whole, discriminated_by, renamed
 from service.contract.options import JobSettings, OptimizerSettings, StateSettings
+from service.contract.parameters import Parameters, stored_parameters
 from service.contract.query import SQL_CHARACTERS, Identifier, Query, queries_in
 
 MAX_SCHEMA_LENGTH = 100_000
@@ -24,14 +25,15 @@ MAX_TABLES = 64
 
 SCHEMA_REQUIRED = "schema_required"
 
-SPEC_VERSION = 9
+SPEC_VERSION = 10
 """The version of the job format. It grows with every field or value that workers of earlier versions do not support.
 The version that a job needs is stored with it, and older workers leave the job to newer ones. 1: the first. 2: `queue`.
 3: queries in FROM, UNION, grouping sets, more aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all
 joins or one. `skew.join_strategy`, which had no effect until then, is read as `join.skew`: a job that still waits with
 `forced` runs as ISOLATE, with the same result. 4: streaming modes, and `state.*`. 5: `refresh`, and joins of rows of
 streams that are bounded by event time. 6: `multi_line` of CSV, which had no effect until then.
-7: `limits.failure_retries`. 8: `compare_with`. 9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins."""
+7: `limits.failure_retries`. 8: `compare_with`. 9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins.
+10: `parameters`."""
 
 STREAM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """The pattern of the name of an input stream."""
@@ -42,6 +44,7 @@ _TIMED_VERSION = 5
 _MULTI_LINE_VERSION = 6
 _RETRIES_VERSION = 7
 _COMPARISON_VERSION = 8
+_LARGE_VERSION = 9
 
 _MAX_JOINS_BEFORE_9 = 32
 """The limit of joins in one query before version 9."""
@@ -213,6 +216,12 @@ def mode_faults(spec: JobSpec) -> Iterator[Fault]:
         yield Fault(("limits", "timeout"), "limits_timeout_not_for_streams", detail)
     if spec.mode is not Mode.CONTINUOUS and spec.limits.timeout is None:
         yield Fault(("limits", "timeout"), "timeout_required", "Only a continuous job may have no time limit: set one.")
+
+
+def _parameter_faults(spec: JobSpec) -> Iterator[Fault]:
+    if spec.query is not None and spec.parameters:
+        detail = "Only SQL has parameters: remove 'parameters', and write the values into 'query'."
+        yield Fault(("parameters",), "parameters_without_sql", detail)
 
 
 def _schema_faults(spec: JobSpec) -> Iterator[Fault]:
@@ -423,6 +432,12 @@ class JobSpec(Frozen):
         description="A SELECT over `tables`.",
         examples=["SELECT o.uid, COUNT(DISTINCT o.category) AS categories FROM orders o GROUP BY o.uid"],
     )
+    parameters: Parameters | None = Field(
+        default=None,
+        description="The values of the placeholders in `sql`: an object for `:name`, a list for `?`. Each is used as a "
+        "literal of its type; it is never part of the text of the SQL.",
+        examples=[{"day": {"type": "DATE", "value": "2024-01-31"}, "carrier": "UA"}],
+    )
     query: Query | None = Field(default=None, description="The query as a structure, instead of `sql`.")
     settings: JobSettings = JobSettings()
     output_mode: OutputMode | None = Field(
@@ -476,7 +491,7 @@ class JobSpec(Frozen):
     def _fields_match_mode(self) -> Self:
         faults = [
             InitErrorDetails(type=PydanticCustomError(fault.code, fault.detail), loc=fault.at, input=None)
-            for fault in mode_faults(self)
+            for fault in (*_parameter_faults(self), *mode_faults(self))
         ]
         if faults:
             raise ValidationError.from_exception_data(type(self).__name__, faults)
@@ -485,8 +500,10 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports everything in this job."""
-        if self.settings.optimizer != OptimizerSettings() or self._has_large_query:
+        if self.parameters:
             return SPEC_VERSION
+        if self.settings.optimizer != OptimizerSettings() or self._has_large_query:
+            return _LARGE_VERSION
         if self.compare_with is not None:
             return _COMPARISON_VERSION
         if self.limits.failure_retries:
@@ -540,6 +557,7 @@ class JobSpec(Frozen):
         version can run the job after a downgrade.
         """
         stored = with_old_names(self.model_dump(mode="json", by_alias=True))
+        stored["parameters"] = stored_parameters(stored["parameters"]) if self.parameters else None
         if self.queue is QueueChoice.AUTO:
             del stored["queue"]
         if not self.limits.failure_retries:
@@ -549,7 +567,7 @@ class JobSpec(Frozen):
         if self.settings.optimizer == OptimizerSettings():
             del stored["settings"]["optimizer"]
         for fields, names in (
-            (stored, (_OUTPUT, "schedule", "compare_with")),
+            (stored, (_OUTPUT, "schedule", "compare_with", "parameters")),
             *((table, ("role", "event_time")) for table in stored["tables"].values()),
         ):
             for name in names:
