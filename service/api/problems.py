@@ -35,8 +35,8 @@ from service.contract.errors import (
     StoppingError,
     UnsupportedMediaTypeError,
 )
-from service.contract.job import ReadOptions
 from service.contract.problems import Issue, Problem, SpecError, did_you_mean, nearest_names, problem_of_spec_error
+from service.contract.read_options import ReadOptions
 from service.jobs.explain_job import ExplainFailedError
 from service.store.session import CommitUnknownError, fault_of, first_line
 

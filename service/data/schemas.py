@@ -11,19 +11,24 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.contract.job import TableFormat, TableSource
 from service.contract.problems import SpecError
+from service.contract.read_options import TableFormat
+from service.contract.tables import TableSource
+from service.data.compression import CorruptTextError, opened_text
 from service.data.file_io import (
-    COMPRESSED,
     DataFile,
+    bytes_of,
     differing_breaks,
     first_values,
     for_each,
     opened,
     read_first_row,
     size_of,
+    text_of,
 )
 from service.data.files import TableFiles, pointer_of, unreadable
+from service.data.partitions import check_columns
+from service.data.text_heads import plain_text
 from service.sql.ddl import MAX_COLUMNS, parse_schema
 from service.sql.types.data_types import (
     BIGINT,
@@ -89,13 +94,34 @@ def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     """Returns the columns of `table` as Spark 4.3 reads them.
 
     Raises SpecError `unreadable_file`, `corrupt_file`, `schema_mismatch`, `invalid_schema`, `duplicate_column`,
-    `line_breaks_differ`, and StoreUnavailableError.
+    `line_breaks_differ`, and StoreUnavailableError. Partition columns come last.
     """
+    data = _data_schema(table, source, files)
+    if source.partitions is None:
+        return data
+    declared = parse_schema(source.partitions, f"{pointer_of(table)}/partitions")
+    check_columns(declared, files.partitions, source.path, f"{pointer_of(table)}/partitions")
+    return _with_partitions(data, declared, source, pointer_of(table))
+
+
+def _with_partitions(data: Schema, declared: Schema, source: TableSource, at: str) -> Schema:
+    """Returns the columns of the files, without those of the directories, which come last. Spark reads the values in
+    the directories if a file has a column of the same name.
+    """
+    names = {field.name.casefold() for field in declared.fields}
+    fields = tuple(field for field in data.fields if field.name.casefold() not in names)
+    if len(fields) < len(data.fields) and source.format is TableFormat.CSV:
+        detail = f"A column of the CSV files has the name of a partition column: {format_names(declared.names)}."
+        raise SpecError.of("duplicate_column", f"{detail} Rename the directories.", pointer=f"{at}/path")
+    return Schema((*fields, *declared.fields))
+
+
+def _data_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     at = pointer_of(table)
     if source.format is TableFormat.PARQUET:
         return _parquet(files, f"{at}/path")
     schema = parse_schema(source.declared_schema or "", f"{at}/schema")
-    if source.format is TableFormat.CSV and (source.options.header or source.options.multi_line):
+    if source.format is TableFormat.CSV and (source.options.has_header or source.options.multi_line):
         _check_csv(source, files, schema, f"{at}/path")
     return schema
 
@@ -253,22 +279,32 @@ def _check_csv(source: TableSource, files: TableFiles, schema: Schema, pointer: 
     options = source.options
     chosen = spread(files.files, FOOTERS_COMPARED if options.multi_line else 1)
     for index, head in enumerate(for_each(chosen, lambda file: _first_row(file, source, files, pointer))):
-        name, is_text = _name(chosen[index], files), chosen[index].suffix.lower() not in COMPRESSED
-        if options.multi_line and is_text and differing_breaks(head, options):
+        name = _name(chosen[index], files)
+        if options.multi_line and differing_breaks(head, options):
             raise SpecError.of(
                 "line_breaks_differ",
                 f"A value in the first row of '{name}' contains another line break than the one after the row. Spark "
                 "would use it for all rows. Use the same line break for both, or remove it from the value.",
                 pointer=pointer,
             )
-        if options.header and index == 0:
+        if options.has_header and index == 0:
             _check_header(name, head, source, schema, pointer)
 
 
 def _first_row(file: DataFile, source: TableSource, files: TableFiles, pointer: str) -> str:
+    options = source.options
     try:
-        with opened(file) as stream:
-            return read_first_row(stream, source.options, _MAX_HEADER)
+        with opened_text(file) as stream:
+            if options.comment is None:
+                row = read_first_row(stream, options, _MAX_HEADER)
+                return text_of(plain_text(bytes_of(row), options))
+            return text_of(plain_text(stream.read(_MAX_HEADER), options))
+    except CorruptTextError:
+        raise SpecError.of(
+            "corrupt_file",
+            f"'{_name(file, files)}' is damaged, or not compressed as its name says.",
+            pointer=pointer,
+        ) from None
     except OSError as error:
         raise unreadable(_name(file, files), error, pointer) from None
 

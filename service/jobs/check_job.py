@@ -10,14 +10,15 @@ from threading import BoundedSemaphore
 from types import MappingProxyType
 
 from service.contract.errors import StorageUnavailableError
-from service.contract.job import JobSpec, RateTable, StreamTable, Table, TableSource
+from service.contract.job import JobSpec
 from service.contract.problems import SpecError, did_you_mean, nearest_names
-from service.data.files import find_stream_files, find_table_files, pointer_of
+from service.contract.tables import RateTable, StreamTable, Table, TableSource
+from service.data.files import pointer_of
 from service.data.roots import Root, StoreUnavailableError
-from service.data.schema_inference import infer_schema
-from service.data.schemas import RATE_SCHEMA, read_schema
+from service.data.schemas import RATE_SCHEMA
+from service.data.table_resolution import resolve_table
 from service.sql.compile import compile_job
-from service.sql.ddl import parse_schema, schema_text
+from service.sql.ddl import parse_schema
 from service.sql.resolve.bound import BoundQuery
 from service.sql.types.data_types import TIMESTAMP, Schema
 from service.store import input_streams
@@ -101,20 +102,8 @@ def _resolve_table(
     if isinstance(table, StreamTable):
         return _ResolvedTable(table, _stream_schema(name, table, streams))
     try:
-        files = find_stream_files(name, table, roots) if may_be_empty else find_table_files(name, table, roots)
-        if not files.files and table.declared_schema is not None:
-            return _ResolvedTable(table, parse_schema(table.declared_schema, f"{pointer_of(name)}/schema"))
-        if not files.files:
-            raise SpecError.of(
-                "schema_cannot_be_inferred",
-                f"'{table.path}' contains no file yet from which to infer the columns. Add a file"
-                f"{', or declare the schema' if table.lacks_schema else ''}.",
-                pointer=f"{pointer_of(name)}/path",
-            )
-        if table.lacks_schema:
-            schema = schema_text(infer_schema(name, table, files))
-            table = table.model_copy(update={"declared_schema": schema})
-        return _ResolvedTable(table, read_schema(name, table, files), files.bytes)
+        resolved = resolve_table(name, table, roots, is_stream=may_be_empty, may_have_partitions=not table.refresh)
+        return _ResolvedTable(resolved.source, resolved.schema, resolved.bytes)
     except StoreUnavailableError as error:
         raise StorageUnavailableError(f"{error} Nothing was stored; try again.") from None
 

@@ -54,7 +54,7 @@ class TestJobs:
             ({"tables": table("bad.parquet")}, "corrupt_file", {}),
             ({"tables": table("mixed")}, "schema_mismatch", {}),
             ({"tables": table("a.csv", "csv", schema="uid WHATEVER")}, "invalid_schema", {}),
-            ({"tables": table("a.csv", "csv")}, "schema_required", {}),
+            ({"tables": table("a.csv", "csv", columns={"uid": "INT"})}, "unknown_column", {}),
             ({"tables": table("orders.parquet", schema="uid BIGINT")}, "schema_not_applicable", {}),
             (
                 {"settings": {"distinct_split.bucket_num": 65537}},

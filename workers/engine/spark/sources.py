@@ -1,19 +1,21 @@
 """Reads the files of tables into DataFrames with columns named `alias.column`.
 
-Spark gets each file by its path, with the schema that was checked at submission. It infers nothing, expands no glob
-pattern, and has no options other than those of `ReadOptions`.
+Spark gets each file by its path, with the schema that was checked at submission. It infers nothing but the values of
+partitions, expands no glob pattern, and has no options other than those of `ReadOptions`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from service.contract.job import TableFormat, TableSource
 from service.contract.problems import SpecError
+from service.contract.read_options import Encoding, ReadOptions, TableFormat
+from service.contract.tables import TableSource
 from service.data.file_io import DataFile, UriFile
 from service.data.files import TableFiles
 from service.sql.expressions.scalar import quoted
@@ -33,6 +35,17 @@ class TableInput:
     source: TableSource
     files: TableFiles
     schema: Schema
+
+    @property
+    def partition_names(self) -> tuple[str, ...]:
+        """The names of the partition columns, which are the last columns of the schema."""
+        count = len(self.files.partitions.names)
+        return self.schema.names[len(self.schema.names) - count :] if count else ()
+
+    @property
+    def data_schema(self) -> Schema:
+        """The columns that the files contain, without those of the partitions."""
+        return Schema(self.schema.fields[: len(self.schema.fields) - len(self.files.partitions.names)])
 
 
 def scans_of(node: Node) -> tuple[Scan, ...]:
@@ -59,7 +72,7 @@ def read_scans(session: SparkSession, node: Node, tables: Mapping[str, TableInpu
     frames = {}
     for scan in scans_of(node):
         table = tables[scan.table]
-        fields = fields_to_read(scan, table.source.format, table.schema)
+        fields = fields_to_read(scan, table.source.kind, table.schema, table.partition_names)
         if (scan.table, fields) not in read:
             read[scan.table, fields] = _read(session, fields, table)
         frames[scan.alias] = _selected(read[scan.table, fields], scan)
@@ -72,13 +85,16 @@ def read_scan(session: SparkSession, scan: Scan, table: TableInput) -> DataFrame
     A text row that does not match the declared schema fails the query that reads it. Raises SpecError
     `unreadable_file` for a file name that Spark does not support.
     """
-    return _selected(_read(session, fields_to_read(scan, table.source.format, table.schema), table), scan)
+    fields = fields_to_read(scan, table.source.kind, table.schema, table.partition_names)
+    return _selected(_read(session, fields, table), scan)
 
 
 def _read(session: SparkSession, fields: tuple[Field, ...], table: TableInput) -> DataFrame:
     """Returns the columns `fields` of the table's files, under their names in the files."""
     paths = [_spark_path(table.files.table, file) for file in table.files.files]
-    reader = session.read.format(table.source.format.value).options(**reader_options(table.source))
+    reader = session.read.format(table.source.kind.value).options(**reader_options(table.source))
+    if table.partition_names:
+        reader = reader.option("basePath", _base_path(table.files))
     if all(field.type.name is not TypeName.OTHER for field in fields):
         reader = reader.schema(ddl_of(fields))
     # Otherwise Spark reads the schema from the files: DDL has no names for some nested types of Parquet.
@@ -106,12 +122,22 @@ def _spark_path(table: str, file: DataFile) -> str:
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", uri)
 
 
-def fields_to_read(scan: Scan, format_: TableFormat, schema: Schema) -> tuple[Field, ...]:
-    """Returns the columns that the schema for Spark must have, in file order."""
-    if format_ is not TableFormat.PARQUET:
+def _base_path(files: TableFiles) -> str:
+    """Returns the URI of the directory that contains the partitions. Spark takes it literally."""
+    place = files.directory_or_file
+    return f"file://{place}" if isinstance(place, Path) else str(place)
+
+
+def fields_to_read(
+    scan: Scan, format_: TableFormat, schema: Schema, partitions: Collection[str] = ()
+) -> tuple[Field, ...]:
+    """Returns the columns that the schema for Spark must have, in file order. Those of `partitions` always belong to
+    it: Spark would infer their types.
+    """
+    if format_.is_text:
         # Columns of CSV are identified by position. Spark itself skips the columns of text that are not needed.
         return schema.fields
-    wanted = {name for _, name in scan.columns}
+    wanted = {name for _, name in scan.columns} | set(partitions)
     # A scan without columns (COUNT(*)) still needs a schema that is not empty.
     return tuple(field for field in schema.fields if field.name in wanted) or schema.fields[:1]
 
@@ -124,19 +150,34 @@ def ddl_of(fields: Iterable[Field]) -> str:
 def reader_options(source: TableSource) -> dict[str, str | bool]:
     """Returns all options of Spark's reader for the format of the files."""
     options = source.options
-    if source.format is TableFormat.JSON:
-        return {"mode": "FAILFAST", "multiLine": options.multi_line}
-    if source.format is not TableFormat.CSV:
+    if not source.kind.is_text:
         return {}
-    return {
+    patterns = {"dateFormat": options.date_format, "timestampFormat": options.timestamp_format}
+    shared: dict[str, str | bool] = {
         "mode": "FAILFAST",
-        "header": options.header,
+        **{name: pattern for name, pattern in patterns.items() if pattern is not None},
+    }
+    if source.format is TableFormat.JSON:
+        return {**shared, "multiLine": options.multi_line}
+    shared["nullValue"] = options.null_value
+    if options.encoding is not Encoding.UTF8:
+        shared["encoding"] = options.encoding.value
+    if source.format is TableFormat.XML:
+        return {**shared, "rowTag": options.row_tag or "", "ignoreNamespace": True}
+    return {**shared, **_csv_options(options)}
+
+
+def _csv_options(options: ReadOptions) -> dict[str, str | bool]:
+    return {
+        "header": options.has_header,
         # The names in a header must be the declared ones. By default, Spark ignores them.
         "enforceSchema": False,
         "sep": options.delimiter,
         "quote": options.quote,
-        # A quote in a quoted value is doubled, as in RFC 4180. Spark's default is a backslash.
-        "escape": options.quote,
-        "nullValue": options.null_value,
+        # By default, a quote in a quoted value is doubled, as in RFC 4180. Spark's default is a backslash.
+        "escape": options.escape_character,
+        **({} if options.comment is None else {"comment": options.comment}),
+        **({"ignoreLeadingWhiteSpace": True} if options.ignore_leading_white_space else {}),
+        **({"ignoreTrailingWhiteSpace": True} if options.ignore_trailing_white_space else {}),
         **({"multiLine": True, "maxCharsPerColumn": str(_MAX_CHARACTERS)} if options.multi_line else {}),
     }

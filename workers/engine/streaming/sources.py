@@ -31,8 +31,9 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from service.contract.job import TableFormat, TableSource
 from service.contract.options import MiniBatchSettings, Toggle
+from service.contract.read_options import TableFormat
+from service.contract.tables import TableSource
 from service.data.file_io import DataFile, opened, rows_in, size_of, text_of
 from service.data.schemas import RATE_SCHEMA
 from service.sql.expressions.scalar import quoted
@@ -129,9 +130,9 @@ def read_stream(session: SparkSession, scan: Scan, table: StreamInput, bound: Ba
 
     A row that does not fit the schema makes the mini-batch fail that reads it.
     """
-    fields = fields_to_read(scan, table.source.format, table.schema)
+    fields = fields_to_read(scan, table.source.kind, table.schema)
     reader = (
-        session.readStream.format(table.source.format.value)
+        session.readStream.format(table.source.kind.value)
         .schema(ddl_of(fields))
         .options(**reader_options(table.source))
         .option("recursiveFileLookup", True)
@@ -196,7 +197,7 @@ def bytes_per_row(source: TableSource, files: Sequence[DataFile]) -> float:
             continue
         size += found_size
         rows += found_rows
-    return size / rows if rows else _BYTES_PER_ROW[source.format]
+    return size / rows if rows else _BYTES_PER_ROW.get(source.kind, 48.0)
 
 
 def _bytes_per_file(files: Sequence[DataFile]) -> float:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.contract.job import TableFormat
 from service.contract.options import JobSettings, Toggle
+from service.contract.read_options import TableFormat
 from service.data.file_io import size_of
 from service.data.files import TableFiles
 from service.sql.types.data_types import INTEGRAL

@@ -10,9 +10,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from service.contract.job import TableFormat
 from service.contract.problems import SpecError
 from service.contract.query import JoinKind
+from service.contract.read_options import TableFormat
 from service.data.file_io import UriFile
 from service.data.files import TableFiles, find_table_files
 from service.data.roots import DirectoryRoot
