@@ -36,7 +36,7 @@ from service.contract.errors import (
     UnsupportedMediaTypeError,
 )
 from service.contract.problems import Issue, Problem, SpecError, did_you_mean, nearest_names, problem_of_spec_error
-from service.contract.read_options import ReadOptions
+from service.contract.read_options import ReadOptions, option_name
 from service.jobs.explain_job import ExplainFailedError
 from service.store.session import CommitUnknownError, fault_of, first_line
 
@@ -255,8 +255,8 @@ def _text(detail: Mapping[str, Any], path: Sequence[object], suggestions: Sequen
 def _unknown_field(path: Sequence[object], suggestions: Sequence[str]) -> str:
     name = str(path[-1])[:_MAX_NAME_SHOWN]
     is_of_table = len(path) == _LENGTH_OF_TABLE_FIELD and path[0] == "tables"
-    if is_of_table and name in ReadOptions.model_fields:
-        way_out = f' Write "options": {{"{name}": …}}.'
+    if is_of_table and option_name(name) in ReadOptions.model_fields:
+        way_out = f' Write "options": {{"{option_name(name)}": …}}.'
     else:
         way_out = did_you_mean(suggestions)
     return f"There is no field '{name}' here.{way_out}"

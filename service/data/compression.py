@@ -162,7 +162,7 @@ class _Zstd:
 
     @property
     def stored(self) -> int:
-        return self._stream.tell()
+        return self._stream.seek(0, 1)
 
     def read(self, size: int) -> bytes:
         return bytes(self._inner.read(min(size, _CHUNK_BYTES)))

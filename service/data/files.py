@@ -29,9 +29,11 @@ from typing import Generic, TypeVar
 
 from service.config.data import Location, is_uri, path_of_file_uri, resolve
 from service.contract.problems import SpecError
+from service.contract.read_options import TableFormat
 from service.contract.tables import TableSource
+from service.data.delta_snapshot import LOG, Snapshot, is_delta, read_snapshot
 from service.data.file_io import DataFile, UriFile, local_path, size_of, version_of
-from service.data.partitions import NO_PARTITIONS, Partitions, is_partition, partitions_of
+from service.data.partitions import NO_PARTITIONS, Partitions, is_partition, of_values, partitions_of
 from service.data.path_patterns import PathPattern, pattern_of
 from service.data.roots import Child, DirectoryRoot, ListingOverdueError, Root, Store, StoreRoot, StoreUnavailableError
 
@@ -257,6 +259,8 @@ class TableFiles:
     bytes: int
     versions: tuple[tuple[int, ...] | None, ...] = field(default=(), compare=False)
     partitions: Partitions = NO_PARTITIONS
+    snapshot: Snapshot | None = field(default=None, compare=False)
+    """The version of a Delta table."""
 
 
 def find_table_files(
@@ -318,7 +322,7 @@ def _find_files(
         raise SpecError.of(
             "path_not_found", "The path contains a character that is not allowed in paths.", pointer=pointer
         )
-    search = _Search(table, given, roots, pointer, selection, may_be_empty=may_be_empty)
+    search = _Search(table, source, roots, pointer, selection, may_be_empty=may_be_empty)
     try:
         found = search.first(given, roots)
         pattern = None if found is not None or may_be_empty else pattern_of(given)
@@ -362,7 +366,7 @@ class _Search:
     def __init__(
         self,
         table: str,
-        given: str,
+        source: TableSource,
         roots: Sequence[Root],
         pointer: str,
         selection: Selection,
@@ -371,7 +375,9 @@ class _Search:
     ) -> None:
         self.selection = selection
         self._table = table
-        self._given = given
+        self._given = source.path
+        self._format = source.format
+        self._version = source.version
         self._pointer = pointer
         self._allowed = [real(_path_of(root)) for root in roots if not isinstance(root, StoreRoot)]
         self._may_be_empty = may_be_empty
@@ -401,9 +407,13 @@ class _Search:
         self.inside = True
         if not os.path.lexists(path):
             return None
-        if path.is_dir():
+        if path.is_dir() and self._may_be_delta and is_delta(path):
+            return self._of_delta(path, as_uris=isinstance(root, DirectoryRoot))
+        if path.is_dir() and self._format is not TableFormat.DELTA:
             walk = LocalWalk(self._given, self._allowed, self._pointer, self.selection)
             found = sorted(file for file in walk.files(path) if isinstance(file, Path))
+        elif self._format is TableFormat.DELTA:
+            raise self._no_delta()
         elif path.is_file():
             found = [] if self.selection.pattern is not None else [path]
         else:
@@ -420,6 +430,10 @@ class _Search:
         if location is None:
             return None
         self.inside = True
+        if self._may_be_delta and root.store.children(f"{location.path}/{LOG}") is not None:
+            return self._of_stored_delta(root.store, location)
+        if self._format is TableFormat.DELTA:
+            raise self._no_delta()
         found = find_in_store(root, location, self._given, self._pointer, self.selection)
         return None if found is None else self._of(location, found)
 
@@ -433,6 +447,61 @@ class _Search:
             size_of(file) if version is None else version[0] for file, version in zip(found, versions, strict=True)
         )
         return TableFiles(self._table, place, tuple(found), sum(sizes), versions, self._partitions(place, found))
+
+    @property
+    def _may_be_delta(self) -> bool:
+        return self._format in {None, TableFormat.DELTA} and self.selection.pattern is None
+
+    def _no_delta(self) -> SpecError:
+        detail = f"'{self._given}' is not a Delta table: it has no directory {LOG}."
+        return SpecError.of("corrupt_file", detail, pointer=self._pointer)
+
+    def _of_delta(self, path: Path, *, as_uris: bool) -> TableFiles:
+        snapshot = read_snapshot(str(path), self._given, self._pointer, version=self._version)
+        found: list[Path] = []
+        for one in snapshot.files:
+            file = path / one.path
+            if real(file) != file:
+                detail = (
+                    f"The file '{one.path}' of the Delta table '{self._given}' is a link, or in a linked directory."
+                )
+                raise SpecError.of("path_outside_data_roots", detail, pointer=self._pointer)
+            if not file.is_file():
+                detail = (
+                    f"The file '{one.path}' of version {snapshot.version} of the Delta table '{self._given}' does not "
+                    "exist. It may have been removed by VACUUM."
+                )
+                raise SpecError.of("path_not_found", detail, pointer=self._pointer)
+            found.append(file)
+        files = [UriFile(f"file://{file}", str(file), size_of(file)) for file in found] if as_uris else found
+        return self._of_snapshot(path, files, snapshot)
+
+    def _of_stored_delta(self, store: Store, location: Location) -> TableFiles:
+        if store.delta_options is None:
+            detail = f"'{self._given}' is a Delta table in a store of which Delta tables are not read."
+            raise SpecError.of("unsupported_construct", detail, pointer=self._pointer)
+        uri = f"s3://{location.authority}/{location.path}"
+        snapshot = read_snapshot(uri, self._given, self._pointer, version=self._version, options=store.delta_options)
+        files = [
+            _file(
+                store,
+                Location(location.scheme, location.authority, (*location.parts, *one.path.split("/"))),
+                Child(one.path.rpartition("/")[2], is_file=True, is_directory=False, size=one.size),
+            )
+            for one in snapshot.files
+        ]
+        return self._of_snapshot(location, files, snapshot)
+
+    def _of_snapshot(self, place: Path | Location, found: Sequence[DataFile], snapshot: Snapshot) -> TableFiles:
+        if not found and not self._may_be_empty:
+            detail = f"Version {snapshot.version} of the Delta table '{self._given}' has no rows."
+            raise SpecError.of("empty_directory", detail, pointer=self._pointer)
+        order = sorted(range(len(found)), key=lambda index: str(found[index]))
+        files = tuple(found[index] for index in order)
+        ordered = [snapshot.files[index] for index in order]
+        partitions = of_values(snapshot.partition_names, [(one.path, one.values) for one in ordered])
+        versions = tuple(map(version_of, files))
+        return TableFiles(self._table, place, files, sum(one.size for one in ordered), versions, partitions, snapshot)
 
     def _partitions(self, place: Path | Location, found: Sequence[DataFile]) -> Partitions:
         if not self.selection.partitions:

@@ -28,6 +28,8 @@ class Partitions:
 
     names: tuple[str, ...] = ()
     values: tuple[tuple[str | None, ...], ...] = ()
+    are_in_paths: bool = True
+    """Whether Spark reads the same values from the names of the directories."""
 
 
 NO_PARTITIONS = Partitions()
@@ -60,6 +62,18 @@ def partitions_of(given: str, paths: Sequence[str], pointer: str) -> Partitions:
             )
         values.append(own)
     return Partitions(names, tuple(values)) if names else NO_PARTITIONS
+
+
+def of_values(names: tuple[str, ...], files: Sequence[tuple[str, tuple[str | None, ...]]]) -> Partitions:
+    """Returns the partition columns whose values a log has, for the paths of files relative to the table."""
+    if not names:
+        return NO_PARTITIONS
+    try:
+        in_paths = partitions_of("", [path for path, _ in files], "")
+    except SpecError:
+        in_paths = NO_PARTITIONS
+    values = tuple(of_file for _, of_file in files)
+    return Partitions(names, values, (in_paths.names, in_paths.values) == (names, values))
 
 
 def _columns_of(given: str, directory: str, pointer: str) -> tuple[tuple[str, ...], tuple[str | None, ...]]:

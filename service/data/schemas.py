@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from service.contract.problems import SpecError
 from service.contract.read_options import TableFormat
 from service.contract.tables import TableSource
+from service.data.avro_files import AvroFileError, columns_of, read_header
 from service.data.compression import CorruptTextError, opened_text
 from service.data.file_io import (
     DataFile,
@@ -21,12 +22,14 @@ from service.data.file_io import (
     differing_breaks,
     first_values,
     for_each,
+    local_path,
     opened,
     read_first_row,
     size_of,
     text_of,
 )
 from service.data.files import TableFiles, pointer_of, unreadable
+from service.data.orc_files import OrcFileError, orc_columns
 from service.data.partitions import check_columns
 from service.data.text_heads import plain_text
 from service.sql.ddl import MAX_COLUMNS, parse_schema
@@ -38,6 +41,7 @@ from service.sql.types.data_types import (
     DOUBLE,
     FLOAT,
     INT,
+    MAX_PRECISION,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -50,6 +54,9 @@ from service.sql.types.data_types import (
     mapping,
     struct,
 )
+
+FOOTERS_MERGED = 10_000
+"""The columns of at most this many files are merged (`merge_schema`)."""
 
 FOOTERS_COMPARED = 64
 """The schemas of at most this many files, evenly spread and including the first and last, are compared."""
@@ -96,6 +103,8 @@ def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     Raises SpecError `unreadable_file`, `corrupt_file`, `schema_mismatch`, `invalid_schema`, `duplicate_column`,
     `line_breaks_differ`, and StoreUnavailableError. Partition columns come last.
     """
+    if files.snapshot is not None:
+        return files.snapshot.schema
     data = _data_schema(table, source, files)
     if source.partitions is None:
         return data
@@ -119,7 +128,13 @@ def _with_partitions(data: Schema, declared: Schema, source: TableSource, at: st
 def _data_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     at = pointer_of(table)
     if source.format is TableFormat.PARQUET:
-        return _parquet(files, f"{at}/path")
+        if source.options.merge_schema:
+            return _merged_schema(files, f"{at}/path")
+        return _compared(files, f"{at}/path", _footer)
+    if source.format is TableFormat.ORC:
+        return _compared(files, f"{at}/path", _orc)
+    if source.format is TableFormat.AVRO:
+        return _compared(files, f"{at}/path", _avro)
     schema = parse_schema(source.declared_schema or "", f"{at}/schema")
     if source.format is TableFormat.CSV and (source.options.has_header or source.options.multi_line):
         _check_csv(source, files, schema, f"{at}/path")
@@ -140,12 +155,58 @@ def _name(file: DataFile, files: TableFiles) -> str:
     return str(path.relative_to(base)) if base in path.parents else path.name
 
 
-def _parquet(files: TableFiles, pointer: str) -> Schema:
+def _compared(files: TableFiles, pointer: str, read: Callable[[DataFile, TableFiles, str], Schema]) -> Schema:
+    """Returns the columns of the first file, if those of the others are the same."""
+    hint = _MERGE_HINT if read is _footer else ""
     chosen = spread(files.files, FOOTERS_COMPARED)
-    footers = for_each(chosen, lambda file: _footer(file, files, pointer))
+    footers = for_each(chosen, lambda file: read(file, files, pointer))
     first = next(footers)
     for file, footer in zip(chosen[1:], footers, strict=True):
-        _compare(first, footer, _name(chosen[0], files), _name(file, files), pointer)
+        _compare(first, footer, _name(chosen[0], files), _name(file, files), pointer, hint)
+    return _without_duplicates(first, pointer)
+
+
+def _merged_schema(files: TableFiles, pointer: str) -> Schema:
+    """Returns the columns of all files, with the wider type of each."""
+    if len(files.files) > FOOTERS_MERGED:
+        detail = f"Columns of at most {FOOTERS_MERGED} files can be merged; the table has {len(files.files)}."
+        raise _unsupported(detail, pointer)
+    merged: dict[str, tuple[Field, str]] = {}
+    footers = for_each(files.files, lambda file: _footer(file, files, pointer))
+    for file, footer in zip(files.files, footers, strict=True):
+        for field in footer.fields:
+            known, other = merged.get(field.name, (field, _name(file, files)))
+            wider = wider_type(known.type, field.type)
+            if wider is None:
+                raise _mismatch(
+                    f"The column {field.name} is {known.type} in '{other}' and {field.type} in '{_name(file, files)}': "
+                    "no type of Spark has the values of both.",
+                    pointer,
+                )
+            merged[field.name] = (Field(field.name, wider), other)
+    return _without_duplicates(Schema(tuple(field for field, _ in merged.values())), pointer)
+
+
+def wider_type(one: DataType, other: DataType) -> DataType | None:
+    """Returns the type as which Spark reads Parquet columns of both types without a loss; None if there is none."""
+    if one == other:
+        return one
+    if one.is_integral and other.is_integral:
+        return max(one, other, key=lambda type_: _INTEGRAL_ORDER.index(type_.name))
+    if {one, other} == {FLOAT, DOUBLE}:
+        return DOUBLE
+    if one.name is TypeName.DECIMAL and other.name is TypeName.DECIMAL:
+        scale = max(one.scale or 0, other.scale or 0)
+        digits = max((type_.precision or 0) - (type_.scale or 0) for type_ in (one, other))
+        return decimal(digits + scale, scale) if digits + scale <= MAX_PRECISION else None
+    return None
+
+
+_MERGE_HINT = " Set the option 'merge_schema' to read the columns of all files."
+_INTEGRAL_ORDER = (TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeName.BIGINT)
+
+
+def _without_duplicates(first: Schema, pointer: str) -> Schema:
     seen: dict[str, str] = {}
     for field in first.fields:
         folded = field.name.casefold()
@@ -181,6 +242,32 @@ def _footer(file: DataFile, files: TableFiles, pointer: str) -> Schema:
     return Schema(tuple(Field(field.name, data_type(field.type, physical.get(field.name, ""))) for field in arrow))
 
 
+def _orc(file: DataFile, files: TableFiles, pointer: str) -> Schema:
+    name = _name(file, files)
+    try:
+        with opened(file) as stream:
+            return orc_columns(stream, data_type)
+    except OrcFileError:
+        raise SpecError.of(
+            "corrupt_file", f"'{name}' is not an ORC file, or it is truncated or damaged.", pointer=pointer
+        ) from None
+    except OSError as error:
+        raise unreadable(name, error, pointer) from None
+
+
+def _avro(file: DataFile, files: TableFiles, pointer: str) -> Schema:
+    name = _name(file, files)
+    if local_path(file) is None:
+        raise _unsupported(f"'{name}' is in a store; Avro files are read from local directories only.", pointer)
+    try:
+        with opened(file) as stream:
+            return columns_of(read_header(stream))
+    except AvroFileError as error:
+        raise SpecError.of("corrupt_file", f"'{name}' {error}.", pointer=pointer) from None
+    except OSError as error:
+        raise unreadable(name, error, pointer) from None
+
+
 def _leaves(schema: pq.ParquetSchema, name: str, pointer: str) -> list[pq.ColumnSchema]:
     """Returns the primitive columns, including those inside nested ones, after checking their number and names."""
     if len(schema) > MAX_COLUMNS:
@@ -195,11 +282,14 @@ def _leaves(schema: pq.ParquetSchema, name: str, pointer: str) -> list[pq.Column
 
 
 def _check_length(stream: BinaryIO, name: str, size: int, pointer: str) -> None:
-    """Checks the length of the footer before it is read."""
+    """Checks the end of the file, and the length of the footer, before it is read."""
     if size > _MAX_FOOTER:
         stream.seek(-_TAIL_BYTES, os.SEEK_END)
-        length = int.from_bytes(stream.read(_TAIL_BYTES)[:4], "little")
+        tail = stream.read(_TAIL_BYTES)
         stream.seek(0)
+        if not tail.endswith((b"PAR1", b"PARE")):
+            raise _corrupt(name, pointer)
+        length = int.from_bytes(tail[:4], "little")
         if length > _MAX_FOOTER:
             raise _too_large(f"The footer of '{name}' has {length >> 20} MB; at most {_MAX_FOOTER >> 20}", pointer)
 
@@ -218,18 +308,18 @@ def _corrupt(name: str, pointer: str) -> SpecError:
     )
 
 
-def _compare(first: Schema, other: Schema, first_name: str, other_name: str, pointer: str) -> None:
+def _compare(first: Schema, other: Schema, first_name: str, other_name: str, pointer: str, hint: str) -> None:
     known, found = ({field.name: field.type for field in schema.fields} for schema in (first, other))
     for name, type_ in known.items():
         if name not in found:
-            raise _mismatch(f"The column {name} exists in '{first_name}' but not in '{other_name}'.", pointer)
+            raise _mismatch(f"The column {name} exists in '{first_name}' but not in '{other_name}'.{hint}", pointer)
         if found[name] != type_:
             raise _mismatch(
-                f"The column {name} is {type_} in '{first_name}' and {found[name]} in '{other_name}'.", pointer
+                f"The column {name} is {type_} in '{first_name}' and {found[name]} in '{other_name}'.{hint}", pointer
             )
     for name in found:
         if name not in known:
-            raise _mismatch(f"The column {name} exists in '{other_name}' but not in '{first_name}'.", pointer)
+            raise _mismatch(f"The column {name} exists in '{other_name}' but not in '{first_name}'.{hint}", pointer)
 
 
 def format_names(names: Sequence[str]) -> str:

@@ -39,10 +39,17 @@ class Resolved:
 
 
 def resolve_table(
-    table: str, source: TableSource, roots: Sequence[Root], *, is_stream: bool = False, may_have_partitions: bool = True
+    table: str,
+    source: TableSource,
+    roots: Sequence[Root],
+    *,
+    is_stream: bool = False,
+    may_have_partitions: bool = True,
+    pins_version: bool = True,
 ) -> Resolved:
-    """Returns the table with everything that its job leaves out. A stream may have no files yet if its format and, for
-    CSV and JSON, its schema are given.
+    """Returns the table with everything that its job leaves out; also the version of a Delta table if `pins_version`.
+
+    A stream may have no files yet if its format and, for CSV and JSON, its schema are given.
 
     Raises SpecError: what `find_table_files`, `infer_format`, `check_content`, `infer_schema` and `read_schema` raise,
     and `schema_not_applicable`, `option_not_applicable`, `option_required`, `unknown_column`. Raises
@@ -55,11 +62,14 @@ def resolve_table(
         files = find_table_files(table, source, roots, may_have_partitions=may_have_partitions)
     if not files.files:
         return Resolved(source, _schema_without_files(source, at))
-    format_ = source.format or infer_format(table, source, files)
+    format_ = source.format or (infer_format(table, source, files) if files.snapshot is None else TableFormat.DELTA)
     source = source.model_copy(update={"format": format_, "options": _with_suffix(source.options, files)})
     _check_fields(source, at, is_stream=is_stream)
     check_content(table, source, files, spread(files.files, FILES_CHECKED))
-    source = _with_partitions(source, files, at)
+    if files.snapshot is None:
+        source = _with_partitions(source, files, at)
+    elif pins_version:
+        source = source.model_copy(update={"version": files.snapshot.version})
     if format_.is_text:
         source = _with_columns(table, source, files)
     return Resolved(source, read_schema(table, source, files), files.bytes)
@@ -99,6 +109,14 @@ def _check_fields(source: TableSource, at: str, *, is_stream: bool) -> None:
     if format_ is TableFormat.XML and options.row_tag is None:
         detail = "An XML table requires 'row_tag', the name of the element that is a row."
         raise SpecError.of("option_required", detail, pointer=f"{at}/options/row_tag")
+    for field, is_given, allowed in (
+        ("partitions", source.partitions is not None, format_ is not TableFormat.DELTA and not is_stream),
+        ("version", source.version is not None, format_ is TableFormat.DELTA),
+        ("refresh", source.refresh, format_ is not TableFormat.DELTA),
+    ):
+        if is_given and not allowed:
+            detail = f"'{field}' has no effect on {'streams' if is_stream else name}: remove it."
+            raise SpecError.of("option_not_applicable", detail, pointer=f"{at}/{field}")
     for field, is_set, allowed in (
         ("row_tag", options.row_tag is not None, format_ is TableFormat.XML),
         ("merge_schema", options.merge_schema, format_ is TableFormat.PARQUET),

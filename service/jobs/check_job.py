@@ -71,7 +71,14 @@ def check_job(
     found: dict[str, _ResolvedTable] = {}
     for name, table in spec.tables.items():
         try:
-            found[name] = _resolve_table(name, table, roots, streams, may_be_empty=name in spec.streams)
+            found[name] = _resolve_table(
+                name,
+                table,
+                roots,
+                streams,
+                may_be_empty=name in spec.streams,
+                pins_version=not spec.mode.is_streaming,
+            )
         except SpecError as error:
             if not has_state or name not in spec.refreshed or error.code not in _NO_FILES_CODES:
                 raise
@@ -94,15 +101,25 @@ def posted_schemas(database: Database, tenant: str, spec: JobSpec) -> dict[str, 
 
 
 def _resolve_table(
-    name: str, table: Table, roots: Sequence[Root], streams: Mapping[str, Schema], *, may_be_empty: bool
+    name: str,
+    table: Table,
+    roots: Sequence[Root],
+    streams: Mapping[str, Schema],
+    *,
+    may_be_empty: bool,
+    pins_version: bool,
 ) -> _ResolvedTable:
-    """Finds a table's files and columns. `may_be_empty`: the table may have no files yet."""
+    """Finds a table's files and columns. `may_be_empty`: the table may have no files yet. `pins_version`: later runs
+    read the version of a Delta table that exists now.
+    """
     if isinstance(table, RateTable):
         return _ResolvedTable(table, RATE_SCHEMA)
     if isinstance(table, StreamTable):
         return _ResolvedTable(table, _stream_schema(name, table, streams))
     try:
-        resolved = resolve_table(name, table, roots, is_stream=may_be_empty, may_have_partitions=not table.refresh)
+        resolved = resolve_table(
+            name, table, roots, is_stream=may_be_empty, may_have_partitions=not table.refresh, pins_version=pins_version
+        )
         return _ResolvedTable(resolved.source, resolved.schema, resolved.bytes)
     except StoreUnavailableError as error:
         raise StorageUnavailableError(f"{error} Nothing was stored; try again.") from None

@@ -29,6 +29,7 @@ from pyspark import SparkContext
 from pyspark.errors.exceptions.captured import CapturedException
 
 from service.contract.problems import Problem
+from workers.engine.spark.avro_source import MARK as AVRO_MARK
 
 _MAX_DETAIL = 1000
 _MAX_CAUSES = 16
@@ -119,6 +120,8 @@ _REMOVED_ADVICE = re.compile(
     r"\s*(If necessary set \"?spark\.\S+ to \S+ to bypass this error\."
     r"|Parse Mode: FAILFAST\. To process malformed records.*?'PERMISSIVE'\.)"
 )
+_AVRO = re.compile(rf"{AVRO_MARK}: (.*)")
+"""An error of a Python worker that reads an Avro file."""
 _SQL_STATE = re.compile(r"\s*SQLSTATE: \w{5}\.?")
 
 
@@ -141,8 +144,9 @@ def problem_of_spark_error(error: Exception, redact: Callable[[str], str | None]
     causes = _causes(error)
     if not causes:
         return None
-    code = _code(causes)
-    detail = redact(_message(causes))
+    of_avro = next(filter(None, (_AVRO.search(cause.message) for cause in causes)), None)
+    code = "corrupt_file" if of_avro is not None else _code(causes)
+    detail = redact(_message(causes) if of_avro is None else of_avro[1])
     if detail is None:
         return None
     return Problem(

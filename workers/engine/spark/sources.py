@@ -7,11 +7,13 @@ partitions, expands no glob pattern, and has no options other than those of `Rea
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from service.contract.problems import SpecError
 from service.contract.read_options import Encoding, ReadOptions, TableFormat
@@ -19,13 +21,18 @@ from service.contract.tables import TableSource
 from service.data.file_io import DataFile, UriFile
 from service.data.files import TableFiles
 from service.sql.expressions.scalar import quoted
-from service.sql.types.data_types import Field, Schema, TypeName
+from service.sql.types.data_types import DataType, Field, Schema, TypeName
 from workers.engine.plan.nodes import Node, Scan
 from workers.engine.plan.traversal import walk_up
+from workers.engine.spark.avro_source import read_avro
 
 _MAX_CHARACTERS = 1 << 17
 """The longest value that may have line breaks: without a limit, an unclosed quote would read the rest of the file. The
 parser of each file allocates this much at once; eight times as much doubled the garbage collection of small files."""
+
+
+MAX_READS = 256
+"""Partitions that are read separately: those of Avro, and of Delta tables whose directories do not have the values."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +45,15 @@ class TableInput:
 
     @property
     def partition_names(self) -> tuple[str, ...]:
-        """The names of the partition columns, which are the last columns of the schema."""
-        count = len(self.files.partitions.names)
-        return self.schema.names[len(self.schema.names) - count :] if count else ()
+        """The names of the partition columns, in the order of their values."""
+        found = {name.casefold(): name for name in self.schema.names} if self.files.partitions.names else {}
+        return tuple(found[name.casefold()] for name in self.files.partitions.names)
 
     @property
     def data_schema(self) -> Schema:
         """The columns that the files contain, without those of the partitions."""
-        return Schema(self.schema.fields[: len(self.schema.fields) - len(self.files.partitions.names)])
+        names = set(self.partition_names)
+        return Schema(tuple(field for field in self.schema.fields if field.name not in names))
 
 
 def scans_of(node: Node) -> tuple[Scan, ...]:
@@ -92,13 +100,57 @@ def read_scan(session: SparkSession, scan: Scan, table: TableInput) -> DataFrame
 def _read(session: SparkSession, fields: tuple[Field, ...], table: TableInput) -> DataFrame:
     """Returns the columns `fields` of the table's files, under their names in the files."""
     paths = [_spark_path(table.files.table, file) for file in table.files.files]
-    reader = session.read.format(table.source.kind.value).options(**reader_options(table.source))
+    if not table.files.partitions.are_in_paths or (table.source.format is TableFormat.AVRO and table.partition_names):
+        return _read_by_values(session, fields, table, paths)
+    if table.source.format is TableFormat.AVRO:
+        return read_avro(session, table.files.files, ddl_of(fields))
+    reader = _reader(session, table)
     if table.partition_names:
         reader = reader.option("basePath", _base_path(table.files))
-    if all(field.type.name is not TypeName.OTHER for field in fields):
+    if table.files.snapshot is not None or all(_has_ddl(field.type) for field in fields):
         reader = reader.schema(ddl_of(fields))
-    # Otherwise Spark reads the schema from the files: DDL has no names for some nested types of Parquet.
+    # Otherwise Spark reads the schema from the files: DDL has no names for some types of Parquet.
     return reader.load(paths)
+
+
+def _reader(session: SparkSession, table: TableInput) -> DataFrameReader:
+    kind = TableFormat.PARQUET if table.source.kind.is_parquet else table.source.kind
+    return session.read.format(kind.value).options(**reader_options(table.source))
+
+
+def _has_ddl(type_: DataType) -> bool:
+    return type_.name is not TypeName.OTHER
+
+
+def _read_by_values(
+    session: SparkSession, fields: tuple[Field, ...], table: TableInput, paths: Sequence[str]
+) -> DataFrame:
+    """Returns the union of the partitions, whose values Spark does not read from the paths. A filter on the values
+    leaves partitions out, since they are constants.
+    """
+    names = table.partition_names
+    by_values: dict[tuple[str | None, ...], list[int]] = {}
+    for place, values in enumerate(table.files.partitions.values):
+        by_values.setdefault(values, []).append(place)
+    if len(by_values) > MAX_READS:
+        raise SpecError.of(
+            "unsupported_construct",
+            f"The table has {len(by_values)} partitions that must be read one by one; at most {MAX_READS} are. Write "
+            "it anew as Parquet, or as a Delta table, with Spark.",
+            pointer=f"/tables/{table.files.table}/path",
+        )
+    types = {field.name: field.type for field in fields}
+    in_files = tuple(field for field in fields if field.name not in names) or table.data_schema.fields[:1]
+    parts = []
+    for values, places in by_values.items():
+        if table.source.format is TableFormat.AVRO:
+            part = read_avro(session, [table.files.files[place] for place in places], ddl_of(in_files))
+        else:
+            part = _reader(session, table).schema(ddl_of(in_files)).load([paths[place] for place in places])
+        literals = {name: F.lit(value).cast(str(types[name])) for name, value in zip(names, values, strict=True)}
+        columns = ((field.name, literals.get(field.name, F.col(quoted(field.name)))) for field in fields)
+        parts.append(part.select(*(column.alias(name) for name, column in columns)))
+    return reduce(DataFrame.union, parts)
 
 
 def _selected(frame: DataFrame, scan: Scan) -> DataFrame:

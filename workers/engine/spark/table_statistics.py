@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from service.contract.read_options import TableFormat
 from service.sql.expressions.nodes import columns_of as columns_of_expression
 from service.sql.expressions.scalar import Scalar
 from service.sql.types.data_types import DataType, TypeName
@@ -26,6 +25,7 @@ from workers.engine.plan.nodes import Scan
 from workers.engine.spark.parquet_sampling import decoded_widths, sample_parquet
 from workers.engine.spark.partition_statistics import partition_ranges, partition_sample
 from workers.engine.spark.predicate_evaluation import share_kept, typed
+from workers.engine.spark.row_sampling import BINARY_SAMPLERS, sample_rows
 from workers.engine.spark.sampling import BYTES_PER_ROW, FileReads, Sample, sample_text
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import KnownTable, SketchKey, StatisticsCache, file_set_of
@@ -243,7 +243,8 @@ def _read(table: TableInput, request: _Request, check: Callable[[], None]) -> tu
     sample = _sample(table, keys | in_conditions, in_conditions - keys, request.ranged, check)
     types = {field.name: field.type for field in table.schema.fields}
     reads = FileReads(check)
-    widths = decoded_widths(table.files.files, request.texts_to_measure(sample), reads)
+    texts = request.texts_to_measure(sample) if table.source.kind.is_parquet else frozenset[str]()
+    widths = decoded_widths(table.files.files, texts, reads)
     known = KnownTable(
         sample.rows,
         sample.rows_are_exact,
@@ -264,8 +265,10 @@ def _sample(
 ) -> Sample:
     names = table.data_schema.names
     ordered = [name for name in names if name in columns]
-    if table.source.format is TableFormat.PARQUET:
+    if table.source.kind.is_parquet:
         return sample_parquet(table.files.files, table.files.bytes, ordered, optional, ranged, check)
+    if table.source.kind in BINARY_SAMPLERS:
+        return sample_rows(BINARY_SAMPLERS[table.source.kind], table.files.files, table.files.bytes, ordered, check)
     return sample_text(table.source, table.files.files, table.files.bytes, names, ordered, check)
 
 

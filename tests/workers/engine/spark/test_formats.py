@@ -18,34 +18,12 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from service.contract.job import JobSpec
-from service.data.files import find_table_files
-from service.data.schemas import read_schema
-from service.jobs.check_job import check_job
-from service.sql.compile import compile_job
-from workers.engine.spark.engine import Engine, PlannedQuery
-from workers.engine.spark.sources import TableInput
+from tests.support.accepted import planned, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-def planned(spark: SparkSession, root: Path, table: dict[str, Any], sql: str) -> PlannedQuery:
-    """Returns the plan of a job over the table `t`: accepted as the service does, then read as a worker does."""
-    posted = JobSpec.model_validate({"tables": {"t": table}, "sql": sql})
-    stored = JobSpec.model_validate(check_job(posted, (root,)).spec.stored())
-    (source,) = stored.file_tables.values()
-    files = find_table_files("t", source, (root,))
-    tables = {"t": TableInput(source, files, read_schema("t", source, files))}
-    query = compile_job(stored, {"t": tables["t"].schema}, is_accepted=True)
-    return Engine(spark, 2).plan(query, tables, stored.settings)
-
-
-def rows(spark: SparkSession, root: Path, table: dict[str, Any], sql: str = "SELECT * FROM t") -> list[dict[str, Any]]:
-    """Returns the rows of the job."""
-    return [row.asDict() for row in planned(spark, root, table, sql).frame.collect()]
 
 
 def _datetime(*parts: int) -> datetime:
