@@ -100,7 +100,7 @@ def read_header(stream: BinaryIO) -> AvroHeader:
         raise AvroFileError(f"is compressed with '{codec[:50]}', which is not read: use deflate, snappy or zstandard")
     if not isinstance(schema, dict) or schema.get("type") != "record" or len(sync) < _SYNC_BYTES:
         raise AvroFileError("does not contain records")
-    stream.seek(head.tell())
+    stream.seek(head.seek(0, 1))
     return AvroHeader(schema, codec, sync)
 
 

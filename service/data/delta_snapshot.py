@@ -146,7 +146,7 @@ def read_snapshot(
     if metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
         raise refusal.unsupported(
             "maps its columns to other names in the files (delta.columnMapping.mode), which is not read. Write it "
-            "anew without column mapping"
+            "again without column mapping"
         )
     if "deletionVectors" in features and (local is None or _has_deletion_vectors(local, found, refusal)):
         raise refusal.unsupported(

@@ -136,7 +136,7 @@ def _read_by_values(
         raise SpecError.of(
             "unsupported_construct",
             f"The table has {len(by_values)} partitions that must be read one by one; at most {MAX_READS} are. Write "
-            "it anew as Parquet, or as a Delta table, with Spark.",
+            "it again as Parquet, or as a Delta table, with Spark.",
             pointer=f"/tables/{table.files.table}/path",
         )
     types = {field.name: field.type for field in fields}
