@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from service.contract.problems import SpecError
-from service.contract.read_options import TableFormat
+from service.contract.read_options import ParseMode, TableFormat
 from service.contract.tables import TableSource
 from service.data.avro_files import AvroFileError, columns_of, read_header
 from service.data.compression import CorruptTextError, opened_text
@@ -105,12 +105,21 @@ def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     """
     if files.snapshot is not None:
         return files.snapshot.schema
-    data = _data_schema(table, source, files)
+    data = _with_corrupt_record(_data_schema(table, source, files), source)
     if source.partitions is None:
         return data
     declared = parse_schema(source.partitions, f"{pointer_of(table)}/partitions")
     check_columns(declared, files.partitions, source.path, f"{pointer_of(table)}/partitions")
     return _with_partitions(data, declared, source, pointer_of(table))
+
+
+def _with_corrupt_record(data: Schema, source: TableSource) -> Schema:
+    """Returns the columns with that of corrupt records, which the declared schema may also have."""
+    options = source.options
+    if not source.kind.is_text or options.mode is not ParseMode.PERMISSIVE:
+        return data
+    name = options.column_name_of_corrupt_record
+    return Schema((*(field for field in data.fields if field.name != name), Field(name, STRING)))
 
 
 def _with_partitions(data: Schema, declared: Schema, source: TableSource, at: str) -> Schema:
@@ -136,6 +145,9 @@ def _data_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     if source.format is TableFormat.AVRO:
         return _compared(files, f"{at}/path", _avro)
     schema = parse_schema(source.declared_schema or "", f"{at}/schema")
+    if source.options.mode is ParseMode.PERMISSIVE:
+        name = source.options.column_name_of_corrupt_record
+        schema = Schema(tuple(field for field in schema.fields if field.name != name))
     if source.format is TableFormat.CSV and (source.options.has_header or source.options.multi_line):
         _check_csv(source, files, schema, f"{at}/path")
     return schema

@@ -16,15 +16,16 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from service.contract.problems import SpecError
-from service.contract.read_options import Encoding, ReadOptions, TableFormat
+from service.contract.read_options import Encoding, ParseMode, ReadOptions, TableFormat
 from service.contract.tables import TableSource
 from service.data.file_io import DataFile, UriFile
 from service.data.files import TableFiles
 from service.sql.expressions.scalar import quoted
-from service.sql.types.data_types import DataType, Field, Schema, TypeName
+from service.sql.types.data_types import STRING, DataType, Field, Schema, TypeName
 from workers.engine.plan.nodes import Node, Scan
 from workers.engine.plan.traversal import walk_up
 from workers.engine.spark.avro_source import read_avro
+from workers.engine.spark.corrupt_records import CorruptRecords, without_corrupt
 
 _MAX_CHARACTERS = 1 << 17
 """The longest value that may have line breaks: without a limit, an unclosed quote would read the rest of the file. The
@@ -51,8 +52,11 @@ class TableInput:
 
     @property
     def data_schema(self) -> Schema:
-        """The columns that the files contain, without those of the partitions."""
-        names = set(self.partition_names)
+        """The columns that the files contain: without those of the partitions, and of corrupt records."""
+        options = self.source.options
+        names = {*self.partition_names}
+        if self.source.kind.is_text and options.mode is ParseMode.PERMISSIVE:
+            names.add(options.column_name_of_corrupt_record)
         return Schema(tuple(field for field in self.schema.fields if field.name not in names))
 
 
@@ -71,8 +75,11 @@ def scans_of(node: Node) -> tuple[Scan, ...]:
     return tuple(merged.values())
 
 
-def read_scans(session: SparkSession, node: Node, tables: Mapping[str, TableInput]) -> dict[str, DataFrame]:
-    """Returns the DataFrames of a plan's scans, by alias. `tables` is by table name; no row is read yet.
+def read_scans(
+    session: SparkSession, node: Node, tables: Mapping[str, TableInput], corrupt: CorruptRecords | None = None
+) -> dict[str, DataFrame]:
+    """Returns the DataFrames of a plan's scans, by alias. `tables` is by table name; no row is read yet. Records that
+    do not match the schema are counted in `corrupt` if it is given, unless they fail the job.
 
     Aliases of a table with the same columns share one DataFrame, because Spark checks all files of the table for each.
     """
@@ -82,7 +89,7 @@ def read_scans(session: SparkSession, node: Node, tables: Mapping[str, TableInpu
         table = tables[scan.table]
         fields = fields_to_read(scan, table.source.kind, table.schema, table.partition_names)
         if (scan.table, fields) not in read:
-            read[scan.table, fields] = _read(session, fields, table)
+            read[scan.table, fields] = _read(session, fields, table, corrupt)
         frames[scan.alias] = _selected(read[scan.table, fields], scan)
     return frames
 
@@ -97,8 +104,22 @@ def read_scan(session: SparkSession, scan: Scan, table: TableInput) -> DataFrame
     return _selected(_read(session, fields, table), scan)
 
 
-def _read(session: SparkSession, fields: tuple[Field, ...], table: TableInput) -> DataFrame:
+def _read(
+    session: SparkSession, fields: tuple[Field, ...], table: TableInput, corrupt: CorruptRecords | None = None
+) -> DataFrame:
     """Returns the columns `fields` of the table's files, under their names in the files."""
+    options = table.source.options
+    if not table.source.kind.is_text or options.mode is ParseMode.FAILFAST:
+        return _read_fields(session, fields, table)
+    if options.mode is ParseMode.DROPMALFORMED:
+        fields = (*fields, Field(options.column_name_of_corrupt_record, STRING))
+    frame = _read_fields(session, fields, table)
+    if corrupt is None:
+        return without_corrupt(frame, options)
+    return corrupt.count(table.files.table, frame, options)
+
+
+def _read_fields(session: SparkSession, fields: tuple[Field, ...], table: TableInput) -> DataFrame:
     paths = [_spark_path(table.files.table, file) for file in table.files.files]
     if not table.files.partitions.are_in_paths or (table.source.format is TableFormat.AVRO and table.partition_names):
         return _read_by_values(session, fields, table, paths)
@@ -206,7 +227,7 @@ def reader_options(source: TableSource) -> dict[str, str | bool]:
         return {}
     patterns = {"dateFormat": options.date_format, "timestampFormat": options.timestamp_format}
     shared: dict[str, str | bool] = {
-        "mode": "FAILFAST",
+        **_mode(options),
         **{name: pattern for name, pattern in patterns.items() if pattern is not None},
     }
     if source.format is TableFormat.JSON:
@@ -217,6 +238,17 @@ def reader_options(source: TableSource) -> dict[str, str | bool]:
     if source.format is TableFormat.XML:
         return {**shared, "rowTag": options.row_tag or "", "ignoreNamespace": True}
     return {**shared, **_csv_options(options)}
+
+
+def _mode(options: ReadOptions) -> dict[str, str | bool]:
+    if options.mode is ParseMode.FAILFAST:
+        return {"mode": "FAILFAST"}
+    return {
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": options.column_name_of_corrupt_record,
+        # CSV: a record is corrupt whichever columns the query reads.
+        "columnPruning": False,
+    }
 
 
 def _csv_options(options: ReadOptions) -> dict[str, str | bool]:

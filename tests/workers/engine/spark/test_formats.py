@@ -206,3 +206,34 @@ def test_a_time_with_a_zone_is_an_instant(spark: SparkSession, tmp_path: Path) -
     (tmp_path / "t.csv").write_text("at\n2024-01-01T10:00:00+02:00\n")
     (found,) = rows(spark, tmp_path, {"path": "t.csv"})
     assert found["at"].astimezone(UTC).replace(tzinfo=None) == _datetime(2024, 1, 1, 8)
+
+
+BAD = {
+    "t.csv": "id,v\n1,a\nx,b\n3\n4,d,e\n5,f\n",
+    "t.jsonl": '{"id":1,"v":"a"}\n{"id":"x","v":"b"}\nnothing\n{"id":5,"v":"f"}\n',
+}
+CORRUPT = {"t.csv": 3, "t.jsonl": 2}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("sql", ["SELECT COUNT(*) AS n FROM t", "SELECT COUNT(v) AS n FROM t WHERE id IS NOT NULL"])
+def test_corrupt_records_are_counted(spark: SparkSession, tmp_path: Path, name: str, sql: str) -> None:
+    (tmp_path / name).write_text(BAD[name])
+    table = {"path": name, "schema": "id BIGINT, v STRING", "header": True, "options": {"mode": "DROPMALFORMED"}}
+    found = planned(spark, tmp_path, table, sql)
+    found.frame.write.mode("overwrite").format("noop").save()
+    assert found.corrupt.counts() == {"t": CORRUPT[name]}
+    assert found.frame.collect() == [(2,)]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_corrupt_records_are_put_aside(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(BAD[name])
+    table = {"path": name, "schema": "id BIGINT, v STRING", "header": True, "options": {"mode": "PERMISSIVE"}}
+    sql = "SELECT a._corrupt_record AS r FROM t a JOIN t b ON a.v = b.v WHERE a._corrupt_record IS NOT NULL"
+    found = planned(spark, tmp_path, table, sql)
+    assert {row["r"] for row in found.frame.collect()} <= set(BAD[name].splitlines())
+    assert found.corrupt.counts() == {"t": CORRUPT[name]}
+    failing = {**table, "options": {"mode": "FAILFAST"}}
+    with pytest.raises(Exception, match="MALFORMED"):
+        rows(spark, tmp_path, failing)
