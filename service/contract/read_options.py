@@ -129,7 +129,9 @@ def _lower(value: Any) -> Any:
 
 def _check_pattern(pattern: str | None) -> str | None:
     letters = set(re.sub(r"'[^']*'", "", pattern or ""))
-    wrong = sorted(letter for letter in letters - _PATTERN_LETTERS if letter.isalpha() or letter in "'[]{}#")
+    wrong = sorted(
+        letter for letter in letters - _PATTERN_LETTERS if (letter.isascii() and letter.isalpha()) or letter in "'[]{}#"
+    )
     if wrong:
         raise PydanticCustomError(
             "date_pattern",
@@ -141,7 +143,11 @@ def _check_pattern(pattern: str | None) -> str | None:
 
 
 _Character = r"^[^\r\n]$"
-_Pattern = Annotated[str, Field(min_length=1, max_length=64), BeforeValidator(_check_pattern)]
+_Pattern = Annotated[
+    str,
+    Field(min_length=1, max_length=64, pattern=r"^([yuMdEaHhmsSXxzVO]|'[^']*'|[^A-Za-z'\[\]{}#])+$"),
+    BeforeValidator(_check_pattern),
+]
 
 
 class ReadOptions(Frozen):

@@ -277,7 +277,7 @@ def find_table_files(
     """
     selection = Selection(
         partitions=may_have_partitions or source.partitions is not None,
-        reason="it was not when the job was submitted",
+        reason="tables with 'refresh' must not be" if source.refresh else "it was not when the job was submitted",
     )
     return _find_files(table, source, roots, selection, may_be_empty=False)
 

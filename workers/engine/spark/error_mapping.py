@@ -99,6 +99,11 @@ _ADVICE = {
     "storage_unavailable": "The service operator must check the store and Spark's settings for it.",
 }
 
+_MALFORMED = "MALFORMED_RECORD_IN_PARSING"
+_MALFORMED_ADVICE = (
+    "Set the types of columns with 'columns' or 'schema', or set the option 'mode' to permissive or dropmalformed."
+)
+
 _WRITING = "TASK_WRITE_FAILED"
 """Its message has only the path in the service's own directory to which the rows were written."""
 
@@ -149,11 +154,14 @@ def problem_of_spark_error(error: Exception, redact: Callable[[str], str | None]
     detail = redact(_message(causes) if of_avro is None else of_avro[1])
     if detail is None:
         return None
+    advice = _ADVICE.get(code, "")
+    if any((cause.condition or "").startswith(_MALFORMED) for cause in causes):
+        advice = _MALFORMED_ADVICE
     return Problem(
         type=f"/problems/{code}",
         title=code.replace("_", " ").capitalize(),
         status=500 if code in _OURS or (code == "engine_error" and _is_sparks_fault(causes)) else 422,
-        detail=_shortened(detail, _ADVICE.get(code, "")),
+        detail=_shortened(detail, advice),
         code=code,
     )
 
