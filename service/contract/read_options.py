@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from service.contract.model import Flag, Frozen
@@ -50,7 +50,6 @@ FORMAT_ALIASES = {"jsonl": TableFormat.JSON, "ndjson": TableFormat.JSON}
 FormatName = Annotated[
     TableFormat,
     BeforeValidator(lambda value: FORMAT_ALIASES.get(value, value) if isinstance(value, str) else value),
-    WithJsonSchema({"type": "string", "enum": [*map(str, TableFormat), *FORMAT_ALIASES]}),
 ]
 
 

@@ -191,19 +191,6 @@ def _type(given: Any, named: dict[str, Any], depth: int) -> DataType:
     return known
 
 
-def subset(header: AvroHeader, names: Sequence[str]) -> Mapping[str, Any] | None:
-    """Returns the schema with these fields only; None if they use types that other fields define."""
-    fields = [field for field in header.schema["fields"] if field["name"] in names]
-    if not fields or len(fields) == len(header.schema["fields"]):
-        return None
-    chosen = {**header.schema, "fields": fields}
-    try:
-        fastavro.parse_schema(json.loads(json.dumps(chosen)))
-    except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, ValueError):
-        return None
-    return chosen
-
-
 @dataclass(frozen=True)
 class Block:
     """Records of a file: their number, and their bytes, decompressed."""
@@ -271,23 +258,22 @@ def _snappy_length(stored: bytes) -> int:
     raise ValueError("no length")
 
 
-def records(
-    stream: BinaryIO, header: AvroHeader, reader_schema: Mapping[str, Any] | None = None
-) -> Iterator[list[dict[str, Any]]]:
-    """Yields the records in lists of about a megabyte each. Raises AvroFileError and OSError."""
+def records(stream: BinaryIO, header: AvroHeader) -> Iterator[list[dict[str, Any]]]:
+    """Yields the records in lists of about a megabyte each. Raises AvroFileError and OSError.
+
+    All fields are decoded: `fastavro` takes longer to skip some of them, for a schema with fewer.
+    """
     waiting: list[Block] = []
     for block in blocks(stream, header):
         waiting.append(block)
         if sum(len(one.data) for one in waiting) >= _JOINED_BYTES:
-            yield _decoded(waiting, header, reader_schema)
+            yield _decoded(waiting, header)
             waiting = []
     if waiting:
-        yield _decoded(waiting, header, reader_schema)
+        yield _decoded(waiting, header)
 
 
-def _decoded(
-    joined: Sequence[Block], header: AvroHeader, reader_schema: Mapping[str, Any] | None
-) -> list[dict[str, Any]]:
+def _decoded(joined: Sequence[Block], header: AvroHeader) -> list[dict[str, Any]]:
     data = io.BytesIO()
     data.write(_MAGIC)
     data.write(_encoded(1))
@@ -298,9 +284,7 @@ def _decoded(
         data.write(_encoded(block.count) + _encoded(len(block.data)) + block.data + header.sync)
     data.seek(0)
     try:
-        # `fastavro` changes the schema that it is given.
-        own = None if reader_schema is None else json.loads(json.dumps(reader_schema))
-        return [row for row in fastavro.reader(data, reader_schema=own) if isinstance(row, dict)]
+        return [row for row in fastavro.reader(data) if isinstance(row, dict)]
     except (ValueError, EOFError, TypeError, KeyError, IndexError, OverflowError, StopIteration) as error:
         raise AvroFileError(f"has records that do not match its schema ({type(error).__name__})") from None
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from service.data.avro_files import AvroFileError, read_header, records, subset
+from service.data.avro_files import AvroFileError, read_header, records
 from service.data.file_io import DataFile, local_path, open_without_links
 
 MARK = "AvroFileError"
@@ -47,7 +47,7 @@ def read_file(path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     try:
         with open_without_links(Path(path)) as stream:
             header = read_header(stream)
-            for rows in records(stream, header, subset(header, schema.names)):
+            for rows in records(stream, header):
                 for start in range(0, len(rows), _BATCH_ROWS):
                     yield pa.RecordBatch.from_pylist(rows[start : start + _BATCH_ROWS], schema=schema)
     except AvroFileError as error:

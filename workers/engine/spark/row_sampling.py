@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import orc
 
 from service.contract.read_options import TableFormat
-from service.data.avro_files import AvroFileError, blocks, read_header, records, subset
+from service.data.avro_files import AvroFileError, blocks, read_header, records
 from service.data.file_io import DataFile, opened, size_of
 from workers.engine.budget import no_check
 from workers.engine.spark.sampling import BYTES_PER_ROW, MAX_FILES, FileReads, Sample, spread
@@ -104,7 +104,7 @@ def _of_avro(file: DataFile, columns: Sequence[str]) -> FileSample:
                 read = stream.seek(0, 1)
                 return FileSample(count, read, None, is_whole=read >= size_of(file))
             rows: list[dict[str, object]] = []
-            for part in records(stream, header, subset(header, columns)):
+            for part in records(stream, header):
                 rows += part
                 if len(rows) >= _ROWS_PER_FILE or stream.seek(0, 1) > _BYTES_PER_FILE:
                     break
