@@ -459,12 +459,13 @@ class _Search:
     def _of_delta(self, path: Path, *, as_uris: bool) -> TableFiles:
         snapshot = read_snapshot(str(path), self._given, self._pointer, version=self._version)
         found: list[Path] = []
+        directories: dict[Path, bool] = {}
         for one in snapshot.files:
             file = path / one.path
-            if real(file) != file:
-                detail = (
-                    f"The file '{one.path}' of the Delta table '{self._given}' is a link, or in a linked directory."
-                )
+            if file.parent not in directories:
+                directories[file.parent] = real(file.parent) == file.parent
+            if not directories[file.parent] or file.is_symlink():
+                detail = f"The file '{one.path}' of the Delta table '{self._given}' is a link, or below one."
                 raise SpecError.of("path_outside_data_roots", detail, pointer=self._pointer)
             if not file.is_file():
                 detail = (
@@ -493,6 +494,9 @@ class _Search:
         return self._of_snapshot(location, files, snapshot)
 
     def _of_snapshot(self, place: Path | Location, found: Sequence[DataFile], snapshot: Snapshot) -> TableFiles:
+        if len(found) > MAX_FILES:
+            detail = f"The Delta table '{self._given}' has more than {MAX_FILES} files."
+            raise SpecError.of("unsupported_construct", detail, pointer=self._pointer)
         if not found and not self._may_be_empty:
             detail = f"Version {snapshot.version} of the Delta table '{self._given}' has no rows."
             raise SpecError.of("empty_directory", detail, pointer=self._pointer)

@@ -114,6 +114,13 @@ def test_files_that_are_not_what_they_seem(
     assert text in detail
 
 
+@pytest.mark.withstands(
+    "Compressed CSV files that are bombs",
+    kind="attack",
+    how="300 MB of rows in gzip, zlib, bzip2 and Zstandard, in several members where the format has them",
+    times=4,
+    guaranteed="the columns are inferred from the first 256 KB of text; nothing is decompressed beyond that",
+)
 @pytest.mark.parametrize("compress", ["gzip", "zlib", "bzip2", "zstd"])
 def test_of_a_bomb_only_the_beginning_is_decompressed(tmp_path: Path, compress: str) -> None:
     line = b"1,x\n" * (1 << 18)
@@ -257,6 +264,13 @@ def test_codecs_of_avro(codec: str) -> None:
 class TestHostileAvro:
     """Avro files with blocks and schemas that take much memory."""
 
+    @pytest.mark.withstands(
+        "an Avro block that is a decompression bomb",
+        kind="attack",
+        how="a block that is larger than the limit once it is decompressed",
+        times=1,
+        guaranteed="the file is refused with an error code, and its text is decompressed up to the limit only",
+    )
     def test_a_block_that_is_a_bomb(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(avro_files, "MAX_BLOCK_BYTES", 1 << 12)
         data = _avro(100_000)

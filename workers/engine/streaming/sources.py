@@ -34,8 +34,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from service.contract.options import MiniBatchSettings, Toggle
 from service.contract.read_options import TableFormat
 from service.contract.tables import TableSource
+from service.data.compression import CorruptTextError
 from service.data.file_io import DataFile, opened, rows_in, size_of, text_of
 from service.data.schemas import RATE_SCHEMA
+from service.data.text_heads import read_head
 from service.sql.expressions.scalar import quoted
 from service.sql.types.data_types import Schema
 from workers.engine.plan.nodes import Node, Scan
@@ -214,11 +216,13 @@ def _of_parquet(file: DataFile) -> tuple[float, float]:
 
 
 def _of_text(file: DataFile, source: TableSource) -> tuple[float, float]:
-    with opened(file) as stream:
-        head: bytes = stream.read(_HEAD_BYTES)
-    if source.format is TableFormat.CSV and source.options.multi_line:
-        return len(head), max(1, rows_in(text_of(head), source.options))
-    return len(head), max(1, head.count(b"\n"))
+    try:
+        head = read_head(file, source.options, _HEAD_BYTES)
+    except CorruptTextError as error:
+        raise OSError from error
+    is_csv = source.format is TableFormat.CSV and source.options.multi_line
+    rows = rows_in(text_of(head.data), source.options) if is_csv else head.data.count(b"\n")
+    return head.stored_bytes, max(1, rows)
 
 
 def logs_of(checkpoint: Path) -> list[Path]:

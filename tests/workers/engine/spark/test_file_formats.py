@@ -232,6 +232,13 @@ def _with_add(root: Path, **changes: Any) -> None:
 class TestHostileLogs:
     """Logs of Delta tables that name files which the table does not have."""
 
+    @pytest.mark.withstands(
+        "a Delta log that names files outside of its table",
+        kind="attack",
+        how="`..`, absolute paths, URIs, encoded slashes and dots, backslashes and U+0000 in the path of a file",
+        times=9,
+        guaranteed="422 `path_outside_data_roots`; no file outside of the table's directory is opened",
+    )
     @pytest.mark.parametrize(
         "path",
         [
