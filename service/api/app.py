@@ -24,8 +24,8 @@ from service.api.request_context import RequestContext, RequestsInProgress
 from service.broker.dispatch import Dispatcher, JobAnnouncer
 from service.config.settings import Settings
 from service.contract.errors import MissingScopeError, UnauthenticatedError
+from service.jobs.end_cancelled import CancelledJobs
 from service.jobs.explain_job import delete_abandoned_explanations
-from service.jobs.lifecycle import CancelledJobs
 from service.jobs.read_jobs import JobReader, JobWatcher
 from service.jobs.submit_job import Submissions
 from service.keys.verification import KeyRing

@@ -1,4 +1,4 @@
-"""The parameters that several routes have in common, and the objects that the application passes to its routes."""
+"""The parameters that several routes share, and the objects that the application passes to its routes."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ async def _services(request: Request) -> Services:
     return services
 
 
-# Generated clients send these headers as one string. A request may also have several lines of each.
+# For generated clients, each of these headers is one string. A request may also repeat the header.
 
 
 async def _known_tags(
     request: Request,
     if_none_match: Annotated[  # noqa: ARG001 - for the OpenAPI document
-        str, Header(description="Entity tags that the client knows; 304 if one of them is current.")
+        str, Header(description="Entity tags of responses that the client has cached; 304 if one of them is current.")
     ] = "",
 ) -> list[str]:
     return request.headers.getlist("if-none-match")
@@ -69,11 +69,11 @@ Cursor = Annotated[
     str, Query(description="`next_cursor` of the previous page; empty for the first page.", max_length=1024)
 ]
 KnownTags = Annotated[list[str], Depends(_known_tags)]
-"""All lines of If-None-Match."""
+"""The values of all If-None-Match headers."""
 Preferences = Annotated[list[str], Depends(_preferences)]
-"""All lines of Prefer."""
+"""The values of all Prefer headers."""
 
 
 def page_size_query(what: str, largest: int) -> Any:
-    """Returns the declaration of a parameter `page_size`; `what` is for example `Jobs per page`."""
+    """Returns the declaration of a parameter `page_size`; `what` is for example `Entries per page`."""
     return Query(ge=1, description=f"{what}; larger values are treated as {largest}.")

@@ -13,10 +13,11 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from pydantic import AwareDatetime, BeforeValidator, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from service.api import headers
 from service.api.authentication import KEY_ENDED, ReaderTenant, SubmitterTenant, principal_of
 from service.api.database_retries import Repeatable, RetryingRoute
 from service.api.dependencies import Cursor, JobId, KnownTags, Preferences, ServicesDep, page_size_query
-from service.api.problems import BODY_ERRORS, header_schema, problems, request_id_of
+from service.api.problems import BODY_ERRORS, problems, request_id_of
 from service.api.representations import is_current, job_response, wait_seconds
 from service.contract.enums import JobStatus, Queue
 from service.contract.errors import (
@@ -48,6 +49,7 @@ from service.jobs.views import Job
 from service.store.jobs import JobFilter
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=RetryingRoute)
+streaming_router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], route_class=RetryingRoute)
 
 JobBody = Annotated[JobSpec, Body()]
 
@@ -55,6 +57,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDEMPOTENCY_KEY = r'^("([\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])+"|[\x21\x23-\x7e][\x21-\x7e]*)$'
 """A string in the syntax of structured headers (RFC 9651), or bare text that does not begin with a quote."""
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]")
+
+_SETTINGS_ERRORS = (
+    *BODY_ERRORS,
+    JobNotFoundError,
+    NotAStreamError,
+    NotStoppedError,
+    JobStateUnknownError,
+    StateNotCompatibleError,
+    StorageUnavailableError,
+)
+"""The errors of requests that may change the settings of a streaming job."""
 
 
 def _as_text(value: Any) -> Any:
@@ -67,30 +80,13 @@ def _as_text(value: Any) -> Any:
 _Moment = Annotated[AwareDatetime, BeforeValidator(_as_text)]
 
 
-ETAG_HEADER = {"ETag": header_schema("Strong entity tag of this representation.", '"3-5f1d0c7b9a3e2d41"')}
-_JOB_HEADERS = {
-    **ETAG_HEADER,
-    "Retry-After": header_schema(
-        "Seconds to wait before the next poll; absent if the job has finished or is STOPPED.", "1"
-    ),
-}
-_SUBMISSION_HEADERS = {
-    "Location": header_schema("Path of the job.", "/v1/jobs/0b9f6c1e-6a44-4b7e-9d0e-0f6d5a3c2b1a"),
-    "Idempotency-Replayed": header_schema(
-        "`true` if an earlier request with this Idempotency-Key created the job.", "true"
-    ),
-    **_JOB_HEADERS,
-}
-_READ_HEADERS = {**_JOB_HEADERS, "Preference-Applied": header_schema("The wait that the service applied.", "wait=10")}
-
-
 @router.post(
     "",
     status_code=202,
     response_model=Job,
     summary="Submit a job",
     responses={
-        202: {"description": "The job is stored and queued.", "headers": _SUBMISSION_HEADERS},
+        202: {"description": "The job is stored and queued.", "headers": headers.OF_A_SUBMITTED_JOB},
         **problems(
             *BODY_ERRORS,
             IdempotencyKeyReusedError,
@@ -136,6 +132,10 @@ def list_jobs(
         str,
         Query(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", description="Only jobs with this name prefix."),
     ] = "",
+    id_prefix: Annotated[
+        str,
+        Query(max_length=36, pattern="^[0-9a-f-]*$", description="Only jobs whose id starts with this text."),
+    ] = "",
     submitted_after: Annotated[
         _Moment | SkipJsonSchema[None], Query(description="Only jobs submitted after this time.")
     ] = None,
@@ -143,10 +143,12 @@ def list_jobs(
         _Moment | SkipJsonSchema[None], Query(description="Only jobs submitted before this time.")
     ] = None,
     cursor: Cursor = "",
-    page_size: Annotated[int, page_size_query("Jobs per page", MAX_PAGE_SIZE)] = 50,
+    page_size: Annotated[int, page_size_query("Entries per page", MAX_PAGE_SIZE)] = 50,
 ) -> JobPage:
     """Returns jobs, newest first. Jobs that are submitted while you page do not shift the pages."""
-    wanted = JobFilter(frozenset(status), name, _milliseconds(submitted_after), _milliseconds(submitted_before), queue)
+    wanted = JobFilter(
+        frozenset(status), name, id_prefix, _milliseconds(submitted_after), _milliseconds(submitted_before), queue
+    )
     return list_page(services.database, services.settings, tenant, wanted, cursor, page_size)
 
 
@@ -155,8 +157,8 @@ def list_jobs(
     response_model=Job,
     summary="Read a job",
     responses={
-        200: {"description": "The job.", "headers": _READ_HEADERS},
-        304: {"description": "The job has not changed.", "headers": _READ_HEADERS},
+        200: {"description": "The job.", "headers": headers.OF_A_READ_JOB},
+        304: {"description": "The job has not changed.", "headers": headers.OF_A_READ_JOB},
         **problems(JobNotFoundError),
     },
 )
@@ -204,7 +206,7 @@ def delete_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) ->
     response_model=Job,
     summary="Cancel a job",
     responses={
-        202: {"description": "The job, CANCELLED or CANCELLING.", "headers": _JOB_HEADERS},
+        202: {"description": "The job, CANCELLED or CANCELLING.", "headers": headers.OF_A_JOB},
         **problems(JobNotFoundError, JobAlreadyFinishedError, JobStateUnknownError),
     },
 )
@@ -219,9 +221,6 @@ def _unquoted(key: str) -> str:
 
 def _milliseconds(moment: datetime | None) -> int | None:
     return None if moment is None else (moment - _EPOCH) // timedelta(milliseconds=1)
-
-
-streaming_router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"], route_class=RetryingRoute)
 
 
 class Resumption(Frozen):
@@ -241,16 +240,6 @@ class Resumption(Frozen):
 
 
 _DEFAULT_RESUMPTION = Resumption()
-_SETTINGS_ERRORS = (
-    *BODY_ERRORS,
-    JobNotFoundError,
-    NotAStreamError,
-    NotStoppedError,
-    JobStateUnknownError,
-    StateNotCompatibleError,
-    StorageUnavailableError,
-)
-"""The errors of requests that may change the settings of a streaming job."""
 
 
 @streaming_router.post(
@@ -259,7 +248,7 @@ _SETTINGS_ERRORS = (
     response_model=Job,
     summary="Stop a streaming job",
     responses={
-        202: {"description": "The job, STOPPING or STOPPED.", "headers": _JOB_HEADERS},
+        202: {"description": "The job, STOPPING or STOPPED.", "headers": headers.OF_A_JOB},
         **problems(JobNotFoundError, NotAStreamError, JobAlreadyFinishedError, JobStateUnknownError),
     },
 )
@@ -274,7 +263,7 @@ def stop_job(job_id: JobId, services: ServicesDep, tenant: SubmitterTenant) -> R
     response_model=Job,
     summary="Resume a streaming job",
     responses={
-        202: {"description": "The job, QUEUED.", "headers": _JOB_HEADERS},
+        202: {"description": "The job, QUEUED.", "headers": headers.OF_A_JOB},
         **problems(*_SETTINGS_ERRORS, TooManyJobsError, spec=True),
     },
 )
@@ -300,7 +289,7 @@ async def resume_job(
     response_model=Job,
     summary="Change settings of a streaming job",
     responses={
-        200: {"description": "The job with the settings changed.", "headers": ETAG_HEADER},
+        200: {"description": "The job with the settings changed.", "headers": headers.ETAG},
         **problems(*_SETTINGS_ERRORS, spec=True),
     },
 )
@@ -336,7 +325,7 @@ def list_job_batches(
     services: ServicesDep,
     tenant: ReaderTenant,
     cursor: Cursor = "",
-    page_size: Annotated[int, page_size_query("Mini-batches per page", stream_progress.MAX_BATCH_PAGE_SIZE)] = 50,
+    page_size: Annotated[int, page_size_query("Entries per page", stream_progress.MAX_BATCH_PAGE_SIZE)] = 50,
 ) -> stream_progress.JobBatchPage:
     """Returns mini-batches, newest first. The service keeps the newest thousand of each job."""
     return stream_progress.list_job_batches(services.database, tenant, job_id, cursor, page_size)

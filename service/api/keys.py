@@ -39,7 +39,10 @@ async def get_me(caller: Caller) -> Me:
 
 @router.post("/keys", status_code=201, summary="Create an API key", responses=problems(*BODY_ERRORS))
 def create_key(body: KeyRequest, services: ServicesDep, caller: Admin, response: Response) -> IssuedKey:
-    """Creates a key and returns its secret, this once. To rotate a key, create a new one, then revoke the old one."""
+    """Creates a key and returns its secret, which cannot be read again.
+
+    To rotate a key, create a new one, then revoke the old one.
+    """
     # No cache may store the secret.
     response.headers["Cache-Control"] = "no-store"
     return administration.issue_key(services.database, body, caller.key_id)
@@ -53,7 +56,7 @@ def list_keys(
         str, Query(pattern=f"^$|{TENANT_PATTERN}", description="Only keys of this tenant; all tenants by default.")
     ] = "",
     cursor: Cursor = "",
-    page_size: Annotated[int, page_size_query("Keys per page", MAX_PAGE_SIZE)] = 50,
+    page_size: Annotated[int, page_size_query("Entries per page", MAX_PAGE_SIZE)] = 50,
 ) -> KeyPage:
     """Returns keys without their secrets, oldest first, including revoked keys."""
     return administration.list_keys(services.database, tenant or None, cursor, page_size)

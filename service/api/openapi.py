@@ -1,18 +1,8 @@
-"""The OpenAPI document: what FastAPI derives from the routes, adapted to client generators, with recorded examples.
-
-    example_bodies/<operation>.json
-        requests     media type -> name -> {summary, value}
-        responses    status -> media type -> value
-    example_bodies/problems.json
-        code -> fields of a problem with that code, in addition to those of its class
-
-`python -m tests.clients.record_examples` records the examples from a running service, on the demo's flights.
-"""
+"""The OpenAPI document: what FastAPI derives from the routes, adapted to client generators, with short examples."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
@@ -20,33 +10,12 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from service import __version__
-from service.api.problems import MEDIA_TYPE
+from service.api.compact_schemas import compact_schemas
+from service.api.examples import add_examples
+from service.api.headers import HEADERS
+from service.api.shared_components import share_parameters, share_problems
 from service.contract.options import declared_settings
 from service.contract.problems import Problem
-
-BODIES = Path(__file__).with_name("example_bodies")
-"""The directory of the examples."""
-
-
-def add_examples(operation: dict[str, Any]) -> None:
-    """Adds the recorded examples to an operation of an OpenAPI document; each call adds new copies."""
-    recorded = _read(operation["operationId"])
-    for media_type, examples in recorded.get("requests", {}).items():
-        operation["requestBody"]["content"][media_type]["examples"] = examples
-    for status, bodies in recorded.get("responses", {}).items():
-        for media_type, value in bodies.items():
-            operation["responses"][status]["content"][media_type]["example"] = value
-    problems = _read("problems")
-    for response in operation["responses"].values():
-        for code, example in response.get("content", {}).get(MEDIA_TYPE, {}).get("examples", {}).items():
-            example["value"] |= problems.get(code, {})
-
-
-def _read(name: str) -> dict[str, Any]:
-    path = BODIES / f"{name}.json"
-    read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return read
-
 
 TITLE = "Evenkeel"
 _DESCRIPTION = """\
@@ -71,7 +40,25 @@ def operation_id(route: APIRoute) -> str:
 
 
 def specification(app: FastAPI) -> dict[str, Any]:
-    """Returns the OpenAPI document of the application."""
+    """Returns the OpenAPI document of the application, with short examples, and with everything shared that is the same
+    in several places.
+    """
+    document = complete_specification(app)
+    schemas, operations = document["components"]["schemas"], list(_operations(document))
+    compact_schemas(document)
+    for operation in operations:
+        _remove_repetitions(operation)
+    add_examples(operations, schemas)
+    share_problems(document)
+    share_parameters(document)
+    document["components"]["schemas"] = dict(sorted(schemas.items()))
+    return document
+
+
+def complete_specification(app: FastAPI) -> dict[str, Any]:
+    """Returns the OpenAPI document with all responses, parameters and schemas in full where they are used, and without
+    examples: the documentation is generated from it.
+    """
     document = get_openapi(
         title=TITLE,
         version=__version__,
@@ -89,12 +76,24 @@ def specification(app: FastAPI) -> dict[str, Any]:
         schemas.setdefault(name, schema)
     schemas["Problem"] = problem
     _allow_setting_aliases(schemas["JobSettings"])
+    document["components"]["headers"] = HEADERS
+    for operation in _operations(document):
+        _document_authentication(operation)
     document["components"]["schemas"] = dict(sorted(schemas.items()))
-    for item in document["paths"].values():
-        for operation in item.values():
-            _document_authentication(operation)
-            add_examples(operation)
     return document
+
+
+def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for item in document["paths"].values():
+        yield from item.values()
+
+
+def _remove_repetitions(operation: dict[str, Any]) -> None:
+    """Sorts the responses by status, and removes `required: false` of parameters, the default."""
+    operation["responses"] = dict(sorted(operation["responses"].items()))
+    for parameter in operation.get("parameters", ()):
+        if not parameter["required"]:
+            del parameter["required"]
 
 
 def _document_authentication(operation: dict[str, Any]) -> None:

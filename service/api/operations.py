@@ -59,7 +59,7 @@ async def get_readiness(request: Request, services: ServicesDep) -> Readiness:
     """Checks the database, the broker and that at least one worker is alive. 503 names what is unavailable; the reason
     is given only to callers with an API key.
 
-    `warnings` names a queue that no worker serves; jobs of the other queue run.
+    `warnings` names each queue without a worker; jobs in other queues run.
     """
     # This needs no key: without sharing, a flood of requests would take a thread and a connection each.
     check = partial(run_in_threadpool, check_readiness, services.database, services.settings)

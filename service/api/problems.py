@@ -20,6 +20,8 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Scope
 
+from service.api.headers import CHALLENGE, RETRY_AFTER
+from service.api.shared_components import PROBLEM_MEDIA_TYPE
 from service.contract.errors import (
     BodyTooLargeError,
     DatabaseUnavailableError,
@@ -40,10 +42,9 @@ from service.contract.read_options import ReadOptions, option_name
 from service.jobs.explain_job import ExplainFailedError
 from service.store.session import CommitUnknownError, fault_of, first_line
 
-MEDIA_TYPE = "application/problem+json"
 PROBLEM_REF = "#/components/schemas/Problem"
 EVERYWHERE = (HostNotAllowedError, OriginNotAllowedError, InternalError, DatabaseUnavailableError, StoppingError)
-"""The errors that any request may get."""
+"""The errors that any request may cause."""
 BODY_ERRORS = (
     MalformedJsonError,
     BodyTooLargeError,
@@ -62,9 +63,17 @@ _COMMIT_UNKNOWN = (
 )
 _LENGTH_OF_TABLE_FIELD = len(("tables", "name", "field"))
 _MAX_SUGGESTIONS = 20
-"""Only this many unknown fields of a request get suggestions."""
+"""Suggestions are computed only for this many unknown fields of a request."""
 _MAX_NAME_SHOWN = 100
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+
+
+_HEADERS: Mapping[int, Mapping[str, Any]] = {401: CHALLENGE, 429: RETRY_AFTER, 503: RETRY_AFTER}
+"""Additional headers of problems, by status."""
+_UNKNOWN_COLUMN = (
+    "The query names a column that its table does not have. Each other error in a job has this status too, and its own "
+    "code."
+)
 
 
 def request_id_of(scope: Scope) -> str | None:
@@ -78,7 +87,7 @@ def problem_response(problem: Problem, scope: Scope, headers: Mapping[str, str] 
     complete = problem.model_copy(update={"instance": scope["path"], "request_id": request_id_of(scope)})
     # A path or a key may contain half of a surrogate pair, which cannot be encoded in UTF-8.
     body = complete.model_dump_json(exclude_none=True, ensure_ascii=True).encode("utf-8", "replace")
-    return Response(body, complete.status, dict(headers or {}), MEDIA_TYPE)
+    return Response(body, complete.status, dict(headers or {}), PROBLEM_MEDIA_TYPE)
 
 
 def service_error_response(error: ServiceError, scope: Scope) -> Response:
@@ -127,44 +136,31 @@ def add_problem_handlers(app: FastAPI) -> None:
         return service_error_response(DatabaseUnavailableError(detail, retry_after_seconds=1), request.scope)
 
 
-def header_schema(description: str, example: str) -> dict[str, Any]:
-    """Returns the OpenAPI description of a response header."""
-    return {"description": description, "schema": {"type": "string"}, "example": example}
-
-
-_RETRY_AFTER = {"Retry-After": header_schema("Seconds after which the same request may succeed.", "5")}
-_CHALLENGE = {"WWW-Authenticate": header_schema("How to authenticate.", 'Bearer realm="evenkeel"')}
-_HEADERS: Mapping[int, Mapping[str, Any]] = {401: _CHALLENGE, 429: _RETRY_AFTER, 503: _RETRY_AFTER}
-"""Additional headers of problems, by status."""
-
-
 def problems(*errors: type[ServiceError], spec: bool = False) -> dict[int | str, dict[str, Any]]:
-    """Returns the `responses` of a route that may raise these errors; with `spec`, also errors in the text of a job.
+    """Returns the `responses` of a route that may raise these errors; with `spec`, also errors in the posted job.
 
     Does not use FastAPI's `model`, which would document `application/json`, a media type that problems do not have.
     """
-    titles: dict[int, dict[str, str]] = {}
+    meanings: dict[int, dict[str, str]] = {}
     own: tuple[type[ServiceError], ...] = (*errors, InvalidRequestError)
     for error in own:
-        titles.setdefault(error.status, {})[error.code] = error.title
+        meanings.setdefault(error.status, {})[error.code] = error.meaning()
     for error in EVERYWHERE:
-        # For a status that a route documents, FastAPI ignores what its router documents.
-        if error.status in titles:
-            titles[error.status].setdefault(error.code, error.title)
+        # FastAPI ignores the router's documentation of a status that a route documents.
+        if error.status in meanings:
+            meanings[error.status][error.code] = error.meaning()
     if spec:
-        titles[InvalidRequestError.status]["unknown_column"] = "Unknown column"
-    return {status: _documented(status, titles[status]) for status in sorted(titles)}
+        meanings[InvalidRequestError.status]["unknown_column"] = _UNKNOWN_COLUMN
+    # Sorted, so that routes with the same errors have the same response.
+    return {status: _documented(status, dict(sorted(meanings[status].items()))) for status in sorted(meanings)}
 
 
-def _documented(status: int, titles: Mapping[str, str]) -> dict[str, Any]:
-    examples = {
-        code: {"value": Problem.of(code, status, title, title=title).model_dump(exclude_none=True, exclude={"errors"})}
-        for code, title in titles.items()
-    }
+def _documented(status: int, meanings: Mapping[str, str]) -> dict[str, Any]:
+    lines = [f"`{code}`: {meaning}" for code, meaning in meanings.items()]
     return {
-        "description": "; ".join(f"`{code}`" for code in titles),
+        "description": "\n".join(f"- {line}" for line in lines) if len(lines) > 1 else lines[0],
         **({"headers": _HEADERS[status]} if status in _HEADERS else {}),
-        "content": {MEDIA_TYPE: {"schema": {"$ref": PROBLEM_REF}, "examples": examples}},
+        "content": {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": PROBLEM_REF}}},
     }
 
 
@@ -194,7 +190,7 @@ def _allowed_methods(request: Request) -> list[str]:
 
 
 def _validation_response(error: RequestValidationError, scope: Scope) -> Response:
-    details = _without_consequences(error.errors())
+    details = _without_consequential_errors(error.errors())
     if details and details[0]["type"] == "json_invalid":
         position = details[0]["loc"][-1]
         reason = details[0].get("ctx", {}).get("error", "it cannot be read")
@@ -206,13 +202,13 @@ def _validation_response(error: RequestValidationError, scope: Scope) -> Respons
     issues = tuple(_issue(detail, body if place < _MAX_SUGGESTIONS else None) for place, detail in enumerate(details))
     texts = [f"{issue.pointer}: {issue.detail}" if issue.pointer else issue.detail for issue in issues[:3]]
     detail = "; ".join(texts) + ("" if len(issues) <= len(texts) else "; …")
-    # Pydantic's codes describe an invalid value, the service's own codes an error in the job.
+    # Pydantic's codes are for invalid values, the service's own codes for errors in the job.
     if issues[0].code in _PYDANTIC_CODES:
         return service_error_response(InvalidRequestError(detail, issues=issues), scope)
     return problem_response(Problem.of(issues[0].code, InvalidRequestError.status, detail, errors=issues), scope)
 
 
-def _without_consequences(details: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _without_consequential_errors(details: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Removes `too_short` errors of lists that have invalid items: pydantic counts only valid items."""
     short = {tuple(detail["loc"]) for detail in details if detail["type"] == "too_short"}
     lengths = {len(place) for place in short}
@@ -256,10 +252,10 @@ def _unknown_field(path: Sequence[object], suggestions: Sequence[str]) -> str:
     name = str(path[-1])[:_MAX_NAME_SHOWN]
     is_of_table = len(path) == _LENGTH_OF_TABLE_FIELD and path[0] == "tables"
     if is_of_table and option_name(name) in ReadOptions.model_fields:
-        way_out = f' Write "options": {{"{option_name(name)}": …}}.'
+        advice = f' Write "options": {{"{option_name(name)}": …}}.'
     else:
-        way_out = did_you_mean(suggestions)
-    return f"There is no field '{name}' here.{way_out}"
+        advice = did_you_mean(suggestions)
+    return f"There is no field '{name}' here.{advice}"
 
 
 def _similar_fields(annotation: Any, path: Sequence[object]) -> tuple[str, ...]:

@@ -8,10 +8,11 @@ from fastapi import APIRouter, Body, Query, Request, Response
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
+from service.api import headers
 from service.api.authentication import ReaderTenant, SubmitterTenant
 from service.api.database_retries import Repeatable, RetryingRoute
 from service.api.dependencies import JobId, KnownTags, ServicesDep
-from service.api.jobs import ETAG_HEADER, JobBody
+from service.api.jobs import JobBody
 from service.api.problems import BODY_ERRORS, problems, request_id_of
 from service.api.representations import report_response
 from service.contract.errors import (
@@ -43,8 +44,8 @@ _PLANNING_PROBLEMS = problems(
     spec=True,
 )
 _WITH_ETAG: dict[int | str, dict[str, Any]] = {
-    200: {"headers": ETAG_HEADER},
-    304: {"description": "The report has not changed.", "headers": ETAG_HEADER},
+    200: {"headers": headers.ETAG},
+    304: {"description": "The report has not changed.", "headers": headers.ETAG},
 }
 _Slots = Annotated[
     # The bounds are on the integer: on the union, they would be missing from the specification.

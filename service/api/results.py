@@ -66,8 +66,8 @@ def get_result(
     csv_formulas: Annotated[
         Literal["escape", "keep"],
         Query(
-            description="For CSV only: `escape` puts an apostrophe before texts that a spreadsheet would evaluate as "
-            "formulas, `keep` returns every text unchanged."
+            description="For CSV only: `escape` prefixes text that a spreadsheet would evaluate as a formula with an "
+            "apostrophe, `keep` returns all text unchanged."
         ),
     ] = "escape",
 ) -> Response:
@@ -110,7 +110,11 @@ async def get_events(
     caller: Reader,
     last_event_id: Annotated[
         str,
-        Header(pattern=r"^\d{0,18}$", description="Only events after this one; browsers send it to reconnect."),
+        Header(
+            pattern=r"^\d{0,18}$",
+            description="Id of the last event that the client received: only later events are returned. Browsers "
+            "send it when they reconnect.",
+        ),
     ] = "",
 ) -> Response:
     """Streams all past events, then new events as they occur. With `Accept: application/json`, returns past events."""

@@ -100,7 +100,7 @@ def list_streams(
     services: ServicesDep,
     tenant: ReaderTenant,
     cursor: Cursor = "",
-    page_size: Annotated[int, page_size_query("Streams per page", MAX_PAGE_SIZE)] = 50,
+    page_size: Annotated[int, page_size_query("Entries per page", MAX_PAGE_SIZE)] = 50,
 ) -> StreamPage:
     """Returns streams, ordered by name."""
     return manage_streams.list_streams(services.database, tenant, cursor, page_size)

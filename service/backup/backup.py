@@ -27,7 +27,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from service import __version__
-from service.backup.databases import DUMP, RESTORE, PostgresTool, as_one_file, copy_database, database_file
+from service.backup.databases import DUMP, RESTORE, PostgresTool, copy_database, database_file, leave_wal_mode
 from service.backup.manifest import (
     DATABASE_FILES,
     RESULTS,
@@ -163,7 +163,7 @@ def _prepare(directory: Path) -> None:
 
 def _copy_sqlite(database: Database, target: Path, paths: TextIO) -> dict[str, int]:
     copy_database(database_file(database.engine), target)
-    as_one_file(target)
+    leave_wal_mode(target)
     engine = create_engine(f"sqlite:///{target}")
     try:
         with closing(Session(engine)) as session:

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from service.backup.manifest import BackupError
 from service.store.installation import TABLES
 
-_PATIENCE_SECONDS = 10
+_LOCK_TIMEOUT_SECONDS = 10
 DUMP, RESTORE = "pg_dump", "pg_restore"
 _SECRET = ("password", "sslpassword")
 _VERSION = re.compile(r"\(PostgreSQL\) (\d+)\S*")
@@ -50,8 +50,8 @@ def copy_database(source: Path, target: Path) -> None:
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         with (
-            closing(sqlite3.connect(source, timeout=_PATIENCE_SECONDS)) as read,
-            closing(sqlite3.connect(target, timeout=_PATIENCE_SECONDS)) as written,
+            closing(sqlite3.connect(source, timeout=_LOCK_TIMEOUT_SECONDS)) as read,
+            closing(sqlite3.connect(target, timeout=_LOCK_TIMEOUT_SECONDS)) as written,
         ):
             # In one step: readers do not block writers, and a copy in several steps restarts after each change.
             read.backup(written, pages=-1)
@@ -59,8 +59,8 @@ def copy_database(source: Path, target: Path) -> None:
         raise BackupError(f"the database cannot be copied: {error}") from None
 
 
-def as_one_file(copy: Path) -> None:
-    """Makes a copy independent of a WAL file, which databases in use have."""
+def leave_wal_mode(copy: Path) -> None:
+    """Switches a copy out of WAL mode, so that it consists of one file."""
     with closing(sqlite3.connect(copy)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
 

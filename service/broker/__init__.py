@@ -1,4 +1,4 @@
 """Celery and Redis: configuration, TLS, transports, connection errors, and sending of job ids to workers.
-The tasks are in `workers`; a job is stored in the database, the broker transports only its id.
+The tasks are in `workers`; a job is stored in the database, a message contains only its id.
 Start with `configuration.py`, then `dispatch.py`.
 """

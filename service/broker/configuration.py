@@ -1,6 +1,6 @@
-"""The Celery settings that the API, which announces jobs, and the workers share, and a check of the broker.
+"""The Celery settings that the API and the workers share, and a check of the broker.
 
-Jobs are in the database. A message contains only a job id, and may be lost or arrive twice.
+Jobs are stored in the database. A message contains only a job id, and may be lost or arrive twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _QUEUE = "evenkeel"
 
 
 def queue_name(queue: str) -> str:
-    """Returns the broker's name of a `Queue`. That of short jobs is the name of version 1, which had one queue."""
+    """Returns the broker's name of a `Queue`. Short jobs keep the queue of version 1, which had only one."""
     return _QUEUE if queue == Queue.SHORT else f"{_QUEUE}.{queue}"
 
 
@@ -31,7 +31,7 @@ def celery_config(settings: Settings) -> dict[str, Any]:
     """Returns the shared Celery settings. Creates the embedded broker's folders, readable only by their owner."""
     transports.register()
     return {
-        # kombu warns if the URL has no host. This one is not used.
+        # The host is not used, but kombu warns if the URL has none.
         "broker_url": "filesystem://localhost/" if is_embedded(settings) else settings.broker_url,
         "broker_transport": "service.broker.transports:FolderTransport" if is_embedded(settings) else None,
         "broker_transport_options": _transport_options(settings),
@@ -55,15 +55,15 @@ def is_embedded(settings: Settings) -> bool:
 def broker_fault(settings: Settings) -> BrokerFault | None:
     """Returns why messages cannot be sent; None if they can. Takes a few seconds if Redis does not answer."""
     if is_embedded(settings):
-        folder = _messages(settings)
+        folder = _message_folder(settings)
         if os.access(folder, os.W_OK | os.X_OK):
             return None
         return BrokerFault(f"The folder {folder} cannot be written to.", "Make the state directory writable.")
     address = _address(settings.broker_url)
     if address.startswith("/") and not Path(address).exists():
         return BrokerFault(f"There is no socket {address}.", "Start Redis, or correct EVENKEEL_BROKER_URL.")
-    if is_tls(settings.broker_url) and (wrong := fault_of_files(settings.broker)) is not None:
-        return BrokerFault(wrong, "Correct the file, or the variable.")
+    if is_tls(settings.broker_url) and (detail := fault_of_files(settings.broker)) is not None:
+        return BrokerFault(detail, "Correct the file, or the variable.")
     try:
         with _client(settings) as client:
             client.ping()
@@ -79,8 +79,7 @@ def broker_fault(settings: Settings) -> BrokerFault | None:
 
 
 def _is_replica(client: redis.Redis) -> bool:
-    """Returns whether Redis reports that it is a replica; False for a user that may not run INFO, which can still send
-    messages."""
+    """Returns whether Redis reports that it is a replica; False if the user may not run INFO, but may send messages."""
     try:
         return client.info("replication").get("role") == "slave"
     except redis.exceptions.NoPermissionError:
@@ -110,12 +109,12 @@ def _transport_options(settings: Settings) -> dict[str, Any]:
     if not is_embedded(settings):
         return {
             "global_keyprefix": settings.broker.key_prefix,
-            # Without these, a client would wait as long as Redis is unavailable or hangs.
+            # Without these timeouts, a client would wait for as long as Redis is unavailable or hangs.
             "socket_connect_timeout": settings.broker.timeout_seconds,
             "socket_timeout": settings.broker.timeout_seconds,
             "socket_keepalive": True,
         }
-    messages, control = _messages(settings), settings.broker_dir / "control"
+    messages, control = _message_folder(settings), settings.broker_dir / "control"
     for folder in (settings.broker_dir, messages, control):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return {
@@ -127,5 +126,5 @@ def _transport_options(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _messages(settings: Settings) -> Path:
+def _message_folder(settings: Settings) -> Path:
     return settings.broker_dir / "messages"

@@ -1,8 +1,8 @@
-"""Sends the ids of stored jobs to the workers' queues, after the requests that stored them.
+"""Sends the ids of stored jobs to the workers' queues, outside the requests that store them.
 
-A task is sent by its name, since the service imports no task. No client that submits a job waits for the broker. Jobs
-that are stored while messages are being sent are announced together afterwards, so that a burst of jobs costs a few
-transactions, and a single job is announced at once.
+A task is sent by its name, since the service imports no task. A client that submits a job does not wait for the broker.
+A single job is announced immediately. Jobs that are stored while messages are being sent are announced together
+afterwards, so that many jobs need only a few transactions.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from service.store.events import delete_messages
 from service.store.session import Database
 
 _PAUSE_SECONDS = 2.0
-"""How long nothing is sent after a failure: otherwise each submission would wait for the same broker."""
-_AT_ONCE = 200
-_CLOSING_SECONDS = 5.0
+"""How long nothing is sent after a failure: otherwise each job would wait for the same unavailable broker."""
+_MAX_JOBS_TOGETHER = 200
+_CLOSE_TIMEOUT_SECONDS = 5.0
 
 _log = structlog.get_logger(__name__)
 
@@ -37,7 +37,8 @@ def build_celery(settings: Settings) -> Celery:
     """Returns a Celery application that can send messages. It has no tasks."""
     app = Celery("evenkeel", set_as_current=False)
     options = celery_config(settings)
-    # If the broker is unavailable, the message stays in the outbox, and a worker's sweeper announces the job.
+    # Few retries: if the broker is unavailable, the message stays in the outbox, and a worker's sweeper announces the
+    # job.
     options["broker_transport_options"] = {
         **options["broker_transport_options"],
         "max_retries": 1,
@@ -95,13 +96,13 @@ class JobAnnouncer:
         self._thread.start()
 
     def announce(self, job_id: str, queue: Queue) -> None:
-        """Has a stored job announced to the workers of `queue`. Returns at once."""
+        """Announces a stored job to the workers of `queue`, shortly after the call. Returns immediately."""
         self._stored.put((job_id, queue))
 
     def close(self) -> None:
-        """Announces the jobs so far, for a few seconds at most, and closes the connections to the broker."""
+        """Announces the remaining jobs, for a few seconds at most, and closes the connections to the broker."""
         self._stored.put(None)
-        self._thread.join(_CLOSING_SECONDS)
+        self._thread.join(_CLOSE_TIMEOUT_SECONDS)
         self._dispatcher.close()
 
     def _run(self) -> None:
@@ -110,15 +111,15 @@ class JobAnnouncer:
             try:
                 self._send(jobs)
             except Exception as error:  # noqa: BLE001 - logged; later jobs must still be announced
-                _log.warning("messages_not_deleted", jobs=len(jobs), error=type(error).__name__)
+                _log.warning("announcement_failed", jobs=len(jobs), error=type(error).__name__)
             if not is_open:
                 return
 
     def _with_following(self, first: tuple[str, Queue]) -> tuple[Sequence[tuple[str, Queue]], bool]:
-        """Returns the jobs that wait now, and whether more may follow."""
+        """Returns `first` and the jobs that were added after it, and whether more may follow."""
         jobs = [first]
         try:
-            while len(jobs) < _AT_ONCE:
+            while len(jobs) < _MAX_JOBS_TOGETHER:
                 following = self._stored.get_nowait()
                 if following is None:
                     return jobs, False

@@ -1,13 +1,13 @@
-"""The transports of messages: folders of the embedded broker, and Redis, with TLS; and the meaning of their errors.
+"""The message transports: folders (the embedded broker) and Redis, with TLS; and explanations of connection errors.
 
-Both transports drop messages that announce no job: everybody who reaches Redis can write there, and some malformed
-messages would end a Celery worker, and the next worker after it.
+Both transports drop messages that do not announce a job: anyone who can connect to Redis can write there, and some
+malformed messages would crash one Celery worker after the other.
 
-kombu's own transport over folders writes a message or a binding into a file that other processes already read. A
-process that reads half of it ends with a JSONDecodeError. `FolderChannel` writes another file and renames it.
+kombu's own folder transport writes messages and bindings in place, so another process may read half of a file, and
+fails with a JSONDecodeError. `FolderChannel` writes a temporary file and renames it.
 
-Each connection over TLS checks the server's certificate and host name; no setting turns that off. No error text
-contains a secret.
+Every TLS connection verifies the server's certificate and host name; no setting disables that. No error text contains
+a secret.
 """
 
 from __future__ import annotations
@@ -38,28 +38,34 @@ from service.config.settings import BrokerSettings
 RUN_JOB = "run_job"
 """Name of the workers' task. Its only argument is the job id."""
 
-_MAX_BYTES = 64 << 10
+_MAX_BODY_BYTES = 64 << 10
 
 _log = structlog.get_logger(__name__)
 
-_OTHER_NAME = frozenset({62, 64})
-_UNKNOWN_CA = frozenset({2, 18, 19, 20, 21})
-"""X509_V_ERR_… of OpenSSL, as `ssl` reports them."""
+_HOST_NAME_MISMATCH = frozenset({62, 64})
+_UNTRUSTED_CA = frozenset({2, 18, 19, 20, 21})
+"""Verification errors of OpenSSL (X509_V_ERR_…), as `ssl` reports them."""
 
-_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"})
-_OF_CLIENTS = frozenset(
+_SERVER_WITHOUT_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"})
+"""Reasons of an `SSLError` when the server answers without TLS."""
+
+_CLIENT_CERTIFICATE_ALERTS = frozenset(
     {"BAD_CERTIFICATE", "UNSUPPORTED_CERTIFICATE", "CERTIFICATE_REVOKED", "CERTIFICATE_EXPIRED", "UNKNOWN_CA"}
     | {"CERTIFICATE_UNKNOWN"}
 )
-_PORTS = "rediss:// is for a port with TLS, redis:// for one without."
-_CLOSED = f"{_PORTS} If it asks its clients for certificates, set EVENKEEL_BROKER_TLS_CERTIFICATE_FILE."
+"""TLS alerts with which a server rejects the client's certificate."""
+
+_SCHEME_ADVICE = "rediss:// is for a port with TLS, redis:// for one without."
+_CLOSED_ADVICE = (
+    f"{_SCHEME_ADVICE} If the server requires client certificates, set EVENKEEL_BROKER_TLS_CERTIFICATE_FILE."
+)
 """For a server that closes the connection during the TLS handshake, sometimes before it sends the reason."""
 
-_OWN_CERTIFICATE = "Set EVENKEEL_BROKER_TLS_CERTIFICATE_FILE to a certificate of a CA that Redis trusts."
+_CLIENT_CERTIFICATE_ADVICE = "Set EVENKEEL_BROKER_TLS_CERTIFICATE_FILE to a certificate from a CA that Redis trusts."
 
 
 def causes_of(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error, its cause or context, and so on."""
+    """Yields an error, then its cause or context, then the cause of that, and so on."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -67,35 +73,35 @@ def causes_of(error: BaseException | None) -> Iterator[BaseException]:
 
 @dataclass(frozen=True)
 class BrokerFault:
-    """Why messages cannot be sent, and what to do, each in one sentence without any secret."""
+    """Why messages cannot be sent, and what to do, each in one sentence that contains no secret."""
 
     detail: str
     advice: str
 
 
 def fault_of(error: Exception, address: str, *, is_tls: bool) -> BrokerFault:
-    """Returns the fault of an error of a connection to the Redis at `address` ("host:port", or a path)."""
+    """Returns the fault that caused an error of a connection to Redis at `address` ("host:port", or a path)."""
     match error:
         case redis.AuthenticationError() | redis.exceptions.NoPermissionError():
             return BrokerFault(
-                f"The Redis at {address} refuses the user or password, or the user may not use it.",
-                "Correct user and password in EVENKEEL_BROKER_URL, or EVENKEEL_BROKER_PASSWORD.",
+                f"The Redis at {address} rejects the user or password, or denies the user access.",
+                "Correct the user and password in EVENKEEL_BROKER_URL, or EVENKEEL_BROKER_PASSWORD.",
             )
         case redis.BusyLoadingError():
             return BrokerFault(f"The Redis at {address} is still loading its data.", "Wait until it is ready.")
         case redis.TimeoutError() | TimeoutError():
             return BrokerFault(
-                f"Redis does not answer at {address}: no answer in time.",
+                f"The Redis at {address} did not answer in time.",
                 "Check whether the server hangs or a firewall drops packets; EVENKEEL_BROKER_TIMEOUT_SECONDS limits "
-                f"the wait. {_PORTS if is_tls else ''}".rstrip(),
+                f"the wait. {_SCHEME_ADVICE if is_tls else ''}".rstrip(),
             )
         case redis.ConnectionError():
             for cause in causes_of(error):
                 if isinstance(cause, ssl.SSLError):
                     return _fault_of_tls(cause, address)
-                if (reason := _reason(cause)) is not None:
+                if (reason := _unreachable_reason(cause)) is not None:
                     return BrokerFault(
-                        f"Redis does not answer at {address}: {reason}.", "Start it, or correct EVENKEEL_BROKER_URL."
+                        f"Redis cannot be reached at {address}: {reason}.", "Start it, or correct EVENKEEL_BROKER_URL."
                     )
         case redis.ResponseError():
             return BrokerFault(
@@ -103,8 +109,8 @@ def fault_of(error: Exception, address: str, *, is_tls: bool) -> BrokerFault:
                 "Correct its configuration or EVENKEEL_BROKER_URL.",
             )
     return BrokerFault(
-        f"The server at {address} is no Redis.",
-        f"Correct host and port in EVENKEEL_BROKER_URL; {_CLOSED if is_tls else _PORTS}",
+        f"The server at {address} is not Redis.",
+        f"Correct the host and port in EVENKEEL_BROKER_URL; {_CLOSED_ADVICE if is_tls else _SCHEME_ADVICE}",
     )
 
 
@@ -113,31 +119,37 @@ def _fault_of_tls(error: ssl.SSLError, address: str) -> BrokerFault:
         return _fault_of_certificate(error, address)
     reason = error.reason or type(error).__name__
     alert = reason.partition("_ALERT_")[2]
-    if reason in _NO_TLS:
-        return BrokerFault(f"The server at {address} does not use TLS.", f"Correct EVENKEEL_BROKER_URL: {_PORTS}")
+    if reason in _SERVER_WITHOUT_TLS:
+        return BrokerFault(
+            f"The server at {address} does not use TLS.", f"Correct EVENKEEL_BROKER_URL: {_SCHEME_ADVICE}"
+        )
     if alert == "CERTIFICATE_REQUIRED":
-        return BrokerFault(f"The Redis at {address} requires a certificate of its clients.", _OWN_CERTIFICATE)
-    if alert in _OF_CLIENTS:
+        return BrokerFault(f"The Redis at {address} requires a client certificate.", _CLIENT_CERTIFICATE_ADVICE)
+    if alert in _CLIENT_CERTIFICATE_ALERTS:
         words = alert.lower().replace("_", " ")
-        return BrokerFault(f"The Redis at {address} refuses our certificate: {words}.", _OWN_CERTIFICATE)
+        return BrokerFault(
+            f"The Redis at {address} rejects the client certificate: {words}.", _CLIENT_CERTIFICATE_ADVICE
+        )
     words = reason.lower().replace("_", " ")
-    return BrokerFault(f"TLS with the server at {address} fails: {words}.", f"See its log. {_CLOSED}")
+    return BrokerFault(
+        f"The TLS handshake with the server at {address} fails: {words}.", f"See the server's log. {_CLOSED_ADVICE}"
+    )
 
 
 def _fault_of_certificate(error: ssl.SSLCertVerificationError, address: str) -> BrokerFault:
     subject = f"The certificate of the Redis at {address}"
     match error.verify_code:
-        case code if code in _UNKNOWN_CA:
+        case code if code in _UNTRUSTED_CA:
             return BrokerFault(
-                f"{subject} is not from a trusted CA.",
-                "Set EVENKEEL_BROKER_TLS_CA_FILE to the certificate of its CA; if it already is, another server "
-                "answers there.",
+                f"{subject} was not issued by a trusted CA.",
+                "Set EVENKEEL_BROKER_TLS_CA_FILE to the certificate of its CA; if that is already set, a "
+                "different server answers at this address.",
             )
-        case code if code in _OTHER_NAME:
+        case code if code in _HOST_NAME_MISMATCH:
             return BrokerFault(
-                f"{subject} is for another host name.",
-                "Use a name of the certificate in EVENKEEL_BROKER_URL, or create a certificate for this name; if the "
-                "right server has one, another server answers there.",
+                f"{subject} is for a different host name.",
+                "Use a host name of the certificate in EVENKEEL_BROKER_URL, or issue a certificate for this name; if "
+                "the server already has one, a different server answers at this address.",
             )
         case 10:  # X509_V_ERR_CERT_HAS_EXPIRED
             return BrokerFault(f"{subject} has expired.", "Renew it on the server.")
@@ -146,17 +158,20 @@ def _fault_of_certificate(error: ssl.SSLCertVerificationError, address: str) -> 
     return BrokerFault(f"{subject} is not valid: {error.verify_message}.", "Replace it on the server.")
 
 
-def _reason(error: BaseException) -> str | None:
-    """Returns why no server could be reached; None if one accepted the connection and closed it, or sent nonsense."""
+def _unreachable_reason(error: BaseException) -> str | None:
+    """Returns why no server could be reached; None if a server accepted the connection, and then closed it or sent
+    something else than Redis does."""
     if isinstance(error, OSError) and not isinstance(error, ConnectionResetError | BrokenPipeError):
-        # Errors of name resolution have numbers and texts of their own.
+        # Errors of name resolution have their own numbers and texts.
         return None if error.errno is None else error.strerror or os.strerror(error.errno)
     return None
 
 
 class VerifiedConnection(redis.SSLConnection):
-    """Trusts only the CA file if one is set, while redis-py would add it to the system's CAs. Always checks the
-    certificate, while kombu accepts any by default."""
+    """A TLS connection that always verifies the server's certificate; by default, kombu accepts any certificate.
+
+    If a CA file is set, no other CA is trusted; redis-py would also trust the CAs of the system.
+    """
 
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
         context = _context(self.ca_certs, self.certfile, self.keyfile)
@@ -180,30 +195,31 @@ def tls_options(settings: BrokerSettings) -> dict[str, Any]:
 
 
 def fault_of_files(settings: BrokerSettings) -> str | None:
-    """Returns what is wrong with the files of the settings, in a sentence with the variable; None if they can be
-    used."""
+    """Returns a sentence that names the variable of an unusable file and says what is wrong with it; None if all files
+    can be used."""
     options = tls_options(settings)
     ca, certificate, key = (options[name] for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"))
     try:
         _context(ca)
     except OSError as error:
-        return f"EVENKEEL_BROKER_TLS_CA_FILE is not a file of certificates: {_words(error)}."
+        return f"EVENKEEL_BROKER_TLS_CA_FILE is not a file with certificates: {_cause_of(error)}."
     try:
         _context(None, certificate, key)
     except OSError as error:
         with_key = " with EVENKEEL_BROKER_TLS_KEY_FILE" if key else ""
         return (
-            f"EVENKEEL_BROKER_TLS_CERTIFICATE_FILE{with_key} is no certificate with its key, without a passphrase: "
-            f"{_words(error)}."
+            f"EVENKEEL_BROKER_TLS_CERTIFICATE_FILE{with_key} is not a certificate with its unencrypted key: "
+            f"{_cause_of(error)}."
         )
     return None
 
 
 def _context(ca: str | None, certificate: str | None = None, key: str | None = None) -> ssl.SSLContext:
-    """Reads the files for each connection, so that they can be replaced while the service runs."""
+    """Returns a context with the files. They are read for each connection, so they can be replaced while the service
+    runs."""
     context = ssl.create_default_context(cafile=ca)
     if certificate is not None:
-        # Without a passphrase, OpenSSL would prompt for that of an encrypted key at the terminal.
+        # An empty passphrase: otherwise OpenSSL would prompt for that of an encrypted key at the terminal.
         context.load_cert_chain(certificate, key, password="")
     return context
 
@@ -212,15 +228,17 @@ def _absolute(path: Path | None) -> str | None:
     return None if path is None else str(path.expanduser().absolute())
 
 
-def _words(error: OSError) -> str:
+def _cause_of(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return error.reason.replace("_", " ").lower() if error.reason else "cannot be read as PEM"
     return error.strerror or type(error).__name__
 
 
-def is_ours(message: Any) -> bool:
-    """Returns whether a decoded message announces a job, and logs one that does not, which the caller drops. A newer
-    version may add arguments and headers."""
+def announces_job(message: Any) -> bool:
+    """Returns whether a decoded message announces a job. Logs one that does not, which the caller drops.
+
+    A message of a newer version may have more arguments and headers.
+    """
     try:
         fault = _fault(message)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
@@ -235,12 +253,12 @@ def _fault(message: Any) -> str | None:
         return "its content is not JSON"
     headers, properties = message["headers"], message["properties"]
     if headers["task"] != RUN_JOB:
-        return "its task does not exist"
+        return "it names an unknown task"
     if any(headers.get(name) is not None for name in ("eta", "expires", "group")) or not isinstance(headers["id"], str):
-        return "Evenkeel writes no such headers"
+        return "it has headers that Evenkeel does not set"
     if not isinstance(properties["delivery_tag"], str) or not isinstance(properties["delivery_info"], dict):
-        return "Evenkeel writes no such properties"
-    if len(message["body"]) > _MAX_BYTES:
+        return "it has properties that Evenkeel does not set"
+    if len(message["body"]) > _MAX_BODY_BYTES:
         return "it is too large"
     arguments, keywords, _ = json.loads(base64.b64decode(message["body"], validate=True))
     if not isinstance(arguments, list) or not isinstance(keywords, dict) or not isinstance(arguments[0], str):
@@ -252,7 +270,7 @@ class FolderChannel(filesystem.Channel):  # type: ignore[misc]
     """A channel over a folder: `data_folder_in` and `data_folder_out` are the same."""
 
     def _put(self, queue: str, payload: dict[str, Any], **_: Any) -> None:
-        # Names sort by time, by the clock of the machine that all processes share.
+        # The names sort by time: all processes run on one machine and read the same clock.
         name = f"{time.monotonic_ns():020d}_{uuid.uuid4()}.{queue}.msg"
         try:
             _replace(Path(self.data_folder_out) / name, payload)
@@ -266,7 +284,8 @@ class FolderChannel(filesystem.Channel):  # type: ignore[misc]
                 continue
             taken = folder / f".{name}.taken"
             try:
-                # Only one process succeeds. If it ends before it claims the job, the sweeper announces that again.
+                # Only one process can rename the file. If it ends before it claims the job, the sweeper announces the
+                # job again.
                 (folder / name).rename(taken)
             except FileNotFoundError:
                 continue
@@ -282,7 +301,7 @@ class FolderChannel(filesystem.Channel):  # type: ignore[misc]
         binding = filesystem.exchange_queue_t(routing_key or "", pattern or "", queue or "")
         file: Path = self._exchange_file(exchange)
         if binding in self.get_table(exchange):
-            return  # without the lock, so that a stopped process that has it blocks only new bindings
+            return  # checked without the lock, so that a suspended process that holds it blocks only new bindings
         try:
             with (self.control_folder / "bindings.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -299,19 +318,19 @@ class FolderTransport(filesystem.Transport):  # type: ignore[misc]
     Channel = FolderChannel
 
     def _deliver(self, message: Any, queue: str) -> None:
-        if is_ours(message):
+        if announces_job(message):
             super()._deliver(message, queue)
 
 
 def _replace(file: Path, content: Any) -> None:
-    """Replaces `file` by `content` as JSON, at once."""
+    """Atomically replaces `file` by `content` as JSON."""
     temporary = file.with_name(f".{file.name}.{uuid.uuid4()}.part")
     temporary.write_text(dumps(content), encoding="utf-8")
     temporary.replace(file)
 
 
 class RedisChannel(kombu_redis.Channel):  # type: ignore[misc]
-    """A channel that drops what is not JSON."""
+    """A channel that drops messages that are not JSON."""
 
     connection_class_ssl = VerifiedConnection
 
@@ -319,7 +338,7 @@ class RedisChannel(kombu_redis.Channel):  # type: ignore[misc]
         try:
             return super()._brpop_read(**options)
         except ValueError as error:
-            # The message is removed from Redis.
+            # BRPOP has already removed the message from Redis.
             _log.error("message_dropped", reason=f"it is not JSON ({type(error).__name__})")
             return True
 
@@ -330,11 +349,11 @@ class RedisTransport(kombu_redis.Transport):  # type: ignore[misc]
     Channel = RedisChannel
 
     def _deliver(self, message: Any, queue: str) -> None:
-        if is_ours(message):
+        if announces_job(message):
             super()._deliver(message, queue)
 
 
 def register() -> None:
-    """Registers RedisTransport for these schemes, also for a socket's, of whose URL kombu uses only the scheme."""
+    """Registers RedisTransport for `redis`, whose transport kombu also uses for `redis+socket`, and for `rediss`."""
     name = f"{__name__}:{RedisTransport.__name__}"
     TRANSPORT_ALIASES.update(redis=name, rediss=name)

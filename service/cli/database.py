@@ -222,14 +222,14 @@ def run_purge(settings: Settings, limits: Limits, *, dry_run: bool) -> Purged:
 
     Raises CliError if the database is unreachable or has another version's schema.
     """
-    from service.results.purge import purge_politely, would_purge
+    from service.results.purge import purge_with_pauses, would_purge
     from service.store.migrate import require_current
 
     with opened_database(settings) as database:
         require_current(database)
         if dry_run:
             return would_purge(database, settings.results_dir, settings.streams_dir, limits)
-        return purge_politely(database, settings.results_dir, settings.streams_dir, limits)
+        return purge_with_pauses(database, settings.results_dir, settings.streams_dir, limits)
 
 
 def _limits(settings: Settings, older_than: str | None, results_only: bool) -> Limits:

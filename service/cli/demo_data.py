@@ -2,9 +2,11 @@
 
 The tables are flights from New York in 2013, and position reports with one hot key:
 
-flights    336,776 rows, a file for each month     planes     3,322 rows
-weather     26,115 rows                            airlines, airports
-reports  `reports` rows in 8 files: position reports of transponders, 90% of them from one aircraft
+    flights   336,776 rows, a file for each month
+    weather    26,115 rows
+    planes      3,322 rows
+    airlines, airports
+    reports   `reports` rows in 8 files: position reports of transponders, 90% of them from one aircraft
 """
 
 from __future__ import annotations

@@ -53,28 +53,28 @@ def doctor(
 
 @prints_errors
 def health(
-    part: Annotated[
+    target: Annotated[
         str,
         typer.Argument(help="A URL such as http://127.0.0.1:8080/healthz, or `worker` for the worker on this machine."),
     ],
     field: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME[=VALUE]", help="Require this field in the JSON response, not empty or with this value."
+            metavar="NAME[=VALUE]", help="Require this field in the JSON response: not empty, or with this value."
         ),
     ] = None,
 ) -> None:
     """Check the health of the API or a worker, for containers. The exit code is 0 if it is healthy, otherwise 1."""
-    if part == "worker":
+    if target == "worker":
         _require_worker()
         return
-    body = _get(part)
+    body = _get(target)
     if field is not None:
-        _require_field(part, body, field)
+        _require_field(target, body, field)
 
 
 def _require_worker() -> None:
-    """Raises CliError unless a worker of this machine sends heartbeats, has a Spark driver and takes waiting jobs."""
+    """Raises CliError unless a worker on this machine sends heartbeats, has a Spark driver and accepts waiting jobs."""
     import socket
 
     from service.broker.configuration import broker_fault
@@ -90,23 +90,23 @@ def _require_worker() -> None:
         silent_before = now - worker_silence_ms(settings)
         here = [row for row in workers.list_workers(session, silent_before) if row.host == socket.gethostname()]
         if not here:
-            raise CliError("no worker of this machine has sent a heartbeat recently")
+            raise CliError("no worker on this machine has sent a heartbeat recently")
         if all(workers.worker_status(row, silent_before) is WorkerStatus.UNAVAILABLE for row in here):
-            raise CliError(f"worker {here[-1].id} takes no jobs: {here[-1].spark_fault or 'see its log'}")
+            raise CliError(f"worker {here[-1].id} accepts no jobs: {here[-1].spark_fault or 'see its log'}")
         unresponsive = find_unresponsive_workers(session, settings, now)
-        # While the broker is unavailable, no worker gets messages, and a worker that waits for it is healthy.
+        # While the broker is unavailable, no worker receives messages. A worker that waits for the broker is healthy.
         if all(row.id in unresponsive for row in here) and broker_fault(settings) is None:
-            raise CliError(f"worker {here[-1].id} takes no jobs although jobs wait for it", WORKER_ADVICE)
+            raise CliError(f"worker {here[-1].id} accepts no jobs although jobs wait for it", WORKER_ADVICE)
 
 
 def _get(url: str) -> bytes:
-    """Returns the body of a successful response. Raises CliError for any other response."""
+    """Returns the body of a successful response. Raises CliError if there is none."""
     import urllib.error
     import urllib.request
 
     if not url.startswith(("http://", "https://")):
-        raise CliError(f"{url} is not an HTTP address", "Write http://HOST:PORT/PATH.", code=ExitCode.USAGE)
-    # Without a proxy, whose health is not the question.
+        raise CliError(f"{url} is not an HTTP URL", "Write http://HOST:PORT/PATH.", code=ExitCode.USAGE)
+    # Without a proxy: the check is of the service itself.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=_TIMEOUT_SECONDS) as response:
@@ -128,4 +128,4 @@ def _require_field(url: str, body: bytes, field: str) -> None:
         raise CliError(f"the response of {url} is not JSON") from None
     value = document.get(name) if isinstance(document, dict) else None
     if not value or (wanted and str(value) != wanted):
-        raise CliError(f"{url} answered {name}={value} instead of {wanted or 'a value'}")
+        raise CliError(f"{url} returned {name}={value} instead of {wanted or 'a value'}")

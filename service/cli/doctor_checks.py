@@ -1,7 +1,7 @@
-"""The checks of `evenkeel doctor`. Each check returns findings with advice; `examine` runs those that are quick.
+"""The checks of `evenkeel doctor`. Each check returns findings with advice; `examine` runs the quick ones.
 
-The first part is the checks of this machine and its configuration, then come those of the Spark cluster and of the
-running workers, and then how memory limits and Spark's jars are found.
+The module has first the checks of this machine and its configuration, then those of the Spark cluster and the running
+workers, and last the functions that read memory limits and Spark's jars.
 """
 
 from __future__ import annotations
@@ -53,11 +53,25 @@ _OFF_HEAP = _GIB // 2
 
 _PROBE = (sys.executable, "-P", "-m", "workers.driver.diagnostics")
 _CLUSTER_CHECK_SECONDS = 240.0
-"""Time for the start of the driver, a few small jobs and the end, on a busy machine."""
+"""Time to start the driver, run a few small jobs and stop the driver, on a busy machine."""
 
-_MEMBERSHIP = Path("/proc/self/cgroup")
-_MOUNT = Path("/sys/fs/cgroup")
+_CGROUP_MEMBERSHIP = Path("/proc/self/cgroup")
+_CGROUP_MOUNT = Path("/sys/fs/cgroup")
 _JAR_PROPERTIES = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+
+
+@dataclass(frozen=True)
+class _CgroupFiles:
+    """Names of the memory files of one version of control groups."""
+
+    limit: str
+    usage: str
+    reclaimable: str
+    """The key in `memory.stat` of cached file pages. They count as usage, but the kernel reclaims them first."""
+
+
+_CGROUP_V1 = _CgroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_CGROUP_V2 = _CgroupFiles("memory.max", "memory.current", "inactive_file")
 
 
 @dataclass(frozen=True)
@@ -69,7 +83,7 @@ class Memory:
 
 
 class Level(StrEnum):
-    """The result of a check. With `WARN` the service may work, with `FAIL` it will not."""
+    """How serious a finding is. With a `WARN`, the service may still work; with a `FAIL`, it will not."""
 
     OK = "OK"
     WARN = "WARN"
@@ -107,12 +121,12 @@ def examine(settings: Settings, environment: Mapping[str, str], *, with_worker: 
 
 
 def check_python() -> Finding:
-    """Reports the interpreter. It is never too old, since the package could not be installed then."""
+    """Reports the interpreter. Its version is not checked: the package cannot be installed with an older one."""
     return Finding("Python", Level.OK, f"{platform.python_version()} at {sys.executable}")
 
 
 def check_java(environment: Mapping[str, str]) -> Finding:
-    """Checks for a Java version that Spark supports."""
+    """Checks that Java is installed in a version that Spark supports."""
     try:
         java = find_java(environment)
     except JavaError as error:
@@ -121,7 +135,7 @@ def check_java(environment: Mapping[str, str]) -> Finding:
 
 
 def check_pyspark() -> Finding:
-    """Checks that the extra of workers is installed."""
+    """Checks that pyspark is installed, which the extra `worker` contains."""
     try:
         return Finding("pyspark", Level.OK, version("pyspark"))
     except PackageNotFoundError:
@@ -129,7 +143,7 @@ def check_pyspark() -> Finding:
 
 
 def check_memory(settings: Settings, memory: Memory | None = None) -> Finding:
-    """Checks the memory for the worker's JVM against that of the machine or container."""
+    """Compares the memory of the worker's JVM with that of the machine or container."""
     memory = memory or available_memory()
     heap = parse_bytes(settings.spark.driver_memory)
     found = f"{_gib(memory.available)} free of {_gib(memory.total)}; the worker's JVM takes up to {_gib(heap)}"
@@ -274,7 +288,7 @@ def check_results_dir(settings: Settings) -> Finding:
 
 
 def _nearest_existing(path: Path) -> Path:
-    return next(part for part in (path, *path.parents) if part.exists())
+    return next(each for each in (path, *path.parents) if each.exists())
 
 
 def _is_writable(directory: Path) -> bool:
@@ -298,15 +312,17 @@ def check_properties(settings: Settings) -> list[Finding]:
     try:
         found = read_properties(path)
     except SparkPropertiesError as error:
-        return [Finding("Spark properties", Level.FAIL, str(error), "Correct the file: workers do not start with it.")]
+        return [
+            Finding("Spark properties", Level.FAIL, str(error), "Correct the file: until then, workers do not start.")
+        ]
     return [Finding("Spark properties", Level.OK, f"{len(found)} in {path}")]
 
 
 def check_cluster(settings: Settings, environment: Mapping[str, str], command: Sequence[str] = _PROBE) -> list[Finding]:
-    """Starts a Spark driver in a separate process, which requests executors as a worker does and checks results, data
-    roots and Python on them.
+    """Starts a Spark driver in a separate process. It requests executors as a worker does, and checks the results
+    directory, the data roots and Python on them.
 
-    Returns nothing in local mode. The duration depends on the cluster and on the start of Spark.
+    Returns no finding in local mode. The duration depends on the cluster and on the start of Spark.
     """
     if settings.spark.is_local:
         return []
@@ -328,7 +344,7 @@ def check_cluster(settings: Settings, environment: Mapping[str, str], command: S
         return [Finding(**{**found, "level": Level(found["level"])}) for found in json.loads(lines[-1])]
     except (IndexError, ValueError, TypeError, KeyError):
         output = (done.stderr or done.stdout).strip().splitlines()
-        return [_failed(f"the check ended with {done.returncode}: {output[-1] if output else 'no output'}")]
+        return [_failed(f"the check ended with exit code {done.returncode}: {output[-1] if output else 'no output'}")]
 
 
 def _failed(what: str) -> Finding:
@@ -338,7 +354,7 @@ def _failed(what: str) -> Finding:
 def check_queues(settings: Settings) -> list[Finding]:
     """Checks that running workers listen to every queue; returns a finding for each queue without a worker.
 
-    Returns nothing if no worker runs, or if the database is unavailable, which `check_database` reports.
+    Returns no finding if no worker runs, or if the database is unavailable, which `check_database` reports.
     """
     if settings.database.url is None and not (settings.state_dir / "evenkeel.db").exists():
         return []
@@ -359,32 +375,19 @@ def check_queues(settings: Settings) -> list[Finding]:
         Finding(
             "queues",
             Level.WARN,
-            f"no worker that takes jobs listens to the queue {queue}: its jobs wait",
+            f"no worker that accepts jobs listens to the queue {queue}, so its jobs wait",
             QUEUE_ADVICE.format(queue),
         )
         for queue in unserved
     ]
 
 
-@dataclass(frozen=True)
-class _CgroupFiles:
-    """Names of the files of one version of control groups."""
-
-    limit: str
-    usage: str
-    reclaimable: str
-    """Key in `memory.stat` of cached file pages, which are part of the usage and which the kernel drops first."""
-
-
-_V1 = _CgroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_V2 = _CgroupFiles("memory.max", "memory.current", "inactive_file")
-
-
-def available_memory(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> Memory:
+def available_memory(membership: Path = _CGROUP_MEMBERSHIP, mount: Path = _CGROUP_MOUNT) -> Memory:
     """Returns the memory that this process can use: the machine's, or less if its control groups (version 1 or 2) have
     limits.
 
-    The file `membership` names the groups, and `mount` has their files. Missing or unreadable files mean no limit.
+    The file `membership` names the groups, and `mount` is the directory with their files. A missing or unreadable file
+    means no limit.
     """
     machine = psutil.virtual_memory()
     total, available = machine.total, machine.available
@@ -405,9 +408,9 @@ def _groups(membership: Path, mount: Path) -> Iterator[tuple[_CgroupFiles, Path]
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if "memory" in controllers.split(","):
-            version, top = _V1, mount / "memory"
+            version, top = _CGROUP_V1, mount / "memory"
         elif number == "0" and not controllers:
-            version, top = _V2, mount
+            version, top = _CGROUP_V2, mount
         else:
             continue
         group = Path(path.strip().lstrip("/"))

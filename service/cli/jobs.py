@@ -14,6 +14,7 @@ from service.cli.options import (
     KeyFile,
     Name,
     ReadOptions,
+    ResultOutput,
     Schemas,
     Settings,
     Sql,
@@ -39,6 +40,7 @@ def submit(
     settings: Settings = None,
     name: Name = None,
     wait: Wait = False,
+    rows: ResultOutput = None,
     cancel_on_interrupt: CancelOnInterrupt = False,
     idempotency_key: Annotated[
         str | None,
@@ -53,7 +55,11 @@ def submit(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a job, given as FILE or as SQL with tables, and print its id."""
+    """Submit a job, given as FILE or as SQL with tables, and print its id.
+
+    With --wait, prints its rows; the id goes to standard error.
+    """
+    from service.cli.results import result_target, write_result
     from service.client.display import show_end
     from service.client.job_input import CommandLine, read_job
     from service.client.operations import new_idempotency_key
@@ -62,6 +68,11 @@ def submit(
     from service.client.terminal import CliError, ExitCode
     from service.client.waiting import wait as wait_for
 
+    if rows is not None and not wait:
+        raise CliError("-o needs --wait: there are no rows yet", "Add --wait.", code=ExitCode.USAGE)
+    if rows is not None and as_json:
+        raise CliError("--json prints the job, -o prints its rows", "Leave one out.", code=ExitCode.USAGE)
+    target = result_target(rows)
     job_input = read_job(CommandLine(file, sql, settings or (), name, table or (), schema or (), read or ()))
     key = idempotency_key or new_idempotency_key()
     with open_session(url, key_file, as_json) as session:
@@ -91,9 +102,12 @@ def submit(
             return
         if not as_json:
             # Print the id now, so that the user has it if the wait is interrupted.
-            output.plain(job.id)
+            output.note(f"Job {job.id}")
         ended = wait_for(session, job.id, cancel_on_interrupt=cancel_on_interrupt)
-        show_end(session, ended, job_input.source)
+        has_rows = validated(Job, ended).result is not None
+        if has_rows and not as_json:
+            write_result(session, job.id, target)
+        show_end(session, ended, job_input.source, has_shown_rows=has_rows)
 
 
 @prints_errors
@@ -149,6 +163,7 @@ def job(
     from service.client.waiting import wait as wait_for
 
     with open_session(url, key_file, as_json) as session:
+        job_id = session.service.full_id(job_id)
         if wait:
             show_end(session, wait_for(session, job_id, cancel_on_interrupt=cancel_on_interrupt))
         else:
@@ -159,7 +174,7 @@ def job(
 def cancel(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
     """Cancel a job."""
     with open_session(url, key_file, as_json) as session:
-        _print_status(session, session.service.cancel(job_id))
+        _print_status(session, session.service.cancel(session.service.full_id(job_id)))
 
 
 @prints_errors
@@ -169,7 +184,7 @@ def stop(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: AsJs
     `resume` continues after that mini-batch.
     """
     with open_session(url, key_file, as_json) as session:
-        _print_status(session, session.service.stop(job_id))
+        _print_status(session, session.service.stop(session.service.full_id(job_id)))
 
 
 @prints_errors
@@ -193,7 +208,7 @@ def resume(
 
     body = {"from": begin, "settings": given_settings(settings or ())}
     with open_session(url, key_file, as_json) as session:
-        _print_status(session, session.service.resume(job_id, body))
+        _print_status(session, session.service.resume(session.service.full_id(job_id), body))
 
 
 @prints_errors
@@ -203,6 +218,7 @@ def delete(job_id: JobId, url: Url = None, key_file: KeyFile = None, as_json: As
     Its plan, metrics and events are deleted too.
     """
     with open_session(url, key_file, as_json) as session:
+        job_id = session.service.full_id(job_id)
         session.service.delete(job_id)
         if as_json:
             session.output.document({"deleted": job_id})
@@ -253,8 +269,8 @@ def _show_workers(output: Output, found: WorkerList) -> None:
     head = ("worker", "status", "queues", "jobs", "slots", "memory")
     output.table(head, rows, numbers=("jobs", "slots", "memory"), whole=("status",), styles=_STYLES)
     for worker in found.workers:
-        if worker.fault:
-            output.say(f"{worker.id}: {worker.fault}", "red")
+        if worker.unavailable_reason:
+            output.say(f"{worker.id}: {worker.unavailable_reason}", "red")
 
 
 @prints_errors

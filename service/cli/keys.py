@@ -1,4 +1,4 @@
-"""`evenkeel keys`: creates, lists and revokes API keys, in the database, or over the API if a service is given."""
+"""`evenkeel keys`: creates, lists and revokes API keys, in the database, or over the API if an address is given."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.options import AsJson, KeyFile
+from service.cli.options import AsJson, KeyFile, url_option
 from service.client.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
@@ -21,17 +21,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True, add_completion=False)
 
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url", metavar="URL", help="Address of the service.", show_default="EVENKEEL_URL, else the database"
-    ),
-]
-_PAGE = 200
+Url = Annotated[str | None, url_option("EVENKEEL_URL, else the database")]
+_PAGE_SIZE = 200
 
 
 class _StoredKeys:
-    """The keys in the database; the same operations as those of `Service`."""
+    """Creates, lists and revokes keys in the database, with the same methods as `Service`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -47,7 +42,7 @@ class _StoredKeys:
         found: list[Document] = []
         cursor = ""
         while True:
-            page = list_page(self._database, tenant or None, cursor, _PAGE)
+            page = list_page(self._database, tenant or None, cursor, _PAGE_SIZE)
             found += [key.model_dump(mode="json") for key in page.keys]
             cursor = page.next_cursor
             if not cursor:
@@ -58,14 +53,14 @@ class _StoredKeys:
         from service.keys.administration import revoke_key
 
         try:
-            return revoke_key(self._database, key_id, even_the_last=True).model_dump(mode="json")
+            return revoke_key(self._database, key_id, allow_last_admin=True).model_dump(mode="json")
         except KeyNotFoundError as error:
             raise CliError(str(error), "`evenkeel keys list` shows all keys.", code=ExitCode.USAGE) from None
 
 
 @contextmanager
 def _opened(url: str | None, key_file: Path | None, as_json: bool) -> Iterator[tuple[Service | _StoredKeys, Output]]:
-    """Opens the service if an option or a variable names one, otherwise the database."""
+    """Opens the service if an option or variable sets its address or key, otherwise the database."""
     from service.client.session import Output, client_settings, opened
 
     if url is not None or key_file is not None or "url" in client_settings().model_fields_set:
@@ -84,7 +79,7 @@ def _opened(url: str | None, key_file: Path | None, as_json: bool) -> Iterator[t
 @app.command("create")
 @prints_errors
 def create(
-    name: Annotated[str, typer.Argument(help="A label: who uses the key, or what for.")],
+    name: Annotated[str, typer.Argument(help="A label, such as the user or the purpose of the key.")],
     tenant: Annotated[str, typer.Option(help="Tenant whose jobs and streams the key gives access to.")] = "default",
     scope: Annotated[
         list[str] | None,

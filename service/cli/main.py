@@ -25,7 +25,6 @@ app = typer.Typer(
     name="evenkeel",
     help="Skew-aware aggregation and join jobs on Apache Spark, over HTTP.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -63,13 +62,11 @@ def openapi(
 
 def openapi_yaml() -> str:
     """Returns the content of `openapi.yaml`. Needs neither a database nor a configuration."""
-    import yaml
-
     from service.api.app import create_app
+    from service.api.openapi_yaml import as_yaml
     from service.config.settings import Settings
 
-    text = yaml.safe_dump(create_app(Settings()).openapi(), sort_keys=False, allow_unicode=True, width=120)
-    return "# Exported by `evenkeel openapi`; a test fails when it differs from the application.\n" + text
+    return as_yaml(create_app(Settings()).openapi())
 
 
 LOCAL: tuple[Callable[..., None], ...] = (

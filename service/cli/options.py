@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from service.client.session import Session
 
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help="Address of the service.",
-        show_default="EVENKEEL_URL or http://127.0.0.1:8080",
-    ),
-]
+
+def url_option(default: str) -> Any:
+    """Returns the option for the service's address. `default` says in the help what is used without it."""
+    return typer.Option("--url", metavar="URL", help="Address of the service.", show_default=default)
+
+
+Url = Annotated[str | None, url_option("EVENKEEL_URL or http://127.0.0.1:8080")]
 KeyFile = Annotated[
     Path | None,
     typer.Option(
@@ -34,7 +32,21 @@ KeyFile = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and messages on standard error.")]
 
-JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of a job.", show_default=False)]
+JobId = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="Id of a job, or its first characters (at least four).", show_default=False),
+]
+ResultOutput = Annotated[
+    str | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FORMAT|FILE",
+        help="Print the rows in a format (table, markdown, json, csv), or write them to a file (.json, .csv, .arrow, "
+        ".parquet), completely or not at all.",
+        show_default=False,
+    ),
+]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended; the exit code reports how it ended.")]
 CancelOnInterrupt = Annotated[
     bool,

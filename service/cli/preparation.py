@@ -1,10 +1,11 @@
 """What a process of the service needs before it starts: settings, environment, directories, a lock and a socket.
 
-One `up` or `demo` at a time uses a state directory. The lock is a `flock`, which the system releases when the process
-ends, even by `kill -9`.
+Only one `up` or `demo` at a time can use a state directory. The lock is a `flock`, which the system releases when the
+process ends, even by `kill -9`.
 
-The parent binds the API's socket, and the API process inherits it. So a port that is in use is an error before anything
-starts, port 0 has no race, and during a restart of the API clients wait in the socket's queue instead of being refused.
+The parent binds the API's socket, and the API process inherits it. So a port in use is reported before a process
+starts, no other process can take the free port that 0 selects, and while the API restarts, clients wait in the socket's
+queue instead of being refused.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from service.client.terminal import CliError, ExitCode
+from service.client.terminal import CONFIGURATION_ADVICE, CliError, ExitCode
 from service.config.data import join_roots
 from service.config.settings import GROUPS, Settings, is_loopback
 from service.monitoring.logs import configure_logging
 
-_ISOLATED = ("EVENKEEL_STATE_", "EVENKEEL_API_", "EVENKEEL_DATABASE_", "EVENKEEL_BROKER_", "EVENKEEL_DATA_")
+_DEMO_EXCLUDES = ("EVENKEEL_STATE_", "EVENKEEL_API_", "EVENKEEL_DATABASE_", "EVENKEEL_BROKER_", "EVENKEEL_DATA_")
 """Prefixes of the variables that a demo does not inherit."""
 
-_UNSAFE_IN_PATHS = '?#%,"'  # special characters of URLs, lists of directories and options of a JVM
+_UNSAFE_IN_PATHS = '?#%,"'  # they have a meaning in URLs, lists of directories and JVM options
 
-_LOCK = "evenkeel.lock"
-_TEMPORARY = "evenkeel-demo-"
+_LOCK_FILE = "evenkeel.lock"
+_DEMO_PREFIX = "evenkeel-demo-"
 _BACKLOG = 512
 
 
@@ -50,18 +51,24 @@ def read_settings() -> Settings:
             + problem["msg"]
             for problem in error.errors()
         ]
-        raise CliError("; ".join(lines), "The README lists every variable.", code=ExitCode.USAGE) from None
+        raise CliError(
+            "; ".join(lines),
+            CONFIGURATION_ADVICE,
+            code=ExitCode.USAGE,
+        ) from None
     except RuntimeError as error:  # raised by `Path.home()`
-        raise CliError(str(error), "Set EVENKEEL_STATE_DIR to a directory of yours.", code=ExitCode.USAGE) from None
+        raise CliError(
+            str(error), "Set EVENKEEL_STATE_DIR to a directory that you can write to.", code=ExitCode.USAGE
+        ) from None
     configure_logging(settings.log)
     return settings
 
 
 def isolate(environment: Mapping[str, str], state_dir: Path) -> dict[str, str]:
-    """Returns the environment of a separate service in `state_dir`, which uses no configured database, broker, data
-    or port. Variables that tune workers, Spark and logs are kept.
+    """Returns the environment of a separate service in `state_dir`, without the configured database, broker, data and
+    port. Variables that configure workers, Spark and logs are kept.
     """
-    kept = {name: value for name, value in environment.items() if not name.upper().startswith(_ISOLATED)}
+    kept = {name: value for name, value in environment.items() if not name.upper().startswith(_DEMO_EXCLUDES)}
     return {**kept, "EVENKEEL_STATE_DIR": str(state_dir), "EVENKEEL_API_PORT": "0"}
 
 
@@ -110,7 +117,7 @@ def _absolute_sqlite(url: str) -> str:
 def prepare_directories(settings: Settings) -> None:
     """Creates the state directory and its subdirectories. Only the owner can read state, results and streams.
 
-    Raises CliError if that fails, and for a path with characters that a database URL or Spark would misread.
+    Raises CliError if that fails, or if the path contains characters that a database URL or Spark would misread.
     """
     unsafe = sorted(set(str(settings.state_dir)) & set(_UNSAFE_IN_PATHS))
     if unsafe:
@@ -139,7 +146,7 @@ def prepare_directories(settings: Settings) -> None:
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Locks an existing state directory. Raises CliError if another process has locked it."""
-    descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if not _try_lock(descriptor):
             raise CliError(
@@ -159,20 +166,20 @@ def temporary_state_dir(*, keep: bool) -> Iterator[Path]:
     Also removes the directories of demos that were killed.
     """
     remove_abandoned(Path(tempfile.gettempdir()))
-    directory = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
+    directory = Path(tempfile.mkdtemp(prefix=_DEMO_PREFIX))
     try:
         yield directory
     finally:
         if keep:
             # Without a lock file, a later demo does not remove it.
-            (directory / _LOCK).unlink(missing_ok=True)
+            (directory / _LOCK_FILE).unlink(missing_ok=True)
         else:
             shutil.rmtree(directory, ignore_errors=True)
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Removes temporary state directories of this user below `parent` whose process has ended."""
-    for directory in parent.glob(f"{_TEMPORARY}*"):
+    """Removes this user's temporary state directories in `parent` whose process has ended."""
+    for directory in parent.glob(f"{_DEMO_PREFIX}*"):
         with suppress(OSError):  # another user's, or removed in the meantime
             if directory.stat().st_uid == os.getuid() and _is_abandoned(directory):
                 shutil.rmtree(directory, ignore_errors=True)
@@ -181,9 +188,9 @@ def remove_abandoned(parent: Path) -> None:
 def _is_abandoned(directory: Path) -> bool:
     """Whether the directory has a lock file and no process holds the lock.
 
-    Raises OSError for one without a lock file, which was kept or is just being created.
+    Raises OSError if it has no lock file, because it was kept or is just being created.
     """
-    descriptor = os.open(directory / _LOCK, os.O_RDWR)
+    descriptor = os.open(directory / _LOCK_FILE, os.O_RDWR)
     try:
         return _try_lock(descriptor)
     finally:

@@ -69,7 +69,7 @@ def plan(
 ) -> None:
     """Show the plan of a job, in the form of `explain`."""
     with open_session(url, key_file, as_json) as session:
-        _show_plan(session.output, session.service.plan(job_id), show_sql, show_physical)
+        _show_plan(session.output, session.service.plan(session.service.full_id(job_id)), show_sql, show_physical)
 
 
 def _show_plan(output: Output, document: Document, show_sql: bool, show_physical: bool) -> None:
@@ -96,7 +96,7 @@ def metrics(
     from service.client.responses import RunMetrics
 
     with open_session(url, key_file, as_json) as session:
-        session.output.show(session.service.metrics(job_id, slots), RunMetrics, show_metrics)
+        session.output.show(session.service.metrics(session.service.full_id(job_id), slots), RunMetrics, show_metrics)
 
 
 @prints_errors
@@ -111,7 +111,7 @@ def skew(
     from service.client.responses import RunMetrics, read
 
     with open_session(url, key_file, as_json) as session:
-        document = session.service.metrics(job_id, slots)
+        document = session.service.metrics(session.service.full_id(job_id), slots)
         if as_json:
             session.output.document(document.get("skew"))
         else:
@@ -163,7 +163,7 @@ def profile(
         else:
             body = {"table": source, "keys": wanted, **({} if slots is None else {"slots": slots})}
             document = _profile(session, body)
-        session.output.show(document, Profile, lambda output, found: show_profile(output, table, found, limit))
+        session.output.show(document, Profile, lambda output, found: _show_profile(output, table, found, limit))
 
 
 def _profile(session: Session, body: dict[str, Any]) -> Document:
@@ -176,7 +176,7 @@ def _profile(session: Session, body: dict[str, Any]) -> Document:
         raise CliError(error.message, "--exact works with this service: it submits jobs.", code=error.code) from None
 
 
-def show_profile(output: Output, table: str, found: Profile, limit: int) -> None:
+def _show_profile(output: Output, table: str, found: Profile, limit: int) -> None:
     """Prints the size of the table, and for each key its most frequent values and the advice."""
     output.say(f"{table}: {_size(found.table)}" if found.table.rows is not None else table, "bold")
     for key in found.keys:

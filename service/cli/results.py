@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.options import AsJson, JobId, KeyFile, Url, open_session
+from service.cli.options import AsJson, JobId, KeyFile, ResultOutput, Url, open_session
 from service.client.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ MEDIA_TYPES = {
     "arrow": "application/vnd.apache.arrow.stream",
     "parquet": "application/vnd.apache.parquet",
 }
-FORMATS = ("table", "json", *MEDIA_TYPES)
+SHOWN_FORMATS = ("table", "markdown")
+FORMATS = (*SHOWN_FORMATS, "json", *MEDIA_TYPES)
 _ROWS = 20
 _NUMBERS = ("BIGINT", "INT", "SMALLINT", "TINYINT", "DOUBLE", "FLOAT", "DECIMAL")
 
@@ -42,60 +45,86 @@ def result(
     format: Annotated[  # noqa: A002 - the option's name
         str | None,
         typer.Option(
-            metavar="|".join(FORMATS), help="`table` shows the first rows.", show_default="table, or FILE's extension"
+            metavar="|".join(FORMATS),
+            help="`table` and `markdown` show the first rows.",
+            show_default="table, or FILE's extension",
         ),
     ] = None,
-    file: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to FILE, completely or not at all.")
-    ] = None,
+    output: ResultOutput = None,
     rows: Annotated[int, typer.Option("--rows", "-n", min=1, max=10_000, help="Number of rows in a table.")] = _ROWS,
     keep_formulas: Annotated[
-        bool, typer.Option(help="CSV: don't escape texts that a spreadsheet would evaluate as formulas.")
+        bool, typer.Option(help="CSV: do not escape text that a spreadsheet would evaluate as a formula.")
     ] = False,
     url: Url = None,
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the rows of a job, or write them to a file."""
-
-    form = _format(format, file, as_json=as_json)
+    target = result_target(output, format, as_json=as_json)
     with open_session(url, key_file, as_json) as session:
-        if form == "table":
-            _show_result(session, job_id, rows)
-        else:
-            _download(session, job_id, form, file, {"csv_formulas": "keep"} if keep_formulas else {})
+        write_result(session, session.service.full_id(job_id), target, rows=rows, keep_formulas=keep_formulas)
 
 
-def _format(given: str | None, file: Path | None, *, as_json: bool) -> str:
+@dataclass(frozen=True)
+class ResultTarget:
+    """Where rows go: to `file`, or to standard output if that is None; and in which of FORMATS."""
+
+    form: str
+    file: Path | None = None
+
+
+def result_target(output: str | None, given: str | None = None, *, as_json: bool = False) -> ResultTarget:
+    """Returns the target that `-o` names, which is a format or a file, in the format `given` if that is not None.
+
+    Raises CliError for an unknown format, or if the format of the file is unknown.
+    """
     if given is not None and given.lower() not in FORMATS:
         raise CliError(f"unknown format {given!r}", f"Formats are {', '.join(FORMATS)}.", code=ExitCode.USAGE)
     form = given.lower() if given else None
-    if file is not None:
+    if output is not None and output.lower() in FORMATS and form in (None, output.lower()):
+        form, output = output.lower(), None
+    if output is not None:
+        file = Path(output)
         ending = file.suffix.lower().removeprefix(".")
         form = form or (ending if ending in FORMATS else None)
-        if form in (None, "table"):
+        if form is None or form in SHOWN_FORMATS:
             raise CliError(
-                "the format of a file is json, csv, arrow or parquet",
-                "Give --format or an extension.",
+                f"{output!r} is neither a format ({', '.join(FORMATS)}) nor a file whose format is known",
+                "The format of a file is json, csv, arrow or parquet: write it as the extension of the file.",
                 code=ExitCode.USAGE,
             )
-        return str(form)
+        return ResultTarget(form, file)
     if as_json and form not in (None, "json"):
-        raise CliError(f"--json conflicts with --format {form}", "Leave one out, or give -o.", code=ExitCode.USAGE)
-    return "json" if as_json else form or "table"
+        raise CliError(
+            f"--json conflicts with the format {form}", "Leave one out, or give a file.", code=ExitCode.USAGE
+        )
+    return ResultTarget("json" if as_json else form or "table")
 
 
-def _download(session: Session, job_id: str, form: str, file: Path | None, parameters: dict[str, str]) -> None:
+def write_result(
+    session: Session, job_id: str, target: ResultTarget, *, rows: int = _ROWS, keep_formulas: bool = False
+) -> None:
+    """Writes the rows of a job to `target`; the first `rows` if they are shown as a table."""
+    if target.file is None and target.form in SHOWN_FORMATS:
+        _show_result(session, job_id, rows, as_markdown=target.form == "markdown")
+    else:
+        _download(session, job_id, target, {"csv_formulas": "keep"} if keep_formulas else {})
+
+
+def _download(session: Session, job_id: str, target: ResultTarget, parameters: dict[str, str]) -> None:
     from service.client.operations import download_as, download_as_json, save, write_to_stdout
     from service.client.terminal import size
 
     service, output = session.service, session.output
+    form, file = target.form, target.file
     start = (
         download_as_json(service, job_id)
         if form == "json"
         else download_as(service, job_id, MEDIA_TYPES[form], parameters if form == "csv" else {})
     )
     if file is None:
+        if form not in {"json", "csv"} and output.is_terminal:
+            raise CliError(f"{form} is binary", f"Write it to a file: -o FILE.{form}", code=ExitCode.USAGE)
         write_to_stdout(service, start, as_text=form in {"json", "csv"})
         return
     written = save(service, start, file)
@@ -105,11 +134,14 @@ def _download(session: Session, job_id: str, form: str, file: Path | None, param
         output.note(f"Wrote {file} ({size(written)}).")
 
 
-def _show_result(session: Session, job_id: str, rows: int) -> None:
+def _show_result(session: Session, job_id: str, rows: int, *, as_markdown: bool) -> None:
     from service.client.responses import ResultPage, read
 
     page = read(ResultPage, session.service.result_page(job_id, rows))
-    show_rows(session.output, page)
+    if as_markdown:
+        _show_markdown(session.output, page)
+    else:
+        show_rows(session.output, page)
     more = page.total_rows - len(page.rows)
     if more > 0:
         session.output.note(f"… and {more:,} more of {page.total_rows:,} rows: use --rows, or -o FILE for all.")
@@ -122,6 +154,21 @@ def show_rows(output: Output, page: ResultPage) -> None:
     numbers = [column.name for column in page.columns if str(column.type).upper().startswith(_NUMBERS)]
     rows = [[_cell(value) for value in row] for row in page.rows]
     output.table([column.name for column in page.columns], rows, numbers=numbers)
+
+
+def _show_markdown(output: Output, page: ResultPage) -> None:
+    numbers = {column.name for column in page.columns if str(column.type).upper().startswith(_NUMBERS)}
+    lines = [
+        [column.name for column in page.columns],
+        ["---:" if column.name in numbers else "---" for column in page.columns],
+        *([_cell(value) for value in row] for row in page.rows),
+    ]
+    for line in lines:
+        output.plain(f"| {' | '.join(_escaped_for_markdown(cell) for cell in line)} |")
+
+
+def _escaped_for_markdown(cell: str) -> str:
+    return re.sub(r"([\\|<>*_`\[\]])", r"\\\1", cell) if not set(cell) <= set("-:") else cell
 
 
 def _cell(value: object) -> str:
@@ -180,6 +227,7 @@ def events(
     from service.client.responses import Event, read
 
     with open_session(url, key_file, as_json) as session:
+        job_id = session.service.full_id(job_id)
         if follow:
             for document in followed(session.service, job_id, after):
                 if as_json:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.client.terminal import CliError, ExitCode, prints_errors
+from service.client.terminal import CONFIGURATION_ADVICE, CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
     from service.cli.processes import Stack
@@ -135,11 +136,26 @@ def require_properties(settings: Settings) -> None:
     try:
         read_properties(settings.spark.properties_file)
     except SparkPropertiesError as error:
-        raise CliError(str(error), "The README says which properties you can set.", code=ExitCode.USAGE) from None
+        raise CliError(
+            str(error),
+            CONFIGURATION_ADVICE,
+            code=ExitCode.USAGE,
+        ) from None
 
 
 @prints_errors
-def up(port: Port = None) -> None:
+def up(
+    port: Port = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            help="A directory whose files jobs may read. Repeatable. Replaces EVENKEEL_DATA_ROOTS.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Run the API and a worker on this machine until Ctrl-C. A second Ctrl-C kills them."""
     from contextlib import ExitStack
 
@@ -153,6 +169,8 @@ def up(port: Port = None) -> None:
 
     die_with_parent()
     console = Console(highlight=False, soft_wrap=True)
+    if data:
+        os.environ["EVENKEEL_DATA_ROOTS"] = _roots_of(data)
     settings = read_settings()
     require_spark()
     require_properties(settings)
@@ -178,6 +196,18 @@ def up(port: Port = None) -> None:
         finally:
             stack.stop(lambda: signals.is_repeated)
     console.print("Stopped.")
+
+
+def _roots_of(directories: Sequence[Path]) -> str:
+    """Returns the value of EVENKEEL_DATA_ROOTS for `directories`. Raises CliError if one of them does not exist."""
+    from service.config.data import join_roots
+
+    for directory in directories:
+        if not directory.is_dir():
+            raise CliError(
+                f"--data {directory} is not a directory", "Create it, or give another one.", code=ExitCode.USAGE
+            )
+    return join_roots(directory.resolve() for directory in directories)
 
 
 def welcome(stack: Stack) -> str:

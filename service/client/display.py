@@ -96,7 +96,9 @@ def show_job(output: Output, job: Job) -> None:
         output.indented(job.sql)
 
 
-def show_end(session: Session, document: Document, source: Source | None = None) -> None:
+def show_end(
+    session: Session, document: Document, source: Source | None = None, *, has_shown_rows: bool = False
+) -> None:
     """Reports how a job ended, as JSON or as a message on standard error.
 
     Raises typer.Exit with the job's exit code unless that is 0.
@@ -113,7 +115,9 @@ def show_end(session: Session, document: Document, source: Source | None = None)
         lines = problem_lines(job.error, source or _source(job))
         output.note("\n  ".join((problem_head(job.error), *lines)))
     if not output.as_json and code is ExitCode.OK and job.result is not None:
-        output.note(f"Show its rows:  evenkeel result {job.id}\nCheck for skew: evenkeel skew {job.id}")
+        if not has_shown_rows:
+            output.note(f"Show its rows:  evenkeel result {job.id}")
+        output.note(f"Check for skew: evenkeel skew {job.id}")
     if code is not ExitCode.OK:
         raise typer.Exit(code)
 
@@ -259,9 +263,9 @@ def _wrong(wrong: EstimateError) -> str:
 
 def _savings(metrics: RunMetrics) -> Iterator[str]:
     simulated, comparison = metrics.savings.simulated, metrics.comparison
-    if simulated is not None and simulated.as_is_ms > simulated.even_ms:
-        slots, as_is, even = simulated.slots, _seconds(simulated.as_is_ms), _seconds(simulated.even_ms)
-        yield f"On {amount(slots, 'slot')} its stages take {as_is}, and {even} with even tasks."
+    if simulated is not None and simulated.actual_ms > simulated.balanced_ms:
+        slots, actual, balanced = simulated.slots, _seconds(simulated.actual_ms), _seconds(simulated.balanced_ms)
+        yield f"On {amount(slots, 'slot')} its stages take {actual}, and {balanced} with even tasks."
     if comparison is not None and comparison.before_ms is not None and comparison.after_ms is not None:
         before, after = _seconds(comparison.before_ms), _seconds(comparison.after_ms)
         yield f"It ran for {after}, {comparison.job_id} for {before}."
@@ -373,7 +377,7 @@ def show_keys(output: Output, page: KeyPage) -> None:
     rows = []
     for key in page.keys:
         until = "no expiry" if key.expires_at is None else f"until {key.expires_at:%Y-%m-%d %H:%M}"
-        valid = until if key.live else ("revoked" if key.revoked_at else "expired")
+        valid = until if key.active else ("revoked" if key.revoked_at else "expired")
         used = "never" if key.used_at is None else f"{key.used_at:%Y-%m-%d %H:%M}"
         rows.append((key.id, key.tenant, key.name, " ".join(key.scopes), valid, used))
     output.table(("id", "tenant", "name", "scopes", "valid", "last used"), rows, whole=("id",))

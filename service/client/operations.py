@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ ARROW = "application/vnd.apache.arrow.stream"
 EVENT_STREAM = "text/event-stream"
 PAGE = 200
 
+_SHORT_ID = re.compile(r"[0-9a-fA-F-]{4,35}")
+_SHOWN_IDS = 5
 _JSON = {"Content-Type": "application/json"}
 _PLANNING_SECONDS = 300.0
 """The longest time that a service may be configured to wait for a worker that plans."""
@@ -65,6 +68,26 @@ class Service:
         headers = {**_JSON, "Idempotency-Key": _quoted(idempotency_key or new_idempotency_key())}
         response = self.connection.request("POST", "/v1/jobs", headers=headers, content=encoded(spec), source=source)
         return _document(response), response.headers.get("idempotency-replayed") == "true"
+
+    def full_id(self, job_id: str) -> str:
+        """Returns the id of the job whose id begins with `job_id`, which has at least four characters if it is shorter
+        than an id.
+
+        Raises CliError if several jobs or none have such an id. Texts that cannot be part of an id are returned as they
+        are: the service refuses them.
+        """
+        if not _SHORT_ID.fullmatch(job_id):
+            return job_id
+        found = [job["id"] for job in self.jobs({"id_prefix": job_id.lower()}, _SHOWN_IDS)["jobs"]]
+        if len(found) == 1:
+            return str(found[0])
+        if not found:
+            raise CliError(f"there is no job whose id starts with {job_id}", code=ExitCode.NOT_FOUND)
+        raise CliError(
+            f"several jobs have an id that starts with {job_id}: {', '.join(found)}",
+            "Give more of its characters.",
+            code=ExitCode.USAGE,
+        )
 
     def explain(self, spec: Mapping[str, Any], source: Source | None = None) -> Document:
         """Plans a job without running it."""

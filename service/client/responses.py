@@ -141,7 +141,7 @@ class Worker(_Response):
     concurrency: int | None = None
     slots: int | None = None
     memory_bytes: int | None = None
-    fault: str | None = None
+    unavailable_reason: str | None = None
     jobs: tuple[Any, ...] = ()
     other_jobs: int = 0
 
@@ -159,7 +159,7 @@ class Key(_Response):
     tenant: str
     name: str
     scopes: tuple[str, ...]
-    live: bool
+    active: bool
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     used_at: datetime | None = None

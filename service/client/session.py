@@ -27,7 +27,7 @@ from rich.text import Text
 from service.client.connection import Connection, api_key, checked_url, is_loopback
 from service.client.operations import Service
 from service.client.responses import M, read
-from service.client.terminal import CliError, ExitCode, safe_json, safe_line, safe_text
+from service.client.terminal import CONFIGURATION_ADVICE, CliError, ExitCode, safe_json, safe_line, safe_text
 from service.config.client import ClientSettings
 
 _UNLIMITED_WIDTH = 100_000
@@ -218,4 +218,4 @@ def client_settings() -> ClientSettings:
         message = "; ".join(
             f"EVENKEEL_{'_'.join(map(str, problem['loc'])).upper()}: {problem['msg']}" for problem in error.errors()
         )
-        raise CliError(message, "The README lists every variable.", code=ExitCode.USAGE) from None
+        raise CliError(message, CONFIGURATION_ADVICE, code=ExitCode.USAGE) from None

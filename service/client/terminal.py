@@ -32,8 +32,12 @@ _UNSAFE_IN_LINE = re.compile(f"[{_CONTROLS}{_INVISIBLE}]")
 _UNSAFE_IN_JSON = re.compile(f"[\x7f-\x9f{_INVISIBLE}]")
 
 
+CONFIGURATION_ADVICE = 'See "Configuration" in the documentation: docs/reference/configuration.md.'
+"""Advice for an error in a variable or in the file of Spark properties."""
+
+
 class ExitCode(IntEnum):
-    """Exit codes of the commands, with their meaning in the README's table."""
+    """Exit codes of the commands, with their meaning in the documentation."""
 
     meaning: str
 

@@ -1,8 +1,8 @@
-"""Processes, threads and Java: a child that ends with its parent, daemon threads, and the Java that Spark uses.
+"""Child processes that end with their parent, daemon threads, and the search for the Java that Spark uses.
 
 The parent sets `EVENKEEL_PARENT_PID` to its process id, and the child calls `die_with_parent()` first. The child then
-ends even if its parent is killed by `kill -9`. Without the variable nothing happens: a service manager starts and ends
-workers and APIs itself.
+ends even if its parent is killed by `kill -9`. Without the variable, nothing happens: a service manager starts and
+stops workers and API processes itself.
 
 `DaemonPool` is for calls that may hang: unlike those of `ThreadPoolExecutor`, its threads do not delay the end of the
 process.
@@ -30,8 +30,16 @@ from typing import Any, TypeVar
 PARENT_PID = "EVENKEEL_PARENT_PID"
 """Environment variable with the process id of the parent."""
 
+OLDEST_JAVA = 17
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_JAVA_ADVICE = f"Install a JDK or JRE of version {OLDEST_JAVA} or newer, or set JAVA_HOME to one."
+
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _POLL_SECONDS = 0.5
+
+T = TypeVar("T")
+
+_Call = tuple[Callable[[], Any], "Future[Any]"]
 
 
 def die_with_parent() -> None:
@@ -42,7 +50,7 @@ def die_with_parent() -> None:
     twice a second. Further calls have no effect.
 
     Raises RuntimeError outside the main thread, since the kernel drops the request when the calling thread ends, and
-    ValueError for a variable that is no process id.
+    ValueError if the variable is not a process id.
     """
     text = os.environ.get(PARENT_PID)
     if not text:
@@ -57,12 +65,12 @@ def die_with_parent() -> None:
         if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     else:
-        threading.Thread(target=_watch, args=(parent,), name="lifeline", daemon=True).start()
+        threading.Thread(target=_watch_parent, args=(parent,), name="parent-watch", daemon=True).start()
     # The parent may have ended before the request was made.
     _die_if_orphaned(parent)
 
 
-def _watch(parent: int) -> None:
+def _watch_parent(parent: int) -> None:
     while True:
         _die_if_orphaned(parent)
         time.sleep(_POLL_SECONDS)
@@ -73,16 +81,11 @@ def _die_if_orphaned(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-T = TypeVar("T")
-
-_Call = tuple[Callable[[], Any], "Future[Any]"]
-
-
 class DaemonPool:
-    """Runs calls in order in at most `most` daemon threads. Safe to share between threads."""
+    """Runs calls, in order, in at most `max_threads` daemon threads. Safe to share between threads."""
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most = most
+    def __init__(self, max_threads: int, name: str) -> None:
+        self._max_threads = max_threads
         self._name = name
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._threads = 0
@@ -94,15 +97,15 @@ class DaemonPool:
 
         Raises RuntimeError if the pool has no thread and cannot start one. The call does not run then.
         """
-        answer: Future[T] = Future()
+        future: Future[T] = Future()
         with self._lock:
             if self._closed:
-                answer.cancel()
-                return answer
-            if self._threads < self._most:
+                future.cancel()
+                return future
+            if self._threads < self._max_threads:
                 self._start_thread()
-            self._calls.put((call, answer))
-        return answer
+            self._calls.put((call, future))
+        return future
 
     def close(self) -> None:
         """Cancels the calls that have not begun. Does not wait: each thread ends after its call."""
@@ -121,7 +124,7 @@ class DaemonPool:
         try:
             thread.start()
         except RuntimeError:
-            # The operating system has no more threads. The threads of the pool run the calls.
+            # The operating system refuses another thread. The existing threads of the pool run the calls.
             if not self._threads:
                 raise
         else:
@@ -130,27 +133,22 @@ class DaemonPool:
     def _run(self) -> None:
         while (taken := self._calls.get()) is not None:
             _complete(*taken)
-            # Otherwise the waiting thread would keep the call and its result in memory.
+            # Otherwise the idle thread would keep the call and its result in memory.
             del taken
 
 
-def _complete(call: Callable[[], T], answer: Future[T]) -> None:
-    if answer.set_running_or_notify_cancel():
+def _complete(call: Callable[[], T], future: Future[T]) -> None:
+    if future.set_running_or_notify_cancel():
         try:
             result = call()
         except BaseException as error:  # noqa: BLE001 - raised where the result is read
-            answer.set_exception(error)
+            future.set_exception(error)
         else:
-            answer.set_result(result)
-
-
-OLDEST_JAVA = 17
-_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
-_ADVICE = f"Install a JDK or JRE of version {OLDEST_JAVA} or newer, or set JAVA_HOME to one."
+            future.set_result(result)
 
 
 class JavaError(RuntimeError):
-    """There is no usable Java: what is wrong, and what to do."""
+    """No usable Java was found. `message` says what is wrong, `advice` what to do."""
 
     def __init__(self, message: str, advice: str) -> None:
         self.message = message
@@ -160,7 +158,7 @@ class JavaError(RuntimeError):
 
 @dataclass(frozen=True)
 class Java:
-    """An executable and its major version."""
+    """A Java executable and its major version."""
 
     path: Path
     version: int
@@ -177,12 +175,12 @@ def find_java(environment: Mapping[str, str]) -> Java:
             [path, "-version"], capture_output=True, text=True, timeout=20, check=False, env=dict(environment)
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise _missing(f"{path} cannot be run: {error}") from None
+        raise _unusable(f"{path} cannot be run: {error}") from None
     version = parse_version(answer.stderr + answer.stdout)
     if answer.returncode != 0 or version is None:
-        raise _missing(f"{path} -version printed no version")
+        raise _unusable(f"{path} -version printed no version")
     if version < OLDEST_JAVA:
-        raise _missing(f"{path} is Java {version}; Spark needs {OLDEST_JAVA} or newer")
+        raise _unusable(f"{path} is Java {version}; Spark needs {OLDEST_JAVA} or newer")
     return Java(path, version)
 
 
@@ -200,13 +198,13 @@ def _locate(environment: Mapping[str, str]) -> Path:
     if home:
         path = Path(home) / "bin" / "java"
         if not path.is_file():
-            raise _missing(f"JAVA_HOME is {home}, which contains no bin/java")
+            raise _unusable(f"JAVA_HOME is {home}, which contains no bin/java")
         return path
     found = shutil.which("java", path=environment.get("PATH"))
     if found is None:
-        raise _missing("there is no Java: JAVA_HOME is not set, and no java is on PATH")
+        raise _unusable("Java was not found: JAVA_HOME is not set, and no java is on PATH")
     return Path(found)
 
 
-def _missing(message: str) -> JavaError:
-    return JavaError(message, _ADVICE)
+def _unusable(message: str) -> JavaError:
+    return JavaError(message, _JAVA_ADVICE)

@@ -1,6 +1,6 @@
 """Settings of the service, read once from environment variables with the prefix `EVENKEEL_`.
 
-Each variable has one declaration (default, bounds, description), from which the README's table is made.
+Each variable has one declaration (default, bounds, description), from which the documentation's table is made.
 """
 
 from __future__ import annotations
@@ -423,4 +423,4 @@ GROUPS: tuple[type[SettingsGroup], ...] = (
     LogSettings,
     ClientSettings,
 )
-"""All groups, in the order of the README's table."""
+"""All groups, in the order of the documentation."""

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from service.contract.enums import Mode, OutputMode, QueueChoice
-from service.contract.model import Bounds, Duration, Frozen, Whole, discriminated_by
+from service.contract.model import Bounds, Duration, Frozen, Whole, discriminated_by, renamed
 from service.contract.options import JobSettings, OptimizerSettings, StateSettings
 from service.contract.query import SQL_CHARACTERS, Identifier, Query, queries_in
 from service.contract.read_options import TableFormat
@@ -26,9 +26,10 @@ from service.contract.tables import (
     TableRole,
     TableSource,
     remove_new_fields,
-    renamed,
     with_new_name,
 )
+
+MAX_TABLES = 64
 
 SPEC_VERSION = 10
 """The version of the job format. It grows with every field or value that workers of earlier versions do not support.
@@ -260,7 +261,9 @@ class JobSpec(Frozen):
         description="`batch` reads the tables once, as they are. `incremental` processes the rows that are new since "
         "its last run, and is then STOPPED until it is resumed. `continuous` runs until it is stopped.",
     )
-    tables: dict[Identifier, Table] = Field(min_length=1, max_length=64)
+    tables: dict[Identifier, Table] = Field(
+        min_length=1, max_length=MAX_TABLES, description="The tables of the query, by the names that it uses."
+    )
     sql: (
         Annotated[str, Field(min_length=1, max_length=SQL_CHARACTERS.most), BeforeValidator(SQL_CHARACTERS.check)]
         | None

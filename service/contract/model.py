@@ -24,11 +24,38 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, PydanticKnownError, core_schema
 
+_UNITS_MS = {
+    name: milliseconds
+    for milliseconds, names in (
+        (1, ("ms", "milli", "millis", "millisecond", "milliseconds")),
+        (1000, ("s", "sec", "secs", "second", "seconds")),
+        (60_000, ("m", "min", "minute", "minutes")),
+        (3_600_000, ("h", "hour", "hours")),
+        (86_400_000, ("d", "day", "days")),
+    )
+    for name in names
+}
+_UNITS_BYTES = {"": 1, "b": 1, "bytes": 1} | {
+    unit + suffix: 1 << shift for unit, shift in (("k", 10), ("m", 20), ("g", 30), ("t", 40)) for suffix in ("", "b")
+}
+_QUANTITY = re.compile(r"\s*([0-9]{1,19})\s*([A-Za-z]*)\s*")
+_LONGEST = timedelta(days=3650)
+_LARGEST = 1 << 60
+_DURATION_PATTERN = rf"^\s*[0-9]{{1,19}}\s*({'|'.join(_UNITS_MS)})\s*$"
+"""For the OpenAPI document. Units are also accepted in upper case, which a readable pattern cannot express."""
+
+_SIZE_PATTERN = r"^\s*[0-9]{1,19}\s*([bB]([yY][tT][eE][sS])?|[kKmMgGtT][bB]?)?\s*$"
+
 
 class Frozen(BaseModel):
     """An immutable model that refuses unknown fields, so that a misspelled field is never ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+
+
+def renamed(fields: Mapping[str, Any], name: str, other: str) -> dict[str, Any]:
+    """Returns `fields` with the field `name`, if there is one, called `other`."""
+    return {other if field == name else field: value for field, value in fields.items()}
 
 
 def _refuse_number(value: Any) -> Any:
@@ -73,28 +100,6 @@ def discriminated_by(field: str, models: Mapping[str, type[Frozen]]) -> WrapVali
         return model.model_validate(value)
 
     return WrapValidator(read)
-
-
-_UNITS_MS = {
-    name: milliseconds
-    for milliseconds, names in (
-        (1, ("ms", "milli", "millis", "millisecond", "milliseconds")),
-        (1000, ("s", "sec", "secs", "second", "seconds")),
-        (60_000, ("m", "min", "minute", "minutes")),
-        (3_600_000, ("h", "hour", "hours")),
-        (86_400_000, ("d", "day", "days")),
-    )
-    for name in names
-}
-_UNITS_BYTES = {"": 1, "b": 1, "bytes": 1} | {
-    unit + suffix: 1 << shift for unit, shift in (("k", 10), ("m", 20), ("g", 30), ("t", 40)) for suffix in ("", "b")
-}
-_QUANTITY = re.compile(r"\s*([0-9]{1,19})\s*([A-Za-z]*)\s*")
-_LONGEST = timedelta(days=3650)
-_LARGEST = 1 << 60
-_DURATION_PATTERN = rf"^\s*[0-9]{{1,19}}\s*({'|'.join(_UNITS_MS)})\s*$"
-"""Units are accepted in any letter case, for which a pattern of JSON Schema would be long."""
-_SIZE_PATTERN = r"^\s*[0-9]{1,19}\s*([bB]([yY][tT][eE][sS])?|[kKmMgGtT][bB]?)?\s*$"
 
 
 def parse_duration(value: Any) -> timedelta:

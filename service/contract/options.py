@@ -1,6 +1,6 @@
 """The engine's settings of a job, their values, and merge patches (RFC 7396) that change them.
 
-Each setting is declared once; the declaration validates input and is documented in openapi.yaml and the README.
+Each setting is declared once. The declaration validates input, and is in openapi.yaml and in the documentation.
 
 A setting is written nested (`{"distinct_split": {"enabled": true}}`), under its dotted key
 (`"distinct_split.enabled": true`), or under Flink's old or new key; patches accept the same forms. An unknown key is
@@ -41,6 +41,29 @@ from service.contract.model import (
     refuse_boolean,
 )
 from service.contract.problems import did_you_mean, nearest_names
+
+_BARE_NUMBER = re.compile(r"\s*[0-9]+\s*")
+
+STATE_SETTINGS = (
+    "distinct_method",
+    "distinct_split.enabled",
+    "distinct_split.bucket_num",
+    "state.provider",
+    "state.partitions",
+)
+"""The settings that determine the layout of a stream's state: they cannot change while there is state."""
+
+MERGE_PATCH = "application/merge-patch+json"
+"""The media type of RFC 7396 for a merge patch; `application/json` is accepted too."""
+
+PATCH_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "title": "SettingsPatch",
+    # Otherwise client generators create a type without any fields.
+    "additionalProperties": True,
+    "description": "Settings to change, nested or with dotted keys; null resets a setting to its default.",
+    "examples": [{"mini_batch": {"allow_latency": "2s"}, "agg_phase": None}],
+}
 
 
 class _Choice(StrEnum):
@@ -121,9 +144,6 @@ class JoinSkew(_Choice):
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
         return super()._missing_("ISOLATE" if str(value).upper() == "FORCED" else value)
-
-
-_BARE_NUMBER = re.compile(r"\s*[0-9]+\s*")
 
 
 def _aliases(*keys: str) -> dict[str, Any]:
@@ -302,9 +322,16 @@ class JobSettings(Frozen):
         return canonical_settings(value) if isinstance(value, Mapping) else value
 
 
+_GROUPS = frozenset(
+    name
+    for name, field in JobSettings.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Frozen)
+)
+
+
 @dataclass(frozen=True)
 class SettingDeclaration:
-    """One setting, as a row of the README's table of settings."""
+    """One setting, as a row of the documentation's table of settings."""
 
     key: str
     default: str
@@ -388,7 +415,7 @@ def _read(key: str, value: Any) -> Any:
 
 
 def declared_settings() -> list[SettingDeclaration]:
-    """Returns every setting in order of declaration, for the README and the tests."""
+    """Returns every setting in order of declaration, for the documentation and the tests."""
     declarations = []
     for key, field in _leaves(JobSettings):
         annotation = field.annotation
@@ -416,25 +443,6 @@ def _text(key: str, value: Any) -> str:
     return format_bytes(value) if key == "skew.threshold" else str(value)
 
 
-STATE_SETTINGS = (
-    "distinct_method",
-    "distinct_split.enabled",
-    "distinct_split.bucket_num",
-    "state.provider",
-    "state.partitions",
-)
-"""The settings that determine the layout of a stream's state: they cannot change while there is state."""
-
-MERGE_PATCH = "application/merge-patch+json"
-"""The media type of RFC 7396 for a merge patch; `application/json` is accepted too."""
-
-_GROUPS = frozenset(
-    name
-    for name, field in JobSettings.model_fields.items()
-    if isinstance(field.annotation, type) and issubclass(field.annotation, Frozen)
-)
-
-
 class Difference(NamedTuple):
     """A setting whose value changes, with both values as in JSON."""
 
@@ -451,15 +459,6 @@ def _read_patch(value: Any) -> dict[str, Any]:
     JobSettings.model_validate(_without_nulls(others))
     return {**others, **reset_groups}
 
-
-PATCH_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "title": "SettingsPatch",
-    # Otherwise client generators create a type without any fields.
-    "additionalProperties": True,
-    "description": "Settings to change, nested or under their keys; null resets a setting to its default.",
-    "examples": [{"mini_batch": {"allow_latency": "2s"}, "agg_phase": None}],
-}
 
 SettingsPatch = Annotated[dict[str, Any], BeforeValidator(_read_patch), WithJsonSchema(PATCH_SCHEMA)]
 """Validated: canonical names, nested; None for a setting that is reset to its default."""

@@ -85,11 +85,11 @@ class KeyProfile(Frozen):
     rows_on_hottest_task: int
     rows_on_median_task: int = Field(description="The median over the busy tasks.")
     max_over_median: float = Field(description="Rows of the hottest task divided by those of the median task.")
-    max_over_even: float = Field(
-        description="Rows of the hottest task divided by the rows of each task in an even distribution over all slots."
+    max_over_mean: float = Field(
+        description="Rows of the hottest task divided by the mean: all rows divided by `slots`."
     )
     skewed: bool = Field(
-        description="Whether `max_over_median` or `max_over_even` exceeds the default of `skew.factor`, and the rows "
+        description="Whether `max_over_median` or `max_over_mean` exceeds the default of `skew.factor`, and the rows "
         "of the hottest task take at least the default of `skew.threshold`."
     )
     advice: str = Field(description="One sentence: the effect of the key on a job, and the setting that helps.")

@@ -122,7 +122,7 @@ EXPANDED_NODES = Limit(
 )
 
 LIMITS = tuple(value for value in list(globals().values()) if isinstance(value, Limit))
-"""All limits, in the order of their declaration, which is that of the README's table."""
+"""All limits, in the order of their declaration, which is that of the documentation."""
 
 
 MAX_NAME_LENGTH = 255

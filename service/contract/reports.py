@@ -1,4 +1,4 @@
-"""The reports of a job: progress, plan, skew, estimates, operators, savings, metrics, and those of mini-batches.
+"""The reports of a job: progress, plan, skew, estimates, operators, savings and metrics.
 
 Workers write and store them, and the API returns them. Savings and the comparison with another job are calculated when
 the metrics are read. `task_times` estimates the durations of a stage's tasks from the five stored quantiles.
@@ -7,7 +7,6 @@ the metrics are read. `task_times` estimates the durations of a stage's tasks fr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
 
@@ -370,11 +369,11 @@ class StageSaving(Frozen):
 
     stage_id: int
     stage_attempt: int
-    as_is_ms: int = Field(
+    actual_ms: int = Field(
         description="Time with the tasks as measured: the longest task first, each in the slot that becomes free first."
     )
-    even_ms: int = Field(
-        description="Time with the same work in the same number of tasks of equal length; never above `as_is_ms`."
+    balanced_ms: int = Field(
+        description="Time with the same work in the same number of tasks of equal length; never above `actual_ms`."
     )
     saved_ms: int
 
@@ -387,8 +386,8 @@ class SimulatedSaving(Frozen):
     """
 
     slots: int = Field(description="Number of tasks that run at the same time.")
-    as_is_ms: int
-    even_ms: int
+    actual_ms: int
+    balanced_ms: int
     saved_ms: int
     stages: tuple[StageSaving, ...] = Field(description="The completed stages, in order.")
 
@@ -430,7 +429,7 @@ class Comparison(Frozen):
     job_id: str = Field(description="The other job.")
     status: StatusText = Field(description="State of the other job.")
     before_ms: int | None = Field(description="`execution_ms` of the other job, plus that of a first run that failed.")
-    after_ms: int | None = Field(description="The same of this job.")
+    after_ms: int | None = Field(description="The same for this job.")
     saved_ms: int | None = Field(description="The difference; negative if this job took longer.")
     ratio: float | None = Field(description="`after_ms` divided by `before_ms`; also null if `before_ms` is 0.")
     same_query: bool = Field(description="Whether both jobs have the same text of the query and the same tables.")
@@ -456,7 +455,7 @@ class MetricsReport(Frozen):
     operators: tuple[OperatorMetrics, ...] = Field(
         default=(), description="Spark's physical operators as they ran, the last one first; empty if unknown."
     )
-    operators_cut: bool = Field(default=False, description="Whether there were more operators than are listed.")
+    operators_truncated: bool = Field(default=False, description="Whether there were more operators than are listed.")
     nodes: tuple[NodeFigures, ...] = Field(
         default=(), description="Measurements of those nodes of `PlanReport.after` for which there are any."
     )
@@ -484,85 +483,6 @@ class MetricsReport(Frozen):
     result_bytes: int | None
     corrupt_records: dict[str, int] = Field(
         default_factory=dict, description="Records that do not match the schema, by table; without `failfast`."
-    )
-
-
-class StateMetrics(Frozen):
-    """Changes of a mini-batch to the state of one operator."""
-
-    operator: str = Field(description="Spark's name of the operator.", examples=["stateStoreSave"])
-    rows: int | None = Field(
-        description="Number of keys in the state; null for `rocksdb`, which would need a read before every write to "
-        "count them."
-    )
-    updated: int = Field(description="Keys that the mini-batch added or changed.")
-    removed: int = Field(description="Keys that it removed because their window had ended.")
-    late_rows: int = Field(description="Rows that it ignored because their window had ended.")
-    memory_bytes: int = Field(
-        description="Memory that the state store uses; for `rocksdb`, caches and buffers, whose size does not depend "
-        "on that of the state."
-    )
-    state_bytes: int | None = Field(
-        description="Size of the state. For `rocksdb`, this is the size of its files. New files are written after ten "
-        "or more mini-batches, so the value does not change until then, and the files contain replaced values until "
-        "they are compacted. Before there are files, it is the compressed size of all changes in the checkpoint. Null "
-        "if unknown."
-    )
-    partitions: int = Field(description="Number of partitions of the state; each has its own task.")
-    commit_ms: int = Field(description="Time to commit the changes, summed over all partitions.")
-    changed_bytes: int | None = Field(
-        default=None,
-        description="Compressed size of the changes that the mini-batch wrote to the checkpoint, for all partitions.",
-    )
-    largest_changed_bytes: int | None = Field(
-        default=None, description="The same for the partition with the most changes."
-    )
-    skew: float | None = Field(
-        default=None,
-        description="`largest_changed_bytes` divided by the median of the partitions: 1 if the changes are evenly "
-        "distributed. Null if half of the partitions have no changes.",
-    )
-
-
-class BatchMetrics(Frozen):
-    """Measurements of a mini-batch."""
-
-    duration_ms: int = Field(description="From the search for new files to the end of the mini-batch.")
-    busy: float | None = Field(
-        description="`duration_ms` divided by `mini_batch.allow_latency`. Above 1, rows wait longer than requested, "
-        "because the next mini-batch cannot start in time. Null if the job does not wait between mini-batches."
-    )
-    rows_per_second: float | None
-    durations_ms: dict[str, int] = Field(description="The parts of the duration, as Spark reports them.")
-    watermark: str | None = Field(description="Rows with an earlier event time are late.")
-    state_operations_per_row: float | None = Field(
-        description="Reads and writes of the state per input row; larger mini-batches need fewer."
-    )
-    state: tuple[StateMetrics, ...]
-    versions: dict[str, int] | None = Field(
-        default=None, description="By lookup table with `refresh`: the version that the mini-batch read."
-    )
-
-
-class TableBacklog(Frozen):
-    """Input of a stream that no mini-batch contains yet, not even the running one."""
-
-    files: int = Field(description="Files in the directory; for posted rows, accepted batches.")
-    rows: int | None = Field(description="Rows of the posted batches; null for a directory, whose files are not read.")
-    bytes: int = Field(description="Total size of the files.")
-    oldest_seconds: float | None = Field(
-        description="Time since the oldest file was changed, or the oldest batch was accepted. Null if there are none."
-    )
-
-
-class Backlog(Frozen):
-    """How far a job is behind its streams."""
-
-    at: datetime = Field(
-        description="Time of the measurement. The service uses at most a fiftieth of the time to list directories."
-    )
-    tables: dict[str, TableBacklog | None] = Field(
-        description="By table, except for tables of generated rows; null if the directory could not be listed."
     )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from service.contract.model import Bounds, Duration, Flag, Frozen, Whole, discriminated_by
+from service.contract.model import Bounds, Duration, Flag, Frozen, Whole, discriminated_by, renamed
 from service.contract.query import Identifier
 from service.contract.read_options import FORMAT_ALIASES, OPTIONS_BEFORE_10, FormatName, ReadOptions, TableFormat
 
@@ -86,10 +86,6 @@ def with_new_name(value: Any, old: str, new: str) -> Any:
         details = InitErrorDetails(type=PydanticCustomError("renamed_field", detail), loc=(old,), input=None)
         raise ValidationError.from_exception_data("object", [details])
     return renamed(value, old, new)
-
-
-def renamed(fields: Mapping[str, Any], name: str, other: str) -> dict[str, Any]:
-    return {other if field == name else field: value for field, value in fields.items()}
 
 
 class TableSource(Frozen):

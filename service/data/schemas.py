@@ -66,7 +66,7 @@ RATE_SCHEMA = Schema((Field("timestamp", TIMESTAMP), Field("value", BIGINT)))
 
 _MAX_HEADER = 1 << 20
 _INT96 = "INT96"
-_MAX_FOOTER = 32 << 20
+MAX_FOOTER = 32 << 20
 """In bytes. A footer is read whole, and takes about twenty times as much memory when parsed."""
 _MAX_PARTS = 100_000
 """For every list in a footer: row groups, column chunks, and columns with their nested parts."""
@@ -295,15 +295,15 @@ def _leaves(schema: pq.ParquetSchema, name: str, pointer: str) -> list[pq.Column
 
 def _check_length(stream: BinaryIO, name: str, size: int, pointer: str) -> None:
     """Checks the end of the file, and the length of the footer, before it is read."""
-    if size > _MAX_FOOTER:
+    if size > MAX_FOOTER:
         stream.seek(-_TAIL_BYTES, os.SEEK_END)
         tail = stream.read(_TAIL_BYTES)
         stream.seek(0)
         if not tail.endswith((b"PAR1", b"PARE")):
             raise _corrupt(name, pointer)
         length = int.from_bytes(tail[:4], "little")
-        if length > _MAX_FOOTER:
-            raise _too_large(f"The footer of '{name}' has {length >> 20} MB; at most {_MAX_FOOTER >> 20}", pointer)
+        if length > MAX_FOOTER:
+            raise _too_large(f"The footer of '{name}' has {length >> 20} MB; at most {MAX_FOOTER >> 20}", pointer)
 
 
 def _too_large(what: str, pointer: str) -> SpecError:

@@ -207,9 +207,9 @@ def _key_profile(
     rows = [hot.estimated_rows for hot in known.hot_keys]
     hottest, median = task_rows(known.rows, known.distinct_keys, rows, slots)
     over_median = hottest / median if median else 1.0
-    over_even = hottest * slots / known.rows if known.rows else 1.0
+    over_mean = hottest * slots / known.rows if known.rows else 1.0
     hot_bytes = hottest * table.bytes / max(table.rows, 1)
-    skewed = max(over_median, over_even) > _THRESHOLDS.factor and hot_bytes >= _THRESHOLDS.threshold
+    skewed = max(over_median, over_mean) > _THRESHOLDS.factor and hot_bytes >= _THRESHOLDS.threshold
     return KeyProfile(
         columns=columns,
         rows=known.rows,
@@ -223,9 +223,9 @@ def _key_profile(
         rows_on_hottest_task=hottest,
         rows_on_median_task=median,
         max_over_median=round(over_median, 2),
-        max_over_even=round(over_even, 2),
+        max_over_mean=round(over_mean, 2),
         skewed=skewed,
-        advice=_advice(columns, known, over_median, over_even, skewed=skewed, slots=slots),
+        advice=_advice(columns, known, over_median, over_mean, skewed=skewed, slots=slots),
     )
 
 
@@ -244,14 +244,14 @@ def _unknown(columns: tuple[str, ...], table: TableStatistics, slots: int) -> Ke
         rows_on_hottest_task=even,
         rows_on_median_task=even,
         max_over_median=1.0,
-        max_over_even=1.0,
+        max_over_mean=1.0,
         skewed=False,
         advice="No rows could be sampled, so no statistics of this key are available.",
     )
 
 
 def _advice(
-    columns: tuple[str, ...], known: KeyStatistics, over_median: float, over_even: float, *, skewed: bool, slots: int
+    columns: tuple[str, ...], known: KeyStatistics, over_median: float, over_mean: float, *, skewed: bool, slots: int
 ) -> str:
     name = ", ".join(columns)
     hot = known.hot_keys
@@ -259,11 +259,11 @@ def _advice(
     if known.distinct_keys < slots:
         values = "value" if known.distinct_keys == 1 else "values"
         subject += f" and has about {known.distinct_keys:,} {values} for {slots:,} tasks"
-    if over_median >= over_even:
+    if over_median >= over_mean:
         finding = f"{subject}: the largest task gets {over_median:.1f} times the rows of the median task"
     else:
-        finding = f"{subject}: the largest task gets {over_even:.1f} times the rows of an even split over all slots"
-    if max(over_median, over_even) <= _THRESHOLDS.factor:
+        finding = f"{subject}: the largest task gets {over_mean:.1f} times the rows of an even split over all slots"
+    if max(over_median, over_mean) <= _THRESHOLDS.factor:
         return f"{finding}. No change is needed."
     if not skewed:
         return f"{finding}, but that task is too small to matter."

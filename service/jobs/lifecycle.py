@@ -2,25 +2,18 @@
 
 A worker that runs a job notices a cancel or stop request within seconds; a job without a worker ends at once.
 
-`CancelledJobs` ends jobs that are CANCELLING and whose worker's lease has expired, so that they end even if no worker
-runs the sweeper. Unlike the sweeper, it does not wait for workers that may have lost the database: a worker that
-returns too late is refused because of its lease. The next purge removes the files of such a job.
-
 Resuming and changing check new settings against the query and the columns of the tables first, without a lock, because
 that reads files. They check again if the job has changed by the time they store the settings.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import structlog
 from sqlalchemy.orm import Session
 
 from service.broker.dispatch import JobAnnouncer
@@ -44,14 +37,10 @@ from service.jobs.views import Job, QueueListeners, require_job, state_for_chang
 from service.results.directories import remove_job_directory
 from service.store import jobs, streaming_jobs
 from service.store.attempts import end_abandoned_attempt
-from service.store.maintenance import end_cancelled, has_cancelled_to_end
 from service.store.session import Database
 from service.store.streaming_state import find_stream
 from service.store.tables import JobRow
 from service.store.transitions import NO_LEASE, move_locked_job
-
-_log = structlog.get_logger(__name__)
-_CHECK_INTERVAL_SECONDS = 2.0
 
 
 def require_streaming(
@@ -89,46 +78,6 @@ def _cancel_unheld_job(session: Session, row: JobRow, now: int) -> None:
     error = problems.cancelled().model_dump(mode="json")
     ended = {**NO_LEASE, "cancel_requested_at": now, "finished_at": now, "next_run_at": None, "error": error}
     move_locked_job(session, row, JobStatus.CANCELLED, now, ended)
-
-
-class CancelledJobs:
-    """Periodically ends CANCELLING jobs without a worker. Start it in a process's event loop; several processes may run
-    it.
-    """
-
-    def __init__(self, database: Database, check_interval_seconds: float = _CHECK_INTERVAL_SECONDS) -> None:
-        self._database = database
-        self._check_interval_seconds = check_interval_seconds
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Starts the periodic check."""
-        self._task = asyncio.create_task(self._check_periodically(), name="cancelled-jobs")
-
-    async def stop(self) -> None:
-        """Stops the periodic check."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-
-    def step(self) -> None:
-        """Ends the jobs that qualify now. Raises database errors."""
-        with self._database.read() as session:
-            if not has_cancelled_to_end(session, self._database.now(session)):
-                return
-        with self._database.write() as session:
-            ended = end_cancelled(session, self._database.now(session))
-        for job_id in ended:
-            _log.warning("cancelled_job_ended", job_id=job_id)
-
-    async def _check_periodically(self) -> None:
-        while True:
-            await asyncio.sleep(self._check_interval_seconds)
-            try:
-                await asyncio.to_thread(self.step)
-            except Exception as error:  # noqa: BLE001 - the next check may succeed
-                _log.warning("cancelled_jobs_not_ended", error=type(error).__name__)
 
 
 def delete_job(database: Database, results: Path, streams: Path, tenant: str, job_id: str) -> None:

@@ -231,7 +231,8 @@ def _position(cursor: str, scope: str) -> JobPosition:
 def _scope(wanted: JobFilter) -> str:
     statuses = ",".join(sorted(status.value for status in wanted.statuses))
     queue = "" if wanted.queue is None else f"{wanted.queue}|"
-    return f"jobs|{statuses}|{wanted.submitted_after}|{wanted.submitted_before}|{queue}{wanted.name_prefix}"
+    id_prefix = f"{wanted.id_prefix}|" if wanted.id_prefix else ""
+    return f"jobs|{statuses}|{wanted.submitted_after}|{wanted.submitted_before}|{queue}{id_prefix}{wanted.name_prefix}"
 
 
 class JobEvent(Frozen):

@@ -25,9 +25,9 @@ QUEUE_ADVICE = "Start a worker with {} in EVENKEEL_WORKER_QUEUES."
 """Advice for a queue without a listener."""
 WORKER_ADVICE = "Check that its EVENKEEL_BROKER_URL is the same as the API's, then restart it."
 """Advice for a worker that receives no messages."""
-_UNRESPONSIVE_AFTER_RINGS = 12
-"""Multiple of `ring_again_seconds` after which an idle worker counts as unresponsive. A waiting job is announced again
-after at most ten times the setting, at the next sweep.
+_UNRESPONSIVE_AFTER_PERIODS = 12
+"""An idle worker counts as unresponsive after this many periods of `ring_again_seconds`. A waiting job is announced
+again after at most ten periods, at the next sweep.
 """
 _ACCEPTING_STATUSES = (WorkerStatus.STARTING, WorkerStatus.READY)
 _PUBLIC_DETAILS = {
@@ -68,7 +68,7 @@ def find_unresponsive_workers(session: Session, settings: Settings, now: int) ->
     """Returns the ids of workers that are alive but have received no job for longer than the slowest repeated
     announcement takes, although jobs are queued for them.
     """
-    timeout_ms = round(settings.worker.ring_again_seconds * 1000 * _UNRESPONSIVE_AFTER_RINGS)
+    timeout_ms = round(settings.worker.ring_again_seconds * 1000 * _UNRESPONSIVE_AFTER_PERIODS)
     alive_since = now - worker_silence_ms(settings)
     return unresponsive_workers(session, __version__, alive_since, now - timeout_ms, settings.limits.running_jobs)
 

@@ -123,21 +123,21 @@ def simulate(stages: Sequence[StageMetrics], slots: int) -> SimulatedSaving:
     for stage in stages:
         if stage.duration_ms is None or stage.status != _COMPLETE or stage.tasks < 1:
             continue
-        as_is, even = stage_times(stage.duration_ms, stage.tasks, slots, one_by_one=stage.tasks <= left)
+        actual, balanced = stage_times(stage.duration_ms, stage.tasks, slots, one_by_one=stage.tasks <= left)
         left -= stage.tasks if stage.tasks <= left else 0
         found.append(
             StageSaving(
                 stage_id=stage.stage_id,
                 stage_attempt=stage.stage_attempt,
-                as_is_ms=round(as_is),
-                even_ms=round(even),
-                saved_ms=round(as_is) - round(even),
+                actual_ms=round(actual),
+                balanced_ms=round(balanced),
+                saved_ms=round(actual) - round(balanced),
             )
         )
     return SimulatedSaving(
         slots=slots,
-        as_is_ms=sum(stage.as_is_ms for stage in found),
-        even_ms=sum(stage.even_ms for stage in found),
+        actual_ms=sum(stage.actual_ms for stage in found),
+        balanced_ms=sum(stage.balanced_ms for stage in found),
         saved_ms=sum(stage.saved_ms for stage in found),
         stages=tuple(found),
     )
@@ -152,12 +152,12 @@ def stage_times(times: Quantiles, tasks: int, slots: int, *, one_by_one: bool = 
     """
     if one_by_one:
         durations = list(task_times(times, tasks))
-        total, as_is = sum(durations), makespan(durations, slots)
+        total, actual = sum(durations), makespan(durations, slots)
     else:
         total = total_task_time(times, tasks)
-        as_is = max(total / slots, times.max)
-    even = -(-tasks // slots) * total / tasks
-    return as_is, min(even, as_is)
+        actual = max(total / slots, times.max)
+    balanced = -(-tasks // slots) * total / tasks
+    return actual, min(balanced, actual)
 
 
 def makespan(durations: Sequence[float], slots: int) -> float:
@@ -236,7 +236,7 @@ def _report(
     return MetricsReport(
         stages=stages,
         operators=run_by.operators,
-        operators_cut=run_by.is_cut,
+        operators_truncated=run_by.is_cut,
         nodes=run_by.nodes,
         skew=stored_metrics.skew,
         estimates=stored_metrics.estimates,

@@ -5,14 +5,15 @@ The database stores metrics and backlog of a mini-batch in one JSON column; the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field, WithJsonSchema
 
 from service.contract.enums import Mode
-from service.contract.model import Frozen
-from service.contract.reports import Backlog, BatchMetrics
+from service.contract.model import Frozen, renamed
+from service.contract.stream_reports import Backlog, BatchMetrics
 from service.jobs.lifecycle import require_streaming
 from service.jobs.views import DocumentedAs, decode_cursor, encode_cursor, timestamp
 from service.store.session import Database
@@ -27,10 +28,14 @@ MAX_BATCH_PAGE_SIZE = 200
 def split_metrics(stored: dict[str, Any] | None) -> dict[str, Any]:
     """Splits the stored JSON into the fields `metrics` and `backlog`; each is None if nothing was measured.
 
-    JSON that an earlier release stored is converted to the current field names, so that clients read one shape.
+    Stored names of fields are converted to the current ones, so that clients read one shape.
     """
     figures = {name: value for name, value in (stored or {}).items() if name != BACKLOG}
-    return {"metrics": _convert_metrics(figures) if figures else None, "backlog": (stored or {}).get(BACKLOG)}
+    backlog = (stored or {}).get(BACKLOG)
+    return {
+        "metrics": _convert_metrics(figures) if figures else None,
+        "backlog": None if backlog is None else Backlog.from_stored(backlog),
+    }
 
 
 def _convert_metrics(figures: dict[str, Any]) -> dict[str, Any]:
@@ -62,14 +67,14 @@ BecauseText = Annotated[
 ]
 
 
-class NotTaken(Frozen):
+class RefreshError(Frozen):
     """Why the table's current files are not used."""
 
     code: str = Field(examples=["schema_changed"])
     detail: str
 
 
-class FollowedTable(Frozen):
+class RefreshedTable(Frozen):
     """A table with `refresh`: the version that mini-batches are joined with now."""
 
     table: str
@@ -77,10 +82,19 @@ class FollowedTable(Frozen):
     since_batch: int | None = Field(
         description="The first mini-batch joined with this version; null if there is none yet."
     )
-    taken_at: datetime = Field(description="When its files were copied.")
+    loaded_at: datetime = Field(description="When its files were copied.")
     files: int
     bytes: int
-    not_taken: NotTaken | None = Field(description="Why the table's current files are not used; null if they are.")
+    refresh_error: RefreshError | None = Field(
+        description="Why the table's current files are not used; null if they are."
+    )
+
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, Any]) -> Self:
+        """Returns the table as a worker stored it. The names of fields before 1.0 are still stored, so that workers and
+        services of the version before can share the database during an upgrade.
+        """
+        return cls.model_validate(renamed(renamed(stored, "taken_at", "loaded_at"), "not_taken", "refresh_error"))
 
 
 class JobStream(Frozen):
@@ -111,8 +125,9 @@ class JobStream(Frozen):
     )
     rows_out: int = Field(description="Rows written to the sink in this generation.")
     sink_version: int | None = Field(description="Version of the result, if the sink has versions.")
-    followed: tuple[FollowedTable, ...] = Field(
-        default=(), description="The versions of followed tables in use; those of each mini-batch are in its metrics."
+    refreshed_tables: tuple[RefreshedTable, ...] = Field(
+        default=(),
+        description="The versions in use of tables with `refresh`; those of each mini-batch are in its metrics.",
     )
     metrics: Annotated[dict[str, Any], DocumentedAs(BatchMetrics)] | None = Field(
         description="Metrics of the newest measured mini-batch."
@@ -122,7 +137,9 @@ class JobStream(Frozen):
     )
     stopped_because: BecauseText | None
     next_run_at: datetime | None = Field(description="When a STOPPED incremental job runs next.")
-    updated_at: datetime | None = Field(description="When any of this last changed; null before the first change.")
+    updated_at: datetime | None = Field(
+        description="When one of these fields last changed; null before the first change."
+    )
 
 
 def get_job_stream(database: Database, tenant: str, job_id: str) -> JobStream:
@@ -137,7 +154,7 @@ def get_job_stream(database: Database, tenant: str, job_id: str) -> JobStream:
 def _stream_view(row: JobRow, stream: Stream | None, unmeasured: int) -> JobStream:
     measured = dict((stream.metrics if stream is not None else None) or {})
     measured.pop(UNMEASURED, None)
-    followed = measured.pop(FOLLOWED, [])
+    refreshed = measured.pop(FOLLOWED, [])
     return JobStream(
         job_id=row.id,
         mode=Mode(row.mode),
@@ -149,7 +166,7 @@ def _stream_view(row: JobRow, stream: Stream | None, unmeasured: int) -> JobStre
         unmeasured_batches=unmeasured,
         rows_out=0 if stream is None else stream.rows_out,
         sink_version=None if stream is None else stream.sink_version,
-        followed=tuple(FollowedTable.model_validate(table) for table in followed),
+        refreshed_tables=tuple(RefreshedTable.from_stored(table) for table in refreshed),
         **split_metrics(measured),
         stopped_because=None if stream is None else stream.stopped_because,
         next_run_at=None if row.next_run_at is None else timestamp(row.next_run_at),
@@ -169,7 +186,7 @@ class JobBatch(Frozen):
     batch_id: int = Field(description="Counts from 0 in each generation.")
     attempt: int = Field(description="The attempt that last ran it.")
     begun_at: datetime
-    committed_at: datetime | None = Field(description="When the sink had certainly committed it.")
+    committed_at: datetime | None = Field(description="When the sink was known to have committed it.")
     rows_in: int | None = Field(
         description="Rows read. Null until the mini-batch is measured, shortly after its commit; it stays null if the "
         "worker was lost before that."

@@ -46,7 +46,7 @@ WorkerStatusText = Annotated[
             "x-extensible-enum": _STATES,
             "description": f"One of {', '.join(_STATES)}; later versions may add more. STARTING: its Spark is still "
             "starting. DRAINING: it accepts no more jobs and ends after its current ones. UNAVAILABLE: it cannot run "
-            "jobs because of `fault`. SILENT: it has sent no heartbeat for the duration of a lease.",
+            "jobs because of `unavailable_reason`. SILENT: it has sent no heartbeat for the duration of a lease.",
         }
     ),
 ]
@@ -79,7 +79,9 @@ class Worker(Frozen):
     )
     slots: int | None = Field(description="Number of Spark tasks that it runs concurrently.")
     memory_bytes: int | None = Field(description="Resident memory of the process and its Spark driver.")
-    fault: str | None = Field(description="Why it cannot run jobs, and what to do; null unless UNAVAILABLE.")
+    unavailable_reason: str | None = Field(
+        description="Why it cannot run jobs, and what to do; null unless UNAVAILABLE."
+    )
     jobs: tuple[WorkerJob, ...] = Field(
         description="Your jobs that it is running, in the order in which it started them."
     )
@@ -109,7 +111,7 @@ class Worker(Frozen):
             app_id=row.app_id,
             slots=row.slots,
             memory_bytes=row.memory_bytes,
-            fault=row.spark_fault if status is WorkerStatus.UNAVAILABLE else None,
+            unavailable_reason=row.spark_fault if status is WorkerStatus.UNAVAILABLE else None,
             jobs=tuple(_job(job) for job in own),
             other_jobs=len(held) - len(own),
         )

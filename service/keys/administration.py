@@ -31,7 +31,7 @@ class ApiKey(Frozen):
     tenant: str = Field(description="The tenant whose jobs and streams it gives access to.", examples=["default"])
     name: str = Field(examples=["nightly loads"])
     scopes: tuple[str, ...] = Field(description="What it permits.", examples=[["read", "submit"]])
-    live: bool = Field(description="True if it is valid now: neither revoked nor expired.")
+    active: bool = Field(description="True if it is valid now: neither revoked nor expired.")
     created_at: datetime
     created_by: str | None = Field(description="Id of the key that created it; null if created on the command line.")
     expires_at: datetime | None
@@ -69,7 +69,7 @@ def _fields(row: ApiKeyRow, now: int) -> dict[str, object]:
         "tenant": row.tenant,
         "name": row.name,
         "scopes": tuple(scope.value for scope in KeyScope if scope in scopes_of(row)),
-        "live": is_valid(row, now),
+        "active": is_valid(row, now),
         "created_at": timestamp(row.created_at),
         "created_by": row.created_by,
         "expires_at": _moment(row.expires_at),
@@ -89,7 +89,7 @@ class KeyRequest(Frozen):
         min_length=1,
         max_length=200,
         pattern=r"^[^\x00-\x1f\x7f]+$",
-        description="A label for people: who uses the key, or for what.",
+        description="A label, such as the user or the purpose of the key.",
         examples=["nightly loads"],
     )
     tenant: TenantName = DEFAULT_TENANT
@@ -175,12 +175,12 @@ def _position(cursor: str, scope: str) -> tuple[int, str] | None:
     return int(created_at), str(key_id)
 
 
-def revoke_key(database: Database, key_id: str, *, even_the_last: bool = False) -> ApiKey:
+def revoke_key(database: Database, key_id: str, *, allow_last_admin: bool = False) -> ApiKey:
     """Revokes a key permanently; a key that is already invalid does not change. Processes that have cached it accept it
     for a few more seconds.
 
     Raises KeyNotFoundError, and LastAdminKeyError for the last valid key with the scope `admin`, unless
-    `even_the_last`, which the command line uses because it can create another key.
+    `allow_last_admin`, which the command line uses because it can create another key.
     """
     with database.write() as session:
         now = database.now(session)
@@ -190,7 +190,7 @@ def revoke_key(database: Database, key_id: str, *, even_the_last: bool = False) 
         if row is None:
             raise no_such_key(key_id)
         is_admin = KeyScope.ADMIN in accounts.scopes_of(row) and accounts.is_valid(row, now)
-        if is_admin and not even_the_last and accounts.count_valid_admins(session, now) == 1:
+        if is_admin and not allow_last_admin and accounts.count_valid_admins(session, now) == 1:
             raise LastAdminKeyError(
                 "This is the last key with the scope 'admin': without it, no key could be created over HTTP. Create "
                 "another one first, or revoke this one on the command line: `evenkeel keys revoke`."

@@ -21,6 +21,29 @@ from structlog.typing import Processor
 
 from service.config.settings import LogSettings
 
+_NOISY = {
+    # Requests are logged by the API itself, with their ids.
+    "uvicorn.access": logging.WARNING,
+    "py4j": logging.WARNING,
+    # The worker logs why a mini-batch failed, with the traceback if needed.
+    "py4j.clientserver": logging.CRITICAL,
+    "alembic": logging.WARNING,
+    "httpx": logging.WARNING,
+    "sqlglot": logging.ERROR,
+}
+_REROUTED = ("uvicorn", "uvicorn.error", "uvicorn.access", "celery", "celery.task", "celery.redirected", "kombu")
+_TRACEBACKS = frozenset({"exception", "stack", "exc_info"})
+
+
+def _escaped(*ranges: tuple[int, int]) -> dict[int, str]:
+    return {code: f"\\u{code:04x}" for first, last in ranges for code in range(first, last + 1)}
+
+
+# Texts of clients are in the log. They must not begin a new line or change the order of characters.
+_INVISIBLE = _escaped((0x7F, 0x9F), (0x2028, 0x202E), (0x2066, 0x2069))
+_CONTROLS = _escaped((0x00, 0x1F)) | _INVISIBLE
+_CONTROLS_IN_LINES = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
+
 
 @dataclass(frozen=True)
 class LogEvent:
@@ -180,19 +203,6 @@ LOG_EVENTS = (
 """All of them, by severity, the most severe first."""
 
 
-_NOISY = {
-    # Requests are logged by the API itself, with their ids.
-    "uvicorn.access": logging.WARNING,
-    "py4j": logging.WARNING,
-    # The worker logs why a mini-batch failed, with the traceback if needed.
-    "py4j.clientserver": logging.CRITICAL,
-    "alembic": logging.WARNING,
-    "httpx": logging.WARNING,
-    "sqlglot": logging.ERROR,
-}
-_REROUTED = ("uvicorn", "uvicorn.error", "uvicorn.access", "celery", "celery.task", "celery.redirected", "kombu")
-
-
 def configure_logging(settings: LogSettings) -> None:
     """Makes structlog and the standard library's loggers use one format. Can be called again."""
     handler = _StandardErrorHandler()
@@ -264,17 +274,6 @@ def _write_traceback(sio: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
     plain = io.StringIO()
     structlog.dev.plain_traceback(plain, exc_info)
     sio.write(plain.getvalue().translate(_CONTROLS_IN_LINES))
-
-
-def _escaped(*ranges: tuple[int, int]) -> dict[int, str]:
-    return {code: f"\\u{code:04x}" for first, last in ranges for code in range(first, last + 1)}
-
-
-# Texts of clients are in the log. They must not begin a new line or change the order of characters.
-_INVISIBLE = _escaped((0x7F, 0x9F), (0x2028, 0x202E), (0x2066, 0x2069))
-_CONTROLS = _escaped((0x00, 0x1F)) | _INVISIBLE
-_CONTROLS_IN_LINES = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
-_TRACEBACKS = frozenset({"exception", "stack", "exc_info"})
 
 
 def _escape_invisible(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

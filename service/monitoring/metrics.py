@@ -1,6 +1,6 @@
 """The Prometheus metrics of API and workers: names, types, labels, descriptions and buckets.
 
-`service.api.operations` and `workers.metrics` measure them; the README's table lists them.
+`service.api.operations` and `workers.metrics` measure them; the documentation lists them.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ WORKER_METRICS = (
     WAITING_BYTES,
     OLDEST_WAITING,
 )
-"""The metrics of a worker, in the order of the README."""
+"""The metrics of a worker, in the order of the documentation."""
 
 
 RECENT_SECONDS = 15 * 60
@@ -191,4 +191,4 @@ API_METRICS = (
     OUTBOX,
     WORKERS,
 )
-"""The metrics of the API, in the order of the README. Every API process serves the same values, except REQUESTS."""
+"""The metrics of the API, in the order of the documentation. All processes serve the same values, except REQUESTS."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from service.sql.types.aggregates import FinalColumn, FinalLevel, Merge, MergedColumn
 
-_ROWS_AT_ONCE = 1 << 20
+_ROWS_PER_BATCH = 1 << 20
 _AGGREGATES = {Merge.SUM: "sum", Merge.MIN: "min", Merge.MAX: "max"}
 
 
@@ -150,7 +150,7 @@ def finals(parts: Iterable[pa.Table], final: FinalLevel, schema: pa.Schema) -> I
     for table in parts:
         waiting.append(_summands(table, final))
         rows += table.num_rows
-        if rows >= max(_ROWS_AT_ONCE, 0 if groups is None else groups.num_rows):
+        if rows >= max(_ROWS_PER_BATCH, 0 if groups is None else groups.num_rows):
             groups = _grouped([*([] if groups is None else [groups]), *waiting], final)
             waiting, rows = [], 0
     if waiting or groups is None:

@@ -149,17 +149,17 @@ def purge(database: Database, results: Path, streams: Path, limits: Limits) -> I
         yield Purged()
 
 
-def purge_politely(
-    database: Database, results: Path, streams: Path, limits: Limits, goes_on: Callable[[], bool] = lambda: True
+def purge_with_pauses(
+    database: Database, results: Path, streams: Path, limits: Limits, may_continue: Callable[[], bool] = lambda: True
 ) -> Purged:
-    """Purges everything, or until `goes_on` returns False, and pauses after each step for as long as the step took, so
+    """Purges everything, or until `may_continue` returns False. Pauses after each step for as long as the step took, so
     that other users of the database are not delayed.
     """
     removed = Purged()
     started = time.monotonic()
     for step in purge(database, results, streams, limits):
         removed += step
-        if not goes_on():
+        if not may_continue():
             break
         # In SQLite, a waiting writer retries after up to 0.1 s; no write must be in progress then.
         time.sleep(min(time.monotonic() - started, _LONGEST_PAUSE_SECONDS))

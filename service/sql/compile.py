@@ -7,9 +7,10 @@ against the tables' schemas in that step; `service.sql.resolve.binder` checks ty
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from sqlglot import exp
 
@@ -41,6 +42,10 @@ _STATEMENTS = frozenset(
 _POINTER = "/query"
 """The JSON pointer of a compiled query when it is bound."""
 
+_CACHED_QUERIES = 128
+_CACHED_LENGTH = 8_000
+"""The longest SQL text, in characters, whose bound query is cached, so that the cache cannot use much memory."""
+
 
 @dataclass(frozen=True)
 class CompiledSql:
@@ -61,8 +66,20 @@ class CompiledSql:
         tree = self.origins.trees.get(pointer.removeprefix(_POINTER))
         return Text(text, pointer, tree, self.text, self.is_accepted)
 
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Gives the issues of `query` in a SpecError that the block raises their places in the SQL text."""
+        try:
+            yield
+        except SpecError as error:
+            raise SpecError([self.locate(issue) for issue in error.issues]) from None
+
     def locate(self, issue: Issue) -> Issue:
-        """Returns an issue of `query`, which was bound with `text_of`, with its place in the SQL text."""
+        """Returns an issue of `query`, which was bound with `text_of`, with its place in the SQL text; any other issue
+        unchanged.
+        """
+        if not (issue.pointer or _POINTER).startswith(_POINTER):
+            return issue
         if issue.line is not None:
             return issue.model_copy(update={"pointer": "/sql"})
         place = self.origins.place_of((issue.pointer or "").removeprefix(_POINTER))
@@ -132,18 +149,38 @@ def _compiled(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool
         if checks_settings:
             _check(spec, query)
         return query
-    compiled = compile_sql(spec.sql or "", schemas, is_accepted=is_accepted)
-    try:
-        if not is_accepted:
-            check_work(compiled.query, schemas, "/query", is_read=False)
-        query = bind(compiled.query, schemas, event_times=event_times, text_of=compiled.text_of)
-        for index, unused in enumerate(compiled.unused):
-            bind(unused, schemas, f"/query/unused/{index}", event_times=event_times, text_of=compiled.text_of)
-        if checks_settings:
+    text, named = spec.sql or "", tuple(schemas.items())
+    if event_times is None and len(text) <= _CACHED_LENGTH:
+        compiled, query = _bound_batch_query(text, named, is_accepted)
+    else:
+        compiled, query = _bound_query(text, named, event_times, is_accepted=is_accepted)
+    if checks_settings:
+        with compiled.located():
             _check(spec, query)
-        return query
-    except SpecError as error:
-        raise SpecError([_located(compiled, issue) for issue in error.issues]) from None
+    return query
+
+
+@lru_cache(maxsize=_CACHED_QUERIES)
+def _bound_batch_query(
+    text: str, schemas: tuple[tuple[str, Schema], ...], is_accepted: bool
+) -> tuple[CompiledSql, BoundQuery]:
+    """Returns `_bound_query` of a batch job. Clients submit the same query many times, and each explains it first."""
+    return _bound_query(text, schemas, None, is_accepted=is_accepted)
+
+
+def _bound_query(
+    text: str, schemas: tuple[tuple[str, Schema], ...], event_times: EventTimes | None, *, is_accepted: bool
+) -> tuple[CompiledSql, BoundQuery]:
+    """Compiles and binds the SQL `text`. The result depends on the arguments alone. Raises SpecError at `/sql`."""
+    tables = dict(schemas)
+    compiled = compile_sql(text, tables, is_accepted=is_accepted)
+    with compiled.located():
+        if not is_accepted:
+            check_work(compiled.query, tables, _POINTER, is_read=False)
+        query = bind(compiled.query, tables, event_times=event_times, text_of=compiled.text_of)
+        for index, unused in enumerate(compiled.unused):
+            bind(unused, tables, f"{_POINTER}/unused/{index}", event_times=event_times, text_of=compiled.text_of)
+    return compiled, query
 
 
 def event_times_of(spec: JobSpec) -> EventTimes | None:
@@ -155,8 +192,3 @@ def _check(spec: JobSpec, query: BoundQuery) -> None:
     check_settings(query, spec.settings)
     if spec.mode.is_streaming:
         refuse_streaming(spec, query)
-
-
-def _located(compiled: CompiledSql, issue: Issue) -> Issue:
-    """Returns an issue of the compiled query with its place in the SQL text; any other issue unchanged."""
-    return compiled.locate(issue) if (issue.pointer or "/query").startswith("/query") else issue

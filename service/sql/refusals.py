@@ -250,7 +250,7 @@ _BOOLEAN = "{}(CASE WHEN condition THEN 1 ELSE 0 END) = 1."
 _ORDERED = "Without an order the result would be arbitrary."
 _LIST = "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t), which returns a string."
 _SECONDS = "datediff(b, a) for days, or (unix_timestamp(b) - unix_timestamp(a)) DIV 3600 for hours."
-_AGGREGATES = {
+UNSUPPORTED_AGGREGATES = {
     "first": f"FIRST_VALUE(x ORDER BY t). {_ORDERED}",
     "last": f"LAST_VALUE(x ORDER BY t). {_ORDERED}",
     "any_value": f"MIN(x) or FIRST_VALUE(x ORDER BY t). {_ORDERED}",
@@ -277,7 +277,7 @@ _AGGREGATES = {
 }
 """Aggregate functions that are not supported, and what to write instead."""
 
-_SCALARS = {
+UNSUPPORTED_SCALARS = {
     "iif": "if(condition, x, y).",
     "decode": "CASE x WHEN 1 THEN 'a' ELSE 'b' END.",
     "zeroifnull": "coalesce(x, 0).",
@@ -351,7 +351,8 @@ _KINDS = (
         "input_file_block_start input_file_block_length newid gen_random_uuid",
     ),
 )
-_KIND_OF = {name: kind for kind, names in _KINDS for name in names.split()}
+UNSUPPORTED_KINDS = {name: kind for kind, names in _KINDS for name in names.split()}
+"""Functions of kinds that are not supported, and why, as the end of a sentence."""
 _ARITY_HINTS = {
     "datediff": f"Write {_SECONDS}",
     "date_diff": f"Write {_SECONDS}",
@@ -363,15 +364,15 @@ _ARITY_HINTS = {
 
 def unknown_function(name: str, supported: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     """Returns the message for the unknown function `name`, in lower case, and the nearest of the `supported` names."""
-    if name in _AGGREGATES:
+    if name in UNSUPPORTED_AGGREGATES:
         detail = f"The aggregate function {name} is not supported"
-        instead = _AGGREGATES[name]
+        instead = UNSUPPORTED_AGGREGATES[name]
         hint = f"Write {instead}" if instead else f"The aggregate functions are {', '.join(AggregateFunction)}."
         return f"{detail}. {hint}", ()
-    if name in _SCALARS:
-        return f"The function {name} is not supported. Write {_SCALARS[name]}", ()
-    if name in _KIND_OF:
-        return f"The function {name} {_KIND_OF[name]}", ()
+    if name in UNSUPPORTED_SCALARS:
+        return f"The function {name} is not supported. Write {UNSUPPORTED_SCALARS[name]}", ()
+    if name in UNSUPPORTED_KINDS:
+        return f"The function {name} {UNSUPPORTED_KINDS[name]}", ()
     suggestions = nearest_names(name, sorted(set(supported)), min_similarity=0.65)
     return f"There is no function {name[:60]}.{did_you_mean(suggestions)}", suggestions
 

@@ -19,7 +19,7 @@ TABLES = (*sorted(Base.metadata.tables), REVISIONS)
 """Every table of this service. A PostgreSQL database may contain others."""
 
 _ROW = 1
-_ROWS_AT_ONCE = 1000
+_ROWS_PER_BATCH = 1000
 _IN_EVERY_REVISION = {row.__tablename__ for row in (JobRow, AttemptRow, PlanRow, WorkerRow, LeaderRow)}
 
 
@@ -98,7 +98,7 @@ def count_rows(session: Session) -> dict[str, int]:
 def published_results(session: Session) -> Iterator[str]:
     """Returns the path of every published result, relative to the results directory, by the id of its job."""
     paths = select(JobRow.result_path).where(JobRow.result_path.is_not(None)).order_by(JobRow.id)
-    for path in session.scalars(paths.execution_options(yield_per=_ROWS_AT_ONCE)):
+    for path in session.scalars(paths.execution_options(yield_per=_ROWS_PER_BATCH)):
         if path is not None:
             yield path
 

@@ -77,6 +77,7 @@ class JobFilter:
 
     statuses: frozenset[JobStatus] = frozenset()
     name_prefix: str = ""
+    id_prefix: str = ""
     submitted_after: int | None = None
     submitted_before: int | None = None
     queue: Queue | None = None
@@ -121,7 +122,7 @@ def insert_job(session: Session, job: NewJob, now: int) -> JobRow:
         "request_id": job.request_id,
         "submitted_at": now,
         "updated_at": now,
-        "rung_at": now,
+        "announced_at": now,
         "fence": 0,
         "max_attempts": job.max_attempts,
         "timeout_ms": job.timeout_ms,
@@ -213,6 +214,8 @@ def _restrict(statement: Select[JobRow], wanted: JobFilter, now: int) -> Select[
     if wanted.name_prefix:
         # Not LIKE, which ignores case on SQLite and has wildcards.
         statement = statement.where(func.substr(JobRow.name, 1, len(wanted.name_prefix)) == wanted.name_prefix)
+    if wanted.id_prefix:
+        statement = statement.where(func.substr(JobRow.id, 1, len(wanted.id_prefix)) == wanted.id_prefix)
     if wanted.submitted_after is not None:
         statement = statement.where(JobRow.submitted_at > wanted.submitted_after)
     if wanted.submitted_before is not None:

@@ -224,7 +224,7 @@ def requeue_or_end(session: Session, held: Claim, state: ClaimState, now: int) -
         error, reason = problems.worker_lost(crashes), StreamStopReason.FAILED
     else:
         target = JobStatus.QUEUED
-        values |= {"rung_at": now}
+        values |= {"announced_at": now}
     if error is not None:
         values |= {"error": json_or_null(error)}
     values |= {"finished_at": now} if target.is_terminal else {"progress": null()}

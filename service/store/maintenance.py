@@ -24,7 +24,8 @@ from service.store.streaming_state import StreamStopReason, reset
 from service.store.tables import JobRow, LeaderRow, OutboxRow, StreamRow
 from service.store.transitions import UNDERSTOOD, stop_unclaimed_job
 
-_AT_ONCE = 200
+_MAX_ROWS = 200
+"""The limit of the rows that one statement of a sweep changes."""
 _LONGEST_PAUSE = 10
 """Multiple of `announce_again_ms`: the longest pause between two announcements of a job."""
 _OUTBOX_GRACE_MS = 2_000
@@ -73,12 +74,12 @@ def sweep(
     found = Sweep()
     if end_lost:
         _end_lost_attempts(session, now, found)
-    found.announce.extend(queue_due_streams(session, now, _AT_ONCE))
-    found.announce.extend(release_due_retries(session, now, _AT_ONCE))
+    found.announce.extend(queue_due_streams(session, now, _MAX_ROWS))
+    found.announce.extend(release_due_retries(session, now, _MAX_ROWS))
     found.announce.extend(_unsent(session, now))
     for queue, slots in free.items():
         waits = JobRow.queue == queue if other_versions else (JobRow.queue == queue) & UNDERSTOOD
-        found.announce.extend(_unclaimed(session, now, announce_again_ms, waits, min(max(1, slots), _AT_ONCE)))
+        found.announce.extend(_unclaimed(session, now, announce_again_ms, waits, min(max(1, slots), _MAX_ROWS)))
     found.announce = list(dict.fromkeys(found.announce))
     return found
 
@@ -107,7 +108,7 @@ def _end_lost_attempts(session: Session, now: int, found: Sweep, statuses: Colle
         select(JobRow)
         .where(*_lost(statuses, now))
         .order_by(JobRow.lease_expires_at)
-        .limit(_AT_ONCE)
+        .limit(_MAX_ROWS)
         # On PostgreSQL, leaves out rows that a heartbeat is renewing or another sweeper has locked.
         .with_for_update(skip_locked=True)
     ).all()
@@ -128,7 +129,7 @@ def _unsent(session: Session, now: int) -> list[tuple[str, str]]:
     """Takes messages out of the outbox. Returns the id and queue of each job that is still QUEUED."""
     # The API is about to send younger messages. Those of the future were stored before the clock was set back.
     is_old = or_(OutboxRow.created_at <= now - _OUTBOX_GRACE_MS, OutboxRow.created_at > now + _OUTBOX_GRACE_MS)
-    unsent = session.execute(select(OutboxRow.id, OutboxRow.job_id).where(is_old).limit(_AT_ONCE)).all()
+    unsent = session.execute(select(OutboxRow.id, OutboxRow.job_id).where(is_old).limit(_MAX_ROWS)).all()
     if not unsent:
         return []
     session.execute(delete(OutboxRow).where(OutboxRow.id.in_([row_id for row_id, _ in unsent])))
@@ -140,11 +141,11 @@ def _unclaimed(
     session: Session, now: int, announce_again_ms: int, waits: ColumnElement[bool], at_most: int
 ) -> list[tuple[str, str]]:
     due = or_(
-        JobRow.rung_at <= now - _LONGEST_PAUSE * announce_again_ms,
+        JobRow.announced_at <= now - _LONGEST_PAUSE * announce_again_ms,
         # Announced before the clock was set back.
-        JobRow.rung_at > now + announce_again_ms,
+        JobRow.announced_at > now + announce_again_ms,
         # The pauses double: the time since the last announcement is at least what the job had waited before it.
-        and_(JobRow.rung_at <= now - announce_again_ms, 2 * JobRow.rung_at - JobRow.updated_at <= now),
+        and_(JobRow.announced_at <= now - announce_again_ms, 2 * JobRow.announced_at - JobRow.updated_at <= now),
     )
     oldest = (
         select(JobRow.id)
@@ -160,7 +161,7 @@ def _announced_now(session: Session, now: int, *conditions: ColumnElement[bool])
     announced = session.execute(
         update(JobRow)
         .where(*conditions, JobRow.status == JobStatus.QUEUED.value)
-        .values(rung_at=now)
+        .values(announced_at=now)
         .returning(JobRow.id, JobRow.queue)
     )
     return [(job_id, queue) for job_id, queue in announced]

@@ -250,7 +250,7 @@ def release_due_retries(session: Session, now: int, at_most: int) -> list[tuple[
     released = session.execute(
         update(JobRow)
         .where(JobRow.id.in_(session.scalars(due).all()))
-        .values(next_run_at=null(), rung_at=now, updated_at=now, version=JobRow.version + 1)
+        .values(next_run_at=null(), announced_at=now, updated_at=now, version=JobRow.version + 1)
         .returning(JobRow.id, JobRow.queue)
     )
     return [(job_id, queue) for job_id, queue in released]
@@ -295,7 +295,7 @@ def _retry_at(session: Session, held: Claim, error: Problem, now: int) -> int | 
 
 def _queue_retry(session: Session, held: Claim, error: Problem, due: int, now: int) -> bool:
     """Returns False, and changes nothing, if the lease is lost or the job's end was requested."""
-    values = {**NO_LEASE, "progress": null(), "next_run_at": due, "rung_at": now}
+    values = {**NO_LEASE, "progress": null(), "next_run_at": due, "announced_at": now}
     if not update_fenced(session, held, now, target=JobStatus.QUEUED, values=values):
         return False
     end_attempt(session, held, AttemptStatus.FAILED, error, now)

@@ -51,6 +51,48 @@ idle_in_transaction_session_timeout, and tables or columns that a migration has 
 
 _SQLITE_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
+_URL_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_URL_DRIVERS = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+    "sqlite": "sqlite",
+    "sqlite+pysqlite": "sqlite",
+}
+"""Scheme of a URL -> driver for SQLAlchemy, whose default for PostgreSQL is psycopg 2."""
+
+_URL_EXAMPLES = "Write postgresql://user:password@host:5432/database, or sqlite:////path/to/file.db."
+_UNREADABLE_URL = (
+    "the database's URL cannot be parsed: write special characters in user and password as %XX, and the port as a "
+    f"number. {_URL_EXAMPLES}"
+)
+
+IDLE_SECONDS = 1.0
+"""A connection that has been idle for less is not pinged."""
+
+_IDLE_SINCE = "evenkeel_idle_since"
+_WRITES = "evenkeel_writes"
+_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+_WAL_RETRY_SECONDS = 0.01
+_POSTGRESQL_OPTIONS: Mapping[str, str | int] = {
+    # A server that vanished must not block a thread, and with it a lease or a request.
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+    # Shown by `pg_stat_activity`.
+    "application_name": "evenkeel",
+}
+# Julian days, since unixepoch() has whole seconds only before SQLite 3.42.
+_SQLITE_NOW = text("SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)")
+_POSTGRESQL_NOW = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)")
+
+T = TypeVar("T")
+
+Clock = Callable[[Session], int]
+"""Returns milliseconds since the epoch. Tests inject their own clock."""
+
 
 class Fault(StrEnum):
     """Why a correct statement failed."""
@@ -101,49 +143,28 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_DRIVERS = {
-    "postgres": "postgresql+psycopg",
-    "postgresql": "postgresql+psycopg",
-    "postgresql+psycopg": "postgresql+psycopg",
-    "sqlite": "sqlite",
-    "sqlite+pysqlite": "sqlite",
-}
-"""Scheme of a URL -> driver for SQLAlchemy, whose default for PostgreSQL is psycopg 2."""
-
-_EXAMPLES = "Write postgresql://user:password@host:5432/database, or sqlite:////path/to/file.db."
-
-_UNREADABLE = (
-    "the database's URL cannot be parsed: write special characters in user and password as %XX, and the port as a "
-    f"number. {_EXAMPLES}"
-)
-
-
 class DatabaseUrlError(ValueError):
     """A URL that is not that of a supported database. The message says what to write."""
 
 
 def read_url(url: str) -> URL:
     """Parses the URL and sets the driver. Raises DatabaseUrlError."""
-    scheme = _SCHEME.match(url)
+    scheme = _URL_SCHEME.match(url)
     if scheme is None:
-        raise DatabaseUrlError(f"the database's URL has no scheme. {_EXAMPLES}")
-    driver = _DRIVERS.get(scheme[1].lower())
+        raise DatabaseUrlError(f"the database's URL has no scheme. {_URL_EXAMPLES}")
+    driver = _URL_DRIVERS.get(scheme[1].lower())
     if driver is None:
         raise DatabaseUrlError(
             f"the database's URL begins with {scheme[1]}:, which is neither PostgreSQL (with psycopg) nor SQLite. "
-            f"{_EXAMPLES}"
+            f"{_URL_EXAMPLES}"
         )
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise DatabaseUrlError(_UNREADABLE) from None
+        raise DatabaseUrlError(_UNREADABLE_URL) from None
     if driver != "sqlite" and not parsed.database:
-        raise DatabaseUrlError(f"the database's URL names no database. {_EXAMPLES}")
+        raise DatabaseUrlError(f"the database's URL names no database. {_URL_EXAMPLES}")
     return parsed.set(drivername=driver)
-
-
-T = TypeVar("T")
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -197,12 +218,6 @@ def remove_time_limits(connection: Connection) -> None:
         raw.seconds = None
 
 
-IDLE_SECONDS = 1.0
-"""A connection that has been idle for less is not pinged."""
-
-_IDLE_SINCE = "evenkeel_idle_since"
-
-
 def check_on_checkout(engine: Engine, clock: Callable[[], float] = monotonic) -> None:
     """Makes an engine for PostgreSQL check pooled connections before use. If one is broken, it and all connections that
     were opened before are replaced. `clock` returns seconds."""
@@ -239,28 +254,6 @@ def _answers(engine: Engine, connection: Any) -> bool:
         # Any error: if the fault persists, opening a new connection reports it.
         return False
     return True
-
-
-_WRITES = "evenkeel_writes"
-_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
-_SWITCH_AGAIN_SECONDS = 0.01
-_POSTGRESQL_OPTIONS: Mapping[str, str | int] = {
-    # A server that vanished must not block a thread, and with it a lease or a request.
-    "keepalives": 1,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 20_000,
-    # Shown by `pg_stat_activity`.
-    "application_name": "evenkeel",
-}
-
-Clock = Callable[[Session], int]
-"""Returns milliseconds since the epoch. Tests inject their own clock."""
-
-# Julian days, since unixepoch() has whole seconds only before SQLite 3.42.
-_SQLITE_NOW = text("SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)")
-_POSTGRESQL_NOW = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)")
 
 
 def database_clock(session: Session) -> int:
@@ -432,7 +425,7 @@ def _switch_to_wal(cursor: Any, busy_timeout_ms: int) -> None:
             # If two processes switch a new file at once, SQLite refuses one without waiting, to avoid a deadlock.
             if time.monotonic() >= deadline:
                 raise
-            time.sleep(_SWITCH_AGAIN_SECONDS)
+            time.sleep(_WAL_RETRY_SECONDS)
         else:
             return
 

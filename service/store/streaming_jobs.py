@@ -272,7 +272,7 @@ def request_resume(session: Session, row: JobRow, now: int, *, from_scratch: boo
     stream.steady_fence, stream.stopped_because, stream.updated_at = row.fence, None, now
     if from_scratch:
         reset(stream)
-    move_locked_job(session, row, JobStatus.QUEUED, now, {**_NEXT_RUN, "rung_at": now})
+    move_locked_job(session, row, JobStatus.QUEUED, now, {**_NEXT_RUN, "announced_at": now})
     add_message(session, job_id=row.id, tenant=row.tenant, now=now)
 
 
@@ -297,7 +297,7 @@ def queue_due_streams(session: Session, now: int, at_most: int) -> list[tuple[st
             target=JobStatus.QUEUED,
             sources={JobStatus.STOPPED},
             now=now,
-            values={**_NEXT_RUN, "rung_at": now},
+            values={**_NEXT_RUN, "announced_at": now},
         )
         session.execute(
             update(StreamRow).where(StreamRow.job_id == job_id).values(stopped_because=None, updated_at=now)

@@ -86,7 +86,7 @@ class JobRow(Base):
     stop_requested_at: Mapped[int | None] = mapped_column(BigInteger)
     next_run_at: Mapped[int | None] = mapped_column(BigInteger)
     """When a STOPPED job is queued again by itself, or a job that is QUEUED after a failure can be claimed."""
-    rung_at: Mapped[int] = mapped_column(BigInteger)
+    announced_at: Mapped[int] = mapped_column("rung_at", BigInteger, key="announced_at")
     """When the job was last announced to workers."""
     fence: Mapped[int] = mapped_column(Integer, default=0)
     """Number of claims; the fencing token of the newest attempt."""

@@ -31,6 +31,18 @@ _STATES = tuple(sorted(state.value for state in SparkState))
 _LEASED = tuple(sorted(status.value for status in LEASED))
 
 
+def _can_run_jobs(since: int | BindParameter[int]) -> tuple[ColumnElement[bool], ...]:
+    unavailable = SparkState.UNAVAILABLE.value
+    return (
+        WorkerRow.heartbeat_at >= since,
+        WorkerRow.drain_requested_at.is_(None),
+        or_(WorkerRow.spark_state.is_(None), WorkerRow.spark_state != unavailable),
+    )
+
+
+_LISTENED_TO = select(WorkerRow.queues).where(*_can_run_jobs(bindparam("since", type_=BigInteger))).distinct()
+
+
 @dataclass(frozen=True)
 class WorkerFacts:
     """What a worker reports with every heartbeat: columns of `WorkerRow`, None for what it does not report."""
@@ -241,18 +253,6 @@ def unresponsive_workers(
         .order_by(WorkerRow.started_at, WorkerRow.id)
     )
     return [worker for worker, queues in rows if waiting_queues & set(_split(queues))]
-
-
-def _can_run_jobs(since: int | BindParameter[int]) -> tuple[ColumnElement[bool], ...]:
-    unavailable = SparkState.UNAVAILABLE.value
-    return (
-        WorkerRow.heartbeat_at >= since,
-        WorkerRow.drain_requested_at.is_(None),
-        or_(WorkerRow.spark_state.is_(None), WorkerRow.spark_state != unavailable),
-    )
-
-
-_LISTENED_TO = select(WorkerRow.queues).where(*_can_run_jobs(bindparam("since", type_=BigInteger))).distinct()
 
 
 def _split(queues: str | None) -> list[str]:

@@ -58,7 +58,7 @@ class Stream(Frozen):
     rows: int
     bytes: int = Field(description="Total size of the files.")
     created_at: datetime
-    newest_at: datetime | None = Field(description="When its newest batch was accepted.")
+    last_appended_at: datetime | None = Field(description="When its newest batch was accepted.")
 
     @classmethod
     def of(cls, stream: InputStream) -> Self:
@@ -71,7 +71,7 @@ class Stream(Frozen):
                 "rows": stream.rows,
                 "bytes": stream.bytes,
                 "created_at": timestamp(stream.created_at),
-                "newest_at": None if stream.newest_at is None else timestamp(stream.newest_at),
+                "last_appended_at": None if stream.newest_at is None else timestamp(stream.newest_at),
             }
         )
 

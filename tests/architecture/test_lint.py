@@ -76,15 +76,18 @@ def test_word_must_not_be_used_more_often(tmp_path: Path) -> None:
 
 @pytest.mark.not_quick
 def test_outdated_document_is_found(tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    text = f"{readme}\nSee service/gone.py and `tests/e2e/test_jobs.py::test_gone`.\n".replace(
-        "| `agg_phase` |", "| `x` |"
-    )
-    found = list(generated.check(planted(tmp_path, {"README.md": text, "openapi.yaml": ""})))
-    assert any("readme_tables --write" in one for one in found)
+    pages = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")}
+    pages["docs/reference/settings.md"] = pages["docs/reference/settings.md"].replace("`agg_phase`", "`old_name`")
+    named = "See service/gone.py and `tests/e2e/test_jobs.py::test_gone`.\n"
+    found = list(generated.check(planted(tmp_path, {**pages, "README.md": named, "openapi.yaml": ""})))
+    assert "docs/reference/settings.md: its tables are out of date. Run python -m docs.tables --write" in found
     assert any("evenkeel openapi" in one for one in found)
+    assert any("docs.rules --write" in one for one in found)
     assert "README.md: there is no file service/gone.py." in found
     assert "README.md: there is no test tests/e2e/test_jobs.py::test_gone." in found
+    assert not any("no page has the table" in one for one in found)
+    (tmp_path / "docs/reference/metrics.md").unlink()
+    assert "docs: no page has the table metrics of the API." in list(generated.check(tmp_path))
 
 
 def test_rule_without_a_test_is_found(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the README's table of faults and attacks, which is generated from the tests' marks."""
+"""Tests of the tables of faults and attacks, which are generated from the tests' marks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ def marks_of(directory: Path, text: str) -> list[Withstood]:
 def test_mark_becomes_a_row(tmp_path: Path) -> None:
     found = marks_of(tmp_path, MARKED)
     assert found == [Withstood("fault", "a cut", "with scissors", 3, "it heals", "tests/test_one.py::test_cut")]
-    assert "| a cut | with scissors | 3 | it heals | `tests/test_one.py::test_cut` |" in table(iter(found))
+    assert "| a cut | with scissors | 3 | it heals | `tests/test_one.py::test_cut` |" in table(found, "fault")
+
+
+def test_tables_have_one_kind() -> None:
+    found = [Withstood("attack", "a flood", "with requests", 1, "it is refused", "tests/test_one.py::test_flood")]
+    assert "a flood" in table(found, "attack")
+    assert "a flood" not in table(found, "fault")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
     python -m tests.clients.record_examples
 
-Writes `service/api/example_bodies/`: a file for each operation, and one for all problems, as the generated Python
-client receives them. Then run `python -m service.cli openapi -o openapi.yaml`. Data about the machine is replaced.
+Writes `service/api/examples.json`: the requests and responses of each operation, and all problems as the generated
+Python client receives them. Data about the machine is replaced. Then run
+`python -m service.cli openapi -o openapi.yaml`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from service.api.openapi import BODIES
+from service.api.examples import FILE
 from service.cli.demo_data import write_tables
 from tests.clients.generated import generate_python_client
 from tests.clients.provoked import LATE, idle_service, provocations, situation_of
@@ -72,7 +73,7 @@ METRICS_SHOWN = 8
 
 _JOBS = {
     "sql": {"summary": "SQL", "value": SQL_JOB},
-    "query": {"summary": "A structured query, with one of Flink's keys", "value": QUERY_JOB},
+    "query": {"summary": "A structured query, with a setting under its Flink key", "value": QUERY_JOB},
     "stream": {"summary": "A streaming job over posted rows", "value": STREAM_JOB},
 }
 
@@ -147,7 +148,7 @@ def _streaming_jobs(it: Recorder) -> None:
     it.requests("change_job_settings", "application/merge-patch+json", _one("Smaller mini-batches", patch))
     it.ask("change_job_settings", "PATCH", f"{job}/settings", json=patch)
     again = {"from": "scratch", "settings": {"state": {"partitions": 4}}}
-    it.requests("resume_job", JSON, _one("From the beginning, with another number of parts of the state", again))
+    it.requests("resume_job", JSON, _one("From scratch, with another number of state partitions", again))
     it.ask("resume_job", "POST", f"{job}/resume", json=again)
     _wait(it, job, "STOPPED")
     endless = {**STREAM_JOB, "mode": "continuous"}
@@ -225,15 +226,8 @@ def _without(texts: Mapping[str, str], value: Any) -> Any:
     return json.loads(text_of_value)
 
 
-def write(name: str, value: Any) -> None:
-    """Writes a file of examples."""
-    text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=False)
-    (BODIES / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-
-
 def main() -> None:
     """Records and writes all examples."""
-    BODIES.mkdir(exist_ok=True)
     settings = {"EVENKEEL_API_AUTHENTICATION": "on"}
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evenkeel-examples-")))
@@ -247,9 +241,8 @@ def main() -> None:
         write_orders(production.data)
         problems = record_problems(stack.enter_context(idle_service(idle)), production)
         recorded = record(production)
-    for operation, examples in recorded.items():
-        write(operation, examples)
-    write("problems", problems)
+    examples = {"operations": dict(sorted(recorded.items())), "problems": problems}
+    FILE.write_text(json.dumps(examples, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def spoil(document: dict[str, Any]) -> None:
     health = document["paths"]["/healthz"]["get"]
     del health["security"]
     del health["description"]
-    del health["responses"]["503"]["headers"]
+    del document["components"]["responses"]["unavailable"]["headers"]
     health["responses"]["200"]["content"]["application/json"]["example"]["status"] = 200
-    answer = document["paths"]["/v1/jobs/{job_id}"]["get"]["responses"]["404"]
+    answer = document["components"]["responses"]["job_not_found"]
     answer["content"] = {"application/json": answer["content"]["application/problem+json"]}

@@ -48,7 +48,7 @@ from workers.engine.statistics.model import Statistics
 SLOTS = 4
 _MAGNIFIED = 1_000_000
 
-_AT_ONCE = 40
+_PLANS_PER_ACTION = 40
 """The number of plans in an action. For more plans, the time of Spark's optimizer grows faster than their number."""
 
 
@@ -303,9 +303,9 @@ def magnified(known: Statistics, times: int = _MAGNIFIED) -> Statistics:
 def _differences(expected: DataFrame, frames: Mapping[str, DataFrame]) -> list[str]:
     names, found = list(frames), list(frames.values())
     try:
-        first, *rows = _together([expected, *found[:_AT_ONCE]])
-        for start in range(_AT_ONCE, len(found), _AT_ONCE):
-            rows += _together(found[start : start + _AT_ONCE])
+        first, *rows = _together([expected, *found[:_PLANS_PER_ACTION]])
+        for start in range(_PLANS_PER_ACTION, len(found), _PLANS_PER_ACTION):
+            rows += _together(found[start : start + _PLANS_PER_ACTION])
     except (PySparkException, Py4JJavaError):
         # PySpark raises the latter for an error in a subquery.
         return _different_ends(expected, frames)

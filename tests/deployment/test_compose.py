@@ -23,7 +23,7 @@ GIVEN = {
     "EVENKEEL_DATA_DIR": "/srv/tables",
 }
 SERVICES: dict[str, dict[str, Any]] = interpolated(GIVEN)["services"]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs/how-to/compose.md").read_text(encoding="utf-8")
 OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("evenkeel:")}
 SECRET = re.compile(r"PASSWORD|SECRET|TOKEN|CREDENTIAL|AUTH|(^|_)KEY", re.IGNORECASE)
 
@@ -209,14 +209,14 @@ def test_the_number_of_replicas_outlives_the_next_up(name: str, variable: str) -
     assert int(SERVICES[name]["deploy"]["replicas"]) >= 1
 
 
-def test_the_defaults_fit_together_and_into_the_machine_of_the_readme() -> None:
+def test_the_defaults_fit_together_and_into_the_machine_of_the_guide() -> None:
     def replicas(name: str) -> int:
         return int(SERVICES[name]["deploy"].get("replicas", 1))
 
     limits = {
         name: parse_bytes(service["deploy"]["resources"]["limits"]["memory"]) for name, service in SERVICES.items()
     }
-    (machine,) = re.findall(r"one machine of (\d+) GiB", README)
+    (machine,) = re.findall(r"one machine of (\d+) GiB", GUIDE)
     # A GiB is left to the machine itself; these are limits, and not what is taken.
     assert sum(limit * replicas(name) for name, limit in limits.items()) <= (int(machine) - 1) << 30
 
@@ -259,9 +259,8 @@ def test_what_executors_print_is_bounded() -> None:
     assert rolling == {"strategy": "size", "maxSize": str(10 << 20), "maxRetainedFiles": "3"}
 
 
-def test_the_commands_of_the_readme_name_what_the_file_has() -> None:
-    section = README.partition("## In production")[2].partition("\n## ")[0]
-    scripts = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+def test_the_commands_of_the_guide_name_what_the_file_has() -> None:
+    scripts = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
     assert len(scripts) >= 3
     for script in scripts:
         done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=30, check=False)
@@ -270,7 +269,7 @@ def test_the_commands_of_the_readme_name_what_the_file_has() -> None:
     assert set(GIVEN) <= written <= {one.name for one in placeholders(read_compose())}
     parts = {part for script in scripts for part in re.findall(r"(?<=[\s\"$])[a-z]+(?:-[a-z]+)?(?=[\s;)])", script)}
     assert {"api", "worker", "spark-worker", "spark-master", "migrate"} <= parts
-    commands = set(re.findall(r"docker compose ([a-z]+)", section))
+    commands = set(re.findall(r"docker compose ([a-z]+)", GUIDE))
     assert commands <= {"build", "up", "run", "ps", "stop", "rm", "logs"}
-    volumes = set(re.findall(r"docker volume rm evenkeel_([\w-]+)", section))
+    volumes = set(re.findall(r"docker volume rm evenkeel_([\w-]+)", GUIDE))
     assert volumes <= set(read_compose()["volumes"])

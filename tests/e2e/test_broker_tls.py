@@ -50,14 +50,14 @@ def test_job_waits_for_the_right_tls_certificate(tmp_path: Path) -> None:
     ):
         write_orders(production.data)
         (api,) = production.apis
-        message = f"The certificate of the Redis at localhost:{front.port} is for another host name."
+        message = f"The certificate of the Redis at localhost:{front.port} is for a different host name."
         assert f"evenkeel: {message}" in api.part.said()
         assert message in broker_issue(api.http.get("/readyz").json())
         waiting = api.submit(JOB)
         worker = production.start_worker()
         wait_for("the worker's log message", lambda: message in worker.said() and "VERIFY_FAILED" in worker.said(), 120)
         front.context = server_context(trustme.CA().issue_cert("localhost"))
-        assert "is not from a trusted CA" in broker_issue(api.http.get("/readyz").json())
+        assert "was not issued by a trusted CA" in broker_issue(api.http.get("/readyz").json())
         assert api.job(waiting)["status"] == "QUEUED"
         assert front.heard == b""
 

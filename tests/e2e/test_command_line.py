@@ -57,7 +57,15 @@ def per_user(evenkeel: CommandLine) -> str:
     done = evenkeel.run("submit", "per user.sql", *ORDERS, "--wait")
     assert done.code == 0, done.stderr
     assert "SUCCEEDED" in done.stderr
-    return done.stdout.strip()
+    # 101 groups: a hundred users, and NULL; the first twenty are shown.
+    assert len(done.stdout.splitlines()) == 21
+    return id_in(done.stderr)
+
+
+def id_in(messages: str) -> str:
+    """Returns the id of the job in the messages of a waiting `submit`."""
+    (job_id,) = re.findall(r"^Job ([0-9a-f-]{36})$", messages, re.MULTILINE)
+    return str(job_id)
 
 
 def test_job_from_file_to_rows(evenkeel: CommandLine, per_user: str) -> None:
@@ -128,9 +136,10 @@ def test_a_failed_job(evenkeel: CommandLine) -> None:
     assert done.code == 1
     assert "FAILED" in done.stderr
     assert re.search(r"\[\w+\]$", done.stderr, re.MULTILINE)
-    shown = evenkeel.run("job", done.stdout.strip())
+    job_id = id_in(done.stderr)
+    shown = evenkeel.run("job", job_id)
     assert "FAILED" in shown.stdout
-    again = evenkeel.run("job", done.stdout.strip(), "--wait", "--json")
+    again = evenkeel.run("job", job_id, "--wait", "--json")
     assert (again.code, again.document["error"]["status"]) == (1, 422)
 
 
@@ -170,7 +179,7 @@ def test_interruption_continues_or_cancels_the_job(evenkeel: CommandLine) -> Non
     wait_for("the job to run", lambda: "RUNNING" in waiting.error_output, SECONDS)
     waiting.process.send_signal(signal.SIGINT)
     done = waiting.done()
-    job_id = done.stdout.strip()
+    job_id = id_in(done.stderr)
     assert done.code == 130
     assert f"evenkeel cancel {job_id}" in done.stderr
     assert evenkeel.run("job", job_id, "--json").document["status"] == "RUNNING"

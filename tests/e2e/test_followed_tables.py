@@ -247,11 +247,11 @@ def test_each_row_is_joined_with_one_version_despite_kills(production: Productio
     # The reported version of a mini-batch is that of its rows, also for a repeated mini-batch.
     pairs = {(reported[number], *of_batch) for number, of_batch in versions.items() if number in reported}
     assert len({number for number, _ in pairs}) == len(pairs) > 2, pairs
-    (followed,) = api.http.get(f"/v1/jobs/{by_row.job.id}/stream").json()["followed"]
+    (followed,) = api.http.get(f"/v1/jobs/{by_row.job.id}/stream").json()["refreshed_tables"]
     newest = by_row.table.version
     assert (followed["version"], newest) in pairs
     assert followed["since_batch"] == min(number for number, of_batch in versions.items() if newest in of_batch)
-    assert followed["not_taken"] is None
+    assert followed["refresh_error"] is None
 
 
 def wait_for_the_newest(all_of: Sequence[Follower], feeder: Feeder) -> None:

@@ -35,7 +35,7 @@ ENVIRONMENT = {
     "EVENKEEL_WORKER_DRAIN_SECONDS": "1",
 }
 SEED = 5
-RINGS = 20
+ANNOUNCEMENTS = 20
 
 
 @pytest.fixture(scope="module")
@@ -214,11 +214,11 @@ def test_killed_worker_and_jvm_change_no_result(
 )
 def test_one_of_two_competing_workers_runs_a_stream(workers: Fleet, two: tuple[subprocess.Popen[bytes], ...]) -> None:
     job, feeder = submitted(workers, "raced")
-    for _ in range(RINGS):
+    for _ in range(ANNOUNCEMENTS):
         workers.announce(job.id, Queue.STREAM)
     feeder.feed(3)
     job.wait_for_batch()
-    for _ in range(RINGS):
+    for _ in range(ANNOUNCEMENTS):
         workers.announce(job.id, Queue.STREAM)
     feeder.feed(3)
     wait_until_exact(workers, job, feeder)

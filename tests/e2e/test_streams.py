@@ -262,7 +262,7 @@ def test_stream_continues_after_a_full_restart(production: Production) -> None:
     assert watched.read() == watched.expected()
     # The backlog is right after any kill.
     backlog = api.http.get(f"/v1/jobs/{job.id}/stream").json()["backlog"]["tables"]["t"]
-    assert backlog == {"files": 0, "rows": 0, "bytes": 0, "oldest_seconds": None}
+    assert backlog == {"files": 0, "rows": 0, "bytes": 0, "oldest_age_seconds": None}
     # A mini-batch is measured after its end; metrics lost with a worker are reported as missing.
     found = api.http.get(f"/v1/jobs/{job.id}/stream").json()
     assert found["rows_in"] <= len(feeder.posted.rows)

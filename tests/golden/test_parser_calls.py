@@ -84,12 +84,29 @@ def plan(spec: JobSpec) -> str:
 
 
 def test_sql_is_parsed_once_at_submission_and_once_by_the_worker(calls: Calls) -> None:
-    spec = JobSpec.model_validate({"name": "job", "tables": TABLES, "sql": SQL})
+    spec = JobSpec.model_validate({"name": "job", "tables": TABLES, "sql": SQL + "-- of this test"})
     compile_job(spec, SCHEMAS)
     assert calls.taken() == 1
     first = plan(spec)
     assert calls.taken() > 1, "a process reads the templates of rules when they are first used"
-    assert plan(spec) == first
+    assert plan(spec.model_copy(update={"sql": f"{spec.sql}, again"})) == first
+    assert calls.taken() == 1
+
+
+def test_a_repeated_batch_query_is_not_parsed_again(calls: Calls) -> None:
+    spec = JobSpec.model_validate({"name": "job", "tables": TABLES, "sql": SQL + "-- repeated"})
+    compile_job(spec, SCHEMAS)
+    plan(spec)
+    calls.taken()
+    again = spec.model_copy(
+        update={"name": "another", "settings": JobSettings.model_validate({"agg_phase": "ONE_PHASE"})}
+    )
+    compile_job(again, SCHEMAS)
+    plan(again)
+    assert calls.taken() == 0
+    # Other columns are another query.
+    wider = SCHEMAS | {"users": parse_schema(f"{USERS}, age INT", "")}
+    compile_job(spec, wider)
     assert calls.taken() == 1
 
 

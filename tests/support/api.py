@@ -59,10 +59,24 @@ def specification() -> dict[str, Any]:
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yields path, method and description of each operation of the specification."""
+    """Yields path, method and description of each operation of the specification.
+
+    The description has what it refers to in place of the references, except those to schemas.
+    """
     for path, methods in specification()["paths"].items():
         for method, operation in methods.items():
-            yield path, method, operation
+            yield path, method, _without_references(operation)
+
+
+def _without_references(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_references(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kind, _, name = value.get("$ref", "").removeprefix("#/components/").partition("/")
+    if name and kind != "schemas":
+        return _without_references(specification()["components"][kind][name])
+    return {key: _without_references(item) for key, item in value.items()}
 
 
 def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:

@@ -197,7 +197,8 @@ def beat(database: Database) -> None:
 def add_finished(database: Database, like: str, number: int) -> list[str]:
     """Stores copies of a job as SUCCEEDED jobs, submitted a second apart, and returns their ids."""
     with database.write() as session:
-        row = session.execute(select(JobRow.__table__).where(JobRow.id == like)).mappings().one()
+        found = session.execute(select(JobRow.__table__).where(JobRow.id == like)).mappings().one()
+        row = {column.key: found[column] for column in JobRow.__table__.columns}
         ended = {**row, "status": "SUCCEEDED", "version": 5, "fence": 1, "started_at": row["submitted_at"]}
         jobs = [
             {**ended, "id": str(uuid.uuid4()), "submitted_at": at, "finished_at": at + 500, "updated_at": at + 500}

@@ -18,7 +18,7 @@ import httpx
 from service.contract.enums import JobStatus
 from tests.support.client import JobClient
 
-_PATIENCE_SECONDS = 300.0
+_TIMEOUT_SECONDS = 300.0
 _WAIT_SECONDS = 3
 _BROKEN_SECONDS = 0.1
 
@@ -83,7 +83,7 @@ class PatientClient:
         return events
 
     def _until(self, what: str, ask: Callable[[JobClient], T | None]) -> T:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         client = self._next()
         while time.monotonic() < deadline:
             try:
@@ -95,7 +95,7 @@ class PatientClient:
             else:
                 if found:
                     return found
-        raise AssertionError(f"{what} without success for {_PATIENCE_SECONDS} s: {dict(self.answers)}")
+        raise AssertionError(f"{what} without success for {_TIMEOUT_SECONDS} s: {dict(self.answers)}")
 
     def _is_answered(self, what: str, answer: httpx.Response) -> bool:
         code = "" if not answer.is_error else str(answer.json()["code"])

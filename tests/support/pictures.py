@@ -14,7 +14,7 @@ from tests.support.browser import Tab, running_browser
 from tests.support.service import Service, running_service
 from tests.support.tables import parquet
 
-PICTURES = Path(__file__).parents[2] / "service" / "dashboard" / "pictures"
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 _REPORTS = 6_000_000
 _SLOTS = 8
 """Enough to see that one task is slower than the others."""

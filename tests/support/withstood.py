@@ -1,25 +1,23 @@
-"""Generates the README's table of faults and attacks from the `withstands` marks of tests.
+"""Makes the documentation's tables of faults and attacks from the `withstands` marks of tests.
 
     @pytest.mark.withstands("a worker is killed", how="`kill -9` during a job", times=1, guaranteed="…")
 
 The arguments of a mark must be literals. `times` is the number of repetitions in one full run of the test.
-`python -m tests.support.withstood` fails if README.md is out of date; with `--write` it updates README.md.
+`docs.tables` writes the tables into `docs/explanation/faults.md`.
 """
 
 from __future__ import annotations
 
 import ast
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
-START, END = "<!-- table faults -->", "<!-- end of table -->"
 KINDS = ("fault", "attack")
 _HEAD = (
-    "| {kind} | how the test causes it | times in a full run | guarantee | test |\n| --- | --- | ---: | --- | --- |\n"
+    "| {kind} | How the test causes it | Times in a full run | Guarantee | Test |\n| --- | --- | ---: | --- | --- |\n"
 )
 
 
@@ -45,19 +43,15 @@ def marks(root: Path = ROOT) -> Iterator[Withstood]:
                 yield from (_read(mark, test) for mark in node.decorator_list if _is_mark(mark))
 
 
-def table(found: Iterator[Withstood]) -> str:
-    """Returns the Markdown tables, faults first."""
-    rows = sorted(set(found))
-    return "\n".join(_table(kind, [row for row in rows if row.kind == kind]) for kind in KINDS)
+def table(found: Iterable[Withstood], kind: str) -> str:
+    """Returns the Markdown table of one kind."""
+    rows = sorted({row for row in found if row.kind == kind})
+    lines = (f"| {row.what} | {row.how} | {row.times} | {row.guaranteed} | `{row.test}` |" for row in rows)
+    return _HEAD.format(kind=kind.capitalize()) + "\n".join(lines)
 
 
-def with_table(text: str) -> str:
-    """Returns `text` with a new table between the markers. Raises ValueError without markers."""
-    before, found, rest = text.partition(START)
-    _, ended, after = rest.partition(END)
-    if not found or not ended:
-        raise ValueError(f"the README has no markers for the table: {START} … {END}")
-    return f"{before}{START}\n{table(marks())}{END}{after}"
+def _of_kind(kind: str) -> str:
+    return table(marks(), kind)
 
 
 def _is_mark(node: ast.expr) -> bool:
@@ -77,23 +71,5 @@ def _read(node: ast.expr, test: str) -> Withstood:
     return one
 
 
-def _table(kind: str, rows: list[Withstood]) -> str:
-    lines = (f"| {row.what} | {row.how} | {row.times} | {row.guaranteed} | `{row.test}` |\n" for row in rows)
-    return _HEAD.format(kind=kind) + "".join(lines)
-
-
-def main(arguments: list[str]) -> int:
-    """Returns exit code 0 if README.md is up to date or was updated."""
-    text = README.read_text(encoding="utf-8")
-    wanted = with_table(text)
-    if "--write" in arguments:
-        README.write_text(wanted, encoding="utf-8")
-        return 0
-    if text != wanted:
-        sys.stderr.write("README.md is out of date: python -m tests.support.withstood --write\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+TABLES: dict[str, Callable[[], str]] = {"faults": partial(_of_kind, "fault"), "attacks": partial(_of_kind, "attack")}
+"""The tables of this module, by name."""

@@ -32,7 +32,7 @@ _HUNG_SECONDS = 60.0
 
 
 class Facts:
-    """Collects the facts about the worker for each heartbeat. Neither `condition` nor `memory` may wait."""
+    """Collects the facts about the worker for each heartbeat. Neither `condition` nor `memory` may block."""
 
     def __init__(
         self, settings: Settings, condition: Callable[[], SparkCondition], memory: Callable[[], Resident]
@@ -69,7 +69,7 @@ def without_secrets(url: str) -> str:
 class Heartbeat:
     """Renews every lease of this worker in one statement, and stores the facts about the worker.
 
-    `facts` must not wait for anything. `drain` is called with every heartbeat after a request to drain the worker.
+    `facts` must not block. `drain` is called with every heartbeat after a request to drain the worker.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Heartbeat:
             attempt for attempt in self._running_attempts.all() if attempt.seconds_since_stop() <= _HUNG_SECONDS
         ]
         facts = self._facts()
-        # The sweeper calls this, too. Two first heartbeats at the same time would add this worker twice.
+        # The sweeper also calls this method, and two concurrent first heartbeats would add this worker twice.
         with self._beating:
             if self._left:
                 return
@@ -139,7 +139,7 @@ class ProgressReporter:
 
     def step(self) -> None:
         """Reads the progress of each attempt from Spark, and stores what has changed."""
-        moved = []
+        changed = []
         for attempt in self._running_attempts.all():
             # A stream reports its mini-batches instead, since the number of its tasks only grows.
             if attempt.driver is None or attempt.reason is not None or attempt.streams:
@@ -152,9 +152,9 @@ class ProgressReporter:
                 continue
             if progress != attempt.progress:
                 attempt.progress = progress
-                moved.append((attempt.claim, progress))
-        for claim, progress in moved:
-            # One job per transaction: the heartbeat locks the rows of all jobs in another order, and on PostgreSQL
-            # there would be a deadlock.
+                changed.append((attempt.claim, progress))
+        for claim, progress in changed:
+            # One job per transaction: the heartbeat locks the rows of all jobs in another order, which could cause a
+            # deadlock on PostgreSQL.
             with self._database.write() as session:
                 leases.save_progress(session, claim, progress, self._database.now(session))

@@ -124,7 +124,7 @@ class JobRunner:
         if job_id is None:
             return None
         if not self._has_place(session, job_id, place):
-            # Another thread has reserved the last slot for a stream meanwhile.
+            # Meanwhile another thread has reserved the last slot for streams.
             job_id = leases.oldest_waiting(session, others, quota, excluded)
         return job_id if job_id is not None and accounts.has_room(session, job_id, quota) else None
 
@@ -144,7 +144,7 @@ class JobRunner:
         """Reserves a slot if the job is a stream. Returns False if this worker has reached its limit of streams: the
         job then waits for another worker, or for a free slot.
         """
-        # For any status, since a job that is handed back only now is claimed as well.
+        # Whatever its status: a job may be handed back just before it is claimed.
         return jobs.queue_of(session, job_id) != Queue.STREAM.value or self.supervisor.take(place)
 
     def _run(self, choose: Callable[[Session, Place], str | None]) -> bool:

@@ -17,7 +17,7 @@ from service import __version__
 from service.config.settings import RetentionSettings, WorkerSettings
 from service.data.posted_rows import show_hidden
 from service.results.directories import remove_job_directory
-from service.results.purge import Limits, purge_politely
+from service.results.purge import Limits, purge_with_pauses
 from service.store import jobs, leases, workers
 from service.store.maintenance import Sweep, is_due, sweep
 from service.store.session import Database
@@ -26,11 +26,11 @@ from workers.driver.driver import remove_old_probes
 
 _log = structlog.get_logger(__name__)
 
-_TASK = "sweep"
+_ELECTION = "sweep"
 """The name of the sweeper's election."""
 
-_MOST_WAITS = 3
-"""How many late steps in a row may wait before lost attempts are ended."""
+_MAX_POSTPONED_STEPS = 3
+"""How many late steps in a row may postpone the end of lost attempts."""
 
 RETENTION_PERIOD_MS = 60 * 60 * 1000
 """The period of retention."""
@@ -60,7 +60,7 @@ class Sweeper:
         self._announce = announce
         self._beat = beat
         self._concurrency = settings.concurrency
-        self._ring_again_ms = round(settings.ring_again_seconds * 1000)
+        self._announce_again_ms = round(settings.ring_again_seconds * 1000)
         self._alive_ms = round(settings.heartbeat_seconds * 3000)
         # After two missed sweeps, another worker is elected.
         self._term_ms = round(settings.sweep_seconds * 2500)
@@ -68,26 +68,26 @@ class Sweeper:
         self._wait_ms = round((settings.heartbeat_seconds + connect_seconds + settings.sweep_seconds) * 1000)
         self._swept_at: int | None = None
         self._failed = False
-        self._waits = 0
-        self._waits_until = 0
+        self._postponed_steps = 0
+        self._postponed_until = 0
 
     def step(self) -> None:
         """Ends lost attempts, announces jobs again, removes dead workers, and publishes posted rows that a process left
         hidden. Does nothing while another worker is elected."""
         failed, self._failed = self._failed, True
-        # First, since after the machine slept, the leases of this worker have expired although it is alive.
+        # First: after a suspension of the machine, this worker's own leases have expired although it is alive.
         self._beat()
         with self._database.write() as session:
             now = self._database.now(session)
             is_late = self._is_late(now, failed)
             found = Sweep()
-            is_elected = leases.elect(session, _TASK, self._worker, now, self._term_ms)
+            is_elected = leases.elect(session, _ELECTION, self._worker, now, self._term_ms)
             if is_elected:
                 alive_since = now - self._alive_ms
                 found = sweep(
                     session,
                     now,
-                    announce_again_ms=self._ring_again_ms,
+                    announce_again_ms=self._announce_again_ms,
                     free=free_slots(session, alive_since, self._concurrency),
                     other_versions=workers.has_other_version(session, alive_since, __version__),
                     end_lost=not is_late,
@@ -100,21 +100,22 @@ class Sweeper:
             show_hidden(self._database, self._streams)
 
     def _is_late(self, now: int, failed: bool) -> bool:
-        """Whether the other workers must get time to renew their leases first: they slept with this machine, or their
-        database was unavailable, too. The first step of a worker counts as late, since that is not known.
+        """Whether the other workers need time to renew their leases first: their machine may have been suspended
+        together with this one, or they may have lost the database as well. The first step of a worker counts as late,
+        since nothing is known about the time before.
 
-        Waits only a few times in a row: even if every step is late, lost attempts must be ended.
+        Only a few steps in a row are postponed: lost attempts must be ended even if every step is late.
         """
         since, self._swept_at = self._swept_at, now
-        # Also if the clock was set back, since the leases are then from before that.
+        # A clock that was set back counts as a pause: the leases were granted before.
         paused = since is None or not 0 <= now - since <= self._pause_ms
-        self._waits_until = min(self._waits_until, now + self._wait_ms)
-        if (paused or failed) and self._waits < _MOST_WAITS:
-            self._waits += 1
-            self._waits_until = now + self._wait_ms
-        if now < self._waits_until:
+        self._postponed_until = min(self._postponed_until, now + self._wait_ms)
+        if (paused or failed) and self._postponed_steps < _MAX_POSTPONED_STEPS:
+            self._postponed_steps += 1
+            self._postponed_until = now + self._wait_ms
+        if now < self._postponed_until:
             return True
-        self._waits = 0
+        self._postponed_steps = 0
         return False
 
     def _follow_up(self, found: Sweep) -> None:
@@ -124,7 +125,7 @@ class Sweeper:
             _log.warning("lost_job_ended", job_id=job_id)
             remove_job_directory(self._results, job_id)
         for job_id, queue in found.announce:
-            # Each try takes seconds while the broker does not respond. A later sweep announces the rest.
+            # While the broker does not respond, each try takes seconds. A later sweep announces the rest.
             if not self._announce(job_id, queue):
                 _log.warning("announcements_deferred", jobs=len(found.announce))
                 break
@@ -132,7 +133,7 @@ class Sweeper:
     def resign(self) -> None:
         """Gives up the election, so that another worker can sweep at once."""
         with self._database.write() as session:
-            leases.resign(session, _TASK, self._worker)
+            leases.resign(session, _ELECTION, self._worker)
 
 
 class RetentionStep:
@@ -169,6 +170,6 @@ class RetentionStep:
         if probes:
             _log.info("probes_removed", directories=probes)
         limits = Limits.of(self._settings)
-        removed = purge_politely(self._database, self._results, self._streams, limits, self._may_continue)
+        removed = purge_with_pauses(self._database, self._results, self._streams, limits, self._may_continue)
         if not removed.is_nothing:
             _log.info("retention_applied", **asdict(removed))

@@ -1,8 +1,8 @@
 """How a worker consumes messages: Celery's settings, the task, and how to stop and resume the consumption.
 
-The one task announces a job. `HeldMessages` has the messages that wait for a free thread, so that they can be announced
-again when the worker stops. `Consumption` stops the flow of messages without stopping the worker; Celery itself does
-that only by remote control.
+The only task announces a job. `HeldMessages` contains the messages that wait for a free thread, so that their jobs can
+be announced again when the worker stops. `Consumption` stops the flow of messages without stopping the worker; Celery
+itself does that only by remote control.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Runner(Protocol):
 
 
 class RunJob(Task):  # type: ignore[misc]
-    """Runs the job of the given id, unless another worker has it. The message has nothing but the id."""
+    """Runs the job of the given id, unless another worker has it. The message contains nothing but the id."""
 
     name = RUN_JOB
     ignore_result = True
-    # Acknowledged before it runs: the jobs of a killed worker are found in the database, not in the broker.
+    # Acknowledged before it runs: the jobs of a killed worker are recovered from the database, not from the broker.
     acks_late = False
 
     def __init__(self, worker: Runner) -> None:
@@ -65,14 +65,15 @@ class RunJob(Task):  # type: ignore[misc]
         """Runs the job. Ignores arguments that a later version may add: the worker does not claim a job that it cannot
         run.
 
-        Raises only errors of the database: Celery logs them, and the sweeper recovers the job."""
+        Raises only errors of the database: Celery logs them, and the sweeper recovers the job.
+        """
         self._worker.run(job_id)
 
 
 class HeldMessages:
     """The ids of jobs whose message was received and that no thread has begun. Safe to share between threads.
 
-    Celery acknowledges early, and drops the messages that wait in its pool when it stops, so these would be lost.
+    Celery acknowledges messages early, and drops those that wait in its pool when it stops: they would be lost.
     """
 
     def __init__(self) -> None:

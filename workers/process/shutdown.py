@@ -22,10 +22,10 @@ _log = structlog.get_logger(__name__)
 
 _HAND_BACK_SECONDS = 3.0
 _DATABASE_WAIT_SECONDS = 5.0
-"""How long the worker waits for an unavailable database, in all, if runners do not end."""
+"""The total time that the worker waits for an unavailable database if runners do not end."""
 _EXIT_SECONDS = 15.0
 _FORCED_EXIT_SECONDS = 5.0
-"""How long the process may take to end once everything is closed."""
+"""How long the process may take to end after everything was closed."""
 _CHECK_SECONDS = 0.5
 """The time between two checks for an order while jobs end."""
 
@@ -51,9 +51,9 @@ def force_exit(worker: str) -> None:
 class Shutdown:
     """Waits in a thread for the request or the order to shut down, and then ends the worker.
 
-    After a request (`request`), the worker takes no further job, and its process ends when its running jobs have ended.
-    After an order (`order`, at any time), they have `drain_seconds`. A job that has not ended by then is handed back to
-    the queue, and the attempt does not count.
+    After a request (`request`), the worker accepts no further jobs, and its process ends when its running jobs have
+    ended. After an order (`order`, at any time), they have `drain_seconds`. A job that has not ended by then is handed
+    back to the queue, and the attempt does not count.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
-"""Watches the driver: whether it starts, responds, has executors, and ends work that was stopped.
+"""Checks the Spark driver: whether it starts, responds, has executors, and ends the work that was stopped.
 
-`StuckWork` ends a driver with stuck work: a task, an attempt, or a call into the JVM of an abandoned planning that does
-not end. A JVM cannot end a thread by force. On a cluster Spark ends the executor of a stuck task (`spark.task.reaper`);
-in local mode there is only the driver. The job of stuck work keeps the end that was requested. The other attempts on
-the driver lose their work, but do not count: otherwise such jobs could use up the attempts of any other job.
+`StuckWork` kills a driver with stuck work: a task, an attempt, or a JVM call of an abandoned planning that does not end
+after it was stopped. A JVM cannot kill a thread. On a cluster, Spark kills the executor of a stuck task
+(`spark.task.reaper`); in local mode, only the driver can be killed. The job of the stuck work ends as was requested.
+The other attempts on the driver lose their work, but do not count: otherwise jobs with stuck work could use up the
+attempts of other jobs.
 """
 
 from __future__ import annotations
@@ -21,32 +22,32 @@ from workers.jobs.planning import is_in_jvm_call
 _log = structlog.get_logger(__name__)
 
 _FACTOR_WITH_OTHERS = 10
-"""By this factor the timeout is longer while other attempts on the driver make progress."""
+"""The timeout is multiplied by this while other attempts on the driver make progress."""
 
 _FACTOR_FOR_PLANNINGS = 2
-"""After this many timeouts without claiming jobs because of abandoned plannings, the worker drains."""
+"""If abandoned plannings prevent the worker from claiming jobs for this many timeouts, it drains."""
 
 
 class _Durations:
-    """For how many seconds, without interruption, things have been in the sets given to `update`."""
+    """Measures for how many seconds each item has been in every collection that was passed to `update`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._since: dict[Hashable, float] = {}
 
-    def update(self, things: Iterable[Hashable]) -> list[float]:
-        """Returns the seconds for each of `things`, and forgets all others."""
+    def update(self, items: Iterable[Hashable]) -> list[float]:
+        """Returns the seconds for each of `items`, and removes all others."""
         now = self._clock()
-        self._since = {thing: self._since.get(thing, now) for thing in things}
+        self._since = {item: self._since.get(item, now) for item in items}
         return [now - since for since in self._since.values()]
 
-    def longest(self, things: Iterable[Hashable]) -> float:
-        """Like `update`, but returns the largest number; 0 without things."""
-        return max(self.update(things), default=0.0)
+    def longest(self, items: Iterable[Hashable]) -> float:
+        """Like `update`, but returns the largest number; 0 without items."""
+        return max(self.update(items), default=0.0)
 
 
 def must_end_driver(*, stuck_seconds: float, timeout_seconds: float, others_make_progress: bool) -> bool:
-    """Whether a driver with stuck work must be ended now.
+    """Whether a driver with stuck work must be killed now.
 
     Other attempts that make progress would lose their work, so they get time to end first.
     """
@@ -54,7 +55,7 @@ def must_end_driver(*, stuck_seconds: float, timeout_seconds: float, others_make
 
 
 class StuckWork:
-    """Finds stuck work and ends its driver. `step` needs its own thread, since its calls into the JVM can hang."""
+    """Finds stuck work and kills its driver. `step` needs its own thread, since its calls into the JVM can hang."""
 
     def __init__(
         self,
@@ -64,37 +65,37 @@ class StuckWork:
         clock: Callable[[], float] = time.monotonic,
         drain: Callable[[], object] = lambda: None,
     ) -> None:
-        """`drain` makes the worker drain, so that another one replaces it. It may be called several times."""
+        """`drain` makes the worker drain, so that a new one replaces it. It may be called several times."""
         self._runtime = runtime
         self._running_attempts = running_attempts
         self._timeout = timeout_seconds
         self._drain = drain
-        self._with_tasks = _Durations(clock)
-        """The driver with leftover tasks."""
-        self._calls = _Durations(clock)
-        """The abandoned plannings in a call into the JVM."""
+        self._leftover_tasks = _Durations(clock)
+        """How long the driver has had leftover tasks."""
+        self._jvm_calls = _Durations(clock)
+        """How long each abandoned planning has been in a JVM call."""
         self._abandoned = _Durations(clock)
-        """The abandoned plannings."""
-        self._outside = _Durations(clock)
-        """The abandoned plannings that are not in a call into the JVM."""
+        """How long each planning has been abandoned."""
+        self._outside_jvm = _Durations(clock)
+        """How long each abandoned planning has not been in a JVM call."""
 
     def check_plannings(self) -> None:
-        """Makes the worker drain if abandoned plannings block jobs and the end of the driver would not end them.
+        """Makes the worker drain if abandoned plannings block jobs and killing the driver would not end them.
 
-        If their number reaches the limit, they block all jobs. A single one blocks some: an explanation keeps its slot,
-        and a suspect prevents jobs with one attempt left from beginning.
+        If their number reaches the limit, they block all jobs. A single one blocks some jobs: an explanation keeps its
+        slot, and while a suspect runs, jobs with one attempt left do not start.
 
-        `step` ends a driver that does not answer a planning, after ten times the timeout at the latest. So while a
-        planning is in a call into the JVM, the worker drains only after a longer time. Makes no call into the JVM.
+        `step` kills a driver that does not answer a planning, after at most ten times the timeout. So while a planning
+        is in a JVM call, the worker waits longer before it drains. This method makes no JVM call itself.
         """
         plannings = self._running_attempts.abandoned.all()
         abandoned = self._abandoned.update(plannings)
-        outside = self._outside.update(one for one in plannings if not is_in_jvm_call(one.thread))
+        outside = self._outside_jvm.update(each for each in plannings if not is_in_jvm_call(each.thread))
         if self._is_blocked(abandoned, outside):
-            _log.error("worker_blocked_by_plannings", jobs=[one.attempt.claim.job_id for one in plannings])
+            _log.error("worker_blocked_by_plannings", jobs=[planning.attempt.claim.job_id for planning in plannings])
             self._drain()
             self._abandoned.update(())
-            self._outside.update(())
+            self._outside_jvm.update(())
 
     def _is_blocked(self, abandoned: list[float], outside: list[float]) -> bool:
         if max(outside, default=0.0) > _FACTOR_WITH_OTHERS * self._timeout:
@@ -112,21 +113,21 @@ class StuckWork:
         """Kills a driver with stuck work after the timeout. `DriverWatch` then stops its attempts and drops it."""
         driver = self._runtime.current
         if driver is None:
-            self._with_tasks.update(())
+            self._leftover_tasks.update(())
             return
-        # An attempt that has ended does not need the driver any more, also while its end is being published.
+        # A settled attempt no longer needs the driver, even while its end is being published.
         attempts = [one for one in self._running_attempts.all() if one.driver is driver and not one.is_settled]
         stopping = [one for one in attempts if _must_end(one)]
         left = driver.leftover_tasks()
         calls = self._abandoned_calls(driver)
-        waiting = (self._with_tasks.longest([driver] if left else []), self._calls.longest(calls))
+        waiting = (self._leftover_tasks.longest([driver] if left else []), self._jvm_calls.longest(calls))
         stuck = max([*waiting, *(one.unresponsive_for() for one in stopping)])
         others = len(attempts) > len(stopping) and left < driver.slots
         if must_end_driver(stuck_seconds=stuck, timeout_seconds=self._timeout, others_make_progress=others):
             self._end(driver, left, attempts, [planning.attempt for planning in calls])
 
     def _abandoned_calls(self, driver: Driver) -> list[AbandonedPlanning]:
-        """Returns the abandoned plannings that wait for an answer of the driver."""
+        """Returns the abandoned plannings that wait for the driver to answer a call."""
         plannings = self._running_attempts.abandoned.all()
         return [one for one in plannings if one.attempt.driver is driver and is_in_jvm_call(one.thread)]
 
@@ -136,15 +137,15 @@ class StuckWork:
         jobs = list(dict.fromkeys(attempt.claim.job_id for attempt in (*stopping, *own, *abandoned)))
         _log.error("spark_driver_stuck", tasks=tasks, jobs=jobs, pid=driver.process.pid)
         for attempt in own:
-            # Its own tasks do not end, and would not end the next time. So this attempt counts.
+            # Its own tasks do not end, and would not end in the next attempt. So this attempt counts.
             attempt.stop(StopReason.DRIVER_LOST)
-        # Before the driver is killed, since an attempt that fails reads this, even one that begins only now.
+        # Set before the driver is killed: an attempt that fails reads this, even one that has only just begun.
         driver.ended = True
         for attempt in attempts:
             attempt.stop(StopReason.DRIVER_ENDED)
         driver.kill()
-        self._with_tasks.update(())
-        self._calls.update(())
+        self._leftover_tasks.update(())
+        self._jvm_calls.update(())
 
 
 def _must_end(attempt: Attempt) -> bool:
@@ -153,7 +154,7 @@ def _must_end(attempt: Attempt) -> bool:
 
 
 class DriverWatch:
-    """Checks the driver in two steps for two threads: `ping` hangs if the JVM does, `watch` never hangs."""
+    """Checks the driver, with a method for each of two threads: `ping` hangs if the JVM hangs, `watch` never does."""
 
     def __init__(
         self,
@@ -168,9 +169,9 @@ class DriverWatch:
         self._clock = clock
         self._answered: tuple[Driver, float] | None = None
         self._starting = _Durations(clock)
-        """The start of a JVM."""
+        """How long a JVM has been starting."""
         self._without_executors = _Durations(clock)
-        """The driver without executors."""
+        """How long the driver has had no executors."""
         self._overdue = 0
 
     def ping(self) -> None:
@@ -196,7 +197,7 @@ class DriverWatch:
         if not driver.is_running():
             self._drop(driver, "exited")
         elif self._is_unresponsive(driver):
-            # Only at the second check: after the machine slept, the driver had no time to answer before the first one.
+            # Only at the second check: if the machine was suspended, the driver had no time to answer before the first.
             self._overdue += 1
             if self._overdue >= 2:
                 driver.kill()
@@ -204,7 +205,7 @@ class DriverWatch:
         elif driver.stopped:
             self._drop(driver, "stopped")
         elif self._is_without_executors(driver):
-            # A restarted master has lost the application, and starts no executors for it.
+            # A restarted master no longer has the application, and starts no executors for it.
             self._drop(driver, "no_executors")
         else:
             self._overdue = 0

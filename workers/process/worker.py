@@ -35,7 +35,7 @@ from workers.process.watchdog import DriverWatch, StuckWork
 _log = structlog.get_logger(__name__)
 
 _WATCH_DRIVER_SECONDS = 1.0
-_LOOP_SECONDS = 0.5
+_LOOP_JOIN_SECONDS = 0.5
 _BACKGROUND_THREADS = 10
 _RETENTION_SECONDS = 60.0
 _STREAMS_SECONDS = 0.5
@@ -44,7 +44,7 @@ _STREAMS_SECONDS = 0.5
 class Worker:
     """Runs the jobs that are announced to it, in the threads that call `run`.
 
-    Like Celery, it stops in two parts: `drain` when the order comes, `close` once no task runs any more; see
+    Like Celery, it stops in two steps: `drain` when the shutdown is ordered, `close` when no task runs any more; see
     `workers.process.shutdown`. The consumer of messages adds each job to `held`, and sets `listen` to the function that
     starts or stops the consumption. The worker calls `listen` every second.
     """
@@ -129,7 +129,7 @@ class Worker:
             lambda: not self._shutdown.is_requested,
         )
         self._loops = (
-            # These two must not be late when the database is available again: leases expire, and clients wait.
+            # After an outage of the database, these two must run again soon: leases expire, and clients wait.
             Loop("heartbeat", own.heartbeat_seconds, self._heartbeat.step, longest=own.heartbeat_seconds),
             Loop("cancellation", own.watch_seconds, watch.step, longest=1.0),
             Loop("time-limits", own.watch_seconds, watch.mark_overdue),
@@ -163,7 +163,7 @@ class Worker:
     def run(self, job_id: str) -> None:
         """Runs a job to its end in the calling thread, and then the jobs that wait. Returns at once if there are none.
 
-        A worker that takes no more jobs announces the job again, for other workers.
+        A worker that accepts no more jobs announces the job again, for other workers.
         """
         self.held.begun(job_id)
         with self._running_attempts.taking():
@@ -176,15 +176,15 @@ class Worker:
                         pass
                 except (SparkUnavailableError, TooManyPlanningsError):
                     self._announce_again([job_id])
-                    # Until this worker stops consuming, the message could come back at once, again and again.
+                    # Until this worker stops consuming, it could receive the same message again and again.
                     self._running_attempts.wait_until_closed(_WATCH_DRIVER_SECONDS)
         if self._running_attempts.closed:
             self._announce_again([job_id])
-            # As above, after a request. After an order, Celery has stopped consuming.
+            # For the same reason, after a request. After an order, Celery has already stopped consuming.
             self._shutdown.wait_for_order(_WATCH_DRIVER_SECONDS)
 
     def drain(self) -> None:
-        """Takes no further job; the running ones have `drain_seconds`. Returns at once; safe in a signal handler."""
+        """Accepts no further jobs; the running ones have `drain_seconds`. Returns at once; safe in a signal handler."""
         self._shutdown.order()
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class Worker:
         for loop in self._loops:
             loop.ask_to_stop()
         for loop in self._loops:
-            loop.join(_LOOP_SECONDS)
+            loop.join(_LOOP_JOIN_SECONDS)
         try:
             # Celery has dropped the messages that waited for a thread.
             self._announce_again(self.held.take_all())
@@ -230,7 +230,7 @@ class Worker:
         self._announce_again(self.held.take_all())
 
     def _announce_again(self, job_ids: Collection[str]) -> None:
-        """Announces those of the jobs that still wait, since this worker has acknowledged their messages."""
+        """Announces those of the jobs that are still queued, since this worker has acknowledged their messages."""
         if not job_ids:
             return
         with self._database.read() as session:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
-from service.contract.reports import Backlog, TableBacklog
+from service.contract.stream_reports import Backlog, TableBacklog
 from service.contract.tables import StreamTable, TableSource
 from service.data.file_changes import Arrival, Confines, local_arrivals, stored_arrivals
 from service.data.roots import Root, StoreUnavailableError
@@ -127,7 +127,7 @@ class WatchedDirectory:
             size += arrival.bytes
             if arrival.written_at is not None:
                 oldest = arrival.written_at if oldest is None else min(oldest, arrival.written_at)
-        return TableBacklog(files=files, rows=None, bytes=size, oldest_seconds=_age(oldest, now))
+        return TableBacklog(files=files, rows=None, bytes=size, oldest_age_seconds=_age(oldest, now))
 
 
 @dataclass
@@ -161,7 +161,7 @@ class WatchedPosts:
         with database.read() as session:
             found = unread_batches(session, self.tenant, self.stream, self._read_up_to, self._read_later)
         return TableBacklog(
-            files=found.batches, rows=found.rows, bytes=found.bytes, oldest_seconds=_age(found.oldest_at, now)
+            files=found.batches, rows=found.rows, bytes=found.bytes, oldest_age_seconds=_age(found.oldest_at, now)
         )
 
 
@@ -221,14 +221,14 @@ class BacklogWatch:
     @property
     def oldest_waiting_seconds(self) -> float:
         """The age of the oldest file or row in any backlog, as last measured; 0 if there is no backlog."""
-        return max((table.oldest_seconds or 0.0 for table in self._tables), default=0.0)
+        return max((table.oldest_age_seconds or 0.0 for table in self._tables), default=0.0)
 
     def forget(self) -> None:
         """Sets the backlog to nothing at the end of the attempt; the next attempt, if any, reports it."""
         self._tables = ()
 
     def measure(self, occasion: Occasion) -> dict[str, Any] | None:
-        """Returns a `Backlog` as JSON: measured now if that is due, otherwise the last one; None if it is unknown.
+        """Returns a `Backlog` as stored JSON: measured now if that is due, otherwise the last one; None if unknown.
 
         Raises the errors of an unavailable database.
         """
@@ -258,7 +258,7 @@ class BacklogWatch:
         # Outside of any transaction, since to list a directory may take long.
         tables = {stream.table: self._waiting(stream, at) for stream in self._streams}
         self._tables = tuple(table for table in tables.values() if table is not None)
-        return Backlog(at=datetime.fromtimestamp(at / 1000, tz=UTC), tables=tables).model_dump(mode="json")
+        return Backlog(at=datetime.fromtimestamp(at / 1000, tz=UTC), tables=tables).stored()
 
     def _waiting(self, stream: Watched, now: int) -> TableBacklog | None:
         try:

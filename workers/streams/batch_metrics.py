@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.contract.reports import BatchMetrics, StateMetrics
+from service.contract.stream_reports import BatchMetrics, StateMetrics
 from service.store import streaming_jobs
 from service.store.attempts import Claim
 from service.store.streaming_jobs import BACKLOG, BatchMeasures

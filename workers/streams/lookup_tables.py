@@ -224,7 +224,9 @@ class LookupTables:
         return dict(self.of_batch(batch_id)) or None
 
     def report(self, planned: Versions) -> list[dict[str, Any]]:
-        """Returns, for clients, the version in use of each table as JSON, and why a newer one is not used."""
+        """Returns, for clients, the version in use of each table as stored JSON, and why a newer one is not used. See
+        `RefreshedTable.from_stored`.
+        """
         last = self._decided.newest()
         uses = (None if last is None else self._decided.of(last)) or {}
         report = []

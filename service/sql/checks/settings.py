@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from service.contract.options import AggPhase, DistinctMethod, JobSettings, JoinLocal, JoinShip, JoinSkew, Toggle
 from service.contract.problems import Issue, SpecError
 from service.contract.query import AggregateFunction, JoinKind
+from service.sql.joins import HASHED_SIDE, refusal_of_local, refusal_of_pair, refusal_of_ship
 from service.sql.resolve.bound import (
     BoundCall,
     BoundDerived,
@@ -21,7 +22,6 @@ from service.sql.resolve.bound import (
     BoundUnion,
     queries_of,
 )
-from service.sql.statements.join_hints import HASHED_SIDE, refusal_of_local, refusal_of_pair, refusal_of_ship
 from service.sql.types.aggregates import IDEMPOTENT
 from service.sql.types.data_types import INTEGRAL, DataType, TypeName
 

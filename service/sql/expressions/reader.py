@@ -136,7 +136,7 @@ class ExpressionReader:
             like = Like(LIKES[kind], self._operand(node.this), self._operand(node.expression), None)
             return Not(like) if node.args.get("negate") else like
         if isinstance(node, exp.And | exp.Or):
-            return Connective(node.key.upper(), tuple(self.read(term) for term in _terms(node)))
+            return Connective(node.key.upper(), tuple(self.read(term) for term in _operands(node)))
         return self._other(node)
 
     def _other(self, node: exp.Expr) -> Expression:
@@ -374,7 +374,7 @@ class ExpressionReader:
         return AggregateReader(self._source, inner.read, self.check_clauses, self._unsupported)
 
 
-def _terms(node: exp.And | exp.Or) -> list[exp.Expr]:
+def _operands(node: exp.And | exp.Or) -> list[exp.Expr]:
     # Iterative, because a chain may have thousands of terms.
     terms: list[exp.Expr] = []
     pending: list[exp.Expr] = [node]

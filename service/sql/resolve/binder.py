@@ -27,6 +27,7 @@ from service.sql.expressions.limits import check_replaced, conditions_in
 from service.sql.expressions.nodes import Cast, Expression, Name, columns_of, map_children, position_of
 from service.sql.expressions.reader import read_expression
 from service.sql.expressions.scalar import Scalar
+from service.sql.joins import ONE_SIDED
 from service.sql.parser import Text, TextOf
 from service.sql.resolve.aggregates import Grouped, Key, bind_call, check_keys, condition, over_keys, positions_of
 from service.sql.resolve.bound import (
@@ -51,7 +52,6 @@ from service.sql.resolve.from_clause import (
     united,
     with_equalities,
 )
-from service.sql.statements.join_hints import ONE_SIDED
 from service.sql.types import data_types
 from service.sql.types.aggregates import OF_GROUPING_SETS
 from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Schema

@@ -17,9 +17,10 @@ from service.contract.tables import EventTime
 from service.sql.expressions.analysis import Columns, columns_by_name, tree_of
 from service.sql.expressions.calls import MAX_WINDOWS_PER_ROW, milliseconds_of
 from service.sql.expressions.compile_expression import TableScope, resolve, scalar_of
-from service.sql.expressions.nodes import Arithmetic, Between, Column, Comparison, Connective, Expression, Interval
+from service.sql.expressions.nodes import Arithmetic, Between, Column, Comparison, Expression, Interval, conjuncts
 from service.sql.expressions.reader import read_expression
 from service.sql.expressions.scalar import Scalar, column
+from service.sql.joins import NULL_EXTENDED, Side
 from service.sql.parser import Text
 from service.sql.resolve.bound import (
     BoundDerived,
@@ -36,7 +37,6 @@ from service.sql.resolve.bound import (
     tables_of,
 )
 from service.sql.resolve.stream_join_rules import STREAM_JOINS
-from service.sql.statements.join_hints import NULL_EXTENDED, Side
 from service.sql.types.data_types import TIMESTAMP, TIMESTAMP_NTZ, Field
 
 EventTimes = Mapping[str, EventTime | None]
@@ -284,18 +284,14 @@ def _conditions(before: Sequence[BoundSource], joins: Sequence[BoundJoin], where
         left, right = tree_of(one, columns), tree_of(other, columns)
         if left is not None and right is not None:
             found.append(Comparison("=", left, right))
-    return [term for tree in found for term in _terms(tree)]
+    return [bound for tree in found for term in conjuncts(tree) for bound in _bounds(term)]
 
 
-def _terms(tree: Expression) -> Iterator[Expression]:
-    if isinstance(tree, Connective) and tree.operator == "AND":
-        for term in tree.terms:
-            yield from _terms(term)
-    elif isinstance(tree, Between):
-        yield Comparison(">=", tree.operand, tree.low)
-        yield Comparison("<=", tree.operand, tree.high)
-    else:
-        yield tree
+def _bounds(term: Expression) -> tuple[Expression, ...]:
+    """Returns both comparisons of a BETWEEN; of any other term, only the term."""
+    if not isinstance(term, Between):
+        return (term,)
+    return Comparison(">=", term.operand, term.low), Comparison("<=", term.operand, term.high)
 
 
 @dataclass(frozen=True)

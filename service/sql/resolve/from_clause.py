@@ -31,7 +31,7 @@ from service.contract.query import (
 )
 from service.sql.expressions.compile_expression import full_name
 from service.sql.expressions.limits import of_column
-from service.sql.expressions.nodes import Cast, Column, Comparison, Connective, Expression
+from service.sql.expressions.nodes import Cast, Column, Comparison, Connective, Expression, conjuncts
 from service.sql.expressions.scalar import Scalar
 from service.sql.resolve.bound import BoundDerived, BoundQuery, BoundUnion, Named
 from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Incompatible, Schema, widest
@@ -237,7 +237,7 @@ def with_equalities(
     """
     if not any(step.join.kind in _INNER for step in steps):
         return tuple(steps), where
-    terms = _terms(where)
+    terms = tuple(conjuncts(where))
     tables = _Tables(first, steps)
     pairs = _Pairs(tables, (pair for term in (*terms, *_implied(terms)) if (pair := _pair(term)) is not None))
     ordered = _ordered(steps, tables, pairs)
@@ -322,16 +322,12 @@ def _pair(term: Expression) -> Equality | None:
     return (left, right) if alike and left.name != right.name else None
 
 
-def _terms(tree: Expression) -> tuple[Expression, ...]:
-    return tree.terms if isinstance(tree, Connective) and tree.operator == "AND" else (tree,)
-
-
 def _implied(terms: Sequence[Expression]) -> list[Expression]:
     """Returns the conditions that all branches of an OR share: `(a AND x) OR (a AND y)` implies a. The OR stays."""
     found: list[Expression] = []
     for term in terms:
         if isinstance(term, Connective) and term.operator == "OR":
-            first, *others = (_terms(branch) for branch in term.terms)
+            first, *others = (tuple(conjuncts(branch)) for branch in term.terms)
             in_all = frozenset(first).intersection(*others)
             found += [part for part in first if part in in_all]
     return found

@@ -29,7 +29,7 @@ from service.sql.expressions.analysis import (
 )
 from service.sql.expressions.nodes import Arithmetic, Column, Connective, Expression, columns_of
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import CONDITION_MOVES, NULL_EXTENDED, ONE_SIDED, RESIDUAL_MOVES, Side
+from service.sql.joins import CONDITION_MOVES, NULL_EXTENDED, ONE_SIDED, RESIDUAL_MOVES, Side
 from service.sql.types.aggregates import product_has_parts, refusal_of_parts
 from service.sql.types.data_types import DataType, TypeName
 

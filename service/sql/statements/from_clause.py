@@ -18,9 +18,9 @@ from service.contract.query import Source as Relation
 from service.sql.expressions.compile_expression import TableScope, matching
 from service.sql.expressions.nodes import Boolean, Call, Comparison, Connective, Expression, Name, map_children, walk
 from service.sql.expressions.reader import ExpressionReader, position
+from service.sql.joins import ONE_SIDED
 from service.sql.parser import Text, place_of
 from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
-from service.sql.statements.join_hints import ONE_SIDED
 from service.sql.types.data_types import Schema
 
 _KINDS = {

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+MAX_PRECISION = 38
+# The minimum scale that Spark keeps if a result has more than 38 digits.
+_MINIMUM_SCALE = 6
+
 
 class TypeName(StrEnum):
     """The types of columns. `OTHER` is a nested or Spark-only type: it can be selected and, if nested, grouped by, but
@@ -37,8 +41,8 @@ INTEGRAL = frozenset({TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeNam
 FRACTIONAL = frozenset({TypeName.FLOAT, TypeName.DOUBLE})
 NUMERIC = INTEGRAL | FRACTIONAL | {TypeName.DECIMAL}
 TEMPORAL = frozenset({TypeName.DATE, TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ})
-
-MAX_PRECISION = 38
+_INTEGRAL_ORDER = (TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeName.BIGINT)
+_AS_DECIMAL = {TypeName.TINYINT: 3, TypeName.SMALLINT: 5, TypeName.INT: 10, TypeName.BIGINT: 20}
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,8 @@ TIMESTAMP = DataType(TypeName.TIMESTAMP)
 TIMESTAMP_NTZ = DataType(TypeName.TIMESTAMP_NTZ)
 BINARY = DataType(TypeName.BINARY)
 NULL = DataType(TypeName.NULL)
+UNKNOWN = DataType(TypeName.OTHER, text="UNKNOWN")
+"""The type of a column whose type is not known before the query runs."""
 
 
 def decimal(precision: int, scale: int) -> DataType:
@@ -164,19 +170,9 @@ class Schema:
         return found
 
 
-UNKNOWN = DataType(TypeName.OTHER, text="UNKNOWN")
-"""The type of a column whose type is not known before the query runs."""
-
-
 def known(type_: DataType) -> DataType | None:
     """Returns `type_`, or None for UNKNOWN: the type of an expression from that of a field."""
     return None if type_ == UNKNOWN else type_
-
-
-_INTEGRAL_ORDER = (TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeName.BIGINT)
-_AS_DECIMAL = {TypeName.TINYINT: 3, TypeName.SMALLINT: 5, TypeName.INT: 10, TypeName.BIGINT: 20}
-# The minimum scale that Spark keeps if a result has more than 38 digits.
-_MINIMUM_SCALE = 6
 
 
 class Incompatible(Exception):  # noqa: N818 - describes types; callers turn it into a SpecError with a place

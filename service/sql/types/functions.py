@@ -35,7 +35,18 @@ _ROUNDING = frozenset({"round", "bround", "floor", "ceil", "ceiling"})
 
 Types = tuple[DataType | None, ...]
 Arguments = tuple[Expression, ...]
-Result = Callable[[Types, Arguments], DataType | None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result type of a function, as a rule over its arguments; `text` describes it for the documentation."""
+
+    text: str
+    of: Callable[[Types, Arguments], DataType | None]
+
+    def __call__(self, types: Types, arguments: Arguments) -> DataType | None:
+        """Returns the type; None if it is not known. Raises Incompatible if the arguments have no common type."""
+        return self.of(types, arguments)
 
 
 class Kind(Enum):
@@ -82,11 +93,11 @@ class Function:
 
 
 def _always(type_: DataType) -> Result:
-    return lambda _types, _arguments: type_
+    return Result(str(type_), lambda _types, _arguments: type_)
 
 
-def _by_types(rule: Callable[[Types], DataType | None]) -> Result:
-    return lambda types, _arguments: rule(types)
+def _by_types(text: str, rule: Callable[[Types], DataType | None]) -> Result:
+    return Result(text, lambda types, _arguments: rule(types))
 
 
 def _common(types: Types) -> DataType | None:
@@ -178,69 +189,81 @@ def _rows(names: str, least: int, most: int | None, kinds: Iterable[Kind], resul
 
 _ANY, _NUMBER, _TIME = (Kind.ANY,), (Kind.NUMBER,), (Kind.TIME,)
 
-FUNCTIONS: dict[str, Function] = {
-    # Conditions
-    **_rows("coalesce", 1, None, _ANY, _by_types(_common)),
-    **_rows("nvl ifnull", 2, 2, _ANY, _by_types(_common)),
-    **_rows("nvl2", 3, 3, _ANY, _by_types(_second_or_third)),
-    **_rows("if", 3, 3, (Kind.BOOLEAN, Kind.ANY), _by_types(_second_or_third)),
-    **_rows("nullif", 2, 2, _ANY, _by_types(_first)),
-    **_rows("greatest least", 2, None, _ANY, _by_types(_extreme)),
-    **_rows("isnull isnotnull", 1, 1, _ANY, _always(BOOLEAN)),
-    **_rows("isnan", 1, 1, _NUMBER, _always(BOOLEAN)),
-    # Numbers
-    **_rows("abs positive negative", 1, 1, _NUMBER, _by_types(_same_number)),
-    **_rows("round bround", 1, 2, _NUMBER, _rounded),
-    **_rows("floor ceil ceiling", 1, 2, _NUMBER, _by_types(_whole_number)),
-    **_rows("sqrt cbrt exp expm1 ln log10 log1p log2 sin cos tan asin acos atan", 1, 1, _NUMBER, _always(DOUBLE)),
-    **_rows("sinh cosh tanh degrees radians sign signum rint", 1, 1, _NUMBER, _always(DOUBLE)),
-    **_rows("log", 1, 2, _NUMBER, _always(DOUBLE)),
-    **_rows("power pow atan2 hypot", 2, 2, _NUMBER, _always(DOUBLE)),
-    **_rows("mod pmod", 2, 2, _NUMBER, _by_types(_remainder)),
-    **_rows("hash", 1, None, _ANY, _always(INT)),
-    **_rows("xxhash64", 1, None, _ANY, _always(BIGINT)),
-    **_rows("crc32", 1, 1, (Kind.BYTES,), _always(BIGINT)),
-    # Strings
-    **_rows("upper lower ucase lcase initcap hex", 1, 1, _ANY, _always(STRING)),
-    **_rows("trim ltrim rtrim btrim", 1, 2, _ANY, _always(STRING)),
-    **_rows("length char_length character_length octet_length bit_length ascii", 1, 1, _ANY, _always(INT)),
-    **_rows("reverse", 1, 1, _ANY, _by_types(_text_or_bytes)),
-    **_rows("substring substr", 2, 3, (Kind.ANY, Kind.NUMBER), _by_types(_text_or_bytes)),
-    **_rows("left", 2, 2, (Kind.ANY, Kind.NUMBER), _by_types(_text_or_bytes)),
-    **_rows("right", 2, 2, (Kind.ANY, Kind.NUMBER), _always(STRING)),
-    **_rows("lpad rpad", 3, 3, (Kind.ANY, Kind.NUMBER, Kind.ANY), _by_types(_padded_type)),
-    **_rows("concat", 1, None, _ANY, _by_types(_concatenated)),
-    **_rows("concat_ws", 2, None, _ANY, _always(STRING)),
-    **_rows("replace", 2, 3, _ANY, _always(STRING)),
-    **_rows("translate regexp_replace", 3, 3, _ANY, _always(STRING)),
-    **_rows("regexp_extract", 3, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(STRING)),
-    **_rows("split_part", 3, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(STRING)),
-    **_rows("instr levenshtein", 2, 2, _ANY, _always(INT)),
-    **_rows("locate position", 2, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(INT)),
-    **_rows("startswith endswith contains", 2, 2, _ANY, _always(BOOLEAN)),
-    **_rows("md5 sha1 sha", 1, 1, (Kind.BYTES,), _always(STRING)),
-    **_rows("sha2", 2, 2, (Kind.BYTES, Kind.NUMBER), _always(STRING)),
-    # Dates and times
-    **_rows("current_date", 0, 0, _ANY, _always(DATE)),
-    **_rows("current_timestamp now", 0, 0, _ANY, _always(TIMESTAMP)),
-    **_rows("year quarter month day dayofmonth dayofweek dayofyear weekday weekofyear", 1, 1, _TIME, _always(INT)),
-    **_rows("hour minute second", 1, 1, _TIME, _always(INT)),
-    **_rows("date", 1, 1, _TIME, _always(DATE)),
-    **_rows("last_day", 1, 1, _TIME, _always(DATE)),
-    **_rows("to_date", 1, 2, _ANY, _always(DATE)),
-    **_rows("to_timestamp", 1, 2, _ANY, _by_types(_parsed_timestamp)),
-    **_rows("date_trunc", 2, 2, (Kind.ANY, Kind.TIME), _always(TIMESTAMP)),
-    **_rows("trunc next_day", 2, 2, (Kind.TIME, Kind.ANY), _always(DATE)),
-    **_rows("date_add date_sub dateadd", 2, 2, (Kind.TIME, Kind.DAYS), _always(DATE)),
-    **_rows("add_months", 2, 2, (Kind.TIME, Kind.NUMBER), _always(DATE)),
-    **_rows("datediff date_diff", 2, 2, _TIME, _always(INT)),
-    **_rows("months_between", 2, 2, _TIME, _always(DOUBLE)),
-    **_rows("date_format", 2, 2, (Kind.TIME, Kind.ANY), _always(STRING)),
-    **_rows("unix_timestamp to_unix_timestamp", 1, 2, (Kind.TIME, Kind.FORMAT), _always(BIGINT)),
-    **_rows("from_unixtime", 1, 2, (Kind.NUMBER, Kind.ANY), _always(STRING)),
-    **_rows("timestamp_seconds", 1, 1, (Kind.SECONDS,), _always(TIMESTAMP)),
-    **_rows("make_date", 3, 3, _NUMBER, _always(DATE)),
+_COMMON = _by_types("the common type of the arguments", _common)
+_ROUNDED = Result("the type of the first argument with these digits; DOUBLE for a string", _rounded)
+_COMMON_OF_LAST = _by_types("the common type of the last two arguments", _second_or_third)
+_TEXT_OR_BYTES = _by_types("STRING, or BINARY for BINARY", _text_or_bytes)
+_SAME_NUMBER = _by_types("the type of the argument; DOUBLE for a string", _same_number)
+
+GROUPS: dict[str, dict[str, Function]] = {
+    "conditions": {
+        **_rows("coalesce", 1, None, _ANY, _COMMON),
+        **_rows("nvl ifnull", 2, 2, _ANY, _COMMON),
+        **_rows("nvl2", 3, 3, _ANY, _COMMON_OF_LAST),
+        **_rows("if", 3, 3, (Kind.BOOLEAN, Kind.ANY), _COMMON_OF_LAST),
+        **_rows("nullif", 2, 2, _ANY, _by_types("the type of the first argument", _first)),
+        **_rows("greatest least", 2, None, _ANY, _by_types("the common type of the arguments", _extreme)),
+        **_rows("isnull isnotnull", 1, 1, _ANY, _always(BOOLEAN)),
+        **_rows("isnan", 1, 1, _NUMBER, _always(BOOLEAN)),
+    },
+    "numbers": {
+        **_rows("abs positive negative", 1, 1, _NUMBER, _SAME_NUMBER),
+        **_rows("round bround", 1, 2, _NUMBER, _ROUNDED),
+        **_rows("floor ceil ceiling", 1, 2, _NUMBER, _by_types("BIGINT, or DECIMAL for a DECIMAL", _whole_number)),
+        **_rows("sqrt cbrt exp expm1 ln log10 log1p log2 sin cos tan asin acos atan", 1, 1, _NUMBER, _always(DOUBLE)),
+        **_rows("sinh cosh tanh degrees radians sign signum rint", 1, 1, _NUMBER, _always(DOUBLE)),
+        **_rows("log", 1, 2, _NUMBER, _always(DOUBLE)),
+        **_rows("power pow atan2 hypot", 2, 2, _NUMBER, _always(DOUBLE)),
+        **_rows("mod pmod", 2, 2, _NUMBER, _by_types("as of the operator %", _remainder)),
+        **_rows("hash", 1, None, _ANY, _always(INT)),
+        **_rows("xxhash64", 1, None, _ANY, _always(BIGINT)),
+        **_rows("crc32", 1, 1, (Kind.BYTES,), _always(BIGINT)),
+    },
+    "strings": {
+        **_rows("upper lower ucase lcase initcap hex", 1, 1, _ANY, _always(STRING)),
+        **_rows("trim ltrim rtrim btrim", 1, 2, _ANY, _always(STRING)),
+        **_rows("length char_length character_length octet_length bit_length ascii", 1, 1, _ANY, _always(INT)),
+        **_rows("reverse", 1, 1, _ANY, _TEXT_OR_BYTES),
+        **_rows("substring substr", 2, 3, (Kind.ANY, Kind.NUMBER), _TEXT_OR_BYTES),
+        **_rows("left", 2, 2, (Kind.ANY, Kind.NUMBER), _TEXT_OR_BYTES),
+        **_rows("right", 2, 2, (Kind.ANY, Kind.NUMBER), _always(STRING)),
+        **_rows("lpad rpad", 3, 3, (Kind.ANY, Kind.NUMBER, Kind.ANY), _by_types("STRING", _padded_type)),
+        **_rows("concat", 1, None, _ANY, _by_types("STRING, or BINARY if all arguments are BINARY", _concatenated)),
+        **_rows("concat_ws", 2, None, _ANY, _always(STRING)),
+        **_rows("replace", 2, 3, _ANY, _always(STRING)),
+        **_rows("translate regexp_replace", 3, 3, _ANY, _always(STRING)),
+        **_rows("regexp_extract", 3, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(STRING)),
+        **_rows("split_part", 3, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(STRING)),
+        **_rows("instr levenshtein", 2, 2, _ANY, _always(INT)),
+        **_rows("locate position", 2, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(INT)),
+        **_rows("startswith endswith contains", 2, 2, _ANY, _always(BOOLEAN)),
+        **_rows("md5 sha1 sha", 1, 1, (Kind.BYTES,), _always(STRING)),
+        **_rows("sha2", 2, 2, (Kind.BYTES, Kind.NUMBER), _always(STRING)),
+    },
+    "dates and times": {
+        **_rows("current_date", 0, 0, _ANY, _always(DATE)),
+        **_rows("current_timestamp now", 0, 0, _ANY, _always(TIMESTAMP)),
+        **_rows("year quarter month day dayofmonth dayofweek dayofyear weekday weekofyear", 1, 1, _TIME, _always(INT)),
+        **_rows("hour minute second", 1, 1, _TIME, _always(INT)),
+        **_rows("date", 1, 1, _TIME, _always(DATE)),
+        **_rows("last_day", 1, 1, _TIME, _always(DATE)),
+        **_rows("to_date", 1, 2, _ANY, _always(DATE)),
+        **_rows("to_timestamp", 1, 2, _ANY, _by_types("TIMESTAMP", _parsed_timestamp)),
+        **_rows("date_trunc", 2, 2, (Kind.ANY, Kind.TIME), _always(TIMESTAMP)),
+        **_rows("trunc next_day", 2, 2, (Kind.TIME, Kind.ANY), _always(DATE)),
+        **_rows("date_add date_sub dateadd", 2, 2, (Kind.TIME, Kind.DAYS), _always(DATE)),
+        **_rows("add_months", 2, 2, (Kind.TIME, Kind.NUMBER), _always(DATE)),
+        **_rows("datediff date_diff", 2, 2, _TIME, _always(INT)),
+        **_rows("months_between", 2, 2, _TIME, _always(DOUBLE)),
+        **_rows("date_format", 2, 2, (Kind.TIME, Kind.ANY), _always(STRING)),
+        **_rows("unix_timestamp to_unix_timestamp", 1, 2, (Kind.TIME, Kind.FORMAT), _always(BIGINT)),
+        **_rows("from_unixtime", 1, 2, (Kind.NUMBER, Kind.ANY), _always(STRING)),
+        **_rows("timestamp_seconds", 1, 1, (Kind.SECONDS,), _always(TIMESTAMP)),
+        **_rows("make_date", 3, 3, _NUMBER, _always(DATE)),
+    },
 }
+"""By the name of a group, then by lower-case name."""
+FUNCTIONS: dict[str, Function] = {name: function for group in GROUPS.values() for name, function in group.items()}
 """By lower-case name."""
 
 

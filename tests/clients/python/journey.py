@@ -150,7 +150,7 @@ def key_that_lives_and_ends(client: AuthenticatedClient) -> list[bool]:
     made = done(create_key.sync(client=client, body=KeyRequest(name="nightly loads", scopes=[KeyScope.READ])))
     ended = done(revoke_key.sync(made.id, client=client))
     listed = [key.id for key in done(list_keys.sync(client=client)).keys]
-    return [made.live, ended.live, made.id in listed]
+    return [made.active, ended.active, made.id in listed]
 
 
 def state_of_the_service(client: AuthenticatedClient) -> tuple[str, str, int, str]:

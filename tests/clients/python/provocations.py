@@ -295,7 +295,7 @@ def _(situation: Situation) -> object:
     keys = list_keys.sync(client=situation.admin)
     assert isinstance(keys, KeyPage)
     for other in keys.keys:
-        if other.live and other.id != me.key_id:
+        if other.active and other.id != me.key_id:
             revoke_key.sync(other.id, client=situation.admin)
     return revoke_key.sync(str(me.key_id), client=situation.admin)
 

@@ -223,7 +223,7 @@ const PROVOCATIONS: Record<string, () => Promise<Answer>> = {
     const keys = (await admin.GET("/v1/keys")).data;
     if (!me?.key_id || !keys) throw new Error("nobody is signed in");
     for (const other of keys.keys) {
-      if (other.live && other.id !== me.key_id) {
+      if (other.active && other.id !== me.key_id) {
         await admin.DELETE("/v1/keys/{key_id}", { params: { path: { key_id: other.id } } });
       }
     }

@@ -217,7 +217,7 @@ def test_the_body_of_an_unauthenticated_request_is_not_read(api: Api) -> None:
 def test_a_revoked_key_is_refused(api: Api, bearer: Bearer) -> None:
     headers = bearer()
     key_id = api.client.get("/v1/me", headers=headers).json()["key_id"]
-    revoke_key(api.database, key_id, even_the_last=True)
+    revoke_key(api.database, key_id, allow_last_admin=True)
     assert api.client.get("/v1/me", headers=headers).status_code == 200  # remembered for a few seconds
     api.app.state.services.key_ring._known.clear()
     answer = api.client.get("/v1/me", headers=headers)
@@ -313,7 +313,7 @@ def test_an_event_stream_ends_when_its_key_is_revoked(
     holds = KeyRing.holds
 
     def revoked_meanwhile(ring: KeyRing, principal: Any) -> bool:
-        revoke_key(api.database, key_id, even_the_last=True)
+        revoke_key(api.database, key_id, allow_last_admin=True)
         return holds(ring, principal)
 
     monkeypatch.setattr(KeyRing, "holds", revoked_meanwhile)
@@ -331,7 +331,7 @@ def test_a_long_request_is_refused_if_its_key_was_revoked_meanwhile(
     read_jobs = service.jobs.read_jobs.read_jobs
 
     def revoked_meanwhile(*given: Any) -> Any:
-        revoke_key(api.database, key_id, even_the_last=True)
+        revoke_key(api.database, key_id, allow_last_admin=True)
         return read_jobs(*given)
 
     monkeypatch.setattr("service.jobs.read_jobs.read_jobs", revoked_meanwhile)

@@ -22,7 +22,7 @@ def test_the_secret_is_returned_once(api: Api, admin: dict[str, str]) -> None:
     assert answer.status_code == 201
     assert answer.headers["cache-control"] == "no-store"
     made = answer.json()
-    assert (made["tenant"], made["scopes"], made["live"]) == ("sales", ["read", "submit"], True)
+    assert (made["tenant"], made["scopes"], made["active"]) == ("sales", ["read", "submit"], True)
     me = api.client.get("/v1/me", headers={"Authorization": f"Bearer {made['key']}"}).json()
     assert me == {"tenant": "sales", "scopes": ["read", "submit"], "key_id": made["id"]}
     listed = api.client.get("/v1/keys", headers=admin)
@@ -46,7 +46,7 @@ def test_keys_rotate_without_downtime(api: Api, admin: dict[str, str]) -> None:
     assert works(new)
     revoked = api.client.delete(f"/v1/keys/{old['id']}", headers=admin)
     assert revoked.status_code == 200
-    assert not revoked.json()["live"]
+    assert not revoked.json()["active"]
     assert works(new)
 
 

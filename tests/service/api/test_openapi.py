@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from service.api.app import create_app
 from service.api.problems import EVERYWHERE
+from service.api.shared_components import codes_of
 from service.config.settings import Settings
+from service.contract.errors import ServiceError
 from service.contract.options import JobSettings
 from tests.support.api import operations, specification
+
+FILE = Path(__file__).parents[3] / "openapi.yaml"
+OPERATIONS, MOST_BYTES, MOST_BYTES_OF_AN_OPERATION = 31, 160_000, 1500
+"""The number of operations for which the first limit of the file's size holds, and the limit for each further one."""
 
 
 def nodes(value: Any) -> Iterator[dict[str, Any]]:
@@ -35,6 +44,42 @@ def test_configuration_does_not_change_it(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("EVENKEEL_API_MAX_WAIT_SECONDS", "1")
     monkeypatch.setenv("EVENKEEL_STATE_DIR", "/nonexistent")
     assert create_app(Settings()).openapi() == before
+
+
+def test_the_committed_file_is_the_served_document() -> None:
+    assert yaml.safe_load(FILE.read_text(encoding="utf-8")) == specification()
+
+
+def test_the_committed_file_is_small() -> None:
+    more_operations = max(0, len(list(operations())) - OPERATIONS)
+    assert len(FILE.read_bytes()) <= MOST_BYTES + MOST_BYTES_OF_AN_OPERATION * more_operations
+
+
+def test_the_committed_file_has_no_aliases() -> None:
+    tokens = yaml.scan(FILE.read_text(encoding="utf-8"))
+    assert not [token for token in tokens if isinstance(token, yaml.AnchorToken | yaml.AliasToken)]
+
+
+def test_titles_do_not_repeat_names() -> None:
+    for name, schema in specification()["components"]["schemas"].items():
+        assert "title" not in schema, name
+        for member, declared in schema.get("properties", {}).items():
+            assert declared.get("title", "").casefold().replace(" ", "_") != member, (name, member)
+
+
+def test_every_error_has_a_meaning() -> None:
+    meanings = {error.code: error.meaning() for error in ServiceError.with_codes()}
+    assert len(meanings) > 40
+    assert [code for code, meaning in meanings.items() if not re.fullmatch(r"[A-Z].*\.", meaning)] == []
+
+
+def test_shared_problems_explain_each_of_their_codes() -> None:
+    for name, response in specification()["components"]["responses"].items():
+        lines = response["description"].splitlines()
+        assert len(lines) == len(codes_of(response)) >= 1, name
+        for line in lines:
+            _, _, meaning = line.partition("`: ")
+            assert re.fullmatch(r"[A-Z].*\.", meaning), line
 
 
 def test_operations_have_summary_description_and_declared_tags() -> None:
@@ -84,14 +129,16 @@ def test_discriminators_are_required() -> None:
                 assert "kind" in schema["required"], (name, declared)
 
 
-def test_references_resolve_and_every_schema_is_used() -> None:
-    schemas = specification()["components"]["schemas"]
+def test_references_resolve_and_every_component_is_used() -> None:
+    components = {kind: named for kind, named in specification()["components"].items() if kind != "securitySchemes"}
     referenced = {node["$ref"] for node in nodes(specification()) if "$ref" in node}
-    assert referenced == {f"#/components/schemas/{name}" for name in schemas}
+    assert referenced == {f"#/components/{kind}/{name}" for kind, named in components.items() for name in named}
 
 
 def test_the_enumeration_of_states_is_open() -> None:
-    status = specification()["components"]["schemas"]["Job"]["properties"]["status"]
+    schemas = specification()["components"]["schemas"]
+    assert schemas["JobSummary"]["properties"]["status"] == {"$ref": "#/components/schemas/Status"}
+    status = schemas["Status"]
     assert "enum" not in status
     assert "CANCELLING" in status["x-extensible-enum"]
 

@@ -235,9 +235,9 @@ class TestFigures(_Metrics):
         told = self.metrics(api, self.ran(api, timed(1010, FIGURES)))
         assert told["operators"] == [OPERATOR.model_dump(mode="json")]
         assert told["nodes"] == [{"id": 1, "rows": 2, "bytes": None, "time_ms": 3}]
-        assert (told["operators_cut"], told["slots"], told["comparison"]) == (False, 5, None)
+        assert (told["operators_truncated"], told["slots"], told["comparison"]) == (False, 5, None)
         simulated = told["savings"]["simulated"]
-        assert (simulated["slots"], simulated["as_is_ms"], simulated["even_ms"], simulated["saved_ms"]) == (
+        assert (simulated["slots"], simulated["actual_ms"], simulated["balanced_ms"], simulated["saved_ms"]) == (
             5,
             1000,
             208,
@@ -245,9 +245,18 @@ class TestFigures(_Metrics):
         )
         assert told["savings"]["estimated"][0]["ratio"] == 0.25
 
+    def test_truncated_operators_are_stored_as_by_earlier_versions(self, api: Api) -> None:
+        job_id = self.ran(api, timed(1010, FIGURES))
+        with api.database.write() as session:
+            row = session.scalars(select(PlanRow).where(PlanRow.job_id == job_id)).one()
+            figures = row.figures or {}
+            assert figures["run_by"]["is_cut"] is False
+            row.figures = {**figures, "run_by": {**figures["run_by"], "is_cut": True}}
+        assert self.metrics(api, job_id)["operators_truncated"] is True
+
     def test_savings_for_another_number_of_slots(self, api: Api) -> None:
         job_id = self.ran(api, timed(1010, FIGURES))
-        assert self.metrics(api, job_id, 1)["savings"]["simulated"]["as_is_ms"] == 1040
+        assert self.metrics(api, job_id, 1)["savings"]["simulated"]["actual_ms"] == 1040
         at_many = self.metrics(api, job_id, 100_000)
         assert (at_many["savings"]["simulated"]["slots"], at_many["slots"]) == (100_000, 5)
 

@@ -15,7 +15,7 @@ import pytest
 
 from service.api.results import SSE
 from service.jobs.views import encode_cursor
-from service.results.purge import Limits, purge_politely
+from service.results.purge import Limits, purge_with_pauses
 from tests.support import lifecycle
 from tests.support.api import Api, refused
 
@@ -212,7 +212,7 @@ def test_a_cursor_of_another_result_is_refused(api: Api) -> None:
 
 def test_a_result_is_deleted_after_its_retention(api: Api) -> None:
     path = finished(api, NUMBERS)
-    purge_politely(
+    purge_with_pauses(
         api.database, api.settings.results_dir, api.settings.streams_dir, Limits(jobs_ms=None, results_ms=-1000)
     )
     for accept in ("application/json", "text/csv"):

@@ -21,7 +21,13 @@ from tests.support.api import Api, refused
 from tests.support.lifecycle import STREAM_TABLES
 
 LAYOUT = {"version": 1, "partitions": 8}
-BACKLOG = {"at": "2026-01-01T00:00:00Z", "tables": {"orders": None}}
+WAITING = {"files": 2, "rows": None, "bytes": 9}
+STORED_BACKLOG = {
+    "at": "2026-01-01T00:00:00Z",
+    "tables": {"orders": {**WAITING, "oldest_seconds": 1.5}, "users": None},
+}
+"""As this version and earlier ones store it."""
+BACKLOG = {**STORED_BACKLOG, "tables": {"orders": {**WAITING, "oldest_age_seconds": 1.5}, "users": None}}
 
 
 def submitted(api: Api, mode: str = "continuous", **changes: object) -> str:
@@ -395,7 +401,7 @@ class TestReading:
             now = api.database.now(session)
             # The mini-batch was measured before: what is told of it now is the stream's alone.
             assert streaming_jobs.measure_batches(session, held, 1, [BatchMeasures(2, 10, {"behind_ms": 5})], now)
-            assert streaming_jobs.save_stream_metric(session, held, 1, streaming_jobs.BACKLOG, BACKLOG, now)
+            assert streaming_jobs.save_stream_metric(session, held, 1, streaming_jobs.BACKLOG, STORED_BACKLOG, now)
         record_stop(api, held, "caught_up", next_run_at=now + 600_000)
         stream = read(api, job_id, "/stream")
         assert (stream["last_batch"], stream["rows_in"], stream["rows_out"], stream["sink_version"]) == (2, 30, 12, 2)
@@ -407,21 +413,17 @@ class TestReading:
     def test_versions_of_lookup_tables(self, api: Api) -> None:
         job_id = submitted(api)
         held = running(api, job_id)
-        used = {
-            "table": "u",
-            "version": 3,
-            "since_batch": 7,
-            "taken_at": "2026-01-31T12:00:00Z",
-            "files": 1,
-            "bytes": 9,
-        }
-        told = [{**used, "not_taken": {"code": "schema_changed", "detail": "It has another column."}}]
+        used = {"table": "u", "version": 3, "since_batch": 7, "files": 1, "bytes": 9}
+        at, error = "2026-01-31T12:00:00Z", {"code": "schema_changed", "detail": "It has another column."}
+        # As this version and earlier ones store it.
+        stored = [{**used, "taken_at": at, "not_taken": error}]
         with api.database.write() as session:
             assert streaming_jobs.save_stream_metric(
-                session, held, 1, streaming_jobs.FOLLOWED, told, api.database.now(session)
+                session, held, 1, streaming_jobs.FOLLOWED, stored, api.database.now(session)
             )
         stream = read(api, job_id, "/stream")
-        assert (stream["followed"], stream["metrics"]) == (told, None)
+        assert stream["refreshed_tables"] == [{**used, "loaded_at": at, "refresh_error": error}]
+        assert stream["metrics"] is None
 
     def test_a_streaming_job_has_no_batch_metrics(self, api: Api) -> None:
         answer = api.client.get(f"/v1/jobs/{stopped(api)}/metrics")

@@ -101,7 +101,7 @@ class TestDeclaring:
         assert answer.status_code == 201
         assert answer.json()["schema"] == SCHEMA
         assert answer.json()["rows"] == 0
-        assert answer.json()["newest_at"] is None
+        assert answer.json()["last_appended_at"] is None
         assert api.client.get("/v1/streams/clicks").json() == answer.json()
         assert directory(api).is_dir()
 
@@ -181,7 +181,7 @@ class TestPosting:
         assert table.column("page").to_pylist() == ["/", None]
         known = api.client.get("/v1/streams/clicks").json()
         assert (known["batches"], known["rows"], known["bytes"]) == (1, 2, file.stat().st_size)
-        assert known["newest_at"] is not None
+        assert known["last_appended_at"] is not None
 
     def test_batches_are_numbered(self, api: Api, clicks: str) -> None:
         for number in range(3):

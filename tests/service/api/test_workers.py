@@ -60,7 +60,7 @@ class TestReading:
             "app_id": "app-1",
             "slots": 8,
             "memory_bytes": 1_000_000,
-            "fault": None,
+            "unavailable_reason": None,
             "jobs": [],
             "other_jobs": 0,
         }
@@ -70,7 +70,7 @@ class TestReading:
         beat(api, facts=None)
         (worker,) = listed(api)
         assert (worker["status"], worker["queues"]) == ("READY", ["short"])
-        nothing = ("host", "concurrency", "cluster", "app_id", "slots", "memory_bytes", "fault")
+        nothing = ("host", "concurrency", "cluster", "app_id", "slots", "memory_bytes", "unavailable_reason")
         assert {worker[name] for name in nothing} == {None}
         assert api.client.post(f"/v1/workers/{lifecycle.WORKER}/drain").json()["status"] == "DRAINING"
 
@@ -80,11 +80,11 @@ class TestReading:
             ("unavailable", "UNAVAILABLE", "no master"),
             ("of a newer one", "READY", None),
         ]
-        for state, status, fault in cases:
-            with subtests.test(state=state, status=status, fault=fault):
+        for state, status, reason in cases:
+            with subtests.test(state=state, status=status, reason=reason):
                 beat(api, facts=WorkerFacts(spark_state=state, spark_fault="no master"))
                 (worker,) = listed(api)
-                assert (worker["status"], worker["fault"]) == (status, fault)
+                assert (worker["status"], worker["unavailable_reason"]) == (status, reason)
 
     @pytest.mark.both_databases
     def test_silent_workers_are_listed_for_an_hour(self, api: Api) -> None:

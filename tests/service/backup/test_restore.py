@@ -79,7 +79,7 @@ def test_jobs_at_work_are_queued_again_and_all_that_wait_are_rung_for(
     backed_up(here, tmp_path / "copy")
     restored(tmp_path / "copy", elsewhere)
     with elsewhere.database.write() as session:
-        # The leases of the copy are over by then, and the jobs were rung for long ago.
+        # The leases of the copy are over by then, and the jobs were announced long ago.
         later = elsewhere.database.now(session) + 3_600_000
         announced = sweep(session, later, announce_again_ms=10_000, free={Queue.SHORT.value: 4}).announce
         waiting = session.execute(select(JobRow.id, JobRow.name).where(JobRow.status == "QUEUED")).all()

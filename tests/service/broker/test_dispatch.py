@@ -71,7 +71,7 @@ class TestFault:
         assert "cannot be written" in str(broker_fault(settings))
 
     def test_an_unavailable_redis(self, away: Settings) -> None:
-        assert "Redis does not answer" in str(broker_fault(away))
+        assert "Redis cannot be reached" in str(broker_fault(away))
 
 
 @pytest.mark.parametrize("attempt", range(5))

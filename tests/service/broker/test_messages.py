@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.broker.transports import is_ours
+from service.broker.transports import announces_job
 
 
 def message(content: object, **changes: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def message(content: object, **changes: Any) -> dict[str, Any]:
     ],
 )
 def test_ours(good: object) -> None:
-    assert is_ours(good)
+    assert announces_job(good)
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_ours(good: object) -> None:
     ],
 )
 def test_not_ours(bad: object) -> None:
-    assert not is_ours(bad)
+    assert not announces_job(bad)

@@ -30,8 +30,8 @@ GOOD = CA.issue_cert("127.0.0.1", "localhost")
 NOW = datetime.datetime.now(datetime.UTC)
 A_DAY = datetime.timedelta(days=1)
 IMPOSTORS = {
-    "another CA": (OTHER_CA.issue_cert("127.0.0.1"), "is not from a trusted CA"),
-    "another host": (CA.issue_cert("redis.example.org", "127.0.0.2"), "is for another host name"),
+    "another CA": (OTHER_CA.issue_cert("127.0.0.1"), "was not issued by a trusted CA"),
+    "another host": (CA.issue_cert("redis.example.org", "127.0.0.2"), "is for a different host name"),
     "expired": (CA.issue_cert("127.0.0.1", not_before=NOW - 9 * A_DAY, not_after=NOW - A_DAY), "has expired"),
 }
 PASSWORD = "geheim"
@@ -119,7 +119,7 @@ def test_with_a_ca_file_the_system_s_cas_do_not_count(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(write_ca(OTHER_CA, tmp_path / "system.pem")))
     with behind_tls(server.port, IMPOSTORS["another CA"][0]) as front:
-        assert "is not from a trusted CA" in tell(at(front, monkeypatch))
+        assert "was not issued by a trusted CA" in tell(at(front, monkeypatch))
         with closing(Dispatcher(Settings())) as dispatcher:
             assert dispatcher.announce(["job-1"], "short") == ()
         assert front.heard == b""
@@ -180,12 +180,12 @@ class TestClients:
 
     def test_none(self, front: TlsFront, monkeypatch: pytest.MonkeyPatch) -> None:
         told = tell(at(front, monkeypatch))
-        assert f"The Redis at 127.0.0.1:{front.port} requires a certificate of its clients." in told
+        assert f"The Redis at 127.0.0.1:{front.port} requires a client certificate." in told
         assert "EVENKEEL_BROKER_TLS_CERTIFICATE_FILE" in told
 
     def test_one_of_another_ca(self, front: TlsFront, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         show(write_pair(OTHER_CA.issue_cert("evenkeel"), tmp_path, "own"), monkeypatch)
-        assert "refuses our certificate: unknown ca." in tell(at(front, monkeypatch))
+        assert "rejects the client certificate: unknown ca." in tell(at(front, monkeypatch))
 
 
 def show(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ class TestReported:
         with behind_tls(server.port, GOOD) as front:
             monkeypatch.setenv("EVENKEEL_BROKER_URL", f"redis://127.0.0.1:{front.port}/0")
             told = tell(Settings())
-        assert "is no Redis." in told
+        assert "is not Redis." in told
         assert "rediss:// is for a port with TLS" in told
 
     @pytest.mark.parametrize(("text", "told"), [(None, "No such file"), ("nonsense", "no certificate or crl found")])
@@ -239,18 +239,18 @@ class TestReported:
             file.write_text(text)
         monkeypatch.setenv("EVENKEEL_BROKER_TLS_CA_FILE", str(file))
         monkeypatch.setenv("EVENKEEL_BROKER_URL", "rediss://127.0.0.1:1/0")
-        assert f"EVENKEEL_BROKER_TLS_CA_FILE is not a file of certificates: {told}" in tell(Settings())
+        assert f"EVENKEEL_BROKER_TLS_CA_FILE is not a file with certificates: {told}" in tell(Settings())
 
     def test_files_of_no_certificate(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         pair = write_pair(CA.issue_cert("evenkeel"), tmp_path, "own")
         other = write_pair(CA.issue_cert("evenkeel"), tmp_path, "other")
         monkeypatch.setenv("EVENKEEL_BROKER_URL", "rediss://127.0.0.1:1/0")
         show(Pair(pair.certificate, other.key), monkeypatch)
-        assert "with its key, without a passphrase: key values mismatch." in tell(Settings())
+        assert "with its unencrypted key: key values mismatch." in tell(Settings())
         key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
         locked = serialization.BestAvailableEncryption(b"passphrase")
         pair.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
         show(pair, monkeypatch)
-        assert "with its key, without a passphrase: cannot be read as PEM." in tell(Settings())
+        assert "with its unencrypted key: cannot be read as PEM." in tell(Settings())
         monkeypatch.delenv("EVENKEEL_BROKER_TLS_KEY_FILE")
-        assert "EVENKEEL_BROKER_TLS_CERTIFICATE_FILE is no certificate with its key" in tell(Settings())
+        assert "EVENKEEL_BROKER_TLS_CERTIFICATE_FILE is not a certificate with its unencrypted key" in tell(Settings())

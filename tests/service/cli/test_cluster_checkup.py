@@ -29,9 +29,9 @@ def test_findings_are_read_from_the_last_line(cluster_settings: Settings) -> Non
 @pytest.mark.parametrize(
     ("program", "detail"),
     [
-        ("raise SystemExit('no module')", "the check ended with 1: no module"),
-        ("pass", "the check ended with 0: no output"),
-        ("print('[{}]')", "the check ended with 0: [{}]"),
+        ("raise SystemExit('no module')", "the check ended with exit code 1: no module"),
+        ("pass", "the check ended with exit code 0: no output"),
+        ("print('[{}]')", "the check ended with exit code 0: [{}]"),
     ],
 )
 def test_failure_of_the_process_is_a_finding(cluster_settings: Settings, program: str, detail: str) -> None:

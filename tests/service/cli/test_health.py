@@ -54,9 +54,9 @@ def test_exit_code_depends_on_the_response(address: str, subtests: pytest.Subtes
         ("/good", (), 0, ""),
         ("/good", ("--field", "status=ALIVE"), 0, ""),
         ("/good", ("--field", "workers"), 0, ""),
-        ("/good", ("--field", "status=STANDBY"), 1, "answered status=ALIVE instead of STANDBY"),
-        ("/good", ("--field", "masterwebuiurl"), 1, "answered masterwebuiurl= instead of a value"),
-        ("/good", ("--field", "unknown"), 1, "answered unknown=None instead of a value"),
+        ("/good", ("--field", "status=STANDBY"), 1, "returned status=ALIVE instead of STANDBY"),
+        ("/good", ("--field", "masterwebuiurl"), 1, "returned masterwebuiurl= instead of a value"),
+        ("/good", ("--field", "unknown"), 1, "returned unknown=None instead of a value"),
         ("/text", ("--field", "status"), 1, "is not JSON"),
         ("/bad", (), 1, "answered 503: " + json.dumps({"detail": "No worker has given a sign of life lately."})),
     ]
@@ -73,9 +73,9 @@ def test_exit_code_depends_on_the_response(address: str, subtests: pytest.Subtes
     [
         (socket.gethostname(), SparkState.READY, 0, 0, ""),
         (socket.gethostname(), SparkState.STARTING, 29_000, 0, ""),
-        (socket.gethostname(), SparkState.UNAVAILABLE, 0, 1, "worker w takes no jobs: The master does not answer."),
-        (socket.gethostname(), SparkState.READY, 60_000, 1, "no worker of this machine"),
-        ("elsewhere", SparkState.READY, 0, 1, "no worker of this machine"),
+        (socket.gethostname(), SparkState.UNAVAILABLE, 0, 1, "worker w accepts no jobs: The master does not answer."),
+        (socket.gethostname(), SparkState.READY, 60_000, 1, "no worker on this machine"),
+        ("elsewhere", SparkState.READY, 0, 1, "no worker on this machine"),
     ],
 )
 def test_worker_is_healthy_with_heartbeat_and_spark(
@@ -116,7 +116,7 @@ def test_worker_that_takes_no_jobs_is_unhealthy(
     if not broker:
         environment["EVENKEEL_BROKER_URL"] = f"redis://127.0.0.1:{free_port()}/0"
     result = CliRunner().invoke(app, ["health", "worker"], env=environment)
-    printed = "worker w takes no jobs although jobs wait for it" in result.output
+    printed = "worker w accepts no jobs although jobs wait for it" in result.output
     assert (result.exit_code, printed) == (code, code == 1), result.output
 
 
@@ -135,4 +135,4 @@ def test_address_that_does_not_respond_is_unhealthy() -> None:
 def test_other_schemes_are_refused() -> None:
     result = CliRunner().invoke(app, ["health", "file:///etc/hostname"])
     assert result.exit_code == 2
-    assert "is not an HTTP address" in result.output
+    assert "is not an HTTP URL" in result.output

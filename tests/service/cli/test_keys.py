@@ -61,8 +61,8 @@ def test_revoke_accepts_an_id_or_a_key() -> None:
     secret = read_secret(second)
     assert secret is not None
     assert "Revoked" in keys("revoke", first).output
-    assert json.loads(keys("revoke", secret.id, "--json").output)["live"] is False
-    assert [key["live"] for key in listed()] == [False, False]
+    assert json.loads(keys("revoke", secret.id, "--json").output)["active"] is False
+    assert [key["active"] for key in listed()] == [False, False]
 
 
 def test_last_admin_key_can_be_revoked() -> None:

@@ -36,7 +36,7 @@ def test_create_list_and_revoke(admin: str, evenkeel: Evenkeel) -> None:
     # By the key itself, whose secret stays here.
     assert "Revoked" in evenkeel("keys", "revoke", made.stdout.strip()).stdout
     listed = json.loads(evenkeel("keys", "list", "--json").stdout)
-    assert {key["id"]: key["live"] for key in listed} == {admin: True, secret.id: False}
+    assert {key["id"]: key["active"] for key in listed} == {admin: True, secret.id: False}
 
 
 def test_list_reads_all_pages(admin: str, evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ METRICS = MetricsReport(
     stages=(STAGE,),
     skew=SKEW,
     savings=SavingsReport(
-        simulated=SimulatedSaving(slots=64, as_is_ms=3_000, even_ms=400, saved_ms=2_600, stages=()), estimated=()
+        simulated=SimulatedSaving(slots=64, actual_ms=3_000, balanced_ms=400, saved_ms=2_600, stages=()), estimated=()
     ),
     comparison=Comparison(
         job_id="0b9f",

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -16,7 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.client import connection
+from service.client.connection import Connection, RetryBudget
 from tests.support import lifecycle
+from tests.support.clocks import ManualSeconds
 from tests.support.scripted import answers, breaks_off_amid_the_body, scripted
 from tests.support.served import Evenkeel, Served
 
@@ -44,6 +47,28 @@ def test_table_shows_the_first_rows(job_id: str, evenkeel: Evenkeel) -> None:
         "  2  =name\\x1b[31m 2",
     ]
     assert "2,497 more of 2,500 rows" in result.stderr
+
+
+def test_option_names_a_format(job_id: str, evenkeel: Evenkeel) -> None:
+    as_csv = evenkeel("result", job_id, "-o", "csv").stdout.splitlines()
+    assert (as_csv[0], len(as_csv)) == ('"uid","name"', 2501)
+    assert evenkeel("result", job_id, "-o", "markdown", "--rows", "2").stdout.splitlines() == [
+        "| uid | name |",
+        "| ---: | --- |",
+        r"| 0 | =name\x1b\[31m 0 |",
+        "| 1 | NULL |",
+    ]
+
+
+def test_id_may_be_shortened(served: Served, job_id: str, evenkeel: Evenkeel) -> None:
+    assert evenkeel("result", job_id[:8], "-o", "csv").stdout.count("\n") == 2501
+    assert evenkeel("job", job_id[:13].upper(), "--json").exit_code == 0
+    unknown = evenkeel("job", "0000-0000")
+    assert (unknown.exit_code, "no job whose id starts with 0000-0000" in unknown.stderr) == (8, True)
+    for last in "12":
+        lifecycle.insert(served.database, f"abcd0000-0000-4000-8000-00000000000{last}")
+    several = evenkeel("job", "abcd")
+    assert (several.exit_code, "several jobs" in several.stderr) == (2, True)
 
 
 def test_file_has_all_rows(job_id: str, evenkeel: Evenkeel, tmp_path: Path, subtests: pytest.Subtests) -> None:
@@ -129,11 +154,19 @@ def test_file_is_unchanged_after_a_failed_download(
     file = tmp_path / "rows.csv"
     file.write_text("before")
     monkeypatch.setenv("EVENKEEL_RETRY_SECONDS", "1")
+    clock = ManualSeconds()
+
+    def pause(_connection: Connection, seconds: float, _reason: str) -> None:
+        clock.now += seconds
+
+    # Only the pauses take time: a slow machine has as many tries as a fast one.
+    monkeypatch.setattr(connection, "RetryBudget", partial(RetryBudget, clock=clock))
+    monkeypatch.setattr(Connection, "pause", pause)
     with scripted(breaks_off_amid_the_body) as service:
         monkeypatch.setenv("EVENKEEL_URL", service.url)
         result = evenkeel("result", "1", "-o", str(file))
     assert result.exit_code == 10, result.output
-    assert len(service.seen) >= 3
+    assert len(service.seen) == 3
     assert file.read_text() == "before"
     assert list(tmp_path.glob(".*")) == []
 
@@ -174,8 +207,9 @@ def test_invalid_options(evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
     cases: list[tuple[tuple[str, ...], str]] = [
         (("--format", "xlsx"), "unknown format 'xlsx'"),
         (("--format", "csv", "--json"), "conflicts with"),
-        (("-o", "rows"), "the format of a file"),
-        (("-o", "rows.csv", "--format", "table"), "the format of a file"),
+        (("-o", "rows"), "neither a format"),
+        (("-o", "rows.csv", "--format", "table"), "neither a format"),
+        (("-o", "csv", "--json"), "conflicts with"),
     ]
     for options, expected in cases:
         with subtests.test(options=options, expected=expected):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from typer.testing import Result
 
@@ -138,8 +139,25 @@ def test_wait_for_a_job_that_has_ended(served: Served, evenkeel: Evenkeel) -> No
     job_id = evenkeel("submit", *options).stdout.strip()
     lifecycle.fail(served.database, lifecycle.claim(served.database, job_id))
     result = evenkeel("submit", *options, "--wait")
-    assert (result.exit_code, result.stdout.strip()) == (1, job_id)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"Job {job_id}" in result.stderr
     assert "[DIVIDE_BY_ZERO] [engine_error]" in result.stderr
+
+
+def test_rows_of_a_job_that_has_ended(served: Served, evenkeel: Evenkeel, tmp_path: Path) -> None:
+    options = ("--sql", "SELECT o.uid FROM o", *TABLE, "--idempotency-key", "k")
+    job_id = evenkeel("submit", *options).stdout.strip()
+    rows = pa.table({"uid": pa.array([1, 2], pa.int64())})
+    lifecycle.run_whole(served.database, job_id, served.settings.results_dir, rows, files=1)
+    waited = evenkeel("submit", *options, "--wait")
+    assert waited.stdout.splitlines() == ["uid", "  1", "  2"]
+    assert "SUCCEEDED" in waited.stderr
+    assert evenkeel("submit", *options, "--wait", "-o", "csv").stdout.splitlines() == ['"uid"', "1", "2"]
+    assert evenkeel("submit", *options, "--wait", "-o", str(tmp_path / "rows.parquet")).stdout == ""
+    assert (tmp_path / "rows.parquet").stat().st_size > 0
+    assert json.loads(evenkeel("submit", *options, "--wait", "--json").stdout)["status"] == "SUCCEEDED"
+    for refused in (("-o", "csv"), ("--wait", "--json", "-o", "csv")):
+        assert evenkeel("submit", *options, *refused).exit_code == 2
 
 
 def test_lost_response_shows_the_idempotency_key(evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,4 +89,4 @@ def test_it_rings_on_after_the_database_failed_it(database: Database, settings: 
         announcer.announce(lost, Queue.SHORT)
         assert settled.wait(30)
         announcer.announce(kept, Queue.SHORT)
-    assert owed(database) == {lost}, "a sweeper rings once more, which does no harm"
+    assert owed(database) == {lost}, "a sweeper announces it once more, which does no harm"

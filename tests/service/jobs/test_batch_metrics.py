@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.contract.reports import BatchMetrics
+from service.contract.stream_reports import Backlog, BatchMetrics
 from service.jobs.stream_progress import split_metrics
 
 OF_THE_FIRST_RELEASE: dict[str, Any] = {
@@ -45,4 +45,15 @@ def test_what_is_stored_now_is_told_as_it_is() -> None:
         "metrics": {"busy": 0.5, "state": [state], "versions": {"t": 1}},
         "backlog": {"tables": {}},
     }
+
+
+def test_a_backlog_has_the_current_names_of_fields() -> None:
+    waiting: dict[str, Any] = {"files": 1, "rows": None, "bytes": 7}
+    stored = {"at": "2026-01-01T00:00:00Z", "tables": {"t": {**waiting, "oldest_seconds": 2.5}, "u": None}}
+    told = {**stored, "tables": {"t": {**waiting, "oldest_age_seconds": 2.5}, "u": None}}
+    assert split_metrics({"backlog": stored}) == {"metrics": None, "backlog": told}
+    assert Backlog.model_validate(told).stored() == stored
+
+
+def test_nothing_is_told_before_the_first_measurement() -> None:
     assert split_metrics(None) == split_metrics({"backlog": None}) == {"metrics": None, "backlog": None}

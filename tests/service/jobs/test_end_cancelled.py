@@ -13,7 +13,8 @@ from sqlalchemy.exc import OperationalError
 
 from service.api.app import create_app
 from service.config.settings import Settings
-from service.jobs.lifecycle import CancelledJobs, cancel_job
+from service.jobs.end_cancelled import CancelledJobs
+from service.jobs.lifecycle import cancel_job
 from service.jobs.read_jobs import JobKey, read_jobs
 from service.jobs.views import Job
 from service.store import leases

@@ -56,7 +56,7 @@ def test_a_hot_key_is_skewed() -> None:
     (found,) = profile(request(("a",)), known("k0", "a", hot=(0.5, 0.01)))
     assert found.rows_on_hottest_task == 5_000_000 + 4_900_000 // 100
     assert found.rows_on_median_task == 4_900_000 // 100
-    assert (found.skewed, found.max_over_even) == (True, 50.49)
+    assert (found.skewed, found.max_over_mean) == (True, 50.49)
     assert "a is v0 in 50.0% of the rows" in found.advice
     assert "join.skew ISOLATE" in found.advice
 
@@ -82,7 +82,7 @@ def test_fewer_keys_than_tasks_leave_tasks_without_rows() -> None:
 
 def test_two_even_keys_are_not_told_as_uneven() -> None:
     (found,) = profile(request(("a",)), known("k0", "a", distinct=2, hot=(0.5, 0.5)))
-    assert (found.max_over_median, found.max_over_even) == (1.0, 50.0)
+    assert (found.max_over_median, found.max_over_mean) == (1.0, 50.0)
     assert "times the rows of others" not in found.advice
 
 

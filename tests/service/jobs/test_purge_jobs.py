@@ -19,7 +19,7 @@ from service.jobs.read_result import ResultDirectories, find_result
 from service.results import directories
 from service.results import purge as purge_jobs
 from service.results.directories import OWNER
-from service.results.purge import Limits, Purged, purge, purge_politely, would_purge
+from service.results.purge import Limits, Purged, purge, purge_with_pauses, would_purge
 from service.store.jobs import save_idempotency_key
 from service.store.session import Database
 from service.store.tables import JobRow
@@ -66,8 +66,8 @@ def test_old_results_go_and_then_the_jobs(database: Database, settings: Settings
     expected = Purged(jobs=1, results=2, bytes=size * 2 // 3)
     assert would_purge(database, settings.results_dir, settings.streams_dir, limits) == expected
     assert left(settings) == {young, older, old}
-    assert purge_politely(database, settings.results_dir, settings.streams_dir, limits) == expected
-    assert purge_politely(database, settings.results_dir, settings.streams_dir, limits).is_nothing
+    assert purge_with_pauses(database, settings.results_dir, settings.streams_dir, limits) == expected
+    assert purge_with_pauses(database, settings.results_dir, settings.streams_dir, limits).is_nothing
     assert left(settings) == {young}
     assert result_of(database, settings, young) == 3
     with pytest.raises(ResultMissingError, match="has been removed because"):
@@ -78,7 +78,7 @@ def test_old_results_go_and_then_the_jobs(database: Database, settings: Settings
 
 def test_for_ever(database: Database, settings: Settings) -> None:
     job_id = finished(database, settings, 3000)
-    assert purge_politely(database, settings.results_dir, settings.streams_dir, Limits(None, None)).is_nothing
+    assert purge_with_pauses(database, settings.results_dir, settings.streams_dir, Limits(None, None)).is_nothing
     assert result_of(database, settings, job_id) == 3
 
 
@@ -88,7 +88,7 @@ def test_jobs_at_work_keep_their_files(database: Database, settings: Settings) -
     directory = settings.results_dir / held.job_id
     (directory / "attempt-1").mkdir(parents=True)
     age(directory, days=30)
-    assert purge_politely(database, settings.results_dir, settings.streams_dir, Limits(0, 0)).is_nothing
+    assert purge_with_pauses(database, settings.results_dir, settings.streams_dir, Limits(0, 0)).is_nothing
     assert (directory / "attempt-1").is_dir()
 
 
@@ -100,7 +100,7 @@ def test_jobs_in_a_state_of_a_newer_version_keep_their_files(database: Database,
         session.execute(update(JobRow).values(status="PAUSED", finished_at=None))
     paths = (settings.results_dir, settings.streams_dir)
     assert would_purge(database, *paths, Limits(0, 0)).is_nothing
-    assert purge_politely(database, *paths, Limits(0, 0)).is_nothing
+    assert purge_with_pauses(database, *paths, Limits(0, 0)).is_nothing
     assert len(list((settings.results_dir / job_id).iterdir())) == 2
 
 
@@ -112,17 +112,17 @@ def test_what_a_killed_purge_left_is_found_a_day_later(
     with monkeypatch.context() as patched:
         # As if it were killed between the commit and the files.
         patched.setattr(directories, "remove_job_directory", lambda results, job_id: False)
-        purge_politely(database, settings.results_dir, settings.streams_dir, limits)
+        purge_with_pauses(database, settings.results_dir, settings.streams_dir, limits)
     assert left(settings) == {removed, forgotten, kept}
     with pytest.raises(ResultMissingError):
         result_of(database, settings, forgotten)
-    assert purge_politely(database, settings.results_dir, settings.streams_dir, limits).is_nothing, (
+    assert purge_with_pauses(database, settings.results_dir, settings.streams_dir, limits).is_nothing, (
         "they might be being written"
     )
     for job_id in (removed, forgotten, kept):
         age(settings.results_dir / job_id, days=2)
     assert would_purge(database, settings.results_dir, settings.streams_dir, limits).leftovers == 2
-    purged = purge_politely(database, settings.results_dir, settings.streams_dir, limits)
+    purged = purge_with_pauses(database, settings.results_dir, settings.streams_dir, limits)
     assert (purged.jobs, purged.leftovers) == (0, 2)
     assert purged.bytes > 0
     assert left(settings) == {kept}
@@ -147,7 +147,7 @@ def test_the_state_of_a_stream_goes_with_its_job(database: Database, settings: S
         session.execute(update(JobRow).where(JobRow.id == resting).values(status="STOPPED", finished_at=None))
     for path in (kept, posted, posted.parent):
         age(path, days=200)
-    purged = purge_politely(database, settings.results_dir, settings.streams_dir, Limits(90 * DAY_MS, 30 * DAY_MS))
+    purged = purge_with_pauses(database, settings.results_dir, settings.streams_dir, Limits(90 * DAY_MS, 30 * DAY_MS))
     assert (purged.jobs, purged.leftovers, gone.exists()) == (1, 0, False)
     assert (kept / "g1" / "checkpoint" / "metadata").read_text() == "state"
     assert posted.is_dir()
@@ -156,14 +156,16 @@ def test_the_state_of_a_stream_goes_with_its_job(database: Database, settings: S
 def test_state_that_a_killed_purge_left_is_found_a_day_later(database: Database, settings: Settings) -> None:
     directory = kept_state(settings, "11111111-2222-4333-8444-555555555555")
     limits = Limits(None, None)
-    assert purge_politely(database, settings.results_dir, settings.streams_dir, limits).is_nothing
+    assert purge_with_pauses(database, settings.results_dir, settings.streams_dir, limits).is_nothing
     age(directory, days=2)
     assert would_purge(database, settings.results_dir, settings.streams_dir, limits) == Purged(leftovers=1, bytes=5)
     (settings.streams_dir / OWNER).write_text("another installation")
-    assert purge_politely(database, settings.results_dir, settings.streams_dir, limits).is_nothing
+    assert purge_with_pauses(database, settings.results_dir, settings.streams_dir, limits).is_nothing
     assert would_purge(database, settings.results_dir, settings.streams_dir, limits) == Purged()
     (settings.streams_dir / OWNER).unlink()
-    assert purge_politely(database, settings.results_dir, settings.streams_dir, limits) == Purged(leftovers=1, bytes=5)
+    assert purge_with_pauses(database, settings.results_dir, settings.streams_dir, limits) == Purged(
+        leftovers=1, bytes=5
+    )
     assert not directory.exists()
 
 
@@ -171,7 +173,7 @@ def test_files_of_other_attempts_go_after_a_day(database: Database, settings: Se
     job_id = finished(database, settings, 1)
     (settings.results_dir / job_id / "attempt-7").mkdir()
     age(settings.results_dir / job_id, days=2)
-    assert purge_politely(database, settings.results_dir, settings.streams_dir, Limits(None, None)) == Purged(
+    assert purge_with_pauses(database, settings.results_dir, settings.streams_dir, Limits(None, None)) == Purged(
         leftovers=1
     )
     assert result_of(database, settings, job_id) == 3
@@ -180,7 +182,9 @@ def test_files_of_other_attempts_go_after_a_day(database: Database, settings: Se
 def test_files_that_somebody_removed_before_are_no_trouble(database: Database, settings: Settings) -> None:
     job_id = finished(database, settings, 40)
     shutil.rmtree(settings.results_dir / job_id)
-    assert purge_politely(database, settings.results_dir, settings.streams_dir, Limits(None, 30 * DAY_MS)).results == 1
+    assert (
+        purge_with_pauses(database, settings.results_dir, settings.streams_dir, Limits(None, 30 * DAY_MS)).results == 1
+    )
 
 
 def test_files_of_another_installation_stay(database: Database, settings: Settings) -> None:
@@ -193,12 +197,12 @@ def test_files_of_another_installation_stay(database: Database, settings: Settin
     limits = Limits(90 * DAY_MS, None)
     assert would_purge(database, settings.results_dir, settings.streams_dir, limits) == Purged(jobs=1)
     with capture_logs() as logs:
-        assert purge_politely(database, settings.results_dir, settings.streams_dir, limits) == Purged(jobs=1)
+        assert purge_with_pauses(database, settings.results_dir, settings.streams_dir, limits) == Purged(jobs=1)
     assert [entry["event"] for entry in logs] == ["results_of_another_installation"]
     assert left(settings) == {old, newer.name}
     (settings.results_dir / OWNER).unlink()
     age(settings.results_dir / old, days=2)
-    assert purge_politely(database, settings.results_dir, settings.streams_dir, limits).leftovers == 2
+    assert purge_with_pauses(database, settings.results_dir, settings.streams_dir, limits).leftovers == 2
     assert left(settings) == set()
 
 
@@ -228,9 +232,9 @@ def test_what_is_counted_before_is_what_is_removed(
     assert (expected.jobs, expected.keys) == (1, 3)
     assert expected.results == (0 if "results" in foreign else 2)
     assert expected.leftovers == (0 if "results" in foreign else 2) + (0 if "streams" in foreign else 1)
-    assert purge_politely(database, *paths, limits) == expected
+    assert purge_with_pauses(database, *paths, limits) == expected
     assert would_purge(database, *paths, limits).is_nothing
-    assert purge_politely(database, *paths, limits).is_nothing
+    assert purge_with_pauses(database, *paths, limits).is_nothing
 
 
 def test_what_could_not_be_removed_is_not_counted(
@@ -243,7 +247,7 @@ def test_what_could_not_be_removed_is_not_counted(
     )
     size = directories.size_of(settings.results_dir / other)
     limits = Limits(90 * DAY_MS, None)
-    assert purge_politely(database, settings.results_dir, settings.streams_dir, limits) == Purged(
+    assert purge_with_pauses(database, settings.results_dir, settings.streams_dir, limits) == Purged(
         jobs=2, results=1, bytes=size
     )
 
@@ -256,7 +260,7 @@ def test_sound_directories_are_passed_in_portions_too(
         age(settings.results_dir / finished(database, settings, 1), days=2)
     assert list(purge(database, settings.results_dir, settings.streams_dir, Limits(None, None))) == [Purged()] * 3
     answers = iter([True, False])
-    purge_politely(database, settings.results_dir, settings.streams_dir, Limits(None, None), lambda: next(answers))
+    purge_with_pauses(database, settings.results_dir, settings.streams_dir, Limits(None, None), lambda: next(answers))
     assert next(answers, None) is None, "both were asked for, and no third"
 
 
@@ -265,7 +269,7 @@ def test_expired_keys_are_counted_before_they_go(database: Database, settings: S
     with database.write() as session:
         for key, at in (("c", database.now(session)), ("a", 1), ("b", 1)):
             save_idempotency_key(session, tenant="default", key=key, payload_sha256="", job_id=job_id, now=at)
-    for purged in (would_purge, purge_politely):
+    for purged in (would_purge, purge_with_pauses):
         assert purged(database, settings.results_dir, settings.streams_dir, Limits(None, None)) == Purged(keys=2)
 
 
@@ -273,7 +277,8 @@ def many(database: Database, count: int) -> None:
     """Jobs that failed long ago."""
     lifecycle.insert(database)
     with database.read() as session:
-        like = dict(session.execute(select(JobRow.__table__)).mappings().one())
+        found = session.execute(select(JobRow.__table__)).mappings().one()
+        like = {column.key: found[column] for column in JobRow.__table__.columns}
     rows = [
         {**like, "id": f"old-{number}", "status": JobStatus.FAILED.value, "finished_at": 1 + number // 7}
         for number in range(count)
@@ -297,7 +302,7 @@ def test_whoever_stops_asking_stops_it(database: Database, settings: Settings) -
     many(database, 450)
     answers = iter([True, False])
     assert (
-        purge_politely(
+        purge_with_pauses(
             database, settings.results_dir, settings.streams_dir, Limits(DAY_MS, None), lambda: next(answers)
         ).jobs
         == 400
@@ -309,7 +314,7 @@ def test_two_at_once_remove_each_job_once(database: Database, settings: Settings
     removed: list[Purged] = []
 
     def run() -> None:
-        removed.append(purge_politely(database, settings.results_dir, settings.streams_dir, Limits(DAY_MS, None)))
+        removed.append(purge_with_pauses(database, settings.results_dir, settings.streams_dir, Limits(DAY_MS, None)))
 
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:

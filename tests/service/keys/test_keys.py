@@ -69,7 +69,7 @@ def test_a_key_is_stored_without_its_secret(database: Database) -> None:
     assert secret is not None
     assert (issued.id, issued.tenant, issued.name, issued.created_by) == (secret.id, "sales", "loads", "maker")
     assert issued.scopes == ("read", "submit")
-    assert issued.live
+    assert issued.active
     with database.read() as session:
         row = session.scalars(select(ApiKeyRow)).one()
     assert row.secret_sha256 == secret.sha256
@@ -81,9 +81,9 @@ def test_a_key_lives_until_it_expires(database: Database, clock: ManualClock) ->
     assert issued.expires_at is not None
     assert issued.expires_at - issued.created_at == timedelta(hours=1)
     clock.ms += 3_599_999
-    assert [key.live for key in list_keys(database, None, "", 10).keys] == [True]
+    assert [key.active for key in list_keys(database, None, "", 10).keys] == [True]
     clock.ms += 1
-    assert [key.live for key in list_keys(database, None, "", 10).keys] == [False]
+    assert [key.active for key in list_keys(database, None, "", 10).keys] == [False]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_the_first_key_may_do_everything_and_is_made_once(database: Database) ->
     assert first is not None
     assert set(first.scopes) == {scope.value for scope in KeyScope}
     assert issue_first_key(database) is None
-    revoke_key(database, first.id, even_the_last=True)
+    revoke_key(database, first.id, allow_last_admin=True)
     # Who revokes it knows what they do: a restart is no way back in.
     assert issue_first_key(database) is None
 
@@ -164,7 +164,7 @@ def test_a_revoked_key_stays_revoked_since_then(database: Database, clock: Manua
     key = issue_key(database, KeyRequest(name="loads"), None)
     clock.ms += 1000
     revoked = revoke_key(database, key.id)
-    assert not revoked.live
+    assert not revoked.active
     clock.ms += 1000
     assert revoke_key(database, key.id) == revoked
 
@@ -181,7 +181,7 @@ def test_the_last_admin_stays_unless_that_is_meant(database: Database, clock: Ma
     clock.ms += 1000
     with pytest.raises(LastAdminKeyError):
         revoke_key(database, last.id)
-    assert revoke_key(database, last.id, even_the_last=True).revoked_at is not None
+    assert revoke_key(database, last.id, allow_last_admin=True).revoked_at is not None
 
 
 def test_admins_that_revoke_each_other_leave_one(database: Database) -> None:
@@ -196,7 +196,7 @@ def test_admins_that_revoke_each_other_leave_one(database: Database) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(revoke, keys)) == 3
-    assert sum(key.live for key in list_keys(database, None, "", 10).keys) == 1
+    assert sum(key.active for key in list_keys(database, None, "", 10).keys) == 1
 
 
 @pytest.fixture

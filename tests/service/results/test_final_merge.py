@@ -29,7 +29,7 @@ def one(merge: Merge, values: pa.Array, type_: DataType, *, zero: bool = False) 
 
 @pytest.mark.parametrize("at_once", [1, 2, 1 << 20])
 def test_merges(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(final_merge, "_ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(final_merge, "_ROWS_PER_BATCH", at_once)
     numbers = pa.array([1, None, 3, None, 5], pa.int64())
     assert one(Merge.SUM, numbers, BIGINT) == [9, None]
     assert one(Merge.SUM, numbers, BIGINT, zero=True) == [9, 0]

@@ -111,7 +111,7 @@ class TestResuming:
         before = stream_of(database, stream_id)
         resume(database, stream_id)
         row = lifecycle.row_of(database, stream_id)
-        assert (row.status, row.started_at, row.stop_requested_at, row.rung_at) == ("QUEUED", None, None, clock.ms)
+        assert (row.status, row.started_at, row.stop_requested_at, row.announced_at) == ("QUEUED", None, None, clock.ms)
         found = stream_of(database, stream_id)
         assert (found.generation, found.last_batch, found.rows_in, found.stopped_because) == (1, 0, 10, None)
         assert before.stopped_because == "stopped"
@@ -157,7 +157,7 @@ class TestResuming:
         assert [lifecycle.row_of(database, f"due-{number}").status for number in range(4)] == ["QUEUED"] * 3 + [
             "STOPPED"
         ]
-        assert lifecycle.row_of(database, "due-0").rung_at == clock.ms
+        assert lifecycle.row_of(database, "due-0").announced_at == clock.ms
         queued, resting = stream_of(database, "due-0"), stream_of(database, "due-3")
         assert (queued.stopped_because, queued.updated_at) == (None, clock.ms)
         assert (resting.stopped_because, resting.updated_at) == ("caught_up", clock.ms - 102)

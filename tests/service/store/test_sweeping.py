@@ -27,12 +27,12 @@ from tests.support import lifecycle
 from tests.support.clocks import ManualClock
 from tests.support.lifecycle import LEASE_MS, row_of
 
-RING_AGAIN = 10_000
+ANNOUNCE_AGAIN = 10_000
 
 
 def run_sweep(database: Database, **free: int) -> Sweep:
     with database.write() as session:
-        return sweep(session, database.now(session), announce_again_ms=RING_AGAIN, free=free or {"short": 100})
+        return sweep(session, database.now(session), announce_again_ms=ANNOUNCE_AGAIN, free=free or {"short": 100})
 
 
 def test_a_job_with_a_lease_is_not_changed(database: Database, clock: ManualClock, job_id: str) -> None:
@@ -47,7 +47,7 @@ def test_an_expired_lease_queues_the_job_again(database: Database, clock: Manual
     clock.ms += LEASE_MS
     assert run_sweep(database) == Sweep(announce=[(job_id, "short")], recovered=[job_id])
     row = row_of(database, job_id)
-    assert (row.status, row.lease_owner, row.rung_at) == ("QUEUED", None, clock.ms)
+    assert (row.status, row.lease_owner, row.announced_at) == ("QUEUED", None, clock.ms)
     with database.read() as session:
         (attempt,) = attempts_of(session, job_id)
     assert (attempt.status, attempt.finished_at) == ("CRASHED", clock.ms)
@@ -155,7 +155,7 @@ def test_no_more_jobs_are_announced_than_could_start(
     for number in range(6):
         jobs.append(add_job(f"job-{number}"))
         clock.ms += 1
-    clock.ms += RING_AGAIN
+    clock.ms += ANNOUNCE_AGAIN
     messages = [(job, "short") for job in jobs]
     assert run_sweep(database, short=4).announce == messages[:4]
     assert run_sweep(database, short=4).announce == messages[4:], "those announced first have had their turn"
@@ -172,7 +172,7 @@ def test_each_queue_is_announced_to_its_own_workers(
         add_job(f"short-{number}")
         add_job(f"long-{number}", queue=Queue.LONG)
         clock.ms += 1
-    clock.ms += RING_AGAIN
+    clock.ms += ANNOUNCE_AGAIN
     assert run_sweep(database, short=2, long=1).announce == [
         ("short-0", "short"),
         ("short-1", "short"),
@@ -192,7 +192,7 @@ def test_a_lost_job_is_announced_in_its_queue(
 
 def test_a_claimed_job_is_not_announced(database: Database, clock: ManualClock, job_id: str) -> None:
     lifecycle.claim(database, job_id)
-    clock.ms += RING_AGAIN
+    clock.ms += ANNOUNCE_AGAIN
     assert run_sweep(database) == Sweep()
 
 
@@ -239,7 +239,7 @@ def test_only_old_messages_are_announced_and_deleted(
     assert run_sweep(database) == Sweep(announce=[("old", "short")])
     with database.read() as session:
         assert session.scalars(select(OutboxRow.job_id)).all() == ["young"]
-    assert {job_id: row_of(database, job_id).rung_at for job_id in ("old", "young", "none")} == {
+    assert {job_id: row_of(database, job_id).announced_at for job_id in ("old", "young", "none")} == {
         "old": clock.ms,
         "young": clock.ms - 2_000,
         "none": clock.ms - 2_000,
@@ -256,20 +256,20 @@ def test_jobs_that_are_not_due_or_not_queued_are_not_announced(
         "held": {"status": "RUNNING"},
         "retried": {"next_run_at": clock.ms + 60_000},
         "newer": {"spec_version": SPEC_VERSION + 1},
-        "just rung": {"rung_at": clock.ms + RING_AGAIN},
+        "just announced": {"announced_at": clock.ms + ANNOUNCE_AGAIN},
     }
     for job_id, change in changes.items():
         add_job(job_id)
         if change:
             with database.write() as session:
                 session.execute(update(JobRow).where(JobRow.id == job_id).values(**change))
-    clock.ms += RING_AGAIN
+    clock.ms += ANNOUNCE_AGAIN
     assert run_sweep(database, short=1).announce == [("first", "short")]
     assert run_sweep(database, short=9).announce == [("later", "short")]
-    rung_at = {job_id: row_of(database, job_id).rung_at for job_id in changes}
-    assert {job_id for job_id, at in rung_at.items() if at == clock.ms} == {"first", "later", "just rung"}
+    announced_at = {job_id: row_of(database, job_id).announced_at for job_id in changes}
+    assert {job_id for job_id, at in announced_at.items() if at == clock.ms} == {"first", "later", "just announced"}
     with database.write() as session:
-        found = sweep(session, clock.ms, announce_again_ms=RING_AGAIN, free={"short": 9}, other_versions=True)
+        found = sweep(session, clock.ms, announce_again_ms=ANNOUNCE_AGAIN, free={"short": 9}, other_versions=True)
     assert found.announce == [("newer", "short")]
 
 
@@ -279,7 +279,7 @@ def test_no_attempt_is_ended_while_workers_may_renew_their_leases(
     lifecycle.claim(database, job_id)
     clock.ms += LEASE_MS
     with database.write() as session:
-        assert sweep(session, clock.ms, announce_again_ms=RING_AGAIN, free={}, end_lost=False) == Sweep()
+        assert sweep(session, clock.ms, announce_again_ms=ANNOUNCE_AGAIN, free={}, end_lost=False) == Sweep()
     assert row_of(database, job_id).status == "PLANNING"
 
 
@@ -318,7 +318,7 @@ def test_due_jobs_come_in_the_order_of_their_times(
             assert (row.status, row.version, row.next_run_at is None) == (stored, 1, False)
         else:
             assert (row.status, row.version, row.next_run_at) == ("QUEUED", 2, None)
-            assert (row.rung_at, row.updated_at) == (clock.ms, clock.ms)
+            assert (row.announced_at, row.updated_at) == (clock.ms, clock.ms)
 
 
 @pytest.mark.one_database("postgresql")

@@ -129,12 +129,14 @@ def _aggregate(node: Aggregate) -> str:
     if node.grouping_sets:
         sets = (", ".join(node.keys[position].name for position in one) for one in node.grouping_sets)
         parts.append(f"SETS {', '.join(f'({one})' for one in sets)}")
+    return " ".join([*parts, f"[{', '.join(call_texts(node))}]"])
+
+
+def call_texts(node: Aggregate) -> Iterator[str]:
+    """Yields the calls with their aliases. Runs of calls that differ only in numbers are shortened: the first, a count,
+    and the last.
+    """
     calls = [f"{call_text(call)} AS {call.output.name}" for call in node.calls]
-    return " ".join([*parts, f"[{', '.join(_folded(calls))}]"])
-
-
-def _folded(calls: list[str]) -> Iterator[str]:
-    """Yields the calls. Runs of calls that differ only in numbers are shortened: the first, a count, and the last."""
     for _, alike in groupby(calls, key=lambda call: _NUMBER.sub("", call)):
         run = list(alike)
         yield from run if len(run) <= _SHOWN_ALIKE else (run[0], f"… {len(run) - 2} more …", run[-1])

@@ -9,7 +9,7 @@ from typing import cast
 
 from service.sql.expressions.analysis import Columns, columns_by_name, conjuncts_of, scalar_from, tree_of
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import CONDITION_MOVES, NULL_EXTENDED, ONE_SIDED, RESIDUAL_MOVES, Side
+from service.sql.joins import CONDITION_MOVES, NULL_EXTENDED, ONE_SIDED, RESIDUAL_MOVES, Side
 from workers.engine.plan.expressions import all_of
 from workers.engine.plan.nodes import (
     Aggregate,

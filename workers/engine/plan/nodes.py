@@ -15,8 +15,8 @@ from typing import cast
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
 from service.contract.query import AggregateFunction, JoinKind
 from service.sql.expressions.scalar import Scalar
+from service.sql.joins import ONE_SIDED, Side
 from service.sql.resolve import bound
-from service.sql.statements.join_hints import ONE_SIDED, Side
 from service.sql.types.data_types import INT, DataType, Field, TypeName, struct
 
 UNKNOWN = DataType(TypeName.OTHER)

@@ -19,7 +19,7 @@ from typing import get_args
 
 from service.contract.query import JoinKind, NullsOrder
 from service.sql.expressions.scalar import Scalar, quoted
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from workers.engine.plan.expressions import call_sql, fresh_name, join_condition
 from workers.engine.plan.nodes import (
     Aggregate,

@@ -14,7 +14,7 @@ from typing import Any
 from service.contract.options import AggPhase, DistinctMethod, JobSettings, JoinSkew, Toggle
 from service.contract.query import JoinKind
 from service.contract.reports import HotKey, HotKeyReport, RuleOutcome, RuleTrace, SkewReport
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from workers.engine.plan.aggregates import bucket_refusal, distinct_sets, refusal_of, spark_expands
 from workers.engine.plan.nodes import (
     Aggregate,

@@ -22,7 +22,7 @@ from service.sql.expressions.nodes import (
     conjuncts,
 )
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import ONE_SIDED
+from service.sql.joins import ONE_SIDED
 from service.sql.types.data_types import UNKNOWN as UNKNOWN_OF_TABLE
 from workers.engine.plan.expressions import all_of
 from workers.engine.plan.nodes import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from service.contract.options import AggPhase, DistinctMethod, JobSettings, JoinLocal, JoinShip, JoinSkew, Toggle
 from service.contract.query import AggregateFunction, JoinKind
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import HASHED_SIDE, Side
+from service.sql.joins import HASHED_SIDE, Side
 from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import distinct_sets
 from workers.engine.plan.joined_aggregate import JoinedAggregate, joined_aggregate

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructField
 from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
 from service.sql.expressions.analysis import columns_by_name, conjuncts_of
 from service.sql.expressions.scalar import Scalar, column, quoted
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from workers.engine.plan.explain import seconds
 from workers.engine.plan.expressions import call_sql, fresh_name, join_condition
 from workers.engine.plan.nodes import (

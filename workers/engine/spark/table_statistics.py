@@ -240,7 +240,7 @@ def _read(table: TableInput, request: _Request, check: Callable[[], None]) -> tu
     keys = {name for _, key in request.sketches.values() for name, _ in key}
     in_conditions = {name for _, names in request.terms.values() for name in names.values()}
     partitions = partition_sample(table)
-    sample = _sample(table, keys | in_conditions, in_conditions - keys, request.ranged, check)
+    sample = sample_columns(table, keys | in_conditions, check, optional=in_conditions - keys, ranged=request.ranged)
     types = {field.name: field.type for field in table.schema.fields}
     reads = FileReads(check)
     texts = request.texts_to_measure(sample) if table.source.kind.is_parquet else frozenset[str]()
@@ -260,9 +260,19 @@ def _read(table: TableInput, request: _Request, check: Callable[[], None]) -> tu
     return known, tuple(dict.fromkeys((*sample.warnings, *reads.warnings())))
 
 
-def _sample(
-    table: TableInput, columns: set[str], optional: set[str], ranged: frozenset[str], check: Callable[[], None]
+def sample_columns(
+    table: TableInput,
+    columns: Collection[str],
+    check: Callable[[], None] = no_check,
+    *,
+    optional: Collection[str] = (),
+    ranged: Collection[str] = (),
 ) -> Sample:
+    """Returns a sample of columns of a table's files, and the estimated number of all rows.
+
+    `optional` and `ranged` apply to Parquet only, and are as in `sample_parquet`. `check` is as in `gather_statistics`.
+    Raises what pyarrow raises for files that it cannot read.
+    """
     names = table.data_schema.names
     ordered = [name for name in names if name in columns]
     if table.source.kind.is_parquet:

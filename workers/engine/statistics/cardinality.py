@@ -17,7 +17,7 @@ from service.sql.expressions.analysis import is_standard
 from service.sql.expressions.nodes import Connective, Expression
 from service.sql.expressions.nodes import columns_of as columns_of_expression
 from service.sql.expressions.scalar import Scalar, render
-from service.sql.statements.join_hints import ONE_SIDED
+from service.sql.joins import ONE_SIDED
 from workers.engine.plan.joined_aggregate import joined_aggregate
 from workers.engine.plan.nodes import (
     Aggregate,

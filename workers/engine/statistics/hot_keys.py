@@ -46,18 +46,23 @@ def key_sketch(
     """
     sampled_rows = len(values[0])
     groups = _groups(values)
-    frequencies = {entry["values"].as_py(): entry["counts"].as_py() for entry in pc.value_counts(groups.column(_COUNT))}
     hot_keys, literals = _hot_keys(groups, types, sampled_rows, table_rows)
     return KeySketch(
         alias="",
         columns=columns,
         sampled_rows=sampled_rows,
-        distinct_keys=estimate_distinct(frequencies, max(table_rows, sampled_rows)),
+        distinct_keys=estimate_groups(groups.column(_COUNT), max(table_rows, sampled_rows)),
         null_share=_null_share(groups, sampled_rows),
         hot_keys=hot_keys,
         representative=is_representative,
         literals=literals,
     )
+
+
+def estimate_groups(counts: pa.ChunkedArray, rows: int) -> int:
+    """Returns the estimated number of groups in all `rows`; `counts` has the number of sampled rows of each group."""
+    frequencies = {entry["values"].as_py(): entry["counts"].as_py() for entry in pc.value_counts(counts)}
+    return estimate_distinct(frequencies, rows)
 
 
 def _groups(values: Sequence[pa.ChunkedArray]) -> pa.Table:

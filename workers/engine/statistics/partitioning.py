@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from service.contract.options import JoinLocal, JoinShip
 from service.contract.query import JoinKind
 from service.sql.expressions.scalar import Scalar, quoted
-from service.sql.statements.join_hints import ONE_SIDED
+from service.sql.joins import BROADCASTS_LEFT, BROADCASTS_RIGHT, ONE_SIDED
 from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import spark_expands
 from workers.engine.plan.nodes import Aggregate, Exchange, Expand, Join, Named, Node, Project, Scan, Union
@@ -20,8 +20,6 @@ from workers.engine.statistics.model import Statistics, once_per_node
 BROADCAST_BYTES = 10 << 20
 """`spark.sql.autoBroadcastJoinThreshold`: a join side estimated below it is broadcast, and nothing is shuffled."""
 
-_LEFT_MAY_BROADCAST = frozenset({JoinKind.INNER, JoinKind.RIGHT, JoinKind.CROSS})
-_RIGHT_MAY_BROADCAST = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.CROSS}) | ONE_SIDED
 _KEEPS_LEFT = frozenset({JoinKind.INNER, JoinKind.LEFT}) | ONE_SIDED
 _KEEPS_RIGHT = frozenset({JoinKind.INNER, JoinKind.RIGHT})
 
@@ -87,8 +85,8 @@ def broadcast_side(join: Join, statistics: Statistics) -> JoinShip | None:
     if not is_left_to_spark(join):
         return None
     for ship, side, kinds in (
-        (JoinShip.BROADCAST_RIGHT, join.right, _RIGHT_MAY_BROADCAST),
-        (JoinShip.BROADCAST_LEFT, join.left, _LEFT_MAY_BROADCAST),
+        (JoinShip.BROADCAST_RIGHT, join.right, BROADCASTS_RIGHT),
+        (JoinShip.BROADCAST_LEFT, join.left, BROADCASTS_LEFT),
     ):
         size = size_of(side, statistics) if join.kind in kinds else None
         if size is not None and size <= BROADCAST_BYTES:

@@ -23,14 +23,15 @@ from service.contract.options import (
     SkewSettings,
     Toggle,
 )
-from service.contract.reports import PlanReport, RuleOutcome, RuleTrace
+from service.contract.reports import PlanReport, RuleTrace
 from service.sql.resolve.bound import BoundQuery, tables_of
 from workers.engine.budget import PlanningBudget, no_check
 from workers.engine.plan.builder import build
-from workers.engine.plan.explain import line_of, seconds
+from workers.engine.plan.explain import seconds
 from workers.engine.plan.nodes import Join, Node, Windows, Within
 from workers.engine.plan.traversal import NodeIds, id_of, walk_up, with_ids
-from workers.engine.planner import plan_report
+from workers.engine.planner import plan_report, trace_of
+from workers.engine.rules.rule import Match, Skip
 from workers.engine.spark.lowering import lower
 from workers.engine.spark.session_options import task_memory
 from workers.engine.spark.sources import TableInput, ddl_of, scans_of
@@ -219,15 +220,12 @@ def traces_of(
     """Returns the traces of a streaming plan, in the order of the report. `streams` are the aliases of streams;
     `is_changed`: the plan has nodes that the query does not have.
     """
-
-    def trace(rule: str, reason: str, outcome: RuleOutcome = RuleOutcome.SKIPPED) -> RuleTrace:
-        before = plan.before
-        return RuleTrace(rule=rule, outcome=outcome, node=line_of(before), node_id=before.id, reason=reason)
-
+    before = plan.before
+    shape = Match(before, STREAM_SHAPE, plan.reason) if is_changed else Skip(plan.reason)
     return (
-        trace(STREAM_SHAPE, plan.reason, RuleOutcome.FIRED if is_changed else RuleOutcome.SKIPPED),
-        *(trace(STREAM_STATE, reason) for reason in _notes_on_state(plan)),
-        *(trace(STREAM_SETTINGS, reason) for reason in _ineffective_settings(plan, streams, settings)),
+        trace_of(STREAM_SHAPE, before, shape),
+        *(trace_of(STREAM_STATE, before, Skip(reason)) for reason in _notes_on_state(plan)),
+        *(trace_of(STREAM_SETTINGS, before, Skip(reason)) for reason in _ineffective_settings(plan, streams, settings)),
     )
 
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from service.contract.options import JobSettings, JoinSkew
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from workers.engine.budget import PlanningBudget
 from workers.engine.plan.nodes import Join, Node
 from workers.engine.plan.traversal import walk_up

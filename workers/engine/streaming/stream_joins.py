@@ -19,6 +19,7 @@ from dataclasses import replace
 from service.contract.query import AggregateFunction, JoinKind
 from service.sql.expressions.analysis import tree_of
 from service.sql.expressions.scalar import Scalar, column
+from service.sql.joins import Side
 from service.sql.resolve.stream_join_rules import (
     STREAM_JOINS,
     JoinedRows,
@@ -27,7 +28,6 @@ from service.sql.resolve.stream_join_rules import (
     one_state_refusals,
     terms_of,
 )
-from service.sql.statements.join_hints import Side
 from service.sql.types.data_types import BIGINT, BOOLEAN, Field
 from workers.engine.plan.aggregates import is_distinct
 from workers.engine.plan.explain import call_text, seconds

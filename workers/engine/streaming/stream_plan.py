@@ -58,6 +58,17 @@ from workers.engine.streaming.stream_joins import (
     one_state_refusal,
 )
 
+_JOINED_REASON = (
+    "Both streams are united and aggregated by the join key together: no row of either stream is kept for the join."
+)
+
+_GROWING_VALUES = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
+"""Calls whose state contains all values of a group."""
+
+_ORDERED = "ORDER BY and LIMIT need the complete result, and a stream has no end"
+
+Made = TypeVar("Made")
+
 
 class Shape(StrEnum):
     """What the state of a streaming query contains. Layouts of states are stored with these values."""
@@ -88,21 +99,22 @@ _DISTINCT_REASONS = {
     "aggregated by group together.",
 }
 
-_JOINED_REASON = (
-    "Both streams are united and aggregated by the join key together: no row of either stream is kept for the join."
-)
 
 _ROWS_REASONS = {
     Shape.ROWS: "The query has no aggregate: every row is emitted once, and there is no state.",
     Shape.DISTINCT_ROWS: "Every distinct row is kept, so that it is emitted once.",
 }
 
-_GROWING_VALUES = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
-"""Calls whose state contains all values of a group."""
 
-_ORDERED = "ORDER BY and LIMIT need the complete result, and a stream has no end"
+@dataclass(frozen=True)
+class Bitmaps:
+    """Whether distinct integers are to be kept as bitmaps if that is possible, and why, as a sentence."""
 
-Made = TypeVar("Made")
+    wanted: bool
+    reason: str
+
+
+NO_BITMAPS = Bitmaps(False, "")
 
 
 class StreamPlanError(Exception):
@@ -129,17 +141,6 @@ class StreamPlan:
     def columns(self) -> tuple[Field, ...]:
         """The columns that it emits."""
         return output_of(self.node)
-
-
-@dataclass(frozen=True)
-class Bitmaps:
-    """Whether distinct integers are to be kept as bitmaps if that is possible, and why, as a sentence."""
-
-    wanted: bool
-    reason: str
-
-
-NO_BITMAPS = Bitmaps(False, "")
 
 
 def stream_plan(

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.contract.options import JobSettings, Toggle
-from service.contract.read_options import TableFormat
-from service.data.file_io import size_of
+from service.data.file_io import DataFile, size_of
 from service.data.files import TableFiles
 from service.sql.types.data_types import INTEGRAL
 from workers.engine.budget import no_check
@@ -25,13 +24,13 @@ from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.distinct.bitmaps import BLOCK
 from workers.engine.rules.joins.strategy_cost import BROADCAST_PARTS, NOT_FORCED, ROW_BYTES, forced_strategy
 from workers.engine.rules.required_statistics import NOT_READ, READ_IN_PART, joined_texts, statistics_keys, undecided
-from workers.engine.spark.parquet_sampling import sample_parquet
 from workers.engine.spark.predicate_evaluation import typed
-from workers.engine.spark.sampling import sample_text, spread
+from workers.engine.spark.sampling import spread
 from workers.engine.spark.sources import TableInput, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
-from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_only
-from workers.engine.statistics.cardinality import conditions_of, estimate_distinct
+from workers.engine.spark.table_statistics import Texts, gather_statistics, sample_columns, sizes_only
+from workers.engine.statistics.cardinality import conditions_of
+from workers.engine.statistics.hot_keys import estimate_groups
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 from workers.engine.statistics.partitioning import is_broadcast
 from workers.engine.streaming.sources import BatchBound, Input, StreamInput
@@ -110,8 +109,11 @@ def _examined(name: str, table: Input) -> TableInput | None:
             # It was removed after it was listed. Spark reports that if it still has to read it.
             continue
         files.append(file)
-    if not files:
-        return None
+    return _with_files(name, table, files, size) if files else None
+
+
+def _with_files(name: str, table: StreamInput, files: Sequence[DataFile], size: int) -> TableInput:
+    """Returns the stream as a table of some of its files, which have `size` bytes."""
     return TableInput(table.source, TableFiles(name, Path(table.directory), tuple(files), size), table.schema)
 
 
@@ -174,7 +176,9 @@ def values_per_block(
     type_ = next(field.type for field, _ in scan.columns if field.name == values[0])
     if type_.name not in INTEGRAL:
         return None
-    sample, rows = _sampled(table, [in_files[name] for name in dict.fromkeys((*keys, *values))], check)
+    existing = _with_files(scan.table, table, table.files, sum(map(size_of, table.files)))
+    sampled = sample_columns(existing, {in_files[name] for name in wanted}, check)
+    sample, rows = sampled.table, sampled.rows
     if sample is None:
         return None
     integers = typed(sample.column(in_files[values[0]]), type_)
@@ -188,17 +192,6 @@ def values_per_block(
     return _estimated_distinct(found, [*groups, "v"], rows) / _estimated_distinct(found, [*groups, "b"], rows)
 
 
-def _sampled(table: StreamInput, columns: list[str], check: Callable[[], None]) -> tuple[pa.Table | None, int]:
-    """Returns a sample of these columns, and the estimated number of all rows."""
-    size = sum(map(size_of, table.files))
-    if table.source.format is TableFormat.PARQUET:
-        sample = sample_parquet(table.files, size, columns, check=check)
-    else:
-        sample = sample_text(table.source, table.files, size, table.schema.names, columns, check)
-    return sample.table, sample.rows
-
-
 def _estimated_distinct(table: pa.Table, columns: list[str], rows: int) -> int:
     counts = table.group_by(columns).aggregate([([], "count_all")]).column("count_all")
-    frequencies = {entry["values"].as_py(): entry["counts"].as_py() for entry in pc.value_counts(counts)}
-    return estimate_distinct(frequencies, max(rows, table.num_rows))
+    return estimate_groups(counts, max(rows, table.num_rows))

@@ -53,7 +53,7 @@ function describe(schemas, schema, prefix) {
         description: property.description ?? inner.description ?? "",
         default: property.default ?? null,
         choices: choices(schemas, property),
-        type: inner.type,
+        type: [inner.type].flat().find((type) => type !== "null"),
       },
     ];
   });

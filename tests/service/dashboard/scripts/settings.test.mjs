@@ -25,6 +25,7 @@ test("every setting of the specification is declared with its choices", () => {
   assert.deepEqual(found["distinct_split.enabled"].choices, ["auto", "true", "false"]);
   assert.deepEqual(found.incremental_agg.choices, ["true", "false"]);
   assert.equal(found["distinct_split.bucket_num"].type, "integer");
+  assert.equal(found["mini_batch.size"].type, "integer");
   assert.equal(found["mini_batch.allow_latency"].choices, null);
   assert.ok(declaredSettings(schemas).every((setting) => setting.description.length > 10));
   assert.deepEqual(Object.keys(defaultsOf(schemas)).sort(), Object.keys(found).sort());

@@ -44,11 +44,11 @@ def test_no_word_of_the_parser_is_in_a_message(text: str) -> None:
 
 
 def test_no_function_with_advice_is_taken() -> None:
-    named = {*refusals._AGGREGATES, *refusals._SCALARS, *refusals._KIND_OF}
+    named = {*refusals.UNSUPPORTED_AGGREGATES, *refusals.UNSUPPORTED_SCALARS, *refusals.UNSUPPORTED_KINDS}
     assert not named & set(FUNCTIONS)
     assert not {name for name in named if function_named(name) is not None}
     listed = sum(len(names.split()) for _, names in refusals._KINDS)
-    sizes = [len(refusals._AGGREGATES), len(refusals._SCALARS), listed]
+    sizes = [len(refusals.UNSUPPORTED_AGGREGATES), len(refusals.UNSUPPORTED_SCALARS), listed]
     assert len(named) == sum(sizes)
 
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from service.contract.options import JoinLocal, JoinShip, Toggle
 from service.contract.query import JoinKind
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import GROUPING_SETS, is_undecided
 from workers.engine.plan.joined_aggregate import JoinedAggregate, is_over_join, joined_aggregate

@@ -15,7 +15,7 @@ from service.contract.query import AggregateFunction
 from service.sql.expressions.analysis import cannot_fail, never_true_of_nulls, null_of_nulls, tree_of
 from service.sql.expressions.nodes import Expression
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from service.sql.types.aggregates import refusal_of_parts
 from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import is_distinct

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from service.contract.query import AggregateFunction, JoinKind
 from service.sql.expressions.nodes import Number
 from service.sql.expressions.scalar import Scalar, column
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from service.sql.types.aggregates import result_type
 from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, DataType, Field, TypeName, decimal, decimal_arithmetic
 from workers.engine.plan.aggregates import QUOTIENT, is_distinct

@@ -13,7 +13,7 @@ from service.contract.query import AggregateFunction
 from service.sql.expressions.analysis import scalar_from, tree_of
 from service.sql.expressions.nodes import Arithmetic
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from service.sql.types.aggregates import product_has_parts
 from service.sql.types.data_types import BIGINT, DOUBLE, DataType, TypeName, as_decimal, decimal, decimal_arithmetic
 from workers.engine.plan.expressions import compose

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from service.contract.options import SkewSettings
 from service.contract.query import JoinKind
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from workers.engine.plan.expressions import identity_of
 from workers.engine.plan.nodes import (
     Aggregate,

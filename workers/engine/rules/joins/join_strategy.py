@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
-from service.sql.statements.join_hints import HASHED_SIDE, refusal_of_local, refusal_of_pair, refusal_of_ship
+from service.sql.joins import HASHED_SIDE, refusal_of_local, refusal_of_pair, refusal_of_ship
 from workers.engine.plan.nodes import Join, Node
 from workers.engine.rules.cost import Choice, Cost, too_few_rows
 from workers.engine.rules.joins.skew_cost import split_join_cost, will_be_split

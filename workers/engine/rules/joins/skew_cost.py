@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from service.contract.options import JoinSettings, JoinSkew, SkewSettings
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import HASHED_SIDE, Side
+from service.sql.joins import HASHED_SIDE, Side
 from workers.engine.plan.nodes import Join, Node, inputs_of
 from workers.engine.rules.cost import PARSED, Cost
 from workers.engine.rules.joins.hot_keys import (

@@ -17,7 +17,7 @@ from service.contract.options import JoinLocal, JoinShip, JoinSkew
 from service.contract.query import JoinKind
 from service.sql.expressions.nodes import Number
 from service.sql.expressions.scalar import Scalar, column
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from service.sql.types.data_types import BOOLEAN, INT, DataType, Field, TypeName
 from workers.engine.plan.expressions import (
     all_of,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from service.contract.options import JoinSkew
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from workers.engine.plan.nodes import Join, Node, Union
 from workers.engine.rules.cost import Choice
 from workers.engine.rules.joins.hot_keys import (

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from service.contract.options import JoinLocal, JoinSettings, JoinShip, JoinSkew
 from service.sql.expressions.scalar import Scalar
-from service.sql.statements.join_hints import refusal_of_local, refusal_of_ship
+from service.sql.joins import refusal_of_local, refusal_of_ship
 from service.sql.types.data_types import NUMERIC, TEMPORAL, TypeName
 from workers.engine.plan.nodes import (
     Aggregate,

@@ -38,7 +38,7 @@ from workers.engine.streaming.sinks.base import (
 # One gap is left: a newer generation of that version that has published nothing does not see a mini-batch that is
 # published after its listing. This mini-batch stays until the next attempt begins.
 _METADATA = "_evenkeel"
-_ROWS_AT_ONCE = 1 << 16
+_ROWS_PER_BATCH = 1 << 16
 _PART = re.compile(r"part-g(\d+)-b(\d+)")
 _FENCE = re.compile(r"fence-(\d+)")
 _MANIFEST = re.compile(r"part-g(\d+)-b\d+\.json")
@@ -214,7 +214,7 @@ class AppendingSink(Sink):
     def _rewrite(self, path: Path, staged: Staged) -> None:
         schema = staged_schema(self._target.output)
         with pq.ParquetWriter(path, schema) as writer:
-            for batch in staged_rows(staged, schema, _ROWS_AT_ONCE):
+            for batch in staged_rows(staged, schema, _ROWS_PER_BATCH):
                 writer.write_batch(batch)
 
     def _write_manifest(self, batch_id: int) -> None:

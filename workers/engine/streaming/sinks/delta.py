@@ -31,7 +31,7 @@ from workers.engine.streaming.sinks.base import (
 _TRIES = 20
 """How often a commit is tried when other writers commit first."""
 
-_ROWS_AT_ONCE = 1 << 17
+_ROWS_PER_BATCH = 1 << 17
 _FORBIDDEN_IN_NAMES = " ,;{}()\n\t=`"
 """Characters that Spark refuses in the names of a Delta table's columns, and the quotation mark."""
 
@@ -184,7 +184,7 @@ class DeltaSink(Sink):
 
     def _write(self, table: DeltaTable, staged: Staged, properties: CommitProperties) -> None:
         schema = staged_schema(self._target.columns)
-        rows = pa.Table.from_batches(staged_rows(staged, schema, _ROWS_AT_ONCE), schema)
+        rows = pa.Table.from_batches(staged_rows(staged, schema, _ROWS_PER_BATCH), schema)
         names = [field.name for field in self._target.output]
         keys = self._target.keys
         if keys is None:

@@ -59,7 +59,7 @@ _TRIES = 8
 """With growing pauses, about one minute in total: enough for a server to restart."""
 
 _CONNECT_SECONDS = 10
-_ROWS_AT_ONCE = 16_384
+_ROWS_PER_BATCH = 16_384
 
 _PERMANENT_ERRORS = (
     psycopg.DataError,
@@ -269,7 +269,7 @@ class PostgresSink(Sink):
         ):
             copy.set_types([*types, "int8"])
             number = 0
-            for batch in staged_rows(staged, staged_schema(self._target.columns), _ROWS_AT_ONCE):
+            for batch in staged_rows(staged, staged_schema(self._target.columns), _ROWS_PER_BATCH):
                 columns = [_values(column, type_) for column, type_ in zip(batch.columns, types, strict=True)]
                 rows = zip(*columns, range(number, number + batch.num_rows), strict=True)
                 for row in rows:

@@ -45,7 +45,7 @@ export function PlanReport({ report, metrics, unmeasured }) {
         ${(view === "both" || view === "after") && html`<div><h3>After the rules</h3><${PlanGraph} nodes=${report.after.nodes} marks=${after} figures=${figures ?? scans.after} wrong=${wrong} label="Plan after the rules" /></div>`}
         ${view === "run" && html`<div><h3>Operators that Spark ran</h3><${PlanGraph} nodes=${operators} figures=${byId(operators) ?? {}} label="Spark's operators" /></div>`}
       </div>
-      ${view === "run" && metrics.operators_cut && html`<p class="quiet small">Only the first operators are stored; Spark ran more.</p>`}
+      ${view === "run" && metrics.operators_truncated && html`<p class="quiet small">Only the first operators are stored; Spark ran more.</p>`}
       <p class="quiet small">Rows marked ≈ are estimates. ${metrics ? runSummary(metrics) : unmeasured}</p>
     </section>
     ${report.first_run && html`<${FirstRun} run=${report.first_run} />`}

@@ -79,7 +79,7 @@ function Savings({ metrics, slots, onSlots }) {
     )}
     ${simulated && html`
       <p>
-        Simulated: on ${number(simulated.slots)} slots, its stages take <strong>${duration(simulated.as_is_ms)}</strong> as they are, and ${duration(simulated.even_ms)} with even tasks: ${simulated.saved_ms > 0 ? html`<strong>${duration(simulated.saved_ms)}</strong> less.` : "no saving."}
+        Simulated: on ${number(simulated.slots)} slots, its stages take <strong>${duration(simulated.actual_ms)}</strong> as they are, and ${duration(simulated.balanced_ms)} with even tasks: ${simulated.saved_ms > 0 ? html`<strong>${duration(simulated.saved_ms)}</strong> less.` : "no saving."}
       </p>
       <label class="inline">Slots <input type="number" min="1" max="100000" value=${slots || simulated.slots} onChange=${(event) => event.target.validity.valid && event.target.value && onSlots(String(Number(event.target.value)))} /></label>
     `}

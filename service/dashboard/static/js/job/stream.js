@@ -74,14 +74,14 @@ function Progress({ stream }) {
         ["Stop reason", stream.stopped_because],
       ]}
     />
-    ${stream.followed.map(({ table, version, not_taken: failure }) => html`<p key=${table} class=${failure ? "field-error" : "quiet small"}>Lookup table ${table}: version ${version}.${failure && ` ${failure.detail}`}</p>`)}
+    ${stream.refreshed_tables.map(({ table, version, refresh_error: failure }) => html`<p key=${table} class=${failure ? "field-error" : "quiet small"}>Lookup table ${table}: version ${version}.${failure && ` ${failure.detail}`}</p>`)}
   </section>`;
 }
 
 function backlogText(backlog) {
   if (!backlog) return "unknown";
   if (!backlog.files) return "none";
-  const oldest = backlog.oldest_seconds === null ? "" : `, the oldest waiting for ${duration(backlog.oldest_seconds * 1000)}`;
+  const oldest = backlog.oldest_age_seconds === null ? "" : `, the oldest waiting for ${duration(backlog.oldest_age_seconds * 1000)}`;
   return `${backlog.rows === null ? `${number(backlog.files)} files, ${size(backlog.bytes)}` : `${number(backlog.rows)} rows`}${oldest}`;
 }
 

@@ -74,7 +74,7 @@ function Worker({ worker, onChanged }) {
       <h2>${worker.host ?? worker.id} <${Status} value=${worker.status} /></h2>
       ${isAdmin && ["READY", "STARTING", "UNAVAILABLE"].includes(worker.status) && html`<button type="button" class="plain small" onClick=${() => setIsAsking(true)}>Drain</button>`}
     </div>
-    ${worker.fault && html`<p class="field-error">${worker.fault}</p>`}
+    ${worker.unavailable_reason && html`<p class="field-error">${worker.unavailable_reason}</p>`}
     <${Facts}
       entries=${[
         ["Id", html`<code>${worker.id}</code>`],

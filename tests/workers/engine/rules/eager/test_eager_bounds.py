@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.sql.expressions.scalar import column
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from service.sql.types.data_types import BIGINT, INT, DataType
 from tests.support.scalars import scalar
 from workers.engine.rules.eager.wide_sums import NOTHING_KNOWN, SumBounds

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.contract.query import JoinKind
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from service.sql.types.data_types import BIGINT, DOUBLE, INT, decimal
 from tests.support.joined import call, col, joined, scan, text
 from workers.engine.plan.explain import call_text

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from service.contract.query import JoinKind
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from service.sql.types.data_types import INT
 from tests.support.joined import call, col, joined, scan, text
 from tests.support.plan_parts import lines_of

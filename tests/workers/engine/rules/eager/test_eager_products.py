@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from service.contract.query import JoinKind
 from service.sql.expressions.scalar import column
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from service.sql.types.data_types import BIGINT, DOUBLE, FLOAT, INT, DataType, decimal
 from tests.support.joined import TYPES, call, col, joined, text
 from workers.engine.plan.joined_aggregate import JoinedAggregate, joined_aggregate

@@ -8,7 +8,7 @@ import pytest
 
 from service.contract.query import JoinKind
 from service.sql.expressions.scalar import column
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from service.sql.types.data_types import BIGINT, STRING, DataType, Field, TypeName
 from tests.support.scalars import scalar
 from workers.engine.plan.explain import text_of

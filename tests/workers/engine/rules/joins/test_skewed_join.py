@@ -21,7 +21,7 @@ from service.contract.options import JobSettings, JoinLocal, JoinSettings, JoinS
 from service.contract.query import JoinKind
 from service.contract.reports import HotKey, RuleOutcome
 from service.sql.expressions.scalar import column
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from service.sql.types.data_types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, Field, array, decimal
 from tests.support.applied_rules import matched, skipped
 from tests.support.scalars import scalar

@@ -10,7 +10,7 @@ from service.contract.options import JobSettings, JoinLocal, JoinShip, JoinSkew
 from service.contract.query import JoinKind
 from service.contract.reports import HotKey
 from service.sql.expressions.scalar import column
-from service.sql.statements.join_hints import Side
+from service.sql.joins import Side
 from service.sql.types.data_types import BIGINT, BOOLEAN, STRING, Field
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import Join, Limit, Scan
