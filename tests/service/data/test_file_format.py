@@ -46,22 +46,24 @@ pq.write_table(pa.table({"a": [1]}), PARQUET)
 CSV = b"a,b\n1,x\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "format_"),
-    [
-        ("x.csv", CSV, "csv"),
-        ("X.CSV", CSV, "csv"),
-        ("x.tsv", b"a\tb\n1\tx\n", "csv"),
-        ("x.csv.gz", gzip.compress(CSV), "csv"),
-        ("x.ndjson.bz2", bz2.compress(b'{"a":1}\n'), "json"),
-        ("x.json", b'[{"a":1},\n{"a":2}]', "json"),
-        ("x", PARQUET.getvalue(), "parquet"),
-        ("part-0.snappy.parquet", PARQUET.getvalue(), "parquet"),
-        ("x", b'\xef\xbb\xbf {"a":1}\n', "json"),
-        ("x", CSV, "csv"),
-    ],
-)
-def test_a_format_by_name_or_content(tmp_path: Path, name: str, data: bytes, format_: str) -> None:
+FOUND: dict[str, tuple[str, bytes, str]] = {
+    "a CSV file": ("x.csv", CSV, "csv"),
+    "upper case": ("X.CSV", CSV, "csv"),
+    "tabs": ("x.tsv", b"a\tb\n1\tx\n", "csv"),
+    "gzip": ("x.csv.gz", gzip.compress(CSV), "csv"),
+    "bzip2": ("x.ndjson.bz2", bz2.compress(b'{"a":1}\n'), "json"),
+    "an array": ("x.json", b'[{"a":1},\n{"a":2}]', "json"),
+    "Parquet without a suffix": ("x", PARQUET.getvalue(), "parquet"),
+    "a part that Spark writes": ("part-0.snappy.parquet", PARQUET.getvalue(), "parquet"),
+    "JSON without a suffix": ("x", b'\xef\xbb\xbf {"a":1}\n', "json"),
+    "CSV without a suffix": ("x", CSV, "csv"),
+}
+"""Name and content of a file, and its format."""
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_a_format_by_name_or_content(tmp_path: Path, case: str) -> None:
+    name, data, format_ = FOUND[case]
     _file(tmp_path, name, data)
     found = resolved(tmp_path)
     assert (found.source.format, found.schema.names[0]) == (format_, "a")
