@@ -124,7 +124,8 @@ def read_snapshot(
     """Returns a version of the table at `uri`, by default the latest one. `given` is the path that the client gave;
     `options` are those of the store.
 
-    Raises SpecError `corrupt_file`, `unsupported_construct`, `version_not_found` and `path_outside_data_roots`.
+    Raises SpecError `corrupt_file` (also for a version that does not exist), `unsupported_construct` and
+    `path_outside_data_roots`.
     """
     refusal = _Refusal(given, pointer)
     local = Path(uri) if options is None else None
