@@ -25,11 +25,12 @@ from service.config.settings import (
     WorkerSettings,
 )
 from service.config.spark import FIXED, SparkSettings
-from service.contract.job import MAX_SCHEMA_LENGTH, MAX_TABLES
+from service.contract.job import MAX_TABLES
 from service.contract.options import declared_settings
 from service.contract.profiles import MAX_COLUMNS as MAX_KEY_COLUMNS
 from service.contract.profiles import MAX_KEYS
 from service.contract.query import LIMITS, MAX_NAME_LENGTH
+from service.contract.tables import MAX_SCHEMA_LENGTH
 from service.data.files import MAX_DEPTH, MAX_FILES
 from service.data.schemas import MAX_FOOTER
 from service.ingest.columns import MAX_CELLS, MAX_ROWS

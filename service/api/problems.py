@@ -37,8 +37,8 @@ from service.contract.errors import (
     StoppingError,
     UnsupportedMediaTypeError,
 )
-from service.contract.job import ReadOptions
 from service.contract.problems import Issue, Problem, SpecError, did_you_mean, nearest_names, problem_of_spec_error
+from service.contract.read_options import ReadOptions, option_name
 from service.jobs.explain_job import ExplainFailedError
 from service.store.session import CommitUnknownError, fault_of, first_line
 
@@ -251,8 +251,8 @@ def _text(detail: Mapping[str, Any], path: Sequence[object], suggestions: Sequen
 def _unknown_field(path: Sequence[object], suggestions: Sequence[str]) -> str:
     name = str(path[-1])[:_MAX_NAME_SHOWN]
     is_of_table = len(path) == _LENGTH_OF_TABLE_FIELD and path[0] == "tables"
-    if is_of_table and name in ReadOptions.model_fields:
-        advice = f' Write "options": {{"{name}": …}}.'
+    if is_of_table and option_name(name) in ReadOptions.model_fields:
+        advice = f' Write "options": {{"{option_name(name)}": …}}.'
     else:
         advice = did_you_mean(suggestions)
     return f"There is no field '{name}' here.{advice}"

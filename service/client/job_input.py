@@ -28,16 +28,7 @@ _YAML_INTEGER = r"-?(?:0|[1-9][0-9]*)"
 _JSON_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,99})", re.ASCII)
 _JSON_FRACTION = re.compile(r"-?(?:0|[1-9][0-9]{0,99})\.[0-9]{1,99}", re.ASCII)
 
-_FORMATS = ("parquet", "csv", "json")
-_EXTENSIONS = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-}
+_FORMATS = ("parquet", "csv", "json", "jsonl", "ndjson", "orc", "avro", "xml", "delta")
 _FLAGS = frozenset({"header", "multi_line"})
 """Read options that are not text: the value of `--read t.null_value=0` is the text 0."""
 
@@ -244,12 +235,12 @@ def _canonical_names() -> dict[str, str]:
 
 
 def table_source(text: str) -> dict[str, Any]:
-    """Parses `FORMAT:PATH`, a path with the extension of its format, or `stream:NAME`. Raises CliError.
+    """Parses `FORMAT:PATH`, a path, of which the service determines the format, or `stream:NAME`.
 
     >>> table_source("parquet:flights/")
     {'format': 'parquet', 'path': 'flights/'}
     >>> table_source("s3a://lake/users.csv")
-    {'format': 'csv', 'path': 's3a://lake/users.csv'}
+    {'path': 's3a://lake/users.csv'}
     >>> table_source("stream:clicks")
     {'format': 'stream', 'stream': 'clicks'}
     """
@@ -258,15 +249,7 @@ def table_source(text: str) -> dict[str, Any]:
         return {"format": head, "path": rest}
     if colon and rest and head == "stream":
         return {"format": "stream", "stream": rest}
-    extension = next((known for known in _EXTENSIONS if text.lower().endswith(known)), None)
-    if extension is None:
-        raise CliError(
-            f"the format of {safe_line(text)!r} is unknown",
-            f"Write FORMAT:PATH; formats are {', '.join(_FORMATS)} and stream.",
-            code=ExitCode.USAGE,
-        )
-    source: dict[str, Any] = {"format": _EXTENSIONS[extension], "path": text}
-    return source | {"options": {"delimiter": "\t"}} if extension == ".tsv" else source
+    return {"path": text}
 
 
 def given_tables(tables: Iterable[str], schemas: Iterable[str], options: Iterable[str]) -> dict[str, dict[str, Any]]:

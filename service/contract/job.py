@@ -8,22 +8,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from enum import StrEnum
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from service.contract.enums import Mode, OutputMode, QueueChoice
-from service.contract.model import Bounds, Duration, Flag, Frozen, Whole, discriminated_by, renamed
+from service.contract.model import Bounds, Duration, Frozen, Whole, discriminated_by, renamed
 from service.contract.options import JobSettings, OptimizerSettings, StateSettings
 from service.contract.parameters import Parameters, stored_parameters
 from service.contract.query import SQL_CHARACTERS, Identifier, Query, queries_in
+from service.contract.read_options import TableFormat
+from service.contract.tables import (
+    FOLLOW,
+    RateTable,
+    StreamTable,
+    Table,
+    TableRole,
+    TableSource,
+    remove_new_fields,
+    with_new_name,
+)
 
-MAX_SCHEMA_LENGTH = 100_000
 MAX_TABLES = 64
-
-SCHEMA_REQUIRED = "schema_required"
 
 SPEC_VERSION = 10
 """The version of the job format. It grows with every field or value that workers of earlier versions do not support.
@@ -33,10 +40,7 @@ joins or one. `skew.join_strategy`, which had no effect until then, is read as `
 `forced` runs as ISOLATE, with the same result. 4: streaming modes, and `state.*`. 5: `refresh`, and joins of rows of
 streams that are bounded by event time. 6: `multi_line` of CSV, which had no effect until then.
 7: `limits.failure_retries`. 8: `compare_with`. 9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins.
-10: `parameters`."""
-
-STREAM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""The pattern of the name of an input stream."""
+10: `parameters`; ORC, Avro, XML and Delta, partitions, wildcards, and more read options."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -44,7 +48,7 @@ _TIMED_VERSION = 5
 _MULTI_LINE_VERSION = 6
 _RETRIES_VERSION = 7
 _COMPARISON_VERSION = 8
-_LARGE_VERSION = 9
+_LARGE_QUERIES_VERSION = 9
 
 _MAX_JOINS_BEFORE_9 = 32
 """The limit of joins in one query before version 9."""
@@ -53,53 +57,13 @@ _MAX_CHARACTERS_BEFORE_9 = 10_000
 _SEPARATORS = re.compile(r",|\b(?:join|union)\b", re.IGNORECASE)
 """What precedes every table after the first, and every branch of a UNION after the first."""
 
-_FOLLOW = "follow"
 _OUTPUT = "output"
-"""The names of `refresh` and `output_mode` before 1.0. Requests may still use them, and jobs are stored with them, so
-that workers of the version before can run the jobs during an upgrade."""
+"""The name of `output_mode` before 1.0. Requests may still use it, and jobs are stored with it, so that workers of the
+version before can run the jobs during an upgrade."""
 
 _MODES = "the modes 'incremental' and 'continuous'"
 _NAME = r"[A-Za-z_][A-Za-z0-9_$]{0,62}"
 _YEAR = timedelta(days=365)
-
-
-class TableRole(StrEnum):
-    """How a streaming job uses a table: it reads new rows of a `stream`, and joins a `static` table as it is."""
-
-    STREAM = "stream"
-    STATIC = "static"
-
-
-class EventTime(Frozen):
-    """The event time of the rows of a stream, and how late a row may arrive."""
-
-    column: Identifier = Field(description="The TIMESTAMP column with the event time.")
-    delay: Annotated[Duration, Bounds(timedelta(0), _YEAR)] = Field(
-        default=timedelta(0),
-        description="The delay of the watermark: the event time of a row may be earlier than the latest one by at most "
-        "this much. Windows, and joins of streams bounded by event time, ignore rows that are later, and rows with an "
-        "event time before 1970.",
-        json_schema_extra={"default": "0ms"},
-        examples=["10m"],
-    )
-
-
-class StreamTable(Frozen):
-    """An input stream: rows that were posted with `POST /v1/streams/{name}/rows`."""
-
-    format: Literal["stream"]
-    stream: str = Field(min_length=1, max_length=200, pattern=STREAM_NAME, examples=["clicks"])
-    role: Literal[TableRole.STREAM] = TableRole.STREAM
-    event_time: EventTime | None = None
-
-
-class RateTable(Frozen):
-    """Generated rows for tests: `value BIGINT`, which counts from 0, and `timestamp TIMESTAMP`."""
-
-    format: Literal["rate"]
-    rows_per_second: Whole = Field(default=1, ge=1, le=10_000_000)
-    role: Literal[TableRole.STREAM] = TableRole.STREAM
-    event_time: EventTime | None = None
 
 
 class Schedule(Frozen):
@@ -176,17 +140,6 @@ Sink = Annotated[
 ]
 
 
-def _with_new_name(value: Any, old: str, new: str) -> Any:
-    """Returns an object with its field `old` renamed to `new`. Raises ValidationError if it has both."""
-    if not isinstance(value, Mapping) or old not in value:
-        return value
-    if new in value:
-        detail = f"'{old}' is the old name of '{new}': give only '{new}'."
-        details = InitErrorDetails(type=PydanticCustomError("renamed_field", detail), loc=(old,), input=None)
-        raise ValidationError.from_exception_data("object", [details])
-    return renamed(value, old, new)
-
-
 class Fault(NamedTuple):
     """An error in a job: its place, code and text."""
 
@@ -198,7 +151,6 @@ class Fault(NamedTuple):
 def mode_faults(spec: JobSpec) -> Iterator[Fault]:
     """Yields every field of `spec` that is not allowed or missing in its mode."""
     yield from _role_faults(spec) if spec.mode.is_streaming else _streaming_fields(spec)
-    yield from _schema_faults(spec)
     if spec.mode.is_streaming and spec.limits.failure_retries:
         detail = (
             "A streaming job that failed is STOPPED, and continues from its checkpoint by its 'schedule' or when it is "
@@ -222,18 +174,6 @@ def _parameter_faults(spec: JobSpec) -> Iterator[Fault]:
     if spec.query is not None and spec.parameters:
         detail = "Only SQL has parameters: remove 'parameters', and write the values into 'query'."
         yield Fault(("parameters",), "parameters_without_sql", detail)
-
-
-def _schema_faults(spec: JobSpec) -> Iterator[Fault]:
-    for name, table in spec.file_tables.items():
-        is_inferred = spec.mode.is_streaming and spec.role_of(name) is not TableRole.STATIC
-        if table.lacks_schema and not is_inferred:
-            yield Fault(("tables", name), SCHEMA_REQUIRED, schema_required(table))
-
-
-def schema_required(table: TableSource) -> str:
-    """Returns the error text for a CSV or JSON table without a schema."""
-    return f"A {table.format.value} table requires a 'schema', for example \"uid BIGINT, name STRING\"."
 
 
 def _streaming_fields(spec: JobSpec) -> Iterator[Fault]:
@@ -274,99 +214,6 @@ def _role_faults(spec: JobSpec) -> Iterator[Fault]:
     if not unclear and not spec.streams:
         detail = "No table of the job has the role 'stream': set it for the table to which rows are added."
         yield Fault(("tables",), "no_stream", detail)
-
-
-class TableFormat(StrEnum):
-    """The format of the files of a table."""
-
-    PARQUET = "parquet"
-    CSV = "csv"
-    JSON = "json"
-
-
-class ReadOptions(Frozen):
-    """How text files are read. Spark gets only the options that are listed here."""
-
-    header: Flag = Field(default=False, description="CSV: the first line of each file names the columns.")
-    delimiter: str = Field(default=",", pattern=r"^[^\r\n]$", description="CSV: the character between two values.")
-    quote: str = Field(default='"', pattern=r"^[^\r\n]$", description="CSV: the character around a quoted value.")
-    null_value: str = Field(default="", max_length=64, description="CSV: the text that represents NULL.")
-    multi_line: Flag = Field(
-        default=False,
-        description="JSON: a document may span several lines. CSV: a quoted value may contain line breaks (at most "
-        "131,072 characters), and all rows of a file must end with the kind of line break that occurs first in the "
-        "file, even if that is inside a value. One task then reads each file: many files take about half the time, but "
-        "a single large file is better read line by line.",
-    )
-
-    @model_validator(mode="after")
-    def _delimiter_and_quote_differ(self) -> Self:
-        if self.delimiter == self.quote:
-            raise PydanticCustomError("delimiter_is_quote", "'delimiter' and 'quote' must be different characters.")
-        return self
-
-
-class TableSource(Frozen):
-    """A table stored in files: one file, or a directory of files of one format, below a data root."""
-
-    format: TableFormat
-    path: str = Field(
-        min_length=1,
-        max_length=4096,
-        description="Relative to a data root, or an absolute path or URI inside one.",
-        examples=["orders/"],
-    )
-    declared_schema: str | None = Field(
-        default=None,
-        alias="schema",
-        max_length=MAX_SCHEMA_LENGTH,
-        description="Columns as DDL. Not allowed for Parquet, whose files contain their schema. Required for CSV and "
-        "JSON, except for streams: without it, the schema of a stream is inferred from the files that exist when the "
-        "job is submitted. The inferred schema is stored here, and later files must match it.",
-        examples=["uid BIGINT, name STRING"],
-    )
-    options: ReadOptions = ReadOptions()
-    role: TableRole | None = Field(
-        default=None,
-        description="Streaming modes: whether new files are read as they arrive (`stream`), or the table is joined as "
-        "it is (`static`). Required if the job has several tables.",
-    )
-    event_time: EventTime | None = Field(
-        default=None, description="Streaming modes: the event time of the rows of a stream."
-    )
-    refresh: Flag = Field(
-        default=False,
-        description="Streaming modes, a table of role `static`: after its files have changed, the following "
-        "mini-batches are joined with the new files. Earlier results are not corrected. An incremental job checks for "
-        "changes when a run begins, a continuous job every `EVENKEEL_WORKER_FOLLOW_SECONDS`. The old name `follow` is "
-        "also accepted.",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_old_name(cls, value: Any) -> Any:
-        return _with_new_name(value, _FOLLOW, "refresh")
-
-    @model_validator(mode="after")
-    def _parquet_has_no_declared_schema(self) -> Self:
-        if self.format is TableFormat.PARQUET and self.declared_schema is not None:
-            raise PydanticCustomError(
-                "schema_not_applicable", "Parquet files contain their schema: remove 'schema' from this table."
-            )
-        return self
-
-    @property
-    def lacks_schema(self) -> bool:
-        """Whether the schema is neither declared nor part of the files."""
-        return self.format is not TableFormat.PARQUET and self.declared_schema is None
-
-
-Table = Annotated[
-    TableSource | StreamTable | RateTable,
-    discriminated_by(
-        "format", {**dict.fromkeys(map(str, TableFormat), TableSource), "stream": StreamTable, "rate": RateTable}
-    ),
-]
 
 
 class Limits(Frozen):
@@ -471,7 +318,7 @@ class JobSpec(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _accept_old_name(cls, value: Any) -> Any:
-        return _with_new_name(value, _OUTPUT, "output_mode")
+        return with_new_name(value, _OUTPUT, "output_mode")
 
     @model_validator(mode="before")
     @classmethod
@@ -500,10 +347,10 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports everything in this job."""
-        if self.parameters:
+        if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):
             return SPEC_VERSION
         if self.settings.optimizer != OptimizerSettings() or self._has_large_query:
-            return _LARGE_VERSION
+            return _LARGE_QUERIES_VERSION
         if self.compare_with is not None:
             return _COMPARISON_VERSION
         if self.limits.failure_retries:
@@ -574,14 +421,15 @@ class JobSpec(Frozen):
                 if fields[name] is None:
                     del fields[name]
         for table in stored["tables"].values():
-            if not table.get(_FOLLOW, True):
-                del table[_FOLLOW]
+            if not table.get(FOLLOW, True):
+                del table[FOLLOW]
+            remove_new_fields(table)
         return stored
 
 
 def with_old_names(dumped: dict[str, Any]) -> dict[str, Any]:
     """Returns a dumped `JobSpec` with the old names of renamed fields."""
-    tables = {name: renamed(table, "refresh", _FOLLOW) for name, table in dumped["tables"].items()}
+    tables = {name: renamed(table, "refresh", FOLLOW) for name, table in dumped["tables"].items()}
     return renamed({**dumped, "tables": tables}, "output_mode", _OUTPUT)
 
 

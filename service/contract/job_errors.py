@@ -95,6 +95,11 @@ OF_THE_JOB = (
     ErrorCode("job_not_comparable", "`compare_with` names a streaming job.", "Name a batch job."),
     ErrorCode("reserved_table", "A sink names a table that the service uses itself.", "Use another name."),
     ErrorCode("delimiter_is_quote", "`delimiter` and `quote` are the same character.", "Change one of them."),
+    ErrorCode("date_pattern", "A date or time pattern has a letter that is not supported.", "Use Spark's patterns."),
+    ErrorCode("encoding_not_supported", "Spark does not read text of this `encoding`.", "Convert the files to UTF-8."),
+    ErrorCode("one_null_value", "`null_value` is a list of several texts.", "Name one."),
+    ErrorCode("multi_line_escape", "`escape` or `comment` is combined with `multi_line`.", "Remove one of them."),
+    ErrorCode("schema_given_twice", "A table has both `schema` and `columns`.", "Remove one of them."),
     ErrorCode(
         "path_outside_sink_roots",
         "The path of a sink is not below `EVENKEEL_DATA_SINK_ROOTS`.",
@@ -179,9 +184,15 @@ OF_TABLES = (
         "The columns of a file differ from the schema of the table, or from those of another file.",
         "Store files of different columns in separate directories, or correct `schema`.",
     ),
-    ErrorCode("schema_required", "A CSV or JSON table has no `schema`.", 'Declare it: `"uid BIGINT, name STRING"`.'),
     ErrorCode(
-        "schema_not_applicable", "A Parquet table has a `schema`.", "Remove it: the files contain their columns."
+        "format_unknown", "The files of a table do not show one format.", "Set `format`, or name files of one format."
+    ),
+    ErrorCode("option_required", "An XML table has no `row_tag`.", "Name the element that is a row."),
+    ErrorCode("option_not_applicable", "A field or option has no effect on the format of the table.", "Remove it."),
+    ErrorCode(
+        "schema_not_applicable",
+        "A table has a `schema` or `columns`, and its files contain their columns.",
+        "Remove it.",
     ),
     ErrorCode("invalid_schema", "`schema` is not a valid list of columns.", "Correct it at the column of the issue."),
     ErrorCode(

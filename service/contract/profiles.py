@@ -7,10 +7,10 @@ from typing import Annotated
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.contract.job import SCHEMA_REQUIRED, TableSource, schema_required
 from service.contract.model import Frozen, refuse_boolean
 from service.contract.query import Identifier
 from service.contract.reports import HotKey
+from service.contract.tables import TableSource
 
 MAX_KEYS = 16
 MAX_COLUMNS = 8
@@ -46,8 +46,6 @@ class ProfileRequest(Frozen):
                     "'{field}' is for streaming jobs, and a profile reads the current files: remove it.",
                     {"field": field},
                 )
-        if table.lacks_schema:
-            raise PydanticCustomError(SCHEMA_REQUIRED, "{detail}", {"detail": schema_required(table)})
         return table
 
     @field_validator("keys")

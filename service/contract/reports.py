@@ -445,6 +445,7 @@ class RunFigures(Frozen):
     slots: int
     run_by: OperatorReport = OperatorReport()
     estimated: tuple[EstimatedSaving, ...] = ()
+    corrupt_records: dict[str, int] = Field(default_factory=dict)
 
 
 class MetricsReport(Frozen):
@@ -480,6 +481,9 @@ class MetricsReport(Frozen):
     )
     result_rows: int | None
     result_bytes: int | None
+    corrupt_records: dict[str, int] = Field(
+        default_factory=dict, description="Records that do not match the schema, by table; without `failfast`."
+    )
 
 
 def task_times(times: Quantiles, tasks: int) -> Iterator[float]:

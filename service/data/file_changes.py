@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.config.data import Location
-from service.contract.job import TableSource
 from service.contract.problems import SpecError
+from service.contract.tables import TableSource
 from service.data.file_io import DataFile, UriFile, is_same_version, size_of, version_of
 from service.data.files import MAX_DEPTH, TableFiles, find_stream_files, is_inside, pointer_of, real, unreadable
 from service.data.roots import Child, DirectoryRoot, Root, Store, StoreRoot

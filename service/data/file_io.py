@@ -21,9 +21,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
-from service.contract.job import ReadOptions
+from service.contract.read_options import ReadOptions
 from service.data.roots import Store, translated
 
 _PATH_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,7 +32,7 @@ _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PARALLEL_READS = 16
 """Files of a store that are read concurrently: each takes some round trips and little CPU time."""
 COMPRESSED = frozenset({".gz", ".gzip", ".bz2", ".zst", ".zstd", ".lz4", ".snappy", ".deflate", ".xz"})
-"""File name suffixes of compressed text, which is not read here."""
+"""File name suffixes of compressed text. See `service.data.compression`."""
 _CONTENT_PARTS = 3
 """Number of leading parts of a version that a write changes. For a local file, the time of the last status change
 follows.
@@ -126,6 +126,13 @@ class UriFile:
 
 
 DataFile = Path | UriFile
+
+
+class Readable(Protocol):
+    """A binary stream."""
+
+    def read(self, size: int, /) -> bytes:
+        """Returns the next bytes, at most `size`; none at the end."""
 
 
 def size_of(file: DataFile) -> int:
@@ -246,11 +253,19 @@ def first_values(text: str, options: ReadOptions) -> list[str]:
     """
     found = next(row_breaks(text, options), None)
     row = bytes_of(text if found is None else text[: found.end()]).decode()
-    rows = csv.reader(io.StringIO(row, newline=""), delimiter=options.delimiter, quotechar=options.quote, strict=True)
+    escape = None if options.escape_character == options.quote else options.escape_character
+    rows = csv.reader(
+        io.StringIO(row, newline=""),
+        delimiter=options.delimiter,
+        quotechar=options.quote,
+        escapechar=escape,
+        doublequote=escape is None,
+        strict=True,
+    )
     return [value.strip() for value in next(rows, [])]
 
 
-def read_first_row(stream: BinaryIO, options: ReadOptions, max_bytes: int) -> str:
+def read_first_row(stream: Readable, options: ReadOptions, max_bytes: int) -> str:
     """Reads the beginning of a file, including the complete first row unless it is longer than `max_bytes` bytes."""
     data = b""
     while len(data) < max_bytes and (more := stream.read(min(_CHUNK_BYTES, max_bytes - len(data)))):

@@ -2,8 +2,11 @@
 
 A relative path is tried below each root in turn; an absolute path or URI must be inside a root. Local links are
 resolved first, so a link that leads out of the roots is refused; the message is the same whether its target exists or
-not. Files in stores are found by listings, whose names and sizes are trusted. Walks skip hidden files, refuse Hive
-partitions, and are limited in files and depth.
+not. Files in stores are found by listings, whose names and sizes are trusted. Walks skip hidden files, and are limited
+in files and depth.
+
+A path with wildcards that does not exist as it is written is a pattern (`path_patterns`). Directories whose names are
+`key=value` are partitions (`partitions`).
 
 Directories are listed one by one. Arrow's recursive listing has no limit of entries, depth or time, and also lists
 hidden directories; `fsspec` lists stores with clients, timeouts and credentials of its own, and caches listings.
@@ -20,14 +23,18 @@ import errno
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from service.config.data import Location, is_uri, path_of_file_uri, resolve
-from service.contract.job import TableSource
 from service.contract.problems import SpecError
+from service.contract.read_options import TableFormat
+from service.contract.tables import TableSource
+from service.data.delta_snapshot import LOG, Snapshot, is_delta, read_snapshot
 from service.data.file_io import DataFile, UriFile, local_path, size_of, version_of
+from service.data.partitions import NO_PARTITIONS, Partitions, is_partition, of_values, partitions_of
+from service.data.path_patterns import PathPattern, pattern_of
 from service.data.roots import Child, DirectoryRoot, ListingOverdueError, Root, Store, StoreRoot, StoreUnavailableError
 
 MAX_FILES = 100_000
@@ -45,10 +52,11 @@ _UNAVAILABLE_ERRNOS = frozenset(
 
 @dataclass(frozen=True)
 class Found(Generic[D]):
-    """The type of a directory entry: a directory, a file, or neither."""
+    """The type of a directory entry: a directory (`is_link`: the target of a link), a file, or neither."""
 
     directory: D | None = None
     file: DataFile | None = None
+    is_link: bool = False
 
 
 class Walk(ABC, Generic[D, E]):
@@ -57,9 +65,10 @@ class Walk(ABC, Generic[D, E]):
     `D` identifies a directory, `E` is an entry of its listing.
     """
 
-    def __init__(self, given: str, pointer: str) -> None:
+    def __init__(self, given: str, pointer: str, selection: Selection) -> None:
         self._given = given
         self._pointer = pointer
+        self._selection = selection
         self._entries = 0
 
     @abstractmethod
@@ -70,26 +79,37 @@ class Walk(ABC, Generic[D, E]):
     def look(self, name: str, entry: E) -> Found[D]:
         """Returns the type of an entry."""
 
-    def files(self, directory: D, depth: int = 0) -> Iterator[DataFile]:
-        """Yields all files, unordered. Raises SpecError `unsupported_construct` and what the listing raises."""
-        if depth > MAX_DEPTH:
+    def files(self, directory: D, below: tuple[str, ...] = ()) -> Iterator[DataFile]:
+        """Yields all selected files, unordered. `below` are the names of the path so far.
+
+        Raises SpecError `unsupported_construct` and what the listing raises.
+        """
+        if len(below) > MAX_DEPTH:
             raise self.refused(f"'{self._given}' is nested more than {MAX_DEPTH} directories deep.")
         for name, entry in self.entries(directory):
-            if name.startswith(("_", ".")):
+            if name.startswith(("_", ".")) and not (name.startswith("_") and is_partition(name)):
                 continue
             # Counted over all directories: links may form cycles.
             self._entries += 1
             if self._entries > MAX_FILES:
                 raise self.refused(f"'{self._given}' has more than {MAX_FILES} files.")
-            yield from self._below(name, self.look(name, entry), depth)
+            yield from self._below(name, self.look(name, entry), (*below, name))
 
-    def _below(self, name: str, found: Found[D], depth: int) -> Iterator[DataFile]:
+    def _below(self, name: str, found: Found[D], path: tuple[str, ...]) -> Iterator[DataFile]:
+        pattern = self._selection.pattern
         if found.directory is not None:
-            if "=" in name:
+            if pattern is not None and not pattern.may_contain(path):
+                return
+            if is_partition(name) and not self._selection.partitions:
                 raise self.refused(
-                    f"'{self._given}' is partitioned ('{name}'): directories named key=value are not supported."
+                    f"'{self._given}' is partitioned ('{name}'), which {self._selection.reason}. Name a directory "
+                    "inside of the partitions, or read the table in a batch job."
                 )
-            yield from self.files(found.directory, depth + 1)
+            if found.is_link and (is_partition(name) or any(map(is_partition, path))):
+                raise self.refused(f"'{self._given}' contains the link '{name}' in its partitions, which is not read.")
+            yield from self.files(found.directory, path)
+        elif pattern is not None and not pattern.matches(path):
+            return
         elif found.file is not None:
             yield found.file
         else:
@@ -98,6 +118,15 @@ class Walk(ABC, Generic[D, E]):
     def refused(self, detail: str) -> SpecError:
         """Returns the error for something that cannot be read as a table."""
         return SpecError.of("unsupported_construct", detail, pointer=self._pointer)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a walk finds: files that match the pattern, in partitions or not. `reason` says who cannot read them."""
+
+    pattern: PathPattern | None = None
+    partitions: bool = False
+    reason: str = "streams do not read"
 
 
 def real(path: Path) -> Path:
@@ -113,8 +142,8 @@ def is_inside(path: Path, root: Path) -> bool:
 class LocalWalk(Walk[Path, os.DirEntry[str]]):
     """Lists a local directory. `allowed` are all local roots, without links."""
 
-    def __init__(self, given: str, allowed: Sequence[Path], pointer: str) -> None:
-        super().__init__(given, pointer)
+    def __init__(self, given: str, allowed: Sequence[Path], pointer: str, selection: Selection) -> None:
+        super().__init__(given, pointer, selection)
         self._allowed = allowed
 
     def entries(self, directory: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -132,18 +161,20 @@ class LocalWalk(Walk[Path, os.DirEntry[str]]):
                 detail = f"'{self._given}' contains the link '{name}', which leads out of the data roots."
                 raise SpecError.of("path_outside_data_roots", detail, pointer=self._pointer)
         if path.is_dir():
-            return Found(directory=path)
+            return Found(directory=path, is_link=entry.is_symlink())
         return Found(file=path) if path.is_file() else Found()
 
 
-def find_in_store(root: StoreRoot, location: Location, given: str, pointer: str) -> list[UriFile] | None:
+def find_in_store(
+    root: StoreRoot, location: Location, given: str, pointer: str, selection: Selection
+) -> list[UriFile] | None:
     """Returns the files at `location`, which is inside `root`, by name; None if nothing exists there.
 
     Raises SpecError `unsupported_construct`, also if the search exceeds the store's time limit, and what a Store
     raises.
     """
     try:
-        return _find_stored_files(root.store, location, given, pointer)
+        return _find_stored_files(root.store, location, given, pointer, selection)
     except ListingOverdueError:
         detail = (
             f"Finding the files of '{given}' took longer than {root.store.search_seconds:g} seconds, the limit in "
@@ -153,20 +184,23 @@ def find_in_store(root: StoreRoot, location: Location, given: str, pointer: str)
         raise SpecError.of("unsupported_construct", detail, pointer=pointer) from None
 
 
-def _find_stored_files(store: Store, location: Location, given: str, pointer: str) -> list[UriFile] | None:
+def _find_stored_files(
+    store: Store, location: Location, given: str, pointer: str, selection: Selection
+) -> list[UriFile] | None:
     deadline = store.clock() + store.search_seconds
     # For a directory, one listing is enough. In an object store, a listing is also the only request whose error has a
     # reason: the response to a HEAD request has no body.
     if not store.is_flat:
         there = store.look(location.path)
         if there is None or there.is_file:
-            return None if there is None else [_file(store, location, there)]
+            return None if there is None or selection.pattern is not None else [_file(store, location, there)]
     children = store.children(location.path, deadline - store.clock())
     if children is not None:
-        walk = StoreWalk(store, given, pointer, (location, children), deadline)
+        walk = StoreWalk(store, given, pointer, (location, children), deadline, selection)
         files = [file for file in walk.files(location) if isinstance(file, UriFile)]
         return sorted(files, key=lambda file: file.path)
-    alone = store.look(location.path) if location.parts and store.is_flat else None
+    may_be_file = location.parts and store.is_flat and selection.pattern is None
+    alone = store.look(location.path) if may_be_file else None
     if alone is not None and alone.is_file:
         return [_file(store, location, alone)]
     return None
@@ -182,9 +216,15 @@ class StoreWalk(Walk[Location, tuple[Location, Child]]):
     """
 
     def __init__(
-        self, store: Store, given: str, pointer: str, known: tuple[Location, Iterable[Child]], deadline: float
+        self,
+        store: Store,
+        given: str,
+        pointer: str,
+        known: tuple[Location, Iterable[Child]],
+        deadline: float,
+        selection: Selection,
     ) -> None:
-        super().__init__(given, pointer)
+        super().__init__(given, pointer, selection)
         self._store = store
         self._known = known
         self._deadline = deadline
@@ -208,8 +248,9 @@ class StoreWalk(Walk[Location, tuple[Location, Child]]):
 
 @dataclass(frozen=True)
 class TableFiles:
-    """The files of one table, ordered by path. `directory_or_file` is the resolved path; `bytes` is the sum of sizes;
-    `versions` are the files' versions as `version_of` returns them, None if the listing has no times.
+    """The files of one table, ordered by path. `directory_or_file` is the resolved path, or the directory of a pattern;
+    `bytes` is the sum of sizes; `versions` are the files' versions as `version_of` returns them, None if the listing
+    has no times.
     """
 
     table: str
@@ -217,18 +258,28 @@ class TableFiles:
     files: tuple[DataFile, ...]
     bytes: int
     versions: tuple[tuple[int, ...] | None, ...] = field(default=(), compare=False)
+    partitions: Partitions = NO_PARTITIONS
+    snapshot: Snapshot | None = field(default=None, compare=False)
+    """The version of a Delta table."""
 
 
-def find_table_files(table: str, source: TableSource, roots: Sequence[Root]) -> TableFiles:
+def find_table_files(
+    table: str, source: TableSource, roots: Sequence[Root], *, may_have_partitions: bool = False
+) -> TableFiles:
     """Returns the files that the table `table` reads.
 
     In a directory, files and directories whose name begins with `_` or `.` are skipped, as in Spark. Other directories
-    are searched recursively, except Hive partitions (`key=value`), whose columns would be missing.
+    are searched recursively. Partitions (`key=value`) are refused if the table was stored without partition columns,
+    unless it `may_have_partitions`.
 
     Raises SpecError `path_outside_data_roots`, `path_not_found`, `empty_directory`, `unreadable_file`,
-    `unsupported_construct` (Hive partitions, entries that are no regular files), and StoreUnavailableError.
+    `unsupported_construct` (partitions, entries that are no regular files), and StoreUnavailableError.
     """
-    return _find_files(table, source, roots, may_be_empty=False)
+    selection = Selection(
+        partitions=may_have_partitions or source.partitions is not None,
+        reason="tables with 'refresh' must not be" if source.refresh else "it was not when the job was submitted",
+    )
+    return _find_files(table, source, roots, selection, may_be_empty=False)
 
 
 def find_stream_files(table: str, source: TableSource, roots: Sequence[Root]) -> TableFiles:
@@ -236,7 +287,7 @@ def find_stream_files(table: str, source: TableSource, roots: Sequence[Root]) ->
 
     Raises as `find_table_files`, and SpecError `stream_needs_directory` if the path is that of a file.
     """
-    found = _find_files(table, source, roots, may_be_empty=True)
+    found = _find_files(table, source, roots, Selection(), may_be_empty=True)
     if found.files and _names_a_file(found):
         raise SpecError.of(
             "stream_needs_directory",
@@ -263,18 +314,23 @@ def _names_a_file(found: TableFiles) -> bool:
     return isinstance(only, UriFile) and only.uri == str(found.directory_or_file)
 
 
-def _find_files(table: str, source: TableSource, roots: Sequence[Root], *, may_be_empty: bool) -> TableFiles:
+def _find_files(
+    table: str, source: TableSource, roots: Sequence[Root], selection: Selection, *, may_be_empty: bool
+) -> TableFiles:
     pointer, given = f"{pointer_of(table)}/path", source.path
     if "\x00" in given or any("\ud800" <= character <= "\udfff" for character in given):
         raise SpecError.of(
             "path_not_found", "The path contains a character that is not allowed in paths.", pointer=pointer
         )
-    search = _Search(table, given, roots, pointer, may_be_empty=may_be_empty)
+    search = _Search(table, source, roots, pointer, selection, may_be_empty=may_be_empty)
     try:
-        for root in roots:
-            found = search.in_store(root) if isinstance(root, StoreRoot) else search.in_directory(root)
-            if found is not None:
-                return found
+        found = search.first(given, roots)
+        pattern = None if found is not None or may_be_empty else pattern_of(given)
+        if pattern is not None:
+            search.selection = replace(selection, pattern=pattern)
+            found = search.first(pattern.directory, roots)
+        if found is not None:
+            return found
     except OSError as error:
         raise unreadable(given, error, pointer) from None
     if search.inside:
@@ -307,17 +363,39 @@ def pointer_of(table: str) -> str:
 class _Search:
     """Searches for one table's path below one root after the other; `inside` is set once it is inside any of them."""
 
-    def __init__(self, table: str, given: str, roots: Sequence[Root], pointer: str, *, may_be_empty: bool) -> None:
+    def __init__(
+        self,
+        table: str,
+        source: TableSource,
+        roots: Sequence[Root],
+        pointer: str,
+        selection: Selection,
+        *,
+        may_be_empty: bool,
+    ) -> None:
+        self.selection = selection
         self._table = table
-        self._given = given
+        self._given = source.path
+        self._format = source.format
+        self._version = source.version
         self._pointer = pointer
         self._allowed = [real(_path_of(root)) for root in roots if not isinstance(root, StoreRoot)]
         self._may_be_empty = may_be_empty
         self.inside = False
 
-    def in_directory(self, root: Path | DirectoryRoot) -> TableFiles | None:
+    def first(self, given: str, roots: Sequence[Root]) -> TableFiles | None:
+        """Searches the path `given` below the roots; returns what is found first. A pattern that matches nothing is not
+        found.
+        """
+        for root in roots:
+            found = self.in_store(root, given) if isinstance(root, StoreRoot) else self.in_directory(root, given)
+            if found is not None and (found.files or self.selection.pattern is None):
+                return found
+        return None
+
+    def in_directory(self, root: Path | DirectoryRoot, given: str) -> TableFiles | None:
         """Searches a local root; returns None if the path is outside or does not exist."""
-        base, given = real(_path_of(root)), self._given
+        base = real(_path_of(root))
         if is_uri(given):
             named = path_of_file_uri(given)
             if named is None:
@@ -329,11 +407,15 @@ class _Search:
         self.inside = True
         if not os.path.lexists(path):
             return None
-        if path.is_dir():
-            walk = LocalWalk(self._given, self._allowed, self._pointer)
+        if path.is_dir() and self._may_be_delta and is_delta(path):
+            return self._of_delta(path, as_uris=isinstance(root, DirectoryRoot))
+        if path.is_dir() and self._format is not TableFormat.DELTA:
+            walk = LocalWalk(self._given, self._allowed, self._pointer, self.selection)
             found = sorted(file for file in walk.files(path) if isinstance(file, Path))
+        elif self._format is TableFormat.DELTA:
+            raise self._no_delta()
         elif path.is_file():
-            found = [path]
+            found = [] if self.selection.pattern is not None else [path]
         else:
             raise SpecError.of(
                 "unsupported_construct", f"'{self._given}' is neither a file nor a directory.", pointer=self._pointer
@@ -342,17 +424,21 @@ class _Search:
             return self._of(path, [UriFile(f"file://{file}", str(file), size_of(file)) for file in found])
         return self._of(path, found)
 
-    def in_store(self, root: StoreRoot) -> TableFiles | None:
+    def in_store(self, root: StoreRoot, given: str) -> TableFiles | None:
         """Searches a store; returns None if the path is outside or does not exist."""
-        location = resolve(root.location, self._given)
+        location = resolve(root.location, given)
         if location is None:
             return None
         self.inside = True
-        found = find_in_store(root, location, self._given, self._pointer)
+        if self._may_be_delta and root.store.children(f"{location.path}/{LOG}") is not None:
+            return self._of_stored_delta(root.store, location)
+        if self._format is TableFormat.DELTA:
+            raise self._no_delta()
+        found = find_in_store(root, location, self._given, self._pointer, self.selection)
         return None if found is None else self._of(location, found)
 
     def _of(self, place: Path | Location, found: Sequence[DataFile]) -> TableFiles:
-        if not found and not self._may_be_empty:
+        if not found and not self._may_be_empty and self.selection.pattern is None:
             detail = f"The directory '{self._given}' contains no data file."
             raise SpecError.of("empty_directory", detail, pointer=self._pointer)
         # The version of a local file includes its size: one `stat` is enough.
@@ -360,7 +446,81 @@ class _Search:
         sizes = (
             size_of(file) if version is None else version[0] for file, version in zip(found, versions, strict=True)
         )
-        return TableFiles(self._table, place, tuple(found), sum(sizes), versions)
+        return TableFiles(self._table, place, tuple(found), sum(sizes), versions, self._partitions(place, found))
+
+    @property
+    def _may_be_delta(self) -> bool:
+        return self._format in {None, TableFormat.DELTA} and self.selection.pattern is None
+
+    def _no_delta(self) -> SpecError:
+        detail = f"'{self._given}' is not a Delta table: it has no directory {LOG}."
+        return SpecError.of("corrupt_file", detail, pointer=self._pointer)
+
+    def _of_delta(self, path: Path, *, as_uris: bool) -> TableFiles:
+        snapshot = read_snapshot(str(path), self._given, self._pointer, version=self._version)
+        found: list[Path] = []
+        directories: dict[Path, bool] = {}
+        for one in snapshot.files:
+            file = path / one.path
+            if file.parent not in directories:
+                directories[file.parent] = real(file.parent) == file.parent
+            if not directories[file.parent] or file.is_symlink():
+                detail = f"The file '{one.path}' of the Delta table '{self._given}' is a link, or below one."
+                raise SpecError.of("path_outside_data_roots", detail, pointer=self._pointer)
+            if not file.is_file():
+                detail = (
+                    f"The file '{one.path}' of version {snapshot.version} of the Delta table '{self._given}' does not "
+                    "exist. It may have been removed by VACUUM."
+                )
+                raise SpecError.of("path_not_found", detail, pointer=self._pointer)
+            found.append(file)
+        files = [UriFile(f"file://{file}", str(file), size_of(file)) for file in found] if as_uris else found
+        return self._of_snapshot(path, files, snapshot)
+
+    def _of_stored_delta(self, store: Store, location: Location) -> TableFiles:
+        if store.delta_options is None:
+            detail = f"'{self._given}' is a Delta table in a store of which Delta tables are not read."
+            raise SpecError.of("unsupported_construct", detail, pointer=self._pointer)
+        uri = f"s3://{location.authority}/{location.path}"
+        snapshot = read_snapshot(uri, self._given, self._pointer, version=self._version, options=store.delta_options)
+        files = [
+            _file(
+                store,
+                Location(location.scheme, location.authority, (*location.parts, *one.path.split("/"))),
+                Child(one.path.rpartition("/")[2], is_file=True, is_directory=False, size=one.size),
+            )
+            for one in snapshot.files
+        ]
+        return self._of_snapshot(location, files, snapshot)
+
+    def _of_snapshot(self, place: Path | Location, found: Sequence[DataFile], snapshot: Snapshot) -> TableFiles:
+        if len(found) > MAX_FILES:
+            detail = f"The Delta table '{self._given}' has more than {MAX_FILES} files."
+            raise SpecError.of("unsupported_construct", detail, pointer=self._pointer)
+        if not found and not self._may_be_empty:
+            detail = f"Version {snapshot.version} of the Delta table '{self._given}' has no rows."
+            raise SpecError.of("empty_directory", detail, pointer=self._pointer)
+        order = sorted(range(len(found)), key=lambda index: str(found[index]))
+        files = tuple(found[index] for index in order)
+        ordered = [snapshot.files[index] for index in order]
+        partitions = of_values(snapshot.partition_names, [(one.path, one.values) for one in ordered])
+        versions = tuple(map(version_of, files))
+        return TableFiles(self._table, place, files, sum(one.size for one in ordered), versions, partitions, snapshot)
+
+    def _partitions(self, place: Path | Location, found: Sequence[DataFile]) -> Partitions:
+        if not self.selection.partitions:
+            return NO_PARTITIONS
+        base = place.path if isinstance(place, Location) else str(place)
+        paths = [file.path if isinstance(file, UriFile) else str(file) for file in found]
+        prefix = f"{base}/" if base else ""
+        # A file outside was found through a link.
+        outside = any(is_partition(path) for path in paths if not path.startswith(prefix))
+        below = [path.removeprefix(prefix) if path.startswith(prefix) else "" for path in paths]
+        partitions = partitions_of(self._given, below, self._pointer)
+        if outside:
+            detail = f"'{self._given}' contains a link to a partition, which is not read."
+            raise SpecError.of("unsupported_construct", detail, pointer=self._pointer)
+        return partitions
 
 
 def _path_of(root: Path | DirectoryRoot) -> Path:

@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -163,6 +163,8 @@ class Store:
     """
     search_seconds: float = 30.0
     """Time limit for finding the files of a table."""
+    delta_options: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+    """Options of `deltalake` for the store; None if it does not read from such a store."""
     clock: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
     _made: list[fs.FileSystem] = field(default_factory=list, init=False, repr=False, compare=False)
     _failed: list[tuple[float, StoreUnavailableError]] = field(
@@ -432,7 +434,30 @@ def open_store(location: Location, settings: DataSettings) -> Store:
     whole = Location(location.scheme, location.authority, ())
     if location.scheme == "hdfs":
         return Store(whole, partial(connect_hdfs, whole, settings), search_seconds=settings.store_search_seconds)
-    return Store(whole, partial(connect_s3, settings), is_flat=True, search_seconds=settings.store_search_seconds)
+    return Store(
+        whole,
+        partial(connect_s3, settings),
+        is_flat=True,
+        search_seconds=settings.store_search_seconds,
+        delta_options=_delta_options(settings),
+    )
+
+
+def _delta_options(settings: DataSettings) -> dict[str, str]:
+    options = {
+        "timeout": f"{round(settings.store_request_timeout_seconds)}s",
+        "connect_timeout": f"{round(settings.store_connect_timeout_seconds)}s",
+        "aws_virtual_hosted_style_request": str(not settings.s3_path_style).lower(),
+    }
+    if settings.s3_region:
+        options["aws_region"] = settings.s3_region
+    if settings.s3_endpoint:
+        options["aws_endpoint_url"] = settings.s3_endpoint
+        options["aws_allow_http"] = str(settings.s3_endpoint.startswith("http:")).lower()
+    if settings.s3_access_key is not None and settings.s3_secret_key is not None:
+        options["aws_access_key_id"] = settings.s3_access_key.get_secret_value()
+        options["aws_secret_access_key"] = settings.s3_secret_key.get_secret_value()
+    return options
 
 
 def find_sink_directory(given: str, roots: Sequence[Path]) -> Path | None:

@@ -1,8 +1,11 @@
-"""Infers the columns of CSV and JSON files without a declared schema, once, from the rows that exist at submission.
+"""Infers the columns of CSV, JSON and XML files without a declared schema, from the rows that exist at submission.
 
-The job is stored with the inferred schema as if it had been declared, and later rows must fit it. A type is inferred
-only if every value of the sample has it and is printed again as it was written; all other columns are STRING. A number
-with leading zeros, or one that would lose digits, stays text.
+The job is stored with the inferred schema as if it had been declared, and later rows must fit it. It is also stored
+with the options that are found: whether CSV files have a header, and whether a JSON file is one document.
+
+A type is inferred only if every value of the sample has it and is printed again as it was written; all other columns
+are STRING. A number with leading zeros, or one that would lose digits, stays text. Objects and arrays of JSON are read
+as their text.
 """
 
 from __future__ import annotations
@@ -10,29 +13,32 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 
-from service.contract.job import MAX_SCHEMA_LENGTH, ReadOptions, TableFormat, TableSource
 from service.contract.problems import SpecError
+from service.contract.read_options import ParseMode, ReadOptions, TableFormat
+from service.contract.tables import MAX_SCHEMA_LENGTH, TableSource
+from service.data.compression import CorruptTextError
 from service.data.file_io import (
-    COMPRESSED,
     DataFile,
     after_first_row,
     bytes_of,
     first_values,
     for_each,
-    opened,
     text_of,
     whole_rows,
 )
 from service.data.files import TableFiles, pointer_of, unreadable
 from service.data.schemas import format_names, spread
+from service.data.text_heads import Head, read_head
+from service.data.xml_rows import XmlRowsError, xml_rows
 from service.sql.ddl import MAX_COLUMNS, parse_schema, schema_text
 from service.sql.types.data_types import BIGINT, BOOLEAN, DATE, DOUBLE, STRING, TIMESTAMP, DataType, Field, Schema
 
@@ -41,6 +47,9 @@ FILES_READ = 16
 
 HEAD_BYTES = 1 << 18
 """Bytes read from the beginning of each file: about a second of CPU time for JSON, while a client waits."""
+
+READ_SECONDS = 5.0
+"""No further file is read after this time."""
 
 _INT64 = range(-(2**63), 2**63)
 _EXACT_IN_DOUBLE = range(-(2**53), 2**53 + 1)
@@ -54,41 +63,88 @@ _DAY = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])?"
 _DATE = f"^{_DAY}$"
 _TIMESTAMP = f"^{_DAY}([T ]{_CLOCK})?$"
+_PATTERN_PARTS = re.compile(r"'(?P<literal>[^']*)'|(?P<letter>[A-Za-z])(?P=letter)*|.", re.DOTALL)
+_SPELLED = 3
+"""From this many letters on, a month is spelled."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def infer_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
-    """Returns the columns of the CSV or JSON files that `table` has so far.
+@dataclass(frozen=True)
+class Inferred:
+    """The columns of a table's files, and the options with which they were read."""
 
-    Reads HEAD_BYTES of at most FILES_READ files. Columns are in the order of a CSV file, or of first appearance in
-    JSON; those of a CSV file without a header are named `_c0`, `_c1`, …
+    schema: Schema
+    options: ReadOptions
+
+
+def infer_schema(table: str, source: TableSource, files: TableFiles) -> Inferred:
+    """Returns the columns of the CSV, JSON or XML files that `table` has so far.
+
+    Reads HEAD_BYTES of decompressed text of at most FILES_READ files, and no further file after READ_SECONDS. Columns
+    are in the order of a CSV file, or of first appearance in JSON and XML; those of a CSV file without a header are
+    named `_c0`, `_c1`, …
 
     Raises SpecError `schema_cannot_be_inferred`, `schema_mismatch` (files that differ), `corrupt_file`,
     `duplicate_column`, `unreadable_file`, and StoreUnavailableError.
     """
     reading = _Reading(source, pointer_of(table))
-    chosen = spread([file for file in files.files if file.suffix.lower() not in COMPRESSED], FILES_READ)
-    found = list(for_each(chosen, reading.head))
-    is_one_document = source.format is TableFormat.JSON and source.options.multi_line
+    found = list(_heads(spread(files.files, FILES_READ), reading))
+    if source.format is TableFormat.JSON and _are_documents(found, source.options):
+        options = source.options.model_copy(update={"multi_line": True})
+        reading = _Reading(source.model_copy(update={"options": options}), reading.pointer)
+    is_one_document = source.format is TableFormat.XML or (
+        source.format is TableFormat.JSON and reading.source.options.multi_line
+    )
+    if not is_one_document:
+        found = list(map(reading.cut, found))
     heads = [head for head in found if head.data.strip() or (is_one_document and not head.is_whole)]
     cut_head = next((head for head in found if not head.is_whole), None)
     if not heads and cut_head is not None:
         raise reading.too_long(cut_head, "begins with a line")
     if not heads:
         raise reading.cannot_infer("contains no file yet from which to infer the columns")
-    types = _of_csv(heads, reading) if source.format is TableFormat.CSV else _of_json(heads, reading)
+    if source.format is TableFormat.CSV and source.options.header is None:
+        options = source.options.model_copy(update={"header": _has_header(_first_line(heads[0], reading))})
+        reading = _Reading(source.model_copy(update={"options": options}), reading.pointer)
+    types = _of_csv(heads, reading) if source.format is TableFormat.CSV else _of_documents(heads, reading)
+    if not source.options.infer_schema:
+        types = dict.fromkeys(types, STRING)
     schema = Schema(tuple(Field(name, type_) for name, type_ in types.items()))
     _check(schema, reading)
-    return schema
+    return Inferred(schema, reading.source.options)
 
 
-@dataclass(frozen=True)
-class _Head:
-    """The beginning of a file, cut after its last complete line; `is_whole` if it is the whole file."""
+def _heads(chosen: Sequence[DataFile], reading: _Reading) -> Iterator[Head]:
+    start = time.monotonic()
+    for head in for_each(chosen, reading.head):
+        yield head
+        if time.monotonic() - start > READ_SECONDS:
+            return
 
-    name: str
-    data: bytes
-    is_whole: bool
+
+def _are_documents(heads: Sequence[Head], options: ReadOptions) -> bool:
+    """Whether JSON files are arrays or documents over several lines, if the job does not say so."""
+    if "multi_line" in options.model_fields_set:
+        return options.multi_line
+    return any(_is_document(head) for head in heads)
+
+
+def _is_document(head: Head) -> bool:
+    line, _, rest = head.data.lstrip().partition(b"\n")
+    if not rest.strip():
+        # One line, which Spark reads either way; one that is cut can only be read as an array.
+        return not head.is_whole and line.startswith(b"[")
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return line[:1] in {b"[", b"{"}
+    return False
+
+
+def _has_header(values: Sequence[str]) -> bool:
+    """Whether the first line of a CSV file may be names: it has a value that is not a number, date or boolean."""
+    typed = "|".join((_INTEGER, _NUMBER, _BOOLEAN, _TIMESTAMP))
+    return any(value and not re.search(typed, value) for value in values)
 
 
 @dataclass(frozen=True)
@@ -98,16 +154,18 @@ class _Reading:
     source: TableSource
     pointer: str
 
-    def head(self, file: DataFile) -> _Head:
+    def head(self, file: DataFile) -> Head:
         try:
-            with opened(file) as stream:
-                data: bytes = stream.read(HEAD_BYTES + 1)
+            return read_head(file, self.source.options, HEAD_BYTES)
+        except CorruptTextError:
+            detail = f"'{file.name}' is damaged, or not compressed as its name says."
+            raise SpecError.of("corrupt_file", detail, pointer=f"{self.pointer}/path") from None
         except OSError as error:
             raise unreadable(file.name, error, f"{self.pointer}/path") from None
-        # Before the byte order mark is removed, which makes the data shorter.
-        is_whole = len(data) <= HEAD_BYTES
-        data = data.removeprefix(b"\xef\xbb\xbf")
-        return _Head(file.name, data if is_whole else self._whole_rows(data), is_whole)
+
+    def cut(self, head: Head) -> Head:
+        """Returns the head without an incomplete row at its end."""
+        return head if head.is_whole else replace(head, data=self._whole_rows(head.data))
 
     def _whole_rows(self, data: bytes) -> bytes:
         if self.source.format is TableFormat.CSV and self.source.options.multi_line:
@@ -125,11 +183,11 @@ class _Reading:
         )
         return SpecError.of("schema_cannot_be_inferred", detail, pointer=f"{self.pointer}/path")
 
-    def too_long(self, head: _Head, what: str) -> SpecError:
+    def too_long(self, head: Head, what: str) -> SpecError:
         detail = f"'{head.name}' {what} of more than {HEAD_BYTES >> 10} KB. Declare the table's 'schema'."
         return SpecError.of("schema_cannot_be_inferred", detail, pointer=f"{self.pointer}/path")
 
-    def corrupt(self, head: _Head, what: str) -> SpecError:
+    def corrupt(self, head: Head, what: str) -> SpecError:
         return SpecError.of("corrupt_file", f"'{head.name}' {what}.", pointer=f"{self.pointer}/path")
 
 
@@ -158,10 +216,10 @@ def _check(schema: Schema, reading: _Reading) -> None:
         )
 
 
-def _of_csv(heads: Sequence[_Head], reading: _Reading) -> dict[str, DataType]:
+def _of_csv(heads: Sequence[Head], reading: _Reading) -> dict[str, DataType]:
     options = reading.source.options
-    for option in ("delimiter", "quote"):
-        if not getattr(options, option).isascii():
+    for option in ("delimiter", "quote", "escape"):
+        if not (getattr(options, option) or "").isascii():
             raise SpecError.of(
                 "schema_cannot_be_inferred",
                 f"Columns can only be inferred if '{option}' is an ASCII character. Declare the table's 'schema'.",
@@ -183,10 +241,22 @@ def _of_csv(heads: Sequence[_Head], reading: _Reading) -> dict[str, DataType]:
     if not sum(part.num_rows for part in parts):
         raise reading.cannot_infer("contains no row yet from which to infer the columns")
     table = pa.concat_tables(parts)
-    return {name: _type_of_texts(table.column(index)) for index, name in enumerate(names)}
+    return {name: _type_of_texts(_trimmed(table.column(index), options), options) for index, name in enumerate(names)}
 
 
-def _first_line(head: _Head, reading: _Reading) -> list[str]:
+def _blanks_before_quotes(options: ReadOptions) -> re.Pattern[bytes]:
+    """Matches the blanks between a delimiter or line break, which is its group, and a quote."""
+    delimiter, quote = re.escape(options.delimiter.encode()), re.escape(options.quote.encode())
+    return re.compile(rb"(^|\n|" + delimiter + rb")[ \t]++(?=" + quote + rb")")
+
+
+def _trimmed(values: pa.ChunkedArray, options: ReadOptions) -> pa.ChunkedArray:
+    if options.ignore_leading_white_space:
+        values = pc.utf8_ltrim_whitespace(values)
+    return pc.utf8_rtrim_whitespace(values) if options.ignore_trailing_white_space else values
+
+
+def _first_line(head: Head, reading: _Reading) -> list[str]:
     try:
         return first_values(text_of(head.data), reading.source.options)
     except UnicodeDecodeError:
@@ -195,7 +265,7 @@ def _first_line(head: _Head, reading: _Reading) -> list[str]:
         raise reading.corrupt(head, "begins with a line that is not valid CSV") from None
 
 
-def _cells(head: _Head, reading: _Reading, names: Sequence[str]) -> pa.Table:
+def _cells(head: Head, reading: _Reading, names: Sequence[str]) -> pa.Table:
     """Returns every value as text, NULL as configured in the options, without the header."""
     options = reading.source.options
     if options.header:
@@ -214,18 +284,26 @@ def _cells(head: _Head, reading: _Reading, names: Sequence[str]) -> pa.Table:
 
 
 def _table(data: bytes, options: ReadOptions, positions: Sequence[str]) -> pa.Table:
-    if not (after_first_row(text_of(data), options) if options.header else text_of(data)).strip():
+    if not (after_first_row(text_of(data), options) if options.has_header else text_of(data)).strip():
         return pa.table({position: pa.array([], pa.string()) for position in positions})
+    if options.ignore_leading_white_space:
+        # Arrow recognises a quote only at the beginning of a value.
+        data = _blanks_before_quotes(options).sub(rb"\1", data)
     return pa_csv.read_csv(
         pa.BufferReader(data),
         read_options=pa_csv.ReadOptions(
             column_names=list(positions),
-            skip_rows_after_names=int(options.header),
+            skip_rows_after_names=int(options.has_header),
             block_size=HEAD_BYTES + 1,
             use_threads=False,
         ),
         parse_options=pa_csv.ParseOptions(
-            delimiter=options.delimiter, quote_char=options.quote, newlines_in_values=options.multi_line
+            delimiter=options.delimiter,
+            quote_char=options.quote,
+            double_quote=options.escape_character == options.quote,
+            escape_char=False if options.escape_character == options.quote else options.escape_character,
+            newlines_in_values=options.multi_line,
+            invalid_row_handler=None if options.mode is ParseMode.FAILFAST else lambda _row: "skip",
         ),
         convert_options=pa_csv.ConvertOptions(
             column_types=dict.fromkeys(positions, pa.string()),
@@ -235,21 +313,57 @@ def _table(data: bytes, options: ReadOptions, positions: Sequence[str]) -> pa.Ta
     )
 
 
-def _type_of_texts(values: pa.ChunkedArray) -> DataType:
+def _type_of_texts(values: pa.Array, options: ReadOptions) -> DataType:
     """Returns the most specific type of all these texts, ignoring NULLs."""
     known = pc.unique(values).drop_null()
     if not len(known):
         return STRING
+    by_pattern = _type_by_pattern(known, options)
+    if by_pattern is not None:
+        return by_pattern
     if _all(known, _INTEGER):
         return BIGINT if all(int(value) in _INT64 for value in known.to_pylist()) else STRING
     if _all(known, _NUMBER):
         return DOUBLE
     if _all(known, _BOOLEAN):
         return BOOLEAN
-    return _type_of_times(known)
+    return _type_of_times(known, options)
 
 
-def _type_of_times(known: pa.Array) -> DataType:
+def regex_of(pattern: str) -> str:
+    """Returns a regular expression for the values of a date or time pattern of Spark.
+
+    >>> regex_of("dd/MM/yyyy'T'H:mm")
+    '^[0-9]{2}/[0-9]{2}/[0-9]{4}T[0-9]{1,2}:[0-9]{2}$'
+    """
+    parts = []
+    for found in _PATTERN_PARTS.finditer(pattern):
+        literal, letter, length = found["literal"], found["letter"], len(found[0])
+        if literal is not None:
+            parts.append(re.escape(literal) if literal else "'")
+        elif letter is None:
+            parts.append(re.escape(found[0]))
+        elif letter in "XxzVO":
+            parts.append("(Z|[+-][0-9]{2}(:?[0-9]{2})?|[A-Za-z/_]{1,40})")
+        elif letter in "aE" or (letter == "M" and length >= _SPELLED):
+            parts.append(r"[^0-9\s]{1,20}")
+        else:
+            digits = f"{length}" if length > 1 else "1,4" if letter in "yu" else "1,2"
+            parts.append(f"[0-9]{{{digits}}}")
+    return f"^{''.join(parts)}$"
+
+
+def _type_by_pattern(known: pa.Array, options: ReadOptions) -> DataType | None:
+    for pattern, type_ in ((options.date_format, DATE), (options.timestamp_format, TIMESTAMP)):
+        if pattern is not None and _all(known, regex_of(pattern)):
+            return type_
+    return None
+
+
+def _type_of_times(known: pa.Array, options: ReadOptions) -> DataType:
+    by_pattern = _type_by_pattern(known, options)
+    if by_pattern is not None:
+        return by_pattern
     if not _all(known, _TIMESTAMP):
         return STRING
     try:
@@ -257,7 +371,10 @@ def _type_of_times(known: pa.Array) -> DataType:
         pc.utf8_slice_codeunits(known, 0, 10).cast(pa.date32())
     except pa.ArrowException:
         return STRING
-    return DATE if _all(known, _DATE) else TIMESTAMP
+    # With a pattern, Spark reads no values of another form.
+    if _all(known, _DATE):
+        return STRING if options.date_format else DATE
+    return STRING if options.timestamp_format else TIMESTAMP
 
 
 def _all(known: pa.Array, pattern: str) -> bool:
@@ -281,8 +398,8 @@ class _Values:
             self.fits = self.fits and value in _INT64
             self.is_exact = self.is_exact and value in _EXACT_IN_DOUBLE
 
-    @property
-    def type(self) -> DataType:
+    def type(self, options: ReadOptions, *, is_text: bool) -> DataType:
+        """Returns the type of all values. `is_text`: numbers and booleans are also written as text, as in XML."""
         if self.kinds == {bool}:
             return BOOLEAN
         if self.kinds == {int} and self.fits:
@@ -291,12 +408,13 @@ class _Values:
             return DOUBLE
         # JSON may contain escaped halves of surrogate pairs, which Arrow does not accept and no date contains.
         if self.kinds == {str} and not any(map(_SURROGATE.search, self.texts)):
-            return _type_of_times(pa.array(sorted(self.texts)))
+            known = pa.array(sorted(self.texts))
+            return _type_of_texts(known, options) if is_text else _type_of_times(known, options)
         # Objects, arrays, and values of mixed types are read as text.
         return STRING
 
 
-def _of_json(heads: Sequence[_Head], reading: _Reading) -> dict[str, DataType]:
+def _of_documents(heads: Sequence[Head], reading: _Reading) -> dict[str, DataType]:
     columns: dict[str, _Values] = {}
     rows = 0
     for document in _documents(heads, reading):
@@ -309,27 +427,62 @@ def _of_json(heads: Sequence[_Head], reading: _Reading) -> dict[str, DataType]:
             raise reading.too_wide()
     if not rows or not columns:
         raise reading.cannot_infer("contains no row yet from which to infer the columns")
-    return {name: values.type for name, values in columns.items()}
+    is_text = reading.source.format is TableFormat.XML
+    return {name: values.type(reading.source.options, is_text=is_text) for name, values in columns.items()}
 
 
-def _documents(heads: Sequence[_Head], reading: _Reading) -> Iterator[dict[str, Any]]:
+def _documents(heads: Sequence[Head], reading: _Reading) -> Iterator[dict[str, Any]]:
     for head in heads:
-        for text in _texts(head, reading):
-            try:
-                found = json.loads(text)
-            except ValueError:
-                raise reading.corrupt(head, "contains invalid JSON") from None
-            except RecursionError:
-                raise reading.corrupt(head, "contains JSON that is nested too deeply") from None
+        if reading.source.format is TableFormat.XML:
+            yield from _rows_of_xml(head, reading)
+            continue
+        for found in _values(head, reading):
             for one in found if isinstance(found, list) else [found]:
                 if not isinstance(one, dict):
                     raise reading.corrupt(head, "contains a JSON value that is not an object")
                 yield one
 
 
-def _texts(head: _Head, reading: _Reading) -> Iterable[bytes]:
-    if not reading.source.options.multi_line:
-        return [line for line in head.data.splitlines() if line.strip()]
-    if not head.is_whole:
-        raise reading.too_long(head, "is one JSON document or array")
-    return [head.data]
+def _values(head: Head, reading: _Reading) -> Iterator[Any]:
+    is_document = reading.source.options.multi_line
+    if is_document and not head.is_whole:
+        if not head.data.lstrip().startswith(b"["):
+            raise reading.too_long(head, "is one JSON document")
+        yield _first_elements(head, reading)
+        return
+    for text in [head.data] if is_document else head.data.splitlines():
+        if not text.strip():
+            continue
+        try:
+            yield json.loads(text)
+        except RecursionError:
+            raise reading.corrupt(head, "contains JSON that is nested too deeply") from None
+        except ValueError:
+            if reading.source.options.mode is ParseMode.FAILFAST:
+                raise reading.corrupt(head, "contains invalid JSON") from None
+
+
+def _first_elements(head: Head, reading: _Reading) -> list[Any]:
+    """Returns the complete elements at the beginning of an array."""
+    text, found = head.data.decode(errors="replace").lstrip()[1:], []
+    decoder = json.JSONDecoder()
+    place = 0
+    while True:
+        place += len(text[place : place + 1000]) - len(text[place : place + 1000].lstrip(" \t\r\n,"))
+        try:
+            value, place = decoder.raw_decode(text, place)
+        except RecursionError:
+            raise reading.corrupt(head, "contains JSON that is nested too deeply") from None
+        except ValueError:
+            break
+        found.append(value)
+    if not found:
+        raise reading.too_long(head, "begins with a JSON document")
+    return found
+
+
+def _rows_of_xml(head: Head, reading: _Reading) -> Iterator[dict[str, Any]]:
+    try:
+        yield from xml_rows(head.data, reading.source.options, is_whole=head.is_whole)
+    except XmlRowsError as error:
+        raise reading.corrupt(head, str(error)) from None

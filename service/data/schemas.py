@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.contract.job import TableFormat, TableSource
 from service.contract.problems import SpecError
+from service.contract.read_options import ParseMode, TableFormat
+from service.contract.tables import TableSource
+from service.data.avro_files import AvroFileError, columns_of, read_header
+from service.data.compression import CorruptTextError, opened_text
 from service.data.file_io import (
-    COMPRESSED,
     DataFile,
+    bytes_of,
     differing_breaks,
     first_values,
     for_each,
+    local_path,
     opened,
     read_first_row,
     size_of,
+    text_of,
 )
 from service.data.files import TableFiles, pointer_of, unreadable
+from service.data.orc_files import OrcFileError, orc_columns
+from service.data.partitions import check_columns
+from service.data.text_heads import plain_text
 from service.sql.ddl import MAX_COLUMNS, parse_schema
 from service.sql.types.data_types import (
     BIGINT,
@@ -33,6 +41,7 @@ from service.sql.types.data_types import (
     DOUBLE,
     FLOAT,
     INT,
+    MAX_PRECISION,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -45,6 +54,9 @@ from service.sql.types.data_types import (
     mapping,
     struct,
 )
+
+FOOTERS_MERGED = 10_000
+"""The columns of at most this many files are merged (`merge_schema`)."""
 
 FOOTERS_COMPARED = 64
 """The schemas of at most this many files, evenly spread and including the first and last, are compared."""
@@ -89,13 +101,54 @@ def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     """Returns the columns of `table` as Spark 4.3 reads them.
 
     Raises SpecError `unreadable_file`, `corrupt_file`, `schema_mismatch`, `invalid_schema`, `duplicate_column`,
-    `line_breaks_differ`, and StoreUnavailableError.
+    `line_breaks_differ`, and StoreUnavailableError. Partition columns come last.
     """
+    if files.snapshot is not None:
+        return files.snapshot.schema
+    data = _with_corrupt_record(_data_schema(table, source, files), source)
+    if source.partitions is None:
+        return data
+    declared = parse_schema(source.partitions, f"{pointer_of(table)}/partitions")
+    check_columns(declared, files.partitions, source.path, f"{pointer_of(table)}/partitions")
+    return _with_partitions(data, declared, source, pointer_of(table))
+
+
+def _with_corrupt_record(data: Schema, source: TableSource) -> Schema:
+    """Returns the columns with that of corrupt records, which the declared schema may also have."""
+    options = source.options
+    if not source.kind.is_text or options.mode is not ParseMode.PERMISSIVE:
+        return data
+    name = options.column_name_of_corrupt_record
+    return Schema((*(field for field in data.fields if field.name != name), Field(name, STRING)))
+
+
+def _with_partitions(data: Schema, declared: Schema, source: TableSource, at: str) -> Schema:
+    """Returns the columns of the files, without those of the directories, which come last. Spark reads the values in
+    the directories if a file has a column of the same name.
+    """
+    names = {field.name.casefold() for field in declared.fields}
+    fields = tuple(field for field in data.fields if field.name.casefold() not in names)
+    if len(fields) < len(data.fields) and source.format is TableFormat.CSV:
+        detail = f"A column of the CSV files has the name of a partition column: {format_names(declared.names)}."
+        raise SpecError.of("duplicate_column", f"{detail} Rename the directories.", pointer=f"{at}/path")
+    return Schema((*fields, *declared.fields))
+
+
+def _data_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     at = pointer_of(table)
     if source.format is TableFormat.PARQUET:
-        return _parquet(files, f"{at}/path")
+        if source.options.merge_schema:
+            return _merged_schema(files, f"{at}/path")
+        return _compared(files, f"{at}/path", _footer)
+    if source.format is TableFormat.ORC:
+        return _compared(files, f"{at}/path", _orc)
+    if source.format is TableFormat.AVRO:
+        return _compared(files, f"{at}/path", _avro)
     schema = parse_schema(source.declared_schema or "", f"{at}/schema")
-    if source.format is TableFormat.CSV and (source.options.header or source.options.multi_line):
+    if source.options.mode is ParseMode.PERMISSIVE:
+        name = source.options.column_name_of_corrupt_record
+        schema = Schema(tuple(field for field in schema.fields if field.name != name))
+    if source.format is TableFormat.CSV and (source.options.has_header or source.options.multi_line):
         _check_csv(source, files, schema, f"{at}/path")
     return schema
 
@@ -114,12 +167,58 @@ def _name(file: DataFile, files: TableFiles) -> str:
     return str(path.relative_to(base)) if base in path.parents else path.name
 
 
-def _parquet(files: TableFiles, pointer: str) -> Schema:
+def _compared(files: TableFiles, pointer: str, read: Callable[[DataFile, TableFiles, str], Schema]) -> Schema:
+    """Returns the columns of the first file, if those of the others are the same."""
+    hint = _MERGE_HINT if read is _footer else ""
     chosen = spread(files.files, FOOTERS_COMPARED)
-    footers = for_each(chosen, lambda file: _footer(file, files, pointer))
+    footers = for_each(chosen, lambda file: read(file, files, pointer))
     first = next(footers)
     for file, footer in zip(chosen[1:], footers, strict=True):
-        _compare(first, footer, _name(chosen[0], files), _name(file, files), pointer)
+        _compare(first, footer, _name(chosen[0], files), _name(file, files), pointer, hint)
+    return _without_duplicates(first, pointer)
+
+
+def _merged_schema(files: TableFiles, pointer: str) -> Schema:
+    """Returns the columns of all files, with the wider type of each."""
+    if len(files.files) > FOOTERS_MERGED:
+        detail = f"Columns of at most {FOOTERS_MERGED} files can be merged; the table has {len(files.files)}."
+        raise _unsupported(detail, pointer)
+    merged: dict[str, tuple[Field, str]] = {}
+    footers = for_each(files.files, lambda file: _footer(file, files, pointer))
+    for file, footer in zip(files.files, footers, strict=True):
+        for field in footer.fields:
+            known, other = merged.get(field.name, (field, _name(file, files)))
+            wider = wider_type(known.type, field.type)
+            if wider is None:
+                raise _mismatch(
+                    f"The column {field.name} is {known.type} in '{other}' and {field.type} in '{_name(file, files)}': "
+                    "no type of Spark has the values of both.",
+                    pointer,
+                )
+            merged[field.name] = (Field(field.name, wider), other)
+    return _without_duplicates(Schema(tuple(field for field, _ in merged.values())), pointer)
+
+
+def wider_type(one: DataType, other: DataType) -> DataType | None:
+    """Returns the type as which Spark reads Parquet columns of both types without a loss; None if there is none."""
+    if one == other:
+        return one
+    if one.is_integral and other.is_integral:
+        return max(one, other, key=lambda type_: _INTEGRAL_ORDER.index(type_.name))
+    if {one, other} == {FLOAT, DOUBLE}:
+        return DOUBLE
+    if one.name is TypeName.DECIMAL and other.name is TypeName.DECIMAL:
+        scale = max(one.scale or 0, other.scale or 0)
+        digits = max((type_.precision or 0) - (type_.scale or 0) for type_ in (one, other))
+        return decimal(digits + scale, scale) if digits + scale <= MAX_PRECISION else None
+    return None
+
+
+_MERGE_HINT = " Set the option 'merge_schema' to read the columns of all files."
+_INTEGRAL_ORDER = (TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeName.BIGINT)
+
+
+def _without_duplicates(first: Schema, pointer: str) -> Schema:
     seen: dict[str, str] = {}
     for field in first.fields:
         folded = field.name.casefold()
@@ -155,6 +254,32 @@ def _footer(file: DataFile, files: TableFiles, pointer: str) -> Schema:
     return Schema(tuple(Field(field.name, data_type(field.type, physical.get(field.name, ""))) for field in arrow))
 
 
+def _orc(file: DataFile, files: TableFiles, pointer: str) -> Schema:
+    name = _name(file, files)
+    try:
+        with opened(file) as stream:
+            return orc_columns(stream, data_type)
+    except OrcFileError:
+        raise SpecError.of(
+            "corrupt_file", f"'{name}' is not an ORC file, or it is truncated or damaged.", pointer=pointer
+        ) from None
+    except OSError as error:
+        raise unreadable(name, error, pointer) from None
+
+
+def _avro(file: DataFile, files: TableFiles, pointer: str) -> Schema:
+    name = _name(file, files)
+    if local_path(file) is None:
+        raise _unsupported(f"'{name}' is in a store; Avro files are read from local directories only.", pointer)
+    try:
+        with opened(file) as stream:
+            return columns_of(read_header(stream))
+    except AvroFileError as error:
+        raise SpecError.of("corrupt_file", f"'{name}' {error}.", pointer=pointer) from None
+    except OSError as error:
+        raise unreadable(name, error, pointer) from None
+
+
 def _leaves(schema: pq.ParquetSchema, name: str, pointer: str) -> list[pq.ColumnSchema]:
     """Returns the primitive columns, including those inside nested ones, after checking their number and names."""
     if len(schema) > MAX_COLUMNS:
@@ -169,11 +294,14 @@ def _leaves(schema: pq.ParquetSchema, name: str, pointer: str) -> list[pq.Column
 
 
 def _check_length(stream: BinaryIO, name: str, size: int, pointer: str) -> None:
-    """Checks the length of the footer before it is read."""
+    """Checks the end of the file, and the length of the footer, before it is read."""
     if size > MAX_FOOTER:
         stream.seek(-_TAIL_BYTES, os.SEEK_END)
-        length = int.from_bytes(stream.read(_TAIL_BYTES)[:4], "little")
+        tail = stream.read(_TAIL_BYTES)
         stream.seek(0)
+        if not tail.endswith((b"PAR1", b"PARE")):
+            raise _corrupt(name, pointer)
+        length = int.from_bytes(tail[:4], "little")
         if length > MAX_FOOTER:
             raise _too_large(f"The footer of '{name}' has {length >> 20} MB; at most {MAX_FOOTER >> 20}", pointer)
 
@@ -192,18 +320,18 @@ def _corrupt(name: str, pointer: str) -> SpecError:
     )
 
 
-def _compare(first: Schema, other: Schema, first_name: str, other_name: str, pointer: str) -> None:
+def _compare(first: Schema, other: Schema, first_name: str, other_name: str, pointer: str, hint: str) -> None:
     known, found = ({field.name: field.type for field in schema.fields} for schema in (first, other))
     for name, type_ in known.items():
         if name not in found:
-            raise _mismatch(f"The column {name} exists in '{first_name}' but not in '{other_name}'.", pointer)
+            raise _mismatch(f"The column {name} exists in '{first_name}' but not in '{other_name}'.{hint}", pointer)
         if found[name] != type_:
             raise _mismatch(
-                f"The column {name} is {type_} in '{first_name}' and {found[name]} in '{other_name}'.", pointer
+                f"The column {name} is {type_} in '{first_name}' and {found[name]} in '{other_name}'.{hint}", pointer
             )
     for name in found:
         if name not in known:
-            raise _mismatch(f"The column {name} exists in '{other_name}' but not in '{first_name}'.", pointer)
+            raise _mismatch(f"The column {name} exists in '{other_name}' but not in '{first_name}'.{hint}", pointer)
 
 
 def format_names(names: Sequence[str]) -> str:
@@ -253,22 +381,32 @@ def _check_csv(source: TableSource, files: TableFiles, schema: Schema, pointer: 
     options = source.options
     chosen = spread(files.files, FOOTERS_COMPARED if options.multi_line else 1)
     for index, head in enumerate(for_each(chosen, lambda file: _first_row(file, source, files, pointer))):
-        name, is_text = _name(chosen[index], files), chosen[index].suffix.lower() not in COMPRESSED
-        if options.multi_line and is_text and differing_breaks(head, options):
+        name = _name(chosen[index], files)
+        if options.multi_line and differing_breaks(head, options):
             raise SpecError.of(
                 "line_breaks_differ",
                 f"A value in the first row of '{name}' contains another line break than the one after the row. Spark "
                 "would use it for all rows. Use the same line break for both, or remove it from the value.",
                 pointer=pointer,
             )
-        if options.header and index == 0:
+        if options.has_header and index == 0:
             _check_header(name, head, source, schema, pointer)
 
 
 def _first_row(file: DataFile, source: TableSource, files: TableFiles, pointer: str) -> str:
+    options = source.options
     try:
-        with opened(file) as stream:
-            return read_first_row(stream, source.options, _MAX_HEADER)
+        with opened_text(file) as stream:
+            if options.comment is None:
+                row = read_first_row(stream, options, _MAX_HEADER)
+                return text_of(plain_text(bytes_of(row), options))
+            return text_of(plain_text(stream.read(_MAX_HEADER), options))
+    except CorruptTextError:
+        raise SpecError.of(
+            "corrupt_file",
+            f"'{_name(file, files)}' is damaged, or not compressed as its name says.",
+            pointer=pointer,
+        ) from None
     except OSError as error:
         raise unreadable(_name(file, files), error, pointer) from None
 

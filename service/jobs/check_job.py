@@ -10,14 +10,15 @@ from threading import BoundedSemaphore
 from types import MappingProxyType
 
 from service.contract.errors import StorageUnavailableError
-from service.contract.job import JobSpec, RateTable, StreamTable, Table, TableSource
+from service.contract.job import JobSpec
 from service.contract.problems import SpecError, did_you_mean, nearest_names
-from service.data.files import find_stream_files, find_table_files, pointer_of
+from service.contract.tables import RateTable, StreamTable, Table, TableSource
+from service.data.files import pointer_of
 from service.data.roots import Root, StoreUnavailableError
-from service.data.schema_inference import infer_schema
-from service.data.schemas import RATE_SCHEMA, read_schema
+from service.data.schemas import RATE_SCHEMA
+from service.data.table_resolution import resolve_table
 from service.sql.compile import compile_job
-from service.sql.ddl import parse_schema, schema_text
+from service.sql.ddl import parse_schema
 from service.sql.resolve.bound import BoundQuery
 from service.sql.types.data_types import TIMESTAMP, Schema
 from service.store import input_streams
@@ -70,7 +71,14 @@ def check_job(
     found: dict[str, _ResolvedTable] = {}
     for name, table in spec.tables.items():
         try:
-            found[name] = _resolve_table(name, table, roots, streams, may_be_empty=name in spec.streams)
+            found[name] = _resolve_table(
+                name,
+                table,
+                roots,
+                streams,
+                may_be_empty=name in spec.streams,
+                pins_version=not spec.mode.is_streaming,
+            )
         except SpecError as error:
             if not has_state or name not in spec.refreshed or error.code not in _NO_FILES_CODES:
                 raise
@@ -93,28 +101,26 @@ def posted_schemas(database: Database, tenant: str, spec: JobSpec) -> dict[str, 
 
 
 def _resolve_table(
-    name: str, table: Table, roots: Sequence[Root], streams: Mapping[str, Schema], *, may_be_empty: bool
+    name: str,
+    table: Table,
+    roots: Sequence[Root],
+    streams: Mapping[str, Schema],
+    *,
+    may_be_empty: bool,
+    pins_version: bool,
 ) -> _ResolvedTable:
-    """Finds a table's files and columns. `may_be_empty`: the table may have no files yet."""
+    """Finds a table's files and columns. `may_be_empty`: the table may have no files yet. `pins_version`: later runs
+    read the version of a Delta table that exists now.
+    """
     if isinstance(table, RateTable):
         return _ResolvedTable(table, RATE_SCHEMA)
     if isinstance(table, StreamTable):
         return _ResolvedTable(table, _stream_schema(name, table, streams))
     try:
-        files = find_stream_files(name, table, roots) if may_be_empty else find_table_files(name, table, roots)
-        if not files.files and table.declared_schema is not None:
-            return _ResolvedTable(table, parse_schema(table.declared_schema, f"{pointer_of(name)}/schema"))
-        if not files.files:
-            raise SpecError.of(
-                "schema_cannot_be_inferred",
-                f"'{table.path}' contains no file yet from which to infer the columns. Add a file"
-                f"{', or declare the schema' if table.lacks_schema else ''}.",
-                pointer=f"{pointer_of(name)}/path",
-            )
-        if table.lacks_schema:
-            schema = schema_text(infer_schema(name, table, files))
-            table = table.model_copy(update={"declared_schema": schema})
-        return _ResolvedTable(table, read_schema(name, table, files), files.bytes)
+        resolved = resolve_table(
+            name, table, roots, is_stream=may_be_empty, may_have_partitions=not table.refresh, pins_version=pins_version
+        )
+        return _ResolvedTable(resolved.source, resolved.schema, resolved.bytes)
     except StoreUnavailableError as error:
         raise StorageUnavailableError(f"{error} Nothing was stored; try again.") from None
 

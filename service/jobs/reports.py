@@ -250,6 +250,7 @@ def _report(
         execution_ms=stored_metrics.execution_ms,
         result_rows=stored_metrics.result_rows,
         result_bytes=stored_metrics.result_bytes,
+        corrupt_records={} if figures is None else figures.corrupt_records,
     )
 
 

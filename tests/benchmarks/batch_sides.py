@@ -21,9 +21,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from service.contract.job import JobSpec, TableSource
+from service.contract.job import JobSpec
 from service.contract.options import JobSettings
 from service.contract.reports import RuleOutcome
+from service.contract.tables import TableSource
 from service.data.files import find_table_files
 from service.data.schemas import read_schema
 from service.sql.compile import compile_job

@@ -21,10 +21,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from service.contract.job import JobSpec, TableFormat, TableSource
+from service.contract.job import JobSpec
 from service.contract.options import JobSettings
 from service.contract.problems import SpecError
+from service.contract.read_options import TableFormat
 from service.contract.reports import RuleOutcome
+from service.contract.tables import TableSource
 from service.data.files import find_table_files
 from service.data.schemas import read_schema
 from service.sql.compile import compile_job

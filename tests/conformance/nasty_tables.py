@@ -21,7 +21,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.contract.job import ReadOptions, TableFormat, TableSource
+from service.contract.read_options import ReadOptions, TableFormat
+from service.contract.tables import TableSource
 
 SEED = 20_130_101
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1

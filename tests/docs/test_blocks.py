@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from service.cli.demo_data import write_tables
-from service.contract.job import JobSpec, StreamTable, TableSource
+from service.contract.job import JobSpec
 from service.contract.problems import SpecError
+from service.contract.tables import StreamTable, TableSource
 from service.data.roots import DirectoryRoot
 from service.jobs.check_job import check_job
 from service.sql.ddl import parse_schema

@@ -76,7 +76,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         "contradicting_settings",
     ),
     "neither sql nor query": ({"tables": ORDERS}, "sql_or_query"),
-    "csv without schema": (job(tables=at("users", "csv")), "schema_required"),
+    "csv read as parquet": (job(tables=at("users", "parquet")), "corrupt_file"),
     "unknown field": (job(priority=1), "invalid_request"),
     "no tables": (job(tables={}), "invalid_request"),
 }

@@ -69,7 +69,10 @@ def measure(
     saved = estimated_savings(planned.report.rules, read, planned.statistics, estimates.choices)
     shown = tuple(each.model_copy(update={"detail": _shown(each.detail)}) for each in run_by.operators)
     figures = RunFigures(
-        slots=planned.statistics.slots, run_by=run_by.model_copy(update={"operators": shown}), estimated=saved
+        slots=planned.statistics.slots,
+        run_by=run_by.model_copy(update={"operators": shown}),
+        estimated=saved,
+        corrupt_records=dict(planned.corrupt.counts()),
     )
     return AttemptMetrics(execution_ms, stages, skew, progress, estimates, figures)
 

@@ -18,9 +18,10 @@ from heapq import merge
 from pathlib import Path
 from typing import Any, Protocol
 
-from service.contract.job import JobSpec, StreamTable, TableSource
+from service.contract.job import JobSpec
 from service.contract.problems import SpecError
 from service.contract.stream_reports import Backlog, TableBacklog
+from service.contract.tables import StreamTable, TableSource
 from service.data.file_changes import Arrival, Confines, local_arrivals, stored_arrivals
 from service.data.roots import Root, StoreUnavailableError
 from service.store.input_streams import unread_batches

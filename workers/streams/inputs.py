@@ -17,8 +17,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from service.contract.job import JobSpec, RateTable, StreamTable, TableFormat, TableSource
+from service.contract.job import JobSpec
 from service.contract.problems import SpecError
+from service.contract.read_options import TableFormat
+from service.contract.tables import RateTable, StreamTable, TableSource
 from service.data.file_changes import CODE, Confines, changed_files
 from service.data.file_io import is_same_version, local_path, version_of
 from service.data.files import TableFiles, find_stream_files, find_table_files, pointer_of, real

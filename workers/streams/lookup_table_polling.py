@@ -23,8 +23,8 @@ from functools import partial
 import structlog
 
 from service.config.processes import DaemonPool
-from service.contract.job import TableSource
 from service.contract.problems import SpecError
+from service.contract.tables import TableSource
 from service.data.file_io import UriFile
 from service.data.files import TableFiles, find_table_files, pointer_of
 from service.data.roots import Root, StoreUnavailableError

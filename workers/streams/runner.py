@@ -18,11 +18,12 @@ from pathlib import Path
 from service.config.settings import Settings
 from service.contract.enums import JobStatus, Mode
 from service.contract.job import DeltaSink as DeltaSpec
-from service.contract.job import JobSpec, StreamTable
+from service.contract.job import JobSpec
 from service.contract.job import ManagedSink as ManagedSpec
 from service.contract.job import PostgresSink as PostgresSpec
 from service.contract.options import Toggle
 from service.contract.problems import SpecError
+from service.contract.tables import StreamTable
 from service.data.posted_rows import stream_directory
 from service.data.roots import find_sink_directory, outside, roots_of
 from service.store import input_streams, jobs, publication, streaming_jobs

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from service.contract.job import EventTime
 from service.contract.problems import SpecError
 from service.contract.query import HoppingWindow, JoinKind, TumblingWindow
+from service.contract.tables import EventTime
 from service.sql.expressions.analysis import Columns, columns_by_name, tree_of
 from service.sql.expressions.calls import MAX_WINDOWS_PER_ROW, milliseconds_of
 from service.sql.expressions.compile_expression import TableScope, resolve, scalar_of

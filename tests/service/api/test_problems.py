@@ -54,7 +54,7 @@ class TestJobs:
             ({"tables": table("bad.parquet")}, "corrupt_file", {}),
             ({"tables": table("mixed")}, "schema_mismatch", {}),
             ({"tables": table("a.csv", "csv", schema="uid WHATEVER")}, "invalid_schema", {}),
-            ({"tables": table("a.csv", "csv")}, "schema_required", {}),
+            ({"tables": table("a.csv", "csv", columns={"uid": "INT"})}, "unknown_column", {}),
             ({"tables": table("orders.parquet", schema="uid BIGINT")}, "schema_not_applicable", {}),
             (
                 {"settings": {"distinct_split.bucket_num": 65537}},
@@ -97,7 +97,7 @@ class TestJobs:
                 "where",
             ),
             # An option of text files in the wrong place, and what is none elsewhere.
-            ({"tables": table("a.csv", "csv", schema="a INT", header=True)}, "/tables/orders/header", ""),
+            ({"tables": table("a.csv", "csv", schema="a INT", sep=";")}, "/tables/orders/sep", ""),
             ({"limits": {"header": True}}, "/limits/header", ""),
         ]
         for changes, pointer, meant in cases:
@@ -107,7 +107,7 @@ class TestJobs:
                 assert issue["pointer"] == pointer
                 assert not meant or issue["suggestions"][0] == meant
                 assert ("Did you mean" in issue["detail"]) is bool(meant)
-                assert ('"options": {"header": …}' in issue["detail"]) is (pointer == "/tables/orders/header")
+                assert ('"options": {"delimiter": …}' in issue["detail"]) is (pointer == "/tables/orders/sep")
         problem = refused(api.client.post("/v1/jobs/x/resume", json={"form": "scratch"}), 422, "invalid_request")
         assert problem["errors"][0]["suggestions"] == ["from"]
 
@@ -126,8 +126,9 @@ class TestJobs:
         assert [issue["code"] for issue in union(good)["errors"]] == ["too_short"]
 
     def test_an_option_of_text_files_in_the_wrong_place(self, api: Api) -> None:
-        problem = refused(api.submit(tables=table("a.csv", "csv", schema="a INT", header=True)), 422, "invalid_request")
-        assert problem["errors"][0]["detail"] == 'There is no field \'header\' here. Write "options": {"header": …}.'
+        problem = refused(api.submit(tables=table("a.csv", "csv", nullValue="-")), 422, "invalid_request")
+        detail = problem["errors"][0]["detail"]
+        assert detail == 'There is no field \'nullValue\' here. Write "options": {"null_value": …}.'
 
     def test_the_name_of_an_option_elsewhere_gets_no_hint(self, api: Api) -> None:
         problem = refused(api.submit(limits={"header": True}), 422, "invalid_request")

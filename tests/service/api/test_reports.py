@@ -462,7 +462,7 @@ class TestProfiles:
             ({"table": {"format": "parquet", "path": "missing/"}}, "path_not_found", "/table/path"),
             ({"table": {"format": "parquet", "path": "../x"}}, "path_outside_data_roots", "/table/path"),
             ({"keys": []}, "invalid_request", "/keys"),
-            ({"table": {"format": "csv", "path": "a.csv"}}, "schema_required", "/table"),
+            ({"table": {"format": "xml", "path": "missing"}}, "path_not_found", "/table/path"),
         ],
         ids=str,
     )

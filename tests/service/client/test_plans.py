@@ -121,7 +121,7 @@ def test_explain_posts_the_job_and_shows_the_plan(evenkeel: Evenkeel, monkeypatc
     assert "two_phase_aggregate" in result.stdout
     assert (service.seen[0].method, service.seen[0].path) == ("POST", "/v1/explain")
     assert json.loads(service.seen[0].body) == {
-        "tables": {"o": {"format": "parquet", "path": "orders.parquet"}},
+        "tables": {"o": {"path": "orders.parquet"}},
         "sql": "SELECT o.uid FROM o",
         "settings": {"a": 1},
     }

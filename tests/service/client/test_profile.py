@@ -85,13 +85,12 @@ def test_hot_keys_and_advice(asked: list[tuple[str, str, Any]], evenkeel: Evenke
 def test_json_is_the_response(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel) -> None:
     options = ("--schema", "uid BIGINT", "--read", "header=true", "--json")
     assert json.loads(evenkeel("profile", "users.csv", "uid", *options).stdout) == PROFILE
-    table = {"format": "csv", "path": "users.csv", "schema": "uid BIGINT", "options": {"header": True}}
+    table = {"path": "users.csv", "schema": "uid BIGINT", "options": {"header": True}}
     assert asked[0][2] == {"table": table, "keys": [["uid"]]}
 
 
 def test_invalid_arguments(asked: list[tuple[str, str, Any]], evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:
     cases: list[tuple[str, ...]] = [
-        ("flights/", "tailnum"),
         ("flights.parquet", "a,,b"),
         ("flights.parquet",),
         ("flights.parquet", "tailnum", "--exact", "--slots", "8"),

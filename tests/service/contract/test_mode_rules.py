@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from service.contract.enums import OutputMode
-from service.contract.job import DeltaSink, JobSpec, ParquetSink, PostgresSink, RateTable, StreamTable, TableRole
+from service.contract.job import DeltaSink, JobSpec, ParquetSink, PostgresSink
+from service.contract.tables import RateTable, StreamTable, TableRole
 
 FILES: dict[str, Any] = {"format": "parquet", "path": "t/"}
 CLICKS: dict[str, Any] = {"format": "stream", "stream": "clicks"}
@@ -110,7 +111,7 @@ def test_sinks(sink: dict[str, Any], kind: type[object]) -> None:
         ({"tables": {"t": {**CLICKS, "path": "x"}}}, "extra_forbidden", "tables.t.path"),
         ({"tables": {"t": {"format": "stream", "stream": "../x"}}}, "string_pattern_mismatch", "tables.t.stream"),
         ({"tables": {"t": {"format": "rate", "rows_per_second": 0}}}, "greater_than_equal", "tables.t.rows_per_second"),
-        ({"tables": {"t": {"format": "orc"}}}, "enum", "tables.t.format"),
+        ({"tables": {"t": {"format": "excel"}}}, "enum", "tables.t.format"),
         ({"tables": {"t": {"format": ["parquet"]}}}, "enum", "tables.t.format"),
         ({"tables": {"t": "t/"}}, "model_type", "tables.t"),
         ({"sink": {"kind": "parquet"}}, "missing", "sink.path"),
@@ -135,5 +136,8 @@ def test_refused(parts: dict[str, Any], code: str, at: str) -> None:
 
 
 def test_the_error_of_an_unknown_format_lists_all_formats() -> None:
-    with pytest.raises(ValidationError, match="'parquet', 'csv', 'json', 'stream' or 'rate'"):
-        spec(tables={"t": {"format": "orc"}})
+    with pytest.raises(
+        ValidationError,
+        match="'parquet', 'csv', 'json', 'orc', 'avro', 'xml', 'delta', 'jsonl', 'ndjson', 'stream' or 'rate'",
+    ):
+        spec(tables={"t": {"format": "excel"}})

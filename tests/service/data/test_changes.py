@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from service.contract.job import TableSource
 from service.contract.problems import SpecError
+from service.contract.tables import TableSource
 from service.data.file_changes import CODE, changed_files
 from service.data.file_io import DataFile, UriFile
 from service.data.files import TableFiles, find_table_files

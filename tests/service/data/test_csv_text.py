@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.contract.job import ReadOptions
+from service.contract.read_options import ReadOptions
 from service.data.file_io import (
     after_first_row,
     bytes_of,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from service.contract.job import TableSource
 from service.contract.problems import SpecError
+from service.contract.tables import TableSource
 from service.data import file_io, schema_inference
 from service.data.files import find_stream_files
 from service.data.schema_inference import FILES_READ, HEAD_BYTES, infer_schema
@@ -26,8 +26,8 @@ def told(root: Path, files: dict[str, str], format_: str = "csv", **options: Any
     (root / "t").mkdir(exist_ok=True)
     for name, text in files.items():
         (root / "t" / name).write_text(text)
-    source = TableSource.model_validate({"format": format_, "path": "t", "options": options})
-    return schema_text(infer_schema("t", source, find_stream_files("t", source, [root])))
+    source = TableSource.model_validate({"format": format_, "path": "t", "options": {"header": False, **options}})
+    return schema_text(infer_schema("t", source, find_stream_files("t", source, [root])).schema)
 
 
 def refused(root: Path, files: dict[str, str], format_: str = "csv", **options: Any) -> str:
@@ -64,9 +64,10 @@ def test_files_are_told_by_all_of_them_together(tmp_path: Path) -> None:
         "1.csv": 'k;v\n"a;b";1\n',
         "2.csv": "k;v\nc;-\n",
         "3.csv": "k;v\nd;2.5\n",
-        "4.csv.gz": "no text",
         "5.csv": "",
     }
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "4.csv.gz").write_bytes(gzip.compress(b"k;v\ne;3e2\n"))
     assert told(tmp_path, files, header=True, delimiter=";", null_value="-") == "k STRING, v DOUBLE"
 
 
@@ -129,10 +130,11 @@ _MANY = [{"a": number} for number in range(HEAD_BYTES // 6)]
     ("format_", "text", "what"),
     [
         ("csv", "1," * HEAD_BYTES, "begins with a line"),
-        ("json", json.dumps(_MANY), "is one JSON document or array"),
-        ("json", json.dumps(_MANY, indent=1), "is one JSON document or array"),
+        ("json", json.dumps({"a": _MANY}), "is one JSON document"),
+        ("json", json.dumps({"a": _MANY}, indent=1), "is one JSON document"),
+        ("json", json.dumps([{"a": _MANY}]), "begins with a JSON document"),
     ],
-    ids=["line", "document in a line", "document in lines"],
+    ids=["line", "document in a line", "document in lines", "element of an array"],
 )
 def test_what_is_too_long_to_be_told_by_its_beginning_is_named(
     tmp_path: Path, format_: str, text: str, what: str
@@ -142,6 +144,12 @@ def test_what_is_too_long_to_be_told_by_its_beginning_is_named(
     (issue,) = caught.value.issues
     assert issue.code == "schema_cannot_be_inferred"
     assert issue.detail == f"'2' {what} of more than 256 KB. Declare the table's 'schema'."
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_the_first_elements_of_a_long_array_suffice(tmp_path: Path, indent: int | None) -> None:
+    assert told(tmp_path, {"1": json.dumps(_MANY, indent=indent)}, "json", multi_line=True) == "a BIGINT"
+    assert told(tmp_path, {"1": json.dumps(_MANY, indent=indent)}, "json") == "a BIGINT"
 
 
 @pytest.mark.parametrize(("option", "value"), [("delimiter", "§"), ("quote", "«")])

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.contract.job import TableSource
 from service.contract.problems import SpecError
+from service.contract.tables import TableSource
 from service.data.file_io import open_without_links
 from service.data.files import TableFiles, find_table_files, swapped
 from service.data.schema_inference import infer_schema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gzip
 import random
 import resource
 from collections import Counter
@@ -15,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.contract.job import TableSource
 from service.contract.problems import SpecError
+from service.contract.tables import TableSource
 from service.data.files import find_table_files
 from service.data.schemas import FOOTERS_COMPARED, data_type, read_schema, spread
 from service.sql.ddl import MAX_COLUMNS
@@ -271,7 +272,7 @@ def test_files_whose_first_line_break_is_not_that_of_their_rows_are_refused(tmp_
     (tmp_path / "t").mkdir()
     rows = '1,"x\ny"\r\n2,z\r\n'
     (tmp_path / "t" / "1.csv").write_bytes(f"a,b\r\n{rows}".encode())
-    (tmp_path / "t" / "2.csv.gz").write_bytes(b'"\n"\r\n')
+    (tmp_path / "t" / "2.csv.gz").write_bytes(gzip.compress(b'"\n",a\n'))
     table: dict[str, Any] = {"format": "csv", "schema": "a STRING, b STRING", "options": {"multi_line": True}}
     assert len(read(tmp_path, **table).fields) == 2
     (tmp_path / "t" / "3.csv").write_bytes(rows.encode())

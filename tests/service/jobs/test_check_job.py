@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
+from pyarrow import orc
 
 from service.api.app import create_app
 from service.config.settings import Settings
@@ -191,3 +193,32 @@ class TestStreamingTables:
         assert self.refused(undeclared, roots) == ("schema_cannot_be_inferred", "/tables/orders/path")
         static = {"orders": {**table, "role": "static"}, "c": {"format": "stream", "stream": "clicks"}}
         assert self.refused(static, roots)[0] == "empty_directory"
+
+    def test_static_tables_are_inferred_and_may_have_partitions(self, tmp_path: Path) -> None:
+        for name in ("orders", "n/day=2024-01-01"):
+            (tmp_path / name).mkdir(parents=True)
+        (tmp_path / "orders" / "1.csv").write_text("uid\n1\n")
+        (tmp_path / "n" / "day=2024-01-01" / "1.csv").write_text("uid,name\n1,a\n")
+        roots = (DirectoryRoot(tmp_path),)
+        static = {"path": "n", "role": "static"}
+        tables = {"orders": {"path": "orders", "role": "stream"}, "n": static}
+        sql = "SELECT n.day, COUNT(*) AS c FROM orders JOIN n ON n.uid = orders.uid GROUP BY n.day"
+        found = self.check(tables, roots, sql).spec.file_tables
+        assert (found["orders"].declared_schema, found["n"].partitions) == ("uid BIGINT", "day DATE")
+        refreshed = {**tables, "n": {**static, "refresh": True}}
+        assert self.refused(refreshed, roots) == ("unsupported_construct", "/tables/n/path")
+
+    def test_what_is_not_streamed(self, tmp_path: Path) -> None:
+        (tmp_path / "orders" / "day=2024-01-01").mkdir(parents=True)
+        (tmp_path / "orders" / "day=2024-01-01" / "1.csv").write_text("uid\n1\n")
+        (tmp_path / "orc").mkdir()
+        orc.write_table(pa.table({"uid": [1]}), str(tmp_path / "orc" / "1.orc"))
+        (tmp_path / "csv").mkdir()
+        (tmp_path / "csv" / "1.csv.gz").write_bytes(gzip.compress(b"uid\n1\n"))
+        roots = (DirectoryRoot(tmp_path),)
+        assert self.refused({"orders": {"path": "orders"}}, roots)[0] == "unsupported_construct"
+        assert self.refused({"orders": {"path": "orc"}}, roots) == ("unsupported_construct", "/tables/orders/format")
+        assert self.refused({"orders": {"path": "csv/*.gz"}}, roots)[0] == "path_not_found"
+        table = {"path": "csv", "options": {"mode": "permissive"}}
+        assert self.refused({"orders": table}, roots) == ("option_not_applicable", "/tables/orders/options/mode")
+        assert self.check({"orders": {"path": "csv"}}, roots).spec.file_tables["orders"].options.header

@@ -131,13 +131,13 @@ def test_submissions_keep_no_thread_from_reads(client: TestClient, monkeypatch: 
 HANGING = """
 import threading
 from service.cli.start import serve
-from service.jobs import check_job
+from service.data import table_resolution
 
 def hang(*arguments, **named):
     print("The listing hangs", flush=True)
     threading.Event().wait()
 
-check_job.find_table_files = hang
+table_resolution.find_table_files = hang
 serve(port=0)
 """
 

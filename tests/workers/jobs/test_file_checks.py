@@ -14,8 +14,8 @@ from sqlalchemy import update
 
 from service.config.settings import Settings
 from service.contract.enums import JobStatus
-from service.contract.job import TableSource
 from service.contract.problems import SpecError
+from service.contract.tables import TableSource
 from service.data.files import find_table_files
 from service.data.roots import StoreUnavailableError, roots_of
 from service.sql.types.data_types import BIGINT, Field, Schema

@@ -14,8 +14,8 @@ import pytest
 
 from service.config.settings import Settings
 from service.contract.enums import JobStatus
-from service.contract.job import TableSource
 from service.contract.problems import SpecError
+from service.contract.tables import TableSource
 from service.data.file_changes import Confines
 from service.data.files import find_table_files
 from service.data.roots import Root, roots_of

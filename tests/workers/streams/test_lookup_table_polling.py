@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.config.settings import Settings
-from service.contract.job import TableFormat, TableSource
 from service.contract.problems import SpecError
+from service.contract.read_options import TableFormat
+from service.contract.tables import TableSource
 from service.data.files import TableFiles, find_table_files, unreadable
 from service.data.roots import Root, roots_of
 from tests.support.object_store import ObjectStore

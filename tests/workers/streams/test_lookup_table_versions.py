@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.contract.job import TableSource
+from service.contract.tables import TableSource
 from service.data.file_io import opened
 from service.data.files import TableFiles, find_table_files
 from workers.streams.lookup_table_versions import (

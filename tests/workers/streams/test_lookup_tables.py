@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.contract.job import TableSource
+from service.contract.tables import TableSource
 from tests.support.processes import wait_for
 from workers.jobs.attempt import AttemptStopped
 from workers.streams.lookup_table_polling import SETTLE_SECONDS, CopySlot, FollowedTable, NotUsed, TableChecks

@@ -15,8 +15,8 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from service.contract.enums import AttemptStatus
-from service.contract.job import TableSource
 from service.contract.problems import SpecError
+from service.contract.tables import TableSource
 from service.data.roots import StoreUnavailableError
 from service.store.attempts import Claim
 from service.store.session import Database

@@ -268,7 +268,7 @@ def test_an_invalid_file_stops_the_job_until_it_is_replaced_or_removed(bench: Be
     add_text(directory, "1.csv", "a,1\nb,2\n")
     posted = {
         **PER_USER,
-        "tables": {"t": {"format": "csv", "path": "text/"}},
+        "tables": {"t": {"path": "text/", "header": False}},
         "sql": "SELECT k, SUM(_c1) AS s FROM (SELECT _c0 AS k, _c1 FROM t) q GROUP BY k",
     }
     # Nobody declared the columns: they are what the first file says, whatever comes later.

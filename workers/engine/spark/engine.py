@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -41,6 +41,7 @@ from workers.engine.rules.required_statistics import (
     summed_columns,
     undecided,
 )
+from workers.engine.spark.corrupt_records import CorruptRecords
 from workers.engine.spark.error_mapping import is_lack_of_broadcasting, is_lack_of_memory, problem_of_spark_error
 from workers.engine.spark.lowering import lower, physical_plan
 from workers.engine.spark.session_options import (
@@ -101,7 +102,8 @@ class LateStatistics:
 @dataclass(frozen=True)
 class PlannedQuery:
     """A query that is ready to run: its report, its plan after the rules, that plan as a DataFrame, and the inputs of
-    the planning. `low_memory`: it hashes and broadcasts as little as possible.
+    the planning. `low_memory`: it hashes and broadcasts as little as possible. `corrupt` has the numbers of records
+    that do not match the schemas, after the run.
     """
 
     report: PlanReport
@@ -111,6 +113,7 @@ class PlannedQuery:
     made: Plan
     settings: JobSettings
     low_memory: bool = False
+    corrupt: CorruptRecords = field(default_factory=CorruptRecords)
 
 
 class Engine:
@@ -262,14 +265,15 @@ def _planned(
 ) -> PlannedQuery:
     session.conf.set(*_LIST_ON_DRIVER)
     raise_hash_limit(session, plan.after, statistics.task_memory)
-    scans = read_scans(session, plan.after, tables)
+    corrupt = CorruptRecords()
+    scans = read_scans(session, plan.after, tables, corrupt)
     check()
     frame = lower(plan.after, scans)
     check()
     physical = physical_plan(frame)
     check()
     report = plan_report(plan, statistics, physical)
-    return PlannedQuery(report, plan.after, frame, statistics, plan, settings)
+    return PlannedQuery(report, plan.after, frame, statistics, plan, settings, corrupt=corrupt)
 
 
 @dataclass(frozen=True)

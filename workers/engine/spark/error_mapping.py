@@ -29,6 +29,7 @@ from pyspark import SparkContext
 from pyspark.errors.exceptions.captured import CapturedException
 
 from service.contract.problems import Problem
+from workers.engine.spark.avro_source import MARK as AVRO_MARK
 
 _MAX_DETAIL = 1000
 _MAX_CAUSES = 16
@@ -98,6 +99,11 @@ _ADVICE = {
     "storage_unavailable": "The service operator must check the store and Spark's settings for it.",
 }
 
+_MALFORMED = "MALFORMED_RECORD_IN_PARSING"
+_MALFORMED_ADVICE = (
+    "Set the types of columns with 'columns' or 'schema', or set the option 'mode' to permissive or dropmalformed."
+)
+
 _WRITING = "TASK_WRITE_FAILED"
 """Its message has only the path in the service's own directory to which the rows were written."""
 
@@ -119,6 +125,8 @@ _REMOVED_ADVICE = re.compile(
     r"\s*(If necessary set \"?spark\.\S+ to \S+ to bypass this error\."
     r"|Parse Mode: FAILFAST\. To process malformed records.*?'PERMISSIVE'\.)"
 )
+_AVRO = re.compile(rf"{AVRO_MARK}: (.*)")
+"""An error of a Python worker that reads an Avro file."""
 _SQL_STATE = re.compile(r"\s*SQLSTATE: \w{5}\.?")
 
 
@@ -141,15 +149,19 @@ def problem_of_spark_error(error: Exception, redact: Callable[[str], str | None]
     causes = _causes(error)
     if not causes:
         return None
-    code = _code(causes)
-    detail = redact(_message(causes))
+    of_avro = next(filter(None, (_AVRO.search(cause.message) for cause in causes)), None)
+    code = "corrupt_file" if of_avro is not None else _code(causes)
+    detail = redact(_message(causes) if of_avro is None else of_avro[1])
     if detail is None:
         return None
+    advice = _ADVICE.get(code, "")
+    if any((cause.condition or "").startswith(_MALFORMED) for cause in causes):
+        advice = _MALFORMED_ADVICE
     return Problem(
         type=f"/problems/{code}",
         title=code.replace("_", " ").capitalize(),
         status=500 if code in _OURS or (code == "engine_error" and _is_sparks_fault(causes)) else 422,
-        detail=_shortened(detail, _ADVICE.get(code, "")),
+        detail=_shortened(detail, advice),
         code=code,
     )
 

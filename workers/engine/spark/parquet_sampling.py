@@ -203,11 +203,27 @@ def _sampled_rows(
     cut_short: frozenset[str] = frozenset()
     for _, (part, cut) in found:
         try:
-            parts.append(part.cast(parts[0].schema) if parts else part)
+            parts.append(_like(part, parts[0].schema) if parts else part)
             cut_short |= cut
         except (pa.ArrowException, ValueError) as error:
             reads.add("A sample", None, error)
-    return (pa.concat_tables(parts) if parts else None), cut_short
+    return _concatenated(parts, reads), cut_short
+
+
+def _concatenated(parts: Sequence[pa.Table], reads: FileReads) -> pa.Table | None:
+    """Returns all rows; columns that a file does not have are NULL there."""
+    try:
+        return pa.concat_tables(parts, promote_options="permissive") if parts else None
+    except (pa.ArrowException, ValueError) as error:
+        reads.add("A sample", None, error)
+        return None
+
+
+def _like(part: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Returns the columns of a part with other types of numbers as the first part has them, if it has the same columns.
+    Otherwise parts are put together as they are.
+    """
+    return part.cast(schema) if part.schema.names == schema.names else part
 
 
 def _files_to_sample(rows: Mapping[DataFile, int]) -> list[DataFile]:

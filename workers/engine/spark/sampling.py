@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from service.contract.job import ReadOptions, TableFormat, TableSource
+from service.contract.read_options import ReadOptions, TableFormat
+from service.contract.tables import TableSource
+from service.data.compression import CorruptTextError
 from service.data.file_io import (
     COMPRESSED,
     DataFile,
@@ -30,6 +32,7 @@ from service.data.file_io import (
     whole_rows,
 )
 from service.data.roots import StoreUnavailableError
+from service.data.text_heads import Head, plain_text, read_head
 from workers.engine.budget import no_check
 from workers.engine.statistics.model import ValueRange
 
@@ -145,24 +148,25 @@ def sample_text(
     """Returns the number of rows, by the average length of the lines in a few blocks of at most 8 files, and the
     `columns` of these lines as strings.
 
-    `names` are all declared columns, in order. Compressed files and documents over several lines are not sampled. For
-    CSV with values over several lines, only the rows are estimated, from the beginnings of the files. `check` is called
-    before each file is read; it may raise.
+    `names` are all declared columns, in order. Documents over several lines are not sampled. Of compressed files, the
+    beginnings are read. For CSV with values over several lines, only the rows are estimated, from the beginnings of the
+    files. `check` is called before each file is read; it may raise.
     """
     is_csv = source.format is TableFormat.CSV
-    is_document = source.options.multi_line and not is_csv
-    if is_document or any(path.suffix.lower() in COMPRESSED for path in files):
+    is_document = source.format is TableFormat.XML or (source.options.multi_line and not is_csv)
+    is_compressed = any(path.suffix.lower() in COMPRESSED for path in files)
+    if is_document or (is_compressed and source.options.multi_line):
         return Sample(total_bytes // BYTES_PER_ROW, False, None)
     reads = FileReads(check)
     not_empty = [path for path in files if _may_have_lines(path)]
     chosen = spread(not_empty, MAX_FILES)
-    skip_header = is_csv and source.options.header
-    found = reads.read("A sample", chosen, lambda path: _lines(path, skip_header))
-    lines = [line for _, of_file in found for line in of_file]
+    skip_header = is_csv and source.options.has_header
+    found = reads.read("A sample", chosen, lambda path: _lines(path, source.options, skip_header))
+    lines = [line for _, (of_file, _) in found for line in of_file]
     if not lines and not reads.warnings() and _are_read_whole(not_empty):
         # The files have nothing but headers.
         return Sample(0, True, None)
-    read_bytes = sum(len(line) + 1 for line in lines)
+    read_bytes = sum(stored for _, (_, stored) in found)
     rows = round(total_bytes * len(lines) / read_bytes) if read_bytes else total_bytes // BYTES_PER_ROW
     has_line_breaks = is_csv and source.options.multi_line and may_break_lines(lines, source.options.quote)
     if has_line_breaks:
@@ -183,10 +187,16 @@ def _may_have_lines(path: DataFile) -> bool:
         return True
 
 
-def _lines(path: DataFile, skip_header: bool) -> Iterable[bytes]:
-    """Returns the lines that are complete in the blocks of one file; all lines of a small one."""
+def _lines(path: DataFile, options: ReadOptions, skip_header: bool) -> tuple[list[bytes], int]:
+    """Returns the lines that are complete in the blocks of one file, or at the beginning of a compressed one, and the
+    bytes that they take in the file; all lines of a small file.
+    """
     size = size_of(path)
-    lines: list[bytes] = []
+    if path.suffix.lower() in COMPRESSED:
+        head = _head(path, options)
+        lines = head.data.splitlines()[int(skip_header) : None if head.is_whole else -1]
+        return [line for line in lines if line.strip()], head.stored_bytes
+    lines = []
     with opened(path) as file:
         if size <= _BLOCKS_PER_FILE * _BLOCK_BYTES:
             lines = file.read().splitlines()[int(skip_header) :]
@@ -196,11 +206,24 @@ def _lines(path: DataFile, skip_header: bool) -> Iterable[bytes]:
                 block = file.read(_BLOCK_BYTES).splitlines()
                 # The lines at both ends of a block may be incomplete.
                 lines.extend(block[1 if offset or skip_header else 0 : -1])
-    return [line for line in lines if line.strip()]
+    kept = [line for line in lines if line.strip()]
+    stored = sum(len(line) + 1 for line in kept)
+    return [line for line in plain_text(b"\n".join(kept), options).split(b"\n") if line], stored
+
+
+def _head(path: DataFile, options: ReadOptions) -> Head:
+    try:
+        return read_head(path, options, _BLOCKS_PER_FILE * _BLOCK_BYTES)
+    except CorruptTextError as error:
+        raise ValueError("damaged") from error
 
 
 def _are_read_whole(files: Sequence[DataFile]) -> bool:
-    return len(files) <= MAX_FILES and all(size_of(path) <= _BLOCKS_PER_FILE * _BLOCK_BYTES for path in files)
+    return (
+        not any(path.suffix.lower() in COMPRESSED for path in files)
+        and len(files) <= MAX_FILES
+        and all(size_of(path) <= _BLOCKS_PER_FILE * _BLOCK_BYTES for path in files)
+    )
 
 
 def _rows_from_beginnings(
@@ -231,6 +254,8 @@ def _csv_table(lines: list[bytes], options: ReadOptions, names: Sequence[str], c
         parse_options=pa_csv.ParseOptions(
             delimiter=options.delimiter,
             quote_char=options.quote,
+            double_quote=options.escape_character == options.quote,
+            escape_char=False if options.escape_character == options.quote else options.escape_character,
             invalid_row_handler=lambda _row: "skip",
         ),
         convert_options=pa_csv.ConvertOptions(

@@ -1,29 +1,39 @@
 """Reads the files of tables into DataFrames with columns named `alias.column`.
 
-Spark gets each file by its path, with the schema that was checked at submission. It infers nothing, expands no glob
-pattern, and has no options other than those of `ReadOptions`.
+Spark gets each file by its path, with the schema that was checked at submission. It infers nothing but the values of
+partitions, expands no glob pattern, and has no options other than those of `ReadOptions`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from service.contract.job import TableFormat, TableSource
 from service.contract.problems import SpecError
+from service.contract.read_options import Encoding, ParseMode, ReadOptions, TableFormat
+from service.contract.tables import TableSource
 from service.data.file_io import DataFile, UriFile
 from service.data.files import TableFiles
 from service.sql.expressions.scalar import quoted
-from service.sql.types.data_types import Field, Schema, TypeName
+from service.sql.types.data_types import STRING, DataType, Field, Schema, TypeName
 from workers.engine.plan.nodes import Node, Scan
 from workers.engine.plan.traversal import walk_up
+from workers.engine.spark.avro_source import read_avro
+from workers.engine.spark.corrupt_records import CorruptRecords, without_corrupt
 
 _MAX_CHARACTERS = 1 << 17
 """The longest value that may have line breaks: without a limit, an unclosed quote would read the rest of the file. The
 parser of each file allocates this much at once; eight times as much doubled the garbage collection of small files."""
+
+
+MAX_READS = 256
+"""Partitions that are read separately: those of Avro, and of Delta tables whose directories do not have the values."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,21 @@ class TableInput:
     source: TableSource
     files: TableFiles
     schema: Schema
+
+    @property
+    def partition_names(self) -> tuple[str, ...]:
+        """The names of the partition columns, in the order of their values."""
+        found = {name.casefold(): name for name in self.schema.names} if self.files.partitions.names else {}
+        return tuple(found[name.casefold()] for name in self.files.partitions.names)
+
+    @property
+    def data_schema(self) -> Schema:
+        """The columns that the files contain: without those of the partitions, and of corrupt records."""
+        options = self.source.options
+        names = {*self.partition_names}
+        if self.source.kind.is_text and options.mode is ParseMode.PERMISSIVE:
+            names.add(options.column_name_of_corrupt_record)
+        return Schema(tuple(field for field in self.schema.fields if field.name not in names))
 
 
 def scans_of(node: Node) -> tuple[Scan, ...]:
@@ -50,8 +75,11 @@ def scans_of(node: Node) -> tuple[Scan, ...]:
     return tuple(merged.values())
 
 
-def read_scans(session: SparkSession, node: Node, tables: Mapping[str, TableInput]) -> dict[str, DataFrame]:
-    """Returns the DataFrames of a plan's scans, by alias. `tables` is by table name; no row is read yet.
+def read_scans(
+    session: SparkSession, node: Node, tables: Mapping[str, TableInput], corrupt: CorruptRecords | None = None
+) -> dict[str, DataFrame]:
+    """Returns the DataFrames of a plan's scans, by alias. `tables` is by table name; no row is read yet. Records that
+    do not match the schema are counted in `corrupt` if it is given, unless they fail the job.
 
     Aliases of a table with the same columns share one DataFrame, because Spark checks all files of the table for each.
     """
@@ -59,9 +87,9 @@ def read_scans(session: SparkSession, node: Node, tables: Mapping[str, TableInpu
     frames = {}
     for scan in scans_of(node):
         table = tables[scan.table]
-        fields = fields_to_read(scan, table.source.format, table.schema)
+        fields = fields_to_read(scan, table.source.kind, table.schema, table.partition_names)
         if (scan.table, fields) not in read:
-            read[scan.table, fields] = _read(session, fields, table)
+            read[scan.table, fields] = _read(session, fields, table, corrupt)
         frames[scan.alias] = _selected(read[scan.table, fields], scan)
     return frames
 
@@ -72,17 +100,78 @@ def read_scan(session: SparkSession, scan: Scan, table: TableInput) -> DataFrame
     A text row that does not match the declared schema fails the query that reads it. Raises SpecError
     `unreadable_file` for a file name that Spark does not support.
     """
-    return _selected(_read(session, fields_to_read(scan, table.source.format, table.schema), table), scan)
+    fields = fields_to_read(scan, table.source.kind, table.schema, table.partition_names)
+    return _selected(_read(session, fields, table), scan)
 
 
-def _read(session: SparkSession, fields: tuple[Field, ...], table: TableInput) -> DataFrame:
+def _read(
+    session: SparkSession, fields: tuple[Field, ...], table: TableInput, corrupt: CorruptRecords | None = None
+) -> DataFrame:
     """Returns the columns `fields` of the table's files, under their names in the files."""
+    options = table.source.options
+    if not table.source.kind.is_text or options.mode is ParseMode.FAILFAST:
+        return _read_fields(session, fields, table)
+    if options.mode is ParseMode.DROPMALFORMED:
+        fields = (*fields, Field(options.column_name_of_corrupt_record, STRING))
+    frame = _read_fields(session, fields, table)
+    if corrupt is None:
+        return without_corrupt(frame, options)
+    return corrupt.count(table.files.table, frame, options)
+
+
+def _read_fields(session: SparkSession, fields: tuple[Field, ...], table: TableInput) -> DataFrame:
     paths = [_spark_path(table.files.table, file) for file in table.files.files]
-    reader = session.read.format(table.source.format.value).options(**reader_options(table.source))
-    if all(field.type.name is not TypeName.OTHER for field in fields):
+    if not table.files.partitions.are_in_paths or (table.source.format is TableFormat.AVRO and table.partition_names):
+        return _read_by_values(session, fields, table, paths)
+    if table.source.format is TableFormat.AVRO:
+        return read_avro(session, table.files.files, ddl_of(fields))
+    reader = _reader(session, table)
+    if table.partition_names:
+        reader = reader.option("basePath", _base_path(table.files))
+    if table.files.snapshot is not None or all(_has_ddl(field.type) for field in fields):
         reader = reader.schema(ddl_of(fields))
-    # Otherwise Spark reads the schema from the files: DDL has no names for some nested types of Parquet.
+    # Otherwise Spark reads the schema from the files: DDL has no names for some types of Parquet.
     return reader.load(paths)
+
+
+def _reader(session: SparkSession, table: TableInput) -> DataFrameReader:
+    kind = TableFormat.PARQUET if table.source.kind.is_parquet else table.source.kind
+    return session.read.format(kind.value).options(**reader_options(table.source))
+
+
+def _has_ddl(type_: DataType) -> bool:
+    return type_.name is not TypeName.OTHER
+
+
+def _read_by_values(
+    session: SparkSession, fields: tuple[Field, ...], table: TableInput, paths: Sequence[str]
+) -> DataFrame:
+    """Returns the union of the partitions, whose values Spark does not read from the paths. A filter on the values
+    leaves partitions out, since they are constants.
+    """
+    names = table.partition_names
+    by_values: dict[tuple[str | None, ...], list[int]] = {}
+    for place, values in enumerate(table.files.partitions.values):
+        by_values.setdefault(values, []).append(place)
+    if len(by_values) > MAX_READS:
+        raise SpecError.of(
+            "unsupported_construct",
+            f"The table has {len(by_values)} partitions that must be read one by one; at most {MAX_READS} are. Write "
+            "it again as Parquet, or as a Delta table, with Spark.",
+            pointer=f"/tables/{table.files.table}/path",
+        )
+    types = {field.name: field.type for field in fields}
+    in_files = tuple(field for field in fields if field.name not in names) or table.data_schema.fields[:1]
+    parts = []
+    for values, places in by_values.items():
+        if table.source.format is TableFormat.AVRO:
+            part = read_avro(session, [table.files.files[place] for place in places], ddl_of(in_files))
+        else:
+            part = _reader(session, table).schema(ddl_of(in_files)).load([paths[place] for place in places])
+        literals = {name: F.lit(value).cast(str(types[name])) for name, value in zip(names, values, strict=True)}
+        columns = ((field.name, literals.get(field.name, F.col(quoted(field.name)))) for field in fields)
+        parts.append(part.select(*(column.alias(name) for name, column in columns)))
+    return reduce(DataFrame.union, parts)
 
 
 def _selected(frame: DataFrame, scan: Scan) -> DataFrame:
@@ -106,12 +195,22 @@ def _spark_path(table: str, file: DataFile) -> str:
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", uri)
 
 
-def fields_to_read(scan: Scan, format_: TableFormat, schema: Schema) -> tuple[Field, ...]:
-    """Returns the columns that the schema for Spark must have, in file order."""
-    if format_ is not TableFormat.PARQUET:
+def _base_path(files: TableFiles) -> str:
+    """Returns the URI of the directory that contains the partitions. Spark takes it literally."""
+    place = files.directory_or_file
+    return f"file://{place}" if isinstance(place, Path) else str(place)
+
+
+def fields_to_read(
+    scan: Scan, format_: TableFormat, schema: Schema, partitions: Collection[str] = ()
+) -> tuple[Field, ...]:
+    """Returns the columns that the schema for Spark must have, in file order. Those of `partitions` always belong to
+    it: Spark would infer their types.
+    """
+    if format_.is_text:
         # Columns of CSV are identified by position. Spark itself skips the columns of text that are not needed.
         return schema.fields
-    wanted = {name for _, name in scan.columns}
+    wanted = {name for _, name in scan.columns} | set(partitions)
     # A scan without columns (COUNT(*)) still needs a schema that is not empty.
     return tuple(field for field in schema.fields if field.name in wanted) or schema.fields[:1]
 
@@ -124,19 +223,45 @@ def ddl_of(fields: Iterable[Field]) -> str:
 def reader_options(source: TableSource) -> dict[str, str | bool]:
     """Returns all options of Spark's reader for the format of the files."""
     options = source.options
-    if source.format is TableFormat.JSON:
-        return {"mode": "FAILFAST", "multiLine": options.multi_line}
-    if source.format is not TableFormat.CSV:
+    if not source.kind.is_text:
         return {}
+    patterns = {"dateFormat": options.date_format, "timestampFormat": options.timestamp_format}
+    shared: dict[str, str | bool] = {
+        **_mode(options),
+        **{name: pattern for name, pattern in patterns.items() if pattern is not None},
+    }
+    if source.format is TableFormat.JSON:
+        return {**shared, "multiLine": options.multi_line}
+    shared["nullValue"] = options.null_value
+    if options.encoding is not Encoding.UTF8:
+        shared["encoding"] = options.encoding.value
+    if source.format is TableFormat.XML:
+        return {**shared, "rowTag": options.row_tag or "", "ignoreNamespace": True}
+    return {**shared, **_csv_options(options)}
+
+
+def _mode(options: ReadOptions) -> dict[str, str | bool]:
+    if options.mode is ParseMode.FAILFAST:
+        return {"mode": "FAILFAST"}
     return {
-        "mode": "FAILFAST",
-        "header": options.header,
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": options.column_name_of_corrupt_record,
+        # CSV: a record is corrupt whichever columns the query reads.
+        "columnPruning": False,
+    }
+
+
+def _csv_options(options: ReadOptions) -> dict[str, str | bool]:
+    return {
+        "header": options.has_header,
         # The names in a header must be the declared ones. By default, Spark ignores them.
         "enforceSchema": False,
         "sep": options.delimiter,
         "quote": options.quote,
-        # A quote in a quoted value is doubled, as in RFC 4180. Spark's default is a backslash.
-        "escape": options.quote,
-        "nullValue": options.null_value,
+        # By default, a quote in a quoted value is doubled, as in RFC 4180. Spark's default is a backslash.
+        "escape": options.escape_character,
+        **({} if options.comment is None else {"comment": options.comment}),
+        **({"ignoreLeadingWhiteSpace": True} if options.ignore_leading_white_space else {}),
+        **({"ignoreTrailingWhiteSpace": True} if options.ignore_trailing_white_space else {}),
         **({"multiLine": True, "maxCharsPerColumn": str(_MAX_CHARACTERS)} if options.multi_line else {}),
     }

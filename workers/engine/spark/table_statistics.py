@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from service.contract.job import TableFormat
+from service.sql.expressions.nodes import columns_of as columns_of_expression
 from service.sql.expressions.scalar import Scalar
 from service.sql.types.data_types import DataType, TypeName
 from workers.engine.budget import no_check
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.parquet_sampling import decoded_widths, sample_parquet
+from workers.engine.spark.partition_statistics import partition_ranges, partition_sample
 from workers.engine.spark.predicate_evaluation import share_kept, typed
+from workers.engine.spark.row_sampling import BINARY_SAMPLERS, sample_rows
 from workers.engine.spark.sampling import BYTES_PER_ROW, FileReads, Sample, sample_text
 from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import KnownTable, SketchKey, StatisticsCache, file_set_of
@@ -236,16 +239,21 @@ def _by_bytes(table: TableInput) -> KnownTable:
 def _read(table: TableInput, request: _Request, check: Callable[[], None]) -> tuple[KnownTable, tuple[str, ...]]:
     keys = {name for _, key in request.sketches.values() for name, _ in key}
     in_conditions = {name for _, names in request.terms.values() for name in names.values()}
+    partitions = partition_sample(table)
     sample = sample_columns(table, keys | in_conditions, check, optional=in_conditions - keys, ranged=request.ranged)
     types = {field.name: field.type for field in table.schema.fields}
     reads = FileReads(check)
-    widths = decoded_widths(table.files.files, request.texts_to_measure(sample), reads)
+    texts = request.texts_to_measure(sample) if table.source.kind.is_parquet else frozenset[str]()
+    widths = decoded_widths(table.files.files, texts, reads)
     known = KnownTable(
         sample.rows,
         sample.rows_are_exact,
-        {key: _sketch(key, types, sample) for _, key in request.sketches.values()},
-        sample.ranges,
-        {_terms_key(terms, names): _kept(terms, names, types, sample) for terms, names in request.terms.values()},
+        {key: _sketch(key, types, sample, partitions) for _, key in request.sketches.values()},
+        {**sample.ranges, **partition_ranges(partitions, table)},
+        {
+            _terms_key(terms, names): _kept(terms, names, types, sample, partitions)
+            for terms, names in request.terms.values()
+        },
         frozenset(keys | in_conditions | request.ranged),
         widths,
     )
@@ -265,14 +273,22 @@ def sample_columns(
     `optional` and `ranged` apply to Parquet only, and are as in `sample_parquet`. `check` is as in `gather_statistics`.
     Raises what pyarrow raises for files that it cannot read.
     """
-    ordered = [name for name in table.schema.names if name in columns]
-    if table.source.format is TableFormat.PARQUET:
+    names = table.data_schema.names
+    ordered = [name for name in names if name in columns]
+    if table.source.kind.is_parquet:
         return sample_parquet(table.files.files, table.files.bytes, ordered, optional, ranged, check)
-    return sample_text(table.source, table.files.files, table.files.bytes, table.schema.names, ordered, check)
+    if table.source.kind in BINARY_SAMPLERS:
+        return sample_rows(BINARY_SAMPLERS[table.source.kind], table.files.files, table.files.bytes, ordered, check)
+    return sample_text(table.source, table.files.files, table.files.bytes, names, ordered, check)
 
 
-def _sketch(key: SketchKey, types: Mapping[str, DataType], sample: Sample) -> KeySketch | None:
+def _sketch(
+    key: SketchKey, types: Mapping[str, DataType], sample: Sample, partitions: pa.Table | None
+) -> KeySketch | None:
     columns = tuple(name for name, _ in key)
+    if partitions is not None and set(columns) <= set(partitions.column_names):
+        sample = Sample(sample.rows, sample.rows_are_exact, partitions)
+    # A key of partition columns and others has none: the sample of rows has only some of the partitions.
     if sample.table is None or not sample.table.num_rows or not set(columns) <= set(sample.table.column_names):
         return None
     of_columns = [types[column] for column in columns]
@@ -291,9 +307,38 @@ def _key_values(values: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
 
 
 def _kept(
+    terms: Terms,
+    names: Mapping[str, str],
+    types: Mapping[str, DataType],
+    sample: Sample,
+    partitions: pa.Table | None,
+) -> tuple[float | None, int]:
+    """Returns the share of the rows for which the terms are true, and how many of them are unknown. Terms on partition
+    columns are taken as independent of the others.
+    """
+    if partitions is None:
+        return _kept_of(terms, names, types, sample)
+    of_partitions = {emitted for emitted, name in names.items() if name in partitions.column_names}
+    shares: list[float | None] = []
+    unknown = len(terms.terms)
+    for columns, rows in (
+        (of_partitions, Sample(partitions.num_rows, False, partitions)),
+        (names.keys() - of_partitions, sample),
+    ):
+        own = [term for term in terms.terms if set(columns_of_expression(term)) <= columns]
+        used = frozenset(name for term in own for name in columns_of_expression(term))
+        if used:
+            share, missing = _kept_of(Terms(tuple(own), used), {name: names[name] for name in used}, types, rows)
+            shares.append(share)
+            # Terms on columns of both kinds stay unknown.
+            unknown += missing - len(own)
+    known = [share for share in shares if share is not None]
+    return (math.prod(known) if known else None), unknown
+
+
+def _kept_of(
     terms: Terms, names: Mapping[str, str], types: Mapping[str, DataType], sample: Sample
 ) -> tuple[float | None, int]:
-    """Returns the share of the rows for which the terms are true, and how many of them are unknown."""
     if sample.table is None or not set(names.values()) <= set(sample.table.column_names) - sample.cut_short:
         return None, len(terms.terms)
     arrays = {emitted: typed(sample.table.column(name), types[name]) for emitted, name in names.items()}
@@ -302,6 +347,6 @@ def _kept(
 
 
 def _size(alias: str, table: TableInput, known: KnownTable, *, is_cached: bool) -> TableSize:
-    is_text = table.source.format is not TableFormat.PARQUET
+    is_text = table.source.kind.is_text
     files = table.files
     return TableSize(alias, len(files.files), files.bytes, known.rows, known.rows_are_exact, is_cached, is_text)

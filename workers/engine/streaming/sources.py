@@ -31,10 +31,13 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from service.contract.job import TableFormat, TableSource
 from service.contract.options import MiniBatchSettings, Toggle
+from service.contract.read_options import TableFormat
+from service.contract.tables import TableSource
+from service.data.compression import CorruptTextError
 from service.data.file_io import DataFile, opened, rows_in, size_of, text_of
 from service.data.schemas import RATE_SCHEMA
+from service.data.text_heads import read_head
 from service.sql.expressions.scalar import quoted
 from service.sql.types.data_types import Schema
 from workers.engine.plan.nodes import Node, Scan
@@ -129,9 +132,9 @@ def read_stream(session: SparkSession, scan: Scan, table: StreamInput, bound: Ba
 
     A row that does not fit the schema makes the mini-batch fail that reads it.
     """
-    fields = fields_to_read(scan, table.source.format, table.schema)
+    fields = fields_to_read(scan, table.source.kind, table.schema)
     reader = (
-        session.readStream.format(table.source.format.value)
+        session.readStream.format(table.source.kind.value)
         .schema(ddl_of(fields))
         .options(**reader_options(table.source))
         .option("recursiveFileLookup", True)
@@ -196,7 +199,7 @@ def bytes_per_row(source: TableSource, files: Sequence[DataFile]) -> float:
             continue
         size += found_size
         rows += found_rows
-    return size / rows if rows else _BYTES_PER_ROW[source.format]
+    return size / rows if rows else _BYTES_PER_ROW.get(source.kind, 48.0)
 
 
 def _bytes_per_file(files: Sequence[DataFile]) -> float:
@@ -213,11 +216,13 @@ def _of_parquet(file: DataFile) -> tuple[float, float]:
 
 
 def _of_text(file: DataFile, source: TableSource) -> tuple[float, float]:
-    with opened(file) as stream:
-        head: bytes = stream.read(_HEAD_BYTES)
-    if source.format is TableFormat.CSV and source.options.multi_line:
-        return len(head), max(1, rows_in(text_of(head), source.options))
-    return len(head), max(1, head.count(b"\n"))
+    try:
+        head = read_head(file, source.options, _HEAD_BYTES)
+    except CorruptTextError as error:
+        raise OSError from error
+    is_csv = source.format is TableFormat.CSV and source.options.multi_line
+    rows = rows_in(text_of(head.data), source.options) if is_csv else head.data.count(b"\n")
+    return head.stored_bytes, max(1, rows)
 
 
 def logs_of(checkpoint: Path) -> list[Path]:

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.contract.job import ReadOptions, TableFormat, TableSource
+from service.contract.read_options import ReadOptions, TableFormat
+from service.contract.tables import TableSource
 from service.data.files import TableFiles
 from service.sql.types.data_types import (
     BIGINT,

@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from service.contract.job import JobSpec, TableFormat
+from service.contract.job import JobSpec
 from service.contract.options import JobSettings
 from service.contract.query import Query
+from service.contract.read_options import TableFormat
 from service.contract.reports import RuleOutcome
 from service.sql.compile import compile_job
 from service.sql.resolve.binder import bind

@@ -11,8 +11,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from service.contract.job import TableFormat
 from service.contract.problems import Problem
+from service.contract.read_options import TableFormat
 from service.data.file_io import UriFile
 from service.data.files import TableFiles
 from service.sql.types.data_types import BIGINT, STRING, Field, Schema

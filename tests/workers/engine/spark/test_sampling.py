@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from service.config.data import DataSettings, parse_root
-from service.contract.job import TableFormat, TableSource
+from service.contract.read_options import TableFormat
+from service.contract.tables import TableSource
 from service.data.file_io import UriFile
 from service.data.files import find_table_files
 from service.data.roots import StoreRoot, open_store

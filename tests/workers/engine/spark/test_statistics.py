@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from service.config.data import Location
-from service.contract.job import TableFormat
+from service.contract.read_options import TableFormat
 from service.data.file_io import UriFile
 from service.data.roots import Store
 from service.sql.expressions.scalar import Scalar

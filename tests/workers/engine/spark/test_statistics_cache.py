@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from service.config.data import Location
-from service.contract.job import ReadOptions
+from service.contract.read_options import ReadOptions
 from service.data.file_io import UriFile, version_of
 from service.data.roots import Store
 from tests.support.tables import on_disk

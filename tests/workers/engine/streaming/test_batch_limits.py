@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.contract.job import TableSource
 from service.contract.options import MiniBatchSettings
+from service.contract.tables import TableSource
 from service.sql.types.data_types import STRING, Field, Schema
 from workers.engine.plan.nodes import Scan
 from workers.engine.streaming.sources import DEFAULT_ROWS, BatchBound, StreamInput, bound_of, read_stream

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.contract.job import TableSource
+from service.contract.tables import TableSource
 from service.sql.types.data_types import BIGINT, Field, Schema
 from workers.engine.plan.nodes import Scan
 from workers.engine.streaming.sources import (

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.contract.job import TableFormat, TableSource
 from service.contract.options import JobSettings
+from service.contract.read_options import TableFormat
+from service.contract.tables import TableSource
 from service.data.files import TableFiles
 from tests.support.stream_queries import SCHEMAS, STREAMS, planned
 from workers.engine.spark.sources import TableInput

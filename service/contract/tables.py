@@ -1,0 +1,251 @@
+"""The tables of a job: files, input streams, and generated rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from service.contract.model import Bounds, Duration, Flag, Frozen, Whole, discriminated_by, renamed
+from service.contract.query import Identifier
+from service.contract.read_options import FORMAT_ALIASES, OPTIONS_BEFORE_10, FormatName, ReadOptions, TableFormat
+
+MAX_SCHEMA_LENGTH = 100_000
+
+MAX_OVERRIDES = 10_000
+"""The most columns whose types a table may set."""
+
+NAMES_OF_FORMATS = {
+    TableFormat.PARQUET: "Parquet files",
+    TableFormat.CSV: "CSV files",
+    TableFormat.JSON: "JSON files",
+    TableFormat.ORC: "ORC files",
+    TableFormat.AVRO: "Avro files",
+    TableFormat.XML: "XML files",
+    TableFormat.DELTA: "Delta tables",
+}
+
+STREAM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""The pattern of the name of an input stream."""
+
+FOLLOW = "follow"
+"""The name of `refresh` before 1.0. See `service.contract.job`."""
+
+_YEAR = timedelta(days=365)
+
+
+class TableRole(StrEnum):
+    """How a streaming job uses a table: it reads new rows of a `stream`, and joins a `static` table as it is."""
+
+    STREAM = "stream"
+    STATIC = "static"
+
+
+class EventTime(Frozen):
+    """The event time of the rows of a stream, and how late a row may arrive."""
+
+    column: Identifier = Field(description="The TIMESTAMP column with the event time.")
+    delay: Annotated[Duration, Bounds(timedelta(0), _YEAR)] = Field(
+        default=timedelta(0),
+        description="The delay of the watermark: the event time of a row may be earlier than the latest one by at most "
+        "this much. Windows, and joins of streams bounded by event time, ignore rows that are later, and rows with an "
+        "event time before 1970.",
+        json_schema_extra={"default": "0ms"},
+        examples=["10m"],
+    )
+
+
+class StreamTable(Frozen):
+    """An input stream: rows that were posted with `POST /v1/streams/{name}/rows`."""
+
+    format: Literal["stream"]
+    stream: str = Field(min_length=1, max_length=200, pattern=STREAM_NAME, examples=["clicks"])
+    role: Literal[TableRole.STREAM] = TableRole.STREAM
+    event_time: EventTime | None = None
+
+
+class RateTable(Frozen):
+    """Generated rows for tests: `value BIGINT`, which counts from 0, and `timestamp TIMESTAMP`."""
+
+    format: Literal["rate"]
+    rows_per_second: Whole = Field(default=1, ge=1, le=10_000_000)
+    role: Literal[TableRole.STREAM] = TableRole.STREAM
+    event_time: EventTime | None = None
+
+
+def with_new_name(value: Any, old: str, new: str) -> Any:
+    """Returns an object with its field `old` renamed to `new`. Raises ValidationError if it has both."""
+    if not isinstance(value, Mapping) or old not in value:
+        return value
+    if new in value:
+        detail = f"'{old}' is the old name of '{new}': give only '{new}'."
+        details = InitErrorDetails(type=PydanticCustomError("renamed_field", detail), loc=(old,), input=None)
+        raise ValidationError.from_exception_data("object", [details])
+    return renamed(value, old, new)
+
+
+class TableSource(Frozen):
+    """A table stored in files below a data root: one file, a directory of files of one format, or a pattern of paths.
+
+    The job is stored with what the service found in the files: the format, the schema of CSV, JSON and XML files, the
+    partition columns, and the version of a Delta table.
+    """
+
+    format: FormatName | None = Field(
+        default=None,
+        description="The format of the files. By default, it is determined by their names (`.csv`, `.csv.gz`, "
+        "`.jsonl`, `.parquet`, …) and their first bytes. `jsonl` and `ndjson` are other names of `json`.",
+    )
+    path: str = Field(
+        min_length=1,
+        max_length=4096,
+        description="Relative to a data root, or an absolute path or URI inside one. Batch jobs may use the wildcards "
+        "`*`, `?` and `[…]` in names, and `**` for any directories.",
+        examples=["orders/", "orders/*.csv"],
+    )
+    declared_schema: str | None = Field(
+        default=None,
+        alias="schema",
+        max_length=MAX_SCHEMA_LENGTH,
+        description="Columns of CSV, JSON and XML files as DDL. By default, they are inferred from the beginnings of "
+        "the files when the job is submitted, and stored here. The other formats contain their schema.",
+        examples=["uid BIGINT, name STRING"],
+    )
+    columns: dict[str, str] | None = Field(
+        default=None,
+        max_length=MAX_OVERRIDES,
+        description="CSV, JSON and XML: the types of some columns. The other columns are inferred.",
+        examples=[{"amount": "DECIMAL(10,2)"}],
+    )
+    partitions: str | None = Field(
+        default=None,
+        max_length=MAX_SCHEMA_LENGTH,
+        description="The columns in the names of directories such as `day=2026-01-31`, as DDL. By default, they are "
+        "inferred from these names when the job is submitted, and stored here. Batch jobs.",
+        examples=["day DATE, region STRING"],
+    )
+    version: Whole | None = Field(
+        default=None,
+        ge=0,
+        le=2**62,
+        description="Delta: the version of the table. By default, a batch job reads the version that is the latest "
+        "when the job is submitted, which is stored here.",
+    )
+    options: ReadOptions = ReadOptions()
+    role: TableRole | None = Field(
+        default=None,
+        description="Streaming modes: whether new files are read as they arrive (`stream`), or the table is joined as "
+        "it is (`static`). Required if the job has several tables.",
+    )
+    event_time: EventTime | None = Field(
+        default=None, description="Streaming modes: the event time of the rows of a stream."
+    )
+    refresh: Flag = Field(
+        default=False,
+        description="Streaming modes, a table of role `static`: after its files have changed, the following "
+        "mini-batches are joined with the new files. Earlier results are not corrected. An incremental job checks for "
+        "changes when a run begins, a continuous job every `EVENKEEL_WORKERFOLLOW_SECONDS`. The old name `follow` is "
+        "also accepted.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_old_name(cls, value: Any) -> Any:
+        return with_new_name(value, FOLLOW, "refresh")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_header_outside_of_options(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or "header" not in value:
+            return value
+        options = value.get("options") or {}
+        if not isinstance(options, Mapping):
+            return value
+        if "header" in options:
+            details = InitErrorDetails(
+                type=PydanticCustomError("renamed_field", "'header' is also in 'options': give it once."),
+                loc=("header",),
+                input=None,
+            )
+            raise ValidationError.from_exception_data("object", [details])
+        others = {name: given for name, given in value.items() if name != "header"}
+        return {**others, "options": {**options, "header": value["header"]}}
+
+    @model_validator(mode="after")
+    def _schema_is_given_once(self) -> Self:
+        if self.format is not None and not self.format.is_text and self.declared_schema is not None:
+            raise PydanticCustomError("schema_not_applicable", schema_not_applicable(self.format, "schema"))
+        if self.format is not None and not self.format.is_text and self.columns is not None:
+            raise PydanticCustomError("schema_not_applicable", schema_not_applicable(self.format, "columns"))
+        if self.declared_schema is not None and self.columns is not None:
+            raise PydanticCustomError(
+                "schema_given_twice", "Give 'schema' with all columns, or 'columns' with the types of some of them."
+            )
+        return self
+
+    @property
+    def kind(self) -> TableFormat:
+        """The format, which is only missing before the table's files are found. Raises ValueError if it is missing."""
+        if self.format is None:
+            raise ValueError("the table's format has not been determined")
+        return self.format
+
+    @property
+    def lacks_schema(self) -> bool:
+        """Whether the schema is neither declared nor part of the files. The format must be known."""
+        return self.kind.is_text and self.declared_schema is None
+
+    @property
+    def needs_version_10(self) -> bool:
+        """Whether workers of job format 9 cannot read the table."""
+        is_new = self.format not in {TableFormat.PARQUET, TableFormat.CSV, TableFormat.JSON} or any(
+            given is not None for given in (self.columns, self.partitions, self.version)
+        )
+        return (
+            is_new
+            or has_wildcards(self.path)
+            or bool(self.options.model_dump(exclude=set(OPTIONS_BEFORE_10), exclude_defaults=True))
+        )
+
+
+def schema_not_applicable(format_: TableFormat, field: str) -> str:
+    """Returns the error text for a table whose files contain their schema."""
+    return f"{NAMES_OF_FORMATS[format_]} contain their schema: remove '{field}' from this table."
+
+
+def has_wildcards(path: str) -> bool:
+    """Whether the path may be a pattern. A file of exactly this name has precedence."""
+    return any(character in path for character in "*?[")
+
+
+Table = Annotated[
+    TableSource | StreamTable | RateTable,
+    discriminated_by(
+        "format",
+        {
+            **dict.fromkeys((*map(str, TableFormat), *FORMAT_ALIASES), TableSource),
+            "stream": StreamTable,
+            "rate": RateTable,
+        },
+    ),
+]
+
+
+def remove_new_fields(table: dict[str, Any]) -> None:
+    """Removes the fields of job format 10 that have their default value."""
+    for name in ("format", "columns", "partitions", "version"):
+        if table.get(name, ...) is None:
+            del table[name]
+    if "options" in table:
+        table["options"] = {
+            name: given
+            for name, given in table["options"].items()
+            if (given is not None if name in OPTIONS_BEFORE_10 else given != _DEFAULT_OPTIONS[name])
+        }
+
+
+_DEFAULT_OPTIONS = ReadOptions().model_dump(mode="json")

@@ -1,0 +1,252 @@
+"""Reads compressed text as Spark does: by the suffix of the file's name. What is decompressed is limited by the reader.
+
+| suffix | format | Spark 4.3 |
+| --- | --- | --- |
+| .gz, .gzip | gzip, several members | reads it |
+| .bz2 | bzip2 | reads it |
+| .deflate | zlib | reads it |
+| .zst, .zstd | Zstandard | reads it |
+| .lz4, .snappy | Hadoop's blocks, as Spark writes them | reads them; the frames of `lz4` and `snzip` end its JVM |
+| .xz | | does not read it |
+"""
+
+from __future__ import annotations
+
+import bz2
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Protocol
+
+import pyarrow as pa
+
+from service.data.file_io import DataFile, local_path, opened
+
+GZIP = frozenset({".gz", ".gzip"})
+ZSTD = frozenset({".zst", ".zstd"})
+BLOCKS = {".lz4": "lz4_raw", ".snappy": "snappy"}
+"""Suffixes of Hadoop's blocks, with Arrow's name of the codec inside of them."""
+
+READ_BY_SPARK = GZIP | ZSTD | BLOCKS.keys() | {".bz2", ".deflate"}
+
+_CHUNK_BYTES = 1 << 16
+_MAX_BLOCK_BYTES = 8 << 20
+"""Spark writes blocks of 256 KB. It allocates what a block declares: a damaged one can end the JVM."""
+_MAX_BLOCKS = 1 << 20
+_LENGTH_BYTES = 4
+
+
+class CorruptTextError(Exception):
+    """The file is not compressed as its suffix says, or is damaged."""
+
+
+class _Reader(Protocol):
+    """Reads decompressed bytes; `stored` is the number of bytes of the file that were needed for them."""
+
+    @property
+    def stored(self) -> int:
+        """See the class."""
+
+    def read(self, size: int) -> bytes:
+        """Returns at most `size` bytes; none at the end."""
+
+
+class TextStream:
+    """The decompressed bytes of a file."""
+
+    def __init__(self, reader: _Reader) -> None:
+        self._reader = reader
+
+    @property
+    def stored_bytes(self) -> int:
+        """The bytes of the file from which the bytes so far were decompressed."""
+        return self._reader.stored
+
+    def read(self, size: int) -> bytes:
+        """Returns `size` bytes, fewer only at the end of the file. Raises CorruptTextError, and OSError with an errno
+        if the file cannot be read.
+        """
+        parts: list[bytes] = []
+        missing = size
+        try:
+            while missing and (part := self._reader.read(missing)):
+                parts.append(part)
+                missing -= len(part)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise CorruptTextError from error
+        except (zlib.error, pa.ArrowException, EOFError, ValueError) as error:
+            raise CorruptTextError from error
+        return b"".join(parts)
+
+
+@contextmanager
+def opened_text(file: DataFile) -> Iterator[TextStream]:
+    """Opens a file of text, which is compressed if its suffix says so. Raises as `opened`."""
+    with opened(file) as stream:
+        yield TextStream(_reader(stream, file.suffix.lower()))
+
+
+def _reader(stream: BinaryIO, suffix: str) -> _Reader:
+    if suffix in GZIP:
+        return _Members(stream, lambda: zlib.decompressobj(31))
+    if suffix == ".deflate":
+        return _Members(stream, zlib.decompressobj)
+    if suffix == ".bz2":
+        return _Members(stream, bz2.BZ2Decompressor)
+    if suffix in ZSTD:
+        return _Zstd(stream)
+    if suffix in BLOCKS:
+        return _Blocks(stream, pa.Codec(BLOCKS[suffix]))
+    return _Plain(stream)
+
+
+class _Plain:
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.stored = 0
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self.stored += len(data)
+        return data
+
+
+class _Members:
+    """Decompresses members one after the other. Never holds more than one chunk of the file."""
+
+    def __init__(self, stream: BinaryIO, new: Any) -> None:
+        self._stream = stream
+        self._new = new
+        self._current = new()
+        self._waiting = b""
+        self._read = 0
+
+    @property
+    def stored(self) -> int:
+        return self._read - len(self._waiting)
+
+    def read(self, size: int) -> bytes:
+        while True:
+            if self._current.eof:
+                self._waiting = self._current.unused_data or self._waiting
+                if not self._waiting and not self._fill():
+                    return b""
+                self._current = self._new()
+            data = self._decompress(size)
+            if data:
+                return data
+            if not self._current.eof and not self._waiting and self._needs_input() and not self._fill():
+                return b""
+
+    def _decompress(self, size: int) -> bytes:
+        data: bytes = self._current.decompress(self._waiting, size)
+        # A decompressor of bz2 keeps what it has not used; one of zlib returns it.
+        self._waiting = getattr(self._current, "unconsumed_tail", b"")
+        return data
+
+    def _needs_input(self) -> bool:
+        return bool(getattr(self._current, "needs_input", True))
+
+    def _fill(self) -> bool:
+        self._waiting = self._stream.read(_CHUNK_BYTES)
+        self._read += len(self._waiting)
+        return bool(self._waiting)
+
+
+class _Zstd:
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._inner = pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd")
+
+    @property
+    def stored(self) -> int:
+        return self._stream.seek(0, 1)
+
+    def read(self, size: int) -> bytes:
+        return bytes(self._inner.read(min(size, _CHUNK_BYTES)))
+
+
+class _Blocks:
+    """Decompresses Hadoop's blocks: the length of a block's text, then its parts, each with its own length."""
+
+    def __init__(self, stream: BinaryIO, codec: pa.Codec) -> None:
+        self._stream = stream
+        self._codec = codec
+        self._missing = 0
+        self._waiting = b""
+        self.stored = 0
+
+    def read(self, size: int) -> bytes:
+        while not self._waiting:
+            if not self._missing:
+                length = self._length()
+                if length is None:
+                    return b""
+                self._missing = length
+                continue
+            self._waiting = self._part()
+            self._missing -= len(self._waiting)
+        data, self._waiting = self._waiting[:size], self._waiting[size:]
+        return data
+
+    def _part(self) -> bytes:
+        length = self._length()
+        if length is None or not 0 < length <= 2 * _MAX_BLOCK_BYTES:
+            raise CorruptTextError
+        data = self._stream.read(length)
+        self.stored += len(data)
+        # A part has at most the text that its block still lacks; its own length is known for Snappy only.
+        size = _snappy_length(data) if self._codec.name == "snappy" else self._missing
+        if not 0 < size <= self._missing:
+            raise CorruptTextError
+        return bytes(self._codec.decompress(data, size, asbytes=True))
+
+    def _length(self) -> int | None:
+        data = self._stream.read(_LENGTH_BYTES)
+        self.stored += len(data)
+        if not data:
+            return None
+        length = int.from_bytes(data, "big")
+        if len(data) < _LENGTH_BYTES or length > _MAX_BLOCK_BYTES:
+            raise CorruptTextError
+        return length
+
+
+def _snappy_length(data: bytes) -> int:
+    length = 0
+    for place, byte in enumerate(data[:5]):
+        length |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return length
+    raise CorruptTextError
+
+
+def check_blocks(file: DataFile) -> bool:
+    """Whether Spark can read a `.lz4` or `.snappy` file: a local file whose blocks all have a usual size.
+
+    Reads the length of every block and nothing else. Raises OSError.
+    """
+    if local_path(file) is None:
+        return False
+    with opened(file) as stream:
+        for _ in range(_MAX_BLOCKS):
+            head = stream.read(_LENGTH_BYTES)
+            if not head:
+                return True
+            missing = int.from_bytes(head, "big")
+            if len(head) < _LENGTH_BYTES or missing > _MAX_BLOCK_BYTES:
+                return False
+            is_snappy = file.suffix.lower() == ".snappy"
+            while missing > 0:
+                part = stream.read(_LENGTH_BYTES + 5)
+                length = int.from_bytes(part[:_LENGTH_BYTES], "big")
+                if len(part) <= _LENGTH_BYTES or not 0 < length <= 2 * _MAX_BLOCK_BYTES:
+                    return False
+                try:
+                    missing -= _snappy_length(part[_LENGTH_BYTES:]) if is_snappy else missing
+                except CorruptTextError:
+                    return False
+                stream.seek(length - len(part) + _LENGTH_BYTES, 1)
+    return False

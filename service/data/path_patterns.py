@@ -1,0 +1,84 @@
+"""Patterns of paths with wildcards, such as `orders/2026-*/*.csv`.
+
+`*`, `?` and `[…]` match within a name, `**` any directories.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from service.contract.tables import has_wildcards
+
+_ANY_DIRECTORIES = "**"
+
+
+@dataclass(frozen=True)
+class PathPattern:
+    """A directory without wildcards, and the patterns of the names below it."""
+
+    directory: str
+    names: tuple[str, ...]
+
+    def matches(self, parts: tuple[str, ...]) -> bool:
+        """Whether a file is meant, by the names of its path below the directory: if all of them match, or if the first
+        ones do and the pattern ends there, which means a directory with everything in it.
+        """
+        return len(self.names) in self._places(parts) or self._ended_before(parts)
+
+    def may_contain(self, parts: tuple[str, ...]) -> bool:
+        """Whether files inside of a directory may match."""
+        return bool(self._places(parts)) or self._ended_before(parts)
+
+    def _ended_before(self, parts: tuple[str, ...]) -> bool:
+        return any(len(self.names) in self._places(parts[:count]) for count in range(1, len(parts)))
+
+    def _places(self, parts: tuple[str, ...]) -> set[int]:
+        """Returns how many of the patterns may have been used after `parts`."""
+        places = self._after_any_directories({0})
+        for part in parts:
+            following = set()
+            for place in places:
+                if place == len(self.names):
+                    continue
+                if self.names[place] == _ANY_DIRECTORIES:
+                    following.add(place)
+                elif self._compiled[place].fullmatch(part):
+                    following.add(place + 1)
+            places = self._after_any_directories(following)
+        return places
+
+    def _after_any_directories(self, places: set[int]) -> set[int]:
+        found = set(places)
+        for place in sorted(places):
+            following = place
+            while following < len(self.names) and self.names[following] == _ANY_DIRECTORIES:
+                following += 1
+                found.add(following)
+        return found
+
+    @cached_property
+    def _compiled(self) -> tuple[re.Pattern[str], ...]:
+        return tuple(re.compile(fnmatch.translate(name)) for name in self.names)
+
+
+def pattern_of(path: str) -> PathPattern | None:
+    """Returns the pattern that a path may be; None if it has no wildcards.
+
+    >>> pattern_of("orders/2026-*/*.csv")
+    PathPattern(directory='orders', names=('2026-*', '*.csv'))
+    """
+    if not has_wildcards(path):
+        return None
+    scheme, separator, rest = path.rpartition("://")
+    parts = rest.split("/")
+    first = next((place for place, part in enumerate(parts) if has_wildcards(part)), len(parts))
+    names = tuple(part for part in parts[first:] if part)
+    if not names or ".." in names:
+        return None
+    directory = "/".join(parts[:first])
+    if rest.startswith("/") and not directory.startswith("/"):
+        directory = f"/{directory}"
+    return PathPattern(f"{scheme}{separator}{directory}", names)

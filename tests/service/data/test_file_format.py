@@ -1,0 +1,310 @@
+"""Formats by name and first bytes, files that are not what their names say, and compressed files that are bombs."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import resource
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from service.contract.problems import SpecError
+from service.contract.tables import TableSource
+from service.data import avro_files
+from service.data.avro_files import AvroFileError, blocks, columns_of, read_header, records
+from service.data.file_format import format_of_content, format_of_name
+from service.data.table_resolution import Resolved, resolve_table
+
+
+def resolved(root: Path, **table: Any) -> Resolved:
+    return resolve_table("t", TableSource.model_validate({"path": "t", **table}), (root,))
+
+
+def refused(root: Path, **table: Any) -> tuple[str, str]:
+    """Returns code and text of the error."""
+    with pytest.raises(SpecError) as caught:
+        resolved(root, **table)
+    return caught.value.code, caught.value.issues[0].detail
+
+
+def _file(root: Path, name: str, data: bytes) -> None:
+    (root / "t").mkdir(exist_ok=True)
+    (root / "t" / name).write_bytes(data)
+
+
+PARQUET = io.BytesIO()
+pq.write_table(pa.table({"a": [1]}), PARQUET)
+CSV = b"a,b\n1,x\n"
+
+
+FOUND: dict[str, tuple[str, bytes, str]] = {
+    "a CSV file": ("x.csv", CSV, "csv"),
+    "upper case": ("X.CSV", CSV, "csv"),
+    "tabs": ("x.tsv", b"a\tb\n1\tx\n", "csv"),
+    "gzip": ("x.csv.gz", gzip.compress(CSV), "csv"),
+    "bzip2": ("x.ndjson.bz2", bz2.compress(b'{"a":1}\n'), "json"),
+    "an array": ("x.json", b'[{"a":1},\n{"a":2}]', "json"),
+    "Parquet without a suffix": ("x", PARQUET.getvalue(), "parquet"),
+    "a part that Spark writes": ("part-0.snappy.parquet", PARQUET.getvalue(), "parquet"),
+    "JSON without a suffix": ("x", b'\xef\xbb\xbf {"a":1}\n', "json"),
+    "CSV without a suffix": ("x", CSV, "csv"),
+}
+"""Name and content of a file, and its format."""
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_a_format_by_name_or_content(tmp_path: Path, case: str) -> None:
+    name, data, format_ = FOUND[case]
+    _file(tmp_path, name, data)
+    found = resolved(tmp_path)
+    assert (found.source.format, found.schema.names[0]) == (format_, "a")
+
+
+def test_formats_of_names_and_contents() -> None:
+    assert format_of_name("a.xml.gz") == "xml"
+    assert format_of_name("a.txt") is None
+    assert format_of_content(b"<a/>") == "xml"
+    assert format_of_content(b"PK\x03\x04...") is None
+    assert format_of_content(b"\x00\x01") is None
+
+
+@pytest.mark.parametrize(
+    ("files", "table", "code", "text"),
+    [
+        ({"x.csv": CSV}, {"format": "parquet"}, "corrupt_file", 'looks like a CSV file: write "format": "csv"'),
+        ({"x.csv": PARQUET.getvalue()}, {}, "corrupt_file", 'write "format": "parquet"'),
+        ({"x.parquet": CSV}, {}, "corrupt_file", "'x.parquet' is not a Parquet file"),
+        ({"x.parquet": gzip.compress(CSV)}, {}, "corrupt_file", "'x.parquet' is not a Parquet file"),
+        ({"x.orc": CSV}, {}, "corrupt_file", "is not an ORC file"),
+        ({"x.avro": CSV}, {}, "corrupt_file", "is not an Avro file"),
+        ({"x.orc": b"ORC" + bytes(100)}, {}, "corrupt_file", "is not an ORC file"),
+        ({"x.avro": b"Obj\x01" + b"\xff" * 100}, {}, "corrupt_file", "no valid header"),
+        ({"x.csv": b"PK\x03\x04xl/workbook"}, {}, "corrupt_file", "a file of Excel"),
+        ({"x.csv": gzip.compress(CSV)}, {}, "corrupt_file", "rename the file so that it ends in .gz"),
+        ({"x.csv.gz": CSV}, {}, "corrupt_file", "is not compressed, though its name ends in .gz"),
+        ({"x.csv.xz": b"\xfd7zXZ\x00"}, {}, "unsupported_construct", "Compress it with gzip or zstd"),
+        ({"x.csv.lz4": b"\x04\x22\x4d\x18" + CSV}, {}, "unsupported_construct", "the frames of other programs"),
+        ({"x.csv.snappy": b"\xff\x06\x00\x00sNaPpY" + CSV}, {}, "unsupported_construct", "frames of other programs"),
+        ({"x.csv.snappy": b"\x7f\xff\xff\xff\x00\x00\x00\x01x"}, {}, "unsupported_construct", "blocks"),
+        ({"x.csv.gz": gzip.compress(CSV)[:10] + b"\xff" * 9}, {}, "corrupt_file", "is damaged"),
+        ({"a.csv": CSV, "b.json": b"{}"}, {}, "format_unknown", "such as 'orders/*.csv'"),
+        ({"a.bin": b"\x00\x01\x02"}, {}, "format_unknown", "set 'format' to one of parquet, csv"),
+        ({"a.parquet": PARQUET.getvalue()}, {"schema": "a INT"}, "schema_not_applicable", "contain their schema"),
+        ({"a.csv": CSV}, {"options": {"merge_schema": True}}, "option_not_applicable", "no effect on CSV files"),
+        ({"a.xml": b"<a><b/></a>"}, {}, "option_required", "requires 'row_tag'"),
+        ({"a.xml": b'<!DOCTYPE a [<!ENTITY e "x">]><a>&e;</a>'}, {"options": {"row_tag": "a"}}, "corrupt_file", "type"),
+        ({"a.csv": CSV}, {"version": 1}, "option_not_applicable", "'version' has no effect on CSV files"),
+        ({"a.csv": CSV}, {"format": "delta"}, "corrupt_file", "has no directory _delta_log"),
+    ],
+)
+def test_files_that_are_not_what_they_seem(
+    tmp_path: Path, files: dict[str, bytes], table: dict[str, Any], code: str, text: str
+) -> None:
+    for name, data in files.items():
+        _file(tmp_path, name, data)
+    found, detail = refused(tmp_path, **table)
+    assert found == code
+    assert text in detail
+
+
+@pytest.mark.withstands(
+    "Compressed CSV files that are bombs",
+    kind="attack",
+    how="300 MB of rows in gzip, zlib, bzip2 and Zstandard, in several members where the format has them",
+    times=4,
+    guaranteed="the columns are inferred from the first 256 KB of text; nothing is decompressed beyond that",
+)
+@pytest.mark.parametrize("compress", ["gzip", "zlib", "bzip2", "zstd"])
+def test_of_a_bomb_only_the_beginning_is_decompressed(tmp_path: Path, compress: str) -> None:
+    line = b"1,x\n" * (1 << 18)
+    compressors: dict[str, Callable[[], bytes]] = {
+        "gzip": lambda: gzip.compress(CSV) + gzip.compress(line) * 300,
+        "zlib": lambda: zlib.compress(CSV + line * 100),
+        "bzip2": lambda: bz2.compress(CSV) + bz2.compress(line) * 300,
+        "zstd": lambda: bytes(pa.Codec("zstd").compress(CSV + line * 300, asbytes=True)),
+    }
+    data = compressors[compress]()
+    suffix = {"gzip": "gz", "zlib": "deflate", "bzip2": "bz2", "zstd": "zst"}[compress]
+    _file(tmp_path, f"x.csv.{suffix}", data)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert resolved(tmp_path).source.declared_schema == "a BIGINT, b STRING"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+
+
+def test_a_header_of_a_hundred_megabytes(tmp_path: Path) -> None:
+    _file(tmp_path, "x.csv", b"")
+    with (tmp_path / "t" / "x.csv").open("r+b") as file:
+        file.truncate(100 << 20)
+        file.seek(0)
+        file.write(b"a," * 1000)
+    assert refused(tmp_path)[0] in {"schema_cannot_be_inferred", "corrupt_file"}
+    assert refused(tmp_path, schema="a INT", header=True)[0] in {"schema_mismatch", "corrupt_file"}
+
+
+class TestPartitionNames:
+    """Names of directories that are no sensible partitions."""
+
+    def write(self, root: Path, *directories: str) -> None:
+        for directory in directories:
+            (root / "t" / directory).mkdir(parents=True)
+            (root / "t" / directory / "x.csv").write_bytes(CSV)
+
+    @pytest.mark.parametrize(
+        ("directories", "text"),
+        [
+            (("day=1", "month=1"), "different partition columns"),
+            (("day=1", "day=1/hour=2"), "different partition columns"),
+            (("x/day=1",), "inside of a directory that is no partition"),
+            (("day=",), "no name or no value"),
+            (("=1",), "no name or no value"),
+            (("day=1/DAY=2",), "a partition column twice"),
+            (("/".join(f"c{number}=1" for number in range(16)) + "/d=1",), "nested more than|or more than 16"),
+        ],
+    )
+    def test_they_are_refused(self, tmp_path: Path, directories: tuple[str, ...], text: str) -> None:
+        self.write(tmp_path, *directories)
+        code, detail = refused(tmp_path)
+        assert code == "unsupported_construct"
+        assert any(part in detail for part in text.split("|"))
+
+    def test_a_value_is_no_path(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "day=..%2F..%2Fetc", "day=%00")
+        found = resolved(tmp_path)
+        assert found.source.partitions == "day STRING"
+        (tmp_path / "t" / "day=link").symlink_to(tmp_path / "t" / "day=%00")
+        assert "link" in refused(tmp_path)[1]
+
+    def test_a_link_out_of_the_roots(self, tmp_path: Path) -> None:
+        (tmp_path / "root").mkdir()
+        self.write(tmp_path / "root", "day=1")
+        self.write(tmp_path, "day=2")
+        (tmp_path / "root" / "t" / "day=2").symlink_to(tmp_path / "t" / "day=2")
+        assert refused(tmp_path / "root")[0] == "path_outside_data_roots"
+
+    def test_a_column_of_a_csv_file_with_the_name_of_a_partition(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "a=1")
+        assert refused(tmp_path)[0] == "duplicate_column"
+
+
+class TestWildcards:
+    """Paths with wildcards."""
+
+    @pytest.mark.parametrize(
+        ("pattern", "names"),
+        [
+            ("t/*.csv", 2),
+            ("t/[ab].csv", 2),
+            ("t/?.csv", 2),
+            ("t/sub*", 1),
+            ("t/**/*.csv", 3),
+            ("**/c.csv", 1),
+            ("t/*", 3),
+        ],
+    )
+    def test_matches(self, tmp_path: Path, pattern: str, names: int) -> None:
+        _file(tmp_path, "a.csv", b"v\n1\n")
+        _file(tmp_path, "b.csv", b"v\n1\n")
+        (tmp_path / "t" / "sub").mkdir()
+        (tmp_path / "t" / "sub" / "c.csv").write_bytes(b"v\n1\n")
+        (tmp_path / "t" / "_hidden.csv").write_bytes(b"w\n1\n")
+        assert resolved(tmp_path, path=pattern).bytes == 4 * names
+        assert resolved(tmp_path, path=f"{tmp_path}/{pattern}").bytes == 4 * names
+
+    def test_a_file_of_that_name_has_precedence(self, tmp_path: Path) -> None:
+        _file(tmp_path, "[a].csv", b"v\n12\n")
+        _file(tmp_path, "a.csv", b"v\n1\n")
+        assert resolved(tmp_path, path="t/[a].csv").bytes == 5
+
+    @pytest.mark.parametrize(
+        "pattern", ["../*.csv", "t/*/../../x.csv", "/etc/*", "none/*.csv", "t/*.xml", "*" * 99 + "b"]
+    )
+    def test_nothing_outside_is_found(self, tmp_path: Path, pattern: str) -> None:
+        (tmp_path / "root").mkdir()
+        _file(tmp_path / "root", "a.csv", CSV)
+        (tmp_path / "x.csv").write_bytes(CSV)
+        assert refused(tmp_path / "root", path=pattern)[0] in {"path_not_found", "path_outside_data_roots"}
+
+
+def _avro(rows: int, codec: str = "deflate", fields: Any = None) -> io.BytesIO:
+    data = io.BytesIO()
+    fields = fields or [{"name": "v", "type": "string"}]
+    fastavro.writer(data, {"type": "record", "name": "r", "fields": fields}, [{"v": "x"}] * rows, codec=codec)
+    data.seek(0)
+    return data
+
+
+def _recoded(codec: str) -> io.BytesIO:
+    """Returns an Avro file with a codec that `fastavro` cannot write without other packages."""
+    data = _avro(3, "null")
+    header = read_header(data)
+    (block,) = blocks(data, header)
+    stored = bytes(pa.Codec({"zstandard": "zstd"}.get(codec, codec)).compress(block.data, asbytes=True))
+    stored += b"" if codec == "zstandard" else zlib.crc32(block.data).to_bytes(4, "big")
+    named = b"avro.codec" + bytes([2 * len(codec)]) + codec.encode()
+    start = _avro(0, "null").getvalue().replace(b"avro.codec\x08null", named)
+    sync = start[-16:]
+    return io.BytesIO(start + b"\x06" + bytes([2 * len(stored)]) + stored + sync)
+
+
+@pytest.mark.parametrize("codec", ["snappy", "zstandard"])
+def test_codecs_of_avro(codec: str) -> None:
+    data = _recoded(codec)
+    header = read_header(data)
+    assert header.codec == codec
+    assert list(records(data, header)) == [[{"v": "x"}] * 3]
+
+
+class TestHostileAvro:
+    """Avro files with blocks and schemas that take much memory."""
+
+    @pytest.mark.withstands(
+        "an Avro block that is a decompression bomb",
+        kind="attack",
+        how="a block that is larger than the limit once it is decompressed",
+        times=1,
+        guaranteed="the file is refused with an error code, and its text is decompressed up to the limit only",
+    )
+    def test_a_block_that_is_a_bomb(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(avro_files, "MAX_BLOCK_BYTES", 1 << 12)
+        data = _avro(100_000)
+        header = read_header(data)
+        with pytest.raises(AvroFileError, match="block of more than"):
+            list(blocks(data, header))
+
+    def test_more_records_than_bytes(self) -> None:
+        data = _avro(1, "null")
+        header = read_header(data)
+        place = data.seek(0, 1)
+        changed = io.BytesIO(data.getvalue()[:place] + b"\xfe\xff\xff\xff\x0f" + data.getvalue()[place + 1 :])
+        changed.seek(place)
+        with pytest.raises(AvroFileError, match="more records than"):
+            list(blocks(changed, header))
+
+    @pytest.mark.parametrize(
+        ("type_", "text"),
+        [
+            (["long", "string"], "values of several types"),
+            ("null", "is not read"),
+            ({"type": "record", "name": "e", "fields": []}, "a record without fields"),
+            ({"type": "array", "items": "null"}, "is not read"),
+            ({"type": "long", "logicalType": "time-micros"}, "time-micros is not read"),
+            ({"type": "record", "name": "s", "fields": [{"name": "s", "type": ["null", "s"]}]}, "contains itself"),
+        ],
+    )
+    def test_types_that_are_not_read(self, type_: Any, text: str) -> None:
+        header = avro_files.AvroHeader({"fields": [{"name": "v", "type": type_}]}, "null", b"")
+        with pytest.raises(AvroFileError, match=text):
+            columns_of(header)
+
+    def test_a_header_without_an_end(self) -> None:
+        with pytest.raises(AvroFileError, match="no valid header"):
+            read_header(io.BytesIO(b"Obj\x01" + struct.pack("b", 2) + b"\xfe\xff\xff\xff\x0f" + b"x" * 100))

@@ -1,0 +1,120 @@
+"""Samples of ORC and Avro files: rows from the beginnings of a few files.
+
+ORC files have their number of rows in the footer; that of Avro files is in the head of each block, and is estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import orc
+
+from service.contract.read_options import TableFormat
+from service.data.avro_files import AvroFileError, blocks, read_header, records
+from service.data.file_io import DataFile, opened, size_of
+from workers.engine.budget import no_check
+from workers.engine.spark.sampling import BYTES_PER_ROW, MAX_FILES, FileReads, Sample, spread
+
+_ROWS_PER_FILE = 16_384
+_BYTES_PER_FILE = 4 << 20
+
+
+@dataclass(frozen=True)
+class FileSample:
+    """Rows of a file: their number, the bytes that they take in it, and the columns; `is_whole` if it has no others."""
+
+    rows: int
+    bytes: int
+    table: pa.Table | None
+    is_whole: bool
+
+
+Sampler = Callable[[DataFile, Sequence[str]], FileSample]
+
+
+def sample_rows(
+    sampler: Sampler,
+    files: Sequence[DataFile],
+    total_bytes: int,
+    columns: Sequence[str],
+    check: Callable[[], None] = no_check,
+) -> Sample:
+    """Returns the estimated number of rows, and the `columns` of the first rows of at most 8 files. `check` is called
+    before each file is read; it may raise.
+    """
+    reads = FileReads(check)
+    chosen = spread(files, MAX_FILES)
+    found = [one for _, one in reads.read("A sample", chosen, lambda file: sampler(file, columns))]
+    size = sum(one.bytes for one in found)
+    rows = sum(one.rows for one in found)
+    is_exact = len(found) == len(files) and all(one.is_whole for one in found)
+    if not is_exact:
+        rows = round(total_bytes * rows / size) if size else total_bytes // BYTES_PER_ROW
+    parts = [one.table for one in found if one.table is not None]
+    table = None
+    try:
+        table = pa.concat_tables(parts) if parts else None
+    except pa.ArrowException as error:
+        reads.add("A sample", None, error)
+    is_cut = table is not None and any(not one.is_whole for one in found)
+    cut_short = frozenset(name for name in columns if is_cut and any(_is_sorted(part.column(name)) for part in parts))
+    return Sample(rows, is_exact, table, cut_short, warnings=reads.warnings())
+
+
+def _is_sorted(values: pa.ChunkedArray) -> bool:
+    """Whether the first rows of a file are sorted by this column, and other rows may have other values."""
+    known = values.drop_null()
+    earlier, later = known.slice(0, max(len(known) - 1, 0)), known.slice(1)
+    try:
+        return bool(
+            pc.all(pc.less_equal(earlier, later), min_count=0).as_py()
+            or pc.all(pc.greater_equal(earlier, later), min_count=0).as_py()
+        )
+    except (pa.ArrowException, TypeError):
+        # Nothing is sorted by a type without an order.
+        return False
+
+
+def _of_orc(file: DataFile, columns: Sequence[str]) -> FileSample:
+    with opened(file) as stream:
+        found = orc.ORCFile(stream)
+        size = size_of(file)
+        stripe_bytes = size / max(1, found.nstripes)
+        if not columns or not found.nstripes or stripe_bytes > 4 * _BYTES_PER_FILE:
+            return FileSample(found.nrows, size, None, is_whole=True)
+        table = pa.Table.from_batches([found.read_stripe(0, columns=list(columns))])
+        is_whole = table.num_rows == found.nrows
+        return FileSample(found.nrows, size, table.slice(0, _ROWS_PER_FILE).select(list(columns)), is_whole)
+
+
+def _of_avro(file: DataFile, columns: Sequence[str]) -> FileSample:
+    try:
+        with opened(file) as stream:
+            header = read_header(stream)
+            if not columns:
+                count = 0
+                for block in blocks(stream, header):
+                    count += block.count
+                    if stream.seek(0, 1) > _BYTES_PER_FILE:
+                        break
+                read = stream.seek(0, 1)
+                return FileSample(count, read, None, is_whole=read >= size_of(file))
+            rows: list[dict[str, object]] = []
+            for part in records(stream, header):
+                rows += part
+                if len(rows) >= _ROWS_PER_FILE or stream.seek(0, 1) > _BYTES_PER_FILE:
+                    break
+            read = stream.seek(0, 1)
+            table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in columns})
+            return FileSample(len(rows), read, table, is_whole=read >= size_of(file))
+    except AvroFileError as error:
+        raise ValueError(str(error)) from None
+
+
+BINARY_SAMPLERS: Mapping[TableFormat, Sampler] = MappingProxyType(
+    {TableFormat.ORC: _of_orc, TableFormat.AVRO: _of_avro}
+)
