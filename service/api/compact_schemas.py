@@ -6,6 +6,7 @@ inner models     move to `components.schemas`, under their title
 equal members    move to `components.schemas` if they are long, under the name of the members
 defaults         of objects become {} where they repeat the defaults of the members
 derived models   refer to their base with allOf, and declare only their own members
+responses        admit further members, which later versions may add
 """
 
 from __future__ import annotations
@@ -43,12 +44,7 @@ def compact_schemas(document: dict[str, Any]) -> None:
     _move_equal_members(schemas)
     for name, base in _DERIVED.items():
         _derive(schemas, name, base)
-    references = [{"$ref": f"#/components/schemas/{base}"} for base in _DERIVED.values()]
-    for name, schema in list(_schemas_of_operations(document)) + list(schemas.items()):
-        for _, inner in list(_nodes(name, schema)):
-            # A derived model refers to its base only in `allOf`; everywhere else, the base has no further members.
-            if inner in references and name not in _DERIVED:
-                inner["unevaluatedProperties"] = False
+    _open_responses(document)
 
 
 def refer(components: dict[str, Any], kind: str, name: str, value: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +131,7 @@ def _move_equal_members(schemas: dict[str, Schema]) -> None:
 
 
 def _derive(schemas: dict[str, Schema], name: str, base: str) -> None:
-    """Declares a model as its base and its own members. Both admit no others: see `compact_schemas`.
+    """Declares a model as its base and its own members.
 
     Raises ValueError if the model declares a member of its base in another way.
     """
@@ -143,7 +139,6 @@ def _derive(schemas: dict[str, Schema], name: str, base: str) -> None:
     differing = [key for key, value in common["properties"].items() if model["properties"].get(key) != value]
     if differing:
         raise ValueError(f"{name} declares {', '.join(differing)} in another way than {base}")
-    common.pop("additionalProperties", None)
     own = [key for key in model["properties"] if key not in common["properties"]]
     schemas[name] = {
         "description": model["description"],
@@ -155,5 +150,32 @@ def _derive(schemas: dict[str, Schema], name: str, base: str) -> None:
                 "required": [key for key in own if key in model["required"]],
             },
         ],
-        "unevaluatedProperties": False,
     }
+
+
+def _open_responses(document: Mapping[str, Any]) -> None:
+    """Removes `additionalProperties: false` from the models that no body of a request uses."""
+    schemas: dict[str, Schema] = document["components"]["schemas"]
+    bodies = [
+        media["schema"]
+        for item in document["paths"].values()
+        for operation in item.values()
+        for media in operation.get("requestBody", {}).get("content", {}).values()
+    ]
+    found, waiting = set[str](), [name for body in bodies for name in _references(body)]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += _references(schemas[name])
+    for name in schemas.keys() - found:
+        for _, node in list(_nodes(name, schemas[name])):
+            if node.get("additionalProperties") is False:
+                del node["additionalProperties"]
+
+
+def _references(schema: Schema) -> list[str]:
+    """Returns the names of the models to which a schema or a schema in it refers."""
+    nodes = [node for _, node in _nodes("", schema)]
+    mapped = [one for node in nodes for one in node.get("discriminator", {}).get("mapping", {}).values()]
+    return [one.rpartition("/")[2] for one in (*mapped, *(node["$ref"] for node in nodes if "$ref" in node))]

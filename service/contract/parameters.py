@@ -77,10 +77,6 @@ def _value(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
 
 ParameterValue = Annotated[
     StrictBool | StrictInt | StrictFloat | StrictStr | TypedValue | None,
-    Field(
-        description="A value. Without a type, a string is a STRING, an integer an INT or, if it is large, a BIGINT, "
-        "and another number a DOUBLE."
-    ),
     WrapValidator(_value),
 ]
 Named = Annotated[

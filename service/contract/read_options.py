@@ -181,11 +181,9 @@ class ReadOptions(Frozen):
         default=Encoding.UTF8, description="CSV and XML: the character set of the files."
     )
     date_format: _Pattern | None = Field(
-        default=None, description="The pattern of DATE values, as in Spark.", examples=["dd/MM/yyyy"]
+        default=None, description="Spark's pattern of DATE values, such as `dd/MM/yyyy`."
     )
-    timestamp_format: _Pattern | None = Field(
-        default=None, description="The pattern of TIMESTAMP values, as in Spark.", examples=["dd/MM/yyyy HH:mm"]
-    )
+    timestamp_format: _Pattern | None = Field(default=None, description="Spark's pattern of TIMESTAMP values.")
     infer_schema: Flag = Field(
         default=True,
         description="Whether columns without a declared type get the type of their values. If false, they are STRING.",
@@ -194,22 +192,19 @@ class ReadOptions(Frozen):
         default=False,
         description="JSON: a document may span several lines. CSV: a quoted value may contain line breaks (at most "
         "131,072 characters), and all rows of a file must end with the kind of line break that occurs first in the "
-        "file, even if that is inside a value. One task then reads each file: many files take about half the time, but "
-        "a single large file is better read line by line.",
+        "file. One task then reads each file.",
     )
     mode: Annotated[ParseMode, BeforeValidator(_lower)] = Field(
         default=ParseMode.FAILFAST,
-        description="CSV, JSON and XML, batch jobs: what happens to a record that does not match the schema. "
-        "`failfast`: the job fails. `dropmalformed`: the record is left out. `permissive`: values that do not match "
-        "are NULL, and the column `column_name_of_corrupt_record` has the text of the record. The metrics of the job "
-        "have the number of such records.",
+        description="CSV, JSON and XML, batch jobs: whether a record that does not match the schema fails the job "
+        "(`failfast`), is left out (`dropmalformed`), or has NULL for such values and its text in "
+        "`column_name_of_corrupt_record` (`permissive`). The metrics count such records.",
     )
     column_name_of_corrupt_record: str = Field(
         default=CORRUPT_RECORD,
         min_length=1,
         max_length=255,
-        description="Mode `permissive`: the STRING column with the text of a record that does not match; it is added "
-        "to the table.",
+        description="Mode `permissive`: the STRING column, added to the table, with the text of such a record.",
     )
     row_tag: str | None = Field(
         default=None,
