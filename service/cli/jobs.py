@@ -13,6 +13,7 @@ from service.cli.options import (
     JobId,
     KeyFile,
     Name,
+    Parameters,
     ReadOptions,
     ResultOutput,
     Schemas,
@@ -37,6 +38,7 @@ def submit(
     table: Tables = None,
     schema: Schemas = None,
     read: ReadOptions = None,
+    param: Parameters = None,
     settings: Settings = None,
     name: Name = None,
     wait: Wait = False,
@@ -73,7 +75,8 @@ def submit(
     if rows is not None and as_json:
         raise CliError("--json prints the job, -o prints its rows", "Leave one out.", code=ExitCode.USAGE)
     target = result_target(rows)
-    job_input = read_job(CommandLine(file, sql, settings or (), name, table or (), schema or (), read or ()))
+    given = CommandLine(file, sql, settings or (), name, table or (), schema or (), read or (), param or ())
+    job_input = read_job(given)
     key = idempotency_key or new_idempotency_key()
     with open_session(url, key_file, as_json) as session:
         output = session.output

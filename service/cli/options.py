@@ -73,6 +73,15 @@ Settings = Annotated[
         show_default=False,
     ),
 ]
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param",
+        metavar="NAME[:TYPE]=VALUE",
+        help="Value of :NAME in the SQL, such as n=5 or day:DATE=2024-01-31; overrides FILE. Repeatable.",
+        show_default=False,
+    ),
+]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the job; overrides FILE.", show_default=False)]
 Tables = Annotated[
     list[str] | None,

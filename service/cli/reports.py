@@ -13,6 +13,7 @@ from service.cli.options import (
     JobId,
     KeyFile,
     Name,
+    Parameters,
     ReadOptions,
     Schemas,
     Settings,
@@ -38,6 +39,7 @@ def explain(
     table: Tables = None,
     schema: Schemas = None,
     read: ReadOptions = None,
+    param: Parameters = None,
     settings: Settings = None,
     name: Name = None,
     show_sql: ShowSql = False,
@@ -52,7 +54,8 @@ def explain(
     """
     from service.client.job_input import CommandLine, read_job
 
-    job_input = read_job(CommandLine(file, sql, settings or (), name, table or (), schema or (), read or ()))
+    given = CommandLine(file, sql, settings or (), name, table or (), schema or (), read or (), param or ())
+    job_input = read_job(given)
     with open_session(url, key_file, as_json) as session:
         document = session.service.explain(job_input.spec, job_input.source)
         _show_plan(session.output, document, show_sql, show_physical)

@@ -25,6 +25,8 @@ _SPEC_EXTENSIONS = (".yaml", ".yml", ".json")
 _INTEGER = re.compile(r"-?\d{1,18}")
 _FRACTION = re.compile(r"-?\d+\.\d+")
 _YAML_INTEGER = r"-?(?:0|[1-9][0-9]*)"
+_JSON_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,99})", re.ASCII)
+_JSON_FRACTION = re.compile(r"-?(?:0|[1-9][0-9]{0,99})\.[0-9]{1,99}", re.ASCII)
 
 _FORMATS = ("parquet", "csv", "json", "jsonl", "ndjson", "orc", "avro", "xml", "delta")
 _FLAGS = frozenset({"header", "multi_line"})
@@ -42,6 +44,7 @@ class CommandLine:
     tables: Sequence[str] = ()
     schemas: Sequence[str] = ()
     read_options: Sequence[str] = ()
+    parameters: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ def read_job(given: CommandLine) -> JobInput:
     settings = given_settings(given.settings)
     if settings:
         spec["settings"] = merged_settings(_mapping(spec, "settings"), settings)
+    if given.parameters:
+        spec["parameters"] = merged_parameters(_named_parameters(spec), given.parameters)
     if given.name is not None:
         spec["name"] = given.name
     if not spec.get("tables"):
@@ -127,6 +132,50 @@ def _mapping(spec: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CliError(f"{name!r} of the job is not an object", code=ExitCode.USAGE)
     return found
+
+
+def _named_parameters(spec: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(spec.get("parameters"), list):
+        advice = "Write names in the SQL instead of ?, or give all values in FILE."
+        raise CliError("--param names a parameter, but those of FILE are a list", advice, code=ExitCode.USAGE)
+    return _mapping(spec, "parameters")
+
+
+def merged_parameters(base: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
+    """Returns the parameters `base`, overridden by those of `--param NAME=VALUE` and `--param NAME:TYPE=VALUE`.
+
+    Without TYPE, a parameter keeps its type in `base`. If it has none, true, false and numbers as JSON writes them are
+    converted, and other values remain text. Raises CliError.
+
+    >>> merged_parameters({}, ["n=5", "zip=01234", "d:DATE=2024-01-31", "s="])
+    {'n': 5, 'zip': '01234', 'd': {'type': 'DATE', 'value': '2024-01-31'}, 's': ''}
+    >>> merged_parameters({"d": {"type": "DATE", "value": "2024-01-31"}, "n": 1}, ["d=2024-02-01"])
+    {'d': {'type': 'DATE', 'value': '2024-02-01'}, 'n': 1}
+    """
+    given: dict[str, Any] = {}
+    for pair in pairs:
+        left, equals, value = pair.partition("=")
+        name, colon, type_ = (part.strip() for part in left.partition(":"))
+        if not equals or not name or (colon and not type_):
+            raise CliError(
+                f"invalid option --param {safe_line(pair)!r}",
+                "Write --param NAME=VALUE or --param NAME:TYPE=VALUE.",
+                code=ExitCode.USAGE,
+            )
+        if name in given:
+            raise CliError(f"--param gives {safe_line(name)!r} twice", code=ExitCode.USAGE)
+        before = base.get(name)
+        declared = type_ or (before.get("type") if isinstance(before, Mapping) else None)
+        given[name] = {"type": declared, "value": value} if declared else _parameter(value)
+    return {**base, **given}
+
+
+def _parameter(text: str) -> Any:
+    if text in {"true", "false"}:
+        return text == "true"
+    if _JSON_INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _JSON_FRACTION.fullmatch(text) else text
 
 
 def plain_value(text: str) -> Any:

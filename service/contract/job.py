@@ -16,6 +16,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from service.contract.enums import Mode, OutputMode, QueueChoice
 from service.contract.model import Bounds, Duration, Frozen, Whole, discriminated_by, renamed
 from service.contract.options import JobSettings, OptimizerSettings, StateSettings
+from service.contract.parameters import Parameters, stored_parameters
 from service.contract.query import SQL_CHARACTERS, Identifier, Query, queries_in
 from service.contract.read_options import TableFormat
 from service.contract.tables import (
@@ -39,7 +40,7 @@ joins or one. `skew.join_strategy`, which had no effect until then, is read as `
 `forced` runs as ISOLATE, with the same result. 4: streaming modes, and `state.*`. 5: `refresh`, and joins of rows of
 streams that are bounded by event time. 6: `multi_line` of CSV, which had no effect until then.
 7: `limits.failure_retries`. 8: `compare_with`. 9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins.
-10: ORC, Avro, XML and Delta, partitions, wildcards, and more read options."""
+10: `parameters`; ORC, Avro, XML and Delta, partitions, wildcards, and more read options."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -169,6 +170,12 @@ def mode_faults(spec: JobSpec) -> Iterator[Fault]:
         yield Fault(("limits", "timeout"), "timeout_required", "Only a continuous job may have no time limit: set one.")
 
 
+def _parameter_faults(spec: JobSpec) -> Iterator[Fault]:
+    if spec.query is not None and spec.parameters:
+        detail = "Only SQL has parameters: remove 'parameters', and write the values into 'query'."
+        yield Fault(("parameters",), "parameters_without_sql", detail)
+
+
 def _streaming_fields(spec: JobSpec) -> Iterator[Fault]:
     for name, table in spec.tables.items():
         if isinstance(table, StreamTable | RateTable):
@@ -272,6 +279,12 @@ class JobSpec(Frozen):
         description="A SELECT over `tables`.",
         examples=["SELECT o.uid, COUNT(DISTINCT o.category) AS categories FROM orders o GROUP BY o.uid"],
     )
+    parameters: Parameters | None = Field(
+        default=None,
+        description="The values of the placeholders in `sql`: an object for `:name`, a list for `?`. Each is used as a "
+        "literal of its type; it is never part of the text of the SQL.",
+        examples=[{"day": {"type": "DATE", "value": "2024-01-31"}, "carrier": "UA"}],
+    )
     query: Query | None = Field(default=None, description="The query as a structure, instead of `sql`.")
     settings: JobSettings = JobSettings()
     output_mode: OutputMode | None = Field(
@@ -325,7 +338,7 @@ class JobSpec(Frozen):
     def _fields_match_mode(self) -> Self:
         faults = [
             InitErrorDetails(type=PydanticCustomError(fault.code, fault.detail), loc=fault.at, input=None)
-            for fault in mode_faults(self)
+            for fault in (*_parameter_faults(self), *mode_faults(self))
         ]
         if faults:
             raise ValidationError.from_exception_data(type(self).__name__, faults)
@@ -334,7 +347,7 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports everything in this job."""
-        if any(table.needs_version_10 for table in self.file_tables.values()):
+        if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):
             return SPEC_VERSION
         if self.settings.optimizer != OptimizerSettings() or self._has_large_query:
             return _LARGE_QUERIES_VERSION
@@ -391,6 +404,7 @@ class JobSpec(Frozen):
         version can run the job after a downgrade.
         """
         stored = with_old_names(self.model_dump(mode="json", by_alias=True))
+        stored["parameters"] = stored_parameters(stored["parameters"]) if self.parameters else None
         if self.queue is QueueChoice.AUTO:
             del stored["queue"]
         if not self.limits.failure_retries:
@@ -400,7 +414,7 @@ class JobSpec(Frozen):
         if self.settings.optimizer == OptimizerSettings():
             del stored["settings"]["optimizer"]
         for fields, names in (
-            (stored, (_OUTPUT, "schedule", "compare_with")),
+            (stored, (_OUTPUT, "schedule", "compare_with", "parameters")),
             *((table, ("role", "event_time")) for table in stored["tables"].values()),
         ):
             for name in names:

@@ -31,6 +31,15 @@ class ErrorCode:
 
 OF_THE_JOB = (
     ErrorCode("sql_or_query", "The job has both `sql` and `query`, or neither.", "Give exactly one of them."),
+    ErrorCode("parameters_without_sql", "A structured `query` has `parameters`.", "Write the values into `query`."),
+    ErrorCode(
+        "parameters_type",
+        "`parameters` is neither an object nor a list.",
+        "Give an object for `:name`, a list for `?`.",
+    ),
+    ErrorCode("parameter_name", "The name of a parameter is not valid.", "Use letters (A to Z), digits and `_`."),
+    ErrorCode("parameter_type", "The `type` of a parameter is not an atomic SQL type.", "Use a type such as DATE."),
+    ErrorCode("parameter_value", "The value of a parameter does not fit its type.", "Give what the detail names."),
     ErrorCode(
         "unknown_setting",
         "`settings` has a key that is neither a setting nor an alias of one.",
@@ -106,6 +115,13 @@ OF_THE_JOB = (
 
 OF_THE_QUERY = (
     ErrorCode("sql_syntax", "The SQL text is not valid.", "Correct it at the line and column of the issue."),
+    ErrorCode("parameter_missing", "A placeholder has no value.", "Add the value to `parameters`."),
+    ErrorCode("parameter_unused", "No placeholder uses the value of a parameter.", "Remove it."),
+    ErrorCode(
+        "parameters_mixed",
+        "The SQL has both `:name` and `?`, or not the kind that `parameters` has.",
+        "Use names with an object, or `?` with a list.",
+    ),
     ErrorCode(
         "unsupported_construct",
         "A construct of SQL, or of the files of a table, is not supported.",

@@ -51,6 +51,7 @@ _SPLIT = "Split the query into several jobs, each of which reads the result of t
 
 SQL_CHARACTERS = Limit("sql_characters", 100_000, "characters in one text", _USE_A_FILE)
 SQL_TOKENS = Limit("sql_tokens", 20_000, "tokens in one text", _USE_A_FILE)
+PARAMETERS = Limit("parameters", 1_000, "parameters", _USE_A_FILE)
 NESTING = Limit(
     "nesting",
     32,

@@ -83,7 +83,7 @@ def compare(session: Session, row: JobRow, plan: PlanRow) -> Comparison | None:
         after_ms=after,
         saved_ms=None if before is None or after is None else before - after,
         ratio=round(after / before, 4) if before and after is not None else None,
-        same_query=all(other.spec.get(part) == row.spec.get(part) for part in ("sql", "query", "tables")),
+        same_query=all(other.spec.get(part) == row.spec.get(part) for part in ("sql", "parameters", "query", "tables")),
         settings_changed=dict(_changes(other.spec, row.spec)),
     )
 

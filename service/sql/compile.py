@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from sqlglot import exp
 
 from service.contract.job import JobSpec
+from service.contract.parameters import Parameters
 from service.contract.problems import Issue, SpecError
 from service.contract.query import CODE, NESTING, Query
 from service.sql.checks.settings import check_settings
 from service.sql.checks.streaming import refuse_streaming
 from service.sql.expressions.reader import position
+from service.sql.parameters import bind_parameters
 from service.sql.parser import Text, parse_query, tokens_of
 from service.sql.resolve.binder import bind
 from service.sql.resolve.bound import BoundQuery
@@ -90,21 +92,33 @@ class CompiledSql:
         return issue.model_copy(update={"pointer": "/sql", "line": line, "column": column})
 
 
-def compile_sql(text: str, schemas: Mapping[str, Schema], *, is_accepted: bool = False) -> CompiledSql:
-    """Compiles `text` into a structured query over the tables of `schemas`; `is_accepted` as for `Text`.
+def compile_sql(
+    text: str,
+    schemas: Mapping[str, Schema],
+    parameters: Parameters | None = None,
+    *,
+    is_accepted: bool = False,
+) -> CompiledSql:
+    """Compiles `text` into a structured query over the tables of `schemas`; `is_accepted` as for `Text`. `parameters`
+    are the values of its placeholders.
 
     Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`, `unsupported_function`, `unknown_table`,
-    `unknown_column`, `ambiguous_column`, `duplicate_table`, at `/sql` with line and column.
+    `unknown_column`, `ambiguous_column`, `duplicate_table`, at `/sql` with line and column, and what `bind_parameters`
+    raises.
     """
     source = Text(text, "/sql", is_accepted=is_accepted)
     _check_statement(source)
-    compiler = QueryCompiler(source, schemas)
     tree = _query_of(source)
+    bindings = bind_parameters(source, tree, parameters)
+    if bindings:
+        source = replace(source, literals=bindings)
+    compiler = QueryCompiler(source, schemas)
     if not is_accepted:
         # Earlier versions counted fewer nodes. `compiler` counts the queries of an accepted text too.
         check_expansion(tree, source)
     query = compiler.query(tree, {})
     unused = compiler.unused()
+    bindings.check_all_read(source)
     return CompiledSql(query, text, compiler.origins, unused, is_accepted)
 
 
@@ -150,10 +164,10 @@ def _compiled(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool
             _check(spec, query)
         return query
     text, named = spec.sql or "", tuple(schemas.items())
-    if event_times is None and len(text) <= _CACHED_LENGTH:
+    if event_times is None and len(text) <= _CACHED_LENGTH and not spec.parameters:
         compiled, query = _bound_batch_query(text, named, is_accepted)
     else:
-        compiled, query = _bound_query(text, named, event_times, is_accepted=is_accepted)
+        compiled, query = _bound_query(text, named, event_times, spec.parameters, is_accepted=is_accepted)
     if checks_settings:
         with compiled.located():
             _check(spec, query)
@@ -165,15 +179,22 @@ def _bound_batch_query(
     text: str, schemas: tuple[tuple[str, Schema], ...], is_accepted: bool
 ) -> tuple[CompiledSql, BoundQuery]:
     """Returns `_bound_query` of a batch job. Clients submit the same query many times, and each explains it first."""
-    return _bound_query(text, schemas, None, is_accepted=is_accepted)
+    return _bound_query(text, schemas, None, None, is_accepted=is_accepted)
 
 
 def _bound_query(
-    text: str, schemas: tuple[tuple[str, Schema], ...], event_times: EventTimes | None, *, is_accepted: bool
+    text: str,
+    schemas: tuple[tuple[str, Schema], ...],
+    event_times: EventTimes | None,
+    parameters: Parameters | None,
+    *,
+    is_accepted: bool,
 ) -> tuple[CompiledSql, BoundQuery]:
-    """Compiles and binds the SQL `text`. The result depends on the arguments alone. Raises SpecError at `/sql`."""
+    """Compiles and binds the SQL `text`. The result depends on the arguments alone. Raises SpecError at `/sql` and at
+    `/parameters`.
+    """
     tables = dict(schemas)
-    compiled = compile_sql(text, tables, is_accepted=is_accepted)
+    compiled = compile_sql(text, tables, parameters, is_accepted=is_accepted)
     with compiled.located():
         if not is_accepted:
             check_work(compiled.query, tables, _POINTER, is_read=False)

@@ -6,7 +6,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.sql.expressions.scalar import quoted
-from service.sql.parser import Text, tokens_of
+from service.sql.parser import Text, tokens_of_schema
 from service.sql.types.data_types import MAX_PRECISION, DataType, Field, Schema, TypeName, decimal
 
 MAX_COLUMNS = 10_000
@@ -32,11 +32,21 @@ def parse_schema(text: str, pointer: str) -> Schema:
     """
     source = Text(text, pointer)
     try:
-        tokens = tokens_of(source)
+        tokens = tokens_of_schema(source)
     except SpecError as error:
         issue = error.issues[0]
         raise SpecError([issue.model_copy(update={"code": "invalid_schema"})]) from None
     return _Reader(source, tokens).schema()
+
+
+def parse_type(text: str, pointer: str) -> DataType:
+    """Parses an atomic type, such as `BIGINT` or `DECIMAL(10,2)`. Raises SpecError `invalid_schema`."""
+    source = Text(text, pointer)
+    try:
+        tokens = tokens_of_schema(source)
+    except SpecError as error:
+        raise SpecError([error.issues[0].model_copy(update={"code": "invalid_schema"})]) from None
+    return _Reader(source, tokens).only_type()
 
 
 def schema_text(schema: Schema) -> str:
@@ -71,6 +81,13 @@ class _Reader:
             if self._peek() is None:
                 return Schema(tuple(fields))
             self._expect(TokenType.COMMA, "a comma")
+
+    def only_type(self) -> DataType:
+        type_ = self._type()
+        extra = self._peek()
+        if extra is not None:
+            raise self._error(f"'{extra.text}' is not expected after the type.", extra)
+        return type_
 
     def _field(self) -> Field:
         token = self._take("a column name")

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -22,6 +22,7 @@ from sqlglot.parser import Parser as BaseParser
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
+from service.contract.parameters import PARAMETER_NAME
 from service.contract.problems import SpecError
 from service.contract.query import CODE, NESTING, OPERATOR_DEPTH, SQL_CHARACTERS, SQL_TOKENS, Limit
 from service.sql.expressions.nodes import Expression
@@ -102,6 +103,7 @@ _UNREADABLE = re.compile(r"(?:Missing (?P<quote>.+)|(?P<other>.+)) from \d+:(?P<
 _CLOSED = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|(?!/\*)[^'"`]""", re.DOTALL)
 _COMMENTS = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`""", re.DOTALL)
 _INVALID_CHARACTER = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
+_PARAMETER_NAME = re.compile(PARAMETER_NAME)
 _ESCAPE = re.compile(rf"\\({_CODE_POINT}|.)", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
@@ -145,7 +147,8 @@ def _is_name(tokens: Sequence[Token], index: int) -> bool:
     """Whether the token is a column called `limit`: the clause is followed by a number."""
     if tokens[index].token_type is not TokenType.LIMIT:
         return False
-    return index + 1 == len(tokens) or tokens[index + 1].token_type is not TokenType.NUMBER
+    numbers = {TokenType.NUMBER, TokenType.PLACEHOLDER}
+    return index + 1 == len(tokens) or tokens[index + 1].token_type not in numbers
 
 
 def describe_parse_error(error: ParseError, tokens: Sequence[Token]) -> tuple[str, int | None, int | None]:
@@ -180,6 +183,10 @@ def _hint(tokens: Sequence[Token], line: object, column: object) -> str:
     at = next((index for index, token in enumerate(tokens) if (token.line, _column(token)) == (line, column)), None)
     if at is None:
         return ""
+    if tokens[at].token_type is TokenType.PLACEHOLDER and tokens[at].text != "?":
+        return _parameter_hint(tokens[at].text, tokens[at - 1].text.upper() if at else "")
+    if tokens[at].token_type is TokenType.COLON:
+        return "Write a parameter as :name, with letters (A to Z), digits and _, and no space after the colon."
     if [token.text for token in tokens[max(at - 2, 0) : at]] == ["*", "*"]:
         return _DIALECT_HINTS["**"]
     for token in (tokens[at], *tokens[max(at - 1, 0) : at]):
@@ -189,6 +196,13 @@ def _hint(tokens: Sequence[Token], line: object, column: object) -> str:
     if name == "WINDOW":
         return _DIALECT_HINTS[name]
     return f"Write {_COMMA_FORMS[name]}." if name in _COMMA_FORMS else ""
+
+
+def _parameter_hint(placeholder: str, before: str) -> str:
+    if before in {"DATE", "TIMESTAMP", "TIMESTAMP_NTZ"}:
+        name = placeholder.removeprefix(":")
+        return f'Write {placeholder}, and its type in `parameters`: {{"{name}": {{"type": "{before}", "value": …}}}}.'
+    return "A parameter stands for a value, not for a name, a type or a keyword."
 
 
 def _column(token: Token) -> int:
@@ -212,7 +226,7 @@ class Text:
 
     An expression that was compiled from SQL has its `tree`, which is not parsed again, and the `sql` text that the
     offsets in `tree` refer to. `is_accepted`: the text belongs to a job that was accepted before, possibly by a version
-    with fewer limits.
+    with fewer limits. `literals` are the values of the text's placeholders, by offset; None if it may have none.
     """
 
     text: str
@@ -220,11 +234,12 @@ class Text:
     tree: Expression | None = None
     sql: str | None = None
     is_accepted: bool = False
+    literals: Mapping[int, Expression] | None = field(default=None, compare=False)
 
     @cached_property
     def tokens(self) -> tuple[Token, ...]:
         """The tokens of the text, see `tokens_of`."""
-        return _tokens(self)
+        return tuple(_with_placeholders(self.text, _tokens(self)))
 
     def error(self, code: str, detail: str, *, at: int | None = None, suggestions: Iterable[str] = ()) -> SpecError:
         """Returns a `SpecError`, with line and column if the offset `at` is known."""
@@ -261,9 +276,20 @@ def _with_place(parse: _PrimaryParser) -> _PrimaryParser:
     return with_place
 
 
+def _placeholder(_parser: BaseParser, token: Token) -> exp.Placeholder:
+    return exp.Placeholder(this=token.text.removeprefix(":")) if token.text != "?" else exp.Placeholder()
+
+
 class _Parser(SparkParser):
-    # sqlglot stores the place of names only.
-    PRIMARY_PARSERS: ClassVar = {type_: _with_place(parse) for type_, parse in SparkParser.PRIMARY_PARSERS.items()}
+    # sqlglot stores the place of names only. It would accept a placeholder in place of a name too.
+    PRIMARY_PARSERS: ClassVar = {
+        type_: _with_place(parse)
+        for type_, parse in {**SparkParser.PRIMARY_PARSERS, TokenType.PLACEHOLDER: _placeholder}.items()
+    }
+    PLACEHOLDER_PARSERS: ClassVar = {TokenType.PARAMETER: SparkParser.PLACEHOLDER_PARSERS[TokenType.PARAMETER]}
+    COLUMN_OPERATORS: ClassVar = {
+        type_: parse for type_, parse in SparkParser.COLUMN_OPERATORS.items() if type_ is not TokenType.PLACEHOLDER
+    }
     FUNCTIONS: ClassVar = {}
     FUNCTION_PARSERS: ClassVar = {
         name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in {"CAST", "TRY_CAST", "EXTRACT"}
@@ -313,11 +339,17 @@ def parse_query(source: Text) -> exp.Expr:
 
 
 def tokens_of(source: Text) -> list[Token]:
-    """Returns the tokens of a text within the limits; the `text` of a string literal is its value.
+    """Returns the tokens of a text within the limits; the `text` of a string literal is its value. A placeholder is one
+    token, `:name` or `?`.
 
     Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`.
     """
     return list(source.tokens)
+
+
+def tokens_of_schema(source: Text) -> list[Token]:
+    """Returns the tokens of the text of a schema, in which a colon may stand before a type. Raises as `tokens_of`."""
+    return list(_tokens(source))
 
 
 def _tokens(source: Text) -> tuple[Token, ...]:
@@ -483,6 +515,29 @@ def _with_spark_strings(source: Text, tokens: list[Token]) -> list[Token]:
     for token in result:
         if token.token_type is TokenType.STRING and any("\ud800" <= character <= "\udfff" for character in token.text):
             raise source.error("sql_syntax", "A string contains half of a surrogate pair.", at=token.start)
+    return result
+
+
+def _with_placeholders(text: str, tokens: Iterable[Token]) -> list[Token]:
+    """Joins the colon and the name of each placeholder. The name may be a keyword."""
+    result: list[Token] = []
+    for token in tokens:
+        before = result[-1] if result else None
+        if token.token_type is TokenType.QDCOLON:
+            # `?::INT`
+            middle = token.start + 1
+            result.append(Token(TokenType.PLACEHOLDER, "?", token.line, token.col - 2, token.start, token.start))
+            result.append(Token(TokenType.DCOLON, "::", token.line, token.col, middle, token.end))
+        elif (
+            before is not None
+            and before.token_type is TokenType.COLON
+            and before.end + 1 == token.start
+            and _PARAMETER_NAME.fullmatch(text, token.start, token.end + 1)
+        ):
+            joined = text[before.start : token.end + 1]
+            result[-1] = Token(TokenType.PLACEHOLDER, joined, token.line, token.col, before.start, token.end)
+        else:
+            result.append(token)
     return result
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.support import documents
@@ -82,6 +83,12 @@ def running(command: str, directory: Path) -> Iterator[RunningService]:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     with running(documents.block("command: keep"), tmp_path_factory.mktemp("demo")) as service:
+
+        def is_worker_ready() -> bool:
+            workers = httpx.get(f"{service.address}/v1/workers").json()["workers"]
+            return any(worker["status"] == "READY" for worker in workers)
+
+        wait_for("the worker", is_worker_ready, _UP_SECONDS)
         yield service
 
 

@@ -23,7 +23,7 @@ from workers.engine.streaming.stream_plan import StreamPlanError, stream_plan
 Outcome = tuple[str, tuple[str, ...]]
 """What a case should have: the argument of its kind, and the lines that it expects."""
 
-_OF_THE_JOB = frozenset({"mode", "output_mode", "sink", "schedule", "limits"})
+_OF_THE_JOB = frozenset({"mode", "output_mode", "sink", "schedule", "limits", "parameters"})
 """Names that `set` gives to the job; all others are settings."""
 
 _COULD_RUN = frozenset({"stream_join_always_empty"})
@@ -64,7 +64,7 @@ def outcome(case: Case) -> Outcome:
         raise AssertionError("It is not refused.")
     if case.kind == "accepted":
         return case.argument, ()
-    as_structure = compile_sql(case.sql, _schemas(case)).query
+    as_structure = compile_sql(case.sql, _schemas(case), job_of(case).parameters).query
     if Query.model_validate(as_structure.model_dump(mode="json")) != as_structure:
         raise AssertionError("What the SQL compiles into is another query when it is posted as a structure.")
     return case.argument, tuple(lines_of(query))
@@ -107,7 +107,8 @@ def streaming_faults(case: Case) -> Iterator[str]:
 
 def _as_batch(case: Case) -> JobSpec:
     tables = {name: {"format": "parquet", "path": name} for name in case.tables}
-    return JobSpec.model_validate({"tables": tables, "sql": case.sql})
+    parameters = case.settings.get("parameters")
+    return JobSpec.model_validate({"tables": tables, "sql": case.sql, "parameters": parameters})
 
 
 def _is_planned(spec: JobSpec, query: BoundQuery) -> bool:

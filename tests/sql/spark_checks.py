@@ -33,6 +33,9 @@ FORCED: tuple[Mapping[str, Any], ...] = (
 
 _NAME = re.compile("[a-z_][A-Za-z0-9_]*")
 
+_SUFFIXES = {"TINYINT": "Y", "SMALLINT": "S", "BIGINT": "L", "FLOAT": "F", "DOUBLE": "D", "DECIMAL": "BD"}
+"""The suffixes of Spark's literals by type. The digits of a DECIMAL are its precision and scale."""
+
 _CONFIGURATION = {
     "spark.sql.adaptive.enabled": "false",
     # To compile generated code would take most of the time.
@@ -44,6 +47,23 @@ _CONFIGURATION = {
         f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in ("MergeSubplans", "MergeScalarSubqueries")
     ),
 }
+
+
+def _arguments(parameters: Any) -> Any:
+    """The values of parameters as Spark takes them, a column for each that has a type."""
+    if isinstance(parameters, Mapping):
+        return {name: _argument(value) for name, value in parameters.items()}
+    return parameters and [_argument(value) for value in parameters]
+
+
+def _argument(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    name, text = value["type"].partition("(")[0], value["value"]
+    if name in _SUFFIXES:
+        return F.expr(f"{text}{_SUFFIXES[name]}")
+    # Spark takes literals only, not CAST.
+    return F.lit(text) if name == "STRING" else F.expr(f"{name} '{text}'")
 
 
 class SqlInSpark:
@@ -58,7 +78,7 @@ class SqlInSpark:
         """What plain Spark makes of the SQL."""
         for name, frame in self._tables(case).items():
             frame.createOrReplaceTempView(name)
-        frame = self._spark.sql(case.sql)
+        frame = self._spark.sql(case.sql, args=_arguments(case.settings.get("parameters")))
         return _failure(frame) if case.kind == "fails" else next(_results(case, [frame]))
 
     def by_engine(self, case: Case) -> Iterator[tuple[str, Outcome]]:

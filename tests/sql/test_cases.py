@@ -9,9 +9,9 @@ Empty lines separate the blocks of a file. Lines that begin with `#` say what a 
     ----                                and its rows, as tests/sql/values.py describes
     1 | 'one'
 
-    set NAME = VALUE                    alone: a setting, `mode`, `output_mode` or `sink` of the jobs below, in YAML;
-                                        above a case, of this one; above a table, what the job says of it. `fires`: the
-                                        rules that rewrite the query under the settings that are forced
+    set NAME = VALUE                    alone: a setting, `mode`, `output_mode`, `sink` or `parameters` of the jobs
+                                        below, in YAML; above a case, of this one; above a table, what the job says of
+                                        it. `fires`: the rules that rewrite the query under the settings that are forced
 
     query [ordered]                     the SQL has these column types and rows, in any order unless it is `ordered`
     SELECT name FROM t                  (more than 20 rows: their number and a hash), by Spark itself and by each plan

@@ -16,6 +16,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -102,9 +103,14 @@ def do_as_written(console: str, address: str, directory: Path, environment: Mapp
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         printed = [line.rstrip("\r") for line in done.stdout.splitlines()]
         if written:
-            ids |= zip(_AN_ID.findall("\n".join(written)), _AN_ID.findall(done.stdout), strict=True)
+            of_text, printed_ids = _AN_ID.findall("\n".join(written)), _AN_ID.findall(done.stdout)
+            assert len(of_text) == len(printed_ids), (command, done.stdout)
+            ids |= zip(of_text, printed_ids, strict=True)
             wanted = [_with_ids(line, ids) for line in written]
-            assert [_cut(found, line) for found, line in zip(printed, wanted, strict=True)] == wanted, command
+            assert [_cut(found, line) for found, line in zip_longest(printed, wanted, fillvalue="")] == wanted, (
+                command,
+                printed,
+            )
 
 
 def _steps(console: str) -> Iterator[tuple[str, list[str]]]:

@@ -111,16 +111,25 @@ def position(node: exp.Expr) -> int | None:
     return min(starts) if starts else None
 
 
+def placeholder(node: exp.Placeholder) -> str:
+    """Returns the text of a placeholder: `:name` or `?`."""
+    return f":{node.name}" if node.this else "?"
+
+
 class ExpressionReader:
     """Turns sqlglot nodes of one text into expression trees.
 
-    Aggregate calls are allowed if `aggregates`; `windows` names the functions of group windows that are allowed.
+    Aggregate calls are allowed if `aggregates`; `windows` names the functions of group windows that are allowed. A
+    placeholder becomes its value, or, if `names_parameters`, a column with the name of the placeholder.
     """
 
-    def __init__(self, source: Text, *, aggregates: bool, windows: Collection[str] = ()) -> None:
+    def __init__(
+        self, source: Text, *, aggregates: bool, windows: Collection[str] = (), names_parameters: bool = False
+    ) -> None:
         self._source = source
         self._aggregates = aggregates
         self._windows = windows
+        self._names_parameters = names_parameters
 
     def read(self, node: exp.Expr | None) -> Expression:
         """Returns the tree of `node`. Raises SpecError with the construct that is not supported, and its place."""
@@ -147,6 +156,8 @@ class ExpressionReader:
                 return self._name(node)
             case exp.Literal() | exp.RawString():
                 return self._literal(node)
+            case exp.Placeholder() if not node.args.get("widget"):
+                return self._parameter(node)
             case exp.Null():
                 return Null()
             case exp.Boolean():
@@ -232,7 +243,17 @@ class ExpressionReader:
             raise self._unsupported(node, "A comparison as an operand of a comparison", hint)
         return self.read(node)
 
+    def _parameter(self, node: exp.Placeholder) -> Expression:
+        if self._names_parameters:
+            return Name(None, placeholder(node))
+        literal = (self._source.literals or {}).get(node.meta["start"])
+        if literal is None:
+            raise self._refused(node)
+        return literal
+
     def _name(self, node: exp.Column) -> Name:
+        if isinstance(node.this, exp.Placeholder):
+            raise self._unsupported(node, "A parameter in place of a name", "Write the name.")
         if not isinstance(node.this, exp.Identifier):
             raise self._unsupported(node, "*", "Name the columns. To count rows, write COUNT(*).")
         if node.args.get("db"):
@@ -313,12 +334,17 @@ class ExpressionReader:
             raise self._source.unsupported(f"DECIMAL({precision},{scale})", at=at, hint=hint)
         return decimal(precision, scale)
 
-    def _interval(self, node: exp.Interval) -> Interval:
+    def _interval(self, node: exp.Interval) -> Expression:
         value, unit = node.this, node.args.get("unit")
         name = str(unit.this).upper().removesuffix("S") if isinstance(unit, exp.Var) else ""
-        if not isinstance(value, exp.Literal) or not INTERVAL_VALUE.fullmatch(value.name) or name not in INTERVAL_UNITS:
+        number = value.name if isinstance(value, exp.Literal) else None
+        if isinstance(value, exp.Placeholder):
+            if self._names_parameters:
+                return Name(None, f"INTERVAL {placeholder(value)} {name}")
+            number = _text_of_literal(self.read(value))
+        if number is None or not INTERVAL_VALUE.fullmatch(number) or name not in INTERVAL_UNITS:
             raise self._unsupported(node, "This interval", INTERVAL_HINT)
-        return Interval(value.name, name)
+        return Interval(number, name)
 
     def _filtered(self, node: exp.Filter) -> Expression | None:
         call = self.read(node.this)
@@ -328,7 +354,7 @@ class ExpressionReader:
         return replace(call, filter=condition)
 
     def _inside_aggregate(self) -> ExpressionReader:
-        return ExpressionReader(self._source, aggregates=False)
+        return ExpressionReader(self._source, aggregates=False, names_parameters=self._names_parameters)
 
     def _call(self, node: exp.Anonymous) -> Expression:
         at = position(node)
@@ -374,6 +400,16 @@ class ExpressionReader:
         return AggregateReader(self._source, inner.read, self.check_clauses, self._unsupported)
 
 
+def _text_of_literal(node: Expression) -> str | None:
+    match node:
+        case String(text) | Number(text):
+            return text
+        case Negation(Number(text)):
+            return f"-{text}"
+        case _:
+            return None
+
+
 def _operands(node: exp.And | exp.Or) -> list[exp.Expr]:
     # Iterative, because a chain may have thousands of terms.
     terms: list[exp.Expr] = []
@@ -411,4 +447,4 @@ class _TemplateReader(ExpressionReader):
         return tree
 
 
-__all__ = ["ExpressionReader", "position", "read_expression", "read_template"]
+__all__ = ["ExpressionReader", "placeholder", "position", "read_expression", "read_template"]

@@ -17,8 +17,8 @@ from service.contract.problems import SpecError
 from service.contract.query import COLUMNS, CUBE_KEYS, GROUPING_SETS, MAX_LIMIT, HoppingWindow, SortKey, TumblingWindow
 from service.sql.expressions.calls import PARTS, WINDOWS, GroupWindow, Part, column_of, is_window, part_of, window_of
 from service.sql.expressions.compile_expression import matching
-from service.sql.expressions.nodes import Aggregate, Call, Expression, Name, map_children, position_of, walk
-from service.sql.expressions.reader import ExpressionReader, position
+from service.sql.expressions.nodes import Aggregate, Call, Expression, Name, Number, map_children, position_of, walk
+from service.sql.expressions.reader import ExpressionReader, placeholder, position
 from service.sql.expressions.scalar import render
 from service.sql.parser import Text, place_of
 from service.sql.statements.from_clause import Sources, checked_name, name_of
@@ -141,6 +141,10 @@ def _item(node: exp.Expr, sources: Sources, source: Text, before: Sequence[Item]
     tree = qualified(read, sources, source, before, "SELECT itself")
     # `current_date` is parsed as a name; it is a call unless a column has that name.
     shown = tree if isinstance(tree, Call) and not tree.arguments else read
+    if source.literals and any(True for _ in node.find_all(exp.Placeholder)):
+        # The name of a column must not depend on the values of parameters.
+        named = ExpressionReader(source, aggregates=True, windows=PARTS, names_parameters=True)
+        shown = named.read(node.this if isinstance(node, exp.Alias) else node)
     part = part_of(shown)
     otherwise = text_as_name(shown, f"column_{len(before) + 1}") if part is None else column_of(part)
     name = shown.name if isinstance(shown, Name) else otherwise
@@ -354,6 +358,8 @@ def read_limit(select: exp.Expr, source: Text) -> int | None:
     value = clause.expression
     if isinstance(value, exp.Var) and value.name.upper() == "ALL":
         return None
+    if isinstance(value, exp.Placeholder):
+        return _limit_of(value, source)
     if is_whole(value) and len(value.name) <= 20 and int(value.name) <= MAX_LIMIT:
         return int(value.name)
     # Only for errors, since it scans all tokens of the text.
@@ -361,6 +367,17 @@ def read_limit(select: exp.Expr, source: Text) -> int | None:
     if not is_whole(value):
         raise source.unsupported("LIMIT with an expression", at=at, hint="Write a whole number.")
     raise source.error("limit_out_of_range", f"LIMIT must be at most {MAX_LIMIT}.", at=at)
+
+
+def _limit_of(node: exp.Placeholder, source: Text) -> int:
+    value = ExpressionReader(source, aggregates=False).read(node)
+    if not isinstance(value, Number) or not value.is_integer:
+        raise source.unsupported(
+            f"The value of {placeholder(node)}", at=position(node), hint="Give LIMIT a whole number of 0 or more."
+        )
+    if int(value.text) > MAX_LIMIT:
+        raise source.error("limit_out_of_range", f"LIMIT must be at most {MAX_LIMIT}.", at=position(node))
+    return int(value.text)
 
 
 def is_whole(node: exp.Expr) -> bool:

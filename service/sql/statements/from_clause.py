@@ -298,6 +298,8 @@ class _FromReader:
         kind: JoinKind,
         merged: dict[str, Expression],
     ) -> tuple[Expression, Expression]:
+        if isinstance(using, exp.Placeholder):
+            raise self._source.unsupported("A parameter in place of a name", at=position(using), hint="Write the name.")
         name = Name(None, using.name, position(using))
         left = before.qualify(name, self._source)
         alias, found = TableScope({table.name: schema}).locate(name, self._source)

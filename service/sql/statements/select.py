@@ -335,6 +335,9 @@ class SelectCompiler:
             return alias
 
     def _ordinal(self, node: exp.Expr, items: list[Item]) -> Expression | None:
+        if isinstance(node.unnest(), exp.Placeholder):
+            hint = "The key would be a constant. Write the number or the name of a column."
+            raise self._source.unsupported("A parameter as a key of GROUP BY or ORDER BY", at=position(node), hint=hint)
         if not is_whole(node):
             return None
         number = int(node.name) if len(node.name) < 6 else 0

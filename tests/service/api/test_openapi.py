@@ -21,7 +21,7 @@ from service.contract.options import JobSettings
 from tests.support.api import operations, specification
 
 FILE = Path(__file__).parents[3] / "openapi.yaml"
-OPERATIONS, MOST_BYTES, MOST_BYTES_OF_AN_OPERATION = 31, 160_000, 1500
+OPERATIONS, MOST_BYTES, MOST_BYTES_OF_AN_OPERATION = 31, 162_000, 1500
 """The number of operations for which the first limit of the file's size holds, and the limit for each further one."""
 
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from rich.cells import cell_len
 
 from service.client.connection import excerpt
-from service.client.job_input import given_settings, given_tables, merged_settings, parsed_document, table_source
+from service.client.job_input import (
+    CommandLine,
+    given_settings,
+    given_tables,
+    merged_parameters,
+    merged_settings,
+    parsed_document,
+    read_job,
+    table_source,
+)
 from service.client.terminal import CliError, ExitCode
 from service.contract.options import JobSettings
 
@@ -181,3 +193,52 @@ def test_excerpt_without_column() -> None:
 @pytest.mark.parametrize("line", [0, 3])
 def test_excerpt_of_a_missing_line(line: int) -> None:
     assert excerpt("a\nb", line, 1) == ()
+
+
+@pytest.mark.parametrize(
+    ("pair", "value"),
+    [
+        ("p=2013-01-31", "2013-01-31"),
+        ("p=-12345678901234567890", -12345678901234567890),
+        ("p=1.5", 1.5),
+        ("p=1e3", "1e3"),
+        ("p=007", "007"),
+        ("p=true", True),
+        ("p=null", "null"),
+        ("p=a=b:c", "a=b:c"),
+        ("p=", ""),
+        ("p:STRING=5", {"type": "STRING", "value": "5"}),
+        ("p:DECIMAL(10,2)=1.50", {"type": "DECIMAL(10,2)", "value": "1.50"}),
+    ],
+)
+def test_values_of_parameters(pair: str, value: object) -> None:
+    assert merged_parameters({}, [pair]) == {"p": value}
+
+
+@pytest.mark.parametrize("pairs", [["p"], ["=1"], [":INT=1"], ["p:=1"], ["p=1", "p:INT=2"]])
+def test_invalid_parameters(pairs: list[str]) -> None:
+    with pytest.raises(CliError) as error:
+        merged_parameters({}, pairs)
+    assert error.value.code is ExitCode.USAGE
+
+
+def test_parameters_of_the_file_keep_their_types(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "tables: {t: {format: parquet, path: t}}\n"
+        "sql: SELECT :d AS d, :n AS n, :k AS k FROM t\n"
+        "parameters: {d: {type: DATE, value: 2024-01-31}, n: 1, k: a}\n"
+    )
+    found: dict[str, Any] = read_job(CommandLine(str(file), parameters=["d=2024-02-01", "n:BIGINT=2"])).spec
+    assert found["parameters"] == {
+        "d": {"type": "DATE", "value": "2024-02-01"},
+        "n": {"type": "BIGINT", "value": "2"},
+        "k": "a",
+    }
+
+
+def test_options_do_not_change_a_list_of_parameters(tmp_path: Path) -> None:
+    file = tmp_path / "job.json"
+    file.write_text('{"tables": {"t": {}}, "sql": "SELECT ? FROM t", "parameters": [1]}')
+    with pytest.raises(CliError, match="are a list"):
+        read_job(CommandLine(str(file), parameters=["n=1"]))
