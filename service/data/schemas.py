@@ -326,8 +326,10 @@ def _compare(first: Schema, other: Schema, first_name: str, other_name: str, poi
         if name not in found:
             raise _mismatch(f"The column {name} exists in '{first_name}' but not in '{other_name}'.{hint}", pointer)
         if found[name] != type_:
+            # Without a common type, merging fails too.
+            way_out = "" if wider_type(type_, found[name]) is None else hint
             raise _mismatch(
-                f"The column {name} is {type_} in '{first_name}' and {found[name]} in '{other_name}'.{hint}", pointer
+                f"The column {name} is {type_} in '{first_name}' and {found[name]} in '{other_name}'.{way_out}", pointer
             )
     for name in found:
         if name not in known:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+HINT = " Set the option 'merge_schema' to read the columns of all files."
+
+
 def read(root: Path, path: str = "t", **source: Any) -> Schema:
     table = TableSource.model_validate({"format": "parquet", "path": path, **source})
     return read_schema("t", table, find_table_files("t", table, [root]))
@@ -166,9 +169,9 @@ def test_files_that_differ_are_told_apart(tmp_path: Path, write: Callable[..., P
     assert (error.code, error.issues[0].pointer) == ("schema_mismatch", "/tables/t/path")
     assert str(error) == "The column x is BIGINT in 'a.parquet' and DOUBLE in 'b.parquet'."
     pq.write_table(pa.table({"x": [1]}), other)
-    assert str(refusal(tmp_path)) == "The column y exists in 'a.parquet' but not in 'b.parquet'."
+    assert str(refusal(tmp_path)) == "The column y exists in 'a.parquet' but not in 'b.parquet'." + HINT
     pq.write_table(pa.table({"x": [1], "y": ["x"], "z": [1]}), other)
-    assert str(refusal(tmp_path)) == "The column z exists in 'b.parquet' but not in 'a.parquet'."
+    assert str(refusal(tmp_path)) == "The column z exists in 'b.parquet' but not in 'a.parquet'." + HINT
     pq.write_table(pa.table({"y": ["x"], "x": [1]}), other)
     assert read(tmp_path).names == ("x", "y")
 
