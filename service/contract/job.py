@@ -282,8 +282,8 @@ class JobSpec(Frozen):
     parameters: Parameters | None = Field(
         default=None,
         description="The values of the placeholders in `sql`: an object for `:name`, a list for `?`. Each becomes a "
-        "literal of its type. Without a type, a string is a STRING, an integer an INT or, if it is large, a BIGINT, and "
-        "another number a DOUBLE.",
+        "literal of its type. Without a type, a string is a STRING, an integer an INT or, if it is large, a BIGINT, "
+        "and another number a DOUBLE.",
         examples=[{"day": {"type": "DATE", "value": "2024-01-31"}, "carrier": "UA"}],
     )
     query: Query | None = Field(default=None, description="The query as a structure, instead of `sql`.")

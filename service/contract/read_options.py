@@ -167,13 +167,13 @@ class ReadOptions(Frozen):
     escape: str | None = Field(
         default=None,
         pattern=_Character,
-        description="CSV: the character before a quote within a quoted value. By default, the quote is doubled.",
+        description="CSV: the character before a quote in a quoted value. By default, the quote is doubled.",
     )
     comment: str | None = Field(
-        default=None, pattern=_Character, description="CSV: lines that begin with this character are ignored."
+        default=None, pattern=_Character, description="CSV: ignores lines that begin with this character."
     )
     null_value: Annotated[str, BeforeValidator(_one_text)] = Field(
-        default="", max_length=64, description="CSV and XML: the text that represents NULL."
+        default="", max_length=64, description="CSV and XML: the text of NULL."
     )
     ignore_leading_white_space: Flag = Field(default=False, description="CSV: removes blanks before a value.")
     ignore_trailing_white_space: Flag = Field(default=False, description="CSV: removes blanks after a value.")
