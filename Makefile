@@ -1,7 +1,7 @@
 # Run README.md's test command first: it creates the environment.
 PYTHON ?= .venv/bin/python
 
-.PHONY: lint quick full coverage docs
+.PHONY: lint quick test test-all full coverage docs generate bench run
 lint:
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
@@ -11,6 +11,15 @@ lint:
 # Tests without Spark and servers.
 quick:
 	$(PYTHON) -m pytest -n 2 -m quick tests/service tests/workers tests/sql tests/golden tests/architecture tests/docs --ignore tests/service/api --ignore tests/service/cli
+
+# All tests except the slow tier.
+test:
+	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# All tests.
+test-all: test quick
+	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not property"
+	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m property --hypothesis-profile=random
 
 # The slow tests, with the full number of faults and requests of the documentation's tables.
 full: export EVENKEEL_TEST_FULL = 1
@@ -26,3 +35,18 @@ coverage:
 # The documentation, in build/site. A broken link is an error.
 docs:
 	$(PYTHON) -m mkdocs build --strict
+
+# The documents and tables that are generated from the code.
+generate:
+	$(PYTHON) -m service.cli openapi -o openapi.yaml
+	$(PYTHON) -m docs.tables --write
+	$(PYTHON) -m docs.rules --write
+
+# Some minutes; docs/explanation/benchmarks.md has the other benchmarks.
+bench:
+	$(PYTHON) tests/benchmarks/planning.py --joins 5,10,20
+	$(PYTHON) tests/benchmarks/job_latency.py
+
+# A service on this machine, until Ctrl-C.
+run:
+	$(PYTHON) -m service.cli up
