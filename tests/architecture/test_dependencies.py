@@ -1,6 +1,6 @@
 """Tests of dependencies: each is pinned to a final version, needed, and has a licence that allows shipping it.
 
-Security advisories and withdrawn releases need a network. The README's audit command checks them; here, it runs against
+Security advisories and withdrawn releases need a network. The documented audit command checks them; here, it runs against
 a local index.
 """
 
@@ -23,6 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tests.support import documents
 from tests.support.package_index import package_index
 
 ROOT = Path(__file__).parents[2]
@@ -139,10 +140,10 @@ ADVISORY = {
 
 
 class TestAudit:
-    """The README's `pip-audit` command with some of the pins, against a local index."""
+    """The documented `pip-audit` command with some of the pins, against a local index."""
 
     def audit(self, tmp_path: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        (command,) = re.findall(r"<!-- command: audit -->\n```sh\n(.*)\n```\n", (ROOT / "README.md").read_text("utf-8"))
+        command = documents.block("command: audit").strip()
         program, *options = shlex.split(command.rpartition(" && ")[2])
         assert program == ".venv/bin/pip-audit"
         (tmp_path / "constraints.txt").write_text("".join(f"{PINNED[name]}\n" for name in AUDITED))
