@@ -1,7 +1,7 @@
 """Tests of dependencies: each is pinned to a final version, needed, and has a licence that allows shipping it.
 
-Security advisories and withdrawn releases need a network. The documented audit command checks them; here, it runs against
-a local index.
+Security advisories and withdrawn releases need a network. The documented audit command checks them; here, it runs
+against a local index.
 """
 
 from __future__ import annotations
