@@ -198,7 +198,7 @@ class _Blocks:
         data = self._stream.read(length)
         self.stored += len(data)
         # A part has at most the text that its block still lacks; its own length is known for Snappy only.
-        size = _snappy_length(data) if self._codec.name == "snappy" else self._missing
+        size = snappy_length(data) if self._codec.name == "snappy" else self._missing
         if not 0 < size <= self._missing:
             raise CorruptTextError
         return bytes(self._codec.decompress(data, size, asbytes=True))
@@ -214,13 +214,14 @@ class _Blocks:
         return length
 
 
-def _snappy_length(data: bytes) -> int:
+def snappy_length(data: bytes) -> int:
+    """Returns the number of bytes that a Snappy block has once it is decompressed. Raises ValueError."""
     length = 0
     for place, byte in enumerate(data[:5]):
         length |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return length
-    raise CorruptTextError
+    raise ValueError("no length")
 
 
 def check_blocks(file: DataFile) -> bool:
@@ -245,8 +246,8 @@ def check_blocks(file: DataFile) -> bool:
                 if len(part) <= _LENGTH_BYTES or not 0 < length <= 2 * _MAX_BLOCK_BYTES:
                     return False
                 try:
-                    missing -= _snappy_length(part[_LENGTH_BYTES:]) if is_snappy else missing
-                except CorruptTextError:
+                    missing -= snappy_length(part[_LENGTH_BYTES:]) if is_snappy else missing
+                except ValueError:
                     return False
                 stream.seek(length - len(part) + _LENGTH_BYTES, 1)
     return False

@@ -15,6 +15,7 @@ from service.contract.problems import SpecError
 from service.contract.read_options import ParseMode, TableFormat
 from service.contract.tables import TableSource
 from service.data.avro_files import AvroFileError, columns_of, read_header
+from service.data.column_limits import MAX_NAME, ColumnLimitError, is_valid_name
 from service.data.compression import CorruptTextError, opened_text
 from service.data.file_io import (
     DataFile,
@@ -29,7 +30,8 @@ from service.data.file_io import (
     text_of,
 )
 from service.data.files import TableFiles, pointer_of, unreadable
-from service.data.orc_files import OrcFileError, orc_columns
+from service.data.orc_files import orc_columns
+from service.data.orc_footer import OrcFileError
 from service.data.partitions import check_columns
 from service.data.text_heads import plain_text
 from service.sql.ddl import MAX_COLUMNS, parse_schema
@@ -70,7 +72,6 @@ MAX_FOOTER = 32 << 20
 """In bytes. A footer is read whole, and takes about twenty times as much memory when parsed."""
 _MAX_PARTS = 100_000
 """For every list in a footer: row groups, column chunks, and columns with their nested parts."""
-_MAX_PATH = 4096
 _MAX_MESSAGE_NAMES_LENGTH = 2000
 _TAIL_BYTES = 8
 _SIMPLE_TYPES: dict[pa.DataType, DataType] = {
@@ -263,6 +264,8 @@ def _orc(file: DataFile, files: TableFiles, pointer: str) -> Schema:
         raise SpecError.of(
             "corrupt_file", f"'{name}' is not an ORC file, or it is truncated or damaged.", pointer=pointer
         ) from None
+    except ColumnLimitError as error:
+        raise _unsupported(f"'{name}' {error}.", pointer) from None
     except OSError as error:
         raise unreadable(name, error, pointer) from None
 
@@ -276,6 +279,8 @@ def _avro(file: DataFile, files: TableFiles, pointer: str) -> Schema:
             return columns_of(read_header(stream))
     except AvroFileError as error:
         raise SpecError.of("corrupt_file", f"'{name}' {error}.", pointer=pointer) from None
+    except ColumnLimitError as error:
+        raise _unsupported(f"'{name}' {error}.", pointer) from None
     except OSError as error:
         raise unreadable(name, error, pointer) from None
 
@@ -287,8 +292,8 @@ def _leaves(schema: pq.ParquetSchema, name: str, pointer: str) -> list[pq.Column
     leaves = [schema.column(index) for index in range(len(schema))]
     if not leaves:
         raise _unsupported(f"'{name}' has no column.", pointer)
-    if any("\0" in leaf.path or len(leaf.path) > _MAX_PATH for leaf in leaves):
-        what = f"a name with the character U+0000, or with more than {_MAX_PATH} characters"
+    if not all(is_valid_name(leaf.path) for leaf in leaves):
+        what = f"a name with the character U+0000, or with more than {MAX_NAME} characters"
         raise _unsupported(f"A column of '{name}' has {what}. Rename it.", pointer)
     return leaves
 
