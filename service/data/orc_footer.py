@@ -28,7 +28,7 @@ _MAX_BLOCK_BYTES = 4 << 20
 
 _DEFAULT_BLOCK_BYTES = 256 << 10
 _MAX_CHUNKS = 100_000
-_MAX_PARTS = 1_000_000
+_MAX_PARTS = 300_000
 """Fields of the footer, and of the messages in it: a parser may allocate a hundred bytes for a field of two bytes."""
 
 _MAX_MESSAGES = 100_000
