@@ -348,7 +348,7 @@ class TestHostileAvro:
     @pytest.mark.parametrize("fields", [5, None, "v", {"name": "v"}, [], [5], [{"type": "long"}], [{"name": 5}]])
     def test_fields_that_are_none(self, fields: Any) -> None:
         header = avro_files.AvroHeader({"type": "record", "name": "r", "fields": fields}, "null", b"")
-        with pytest.raises(AvroFileError, match="has no fields|an invalid schema"):
+        with pytest.raises(AvroFileError, match=r"has no fields|an invalid schema"):
             columns_of(header)
 
     @pytest.mark.parametrize("name", ["a\0", "a" * 5000, "\ud800"])
@@ -382,7 +382,7 @@ class TestHostileAvro:
         assert time.process_time() - began < 2
 
     def test_records_of_a_large_block_are_decoded_in_batches(self) -> None:
-        count = 1 << 22
+        count = 1 << 19
         data = _with_schema([{"name": "v", "type": "boolean"}], count, bytes(count))
         tracemalloc.start()
         try:
