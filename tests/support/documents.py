@@ -117,8 +117,8 @@ def do_as_written(console: str, address: str, directory: Path, environment: Mapp
 def steps(console: str) -> Iterator[tuple[str, list[str]]]:
     """Yields the commands with their output.
 
-    A command begins with `$ ` and ends where the shell accepts it. Its other lines begin with `> `, which tells the copy
-    button of the site that they belong to it.
+    A command begins with `$ ` and ends where the shell accepts it. Its other lines begin with `> `, which tells the
+    copy button of the site that they belong to it.
     """
     lines = iter(console.splitlines())
     command, printed = "", list[str]()
