@@ -31,7 +31,8 @@ from service.config.data import Location, is_uri, path_of_file_uri, resolve
 from service.contract.problems import SpecError
 from service.contract.read_options import TableFormat
 from service.contract.tables import TableSource
-from service.data.delta_snapshot import LOG, Snapshot, is_delta, read_snapshot
+from service.data.delta_log import LOG
+from service.data.delta_snapshot import Snapshot, StoredTable, is_delta, read_snapshot
 from service.data.file_io import DataFile, UriFile, local_path, size_of, version_of
 from service.data.partitions import NO_PARTITIONS, Partitions, is_partition, of_values, partitions_of
 from service.data.path_patterns import PathPattern, pattern_of
@@ -501,7 +502,7 @@ class _Search:
         return SpecError.of("corrupt_file", detail, pointer=self._pointer)
 
     def _of_delta(self, path: Path, *, as_uris: bool) -> TableFiles:
-        snapshot = read_snapshot(str(path), self._given, self._pointer, version=self._version)
+        snapshot = self._snapshot(path)
         found: list[Path] = []
         directories: dict[Path, bool] = {}
         for one in snapshot.files:
@@ -525,8 +526,7 @@ class _Search:
         if store.delta_options is None:
             detail = f"'{self._given}' is a Delta table in a store of which Delta tables are not read."
             raise SpecError.of("unsupported_construct", detail, pointer=self._pointer)
-        uri = f"s3://{location.authority}/{location.path}"
-        snapshot = read_snapshot(uri, self._given, self._pointer, version=self._version, options=store.delta_options)
+        snapshot = self._snapshot(StoredTable(store, location))
         files = [
             _file(
                 store,
@@ -537,10 +537,10 @@ class _Search:
         ]
         return self._of_snapshot(location, files, snapshot)
 
+    def _snapshot(self, place: Path | StoredTable) -> Snapshot:
+        return read_snapshot(place, self._given, self._pointer, version=self._version, max_files=MAX_FILES)
+
     def _of_snapshot(self, place: Path | Location, found: Sequence[DataFile], snapshot: Snapshot) -> TableFiles:
-        if len(found) > MAX_FILES:
-            detail = f"The Delta table '{self._given}' has more than {MAX_FILES} files."
-            raise SpecError.of("unsupported_construct", detail, pointer=self._pointer)
         if not found and not self._may_be_empty:
             detail = f"Version {snapshot.version} of the Delta table '{self._given}' has no rows."
             raise SpecError.of("empty_directory", detail, pointer=self._pointer)

@@ -63,8 +63,8 @@ def check_job(
     """Compiles the job's query against the columns of its tables. `streams` maps the tenant's streams to their columns.
 
     `is_accepted`: the job is stored and only its settings are new. Its query and tables are then exempt from
-    limits that the version that accepted it did not have. A job `has_state` if it resumes from a checkpoint; it then has
-    copies of its followed tables and does not need their files.
+    limits that the version that accepted it did not have. A job `has_state` if it resumes from a checkpoint; it then
+    has copies of its followed tables and does not need their files.
 
     Raises SpecError with all issues found, and StorageUnavailableError if a store of the data roots cannot be used.
     """
