@@ -46,9 +46,11 @@ def resolve_table(
     is_stream: bool = False,
     may_have_partitions: bool = True,
     pins_version: bool = True,
+    is_accepted: bool = False,
 ) -> Resolved:
     """Returns the table with everything that its job leaves out; also the version of a Delta table if `pins_version`.
 
+    `is_accepted`: the job is stored. It may read the files of a Delta table as Parquet, as earlier versions accepted.
     A stream may have no files yet if its format and, for CSV and JSON, its schema are given.
 
     Raises SpecError: what `find_table_files`, `infer_format`, `check_content`, `infer_schema` and `read_schema` raise,
@@ -57,9 +59,11 @@ def resolve_table(
     """
     at = pointer_of(table)
     if is_stream:
-        files = find_stream_files(table, source, roots)
+        files = find_stream_files(table, source, roots, refuses_delta=not is_accepted)
     else:
-        files = find_table_files(table, source, roots, may_have_partitions=may_have_partitions)
+        files = find_table_files(
+            table, source, roots, may_have_partitions=may_have_partitions, refuses_delta=not is_accepted
+        )
     if not files.files:
         return Resolved(source, _schema_without_files(source, at))
     format_ = source.format or (infer_format(table, source, files) if files.snapshot is None else TableFormat.DELTA)

@@ -190,6 +190,42 @@ class TestPartitionNames:
         (tmp_path / "root" / "t" / "day=2").symlink_to(tmp_path / "t" / "day=2")
         assert refused(tmp_path / "root")[0] == "path_outside_data_roots"
 
+    @pytest.mark.parametrize(
+        ("link", "target"),
+        [
+            ("k=1/c.csv", "k=2/x.csv"),
+            ("k=1/c.csv", "k=1/x.csv"),
+            ("c.csv", "k=2/x.csv"),
+            ("d", "k=2"),
+            ("k=1/d", "k=2"),
+            ("k=1/c.csv", "../other.csv"),
+        ],
+    )
+    def test_links_in_partitions_or_to_them(self, tmp_path: Path, link: str, target: str) -> None:
+        self.write(tmp_path, "k=1", "k=2")
+        (tmp_path / "other.csv").write_bytes(CSV)
+        (tmp_path / "t" / link).symlink_to(tmp_path / "t" / target)
+        code, detail = refused(tmp_path)
+        assert code == "unsupported_construct"
+        assert "in its partitions" in detail
+
+    def test_a_directory_whose_files_are_all_links(self, tmp_path: Path) -> None:
+        (tmp_path / "t" / "k=1").mkdir(parents=True)
+        (tmp_path / "other.csv").write_bytes(CSV)
+        (tmp_path / "t" / "k=1" / "x.csv").symlink_to(tmp_path / "other.csv")
+        assert "in its partitions" in refused(tmp_path)[1]
+
+    def test_a_name_with_an_equals_sign_is_no_partition(self, tmp_path: Path) -> None:
+        _file(tmp_path, "a.csv", CSV)
+        _file(tmp_path, "k=2.csv", CSV)
+        (tmp_path / "t" / "k=1.csv").symlink_to(tmp_path / "t" / "k=2.csv")
+        assert resolved(tmp_path).source.partitions is None
+
+    def test_names_that_begin_with_an_underscore_are_skipped(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "day=1", "_x=1", ".y=1", "day=1/_z=1")
+        found = resolved(tmp_path)
+        assert (found.source.partitions, found.bytes) == ("day BIGINT", len(CSV))
+
     def test_a_column_of_a_csv_file_with_the_name_of_a_partition(self, tmp_path: Path) -> None:
         self.write(tmp_path, "a=1")
         assert refused(tmp_path)[0] == "duplicate_column"
