@@ -101,7 +101,8 @@ def format_of_content(head: bytes) -> TableFormat | None:
 
 
 def check_content(table: str, source: TableSource, files: TableFiles, chosen: Sequence[DataFile]) -> None:
-    """Checks the first bytes of the files `chosen` before the table is believed to have the format `source.kind`.
+    """Checks that the first bytes of the files `chosen` are those of the format `source.kind`, and that Spark reads the
+    compressions of all files. The blocks of Hadoop's compressions are checked in the files `chosen` only.
 
     Raises SpecError `corrupt_file`, `unsupported_construct` (compressions that Spark does not read),
     `unreadable_file`, and StoreUnavailableError.
@@ -109,27 +110,39 @@ def check_content(table: str, source: TableSource, files: TableFiles, chosen: Se
     if source.kind.is_text:
         for file in files.files:
             _check_suffix(table, file)
+        for file in chosen:
+            _check_blocks(table, file)
     heads = for_each(chosen, lambda file: _head(file, table))
     for file, head in zip(chosen, heads, strict=True):
         if head:
             _check_head(table, source.kind, file, head)
 
 
+def check_all_blocks(table: str, source: TableSource, files: TableFiles) -> None:
+    """Checks the blocks of all files with a compression of Hadoop, before Spark reads them: a damaged block can end its
+    JVM. Raises SpecError `unsupported_construct` and `unreadable_file`.
+    """
+    if source.kind.is_text:
+        for file in files.files:
+            _check_blocks(table, file)
+
+
 def _check_suffix(table: str, file: DataFile) -> None:
     suffix = file.suffix.lower()
-    if suffix not in COMPRESSED:
-        return
-    reason = None
-    if suffix not in READ_BY_SPARK:
-        reason = f"is compressed as {suffix}, which Spark does not read"
-    elif suffix in BLOCKS and not _has_usual_blocks(table, file):
-        reason = f"has not the {suffix} blocks that Spark writes; it does not read the frames of other programs"
-    if reason is not None:
-        raise SpecError.of(
-            "unsupported_construct",
-            f"'{file.name}' {reason}. Compress it with gzip or zstd.",
-            pointer=f"{pointer_of(table)}/path",
-        )
+    if suffix in COMPRESSED and suffix not in READ_BY_SPARK:
+        raise _not_read(table, file, f"is compressed as {suffix}, which Spark does not read")
+
+
+def _check_blocks(table: str, file: DataFile) -> None:
+    suffix = file.suffix.lower()
+    if suffix in BLOCKS and not _has_usual_blocks(table, file):
+        what = f"does not consist of {suffix} blocks as Spark writes them. Spark does not read those of other programs"
+        raise _not_read(table, file, what)
+
+
+def _not_read(table: str, file: DataFile, reason: str) -> SpecError:
+    detail = f"'{file.name}' {reason}. Compress it with gzip or zstd."
+    return SpecError.of("unsupported_construct", detail, pointer=f"{pointer_of(table)}/path")
 
 
 def _has_usual_blocks(table: str, file: DataFile) -> bool:

@@ -7,6 +7,7 @@ import gzip
 import io
 import resource
 import struct
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,8 @@ from service.contract.problems import SpecError
 from service.contract.tables import TableSource
 from service.data import avro_files
 from service.data.avro_files import AvroFileError, blocks, columns_of, read_header, records
-from service.data.file_format import format_of_content, format_of_name
+from service.data.file_format import check_all_blocks, format_of_content, format_of_name
+from service.data.files import find_table_files
 from service.data.table_resolution import Resolved, resolve_table
 
 
@@ -92,8 +94,8 @@ def test_formats_of_names_and_contents() -> None:
         ({"x.csv": gzip.compress(CSV)}, {}, "corrupt_file", "rename the file so that it ends in .gz"),
         ({"x.csv.gz": CSV}, {}, "corrupt_file", "is not compressed, though its name ends in .gz"),
         ({"x.csv.xz": b"\xfd7zXZ\x00"}, {}, "unsupported_construct", "Compress it with gzip or zstd"),
-        ({"x.csv.lz4": b"\x04\x22\x4d\x18" + CSV}, {}, "unsupported_construct", "the frames of other programs"),
-        ({"x.csv.snappy": b"\xff\x06\x00\x00sNaPpY" + CSV}, {}, "unsupported_construct", "frames of other programs"),
+        ({"x.csv.lz4": b"\x04\x22\x4d\x18" + CSV}, {}, "unsupported_construct", "those of other programs"),
+        ({"x.csv.snappy": b"\xff\x06\x00\x00sNaPpY" + CSV}, {}, "unsupported_construct", "those of other programs"),
         ({"x.csv.snappy": b"\x7f\xff\xff\xff\x00\x00\x00\x01x"}, {}, "unsupported_construct", "blocks"),
         ({"x.csv.gz": gzip.compress(CSV)[:10] + b"\xff" * 9}, {}, "corrupt_file", "is damaged"),
         ({"a.csv": CSV, "b.json": b"{}"}, {}, "format_unknown", "such as 'orders/*.csv'"),
@@ -138,6 +140,34 @@ def test_of_a_bomb_only_the_beginning_is_decompressed(tmp_path: Path, compress: 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert resolved(tmp_path).source.declared_schema == "a BIGINT, b STRING"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+
+
+WITHOUT_TEXT = {
+    "members without text": ("gz", gzip.compress(b"") * 1_000_000),
+    "members of one byte": ("gz", gzip.compress(b"1") * 1_000_000),
+    "blocks without text": ("snappy", bytes(20 << 20)),
+    "parts of one byte": ("snappy", struct.pack(">i", 8 << 20) + b"\x00\x00\x00\x03\x01\x00a" * (3 << 20)),
+}
+"""Suffix and content of files of 20 MB whose text takes seconds to decompress."""
+
+
+@pytest.mark.parametrize("case", WITHOUT_TEXT)
+def test_a_file_with_nearly_no_text_is_refused_in_time(tmp_path: Path, case: str) -> None:
+    suffix, data = WITHOUT_TEXT[case]
+    _file(tmp_path, f"x.csv.{suffix}", data)
+    start = time.process_time()
+    assert refused(tmp_path)[0] in {"corrupt_file", "unsupported_construct"}
+    assert time.process_time() - start < 1.5
+
+
+def test_the_blocks_of_some_files_are_checked_at_submission_and_those_of_all_by_the_worker(tmp_path: Path) -> None:
+    good = struct.pack(">ii", len(CSV), 10) + b"\x08\x1c" + CSV
+    for number in range(40):
+        _file(tmp_path, f"{number:02}.csv.snappy", good)
+    _file(tmp_path, "01.csv.snappy", b"\x7f\xff\xff\xff\x00\x00\x00\x01x")
+    source = resolved(tmp_path).source
+    with pytest.raises(SpecError, match=r"01\.csv\.snappy"):
+        check_all_blocks("t", source, find_table_files("t", source, (tmp_path,)))
 
 
 def test_a_header_of_a_hundred_megabytes(tmp_path: Path) -> None:
