@@ -46,6 +46,7 @@ def _file(root: Path, name: str, data: bytes) -> None:
 PARQUET = io.BytesIO()
 pq.write_table(pa.table({"a": [1]}), PARQUET)
 CSV = b"a,b\n1,x\n"
+DEFINITION = '<!DOCTYPE a [<!ENTITY e "x">]><a><b>&e;</b></a>'
 
 
 FOUND: dict[str, tuple[str, bytes, str]] = {
@@ -103,7 +104,10 @@ def test_formats_of_names_and_contents() -> None:
         ({"a.parquet": PARQUET.getvalue()}, {"schema": "a INT"}, "schema_not_applicable", "contain their schema"),
         ({"a.csv": CSV}, {"options": {"merge_schema": True}}, "option_not_applicable", "no effect on CSV files"),
         ({"a.xml": b"<a><b/></a>"}, {}, "option_required", "requires 'row_tag'"),
-        ({"a.xml": b'<!DOCTYPE a [<!ENTITY e "x">]><a>&e;</a>'}, {"options": {"row_tag": "a"}}, "corrupt_file", "type"),
+        ({"a.xml": DEFINITION.encode()}, {"options": {"row_tag": "a"}}, "corrupt_file", "type"),
+        ({"a.xml": DEFINITION.encode("utf-16")}, {"options": {"row_tag": "a"}}, "corrupt_file", "is not UTF-8"),
+        ({"a.xml": DEFINITION.encode("utf-16-le")}, {"options": {"row_tag": "a"}}, "corrupt_file", "is not UTF-8"),
+        ({"a.xml": DEFINITION.encode("utf-32")}, {"options": {"row_tag": "a"}}, "corrupt_file", "is not UTF-8"),
         ({"a.csv": CSV}, {"version": 1}, "option_not_applicable", "'version' has no effect on CSV files"),
         ({"a.csv": CSV}, {"format": "delta"}, "corrupt_file", "has no directory _delta_log"),
     ],
