@@ -247,7 +247,8 @@ def _of_csv(heads: Sequence[Head], reading: _Reading) -> dict[str, DataType]:
 def _blanks_before_quotes(options: ReadOptions) -> re.Pattern[bytes]:
     """Matches the blanks between a delimiter or line break, which is its group, and a quote."""
     delimiter, quote = re.escape(options.delimiter.encode()), re.escape(options.quote.encode())
-    return re.compile(rb"(^|\n|" + delimiter + rb")[ \t]++(?=" + quote + rb")")
+    blanks = b"[ ]" if options.delimiter == "\t" else rb"[ \t]"
+    return re.compile(rb"(^|\n|" + delimiter + rb")" + blanks + rb"++(?=" + quote + rb")")
 
 
 def _trimmed(values: pa.ChunkedArray, options: ReadOptions) -> pa.ChunkedArray:
