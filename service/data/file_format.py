@@ -17,11 +17,14 @@ from service.data.files import TableFiles, pointer_of, unreadable
 FILES_CHECKED = 16
 """At most this many files are opened, evenly spread."""
 
+TSV = ".tsv"
+"""The suffix of CSV files whose delimiter is a tab by default."""
+
 EXTENSIONS = {
     ".parquet": TableFormat.PARQUET,
     ".pq": TableFormat.PARQUET,
     ".csv": TableFormat.CSV,
-    ".tsv": TableFormat.CSV,
+    TSV: TableFormat.CSV,
     ".json": TableFormat.JSON,
     ".jsonl": TableFormat.JSON,
     ".ndjson": TableFormat.JSON,
@@ -30,6 +33,8 @@ EXTENSIONS = {
     ".xml": TableFormat.XML,
 }
 _MAGIC = {b"PAR1": TableFormat.PARQUET, b"ORC": TableFormat.ORC, b"Obj\x01": TableFormat.AVRO}
+_BINARY = frozenset(range(0x1C)) - {0x01, *b"\t\n\v\f\r"}
+"""Control characters that no text has. Files of Hive have U+0001 as their delimiter."""
 _COMPRESSIONS = {
     b"\x1f\x8b": ("gzip", GZIP),
     b"\x28\xb5\x2f\xfd": ("Zstandard", ZSTD),
@@ -51,9 +56,17 @@ def format_of_name(name: str) -> TableFormat | None:
     >>> format_of_name("Orders.CSV.gz"), format_of_name("part-0.snappy.parquet"), format_of_name("README")
     (<TableFormat.CSV: 'csv'>, <TableFormat.PARQUET: 'parquet'>, None)
     """
+    return EXTENSIONS.get(suffix_of_format(name))
+
+
+def suffix_of_format(name: str) -> str:
+    """Returns the suffix of a file's name, before the one of a compression, in lower case.
+
+    >>> suffix_of_format("Orders.TSV.gz"), suffix_of_format("orders.tsvx.csv")
+    ('.tsv', '.csv')
+    """
     path = PurePosixPath(name.lower())
-    suffix = PurePosixPath(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
-    return EXTENSIONS.get(suffix)
+    return PurePosixPath(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
 def infer_format(table: str, source: TableSource, files: TableFiles) -> TableFormat:
@@ -89,15 +102,24 @@ def infer_format(table: str, source: TableSource, files: TableFiles) -> TableFor
 
 def format_of_content(head: bytes) -> TableFormat | None:
     """Returns the format that the first bytes of a file, which is not compressed, have; None for unknown bytes."""
-    for magic, format_ in _MAGIC.items():
-        if head.startswith(magic):
-            return format_
+    found = _format_of_magic(head)
+    if found is not None and _is_binary(head):
+        return found
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if not text or b"\0" in head or head.startswith((_ZIP, *_COMPRESSIONS)):
         return None
     if text[:1] in {b"{", b"["}:
         return TableFormat.JSON
     return TableFormat.XML if text[:1] == b"<" else TableFormat.CSV
+
+
+def _format_of_magic(head: bytes) -> TableFormat | None:
+    return next((format_ for magic, format_ in _MAGIC.items() if head.startswith(magic)), None)
+
+
+def _is_binary(head: bytes) -> bool:
+    """Whether bytes that begin as a binary format are no text, such as the header `ORCID,name` of a CSV file."""
+    return not _BINARY.isdisjoint(head)
 
 
 def check_content(table: str, source: TableSource, files: TableFiles, chosen: Sequence[DataFile]) -> None:
@@ -169,7 +191,7 @@ def _check_head(table: str, format_: TableFormat, file: DataFile, head: bytes) -
     if format_.is_text and suffix in COMPRESSED:
         return
     expected = TableFormat.PARQUET if format_.is_parquet else format_
-    found = next((known for magic, known in _MAGIC.items() if head.startswith(magic)), None)
+    found = None if format_.is_text and not _is_binary(head) else _format_of_magic(head)
     if found is expected or (found is None and format_.is_text and not head.startswith(_ZIP)):
         return
     raise not_of_format(file.name, format_, head, pointer)

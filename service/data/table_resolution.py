@@ -13,8 +13,8 @@ from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.contract.read_options import ParseMode, ReadOptions, TableFormat
 from service.contract.tables import NAMES_OF_FORMATS, TableSource, schema_not_applicable
 from service.data.compression import CorruptTextError
-from service.data.file_format import FILES_CHECKED, check_content, infer_format
-from service.data.file_io import first_values, text_of
+from service.data.file_format import FILES_CHECKED, TSV, check_content, infer_format, suffix_of_format
+from service.data.file_io import DataFile, first_values, text_of
 from service.data.files import TableFiles, find_stream_files, find_table_files, pointer_of
 from service.data.partitions import check_columns, infer_types
 from service.data.roots import Root
@@ -63,7 +63,9 @@ def resolve_table(
     if not files.files:
         return Resolved(source, _schema_without_files(source, at))
     format_ = source.format or (infer_format(table, source, files) if files.snapshot is None else TableFormat.DELTA)
-    source = source.model_copy(update={"format": format_, "options": _with_suffix(source.options, files)})
+    source = source.model_copy(update={"format": format_})
+    if format_ is TableFormat.CSV:
+        source = source.model_copy(update={"options": _with_delimiter(source.options, files.files, at)})
     _check_fields(source, at, is_stream=is_stream)
     check_content(table, source, files, spread(files.files, FILES_CHECKED))
     if files.snapshot is None:
@@ -87,12 +89,20 @@ def _schema_without_files(source: TableSource, at: str) -> Schema:
     )
 
 
-def _with_suffix(options: ReadOptions, files: TableFiles) -> ReadOptions:
-    """Returns the options with the delimiter of `.tsv` files, if the job does not set one."""
-    is_tsv = ".tsv" in files.files[0].name.lower()
-    if not is_tsv or "delimiter" in options.model_fields_set:
+def _with_delimiter(options: ReadOptions, files: Sequence[DataFile], at: str) -> ReadOptions:
+    """Returns the options with the delimiter of `.tsv` files, if the job does not set one. Raises SpecError
+    `option_required` if only some files have that suffix.
+    """
+    if "delimiter" in options.model_fields_set:
         return options
-    return options.model_copy(update={"delimiter": "\t"})
+    examples = {suffix_of_format(file.name) == TSV: file.name for file in files}
+    if len(examples) > 1:
+        detail = (
+            f"'{examples[True]}' is a .tsv file and '{examples[False]}' is not: set 'delimiter' if all files have the "
+            "same one, or name files of one suffix with a wildcard."
+        )
+        raise SpecError.of("option_required", detail, pointer=f"{at}/options/delimiter")
+    return options.model_copy(update={"delimiter": "\t"}) if True in examples else options
 
 
 def _check_fields(source: TableSource, at: str, *, is_stream: bool) -> None:

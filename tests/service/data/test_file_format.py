@@ -15,6 +15,7 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
@@ -45,6 +46,8 @@ def _file(root: Path, name: str, data: bytes) -> None:
 
 PARQUET = io.BytesIO()
 pq.write_table(pa.table({"a": [1]}), PARQUET)
+ORC = io.BytesIO()
+orc.write_table(pa.table({"a": [1]}), ORC)
 CSV = b"a,b\n1,x\n"
 DEFINITION = '<!DOCTYPE a [<!ENTITY e "x">]><a><b>&e;</b></a>'
 
@@ -60,6 +63,10 @@ FOUND: dict[str, tuple[str, bytes, str]] = {
     "a part that Spark writes": ("part-0.snappy.parquet", PARQUET.getvalue(), "parquet"),
     "JSON without a suffix": ("x", b'\xef\xbb\xbf {"a":1}\n', "json"),
     "CSV without a suffix": ("x", CSV, "csv"),
+    "a column whose name begins as ORC": ("x.csv", b"ORCID,name\n1,x\n", "csv"),
+    "a column whose name begins as Parquet": ("x.csv", b"PAR1,name\n1,x\n", "csv"),
+    "such a column without a suffix": ("x", b"ORCID,name\n1,x\n", "csv"),
+    "ORC without a suffix": ("x", ORC.getvalue(), "orc"),
 }
 """Name and content of a file, and its format."""
 
@@ -69,7 +76,7 @@ def test_a_format_by_name_or_content(tmp_path: Path, case: str) -> None:
     name, data, format_ = FOUND[case]
     _file(tmp_path, name, data)
     found = resolved(tmp_path)
-    assert (found.source.format, found.schema.names[0]) == (format_, "a")
+    assert (found.source.format, found.schema.names[0]) in {(format_, "a"), (format_, "ORCID"), (format_, "PAR1")}
 
 
 def test_formats_of_names_and_contents() -> None:
@@ -88,6 +95,8 @@ def test_formats_of_names_and_contents() -> None:
         ({"x.parquet": CSV}, {}, "corrupt_file", "'x.parquet' is not a Parquet file"),
         ({"x.parquet": gzip.compress(CSV)}, {}, "corrupt_file", "'x.parquet' is not a Parquet file"),
         ({"x.orc": CSV}, {}, "corrupt_file", "is not an ORC file"),
+        ({"x.csv": ORC.getvalue()}, {}, "corrupt_file", 'write "format": "orc"'),
+        ({"x.orc": b"ORCID,name"}, {}, "corrupt_file", "is not an ORC file"),
         ({"x.avro": CSV}, {}, "corrupt_file", "is not an Avro file"),
         ({"x.orc": b"ORC" + bytes(100)}, {}, "corrupt_file", "is not an ORC file"),
         ({"x.avro": b"Obj\x01" + b"\xff" * 100}, {}, "corrupt_file", "no valid header"),
@@ -144,6 +153,35 @@ def test_of_a_bomb_only_the_beginning_is_decompressed(tmp_path: Path, compress: 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert resolved(tmp_path).source.declared_schema == "a BIGINT, b STRING"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "delimiter"),
+    [
+        ("x.tsv", {}, "\t"),
+        ("x.TSV.gz", {}, "\t"),
+        ("x.tsvx.csv", {}, ","),
+        ("x.csv", {}, ","),
+        ("x.tsv", {"delimiter": ";"}, ";"),
+    ],
+)
+def test_the_delimiter_by_the_suffix(tmp_path: Path, name: str, options: dict[str, Any], delimiter: str) -> None:
+    data = CSV.replace(b",", delimiter.encode())
+    _file(tmp_path, name, gzip.compress(data) if name.endswith(".gz") else data)
+    assert resolved(tmp_path, options=options).source.options.delimiter == delimiter
+
+
+def test_only_csv_files_have_the_delimiter_of_their_suffix(tmp_path: Path) -> None:
+    _file(tmp_path, "x.tsv", b'{"a":1}\n')
+    assert resolved(tmp_path, format="json").source.options.delimiter == ","
+
+
+def test_files_with_different_delimiters_by_their_suffixes_are_refused(tmp_path: Path) -> None:
+    _file(tmp_path, "1.csv", CSV)
+    _file(tmp_path, "2.tsv", CSV)
+    code, detail = refused(tmp_path)
+    assert (code, "'2.tsv' is a .tsv file and '1.csv' is not" in detail) == ("option_required", True)
+    assert resolved(tmp_path, options={"delimiter": ","}).schema.names == ("a", "b")
 
 
 WITHOUT_TEXT = {
