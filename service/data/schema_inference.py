@@ -36,7 +36,8 @@ from service.data.file_io import (
     whole_rows,
 )
 from service.data.files import TableFiles, pointer_of, unreadable
-from service.data.schemas import format_names, spread
+from service.data.schemas import format_names
+from service.data.spread import spread
 from service.data.text_heads import Head, read_head
 from service.data.xml_rows import XmlRowsError, xml_rows
 from service.sql.ddl import MAX_COLUMNS, parse_schema, schema_text

@@ -19,7 +19,8 @@ from service.data.files import TableFiles, find_stream_files, find_table_files, 
 from service.data.partitions import check_columns, infer_types
 from service.data.roots import Root
 from service.data.schema_inference import HEAD_BYTES, infer_schema
-from service.data.schemas import read_schema, spread
+from service.data.schemas import read_schema
+from service.data.spread import spread
 from service.data.text_heads import read_head
 from service.sql.ddl import parse_schema, schema_text
 from service.sql.expressions.scalar import quoted

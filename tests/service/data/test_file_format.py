@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import os
 import resource
 import struct
 import time
@@ -247,6 +248,42 @@ class TestPartitionNames:
         code, detail = refused(tmp_path)
         assert code == "unsupported_construct"
         assert any(part in detail for part in text.split("|"))
+
+    def test_a_name_that_is_no_text(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "d%00y=1")
+        code, detail = refused(tmp_path)
+        assert (code, "'d%00y=1' of 't' contains the character U+0000" in detail) == ("unsupported_construct", True)
+
+    def test_a_name_that_is_not_utf8(self, tmp_path: Path) -> None:
+        self.write(tmp_path, os.fsdecode(b"d\xe4y=1"))
+        code, detail = refused(tmp_path)
+        assert (code, "or is not UTF-8" in detail, detail.isascii()) == ("unsupported_construct", True, True)
+
+    def test_a_day_that_does_not_exist_is_text(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "day=2026-02-28", "day=2026-02-30")
+        assert resolved(tmp_path).source.partitions == "day STRING"
+
+    @pytest.mark.parametrize(
+        ("value", "fitting", "others"),
+        [
+            ("a", ["STRING"], ["INT", "DATE"]),
+            ("300", ["SMALLINT", "INT", "DOUBLE"], ["TINYINT", "DATE"]),
+            ("3000000000", ["BIGINT"], ["INT"]),
+            ("2026-02-28", ["DATE", "STRING"], ["INT"]),
+            ("2026-2-8", ["DATE"], []),
+            ("2026-02-30", ["STRING"], ["DATE"]),
+            ("__HIVE_DEFAULT_PARTITION__", ["INT", "DATE"], []),
+        ],
+    )
+    def test_declared_types_are_compared_with_the_values(
+        self, tmp_path: Path, value: str, fitting: list[str], others: list[str]
+    ) -> None:
+        self.write(tmp_path, f"k={value}")
+        for type_ in fitting:
+            assert resolved(tmp_path, partitions=f"k {type_}").source.partitions == f"k {type_}"
+        for type_ in others:
+            code, detail = refused(tmp_path, partitions=f"k {type_}")
+            assert (code, f"'{value}'" in detail) == ("schema_mismatch", True)
 
     def test_a_value_is_no_path(self, tmp_path: Path) -> None:
         self.write(tmp_path, "day=..%2F..%2Fetc", "day=%00")
