@@ -75,6 +75,9 @@ def resolve_table(
         source = source.model_copy(update={"version": files.snapshot.version})
     if format_.is_text:
         source = _with_columns(table, source, files)
+    if not source.options.infer_schema:
+        # It has had its effect. Workers of older versions do not support it.
+        source = source.model_copy(update={"options": source.options.model_copy(update={"infer_schema": True})})
     return Resolved(source, read_schema(table, source, files), files.bytes)
 
 

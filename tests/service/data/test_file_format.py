@@ -27,6 +27,7 @@ from service.data.avro_files import AvroFileError, blocks, columns_of, read_head
 from service.data.file_format import check_all_blocks, format_of_content, format_of_name
 from service.data.files import find_table_files
 from service.data.table_resolution import Resolved, resolve_table
+from workers.engine.spark.sources import TableInput
 
 
 def resolved(root: Path, **table: Any) -> Resolved:
@@ -183,6 +184,24 @@ def test_files_with_different_delimiters_by_their_suffixes_are_refused(tmp_path:
     code, detail = refused(tmp_path)
     assert (code, "'2.tsv' is a .tsv file and '1.csv' is not" in detail) == ("option_required", True)
     assert resolved(tmp_path, options={"delimiter": ","}).schema.names == ("a", "b")
+
+
+def test_a_table_whose_types_were_not_inferred_is_read_by_workers_of_older_versions(tmp_path: Path) -> None:
+    _file(tmp_path, "x.csv", CSV)
+    source = resolved(tmp_path, options={"infer_schema": False}).source
+    assert (source.declared_schema, source.needs_version_10) == ("a STRING, b STRING", False)
+
+
+def test_the_column_of_corrupt_records_is_compared_without_case(tmp_path: Path) -> None:
+    _file(tmp_path, "x.json", b'{"a":1}\n')
+    options = {"mode": "permissive", "column_name_of_corrupt_record": "BAD"}
+    found = resolved(tmp_path, schema="a INT, bad STRING", options=options)
+    assert found.schema.names == ("a", "BAD")
+    files = find_table_files("t", found.source, (tmp_path,))
+    source = found.source.model_copy(
+        update={"options": found.source.options.model_copy(update={"column_name_of_corrupt_record": "bad"})}
+    )
+    assert TableInput(source, files, found.schema).data_schema.names == ("a",)
 
 
 WITHOUT_TEXT = {
