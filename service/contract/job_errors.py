@@ -205,8 +205,7 @@ OF_TABLES = (
     ErrorCode("invalid_schema", "`schema` is not a valid list of columns.", "Correct it at the column of the issue."),
     ErrorCode(
         "schema_cannot_be_inferred",
-        "The columns cannot be inferred from the files: a table or stream has no row yet, its rows are too long, or its "
-        "options do not fit.",
+        "The columns of a table or stream cannot be inferred from its files: for example, they have no row yet.",
         "Declare `schema`, or add data.",
     ),
     ErrorCode(
