@@ -7,7 +7,6 @@ Spark's Parquet reader would read wrong rows are refused too: deletion vectors t
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +15,13 @@ from typing import Any, NoReturn
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from service.contract.problems import SpecError
-from service.data.file_io import open_without_links
+from service.config.data import Location
+from service.data.delta_log import LOG, LocalLog, Refusal, StoredLog, check_log, has_deletion_vectors, shown
+from service.data.roots import Store
+from service.sql.ddl import MAX_COLUMNS
 from service.sql.types.data_types import (
     BIGINT,
     BINARY,
@@ -44,16 +44,8 @@ from service.sql.types.data_types import (
     struct,
 )
 
-LOG = "_delta_log"
-
-MAX_LOG_ENTRIES = 100_000
-MAX_COMMIT_BYTES = 64 << 20
-MAX_CHECKPOINT_BYTES = 512 << 20
-
-_READ_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "deletionVectors", "columnMapping"})
+_READ_FEATURES = frozenset({"timestampNtz", "vacuumProtocolCheck", "deletionVectors", "columnMapping"})
 """Features of readers that are supported. The last two only if they are not in use."""
-_COMMIT = re.compile(r"([0-9]{20})\.json")
-_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(\.[0-9]{10}\.[0-9]{10})?\.parquet")
 _DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _TYPES = {
@@ -83,6 +75,14 @@ class DeltaFile:
 
 
 @dataclass(frozen=True)
+class StoredTable:
+    """The directory of a table in a store."""
+
+    store: Store
+    location: Location
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """One version of a table. `partition_names` are the columns whose values are in the log."""
 
@@ -92,104 +92,71 @@ class Snapshot:
     files: tuple[DeltaFile, ...]
 
 
-class _Refusal:
-    """Creates the errors about one table."""
-
-    def __init__(self, given: str, pointer: str) -> None:
-        self._given = given
-        self._pointer = pointer
-
-    def unsupported(self, what: str) -> SpecError:
-        return SpecError.of("unsupported_construct", f"The Delta table '{self._given}' {what}.", pointer=self._pointer)
-
-    def corrupt(self, what: str) -> SpecError:
-        return SpecError.of("corrupt_file", f"The Delta table '{self._given}' {what}.", pointer=self._pointer)
-
-    def outside(self, path: str) -> SpecError:
-        detail = (
-            f"The log of the Delta table '{self._given}' names the file '{_shown(path)}', which is not inside of the "
-            "table's directory."
-        )
-        return SpecError.of("path_outside_data_roots", detail, pointer=self._pointer)
-
-
 def is_delta(directory: Path) -> bool:
     """Whether a local directory is a Delta table."""
     return (directory / LOG).is_dir()
 
 
 def read_snapshot(
-    uri: str, given: str, pointer: str, *, version: int | None = None, options: Mapping[str, str] | None = None
+    place: Path | StoredTable, given: str, pointer: str, *, version: int | None = None, max_files: int
 ) -> Snapshot:
-    """Returns a version of the table at `uri`, by default the latest one. `given` is the path that the client gave;
-    `options` are those of the store.
+    """Returns a version of a table, by default the latest one. A local `place` has no links. `given` is the path that
+    the client gave.
 
-    Raises SpecError `corrupt_file` (also for a version that does not exist), `unsupported_construct` and
-    `path_outside_data_roots`.
+    Raises SpecError `corrupt_file` (also for a version that does not exist), `unsupported_construct` (also for more
+    than `max_files`) and `path_outside_data_roots`. Raises StoreUnavailableError.
     """
-    refusal = _Refusal(given, pointer)
-    local = Path(uri) if options is None else None
-    if local is not None:
-        _check_log(local, refusal)
+    refusal = Refusal(given, pointer)
+    is_local = isinstance(place, Path)
+    log = LocalLog(place, refusal) if isinstance(place, Path) else StoredLog(place.store, place.location, refusal)
+    segment = check_log(log, version)
     try:
-        table = DeltaTable(uri, version=version, storage_options=None if options is None else dict(options))
+        # The version that was checked: a newer one may have been written since.
+        table = DeltaTable(
+            str(place) if isinstance(place, Path) else f"s3://{place.location.authority}/{place.location.path}",
+            version=segment.version,
+            storage_options=None if isinstance(place, Path) else dict(place.store.delta_options or {}),
+        )
         features = set(table.protocol().reader_features or ())
         metadata = table.metadata()
         fields = json.loads(table.schema().to_json())["fields"]
-        found = table.version()
-        actions = pa.table(table.get_add_actions(flatten=False)) if not _refused_features(features) else None
+        _check_metadata(features, metadata.configuration, len(fields), refusal)
+        actions = pa.table(table.get_add_actions(flatten=False))
     except (DeltaError, pa.ArrowException, OSError, ValueError, KeyError, RecursionError) as error:
         _raise_unreadable(error, version, refusal)
-    if actions is None:
-        raise refusal.unsupported(
-            f"has the feature {', '.join(sorted(_refused_features(features)))}, which is not read"
-        )
-    if metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
-        raise refusal.unsupported(
-            "maps its columns to other names in the files (delta.columnMapping.mode), which is not read. Write it "
-            "again without column mapping"
-        )
-    if "deletionVectors" in features and (local is None or _has_deletion_vectors(local, found, refusal)):
+    if actions.num_rows > max_files:
+        raise refusal.unsupported(f"has more than {max_files} files")
+    if "deletionVectors" in features and (not is_local or has_deletion_vectors(log, segment)):
         raise refusal.unsupported(
             "has deletion vectors, which are not read. Remove them with REORG TABLE … APPLY (PURGE)"
         )
     names = tuple(metadata.partition_columns)
-    return Snapshot(found, _schema(fields, refusal), names, tuple(_files(actions, names, refusal)))
+    return Snapshot(segment.version, _schema(fields, refusal), names, tuple(_files(actions, names, refusal)))
 
 
-def _refused_features(features: set[str]) -> set[str]:
-    return features - _READ_FEATURES
+def _check_metadata(
+    features: set[str], configuration: Mapping[str, str | None], columns: int, refusal: Refusal
+) -> None:
+    """Refuses what is not read, before the list of files is created."""
+    refused = features - _READ_FEATURES
+    if refused:
+        raise refusal.unsupported(f"has the feature {', '.join(sorted(map(shown, refused)))}, which is not read")
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        raise refusal.unsupported(
+            "maps its columns to other names in the files (delta.columnMapping.mode), which is not read. Write it "
+            "again without column mapping"
+        )
+    if columns > MAX_COLUMNS:
+        raise refusal.unsupported(f"has more than {MAX_COLUMNS} columns")
 
 
-def _raise_unreadable(error: Exception, version: int | None, refusal: _Refusal) -> NoReturn:
+def _raise_unreadable(error: Exception, version: int | None, refusal: Refusal) -> NoReturn:
     if version is not None and ("version" in str(error) or "segment" in str(error)):
         raise refusal.corrupt(f"has no version {version}, or its log does not reach back to it") from None
-    raise refusal.corrupt("has a log that cannot be read") from None
+    raise refusal.corrupt() from None
 
 
-def _check_log(table: Path, refusal: _Refusal) -> None:
-    """Checks the log before another program reads it: no links, and no files of excessive size."""
-    directories = [table / LOG]
-    count = 0
-    while directories:
-        try:
-            with os.scandir(directories.pop()) as entries:
-                for entry in entries:
-                    count += 1
-                    if entry.is_symlink():
-                        raise refusal.unsupported(f"has the link '{_shown(entry.name)}' in its log")
-                    if entry.is_dir():
-                        directories.append(Path(entry.path))
-                        continue
-                    size = entry.stat().st_size
-                    is_commit = entry.name.endswith(".json")
-                    if size > (MAX_COMMIT_BYTES if is_commit else MAX_CHECKPOINT_BYTES) or count > MAX_LOG_ENTRIES:
-                        raise refusal.unsupported("has a log that is too large. Write a checkpoint and clean it up")
-        except OSError:
-            raise refusal.corrupt("has a log that cannot be read") from None
-
-
-def _files(actions: pa.Table, names: Sequence[str], refusal: _Refusal) -> Iterator[DeltaFile]:
+def _files(actions: pa.Table, names: Sequence[str], refusal: Refusal) -> Iterator[DeltaFile]:
     partitions = actions.column("partition").to_pylist() if names else [{}] * actions.num_rows
     rows = zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), partitions, strict=True)
     for path, size, values in rows:
@@ -197,7 +164,7 @@ def _files(actions: pa.Table, names: Sequence[str], refusal: _Refusal) -> Iterat
         yield DeltaFile(_checked(path, refusal), size, texts)
 
 
-def _checked(path: str, refusal: _Refusal) -> str:
+def _checked(path: str, refusal: Refusal) -> str:
     """Returns the decoded path of a file in the log, which must be relative and stay inside of the table."""
     decoded = unquote(path, errors="surrogateescape")
     for text in (path, decoded):
@@ -209,15 +176,11 @@ def _checked(path: str, refusal: _Refusal) -> str:
     return decoded
 
 
-def _shown(name: str) -> str:
-    return name[:200].encode(errors="replace").decode()
-
-
-def _schema(fields: Sequence[Mapping[str, Any]], refusal: _Refusal) -> Schema:
+def _schema(fields: Sequence[Mapping[str, Any]], refusal: Refusal) -> Schema:
     return Schema(tuple(Field(str(field["name"]), _type(field["type"], refusal)) for field in fields))
 
 
-def _type(given: Any, refusal: _Refusal, depth: int = 0) -> DataType:
+def _type(given: Any, refusal: Refusal, depth: int = 0) -> DataType:
     if depth > _MAX_DEPTH:
         raise refusal.unsupported(f"has a column that is nested more than {_MAX_DEPTH} levels deep")
     if isinstance(given, str):
@@ -226,53 +189,10 @@ def _type(given: Any, refusal: _Refusal, depth: int = 0) -> DataType:
             return decimal(int(found[1]), int(found[2]))
         if given in _TYPES:
             return _TYPES[given]
-        raise refusal.unsupported(f"has a column of the type {_shown(given)}, which is not read")
+        raise refusal.unsupported(f"has a column of the type {shown(given)}, which is not read")
     kind = given["type"]
     if kind == "array":
         return array(_type(given["elementType"], refusal, depth + 1))
     if kind == "map":
         return mapping(*(_type(given[part], refusal, depth + 1) for part in ("keyType", "valueType")))
     return struct([Field(part["name"], _type(part["type"], refusal, depth + 1)) for part in given["fields"]])
-
-
-def _has_deletion_vectors(table: Path, version: int, refusal: _Refusal) -> bool:
-    """Whether a file of this version has a deletion vector.
-
-    `deltalake` reports them only by reading them all, from wherever the log says that they are.
-    """
-    names = sorted(path.name for path in (table / LOG).iterdir())
-    commits = {int(found[1]): name for name in names if (found := _COMMIT.fullmatch(name)) is not None}
-    checkpoints: dict[int, list[str]] = {}
-    for name in names:
-        found = _CHECKPOINT.fullmatch(name)
-        if found is not None and int(found[1]) <= version:
-            checkpoints.setdefault(int(found[1]), []).append(name)
-    start = max(checkpoints, default=-1)
-    if start < 0 and 0 not in commits:
-        raise refusal.unsupported("has a checkpoint of a form that is not read, and may have deletion vectors")
-    has_vector: dict[str, bool] = {}
-    try:
-        for name in checkpoints.get(start, ()):
-            with open_without_links(table / LOG / name) as stream:
-                adds = pq.read_table(stream, columns=["add"]).column("add")
-                if "deletionVector" in [field.name for field in adds.type]:
-                    has_vector.update(
-                        (add["path"], add["deletionVector"] is not None) for add in adds.to_pylist() if add is not None
-                    )
-        for number in range(start + 1, version + 1):
-            _apply(table / LOG / commits[number], has_vector)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException):
-        raise refusal.corrupt("has a log that cannot be read") from None
-    return any(has_vector.values())
-
-
-def _apply(commit: Path, has_vector: dict[str, bool]) -> None:
-    added: dict[str, bool] = {}
-    with open_without_links(commit) as stream:
-        for line in stream:
-            action = json.loads(line) if line.strip() else {}
-            if "remove" in action:
-                has_vector.pop(action["remove"]["path"], None)
-            if "add" in action:
-                added[action["add"]["path"]] = action["add"].get("deletionVector") is not None
-    has_vector.update(added)

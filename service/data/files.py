@@ -31,7 +31,8 @@ from service.config.data import Location, is_uri, path_of_file_uri, resolve
 from service.contract.problems import SpecError
 from service.contract.read_options import TableFormat
 from service.contract.tables import TableSource
-from service.data.delta_snapshot import LOG, Snapshot, is_delta, read_snapshot
+from service.data.delta_log import LOG
+from service.data.delta_snapshot import Snapshot, StoredTable, is_delta, read_snapshot
 from service.data.file_io import DataFile, UriFile, local_path, size_of, version_of
 from service.data.partitions import NO_PARTITIONS, Partitions, is_partition, of_values, partitions_of
 from service.data.path_patterns import PathPattern, pattern_of
@@ -52,11 +53,14 @@ _UNAVAILABLE_ERRNOS = frozenset(
 
 @dataclass(frozen=True)
 class Found(Generic[D]):
-    """The type of a directory entry: a directory (`is_link`: the target of a link), a file, or neither."""
+    """The type of a directory entry: a directory, a file, or neither. With `is_link`, it is the target of a link;
+    `is_in_partition` says whether the target is in a partition of the same table.
+    """
 
     directory: D | None = None
     file: DataFile | None = None
     is_link: bool = False
+    is_in_partition: bool = False
 
 
 class Walk(ABC, Generic[D, E]):
@@ -87,7 +91,10 @@ class Walk(ABC, Generic[D, E]):
         if len(below) > MAX_DEPTH:
             raise self.refused(f"'{self._given}' is nested more than {MAX_DEPTH} directories deep.")
         for name, entry in self.entries(directory):
-            if name.startswith(("_", ".")) and not (name.startswith("_") and is_partition(name)):
+            if name == LOG and self._selection.refuses_delta:
+                raise self._refused_delta(below)
+            # Also directories such as `_x=1`, which Spark takes for partitions.
+            if name.startswith(("_", ".")):
                 continue
             # Counted over all directories: links may form cycles.
             self._entries += 1
@@ -105,15 +112,33 @@ class Walk(ABC, Generic[D, E]):
                     f"'{self._given}' is partitioned ('{name}'), which {self._selection.reason}. Name a directory "
                     "inside of the partitions, or read the table in a batch job."
                 )
-            if found.is_link and (is_partition(name) or any(map(is_partition, path))):
-                raise self.refused(f"'{self._given}' contains the link '{name}' in its partitions, which is not read.")
+            self._check_link(name, found, path)
             yield from self.files(found.directory, path)
         elif pattern is not None and not pattern.matches(path):
             return
         elif found.file is not None:
+            self._check_link(name, found, path[:-1])
             yield found.file
         else:
             raise self.refused(f"'{self._given}' contains '{name}', which is not a regular file.")
+
+    def _refused_delta(self, below: tuple[str, ...]) -> SpecError:
+        """Returns the error for a Delta table, whose directory also has the files of older versions."""
+        pattern = self._selection.pattern
+        table = "/".join(filter(None, (self._given.rstrip("/") if pattern is None else pattern.directory, *below)))
+        return self.refused(
+            f"'{table}' is a Delta table: its files include rows that were overwritten or deleted. Set 'path' to its "
+            "directory and 'format' to delta."
+        )
+
+    def _check_link(self, name: str, found: Found[D], directories: tuple[str, ...]) -> None:
+        """Refuses a link in a partition, or to one: it would give rows the values of another partition, or count them
+        twice.
+        """
+        if not found.is_link or not self._selection.partitions:
+            return
+        if found.is_in_partition or any(map(is_partition, directories)):
+            raise self.refused(f"'{self._given}' contains the link '{name}' in its partitions, which is not read.")
 
     def refused(self, detail: str) -> SpecError:
         """Returns the error for something that cannot be read as a table."""
@@ -122,11 +147,14 @@ class Walk(ABC, Generic[D, E]):
 
 @dataclass(frozen=True)
 class Selection:
-    """What a walk finds: files that match the pattern, in partitions or not. `reason` says who cannot read them."""
+    """What a walk finds: files that match the pattern, in partitions or not. `reason` says who cannot read them.
+    `refuses_delta`: Delta tables in the directory are refused. Else all their Parquet files are found.
+    """
 
     pattern: PathPattern | None = None
     partitions: bool = False
     reason: str = "streams do not read"
+    refuses_delta: bool = False
 
 
 def real(path: Path) -> Path:
@@ -140,10 +168,11 @@ def is_inside(path: Path, root: Path) -> bool:
 
 
 class LocalWalk(Walk[Path, os.DirEntry[str]]):
-    """Lists a local directory. `allowed` are all local roots, without links."""
+    """Lists the local directory `base`. `allowed` are all local roots, without links."""
 
-    def __init__(self, given: str, allowed: Sequence[Path], pointer: str, selection: Selection) -> None:
+    def __init__(self, base: Path, given: str, allowed: Sequence[Path], pointer: str, selection: Selection) -> None:
         super().__init__(given, pointer, selection)
+        self._base = base
         self._allowed = allowed
 
     def entries(self, directory: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -155,14 +184,20 @@ class LocalWalk(Walk[Path, os.DirEntry[str]]):
     def look(self, name: str, entry: os.DirEntry[str]) -> Found[Path]:
         """Returns the type of an entry, or of a link's target. Raises SpecError `path_outside_data_roots`."""
         path = Path(entry.path)
-        if entry.is_symlink():
+        is_link = entry.is_symlink()
+        if is_link:
             path = real(path)
             if not any(is_inside(path, root) for root in self._allowed):
                 detail = f"'{self._given}' contains the link '{name}', which leads out of the data roots."
                 raise SpecError.of("path_outside_data_roots", detail, pointer=self._pointer)
         if path.is_dir():
-            return Found(directory=path, is_link=entry.is_symlink())
-        return Found(file=path) if path.is_file() else Found()
+            return Found(directory=path, is_link=is_link, is_in_partition=is_link and self._is_in_partition(path))
+        if path.is_file():
+            return Found(file=path, is_link=is_link, is_in_partition=is_link and self._is_in_partition(path.parent))
+        return Found()
+
+    def _is_in_partition(self, directory: Path) -> bool:
+        return is_inside(directory, self._base) and any(map(is_partition, directory.relative_to(self._base).parts))
 
 
 def find_in_store(
@@ -264,13 +299,19 @@ class TableFiles:
 
 
 def find_table_files(
-    table: str, source: TableSource, roots: Sequence[Root], *, may_have_partitions: bool = False
+    table: str,
+    source: TableSource,
+    roots: Sequence[Root],
+    *,
+    may_have_partitions: bool = False,
+    refuses_delta: bool = False,
 ) -> TableFiles:
     """Returns the files that the table `table` reads.
 
     In a directory, files and directories whose name begins with `_` or `.` are skipped, as in Spark. Other directories
     are searched recursively. Partitions (`key=value`) are refused if the table was stored without partition columns,
-    unless it `may_have_partitions`.
+    unless it `may_have_partitions`. `refuses_delta`: Delta tables are refused if they are not named themselves, or have
+    another format in the job; stored jobs may read them as Parquet.
 
     Raises SpecError `path_outside_data_roots`, `path_not_found`, `empty_directory`, `unreadable_file`,
     `unsupported_construct` (partitions, entries that are no regular files), and StoreUnavailableError.
@@ -278,16 +319,20 @@ def find_table_files(
     selection = Selection(
         partitions=may_have_partitions or source.partitions is not None,
         reason="tables with 'refresh' must not be" if source.refresh else "it was not when the job was submitted",
+        refuses_delta=refuses_delta,
     )
     return _find_files(table, source, roots, selection, may_be_empty=False)
 
 
-def find_stream_files(table: str, source: TableSource, roots: Sequence[Root]) -> TableFiles:
+def find_stream_files(
+    table: str, source: TableSource, roots: Sequence[Root], *, refuses_delta: bool = False
+) -> TableFiles:
     """Returns the directory that the stream `table` reads, and its current files, of which there may be none.
+    `refuses_delta` as for `find_table_files`.
 
     Raises as `find_table_files`, and SpecError `stream_needs_directory` if the path is that of a file.
     """
-    found = _find_files(table, source, roots, Selection(), may_be_empty=True)
+    found = _find_files(table, source, roots, Selection(refuses_delta=refuses_delta), may_be_empty=True)
     if found.files and _names_a_file(found):
         raise SpecError.of(
             "stream_needs_directory",
@@ -334,7 +379,8 @@ def _find_files(
     except OSError as error:
         raise unreadable(given, error, pointer) from None
     if search.inside:
-        raise SpecError.of("path_not_found", f"There is no file or directory '{given}'.", pointer=pointer)
+        detail = f"There is no file or directory '{given}'. A relative path begins at a data root of the service."
+        raise SpecError.of("path_not_found", detail, pointer=pointer)
     raise SpecError.of(
         "path_outside_data_roots",
         f"'{given}' is not inside a data root. Paths are relative to the configured data roots.",
@@ -410,7 +456,7 @@ class _Search:
         if path.is_dir() and self._may_be_delta and is_delta(path):
             return self._of_delta(path, as_uris=isinstance(root, DirectoryRoot))
         if path.is_dir() and self._format is not TableFormat.DELTA:
-            walk = LocalWalk(self._given, self._allowed, self._pointer, self.selection)
+            walk = LocalWalk(path, self._given, self._allowed, self._pointer, self.selection)
             found = sorted(file for file in walk.files(path) if isinstance(file, Path))
         elif self._format is TableFormat.DELTA:
             raise self._no_delta()
@@ -457,7 +503,7 @@ class _Search:
         return SpecError.of("corrupt_file", detail, pointer=self._pointer)
 
     def _of_delta(self, path: Path, *, as_uris: bool) -> TableFiles:
-        snapshot = read_snapshot(str(path), self._given, self._pointer, version=self._version)
+        snapshot = self._snapshot(path)
         found: list[Path] = []
         directories: dict[Path, bool] = {}
         for one in snapshot.files:
@@ -481,8 +527,7 @@ class _Search:
         if store.delta_options is None:
             detail = f"'{self._given}' is a Delta table in a store of which Delta tables are not read."
             raise SpecError.of("unsupported_construct", detail, pointer=self._pointer)
-        uri = f"s3://{location.authority}/{location.path}"
-        snapshot = read_snapshot(uri, self._given, self._pointer, version=self._version, options=store.delta_options)
+        snapshot = self._snapshot(StoredTable(store, location))
         files = [
             _file(
                 store,
@@ -493,10 +538,10 @@ class _Search:
         ]
         return self._of_snapshot(location, files, snapshot)
 
+    def _snapshot(self, place: Path | StoredTable) -> Snapshot:
+        return read_snapshot(place, self._given, self._pointer, version=self._version, max_files=MAX_FILES)
+
     def _of_snapshot(self, place: Path | Location, found: Sequence[DataFile], snapshot: Snapshot) -> TableFiles:
-        if len(found) > MAX_FILES:
-            detail = f"The Delta table '{self._given}' has more than {MAX_FILES} files."
-            raise SpecError.of("unsupported_construct", detail, pointer=self._pointer)
         if not found and not self._may_be_empty:
             detail = f"Version {snapshot.version} of the Delta table '{self._given}' has no rows."
             raise SpecError.of("empty_directory", detail, pointer=self._pointer)

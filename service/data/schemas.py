@@ -1,4 +1,6 @@
-"""Reads the columns of a table: from Parquet footers, or as declared for text files, whose headers are checked."""
+"""Reads the columns of a table: of Parquet, ORC and Avro files from the files, of Delta tables from the log, and of
+text files as declared; headers of CSV files are checked.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +35,7 @@ from service.data.files import TableFiles, pointer_of, unreadable
 from service.data.orc_files import orc_columns
 from service.data.orc_footer import OrcFileError
 from service.data.partitions import check_columns
+from service.data.spread import spread
 from service.data.text_heads import plain_text
 from service.sql.ddl import MAX_COLUMNS, parse_schema
 from service.sql.types.data_types import (
@@ -120,7 +123,12 @@ def _with_corrupt_record(data: Schema, source: TableSource) -> Schema:
     if not source.kind.is_text or options.mode is not ParseMode.PERMISSIVE:
         return data
     name = options.column_name_of_corrupt_record
-    return Schema((*(field for field in data.fields if field.name != name), Field(name, STRING)))
+    return Schema((*without_column(data, name).fields, Field(name, STRING)))
+
+
+def without_column(schema: Schema, name: str) -> Schema:
+    """Returns the schema without a column, whose name Spark compares without case."""
+    return Schema(tuple(field for field in schema.fields if field.name.casefold() != name.casefold()))
 
 
 def _with_partitions(data: Schema, declared: Schema, source: TableSource, at: str) -> Schema:
@@ -147,18 +155,10 @@ def _data_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
         return _compared(files, f"{at}/path", _avro)
     schema = parse_schema(source.declared_schema or "", f"{at}/schema")
     if source.options.mode is ParseMode.PERMISSIVE:
-        name = source.options.column_name_of_corrupt_record
-        schema = Schema(tuple(field for field in schema.fields if field.name != name))
+        schema = without_column(schema, source.options.column_name_of_corrupt_record)
     if source.format is TableFormat.CSV and (source.options.has_header or source.options.multi_line):
         _check_csv(source, files, schema, f"{at}/path")
     return schema
-
-
-def spread(files: Sequence[DataFile], most: int) -> list[DataFile]:
-    """Returns at most `most` of `files`, evenly spread, including the first, and the last if `most` is at least 2."""
-    if len(files) <= most:
-        return list(files)
-    return [files[round(index * (len(files) - 1) / max(most - 1, 1))] for index in range(most)]
 
 
 def _name(file: DataFile, files: TableFiles) -> str:
@@ -386,7 +386,7 @@ def _nested(arrow: pa.DataType, physical: str) -> DataType | None:
 def _check_csv(source: TableSource, files: TableFiles, schema: Schema, pointer: str) -> None:
     """Checks header and line breaks. With `multi_line`, several files are read, since their line breaks may differ."""
     options = source.options
-    chosen = spread(files.files, FOOTERS_COMPARED if options.multi_line else 1)
+    chosen = spread(files.files, FOOTERS_COMPARED) if options.multi_line else files.files[:1]
     for index, head in enumerate(for_each(chosen, lambda file: _first_row(file, source, files, pointer))):
         name = _name(chosen[index], files)
         if options.multi_line and differing_breaks(head, options):

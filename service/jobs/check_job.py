@@ -62,9 +62,9 @@ def check_job(
 ) -> CheckedJob:
     """Compiles the job's query against the columns of its tables. `streams` maps the tenant's streams to their columns.
 
-    `is_accepted`: the job is stored and only its settings are new. Its query is then exempt from limits that the
-    version that accepted it did not have. A job `has_state` if it resumes from a checkpoint; it then has copies of its
-    followed tables and does not need their files.
+    `is_accepted`: the job is stored and only its settings are new. Its query and tables are then exempt from
+    limits that the version that accepted it did not have. A job `has_state` if it resumes from a checkpoint; it then
+    has copies of its followed tables and does not need their files.
 
     Raises SpecError with all issues found, and StorageUnavailableError if a store of the data roots cannot be used.
     """
@@ -78,6 +78,7 @@ def check_job(
                 streams,
                 may_be_empty=name in spec.streams,
                 pins_version=not spec.mode.is_streaming,
+                is_accepted=is_accepted,
             )
         except SpecError as error:
             if not has_state or name not in spec.refreshed or error.code not in _NO_FILES_CODES:
@@ -108,6 +109,7 @@ def _resolve_table(
     *,
     may_be_empty: bool,
     pins_version: bool,
+    is_accepted: bool,
 ) -> _ResolvedTable:
     """Finds a table's files and columns. `may_be_empty`: the table may have no files yet. `pins_version`: later runs
     read the version of a Delta table that exists now.
@@ -118,7 +120,13 @@ def _resolve_table(
         return _ResolvedTable(table, _stream_schema(name, table, streams))
     try:
         resolved = resolve_table(
-            name, table, roots, is_stream=may_be_empty, may_have_partitions=not table.refresh, pins_version=pins_version
+            name,
+            table,
+            roots,
+            is_stream=may_be_empty,
+            may_have_partitions=not table.refresh,
+            pins_version=pins_version,
+            is_accepted=is_accepted,
         )
         return _ResolvedTable(resolved.source, resolved.schema, resolved.bytes)
     except StoreUnavailableError as error:

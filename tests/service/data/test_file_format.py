@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import json
+import os
 import resource
 import struct
 import time
@@ -17,6 +18,7 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
@@ -24,8 +26,10 @@ from service.contract.problems import SpecError
 from service.contract.tables import TableSource
 from service.data import avro_files
 from service.data.avro_files import AvroFileError, blocks, columns_of, read_header, records
-from service.data.file_format import format_of_content, format_of_name
+from service.data.file_format import check_all_blocks, format_of_content, format_of_name
+from service.data.files import find_table_files
 from service.data.table_resolution import Resolved, resolve_table
+from workers.engine.spark.sources import TableInput
 
 
 def resolved(root: Path, **table: Any) -> Resolved:
@@ -46,7 +50,10 @@ def _file(root: Path, name: str, data: bytes) -> None:
 
 PARQUET = io.BytesIO()
 pq.write_table(pa.table({"a": [1]}), PARQUET)
+ORC = io.BytesIO()
+orc.write_table(pa.table({"a": [1]}), ORC)
 CSV = b"a,b\n1,x\n"
+DEFINITION = '<!DOCTYPE a [<!ENTITY e "x">]><a><b>&e;</b></a>'
 
 
 FOUND: dict[str, tuple[str, bytes, str]] = {
@@ -60,6 +67,10 @@ FOUND: dict[str, tuple[str, bytes, str]] = {
     "a part that Spark writes": ("part-0.snappy.parquet", PARQUET.getvalue(), "parquet"),
     "JSON without a suffix": ("x", b'\xef\xbb\xbf {"a":1}\n', "json"),
     "CSV without a suffix": ("x", CSV, "csv"),
+    "a column whose name begins as ORC": ("x.csv", b"ORCID,name\n1,x\n", "csv"),
+    "a column whose name begins as Parquet": ("x.csv", b"PAR1,name\n1,x\n", "csv"),
+    "such a column without a suffix": ("x", b"ORCID,name\n1,x\n", "csv"),
+    "ORC without a suffix": ("x", ORC.getvalue(), "orc"),
 }
 """Name and content of a file, and its format."""
 
@@ -69,7 +80,7 @@ def test_a_format_by_name_or_content(tmp_path: Path, case: str) -> None:
     name, data, format_ = FOUND[case]
     _file(tmp_path, name, data)
     found = resolved(tmp_path)
-    assert (found.source.format, found.schema.names[0]) == (format_, "a")
+    assert (found.source.format, found.schema.names[0]) in {(format_, "a"), (format_, "ORCID"), (format_, "PAR1")}
 
 
 def test_formats_of_names_and_contents() -> None:
@@ -88,6 +99,8 @@ def test_formats_of_names_and_contents() -> None:
         ({"x.parquet": CSV}, {}, "corrupt_file", "'x.parquet' is not a Parquet file"),
         ({"x.parquet": gzip.compress(CSV)}, {}, "corrupt_file", "'x.parquet' is not a Parquet file"),
         ({"x.orc": CSV}, {}, "corrupt_file", "is not an ORC file"),
+        ({"x.csv": ORC.getvalue()}, {}, "corrupt_file", 'write "format": "orc"'),
+        ({"x.orc": b"ORCID,name"}, {}, "corrupt_file", "is not an ORC file"),
         ({"x.avro": CSV}, {}, "corrupt_file", "is not an Avro file"),
         ({"x.orc": b"ORC" + bytes(100)}, {}, "corrupt_file", "is not an ORC file"),
         ({"x.avro": b"Obj\x01" + b"\xff" * 100}, {}, "corrupt_file", "no valid header"),
@@ -95,8 +108,8 @@ def test_formats_of_names_and_contents() -> None:
         ({"x.csv": gzip.compress(CSV)}, {}, "corrupt_file", "rename the file so that it ends in .gz"),
         ({"x.csv.gz": CSV}, {}, "corrupt_file", "is not compressed, though its name ends in .gz"),
         ({"x.csv.xz": b"\xfd7zXZ\x00"}, {}, "unsupported_construct", "Compress it with gzip or zstd"),
-        ({"x.csv.lz4": b"\x04\x22\x4d\x18" + CSV}, {}, "unsupported_construct", "the frames of other programs"),
-        ({"x.csv.snappy": b"\xff\x06\x00\x00sNaPpY" + CSV}, {}, "unsupported_construct", "frames of other programs"),
+        ({"x.csv.lz4": b"\x04\x22\x4d\x18" + CSV}, {}, "unsupported_construct", "those of other programs"),
+        ({"x.csv.snappy": b"\xff\x06\x00\x00sNaPpY" + CSV}, {}, "unsupported_construct", "those of other programs"),
         ({"x.csv.snappy": b"\x7f\xff\xff\xff\x00\x00\x00\x01x"}, {}, "unsupported_construct", "blocks"),
         ({"x.csv.gz": gzip.compress(CSV)[:10] + b"\xff" * 9}, {}, "corrupt_file", "is damaged"),
         ({"a.csv": CSV, "b.json": b"{}"}, {}, "format_unknown", "such as 'orders/*.csv'"),
@@ -104,7 +117,10 @@ def test_formats_of_names_and_contents() -> None:
         ({"a.parquet": PARQUET.getvalue()}, {"schema": "a INT"}, "schema_not_applicable", "contain their schema"),
         ({"a.csv": CSV}, {"options": {"merge_schema": True}}, "option_not_applicable", "no effect on CSV files"),
         ({"a.xml": b"<a><b/></a>"}, {}, "option_required", "requires 'row_tag'"),
-        ({"a.xml": b'<!DOCTYPE a [<!ENTITY e "x">]><a>&e;</a>'}, {"options": {"row_tag": "a"}}, "corrupt_file", "type"),
+        ({"a.xml": DEFINITION.encode()}, {"options": {"row_tag": "a"}}, "corrupt_file", "type"),
+        ({"a.xml": DEFINITION.encode("utf-16")}, {"options": {"row_tag": "a"}}, "corrupt_file", "is not UTF-8"),
+        ({"a.xml": DEFINITION.encode("utf-16-le")}, {"options": {"row_tag": "a"}}, "corrupt_file", "is not UTF-8"),
+        ({"a.xml": DEFINITION.encode("utf-32")}, {"options": {"row_tag": "a"}}, "corrupt_file", "is not UTF-8"),
         ({"a.csv": CSV}, {"version": 1}, "option_not_applicable", "'version' has no effect on CSV files"),
         ({"a.csv": CSV}, {"format": "delta"}, "corrupt_file", "has no directory _delta_log"),
     ],
@@ -143,6 +159,81 @@ def test_of_a_bomb_only_the_beginning_is_decompressed(tmp_path: Path, compress: 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "delimiter"),
+    [
+        ("x.tsv", {}, "\t"),
+        ("x.TSV.gz", {}, "\t"),
+        ("x.tsvx.csv", {}, ","),
+        ("x.csv", {}, ","),
+        ("x.tsv", {"delimiter": ";"}, ";"),
+    ],
+)
+def test_the_delimiter_by_the_suffix(tmp_path: Path, name: str, options: dict[str, Any], delimiter: str) -> None:
+    data = CSV.replace(b",", delimiter.encode())
+    _file(tmp_path, name, gzip.compress(data) if name.endswith(".gz") else data)
+    assert resolved(tmp_path, options=options).source.options.delimiter == delimiter
+
+
+def test_only_csv_files_have_the_delimiter_of_their_suffix(tmp_path: Path) -> None:
+    _file(tmp_path, "x.tsv", b'{"a":1}\n')
+    assert resolved(tmp_path, format="json").source.options.delimiter == ","
+
+
+def test_files_with_different_delimiters_by_their_suffixes_are_refused(tmp_path: Path) -> None:
+    _file(tmp_path, "1.csv", CSV)
+    _file(tmp_path, "2.tsv", CSV)
+    code, detail = refused(tmp_path)
+    assert (code, "'2.tsv' is a .tsv file and '1.csv' is not" in detail) == ("option_required", True)
+    assert resolved(tmp_path, options={"delimiter": ","}).schema.names == ("a", "b")
+
+
+def test_a_table_whose_types_were_not_inferred_is_read_by_workers_of_older_versions(tmp_path: Path) -> None:
+    _file(tmp_path, "x.csv", CSV)
+    source = resolved(tmp_path, options={"infer_schema": False}).source
+    assert (source.declared_schema, source.needs_version_10) == ("a STRING, b STRING", False)
+
+
+def test_the_column_of_corrupt_records_is_compared_without_case(tmp_path: Path) -> None:
+    _file(tmp_path, "x.json", b'{"a":1}\n')
+    options = {"mode": "permissive", "column_name_of_corrupt_record": "BAD"}
+    found = resolved(tmp_path, schema="a INT, bad STRING", options=options)
+    assert found.schema.names == ("a", "BAD")
+    files = find_table_files("t", found.source, (tmp_path,))
+    source = found.source.model_copy(
+        update={"options": found.source.options.model_copy(update={"column_name_of_corrupt_record": "bad"})}
+    )
+    assert TableInput(source, files, found.schema).data_schema.names == ("a",)
+
+
+WITHOUT_TEXT = {
+    "members without text": ("gz", gzip.compress(b"") * 1_000_000),
+    "members of one byte": ("gz", gzip.compress(b"1") * 1_000_000),
+    "blocks without text": ("snappy", bytes(20 << 20)),
+    "parts of one byte": ("snappy", struct.pack(">i", 8 << 20) + b"\x00\x00\x00\x03\x01\x00a" * (3 << 20)),
+}
+"""Suffix and content of files of 20 MB whose text takes seconds to decompress."""
+
+
+@pytest.mark.parametrize("case", WITHOUT_TEXT)
+def test_a_file_with_nearly_no_text_is_refused_in_time(tmp_path: Path, case: str) -> None:
+    suffix, data = WITHOUT_TEXT[case]
+    _file(tmp_path, f"x.csv.{suffix}", data)
+    start = time.process_time()
+    assert refused(tmp_path)[0] in {"corrupt_file", "unsupported_construct"}
+    assert time.process_time() - start < 1.5
+
+
+def test_the_blocks_of_some_files_are_checked_at_submission_and_those_of_all_by_the_worker(tmp_path: Path) -> None:
+    good = struct.pack(">ii", len(CSV), 10) + b"\x08\x1c" + CSV
+    for number in range(40):
+        _file(tmp_path, f"{number:02}.csv.snappy", good)
+    _file(tmp_path, "01.csv.snappy", b"\x7f\xff\xff\xff\x00\x00\x00\x01x")
+    source = resolved(tmp_path).source
+    with pytest.raises(SpecError, match=r"01\.csv\.snappy"):
+        check_all_blocks("t", source, find_table_files("t", source, (tmp_path,)))
+
+
 def test_a_header_of_a_hundred_megabytes(tmp_path: Path) -> None:
     _file(tmp_path, "x.csv", b"")
     with (tmp_path / "t" / "x.csv").open("r+b") as file:
@@ -179,6 +270,42 @@ class TestPartitionNames:
         assert code == "unsupported_construct"
         assert any(part in detail for part in text.split("|"))
 
+    def test_a_name_that_is_no_text(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "d%00y=1")
+        code, detail = refused(tmp_path)
+        assert (code, "'d%00y=1' of 't' contains the character U+0000" in detail) == ("unsupported_construct", True)
+
+    def test_a_name_that_is_not_utf8(self, tmp_path: Path) -> None:
+        self.write(tmp_path, os.fsdecode(b"d\xe4y=1"))
+        code, detail = refused(tmp_path)
+        assert (code, "or is not UTF-8" in detail, detail.isascii()) == ("unsupported_construct", True, True)
+
+    def test_a_day_that_does_not_exist_is_text(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "day=2026-02-28", "day=2026-02-30")
+        assert resolved(tmp_path).source.partitions == "day STRING"
+
+    @pytest.mark.parametrize(
+        ("value", "fitting", "others"),
+        [
+            ("a", ["STRING"], ["INT", "DATE"]),
+            ("300", ["SMALLINT", "INT", "DOUBLE"], ["TINYINT", "DATE"]),
+            ("3000000000", ["BIGINT"], ["INT"]),
+            ("2026-02-28", ["DATE", "STRING"], ["INT"]),
+            ("2026-2-8", ["DATE"], []),
+            ("2026-02-30", ["STRING"], ["DATE"]),
+            ("__HIVE_DEFAULT_PARTITION__", ["INT", "DATE"], []),
+        ],
+    )
+    def test_declared_types_are_compared_with_the_values(
+        self, tmp_path: Path, value: str, fitting: list[str], others: list[str]
+    ) -> None:
+        self.write(tmp_path, f"k={value}")
+        for type_ in fitting:
+            assert resolved(tmp_path, partitions=f"k {type_}").source.partitions == f"k {type_}"
+        for type_ in others:
+            code, detail = refused(tmp_path, partitions=f"k {type_}")
+            assert (code, f"'{value}'" in detail) == ("schema_mismatch", True)
+
     def test_a_value_is_no_path(self, tmp_path: Path) -> None:
         self.write(tmp_path, "day=..%2F..%2Fetc", "day=%00")
         found = resolved(tmp_path)
@@ -192,6 +319,42 @@ class TestPartitionNames:
         self.write(tmp_path, "day=2")
         (tmp_path / "root" / "t" / "day=2").symlink_to(tmp_path / "t" / "day=2")
         assert refused(tmp_path / "root")[0] == "path_outside_data_roots"
+
+    @pytest.mark.parametrize(
+        ("link", "target"),
+        [
+            ("k=1/c.csv", "k=2/x.csv"),
+            ("k=1/c.csv", "k=1/x.csv"),
+            ("c.csv", "k=2/x.csv"),
+            ("d", "k=2"),
+            ("k=1/d", "k=2"),
+            ("k=1/c.csv", "../other.csv"),
+        ],
+    )
+    def test_links_in_partitions_or_to_them(self, tmp_path: Path, link: str, target: str) -> None:
+        self.write(tmp_path, "k=1", "k=2")
+        (tmp_path / "other.csv").write_bytes(CSV)
+        (tmp_path / "t" / link).symlink_to(tmp_path / "t" / target)
+        code, detail = refused(tmp_path)
+        assert code == "unsupported_construct"
+        assert "in its partitions" in detail
+
+    def test_a_directory_whose_files_are_all_links(self, tmp_path: Path) -> None:
+        (tmp_path / "t" / "k=1").mkdir(parents=True)
+        (tmp_path / "other.csv").write_bytes(CSV)
+        (tmp_path / "t" / "k=1" / "x.csv").symlink_to(tmp_path / "other.csv")
+        assert "in its partitions" in refused(tmp_path)[1]
+
+    def test_a_name_with_an_equals_sign_is_no_partition(self, tmp_path: Path) -> None:
+        _file(tmp_path, "a.csv", CSV)
+        _file(tmp_path, "k=2.csv", CSV)
+        (tmp_path / "t" / "k=1.csv").symlink_to(tmp_path / "t" / "k=2.csv")
+        assert resolved(tmp_path).source.partitions is None
+
+    def test_names_that_begin_with_an_underscore_are_skipped(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "day=1", "_x=1", ".y=1", "day=1/_z=1")
+        found = resolved(tmp_path)
+        assert (found.source.partitions, found.bytes) == ("day BIGINT", len(CSV))
 
     def test_a_column_of_a_csv_file_with_the_name_of_a_partition(self, tmp_path: Path) -> None:
         self.write(tmp_path, "a=1")
