@@ -186,7 +186,7 @@ class ReadOptions(Frozen):
     timestamp_format: _Pattern | None = Field(default=None, description="Spark's pattern of TIMESTAMP values.")
     infer_schema: Flag = Field(
         default=True,
-        description="Whether columns without a declared type get the type of their values. If false, they are STRING.",
+        description="If false, columns without a declared type are STRING.",
     )
     multi_line: Flag = Field(
         default=False,
