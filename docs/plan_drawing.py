@@ -1,8 +1,8 @@
 """Draws a plan as an SVG file: a box for each operation, inputs below the box that reads them, and arrows upwards.
 
 The drawing is narrow, so that it is readable on a phone. Operations with one input are one below the other; the inputs
-of a join or a union are indented. Each box has its own background, so that the text is readable on any page; browsers
-that know the page's colours use the dark ones.
+of a join or a union are indented. Each box has its own background, so that the text is readable on any page; it has
+dark colours for browsers that ask for them.
 """
 
 from __future__ import annotations

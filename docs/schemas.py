@@ -14,7 +14,7 @@ _FORMATS = {"date-time": "time (RFC 3339)", "uuid": "UUID", "binary": "bytes"}
 
 
 def described_type(schema: Mapping[str, Any], document: Mapping[str, Any]) -> str:
-    """Returns the type of a schema in Markdown; empty if the schema says nothing."""
+    """Returns the type of a schema in Markdown; empty if the schema has no type."""
     if "$ref" in schema:
         return _reference(str(schema["$ref"]), document)
     options = schema.get("anyOf") or schema.get("oneOf")

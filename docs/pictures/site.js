@@ -6,3 +6,9 @@ for (const table of document.querySelectorAll(".md-typeset table:not([class])"))
   }
   if (headers.length > 1) table.dataset.labelled = "";
 }
+
+// The copy button copies the commands of a session, without prompts and output.
+for (const code of document.querySelectorAll(".language-console code")) {
+  const commands = code.textContent.split("\n").filter((line) => /^[$>] /.test(line));
+  code.dataset.copy = commands.map((line) => line.slice(2)).join("\n");
+}

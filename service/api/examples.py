@@ -116,7 +116,7 @@ def _resolved(value: Any, schema: Schema, schemas: Schemas) -> Schema:
 
 
 def _is_default(value: Any, schema: Schema, schemas: Schemas) -> bool:
-    """Whether an optional member says nothing: it is null or the default of its schema, or all of its members are."""
+    """Whether an optional member is null or the default of its schema, or all of its members are."""
     if value is None or ("default" in schema and value == schema["default"]):
         return True
     found = _resolved(value, schema, schemas)

@@ -197,7 +197,8 @@ def _directory(given: Path | None, keep: bool) -> Iterator[Path]:
     if given is not None:
         directory = given.expanduser().absolute()
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise CliError(f"{directory} is not an empty directory", "Give a new one.", code=ExitCode.USAGE)
+            advice = f"Name a new one. To start the service of an earlier demo: EVENKEEL_STATE_DIR={given} evenkeel up"
+            raise CliError(f"{directory} is not an empty directory", advice, code=ExitCode.USAGE)
         yield directory
         return
     with temporary_state_dir(keep=keep) as directory:

@@ -202,6 +202,8 @@ def _examine_schema(database: Database) -> Finding:
     kind = "SQLite" if database.engine.dialect.name == "sqlite" else "PostgreSQL"
     found = read_schema(database)
     if found.state in (SchemaState.EMPTY, SchemaState.OUTDATED):
+        if found.state is SchemaState.EMPTY and kind == "SQLite":
+            return Finding("database", Level.OK, "SQLite, new; `evenkeel up` or `evenkeel migrate` creates its tables")
         where = "has no tables yet" if found.revision is None else f"is at revision {found.revision}"
         advice = "Run `evenkeel migrate`; `evenkeel up` does it automatically."
         return Finding("database", Level.WARN, f"{kind}, {where}; this version requires {head_revision()}", advice)

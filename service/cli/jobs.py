@@ -9,6 +9,7 @@ import typer
 from service.cli.options import (
     AsJson,
     CancelOnInterrupt,
+    Columns,
     JobFile,
     JobId,
     KeyFile,
@@ -37,6 +38,7 @@ def submit(
     sql: Sql = None,
     table: Tables = None,
     schema: Schemas = None,
+    column: Columns = None,
     read: ReadOptions = None,
     param: Parameters = None,
     settings: Settings = None,
@@ -75,7 +77,9 @@ def submit(
     if rows is not None and as_json:
         raise CliError("--json prints the job, -o prints its rows", "Leave one out.", code=ExitCode.USAGE)
     target = result_target(rows)
-    given = CommandLine(file, sql, settings or (), name, table or (), schema or (), read or (), param or ())
+    given = CommandLine(
+        file, sql, settings or (), name, table or (), schema or (), read or (), param or (), column or ()
+    )
     job_input = read_job(given)
     key = idempotency_key or new_idempotency_key()
     with open_session(url, key_file, as_json) as session:

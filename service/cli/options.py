@@ -101,6 +101,16 @@ Schemas = Annotated[
         show_default=False,
     ),
 ]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="NAME.COLUMN=TYPE",
+        help="Type of a column of a CSV, JSON or XML table, such as o.amount='DECIMAL(10,2)'; the others are inferred. "
+        "Repeatable.",
+        show_default=False,
+    ),
+]
 ReadOptions = Annotated[
     list[str] | None,
     typer.Option(

@@ -9,6 +9,7 @@ import typer
 
 from service.cli.options import (
     AsJson,
+    Columns,
     JobFile,
     JobId,
     KeyFile,
@@ -38,6 +39,7 @@ def explain(
     sql: Sql = None,
     table: Tables = None,
     schema: Schemas = None,
+    column: Columns = None,
     read: ReadOptions = None,
     param: Parameters = None,
     settings: Settings = None,
@@ -54,7 +56,9 @@ def explain(
     """
     from service.client.job_input import CommandLine, read_job
 
-    given = CommandLine(file, sql, settings or (), name, table or (), schema or (), read or (), param or ())
+    given = CommandLine(
+        file, sql, settings or (), name, table or (), schema or (), read or (), param or (), column or ()
+    )
     job_input = read_job(given)
     with open_session(url, key_file, as_json) as session:
         document = session.service.explain(job_input.spec, job_input.source)

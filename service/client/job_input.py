@@ -45,6 +45,7 @@ class CommandLine:
     schemas: Sequence[str] = ()
     read_options: Sequence[str] = ()
     parameters: Sequence[str] = ()
+    columns: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def read_job(given: CommandLine) -> JobInput:
     if given.sql is not None:
         spec.pop("query", None)
         spec["sql"], label = given.sql, "--sql"
-    tables = given_tables(given.tables, given.schemas, given.read_options)
+    tables = given_tables(given.tables, given.schemas, given.read_options, given.columns)
     if tables:
         spec["tables"] = {**_mapping(spec, "tables"), **tables}
     settings = given_settings(given.settings)
@@ -252,8 +253,14 @@ def table_source(text: str) -> dict[str, Any]:
     return {"path": text}
 
 
-def given_tables(tables: Iterable[str], schemas: Iterable[str], options: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns the tables of `--table` with the columns of `--schema` and the options of `--read`. Raises CliError."""
+def given_tables(
+    tables: Iterable[str], schemas: Iterable[str], options: Iterable[str], columns: Iterable[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """Returns the tables of `--table` with the columns of `--schema`, the options of `--read`, and the types of
+    `--column`.
+
+    Raises CliError for a text that does not have the form of its option, or names a table that is not in `tables`.
+    """
     found: dict[str, dict[str, Any]] = {}
     for text in tables:
         name, source = _name_and_value(text, "--table", "NAME=FORMAT:PATH")
@@ -264,15 +271,22 @@ def given_tables(tables: Iterable[str], schemas: Iterable[str], options: Iterabl
         name, ddl = _name_and_value(text, "--schema", "NAME=DDL")
         _table(found, name, "--schema")["schema"] = ddl
     for text in options:
-        path, value = _name_and_value(text, "--read", "NAME.OPTION=VALUE")
-        name, dot, option = path.rpartition(".")
-        if not dot:
-            raise CliError(
-                f"--read {safe_line(text)!r} does not name a table", "Write NAME.OPTION=VALUE.", code=ExitCode.USAGE
-            )
+        name, option, value = _member_and_value(text, "--read", "NAME.OPTION=VALUE")
         read_options = _table(found, name, "--read").setdefault("options", {})
         read_options[option] = plain_value(value) if option in _FLAGS else value
+    for text in columns:
+        name, column, type_ = _member_and_value(text, "--column", "NAME.COLUMN=TYPE")
+        _table(found, name, "--column").setdefault("columns", {})[column] = type_
     return found
+
+
+def _member_and_value(text: str, option: str, form: str) -> tuple[str, str, str]:
+    """Returns the table, its member and the value of `NAME.MEMBER=VALUE`."""
+    path, value = _name_and_value(text, option, form)
+    name, dot, member = path.partition(".")
+    if not dot or not member:
+        raise CliError(f"{option} {safe_line(text)!r} does not name a table", f"Write {form}.", code=ExitCode.USAGE)
+    return name, member, value
 
 
 def _name_and_value(text: str, option: str, form: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ _UNCHANGED_SECONDS = 1.0
 """Time between requests if the service responds at once although the job is unchanged, because it limits waits."""
 
 _WAITING_FOR = {
-    "slot": "waiting for a free worker",
+    "slot": "waiting for a free worker, or for Spark to start",
     "worker": "no worker listens to its queue",
     "tenant": "waiting for another of your jobs to end",
     "retry": "waiting to be retried",

@@ -352,7 +352,7 @@ class JobStateUnknownError(
     title="The job's state is unknown to this version",
     remedy="Upgrade this API process to the version of the others.",
 ):
-    """The job is in a state that only a newer version of the service defines."""
+    """The job is in a state, or has fields, that only a newer version of the service defines."""
 
 
 class ResultNotReadyError(

@@ -170,7 +170,11 @@ OF_TABLES = (
         "path_outside_data_roots", "The path, or a link in it, leads out of the data roots.", "Use another path."
     ),
     ErrorCode("path_not_found", "There is no file or directory at the path.", "Correct the path."),
-    ErrorCode("empty_directory", "The directory of a table has no data files.", "Add a file, or correct the path."),
+    ErrorCode(
+        "empty_directory",
+        "The directory of a table, or the version of a Delta table, has no data files.",
+        "Add a file, or correct the path.",
+    ),
     ErrorCode(
         "unreadable_file",
         "A file cannot be read, for example for lack of permission.",
@@ -187,7 +191,11 @@ OF_TABLES = (
     ErrorCode(
         "format_unknown", "The files of a table do not show one format.", "Set `format`, or name files of one format."
     ),
-    ErrorCode("option_required", "An XML table has no `row_tag`.", "Name the element that is a row."),
+    ErrorCode(
+        "option_required",
+        "An option is missing: `row_tag` of an XML table, or `delimiter` of a table of `.tsv` and other CSV files.",
+        "Set the option that the detail names.",
+    ),
     ErrorCode("option_not_applicable", "A field or option has no effect on the format of the table.", "Remove it."),
     ErrorCode(
         "schema_not_applicable",
@@ -196,7 +204,9 @@ OF_TABLES = (
     ),
     ErrorCode("invalid_schema", "`schema` is not a valid list of columns.", "Correct it at the column of the issue."),
     ErrorCode(
-        "schema_cannot_be_inferred", "The files of a stream do not show its columns.", "Declare `schema`, or add data."
+        "schema_cannot_be_inferred",
+        "The columns of a table or stream cannot be inferred from its files: for example, they have no row yet.",
+        "Declare `schema`, or add data.",
     ),
     ErrorCode(
         "line_breaks_differ",
@@ -369,7 +379,7 @@ OF_RUNS = (
     ),
     ErrorCode(
         "out_of_memory",
-        "The memory of Spark did not suffice, also not for a run with sort-merge joins only.",
+        "Spark had too little memory, also in a run with sort-merge joins only.",
         "Reduce what is kept for a group, or give Spark more memory (`EVENKEEL_SPARK_DRIVER_MEMORY`).",
         500,
     ),

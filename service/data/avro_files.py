@@ -12,11 +12,15 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, BinaryIO
 
 import fastavro
 import pyarrow as pa
 
+from service.data.column_limits import ColumnLimitError, check_name, too_many_columns
+from service.data.compression import snappy_length
+from service.sql.ddl import MAX_COLUMNS
 from service.sql.types.data_types import (
     BIGINT,
     BINARY,
@@ -46,7 +50,19 @@ _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _MAX_DEPTH = 32
 _JOINED_BYTES = 1 << 20
-"""Small blocks are decoded together: the decoder parses the schema each time."""
+"""Small blocks are decoded together: the decoder parses the schema each time. A batch of records has about as much."""
+
+_DECODING_ERRORS = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    StopIteration,
+    TypeError,
+    ValueError,
+    fastavro.schema.SchemaParseException,
+)
+_BLOCK_HEAD_BYTES = 18
+_BATCH_ROWS = 8192
 
 _SIMPLE = {
     "boolean": BOOLEAN,
@@ -67,6 +83,9 @@ _LOGICAL = {
     ("long", "local-timestamp-micros"): TIMESTAMP_NTZ,
     ("string", "uuid"): STRING,
 }
+_SMALLEST = {"float": 4, "double": 8}
+"""Bytes of a value; one byte for other types, such as an empty string or array."""
+
 _CODECS = frozenset({"null", "deflate", "snappy", "zstandard", "bzip2"})
 
 
@@ -136,59 +155,124 @@ def _bytes(stream: BinaryIO) -> bytes:
 
 
 def columns_of(header: AvroHeader) -> Schema:
-    """Returns the columns. Raises AvroFileError for a type that is not read, with the name of its column."""
-    named: dict[str, Any] = {}
+    """Returns the columns.
+
+    Raises ColumnLimitError for too many columns and for their names, and AvroFileError for a type that is not read,
+    with the name of its column.
+    """
+    return _read_columns(header)[0]
+
+
+def _read_columns(header: AvroHeader) -> tuple[Schema, int]:
+    """Returns the columns, and the bytes of the smallest record, at least 1."""
+    given = header.schema.get("fields")
+    if not isinstance(given, list) or not given:
+        raise AvroFileError("has no fields")
+    types = _Types()
     fields = []
-    for field in header.schema.get("fields", ()):
+    for field in given:
         try:
-            fields.append(Field(str(field["name"]), _type(field["type"], named, 0)))
+            fields.append(types.field(field, 0))
         except (KeyError, TypeError, ValueError):
             raise AvroFileError(f"has an invalid schema at the field '{_shown(field)}'") from None
         except AvroFileError as error:
             raise AvroFileError(f"has the field '{_shown(field)}', {error}") from None
-    if not fields:
-        raise AvroFileError("has no fields")
-    return Schema(tuple(fields))
+    return Schema(tuple(fields)), types.smallest
 
 
 def _shown(field: Any) -> str:
-    return str(field.get("name", "?"))[:100] if isinstance(field, Mapping) else "?"
+    return _printable(field.get("name", "?"), 100) if isinstance(field, Mapping) else "?"
 
 
-def _type(given: Any, named: dict[str, Any], depth: int) -> DataType:
-    if depth > _MAX_DEPTH:
-        raise AvroFileError("which is nested too deeply or contains itself")
-    if isinstance(given, list):
-        others = [one for one in given if one != "null"]
-        if len(others) != 1:
-            raise AvroFileError("which may have values of several types")
-        return _type(others[0], named, depth + 1)
-    if isinstance(given, str):
-        if given in named:
-            return _type(named[given], named, depth + 1)
-        given = {"type": given}
-    kind, logical = given["type"], given.get("logicalType")
-    if isinstance(kind, list | dict):
-        return _type(kind, named, depth + 1)
-    if "name" in given:
-        named[given["name"]] = given
-        if given.get("namespace"):
-            named[f"{given['namespace']}.{given['name']}"] = given
-    if logical == "decimal" and 1 <= given["precision"] <= MAX_PRECISION:
-        return decimal(given["precision"], given.get("scale", 0))
-    if kind == "array":
-        return array(_type(given["items"], named, depth + 1))
-    if kind == "map":
-        return mapping(STRING, _type(given["values"], named, depth + 1))
-    if kind == "record":
-        fields = [Field(str(one["name"]), _type(one["type"], named, depth + 1)) for one in given["fields"]]
-        if not fields:
-            raise AvroFileError("which is a record without fields")
-        return struct(fields)
+def _printable(text: Any, most: int) -> str:
+    # JSON may have surrogates without a partner, which no answer can contain.
+    return str(text)[:most].encode("utf-8", "replace").decode()
+
+
+class _Types:
+    """Converts types. A name stands for the type that was declared under it, as often as it is used."""
+
+    def __init__(self) -> None:
+        self.smallest = 0
+        """Bytes of the smallest record, from the fields so far."""
+        self._named: dict[str, Any] = {}
+        self._left = MAX_COLUMNS
+
+    def field(self, given: Any, depth: int, *, is_present: bool = True) -> Field:
+        """Returns a field. `is_present` if each record has its value.
+
+        Raises as `columns_of`, and KeyError, TypeError and ValueError for an invalid schema.
+        """
+        name = given["name"]
+        if not isinstance(name, str):
+            raise TypeError("a name that is no text")
+        return Field(check_name(name), self._type(given["type"], depth, is_present))
+
+    def _type(self, given: Any, depth: int, is_present: bool) -> DataType:
+        if depth > _MAX_DEPTH:
+            raise AvroFileError("which is nested too deeply or contains itself")
+        if isinstance(given, list):
+            others = [one for one in given[:3] if one != "null"]
+            if len(others) != 1 or len(given) > 2:
+                raise AvroFileError("which may have values of several types")
+            self.smallest += is_present
+            return self._type(others[0], depth + 1, is_present=False)
+        if isinstance(given, str):
+            if given in self._named:
+                return self._type(self._named[given], depth + 1, is_present)
+            given = {"type": given}
+        kind = given["type"]
+        if isinstance(kind, list | dict):
+            return self._type(kind, depth + 1, is_present)
+        if "name" in given:
+            if given["name"] in _SIMPLE or given["name"] == "null":
+                # The decoder would read the simple type, which may have no bytes.
+                raise ValueError("the name of a simple type")
+            self._named[given["name"]] = given
+            if given.get("namespace"):
+                self._named[f"{given['namespace']}.{given['name']}"] = given
+        elif kind in self._named:
+            return self._type(self._named[kind], depth + 1, is_present)
+        # Each use of a name is counted: a few records that name each other could stand for billions of columns.
+        self._left -= 1
+        if self._left < 0:
+            raise too_many_columns()
+        if kind == "record":
+            fields = given["fields"]
+            if not isinstance(fields, list):
+                raise TypeError("fields that are no list")
+            if not fields:
+                raise AvroFileError("which is a record without fields")
+            return struct([self.field(one, depth + 1, is_present=is_present) for one in fields])
+        self.smallest += is_present * (_size(given["size"]) if kind == "fixed" else _SMALLEST.get(kind, 1))
+        if kind == "array":
+            return array(self._type(given["items"], depth + 1, is_present=False))
+        if kind == "map":
+            return mapping(STRING, self._type(given["values"], depth + 1, is_present=False))
+        return _simple(kind, given)
+
+
+def _simple(kind: str, given: Mapping[str, Any]) -> DataType:
+    logical = given.get("logicalType")
+    if kind == "fixed":
+        _size(given["size"])
+    if logical == "decimal" and kind in {"bytes", "fixed"}:
+        precision, scale = given["precision"], given.get("scale", 0)
+        if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision < 1:
+            raise ValueError("precision or scale")
+        if precision <= MAX_PRECISION:
+            return decimal(precision, scale)
     known = _LOGICAL.get((kind, logical)) if logical is not None else _SIMPLE.get(kind)
     if known is None:
-        raise AvroFileError(f"whose type {str(logical or kind)[:50]} is not read")
+        raise AvroFileError(f"whose type {_printable(logical or kind, 50)} is not read")
     return known
+
+
+def _size(given: Any) -> int:
+    """Returns the bytes of a type `fixed`. Values without bytes could be repeated without end."""
+    if type(given) is not int or given < 1:
+        raise ValueError("size")
+    return given
 
 
 @dataclass(frozen=True)
@@ -201,6 +285,10 @@ class Block:
 
 def blocks(stream: BinaryIO, header: AvroHeader) -> Iterator[Block]:
     """Yields the blocks after the header. Raises AvroFileError and OSError."""
+    try:
+        _, smallest = _read_columns(header)
+    except ColumnLimitError as error:
+        raise AvroFileError(str(error)) from None
     while stream.read(1):
         stream.seek(-1, 1)
         try:
@@ -213,9 +301,10 @@ def blocks(stream: BinaryIO, header: AvroHeader) -> Iterator[Block]:
         if len(stored) < size or mark != header.sync:
             raise AvroFileError("is damaged, or ends within a block")
         data = _decompressed(stored, header.codec)
-        # Every record has at least one byte, since types without bytes are not read.
-        if not 0 <= count <= len(data):
-            raise AvroFileError("has a block that declares more records than it has bytes")
+        # Types without bytes are not read (`null`, records without fields, `fixed` with the size 0), so that the bytes
+        # limit the records, and the items of an array.
+        if not 0 <= count <= len(data) // smallest:
+            raise AvroFileError("has a block that declares more records than its bytes can hold")
         yield Block(count, data)
 
 
@@ -232,7 +321,7 @@ def _decompressed(stored: bytes, codec: str) -> bytes:
             data = _read(pa.CompressedInputStream(pa.BufferReader(stored), "zstd"), most)
         else:
             # A checksum of four bytes follows.
-            size = _snappy_length(stored)
+            size = snappy_length(stored)
             data = pa.Codec("snappy").decompress(stored[:-4], size, asbytes=True) if size < most else b" " * most
     except (zlib.error, OSError, pa.ArrowException, EOFError, ValueError):
         raise AvroFileError("has a damaged block") from None
@@ -249,31 +338,44 @@ def _read(stream: pa.NativeFile, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _snappy_length(stored: bytes) -> int:
-    length = 0
-    for place, byte in enumerate(stored[:5]):
-        length |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            return length
-    raise ValueError("no length")
-
-
 def records(stream: BinaryIO, header: AvroHeader) -> Iterator[list[dict[str, Any]]]:
-    """Yields the records in lists of about a megabyte each. Raises AvroFileError and OSError.
+    """Yields the records in lists of at most 8192, and of about a megabyte in the file.
 
-    All fields are decoded: `fastavro` takes longer to skip some of them, for a schema with fewer.
+    Raises AvroFileError and OSError. All fields are decoded: `fastavro` takes longer to skip some of them, for a schema
+    with fewer.
     """
+    for group in joined_blocks(stream, header):
+        yield from decoded(group, header)
+
+
+def joined_blocks(stream: BinaryIO, header: AvroHeader) -> Iterator[list[Block]]:
+    """Yields the blocks in groups of about a megabyte, for `decoded`. Raises AvroFileError and OSError."""
     waiting: list[Block] = []
+    size = 0
     for block in blocks(stream, header):
         waiting.append(block)
-        if sum(len(one.data) for one in waiting) >= _JOINED_BYTES:
-            yield _decoded(waiting, header)
-            waiting = []
+        size += len(block.data) + _BLOCK_HEAD_BYTES
+        if size >= _JOINED_BYTES:
+            yield waiting
+            waiting, size = [], 0
     if waiting:
-        yield _decoded(waiting, header)
+        yield waiting
 
 
-def _decoded(joined: Sequence[Block], header: AvroHeader) -> list[dict[str, Any]]:
+def decoded(joined: Sequence[Block], header: AvroHeader) -> Iterator[list[dict[str, Any]]]:
+    """Yields the records of some blocks, as `records` does; later ones are not decoded yet. Raises AvroFileError."""
+    count, size = sum(block.count for block in joined), sum(len(block.data) for block in joined)
+    most = max(1, min(_BATCH_ROWS, count * _JOINED_BYTES // max(size, 1)))
+    try:
+        rows = iter(fastavro.reader(_file_of(joined, header)))
+        while batch := [row for row in islice(rows, most) if isinstance(row, dict)]:
+            yield batch
+    except _DECODING_ERRORS as error:
+        raise AvroFileError(f"has records that do not match its schema ({type(error).__name__})") from None
+
+
+def _file_of(joined: Sequence[Block], header: AvroHeader) -> io.BytesIO:
+    """Returns an Avro file with these blocks, which are not compressed."""
     data = io.BytesIO()
     data.write(_MAGIC)
     data.write(_encoded(1))
@@ -283,10 +385,7 @@ def _decoded(joined: Sequence[Block], header: AvroHeader) -> list[dict[str, Any]
     for block in joined:
         data.write(_encoded(block.count) + _encoded(len(block.data)) + block.data + header.sync)
     data.seek(0)
-    try:
-        return [row for row in fastavro.reader(data) if isinstance(row, dict)]
-    except (ValueError, EOFError, TypeError, KeyError, IndexError, OverflowError, StopIteration) as error:
-        raise AvroFileError(f"has records that do not match its schema ({type(error).__name__})") from None
+    return data
 
 
 def _encoded(value: int) -> bytes:

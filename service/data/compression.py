@@ -32,7 +32,12 @@ READ_BY_SPARK = GZIP | ZSTD | BLOCKS.keys() | {".bz2", ".deflate"}
 _CHUNK_BYTES = 1 << 16
 _MAX_BLOCK_BYTES = 8 << 20
 """Spark writes blocks of 256 KB. It allocates what a block declares: a damaged one can end the JVM."""
-_MAX_BLOCKS = 1 << 20
+_MAX_LENGTHS = 1 << 16
+"""Lengths of blocks and parts that are checked in a file."""
+_MAX_BYTES_BEFORE_TEXT = 1 << 20
+"""A file whose text is not even half as long as what is stored for it, except for so many bytes, is refused: thousands
+of members or blocks may have no text, and take seconds.
+"""
 _LENGTH_BYTES = 4
 
 
@@ -122,6 +127,7 @@ class _Members:
         self._current = new()
         self._waiting = b""
         self._read = 0
+        self._text_bytes = 0
 
     @property
     def stored(self) -> int:
@@ -136,6 +142,7 @@ class _Members:
                 self._current = self._new()
             data = self._decompress(size)
             if data:
+                self._text_bytes += len(data)
                 return data
             if not self._current.eof and not self._waiting and self._needs_input() and not self._fill():
                 return b""
@@ -150,6 +157,7 @@ class _Members:
         return bool(getattr(self._current, "needs_input", True))
 
     def _fill(self) -> bool:
+        _check_text(self.stored, self._text_bytes)
         self._waiting = self._stream.read(_CHUNK_BYTES)
         self._read += len(self._waiting)
         return bool(self._waiting)
@@ -176,10 +184,12 @@ class _Blocks:
         self._codec = codec
         self._missing = 0
         self._waiting = b""
+        self._text_bytes = 0
         self.stored = 0
 
     def read(self, size: int) -> bytes:
         while not self._waiting:
+            _check_text(self.stored, self._text_bytes)
             if not self._missing:
                 length = self._length()
                 if length is None:
@@ -188,6 +198,7 @@ class _Blocks:
                 continue
             self._waiting = self._part()
             self._missing -= len(self._waiting)
+            self._text_bytes += len(self._waiting)
         data, self._waiting = self._waiting[:size], self._waiting[size:]
         return data
 
@@ -198,7 +209,7 @@ class _Blocks:
         data = self._stream.read(length)
         self.stored += len(data)
         # A part has at most the text that its block still lacks; its own length is known for Snappy only.
-        size = _snappy_length(data) if self._codec.name == "snappy" else self._missing
+        size = snappy_length(data) if self._codec.name == "snappy" else self._missing
         if not 0 < size <= self._missing:
             raise CorruptTextError
         return bytes(self._codec.decompress(data, size, asbytes=True))
@@ -214,39 +225,52 @@ class _Blocks:
         return length
 
 
-def _snappy_length(data: bytes) -> int:
+def _check_text(stored: int, text: int) -> None:
+    """Raises CorruptTextError for a file of which `stored` bytes have only `text` bytes of text."""
+    if stored > 2 * text + _MAX_BYTES_BEFORE_TEXT:
+        raise CorruptTextError
+
+
+def snappy_length(data: bytes) -> int:
+    """Returns the number of bytes that a Snappy block has once it is decompressed. Raises ValueError."""
     length = 0
     for place, byte in enumerate(data[:5]):
         length |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return length
-    raise CorruptTextError
+    raise ValueError("no length")
 
 
 def check_blocks(file: DataFile) -> bool:
     """Whether Spark can read a `.lz4` or `.snappy` file: a local file whose blocks all have a usual size.
 
-    Reads the length of every block and nothing else. Raises OSError.
+    Reads the length of every block and of its parts, at most _MAX_LENGTHS of them, and nothing else. A file with more
+    is refused: Spark writes parts of 256 KB, so that it would have 8 GB. Raises OSError.
     """
     if local_path(file) is None:
         return False
+    is_snappy = file.suffix.lower() == ".snappy"
+    missing = 0
     with opened(file) as stream:
-        for _ in range(_MAX_BLOCKS):
-            head = stream.read(_LENGTH_BYTES)
-            if not head:
-                return True
-            missing = int.from_bytes(head, "big")
-            if len(head) < _LENGTH_BYTES or missing > _MAX_BLOCK_BYTES:
+        for _ in range(_MAX_LENGTHS):
+            if missing == 0:
+                head = stream.read(_LENGTH_BYTES)
+                if not head:
+                    return True
+                missing = int.from_bytes(head, "big")
+                if len(head) < _LENGTH_BYTES or missing > _MAX_BLOCK_BYTES:
+                    return False
+                continue
+            part = stream.read(_LENGTH_BYTES + 5)
+            length = int.from_bytes(part[:_LENGTH_BYTES], "big")
+            if len(part) <= _LENGTH_BYTES or not 0 < length <= 2 * _MAX_BLOCK_BYTES:
                 return False
-            is_snappy = file.suffix.lower() == ".snappy"
-            while missing > 0:
-                part = stream.read(_LENGTH_BYTES + 5)
-                length = int.from_bytes(part[:_LENGTH_BYTES], "big")
-                if len(part) <= _LENGTH_BYTES or not 0 < length <= 2 * _MAX_BLOCK_BYTES:
-                    return False
-                try:
-                    missing -= _snappy_length(part[_LENGTH_BYTES:]) if is_snappy else missing
-                except CorruptTextError:
-                    return False
-                stream.seek(length - len(part) + _LENGTH_BYTES, 1)
+            try:
+                size = snappy_length(part[_LENGTH_BYTES:]) if is_snappy else missing
+            except ValueError:
+                return False
+            if not 0 < size <= missing:
+                return False
+            missing -= size
+            stream.seek(length - len(part) + _LENGTH_BYTES, 1)
     return False

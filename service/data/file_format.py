@@ -17,11 +17,14 @@ from service.data.files import TableFiles, pointer_of, unreadable
 FILES_CHECKED = 16
 """At most this many files are opened, evenly spread."""
 
+TSV = ".tsv"
+"""The suffix of CSV files whose delimiter is a tab by default."""
+
 EXTENSIONS = {
     ".parquet": TableFormat.PARQUET,
     ".pq": TableFormat.PARQUET,
     ".csv": TableFormat.CSV,
-    ".tsv": TableFormat.CSV,
+    TSV: TableFormat.CSV,
     ".json": TableFormat.JSON,
     ".jsonl": TableFormat.JSON,
     ".ndjson": TableFormat.JSON,
@@ -30,6 +33,8 @@ EXTENSIONS = {
     ".xml": TableFormat.XML,
 }
 _MAGIC = {b"PAR1": TableFormat.PARQUET, b"ORC": TableFormat.ORC, b"Obj\x01": TableFormat.AVRO}
+_BINARY = frozenset(range(0x1C)) - {0x01, *b"\t\n\v\f\r"}
+"""Control characters that no text has. Files of Hive have U+0001 as their delimiter."""
 _COMPRESSIONS = {
     b"\x1f\x8b": ("gzip", GZIP),
     b"\x28\xb5\x2f\xfd": ("Zstandard", ZSTD),
@@ -51,9 +56,17 @@ def format_of_name(name: str) -> TableFormat | None:
     >>> format_of_name("Orders.CSV.gz"), format_of_name("part-0.snappy.parquet"), format_of_name("README")
     (<TableFormat.CSV: 'csv'>, <TableFormat.PARQUET: 'parquet'>, None)
     """
+    return EXTENSIONS.get(suffix_of_format(name))
+
+
+def suffix_of_format(name: str) -> str:
+    """Returns the suffix of a file's name, before the one of a compression, in lower case.
+
+    >>> suffix_of_format("Orders.TSV.gz"), suffix_of_format("orders.tsvx.csv")
+    ('.tsv', '.csv')
+    """
     path = PurePosixPath(name.lower())
-    suffix = PurePosixPath(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
-    return EXTENSIONS.get(suffix)
+    return PurePosixPath(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
 def infer_format(table: str, source: TableSource, files: TableFiles) -> TableFormat:
@@ -89,9 +102,9 @@ def infer_format(table: str, source: TableSource, files: TableFiles) -> TableFor
 
 def format_of_content(head: bytes) -> TableFormat | None:
     """Returns the format that the first bytes of a file, which is not compressed, have; None for unknown bytes."""
-    for magic, format_ in _MAGIC.items():
-        if head.startswith(magic):
-            return format_
+    found = _format_of_magic(head)
+    if found is not None and _is_binary(head):
+        return found
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if not text or b"\0" in head or head.startswith((_ZIP, *_COMPRESSIONS)):
         return None
@@ -100,8 +113,18 @@ def format_of_content(head: bytes) -> TableFormat | None:
     return TableFormat.XML if text[:1] == b"<" else TableFormat.CSV
 
 
+def _format_of_magic(head: bytes) -> TableFormat | None:
+    return next((format_ for magic, format_ in _MAGIC.items() if head.startswith(magic)), None)
+
+
+def _is_binary(head: bytes) -> bool:
+    """Whether bytes that begin as a binary format are no text, such as the header `ORCID,name` of a CSV file."""
+    return not _BINARY.isdisjoint(head)
+
+
 def check_content(table: str, source: TableSource, files: TableFiles, chosen: Sequence[DataFile]) -> None:
-    """Checks the first bytes of the files `chosen` before the table is believed to have the format `source.kind`.
+    """Checks that the first bytes of the files `chosen` are those of the format `source.kind`, and that Spark reads the
+    compressions of all files. The blocks of Hadoop's compressions are checked in the files `chosen` only.
 
     Raises SpecError `corrupt_file`, `unsupported_construct` (compressions that Spark does not read),
     `unreadable_file`, and StoreUnavailableError.
@@ -109,27 +132,39 @@ def check_content(table: str, source: TableSource, files: TableFiles, chosen: Se
     if source.kind.is_text:
         for file in files.files:
             _check_suffix(table, file)
+        for file in chosen:
+            _check_blocks(table, file)
     heads = for_each(chosen, lambda file: _head(file, table))
     for file, head in zip(chosen, heads, strict=True):
         if head:
             _check_head(table, source.kind, file, head)
 
 
+def check_all_blocks(table: str, source: TableSource, files: TableFiles) -> None:
+    """Checks the blocks of all files with a compression of Hadoop, before Spark reads them: a damaged block can end its
+    JVM. Raises SpecError `unsupported_construct` and `unreadable_file`.
+    """
+    if source.kind.is_text:
+        for file in files.files:
+            _check_blocks(table, file)
+
+
 def _check_suffix(table: str, file: DataFile) -> None:
     suffix = file.suffix.lower()
-    if suffix not in COMPRESSED:
-        return
-    reason = None
-    if suffix not in READ_BY_SPARK:
-        reason = f"is compressed as {suffix}, which Spark does not read"
-    elif suffix in BLOCKS and not _has_usual_blocks(table, file):
-        reason = f"has not the {suffix} blocks that Spark writes; it does not read the frames of other programs"
-    if reason is not None:
-        raise SpecError.of(
-            "unsupported_construct",
-            f"'{file.name}' {reason}. Compress it with gzip or zstd.",
-            pointer=f"{pointer_of(table)}/path",
-        )
+    if suffix in COMPRESSED and suffix not in READ_BY_SPARK:
+        raise _not_read(table, file, f"is compressed as {suffix}, which Spark does not read")
+
+
+def _check_blocks(table: str, file: DataFile) -> None:
+    suffix = file.suffix.lower()
+    if suffix in BLOCKS and not _has_usual_blocks(table, file):
+        what = f"does not consist of {suffix} blocks as Spark writes them. Spark does not read those of other programs"
+        raise _not_read(table, file, what)
+
+
+def _not_read(table: str, file: DataFile, reason: str) -> SpecError:
+    detail = f"'{file.name}' {reason}. Compress it with gzip or zstd."
+    return SpecError.of("unsupported_construct", detail, pointer=f"{pointer_of(table)}/path")
 
 
 def _has_usual_blocks(table: str, file: DataFile) -> bool:
@@ -156,7 +191,7 @@ def _check_head(table: str, format_: TableFormat, file: DataFile, head: bytes) -
     if format_.is_text and suffix in COMPRESSED:
         return
     expected = TableFormat.PARQUET if format_.is_parquet else format_
-    found = next((known for magic, known in _MAGIC.items() if head.startswith(magic)), None)
+    found = None if format_.is_text and not _is_binary(head) else _format_of_magic(head)
     if found is expected or (found is None and format_.is_text and not head.startswith(_ZIP)):
         return
     raise not_of_format(file.name, format_, head, pointer)

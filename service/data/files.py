@@ -379,7 +379,8 @@ def _find_files(
     except OSError as error:
         raise unreadable(given, error, pointer) from None
     if search.inside:
-        raise SpecError.of("path_not_found", f"There is no file or directory '{given}'.", pointer=pointer)
+        detail = f"There is no file or directory '{given}'. A relative path begins at a data root of the service."
+        raise SpecError.of("path_not_found", detail, pointer=pointer)
     raise SpecError.of(
         "path_outside_data_roots",
         f"'{given}' is not inside a data root. Paths are relative to the configured data roots.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from service.contract.problems import SpecError
 from service.sql.types.data_types import BIGINT, DATE, STRING, DataType, Field, Schema
@@ -15,8 +16,13 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 MAX_PARTITION_COLUMNS = 16
 
 _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,38}")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
-_DATE = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_SHORT_DATE = re.compile(r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?")
+"""What Spark casts to a date: month and day may be missing, and a time of day may follow."""
+_RANGES = {"TINYINT": 7, "SMALLINT": 15, "INT": 31, "BIGINT": 63}
+"""The types of integers, with the bits of their values without the sign."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,13 @@ def _columns_of(given: str, directory: str, pointer: str) -> tuple[tuple[str, ..
         name, _, value = part.partition("=")
         if not name or not value:
             raise _refused(f"The directory '{part}' of '{given}' has no name or no value of a partition.", pointer)
+        if not _is_text(part):
+            shown = ascii(part)[1:-1]
+            raise _refused(
+                f"The name of the directory '{shown}' of '{given}' contains the character U+0000, or is not UTF-8. "
+                "Rename it.",
+                pointer,
+            )
         names.append(unescaped(name))
         values.append(None if value == NULL_PARTITION else unescaped(value))
     if len({name.casefold() for name in names}) < len(names) or len(names) > MAX_PARTITION_COLUMNS:
@@ -100,6 +113,14 @@ def _columns_of(given: str, directory: str, pointer: str) -> tuple[tuple[str, ..
             f"'{given}' has a partition column twice, or more than {MAX_PARTITION_COLUMNS}: {_listed(names)}.", pointer
         )
     return tuple(names), tuple(values)
+
+
+def _is_text(part: str) -> bool:
+    """Whether the column of a directory can be written in a schema, and its value in JSON: Python reads bytes that are
+    not UTF-8 as surrogates.
+    """
+    name = unescaped(part.partition("=")[0])
+    return "\0" not in name and not any("\ud800" <= character <= "\udfff" for character in part)
 
 
 def unescaped(text: str) -> str:
@@ -128,12 +149,23 @@ def _type_of(values: set[str | None]) -> DataType:
     texts = [value for value in values if value is not None]
     if texts and all(map(_INTEGER.fullmatch, texts)):
         return BIGINT
-    return DATE if texts and all(map(_DATE.fullmatch, texts)) else STRING
+    return DATE if texts and all(map(_is_date, texts)) else STRING
+
+
+def _is_date(text: str) -> bool:
+    # Python also reads other forms of ISO 8601, such as 20260131.
+    if not _DATE.fullmatch(text):
+        return False
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def check_columns(schema: Schema, partitions: Partitions, given: str, pointer: str) -> None:
-    """Checks that declared partition columns are those of the directories, in the same order. Raises SpecError
-    `schema_mismatch`.
+    """Checks that declared partition columns are those of the directories, in the same order, and that their values
+    have the declared types. Raises SpecError `schema_mismatch`.
     """
     if [name.casefold() for name in schema.names] != [name.casefold() for name in partitions.names]:
         raise SpecError.of(
@@ -142,6 +174,34 @@ def check_columns(schema: Schema, partitions: Partitions, given: str, pointer: s
             f"{_listed(schema.names)}.",
             pointer=pointer,
         )
+    for place, field in enumerate(schema.fields):
+        for value in sorted({values[place] for values in partitions.values} - {None}, key=str):
+            if value is not None and not _fits(value, field.type):
+                raise SpecError.of(
+                    "schema_mismatch",
+                    f"The partition column {field.name} is declared as {field.type}, and a directory of '{given}' has "
+                    f"the value '{value[:100]}'.",
+                    pointer=pointer,
+                )
+
+
+def _fits(value: str, type_: DataType) -> bool:
+    """Whether Spark reads the value of a directory as this type: only integers and dates are checked."""
+    if type_.name.value in _RANGES:
+        limit = 1 << _RANGES[type_.name.value]
+        return _NUMBER.fullmatch(value) is not None and -limit <= int(value) < limit
+    return type_ != DATE or _is_date_of_spark(value)
+
+
+def _is_date_of_spark(text: str) -> bool:
+    found = _SHORT_DATE.fullmatch(text)
+    if found is None:
+        return False
+    try:
+        date(*(int(part or 1) for part in found.groups()))
+    except ValueError:
+        return False
+    return True
 
 
 def _listed(names: Sequence[str]) -> str:

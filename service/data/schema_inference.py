@@ -36,7 +36,8 @@ from service.data.file_io import (
     whole_rows,
 )
 from service.data.files import TableFiles, pointer_of, unreadable
-from service.data.schemas import format_names, spread
+from service.data.schemas import format_names
+from service.data.spread import spread
 from service.data.text_heads import Head, read_head
 from service.data.xml_rows import XmlRowsError, xml_rows
 from service.sql.ddl import MAX_COLUMNS, parse_schema, schema_text
@@ -247,7 +248,8 @@ def _of_csv(heads: Sequence[Head], reading: _Reading) -> dict[str, DataType]:
 def _blanks_before_quotes(options: ReadOptions) -> re.Pattern[bytes]:
     """Matches the blanks between a delimiter or line break, which is its group, and a quote."""
     delimiter, quote = re.escape(options.delimiter.encode()), re.escape(options.quote.encode())
-    return re.compile(rb"(^|\n|" + delimiter + rb")[ \t]++(?=" + quote + rb")")
+    blanks = b"[ ]" if options.delimiter == "\t" else rb"[ \t]"
+    return re.compile(rb"(^|\n|" + delimiter + rb")" + blanks + rb"++(?=" + quote + rb")")
 
 
 def _trimmed(values: pa.ChunkedArray, options: ReadOptions) -> pa.ChunkedArray:

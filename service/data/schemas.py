@@ -1,4 +1,6 @@
-"""Reads the columns of a table: from Parquet footers, or as declared for text files, whose headers are checked."""
+"""Reads the columns of a table: of Parquet, ORC and Avro files from the files, of Delta tables from the log, and of
+text files as declared; headers of CSV files are checked.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from service.contract.problems import SpecError
 from service.contract.read_options import ParseMode, TableFormat
 from service.contract.tables import TableSource
 from service.data.avro_files import AvroFileError, columns_of, read_header
+from service.data.column_limits import MAX_NAME, ColumnLimitError, is_valid_name
 from service.data.compression import CorruptTextError, opened_text
 from service.data.file_io import (
     DataFile,
@@ -29,8 +32,10 @@ from service.data.file_io import (
     text_of,
 )
 from service.data.files import TableFiles, pointer_of, unreadable
-from service.data.orc_files import OrcFileError, orc_columns
+from service.data.orc_files import orc_columns
+from service.data.orc_footer import OrcFileError
 from service.data.partitions import check_columns
+from service.data.spread import spread
 from service.data.text_heads import plain_text
 from service.sql.ddl import MAX_COLUMNS, parse_schema
 from service.sql.types.data_types import (
@@ -70,7 +75,6 @@ MAX_FOOTER = 32 << 20
 """In bytes. A footer is read whole, and takes about twenty times as much memory when parsed."""
 _MAX_PARTS = 100_000
 """For every list in a footer: row groups, column chunks, and columns with their nested parts."""
-_MAX_PATH = 4096
 _MAX_MESSAGE_NAMES_LENGTH = 2000
 _TAIL_BYTES = 8
 _SIMPLE_TYPES: dict[pa.DataType, DataType] = {
@@ -119,7 +123,12 @@ def _with_corrupt_record(data: Schema, source: TableSource) -> Schema:
     if not source.kind.is_text or options.mode is not ParseMode.PERMISSIVE:
         return data
     name = options.column_name_of_corrupt_record
-    return Schema((*(field for field in data.fields if field.name != name), Field(name, STRING)))
+    return Schema((*without_column(data, name).fields, Field(name, STRING)))
+
+
+def without_column(schema: Schema, name: str) -> Schema:
+    """Returns the schema without a column, whose name Spark compares without case."""
+    return Schema(tuple(field for field in schema.fields if field.name.casefold() != name.casefold()))
 
 
 def _with_partitions(data: Schema, declared: Schema, source: TableSource, at: str) -> Schema:
@@ -146,18 +155,10 @@ def _data_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
         return _compared(files, f"{at}/path", _avro)
     schema = parse_schema(source.declared_schema or "", f"{at}/schema")
     if source.options.mode is ParseMode.PERMISSIVE:
-        name = source.options.column_name_of_corrupt_record
-        schema = Schema(tuple(field for field in schema.fields if field.name != name))
+        schema = without_column(schema, source.options.column_name_of_corrupt_record)
     if source.format is TableFormat.CSV and (source.options.has_header or source.options.multi_line):
         _check_csv(source, files, schema, f"{at}/path")
     return schema
-
-
-def spread(files: Sequence[DataFile], most: int) -> list[DataFile]:
-    """Returns at most `most` of `files`, evenly spread, including the first, and the last if `most` is at least 2."""
-    if len(files) <= most:
-        return list(files)
-    return [files[round(index * (len(files) - 1) / max(most - 1, 1))] for index in range(most)]
 
 
 def _name(file: DataFile, files: TableFiles) -> str:
@@ -263,6 +264,8 @@ def _orc(file: DataFile, files: TableFiles, pointer: str) -> Schema:
         raise SpecError.of(
             "corrupt_file", f"'{name}' is not an ORC file, or it is truncated or damaged.", pointer=pointer
         ) from None
+    except ColumnLimitError as error:
+        raise _unsupported(f"'{name}' {error}.", pointer) from None
     except OSError as error:
         raise unreadable(name, error, pointer) from None
 
@@ -276,6 +279,8 @@ def _avro(file: DataFile, files: TableFiles, pointer: str) -> Schema:
             return columns_of(read_header(stream))
     except AvroFileError as error:
         raise SpecError.of("corrupt_file", f"'{name}' {error}.", pointer=pointer) from None
+    except ColumnLimitError as error:
+        raise _unsupported(f"'{name}' {error}.", pointer) from None
     except OSError as error:
         raise unreadable(name, error, pointer) from None
 
@@ -287,8 +292,8 @@ def _leaves(schema: pq.ParquetSchema, name: str, pointer: str) -> list[pq.Column
     leaves = [schema.column(index) for index in range(len(schema))]
     if not leaves:
         raise _unsupported(f"'{name}' has no column.", pointer)
-    if any("\0" in leaf.path or len(leaf.path) > _MAX_PATH for leaf in leaves):
-        what = f"a name with the character U+0000, or with more than {_MAX_PATH} characters"
+    if not all(is_valid_name(leaf.path) for leaf in leaves):
+        what = f"a name with the character U+0000, or with more than {MAX_NAME} characters"
         raise _unsupported(f"A column of '{name}' has {what}. Rename it.", pointer)
     return leaves
 
@@ -381,7 +386,7 @@ def _nested(arrow: pa.DataType, physical: str) -> DataType | None:
 def _check_csv(source: TableSource, files: TableFiles, schema: Schema, pointer: str) -> None:
     """Checks header and line breaks. With `multi_line`, several files are read, since their line breaks may differ."""
     options = source.options
-    chosen = spread(files.files, FOOTERS_COMPARED if options.multi_line else 1)
+    chosen = spread(files.files, FOOTERS_COMPARED) if options.multi_line else files.files[:1]
     for index, head in enumerate(for_each(chosen, lambda file: _first_row(file, source, files, pointer))):
         name = _name(chosen[index], files)
         if options.multi_line and differing_breaks(head, options):

@@ -13,13 +13,14 @@ from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.contract.read_options import ParseMode, ReadOptions, TableFormat
 from service.contract.tables import NAMES_OF_FORMATS, TableSource, schema_not_applicable
 from service.data.compression import CorruptTextError
-from service.data.file_format import FILES_CHECKED, check_content, infer_format
-from service.data.file_io import first_values, text_of
+from service.data.file_format import FILES_CHECKED, TSV, check_content, infer_format, suffix_of_format
+from service.data.file_io import DataFile, first_values, text_of
 from service.data.files import TableFiles, find_stream_files, find_table_files, pointer_of
 from service.data.partitions import check_columns, infer_types
 from service.data.roots import Root
 from service.data.schema_inference import HEAD_BYTES, infer_schema
-from service.data.schemas import read_schema, spread
+from service.data.schemas import read_schema
+from service.data.spread import spread
 from service.data.text_heads import read_head
 from service.sql.ddl import parse_schema, schema_text
 from service.sql.expressions.scalar import quoted
@@ -67,7 +68,9 @@ def resolve_table(
     if not files.files:
         return Resolved(source, _schema_without_files(source, at))
     format_ = source.format or (infer_format(table, source, files) if files.snapshot is None else TableFormat.DELTA)
-    source = source.model_copy(update={"format": format_, "options": _with_suffix(source.options, files)})
+    source = source.model_copy(update={"format": format_})
+    if format_ is TableFormat.CSV:
+        source = source.model_copy(update={"options": _with_delimiter(source.options, files.files, at)})
     _check_fields(source, at, is_stream=is_stream)
     check_content(table, source, files, spread(files.files, FILES_CHECKED))
     if files.snapshot is None:
@@ -76,6 +79,9 @@ def resolve_table(
         source = source.model_copy(update={"version": files.snapshot.version})
     if format_.is_text:
         source = _with_columns(table, source, files)
+    if not source.options.infer_schema:
+        # It has had its effect. Workers of older versions do not support it.
+        source = source.model_copy(update={"options": source.options.model_copy(update={"infer_schema": True})})
     return Resolved(source, read_schema(table, source, files), files.bytes)
 
 
@@ -91,12 +97,20 @@ def _schema_without_files(source: TableSource, at: str) -> Schema:
     )
 
 
-def _with_suffix(options: ReadOptions, files: TableFiles) -> ReadOptions:
-    """Returns the options with the delimiter of `.tsv` files, if the job does not set one."""
-    is_tsv = ".tsv" in files.files[0].name.lower()
-    if not is_tsv or "delimiter" in options.model_fields_set:
+def _with_delimiter(options: ReadOptions, files: Sequence[DataFile], at: str) -> ReadOptions:
+    """Returns the options with the delimiter of `.tsv` files, if the job does not set one. Raises SpecError
+    `option_required` if only some files have that suffix.
+    """
+    if "delimiter" in options.model_fields_set:
         return options
-    return options.model_copy(update={"delimiter": "\t"})
+    examples = {suffix_of_format(file.name) == TSV: file.name for file in files}
+    if len(examples) > 1:
+        detail = (
+            f"'{examples[True]}' is a .tsv file and '{examples[False]}' is not: set 'delimiter' if all files have the "
+            "same one, or name files of one suffix with a wildcard."
+        )
+        raise SpecError.of("option_required", detail, pointer=f"{at}/options/delimiter")
+    return options.model_copy(update={"delimiter": "\t"}) if True in examples else options
 
 
 def _check_fields(source: TableSource, at: str, *, is_stream: bool) -> None:

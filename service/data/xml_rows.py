@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,8 @@ ATTRIBUTE_PREFIX = "_"
 
 _MAX_DEPTH = 64
 _DECLARATION = re.compile(rb"^\s*<\?xml[^>]*\?>")
+_OTHER_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""Byte order marks. That of UTF-32 begins with that of UTF-16, or contains NUL."""
 _CHUNK_BYTES = 1 << 12
 
 
@@ -25,8 +28,12 @@ def xml_rows(data: bytes, options: ReadOptions, *, is_whole: bool) -> Iterator[d
     """Yields the rows as mappings from columns to texts: attributes, and elements without elements inside. A value is
     a list if an element has several of that name or has elements inside: Spark reads it as text.
 
-    Raises XmlRowsError for a document type definition, which may define entities, and for what is no XML.
+    Raises XmlRowsError for a document type definition, which may define entities, for UTF-16 and UTF-32, and for what
+    is no XML.
     """
+    # The parser would recognise UTF-16, in which the search for declarations would not find them.
+    if b"\0" in data or data.startswith(_OTHER_MARKS):
+        raise XmlRowsError("is not UTF-8 text")
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
         raise XmlRowsError("has a document type definition, which is not read")
     # The encoding was converted before.

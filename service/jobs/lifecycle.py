@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from service.broker.dispatch import JobAnnouncer
@@ -23,6 +24,7 @@ from service.contract.enums import JobStatus, Mode, Queue
 from service.contract.errors import (
     JobAlreadyFinishedError,
     JobNotFinishedError,
+    JobStateUnknownError,
     NotAStreamError,
     NotStoppedError,
     StateNotCompatibleError,
@@ -148,7 +150,7 @@ def resume_job(
                 if row.spec != checked:
                     continue
                 has_state = not from_scratch and has_layout(session, row.id)
-                spec = with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state)
+                spec = with_settings(stored_spec(row), patch, has_state=has_state)
                 jobs.save_spec(session, row, spec.stored(), now)
             streaming_jobs.request_resume(session, row, now, from_scratch=from_scratch)
             session.refresh(row)
@@ -161,8 +163,8 @@ def change_settings(database: Database, settings: Settings, tenant: str, job_id:
     """Changes settings of a stopped streaming job from its next run on, and returns the job. `patch` is a
     `SettingsPatch`.
 
-    Raises JobNotFoundError, NotAStreamError, NotStoppedError, StateNotCompatibleError, and what `check_job` raises if
-    the query does not support a setting.
+    Raises JobNotFoundError, NotAStreamError, NotStoppedError, StateNotCompatibleError, JobStateUnknownError, and what
+    `check_job` raises if the query does not support a setting.
     """
     while True:
         checked = check_settings(database, settings, tenant, job_id, patch, from_scratch=False)
@@ -172,7 +174,7 @@ def change_settings(database: Database, settings: Settings, tenant: str, job_id:
             require_stopped(row, now)
             if row.spec != checked:
                 continue
-            spec = JobSpec.model_validate(row.spec)
+            spec = stored_spec(row)
             changed = with_settings(spec, patch, has_state=has_layout(session, row.id))
             if changed != spec:
                 jobs.save_spec(session, row, changed.stored(), now)
@@ -192,6 +194,19 @@ def require_stopped(row: JobRow, now: int) -> None:
     else:
         advice = "stop it first (POST /v1/jobs/{id}/stop)."
     raise NotStoppedError(f"The job is {status or row.status}: {advice}")
+
+
+def stored_spec(row: JobRow) -> JobSpec:
+    """Returns the job as it is stored. Raises JobStateUnknownError if a newer version stored what this one does not
+    support.
+    """
+    try:
+        return JobSpec.model_validate(row.spec)
+    except ValidationError as error:
+        raise JobStateUnknownError(
+            "A newer version of the service stored the job, and this version does not support all of its fields. Send "
+            "the request again when every process of the service runs that version."
+        ) from error
 
 
 def with_settings(spec: JobSpec, patch: Mapping[str, Any], *, has_state: bool) -> JobSpec:
@@ -226,7 +241,7 @@ def check_settings(
         row = require_streaming(session, tenant, job_id, with_spec=True)
         require_stopped(row, database.now(session))
         has_state = not from_scratch and has_layout(session, job_id)
-        spec = with_settings(JobSpec.model_validate(row.spec), patch, has_state=has_state)
+        spec = with_settings(stored_spec(row), patch, has_state=has_state)
     streams = posted_schemas(database, tenant, spec)
     check_job(spec, roots_of(settings), streams, is_accepted=True, has_state=has_state)
     return row.spec

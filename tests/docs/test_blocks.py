@@ -15,6 +15,7 @@ from service.contract.tables import StreamTable, TableSource
 from service.data.roots import DirectoryRoot
 from service.jobs.check_job import check_job
 from service.sql.ddl import parse_schema
+from tests.support import documents
 from tests.support.documents import TESTED_LANGUAGES, Block, blocks
 
 JOBS = blocks("job")
@@ -30,6 +31,13 @@ def test_every_block_says_how_it_is_tested() -> None:
         *("executed", "not executed", "job"),
         *("command", "commands", "program"),
     }
+
+
+def test_lines_of_a_command_are_marked() -> None:
+    for one in blocks("executed", "commands"):
+        if one.language == "console":
+            for command, _ in documents.steps(one.text):
+                assert one.text.count(f"$ {command}".replace("\n", "\n> ")) >= 1, one.place
 
 
 def test_names_are_unique() -> None:

@@ -28,6 +28,7 @@ _AN_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CUT = ", …"
 """The rest of a line is not shown in the README."""
 _SECONDS = 120
+_CONTINUATION = "> "
 _FENCE = re.compile(r"^(\s*)```(\w*)\s*$")
 _COMMENT = re.compile(r"<!-- ([a-z ]+): (.+) -->")
 
@@ -86,7 +87,7 @@ def do_as_written(console: str, address: str, directory: Path, environment: Mapp
     Raises AssertionError with a command that fails or prints something else.
     """
     assigned, ids = "", dict[str, str]()
-    for command, written in _steps(console):
+    for command, written in steps(console):
         here = _with_ids(command, ids).replace(ADDRESS, address.removeprefix("http://"))
         if re.fullmatch(r"\w+=[^\s$]+", here):
             assigned += here + "\n"
@@ -113,8 +114,12 @@ def do_as_written(console: str, address: str, directory: Path, environment: Mapp
             )
 
 
-def _steps(console: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields the commands with their output. A command begins with `$ ` and ends where the shell accepts it."""
+def steps(console: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields the commands with their output.
+
+    A command begins with `$ ` and ends where the shell accepts it. Its other lines begin with `> `, which tells the
+    copy button of the site that they belong to it.
+    """
     lines = iter(console.splitlines())
     command, printed = "", list[str]()
     for line in lines:
@@ -123,7 +128,7 @@ def _steps(console: str) -> Iterator[tuple[str, list[str]]]:
                 yield command, printed
             command, printed = line[2:], []
             while command.endswith("\\") or _is_unfinished(command):
-                command += "\n" + next(lines)
+                command += "\n" + next(lines).removeprefix(_CONTINUATION)
         else:
             printed.append(line)
     yield command, printed

@@ -22,6 +22,7 @@ import structlog
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
 from service.data.file_changes import changed_files
+from service.data.file_format import check_all_blocks
 from service.data.files import TableFiles, find_table_files, swapped
 from service.data.roots import Root, StoreUnavailableError
 from service.data.schemas import read_schema
@@ -233,6 +234,7 @@ def _compile(attempt: Attempt, spec: JobSpec, roots: Sequence[Root]) -> tuple[Bo
     for name, source in spec.file_tables.items():
         attempt.check()
         files = find_table_files(name, source, roots)
+        check_all_blocks(name, source, files)
         tables[name] = TableInput(source, files, read_schema(name, source, files))
     attempt.check()
     schemas = {name: table.schema for name, table in tables.items()}

@@ -22,6 +22,7 @@ from service.contract.problems import SpecError
 from service.contract.read_options import TableFormat
 from service.contract.tables import RateTable, StreamTable, TableSource
 from service.data.file_changes import CODE, Confines, changed_files
+from service.data.file_format import check_all_blocks
 from service.data.file_io import is_same_version, local_path, version_of
 from service.data.files import TableFiles, find_stream_files, find_table_files, pointer_of, real
 from service.data.roots import Root, StoreUnavailableError
@@ -110,6 +111,7 @@ def find_inputs(
             _add_directory(inputs, name, table, find_stream_files(name, table, roots))
         else:
             files = find_table_files(name, table, roots)
+            check_all_blocks(name, table, files)
             inputs.tables[name] = TableInput(table, files, read_schema(name, table, files))
     return inputs
 

@@ -25,6 +25,7 @@ import structlog
 from service.config.processes import DaemonPool
 from service.contract.problems import SpecError
 from service.contract.tables import TableSource
+from service.data.file_format import check_all_blocks
 from service.data.file_io import UriFile
 from service.data.files import TableFiles, find_table_files, pointer_of
 from service.data.roots import Root, StoreUnavailableError
@@ -339,6 +340,7 @@ class FollowedTable:
     def _publish_draft(self, draft: Draft, found: TableFiles) -> Version:
         """Makes the draft a version. Raises SpecError if the table cannot be read or its columns have changed."""
         try:
+            check_all_blocks(self.name, self._source, draft.files)
             schema = read_schema(self.name, self._source, draft.files)
             if self._schema is not None and schema != self._schema:
                 raise SpecError.of(

@@ -477,7 +477,7 @@ class TestProfiles:
     def test_names_of_files_are_shown_unchanged(self, api: Api) -> None:
         table = {"format": "parquet", "path": "k0.parquet"}
         answer = api.client.post("/v1/profiles", json={**self.BODY, "table": table})
-        assert answer.json()["detail"].endswith("There is no file or directory 'k0.parquet'.")
+        assert answer.json()["detail"].startswith("There is no file or directory 'k0.parquet'.")
 
     def test_an_error_of_the_worker_points_to_the_posted_field(self, api: Api) -> None:
         issue = Issue(

@@ -280,6 +280,14 @@ class TestChangingSettings:
         # The same values again are no difference.
         assert change(api, job_id, {"state": {"provider": "rocksdb"}}).status_code == 200
 
+    def test_a_job_with_fields_of_a_newer_version(self, api: Api) -> None:
+        job_id = stopped(api)
+        with api.database.write() as session:
+            row = session.scalars(select(JobRow)).one()
+            row.spec = {**row.spec, "of_a_newer_version": True}
+        refused(change(api, job_id, {"mini_batch.size": 9}), 409, "job_state_unknown")
+        refused(post(api, job_id, "resume", {"settings": {"mini_batch.size": 9}}), 409, "job_state_unknown")
+
     def test_without_state_every_setting_can_change(self, api: Api) -> None:
         job_id = submitted(api)
         post(api, job_id, "stop")

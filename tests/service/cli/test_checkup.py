@@ -99,11 +99,10 @@ def test_missing_results_directory_is_a_warning(findings: Examine, tmp_path: Pat
     assert findings(DATA_RESULTS=str(tmp_path / "share" / "results"))["results"].level is Level.OK
 
 
-def test_empty_database_is_a_warning(findings: Examine, tmp_path: Path) -> None:
+def test_new_sqlite_database_needs_nothing(findings: Examine, tmp_path: Path) -> None:
     finding = findings(DATABASE_URL=f"sqlite:///{tmp_path / 'empty.db'}")["database"]
-    assert finding.level is Level.WARN
-    assert "has no tables yet" in finding.detail
-    assert "evenkeel migrate" in finding.advice
+    assert finding.level is Level.OK
+    assert "evenkeel migrate" in finding.detail
 
 
 def test_missing_java_is_a_failure(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def test_schemas_and_read_options() -> None:
         ["u=csv:users/", "f=parquet:flights/", "t=a.tsv"],
         ["u=uid BIGINT, name STRING"],
         ["u.header=true", "u.null_value=0", "t.quote='"],
+        ["t.amount=DECIMAL(10,2)", "t.address.zip=STRING"],
     )
     assert tables == {
         "u": {
@@ -121,7 +122,11 @@ def test_schemas_and_read_options() -> None:
             "options": {"header": True, "null_value": "0"},
         },
         "f": {"format": "parquet", "path": "flights/"},
-        "t": {"path": "a.tsv", "options": {"quote": "'"}},
+        "t": {
+            "path": "a.tsv",
+            "options": {"quote": "'"},
+            "columns": {"amount": "DECIMAL(10,2)", "address.zip": "STRING"},
+        },
     }
 
 

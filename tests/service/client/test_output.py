@@ -166,7 +166,7 @@ def test_progress_lines_for_states_and_quarters() -> None:
             see(job)
             see(job)
     assert [line.strip() for line in said] == [
-        "QUEUED waiting for a free worker",
+        "QUEUED waiting for a free worker, or for Spark to start",
         "QUEUED no worker listens to its queue",
         "QUEUED \\x1b[2J",
         "RUNNING 0/8 tasks",

@@ -5,8 +5,12 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
+import os
 import resource
 import struct
+import time
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +18,7 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
@@ -21,8 +26,10 @@ from service.contract.problems import SpecError
 from service.contract.tables import TableSource
 from service.data import avro_files
 from service.data.avro_files import AvroFileError, blocks, columns_of, read_header, records
-from service.data.file_format import format_of_content, format_of_name
+from service.data.file_format import check_all_blocks, format_of_content, format_of_name
+from service.data.files import find_table_files
 from service.data.table_resolution import Resolved, resolve_table
+from workers.engine.spark.sources import TableInput
 
 
 def resolved(root: Path, **table: Any) -> Resolved:
@@ -43,7 +50,10 @@ def _file(root: Path, name: str, data: bytes) -> None:
 
 PARQUET = io.BytesIO()
 pq.write_table(pa.table({"a": [1]}), PARQUET)
+ORC = io.BytesIO()
+orc.write_table(pa.table({"a": [1]}), ORC)
 CSV = b"a,b\n1,x\n"
+DEFINITION = '<!DOCTYPE a [<!ENTITY e "x">]><a><b>&e;</b></a>'
 
 
 FOUND: dict[str, tuple[str, bytes, str]] = {
@@ -57,6 +67,10 @@ FOUND: dict[str, tuple[str, bytes, str]] = {
     "a part that Spark writes": ("part-0.snappy.parquet", PARQUET.getvalue(), "parquet"),
     "JSON without a suffix": ("x", b'\xef\xbb\xbf {"a":1}\n', "json"),
     "CSV without a suffix": ("x", CSV, "csv"),
+    "a column whose name begins as ORC": ("x.csv", b"ORCID,name\n1,x\n", "csv"),
+    "a column whose name begins as Parquet": ("x.csv", b"PAR1,name\n1,x\n", "csv"),
+    "such a column without a suffix": ("x", b"ORCID,name\n1,x\n", "csv"),
+    "ORC without a suffix": ("x", ORC.getvalue(), "orc"),
 }
 """Name and content of a file, and its format."""
 
@@ -66,7 +80,7 @@ def test_a_format_by_name_or_content(tmp_path: Path, case: str) -> None:
     name, data, format_ = FOUND[case]
     _file(tmp_path, name, data)
     found = resolved(tmp_path)
-    assert (found.source.format, found.schema.names[0]) == (format_, "a")
+    assert (found.source.format, found.schema.names[0]) in {(format_, "a"), (format_, "ORCID"), (format_, "PAR1")}
 
 
 def test_formats_of_names_and_contents() -> None:
@@ -85,6 +99,8 @@ def test_formats_of_names_and_contents() -> None:
         ({"x.parquet": CSV}, {}, "corrupt_file", "'x.parquet' is not a Parquet file"),
         ({"x.parquet": gzip.compress(CSV)}, {}, "corrupt_file", "'x.parquet' is not a Parquet file"),
         ({"x.orc": CSV}, {}, "corrupt_file", "is not an ORC file"),
+        ({"x.csv": ORC.getvalue()}, {}, "corrupt_file", 'write "format": "orc"'),
+        ({"x.orc": b"ORCID,name"}, {}, "corrupt_file", "is not an ORC file"),
         ({"x.avro": CSV}, {}, "corrupt_file", "is not an Avro file"),
         ({"x.orc": b"ORC" + bytes(100)}, {}, "corrupt_file", "is not an ORC file"),
         ({"x.avro": b"Obj\x01" + b"\xff" * 100}, {}, "corrupt_file", "no valid header"),
@@ -92,8 +108,8 @@ def test_formats_of_names_and_contents() -> None:
         ({"x.csv": gzip.compress(CSV)}, {}, "corrupt_file", "rename the file so that it ends in .gz"),
         ({"x.csv.gz": CSV}, {}, "corrupt_file", "is not compressed, though its name ends in .gz"),
         ({"x.csv.xz": b"\xfd7zXZ\x00"}, {}, "unsupported_construct", "Compress it with gzip or zstd"),
-        ({"x.csv.lz4": b"\x04\x22\x4d\x18" + CSV}, {}, "unsupported_construct", "the frames of other programs"),
-        ({"x.csv.snappy": b"\xff\x06\x00\x00sNaPpY" + CSV}, {}, "unsupported_construct", "frames of other programs"),
+        ({"x.csv.lz4": b"\x04\x22\x4d\x18" + CSV}, {}, "unsupported_construct", "those of other programs"),
+        ({"x.csv.snappy": b"\xff\x06\x00\x00sNaPpY" + CSV}, {}, "unsupported_construct", "those of other programs"),
         ({"x.csv.snappy": b"\x7f\xff\xff\xff\x00\x00\x00\x01x"}, {}, "unsupported_construct", "blocks"),
         ({"x.csv.gz": gzip.compress(CSV)[:10] + b"\xff" * 9}, {}, "corrupt_file", "is damaged"),
         ({"a.csv": CSV, "b.json": b"{}"}, {}, "format_unknown", "such as 'orders/*.csv'"),
@@ -101,7 +117,10 @@ def test_formats_of_names_and_contents() -> None:
         ({"a.parquet": PARQUET.getvalue()}, {"schema": "a INT"}, "schema_not_applicable", "contain their schema"),
         ({"a.csv": CSV}, {"options": {"merge_schema": True}}, "option_not_applicable", "no effect on CSV files"),
         ({"a.xml": b"<a><b/></a>"}, {}, "option_required", "requires 'row_tag'"),
-        ({"a.xml": b'<!DOCTYPE a [<!ENTITY e "x">]><a>&e;</a>'}, {"options": {"row_tag": "a"}}, "corrupt_file", "type"),
+        ({"a.xml": DEFINITION.encode()}, {"options": {"row_tag": "a"}}, "corrupt_file", "type"),
+        ({"a.xml": DEFINITION.encode("utf-16")}, {"options": {"row_tag": "a"}}, "corrupt_file", "is not UTF-8"),
+        ({"a.xml": DEFINITION.encode("utf-16-le")}, {"options": {"row_tag": "a"}}, "corrupt_file", "is not UTF-8"),
+        ({"a.xml": DEFINITION.encode("utf-32")}, {"options": {"row_tag": "a"}}, "corrupt_file", "is not UTF-8"),
         ({"a.csv": CSV}, {"version": 1}, "option_not_applicable", "'version' has no effect on CSV files"),
         ({"a.csv": CSV}, {"format": "delta"}, "corrupt_file", "has no directory _delta_log"),
     ],
@@ -140,6 +159,81 @@ def test_of_a_bomb_only_the_beginning_is_decompressed(tmp_path: Path, compress: 
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "delimiter"),
+    [
+        ("x.tsv", {}, "\t"),
+        ("x.TSV.gz", {}, "\t"),
+        ("x.tsvx.csv", {}, ","),
+        ("x.csv", {}, ","),
+        ("x.tsv", {"delimiter": ";"}, ";"),
+    ],
+)
+def test_the_delimiter_by_the_suffix(tmp_path: Path, name: str, options: dict[str, Any], delimiter: str) -> None:
+    data = CSV.replace(b",", delimiter.encode())
+    _file(tmp_path, name, gzip.compress(data) if name.endswith(".gz") else data)
+    assert resolved(tmp_path, options=options).source.options.delimiter == delimiter
+
+
+def test_only_csv_files_have_the_delimiter_of_their_suffix(tmp_path: Path) -> None:
+    _file(tmp_path, "x.tsv", b'{"a":1}\n')
+    assert resolved(tmp_path, format="json").source.options.delimiter == ","
+
+
+def test_files_with_different_delimiters_by_their_suffixes_are_refused(tmp_path: Path) -> None:
+    _file(tmp_path, "1.csv", CSV)
+    _file(tmp_path, "2.tsv", CSV)
+    code, detail = refused(tmp_path)
+    assert (code, "'2.tsv' is a .tsv file and '1.csv' is not" in detail) == ("option_required", True)
+    assert resolved(tmp_path, options={"delimiter": ","}).schema.names == ("a", "b")
+
+
+def test_a_table_whose_types_were_not_inferred_is_read_by_workers_of_older_versions(tmp_path: Path) -> None:
+    _file(tmp_path, "x.csv", CSV)
+    source = resolved(tmp_path, options={"infer_schema": False}).source
+    assert (source.declared_schema, source.needs_version_10) == ("a STRING, b STRING", False)
+
+
+def test_the_column_of_corrupt_records_is_compared_without_case(tmp_path: Path) -> None:
+    _file(tmp_path, "x.json", b'{"a":1}\n')
+    options = {"mode": "permissive", "column_name_of_corrupt_record": "BAD"}
+    found = resolved(tmp_path, schema="a INT, bad STRING", options=options)
+    assert found.schema.names == ("a", "BAD")
+    files = find_table_files("t", found.source, (tmp_path,))
+    source = found.source.model_copy(
+        update={"options": found.source.options.model_copy(update={"column_name_of_corrupt_record": "bad"})}
+    )
+    assert TableInput(source, files, found.schema).data_schema.names == ("a",)
+
+
+WITHOUT_TEXT = {
+    "members without text": ("gz", gzip.compress(b"") * 1_000_000),
+    "members of one byte": ("gz", gzip.compress(b"1") * 1_000_000),
+    "blocks without text": ("snappy", bytes(20 << 20)),
+    "parts of one byte": ("snappy", struct.pack(">i", 8 << 20) + b"\x00\x00\x00\x03\x01\x00a" * (3 << 20)),
+}
+"""Suffix and content of files of 20 MB whose text takes seconds to decompress."""
+
+
+@pytest.mark.parametrize("case", WITHOUT_TEXT)
+def test_a_file_with_nearly_no_text_is_refused_in_time(tmp_path: Path, case: str) -> None:
+    suffix, data = WITHOUT_TEXT[case]
+    _file(tmp_path, f"x.csv.{suffix}", data)
+    start = time.process_time()
+    assert refused(tmp_path)[0] in {"corrupt_file", "unsupported_construct"}
+    assert time.process_time() - start < 1.5
+
+
+def test_the_blocks_of_some_files_are_checked_at_submission_and_those_of_all_by_the_worker(tmp_path: Path) -> None:
+    good = struct.pack(">ii", len(CSV), 10) + b"\x08\x1c" + CSV
+    for number in range(40):
+        _file(tmp_path, f"{number:02}.csv.snappy", good)
+    _file(tmp_path, "01.csv.snappy", b"\x7f\xff\xff\xff\x00\x00\x00\x01x")
+    source = resolved(tmp_path).source
+    with pytest.raises(SpecError, match=r"01\.csv\.snappy"):
+        check_all_blocks("t", source, find_table_files("t", source, (tmp_path,)))
+
+
 def test_a_header_of_a_hundred_megabytes(tmp_path: Path) -> None:
     _file(tmp_path, "x.csv", b"")
     with (tmp_path / "t" / "x.csv").open("r+b") as file:
@@ -175,6 +269,42 @@ class TestPartitionNames:
         code, detail = refused(tmp_path)
         assert code == "unsupported_construct"
         assert any(part in detail for part in text.split("|"))
+
+    def test_a_name_that_is_no_text(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "d%00y=1")
+        code, detail = refused(tmp_path)
+        assert (code, "'d%00y=1' of 't' contains the character U+0000" in detail) == ("unsupported_construct", True)
+
+    def test_a_name_that_is_not_utf8(self, tmp_path: Path) -> None:
+        self.write(tmp_path, os.fsdecode(b"d\xe4y=1"))
+        code, detail = refused(tmp_path)
+        assert (code, "or is not UTF-8" in detail, detail.isascii()) == ("unsupported_construct", True, True)
+
+    def test_a_day_that_does_not_exist_is_text(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "day=2026-02-28", "day=2026-02-30")
+        assert resolved(tmp_path).source.partitions == "day STRING"
+
+    @pytest.mark.parametrize(
+        ("value", "fitting", "others"),
+        [
+            ("a", ["STRING"], ["INT", "DATE"]),
+            ("300", ["SMALLINT", "INT", "DOUBLE"], ["TINYINT", "DATE"]),
+            ("3000000000", ["BIGINT"], ["INT"]),
+            ("2026-02-28", ["DATE", "STRING"], ["INT"]),
+            ("2026-2-8", ["DATE"], []),
+            ("2026-02-30", ["STRING"], ["DATE"]),
+            ("__HIVE_DEFAULT_PARTITION__", ["INT", "DATE"], []),
+        ],
+    )
+    def test_declared_types_are_compared_with_the_values(
+        self, tmp_path: Path, value: str, fitting: list[str], others: list[str]
+    ) -> None:
+        self.write(tmp_path, f"k={value}")
+        for type_ in fitting:
+            assert resolved(tmp_path, partitions=f"k {type_}").source.partitions == f"k {type_}"
+        for type_ in others:
+            code, detail = refused(tmp_path, partitions=f"k {type_}")
+            assert (code, f"'{value}'" in detail) == ("schema_mismatch", True)
 
     def test_a_value_is_no_path(self, tmp_path: Path) -> None:
         self.write(tmp_path, "day=..%2F..%2Fetc", "day=%00")
@@ -278,6 +408,31 @@ def _avro(rows: int, codec: str = "deflate", fields: Any = None) -> io.BytesIO:
     return data
 
 
+_SYNC = b"0123456789abcdef"
+
+
+def _record(name: str, types: list[Any]) -> dict[str, Any]:
+    fields = [{"name": f"f{number}", "type": type_} for number, type_ in enumerate(types)]
+    return {"type": "record", "name": name, "fields": fields}
+
+
+def _long(value: int) -> bytes:
+    parts, value = bytearray(), value << 1
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*parts, value))
+
+
+def _with_schema(fields: Any, count: int = 0, block: bytes | None = None) -> io.BytesIO:
+    """Returns an Avro file with any fields, and one block of any bytes if there are some."""
+    text = json.dumps({"type": "record", "name": "r", "fields": fields}).encode()
+    data = b"Obj\x01\x02\x16avro.schema" + _long(len(text)) + text + b"\0" + _SYNC
+    if block is not None:
+        data += _long(count) + _long(len(block)) + block + _SYNC
+    return io.BytesIO(data)
+
+
 def _recoded(codec: str) -> io.BytesIO:
     """Returns an Avro file with a codec that `fastavro` cannot write without other packages."""
     data = _avro(3, "null")
@@ -334,12 +489,97 @@ class TestHostileAvro:
             ({"type": "array", "items": "null"}, "is not read"),
             ({"type": "long", "logicalType": "time-micros"}, "time-micros is not read"),
             ({"type": "record", "name": "s", "fields": [{"name": "s", "type": ["null", "s"]}]}, "contains itself"),
+            ({"type": "fixed", "name": "f", "size": 0}, "an invalid schema at the field 'v'"),
+            ({"type": "fixed", "name": "f", "size": True}, "an invalid schema"),
+            ({"type": "fixed", "name": "f"}, "an invalid schema"),
+            ({"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}}, "an invalid schema"),
+            ({"type": "fixed", "name": "null", "size": 1}, "an invalid schema"),
+            ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 5}, "an invalid schema"),
+            ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": -1}, "an invalid schema"),
+            ({"type": "bytes", "logicalType": "decimal", "precision": "4"}, "an invalid schema"),
+            ({"type": "record", "name": "s", "fields": 5}, "an invalid schema"),
+            (5, "an invalid schema"),
+            (["null"] * 100 + ["long"], "values of several types"),
+            ("\ud800", "whose type \\? is not read"),
         ],
     )
     def test_types_that_are_not_read(self, type_: Any, text: str) -> None:
         header = avro_files.AvroHeader({"fields": [{"name": "v", "type": type_}]}, "null", b"")
         with pytest.raises(AvroFileError, match=text):
             columns_of(header)
+
+    @pytest.mark.parametrize("fields", [5, None, "v", {"name": "v"}, [], [5], [{"type": "long"}], [{"name": 5}]])
+    def test_fields_that_are_none(self, fields: Any) -> None:
+        header = avro_files.AvroHeader({"type": "record", "name": "r", "fields": fields}, "null", b"")
+        with pytest.raises(AvroFileError, match=r"has no fields|an invalid schema"):
+            columns_of(header)
+
+    @pytest.mark.parametrize("name", ["a\0", "a" * 5000, "\ud800"])
+    @pytest.mark.parametrize("is_nested", [True, False])
+    def test_names(self, tmp_path: Path, name: str, is_nested: bool) -> None:
+        fields: list[dict[str, Any]] = [{"name": name, "type": "long"}]
+        if is_nested:
+            fields = [{"name": "v", "type": {"type": "record", "name": "s", "fields": fields}}]
+        _file(tmp_path, "x.avro", _with_schema(fields).getvalue())
+        assert refused(tmp_path)[0] == "unsupported_construct"
+
+    def test_too_many_columns(self, tmp_path: Path) -> None:
+        _file(tmp_path, "x.avro", _with_schema([{"name": f"c{n}", "type": "long"} for n in range(10_001)]).getvalue())
+        code, detail = refused(tmp_path)
+        assert code == "unsupported_construct"
+        assert "more than 10000 columns" in detail
+
+    @pytest.mark.withstands(
+        "an Avro schema that names its records many times",
+        kind="attack",
+        how="25 records with four fields each, all of the type of the record before",
+        times=1,
+        guaranteed="422 `unsupported_construct` in less than 2 seconds",
+    )
+    def test_records_that_name_each_other(self, tmp_path: Path) -> None:
+        fields: list[dict[str, Any]] = [{"name": "v", "type": _record("r0", ["long"] * 4)}]
+        fields += [{"name": f"v{n}", "type": _record(f"r{n}", [f"r{n - 1}"] * 4)} for n in range(1, 25)]
+        _file(tmp_path, "x.avro", _with_schema(fields).getvalue())
+        began = time.process_time()
+        assert refused(tmp_path)[0] == "unsupported_construct"
+        assert time.process_time() - began < 2
+
+    def test_records_of_a_large_block_are_decoded_in_batches(self) -> None:
+        count = 1 << 19
+        data = _with_schema([{"name": "v", "type": "boolean"}], count, bytes(count))
+        tracemalloc.start()
+        try:
+            header = read_header(data)
+            sizes = [len(batch) for batch in records(data, header)]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert (sum(sizes), max(sizes)) == (count, 8192)
+        assert peak < 32 << 20
+
+    def test_values_without_bytes_are_not_read_from_a_file_that_was_not_checked(self) -> None:
+        data = _with_schema([{"name": "v", "type": {"type": "fixed", "name": "f", "size": 0}}], 1 << 60, b"")
+        header = read_header(data)
+        with pytest.raises(AvroFileError, match="invalid schema"):
+            list(records(data, header))
+
+    @pytest.mark.parametrize(("type_", "most"), [("double", 8), ({"type": "fixed", "name": "f", "size": 4}, 16)])
+    def test_the_smallest_record_limits_the_number(self, type_: Any, most: int) -> None:
+        for count in (most, most + 1):
+            data = _with_schema([{"name": "v", "type": type_}], count, bytes(64))
+            header = read_header(data)
+            if count == most:
+                assert sum(map(len, records(data, header))) == most
+            else:
+                with pytest.raises(AvroFileError, match="more records than"):
+                    list(records(data, header))
+
+    def test_empty_blocks(self) -> None:
+        data = _with_schema([{"name": "v", "type": "long"}])
+        whole = io.BytesIO(data.getvalue() + (b"\0\0" + _SYNC) * 200_000)
+        began = time.process_time()
+        assert list(records(whole, read_header(whole))) == []
+        assert time.process_time() - began < 10
 
     def test_a_header_without_an_end(self) -> None:
         with pytest.raises(AvroFileError, match="no valid header"):

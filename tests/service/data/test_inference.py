@@ -107,6 +107,13 @@ def test_csv_values_over_several_lines(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("blank", ["", " "])
+def test_the_delimiter_is_no_blank_before_a_quote(tmp_path: Path, blank: str) -> None:
+    text = f'1\t\t{blank}"x"\n2\t3\t"y"\n'
+    found = told(tmp_path, {"1.csv": text}, delimiter="\t", ignore_leading_white_space=True)
+    assert found == "_c0 BIGINT, _c1 BIGINT, _c2 STRING"
+
+
 def test_a_quote_inside_of_a_value_is_text(tmp_path: Path) -> None:
     row = '5" pipe,"two\nlines"\n'
     assert told(tmp_path, {"1.csv": row * 3}, multi_line=True) == "_c0 STRING, _c1 STRING"

@@ -19,7 +19,7 @@ import pytest
 from service.contract.problems import SpecError
 from service.contract.tables import TableSource
 from service.data.files import find_table_files
-from service.data.schemas import FOOTERS_COMPARED, data_type, read_schema, spread
+from service.data.schemas import FOOTERS_COMPARED, data_type, read_schema
 from service.sql.ddl import MAX_COLUMNS
 from service.sql.types.data_types import Schema
 from tests.support.privileges import without_privileges
@@ -181,14 +181,6 @@ def test_the_last_of_many_files_is_looked_at(tmp_path: Path, write: Callable[...
         write(f"{number:03}.parquet", x=pa.array([1]))
     write("999.parquet", x=pa.array(["x"]))
     assert refusal(tmp_path).code == "schema_mismatch"
-
-
-def test_spread_keeps_both_ends() -> None:
-    files = [Path(str(number)) for number in range(1000)]
-    chosen = spread(files, 64)
-    assert (len(set(chosen)), chosen[0], chosen[-1]) == (64, files[0], files[-1])
-    assert spread(files[:3], 64) == files[:3]
-    assert spread(files, 1) == files[:1]
 
 
 @pytest.mark.parametrize(

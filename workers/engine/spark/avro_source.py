@@ -1,4 +1,4 @@
-"""Reads Avro files into DataFrames. Spark's Python workers decode them with `fastavro`, one task a file.
+"""Reads Avro files into DataFrames. Spark's Python workers decode them with `fastavro`, one task a file up to a limit.
 
 The files are read where the tasks run: executors on other machines need the data roots, and `evenkeel` in their Python.
 """
@@ -19,7 +19,8 @@ from service.data.file_io import DataFile, local_path, open_without_links
 MARK = "AvroFileError"
 """In the messages of errors of the Python workers, before the sentence for the client."""
 
-_BATCH_ROWS = 8192
+_MAX_TASKS = 4096
+"""Of one read. A task reads several files if a table has more."""
 
 
 def read_avro(session: SparkSession, files: Sequence[DataFile], ddl: str) -> DataFrame:
@@ -27,9 +28,12 @@ def read_avro(session: SparkSession, files: Sequence[DataFile], ddl: str) -> Dat
 
     A file that is damaged fails the query that reads it, with `MARK` in the message.
     """
-    listed = session.createDataFrame([(str(local_path(file)),) for file in files], "path STRING")
+    # `repartition` would put several files into one partition, and none into others.
+    paths = [(str(local_path(file)),) for file in files]
+    sliced = session.sparkContext.parallelize(paths, min(len(paths), _MAX_TASKS))
+    listed = session.createDataFrame(sliced, "path STRING")
     schema = to_arrow_schema(session.createDataFrame([], ddl).schema, timezone="UTC")
-    return listed.repartition(len(files)).mapInArrow(_reader(schema), ddl)
+    return listed.mapInArrow(_reader(schema), ddl)
 
 
 def _reader(schema: pa.Schema) -> Any:
@@ -48,8 +52,7 @@ def read_file(path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         with open_without_links(Path(path)) as stream:
             header = read_header(stream)
             for rows in records(stream, header):
-                for start in range(0, len(rows), _BATCH_ROWS):
-                    yield pa.RecordBatch.from_pylist(rows[start : start + _BATCH_ROWS], schema=schema)
+                yield pa.RecordBatch.from_pylist(rows, schema=schema)
     except AvroFileError as error:
         raise AvroFileError(f"'{name}' {error}.") from None
     except OSError as error:

@@ -15,7 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from service.contract.read_options import ParseMode, ReadOptions
 from service.sql.expressions.scalar import quoted
 
-_COUNT, _ALL_COLUMNS = "n", "h"
+_CORRUPT_COUNT, _HASH_OF_COLUMNS = "corrupt", "hash"
+"""The names of the observed metrics."""
 _WAIT_SECONDS = 2.0
 """Spark reports the counts shortly after the run. It never does for a table that it did not have to read."""
 
@@ -33,9 +34,9 @@ class CorruptRecords:
         others = [F.col(quoted(name)) for name in frame.columns]
         observed = frame.observe(
             observation,
-            F.count(corrupt).alias(_COUNT),
+            F.count(corrupt).alias(_CORRUPT_COUNT),
             # Otherwise Spark parses only the columns that the query reads, and finds fewer records.
-            F.max(F.when(corrupt.isNotNull(), F.xxhash64(*others))).alias(_ALL_COLUMNS),
+            F.max(F.when(corrupt.isNotNull(), F.xxhash64(*others))).alias(_HASH_OF_COLUMNS),
         )
         return without_corrupt(observed, options)
 
@@ -47,7 +48,7 @@ class CorruptRecords:
             while not _is_done(observation) and time.monotonic() < deadline:
                 time.sleep(0.02)
             if _is_done(observation):
-                found[table] = int(observation.get[_COUNT])
+                found[table] = int(observation.get[_CORRUPT_COUNT])
         return found
 
 

@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from service.data.file_io import DataFile, local_path, opened, size_of
+from service.data.spread import spread
 from workers.engine.budget import no_check
-from workers.engine.spark.sampling import BYTES_PER_ROW, MAX_FILES, FileReads, Sample, spread
+from workers.engine.spark.sampling import BYTES_PER_ROW, MAX_FILES, FileReads, Sample
 from workers.engine.statistics.model import ValueRange
 
 MAX_FOOTERS = 64

@@ -8,19 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import orc
 
 from service.contract.read_options import TableFormat
-from service.data.avro_files import AvroFileError, blocks, read_header, records
+from service.data.avro_files import AvroFileError, AvroHeader, blocks, decoded, joined_blocks, read_header
+from service.data.column_limits import ColumnLimitError
 from service.data.file_io import DataFile, opened, size_of
+from service.data.orc_files import open_orc
+from service.data.orc_footer import OrcFileError
 from workers.engine.budget import no_check
 from workers.engine.spark.sampling import BYTES_PER_ROW, MAX_FILES, FileReads, Sample, spread
 
 _ROWS_PER_FILE = 16_384
 _BYTES_PER_FILE = 4 << 20
+_DECOMPRESSED_BYTES = 16 << 20
+_STRIPE_VALUES = 4_000_000
+"""A stripe is decoded whole. Equal values take almost no bytes in a file, and 8 bytes or more each when decoded."""
 
 
 @dataclass(frozen=True)
@@ -80,39 +86,53 @@ def _is_sorted(values: pa.ChunkedArray) -> bool:
 
 
 def _of_orc(file: DataFile, columns: Sequence[str]) -> FileSample:
-    with opened(file) as stream:
-        found = orc.ORCFile(stream)
-        size = size_of(file)
-        stripe_bytes = size / max(1, found.nstripes)
-        if not columns or not found.nstripes or stripe_bytes > 4 * _BYTES_PER_FILE:
-            return FileSample(found.nrows, size, None, is_whole=True)
-        table = pa.Table.from_batches([found.read_stripe(0, columns=list(columns))])
-        is_whole = table.num_rows == found.nrows
-        return FileSample(found.nrows, size, table.slice(0, _ROWS_PER_FILE).select(list(columns)), is_whole)
+    try:
+        with opened(file) as stream:
+            found = open_orc(stream)
+            size, stripes = size_of(file), max(1, found.nstripes)
+            is_large = size / stripes > 4 * _BYTES_PER_FILE or found.nrows * len(columns) / stripes > _STRIPE_VALUES
+            if not columns or not found.nstripes or is_large:
+                return FileSample(found.nrows, size, None, is_whole=True)
+            table = pa.Table.from_batches([found.read_stripe(0, columns=list(columns))])
+            is_whole = table.num_rows == found.nrows
+            return FileSample(found.nrows, size, table.slice(0, _ROWS_PER_FILE).select(list(columns)), is_whole)
+    except (OrcFileError, ColumnLimitError) as error:
+        raise ValueError(str(error)) from None
 
 
 def _of_avro(file: DataFile, columns: Sequence[str]) -> FileSample:
     try:
         with opened(file) as stream:
             header = read_header(stream)
-            if not columns:
-                count = 0
-                for block in blocks(stream, header):
-                    count += block.count
-                    if stream.seek(0, 1) > _BYTES_PER_FILE:
-                        break
-                read = stream.seek(0, 1)
-                return FileSample(count, read, None, is_whole=read >= size_of(file))
-            rows: list[dict[str, object]] = []
-            for part in records(stream, header):
-                rows += part
-                if len(rows) >= _ROWS_PER_FILE or stream.seek(0, 1) > _BYTES_PER_FILE:
+            if columns:
+                return _rows_of_avro(stream, header, columns, size_of(file))
+            count = 0
+            for block in blocks(stream, header):
+                count += block.count
+                if stream.seek(0, 1) > _BYTES_PER_FILE:
                     break
             read = stream.seek(0, 1)
-            table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in columns})
-            return FileSample(len(rows), read, table, is_whole=read >= size_of(file))
+            return FileSample(count, read, None, is_whole=read >= size_of(file))
     except AvroFileError as error:
         raise ValueError(str(error)) from None
+
+
+def _rows_of_avro(stream: BinaryIO, header: AvroHeader, columns: Sequence[str], size: int) -> FileSample:
+    """Returns the first rows of the blocks that were read; the number of rows is that of these blocks."""
+    count = decompressed = 0
+    rows: list[dict[str, object]] = []
+    for group in joined_blocks(stream, header):
+        count += sum(block.count for block in group)
+        decompressed += sum(len(block.data) for block in group)
+        for batch in decoded(group, header):
+            rows += batch[: _ROWS_PER_FILE - len(rows)]
+            if len(rows) >= _ROWS_PER_FILE:
+                break
+        if len(rows) >= _ROWS_PER_FILE or stream.seek(0, 1) > _BYTES_PER_FILE or decompressed > _DECOMPRESSED_BYTES:
+            break
+    read = stream.seek(0, 1)
+    table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in columns})
+    return FileSample(count, read, table, is_whole=read >= size and len(rows) == count)
 
 
 BINARY_SAMPLERS: Mapping[TableFormat, Sampler] = MappingProxyType(

@@ -32,6 +32,7 @@ from service.data.file_io import (
     whole_rows,
 )
 from service.data.roots import StoreUnavailableError
+from service.data.spread import spread as spread
 from service.data.text_heads import Head, plain_text, read_head
 from workers.engine.budget import no_check
 from workers.engine.statistics.model import ValueRange
@@ -122,19 +123,6 @@ def _reason(error: Exception) -> str:
         # Without the message of the error, in which Arrow puts the whole path.
         return os.strerror(error.errno)
     return "its content does not match its format"
-
-
-def spread(items: Sequence[T], count: int) -> list[T]:
-    """Returns at most `count` of the items in order, evenly spread, including the first and the last one.
-
-    >>> spread(range(10), 4)
-    [0, 3, 6, 9]
-    """
-    if len(items) <= count:
-        return list(items)
-    if count == 1:
-        return [items[len(items) // 2]]
-    return [items[round(index * (len(items) - 1) / (count - 1))] for index in range(count)]
 
 
 def sample_text(

@@ -20,6 +20,7 @@ from service.contract.read_options import Encoding, ParseMode, ReadOptions, Tabl
 from service.contract.tables import TableSource
 from service.data.file_io import DataFile, UriFile
 from service.data.files import TableFiles
+from service.data.schemas import without_column
 from service.sql.expressions.scalar import quoted
 from service.sql.types.data_types import STRING, DataType, Field, Schema, TypeName
 from workers.engine.plan.nodes import Node, Scan
@@ -55,9 +56,10 @@ class TableInput:
         """The columns that the files contain: without those of the partitions, and of corrupt records."""
         options = self.source.options
         names = {*self.partition_names}
+        schema = Schema(tuple(field for field in self.schema.fields if field.name not in names))
         if self.source.kind.is_text and options.mode is ParseMode.PERMISSIVE:
-            names.add(options.column_name_of_corrupt_record)
-        return Schema(tuple(field for field in self.schema.fields if field.name not in names))
+            return without_column(schema, options.column_name_of_corrupt_record)
+        return schema
 
 
 def scans_of(node: Node) -> tuple[Scan, ...]:

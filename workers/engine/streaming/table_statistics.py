@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from service.contract.options import JobSettings, Toggle
 from service.data.file_io import DataFile, size_of
 from service.data.files import TableFiles
+from service.data.spread import spread
 from service.sql.types.data_types import INTEGRAL
 from workers.engine.budget import no_check
 from workers.engine.plan.aggregates import distinct_sets
@@ -25,7 +26,6 @@ from workers.engine.rules.distinct.bitmaps import BLOCK
 from workers.engine.rules.joins.strategy_cost import BROADCAST_PARTS, NOT_FORCED, ROW_BYTES, forced_strategy
 from workers.engine.rules.required_statistics import NOT_READ, READ_IN_PART, joined_texts, statistics_keys, undecided
 from workers.engine.spark.predicate_evaluation import typed
-from workers.engine.spark.sampling import spread
 from workers.engine.spark.sources import TableInput, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.spark.table_statistics import Texts, gather_statistics, sample_columns, sizes_only

@@ -19,18 +19,10 @@ from service.sql.types.data_types import BIGINT, STRING, Field
 from tests.support.object_store import KEYS, ObjectStore
 from tests.support.tables import on_disk
 from workers.engine.spark.parquet_sampling import MAX_ROWS_PER_FILE, sample_parquet
-from workers.engine.spark.sampling import MAX_FILES, sample_text, spread
+from workers.engine.spark.sampling import MAX_FILES, sample_text
 from workers.engine.spark.sources import TableInput
 
 Tables = Callable[..., TableInput]
-
-
-@pytest.mark.parametrize(
-    ("size", "count", "expected"),
-    [(3, 8, [0, 1, 2]), (10, 4, [0, 3, 6, 9]), (100, 1, [50]), (0, 4, []), (9, 8, [0, 1, 2, 3, 5, 6, 7, 8])],
-)
-def test_spread(size: int, count: int, expected: list[int]) -> None:
-    assert spread(range(size), count) == expected
 
 
 @pytest.mark.parametrize(("files", "group_rows"), [(1, 1 << 20), (1, 20_000), (8, 5_000), (20, 1 << 20)])
