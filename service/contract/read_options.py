@@ -208,7 +208,7 @@ class ReadOptions(Frozen):
     )
     row_tag: str | None = Field(
         default=None,
-        pattern=r"^[^\s<>/=\"'&]{1,255}$",
+        pattern="^[^\\s<>/=\"'&]{1,255}$",
         description="XML, required: the name of the element that is a row.",
         examples=["order"],
     )

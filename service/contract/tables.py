@@ -7,10 +7,10 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from service.contract.model import Bounds, Duration, Flag, Frozen, Whole, discriminated_by, renamed
+from service.contract.model import Bounds, Duration, Flag, Frozen, Whole, discriminated_by, refuse_boolean, renamed
 from service.contract.query import Identifier
 from service.contract.read_options import FORMAT_ALIASES, OPTIONS_BEFORE_10, FormatName, ReadOptions, TableFormat
 
@@ -128,10 +128,8 @@ class TableSource(Frozen):
         "inferred from these names when the job is submitted, and stored here. Batch jobs.",
         examples=["day DATE, region STRING"],
     )
-    version: Whole | None = Field(
+    version: Annotated[int, Field(ge=0, le=2**62), BeforeValidator(refuse_boolean)] | None = Field(
         default=None,
-        ge=0,
-        le=2**62,
         description="Delta: the version of the table. By default, a batch job reads the version that is the latest "
         "when the job is submitted, which is stored here.",
     )
