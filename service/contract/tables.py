@@ -130,8 +130,8 @@ class TableSource(Frozen):
     )
     version: Annotated[int, Field(ge=0, le=2**62), BeforeValidator(refuse_boolean)] | None = Field(
         default=None,
-        description="Delta: the version of the table. By default, a batch job reads the version that is the latest "
-        "when the job is submitted, which is stored here.",
+        description="Delta: the version of the table. By default, the latest version when a batch job is submitted; it "
+        "is stored here.",
     )
     options: ReadOptions = ReadOptions()
     role: TableRole | None = Field(
