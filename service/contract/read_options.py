@@ -126,8 +126,11 @@ def _lower(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
-def _check_pattern(pattern: str | None) -> str | None:
-    letters = set(re.sub(r"'[^']*'", "", pattern or ""))
+def _check_pattern(pattern: Any) -> Any:
+    """Checks the letters of a text. Other values are left to the type's own check, which follows."""
+    if not isinstance(pattern, str):
+        return pattern
+    letters = set(re.sub(r"'[^']*'", "", pattern))
     wrong = sorted(
         letter for letter in letters - _PATTERN_LETTERS if (letter.isascii() and letter.isalpha()) or letter in "'[]{}#"
     )

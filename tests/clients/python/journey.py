@@ -109,10 +109,10 @@ def names_of_jobs(client: AuthenticatedClient, status: JobStatus) -> list[str]:
             return names
 
 
-def events_of(client: AuthenticatedClient, job_id: str, after: int) -> list[str]:
-    """Returns the types of the events after an event."""
+def events_of(client: AuthenticatedClient, job_id: str, after: int) -> list[tuple[int, str]]:
+    """Returns the ids and types of the events after an event."""
     page = done(get_events.sync(job_id, client=client, last_event_id=str(after)))
-    return [event.type_ for event in page.events]
+    return [(event.id, event.type_) for event in page.events]
 
 
 def reports_of(client: AuthenticatedClient, job_id: str) -> tuple[PlanReport, MetricsReport]:
