@@ -74,13 +74,12 @@ def settings_table(group: str) -> str:
             f"{anchor(one.key)}{code(one.key)}",
             one.bounds,
             code(one.default),
-            one.description,
-            codes(one.aliases, between="<br>"),
+            one.description + (f"<br>Flink: {codes(one.aliases, between='<br>')}" if one.aliases else ""),
         )
         for one in declared_settings()
         if one.key.split(".")[0] in SETTINGS_GROUPS[group]
     ]
-    return table(("Setting", "Values", "Default", "Meaning", "Keys of Flink"), rows)
+    return table(("Setting", "Values", "Default", "Meaning"), rows)
 
 
 def variables_table(group: type[SettingsGroup]) -> str:
