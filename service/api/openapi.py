@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,7 +12,7 @@ from service import __version__
 from service.api.compact_schemas import compact_schemas
 from service.api.examples import add_examples
 from service.api.headers import HEADERS
-from service.api.shared_components import share_parameters, share_problems
+from service.api.shared_components import operations_of, share_parameters, share_problems
 from service.contract.options import declared_settings
 from service.contract.problems import Problem
 
@@ -44,7 +43,7 @@ def specification(app: FastAPI) -> dict[str, Any]:
     in several places.
     """
     document = complete_specification(app)
-    schemas, operations = document["components"]["schemas"], list(_operations(document))
+    schemas, operations = document["components"]["schemas"], list(operations_of(document))
     compact_schemas(document)
     for operation in operations:
         _remove_repetitions(operation)
@@ -77,15 +76,10 @@ def complete_specification(app: FastAPI) -> dict[str, Any]:
     schemas["Problem"] = problem
     _allow_setting_aliases(schemas["JobSettings"])
     document["components"]["headers"] = HEADERS
-    for operation in _operations(document):
+    for operation in operations_of(document):
         _document_authentication(operation)
     document["components"]["schemas"] = dict(sorted(schemas.items()))
     return document
-
-
-def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for item in document["paths"].values():
-        yield from item.values()
 
 
 def _remove_repetitions(operation: dict[str, Any]) -> None:

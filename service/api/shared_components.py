@@ -36,7 +36,7 @@ Others are named after their codes.
 def share_problems(document: dict[str, Any]) -> None:
     """Moves each response with problems to `components.responses`, under a name for its codes."""
     responses: dict[str, Any] = {}
-    for operation in _operations(document):
+    for operation in operations_of(document):
         for status, response in operation["responses"].items():
             if PROBLEM_MEDIA_TYPE in response.get("content", {}):
                 codes = tuple(codes_of(response))
@@ -53,8 +53,8 @@ def codes_of(response: dict[str, Any]) -> list[str]:
 def share_parameters(document: dict[str, Any]) -> None:
     """Moves each parameter that several operations have to `components.parameters`, under its name."""
     parameters: dict[str, Any] = {}
-    declared = [parameter for operation in _operations(document) for parameter in operation.get("parameters", ())]
-    for operation in _operations(document):
+    declared = [parameter for operation in operations_of(document) for parameter in operation.get("parameters", ())]
+    for operation in operations_of(document):
         operation["parameters"] = [
             refer(parameters, "parameters", each["name"], each) if declared.count(each) > 1 else each
             for each in operation.get("parameters", ())
@@ -64,6 +64,7 @@ def share_parameters(document: dict[str, Any]) -> None:
     document["components"]["parameters"] = dict(sorted(parameters.items()))
 
 
-def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def operations_of(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the operations of an OpenAPI document."""
     for item in document["paths"].values():
         yield from item.values()

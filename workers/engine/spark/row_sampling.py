@@ -19,8 +19,9 @@ from service.data.column_limits import ColumnLimitError
 from service.data.file_io import DataFile, opened, size_of
 from service.data.orc_files import open_orc
 from service.data.orc_footer import OrcFileError
+from service.data.spread import spread
 from workers.engine.budget import no_check
-from workers.engine.spark.sampling import BYTES_PER_ROW, MAX_FILES, FileReads, Sample, spread
+from workers.engine.spark.sampling import BYTES_PER_ROW, MAX_FILES, FileReads, Sample
 
 _ROWS_PER_FILE = 16_384
 _BYTES_PER_FILE = 4 << 20

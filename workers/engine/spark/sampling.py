@@ -32,7 +32,7 @@ from service.data.file_io import (
     whole_rows,
 )
 from service.data.roots import StoreUnavailableError
-from service.data.spread import spread as spread
+from service.data.spread import spread
 from service.data.text_heads import Head, plain_text, read_head
 from workers.engine.budget import no_check
 from workers.engine.statistics.model import ValueRange
