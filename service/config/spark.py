@@ -77,7 +77,8 @@ class SparkSettings(SettingsGroup, env_prefix="EVENKEEL_SPARK_"):
     block_manager_port: int | None = bounded(None, 1024, 65535, "Port at which executors fetch blocks; any by default.")
     python: str | None = Field(
         default=None,
-        description="Python on the executors. No job runs Python there; Spark's own `python3` by default.",
+        description="Python on the executors, which needs the packages of Evenkeel to read Avro files. The path of the "
+        "worker's own Python by default.",
     )
     properties_file: Path | None = Field(
         default=None,

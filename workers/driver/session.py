@@ -11,6 +11,7 @@ import logging
 import os
 import shlex
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -318,8 +319,8 @@ class SparkRuntime:
         # With a properties file, Spark ignores spark-defaults.conf, whose content is unknown.
         write_properties(further, path)
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(path))} pyspark-shell"
-        if self._settings.python is not None:
-            os.environ["PYSPARK_PYTHON"] = self._settings.python
+        # The default of PySpark is the `python3` of PATH, which may lack the packages of this environment.
+        os.environ["PYSPARK_PYTHON"] = self._settings.python or sys.executable
 
     def _start(self, conf: SparkConf) -> Driver:
         settings = self._settings
