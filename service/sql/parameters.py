@@ -15,6 +15,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
 
 from service.contract.parameters import Parameters, ParameterValue, TypedValue
 from service.contract.problems import Issue, SpecError, did_you_mean, nearest_names
@@ -79,7 +80,8 @@ def bind_parameters(source: Text, tree: exp.Expr, parameters: Parameters | None)
     Else it raises `parameters_mixed` if the SQL has both kinds of placeholders or not the kind of the parameters, and
     `query_too_deep` if the SQL with all values is too long.
     """
-    found = sorted(_placeholders(tree), key=lambda node: node.meta["start"])
+    has_placeholders = any(token.token_type is TokenType.PLACEHOLDER for token in source.tokens)
+    found = sorted(_placeholders(tree), key=lambda node: node.meta["start"]) if has_placeholders else []
     _check_kinds(source, found, parameters)
     values = _by_key(parameters)
     keys = {node.meta["start"]: node.name if node.this else index for index, node in enumerate(found)}

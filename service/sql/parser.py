@@ -440,8 +440,7 @@ def _parse(source: Text, into: type[exp.Expr]) -> exp.Expr:
     if tree is None:
         detail = "The text is not an expression." if into is exp.Condition else "The text has no SELECT."
         raise source.error("sql_syntax", detail)
-    _check_depth(source, tree)
-    _note_places(tree)
+    _note_places(_check_depth(source, tree))
     return tree
 
 
@@ -470,12 +469,15 @@ def _syntax_error(source: Text, error: ParseError, tokens: Sequence[Token]) -> S
     return SpecError.of("sql_syntax", detail, pointer=source.pointer, line=line, column=column)
 
 
-def _check_depth(source: Text, tree: exp.Expr) -> None:
+def _check_depth(source: Text, tree: exp.Expr) -> list[exp.Expr]:
+    """Returns the nodes of `tree`, each after its parent. Raises SpecError `query_too_deep`."""
     # Iterative, because a chain of operators is a deep tree without any nesting in the text.
     pending: list[tuple[exp.Expr, int]] = [(tree, 1)]
+    nodes: list[exp.Expr] = []
     deepest, place = 0, None
     while pending:
         node, depth = pending.pop()
+        nodes.append(node)
         if depth > deepest:
             deepest, place = depth, node
         for child in node.iter_expressions():
@@ -484,16 +486,19 @@ def _check_depth(source: Text, tree: exp.Expr) -> None:
     if deepest > OPERATOR_DEPTH.most:
         starts = [node.meta["start"] for node in place.walk() if "start" in node.meta] if place is not None else []
         raise source.beyond(OPERATOR_DEPTH, deepest, at=min(starts, default=None))
+    return nodes
 
 
-def _note_places(tree: exp.Expr) -> None:
-    """Stores `FIRST` in every node, in one pass: a search below each node would take time times the depth."""
-    nodes = list(tree.walk(bfs=False))
+def _note_places(nodes: Sequence[exp.Expr]) -> None:
+    """Stores `FIRST` in every node, in one pass: a search below each node would take time times the depth. Each of
+    `nodes` comes after its parent.
+    """
     for node in reversed(nodes):
-        first = node.meta.get(FIRST)
-        start = node.meta.get("start")
+        meta = node.meta
+        first = meta.get(FIRST)
+        start = meta.get("start")
         if start is not None and (first is None or start < first):
-            node.meta[FIRST] = first = start
+            meta[FIRST] = first = start
         if first is not None and node.parent is not None:
             above = node.parent.meta
             above[FIRST] = min(above.get(FIRST, first), first)
