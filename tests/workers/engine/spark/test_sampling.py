@@ -127,7 +127,9 @@ CSV_FIELDS = (Field("a", BIGINT), Field("b", STRING))
 
 @pytest.mark.parametrize("header", [True, False])
 @pytest.mark.parametrize("rows", [100, 200_000])
-def test_csv_rows_of_small_files_are_counted_and_blocks_of_large_ones_sampled(text_table: Tables, header: bool, rows: int) -> None:
+def test_csv_rows_of_small_files_are_counted_and_blocks_of_large_ones_sampled(
+    text_table: Tables, header: bool, rows: int
+) -> None:
     text = ("a,b\n" if header else "") + "".join(f'{number},"x, ""{number % 3}"""\n' for number in range(rows))
     table = text_table(TableFormat.CSV, [text], CSV_FIELDS, header=header)
     sample = sample_text(table.source, table.files.files, table.files.bytes, ("a", "b"), ["b"])

@@ -46,7 +46,7 @@ export function PlanReport({ report, metrics, unmeasured }) {
         ${view === "run" && html`<div><h3>Operators that Spark ran</h3><${PlanGraph} nodes=${operators} figures=${byId(operators) ?? {}} label="Spark's operators" /></div>`}
       </div>
       ${view === "run" && metrics.operators_truncated && html`<p class="quiet small">Only the first operators are stored; Spark ran more.</p>`}
-      <p class="quiet small">Rows marked ≈ are estimates. ${metrics ? runSummary(metrics) : unmeasured}</p>
+      <p class="quiet small">Rows marked ≈ are estimates. An Exchange is a shuffle: it sends rows with the same key to the same task. ${metrics ? runSummary(metrics) : unmeasured}</p>
     </section>
     ${report.first_run && html`<${FirstRun} run=${report.first_run} />`}
     <${Rules} rules=${report.rules} wrong=${wrongEstimates(metrics)} />
