@@ -4,7 +4,7 @@ const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumSignific
 const WHEN = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 const MINUTE = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "short" });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
-const SIZES = ["B", "KB", "MB", "GB", "TB", "PB", "EB"];
+const SIZES = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
 const UNKNOWN = "–";
 
 const isKnown = (value) => value !== null && value !== undefined && !Number.isNaN(value);
