@@ -159,7 +159,7 @@ def profile(
     if not keys:
         raise CliError(
             "which columns are the key?",
-            f"Write them after the table: evenkeel profile {table} customer_id. Join the columns of one key with commas.",
+            f"Write them after the table, separated by commas: evenkeel profile {table} customer_id",
             code=ExitCode.USAGE,
         )
     if exact and slots is not None:
