@@ -147,20 +147,6 @@ def test_job_from_editor_to_downloaded_result(open_tab: Open, service: Service, 
     assert rows == [["category", "users"]] + [[row["category"], str(row["users"])] for row in service.rows(job_id[1])]
 
 
-def test_parameters_of_the_sql_have_rows(open_tab: Open) -> None:
-    page = open_tab(viewport=PHONE).open("#/new")
-    write_table(page, "o", "orders/")
-    expect(page.get_by_label("Format")).to_have_value("")
-    write_sql(page, "SELECT COUNT(*) AS n FROM o WHERE o.category <> :category AND o.uid >= :least")
-    page.get_by_label("Value of :category").fill("c6")
-    page.get_by_label("Type of :least").select_option("BIGINT")
-    page.get_by_label("Value of :least").fill("5")
-    page.get_by_role("button", name="Submit").click()
-    expect(page.locator(".job-state").get_by_text("SUCCEEDED")).to_be_visible(timeout=180_000)
-    page.get_by_role("link", name="Specification").click()
-    expect(page.get_by_role("region", name="Specification of the job")).to_contain_text('"category": "c6"')
-
-
 def test_copied_job_is_edited_submitted_and_deleted(open_tab: Open, service: Service, jobs: dict[str, str]) -> None:
     tab = open_tab()
     tab.expect_refusals(404)
