@@ -241,6 +241,10 @@ def _text(detail: Mapping[str, Any], path: Sequence[object], suggestions: Sequen
             return _unknown_field(path, suggestions)
         case "model_type" | "model_attributes_type" | "dict_type":
             return "Input should be an object"
+        case "tuple_type":
+            return "Input should be a list"
+        case "missing" if not path:
+            return "Send a body in JSON"
         case "value_error":
             text = str(detail["msg"]).removeprefix("Value error, ")
             return text[:1].upper() + text[1:]

@@ -5,11 +5,11 @@ The output is printed by the functions that the commands use for plans, skew and
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from service.client.display import show_rules, show_skew
 from service.client.operations import ARROW, Service
 from service.client.responses import Job, RunMetrics, read
 from service.client.session import Output
-from service.client.terminal import CliError, ExitCode, StopSignals
+from service.client.terminal import CliError, ExitCode, StopSignals, amount, size
 from service.client.waiting import follow, shown_progress
 from service.contract.enums import JobStatus
 from service.contract.options import canonical_settings
@@ -91,7 +91,7 @@ class _Course:
             self._output.say(job.about)
             self._output.indented(job.sql)
             if job.settings:
-                self._output.say(f"  settings: {dict(job.settings)}")
+                self._output.say(f"  settings: {json.dumps(dict(job.settings))}")
             metrics = self._run(job, job.spec())
             if job is STUCK_TRANSPONDER:
                 self._run_as_advised(job, metrics)
@@ -160,7 +160,8 @@ def advised_settings(settings: Mapping[str, Any], skew: SkewReport) -> dict[str,
 def _write_tables(output: Output, root: Path, reports: int) -> None:
     began = time.monotonic()
     for table in write_tables(root, reports):
-        output.say(f"  {table.name:<9}{table.rows:>10,} rows  {table.files:>2} files  {table.bytes / 1e6:>6.1f} MB")
+        files = amount(table.files, "file")
+        output.say(f"  {table.name:<9}{table.rows:>10,} rows  {files:>8}  {size(table.bytes):>8}")
     output.say(f"Wrote the tables as Parquet in {time.monotonic() - began:.1f} s below {root}")
 
 
@@ -182,9 +183,7 @@ def _show_rows(output: Output, frame: pd.DataFrame) -> None:
 def _cell(value: object) -> str:
     if pd.isna(value):  # type: ignore[call-overload]
         return "NULL"
-    if isinstance(value, float):
-        return f"{value:,.3f}"
-    return f"{value:,}" if isinstance(value, Integral) else str(value)
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _shuffled(metrics: RunMetrics) -> int:

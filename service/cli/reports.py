@@ -131,9 +131,11 @@ def profile(
         str, typer.Argument(metavar="TABLE", help="FORMAT:PATH, or a path whose extension is its format.")
     ],
     keys: Annotated[
-        list[str],
-        typer.Argument(metavar="KEY[,KEY2]...", help="Columns of a key, separated by commas. Repeatable."),
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY[,KEY2]...", help="Columns of a key, separated by commas: at least one key. Repeatable."
+        ),
+    ] = None,
     slots: Annotated[
         int | None,
         typer.Option(min=1, help="Number of task slots of the cluster.", show_default="the worker's slots"),
@@ -154,6 +156,12 @@ def profile(
 
     Reads a sample, which is fast; --exact counts all rows.
     """
+    if not keys:
+        raise CliError(
+            "which columns are the key?",
+            f"Write them after the table, separated by commas: evenkeel profile {table} customer_id",
+            code=ExitCode.USAGE,
+        )
     if exact and slots is not None:
         raise CliError("--slots does not apply to --exact", "Leave one of them out.", code=ExitCode.USAGE)
     from service.client.exact_profile import exact_profile

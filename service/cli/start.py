@@ -216,7 +216,7 @@ def welcome(stack: Stack) -> str:
 
     settings = stack.settings
     roots = ", ".join(str(root) for root in settings.data_root_names)
-    job = "--sql 'SELECT COUNT(*) AS n FROM t' --table t=parquet:FOLDER"
+    job = "--sql 'SELECT COUNT(*) AS n FROM t' --table t=PATH"
     url = "" if stack.address == DEFAULT_URL else f" --url {stack.address}"
     key = " --key-file FILE" if settings.authenticates else ""
     dashboard = [f"  dashboard      {stack.address}/"] if settings.api.dashboard else []

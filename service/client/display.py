@@ -363,7 +363,7 @@ def _alternatives(trace: RuleTrace) -> Iterator[tuple[str, str, str, str]]:
 def _tables(tables: Iterable[TableStatistics]) -> Iterator[tuple[str, str, str]]:
     for table in tables:
         about = "" if table.rows_are_exact else "about "
-        yield table.table, f"{about}{table.rows:,} rows", f"{table.files:,} files, {size(table.bytes)}"
+        yield table.table, f"{about}{amount(table.rows, 'row')}", f"{amount(table.files, 'file')}, {size(table.bytes)}"
 
 
 def _estimated_hot_keys(keys: Iterable[KeyStatistics]) -> Iterator[tuple[str, str, str, str]]:

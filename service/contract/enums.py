@@ -105,9 +105,9 @@ StatusText = Annotated[
             "examples": ["RUNNING"],
             "x-extensible-enum": _NAMES,
             "description": f"One of {', '.join(_NAMES)}. Later versions may add states: use `finished` to decide when "
-            "to stop waiting. A STOPPED job has not finished: it may be resumed. While two versions of the service run "
-            "during an upgrade, the older one shows a state of the newer one by its name, and answers requests that "
-            "change such a job with `job_state_unknown`.",
+            "to stop waiting. A STOPPED job has not finished: it may be resumed. During an upgrade, the "
+            "older version returns the name of a state that it does not know, and refuses to change such a job "
+            "(`job_state_unknown`).",
         }
     ),
 ]

@@ -239,8 +239,8 @@ class JoinSettings(Frozen):
     )
     local: JoinLocal = Field(
         default=JoinLocal.AUTO,
-        description="Sort and merge both sides in a task, or build a hash table of one side. Spark supports five of "
-        "the nine combinations with `join.ship`: the broadcast side is always the hashed one.",
+        description="Sort and merge both sides in a task, or build a hash table of one side. With `join.ship`, "
+        "REPARTITION allows all three, BROADCAST_LEFT only HASH_LEFT, and BROADCAST_RIGHT only HASH_RIGHT.",
     )
     skew: JoinSkew = Field(
         default=JoinSkew.AUTO,

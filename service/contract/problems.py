@@ -30,6 +30,9 @@ class Issue(BaseModel):
     suggestions: tuple[str, ...] = Field(default=(), description="Existing names that are similar to the unknown one.")
 
 
+_LISTED_TABLES = 5
+
+
 class SpecError(Exception):
     """A job that cannot be accepted or run as it is written.
 
@@ -80,6 +83,16 @@ def nearest_names(
 def did_you_mean(suggestions: Sequence[str]) -> str:
     """Returns ` Did you mean a, b?` to append to a sentence; empty if there are no suggestions."""
     return f" Did you mean {', '.join(suggestions)}?" if suggestions else ""
+
+
+def its_tables(names: Sequence[str]) -> str:
+    """Returns a sentence with the first five tables of a job, to append to another; empty if it has none.
+
+    >>> its_tables(["o", "c"])
+    ' Its tables: o, c.'
+    """
+    more = ", …" if len(names) > _LISTED_TABLES else ""
+    return f" Its tables: {', '.join(names[:_LISTED_TABLES])}{more}." if names else ""
 
 
 class Problem(BaseModel):

@@ -47,7 +47,7 @@ def test_metrics_and_log_events_are_in_tables() -> None:
 @pytest.mark.not_quick
 def test_commands_and_exit_codes_have_sections_and_rows() -> None:
     text = text_of(command_tables.TABLES)
-    for usage in ("submit [OPTIONS] [FILE]", "profile [OPTIONS] TABLE KEY[,KEY2]...", "keys create [OPTIONS]", "up"):
+    for usage in ("submit [OPTIONS] [FILE]", "profile [OPTIONS] TABLE [KEY[,KEY2]...]", "keys create [OPTIONS]", "up"):
         assert f"\nevenkeel {usage}" in text
     names = [*(command.__name__ for command in (*OVER_API, *LOCAL)), "keys create", "keys list", "keys revoke"]
     assert text.count("### evenkeel ") == len(names)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from service.contract.problems import SpecError, did_you_mean, nearest_names
+from service.contract.problems import SpecError, did_you_mean, its_tables, nearest_names
 from service.contract.query import (
     CONDITIONS,
     JoinKind,
@@ -220,7 +220,8 @@ class _Binder:
     def _table(self, table: TableRef, at: str) -> Schema:
         if table.table not in self._schemas:
             suggestions = nearest_names(table.table, list(self._schemas))
-            detail = f"The job has no table {table.table}.{did_you_mean(suggestions)}"
+            hint = did_you_mean(suggestions) or its_tables(list(self._schemas))
+            detail = f"The job has no table {table.table}.{hint}"
             raise self._error("unknown_table", detail, f"{at}/table", suggestions)
         return self._schemas[table.table]
 

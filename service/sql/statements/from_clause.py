@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from service.contract.problems import SpecError, did_you_mean, nearest_names
+from service.contract.problems import SpecError, did_you_mean, its_tables, nearest_names
 from service.contract.query import JOINS, MAX_NAME_LENGTH, JoinKind, QueryRef, TableRef, UnionRef
 from service.contract.query import Source as Relation
 from service.sql.expressions.compile_expression import TableScope, matching
@@ -234,7 +234,7 @@ class _FromReader:
         suggestions = nearest_names(name, list(self._schemas))
         return self._source.error(
             "unknown_table",
-            f"The job has no table {name}.{did_you_mean(suggestions)}",
+            f"The job has no table {name}.{did_you_mean(suggestions) or its_tables(list(self._schemas))}",
             at=at,
             suggestions=suggestions,
         )

@@ -116,3 +116,9 @@ def test_failed_exact_profile_cancels_its_jobs(evenkeel: Evenkeel, monkeypatch: 
         monkeypatch.setenv("EVENKEEL_URL", service.url)
         assert evenkeel("profile", "flights.parquet", "tailnum", "nothing", "--exact").exit_code == 2
     assert [seen.path for seen in service.seen[3:]] == ["/v1/jobs/a1/cancel", "/v1/jobs/a2/cancel"]
+
+
+def test_a_missing_key_is_asked_for_with_an_example(evenkeel: Evenkeel) -> None:
+    shown = evenkeel("profile", "orders.csv")
+    assert shown.exit_code == 2
+    assert "evenkeel profile orders.csv customer_id" in shown.stderr

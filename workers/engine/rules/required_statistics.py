@@ -18,8 +18,8 @@ from workers.engine.rules.eager.rewrite import aggregate_below, group_columns, p
 from workers.engine.rules.joins.strategy_cost import forced_strategy, skew_of
 
 NOT_READ = (
-    "Every choice that is otherwise made by cost is forced: no file was read before the run, and row counts are "
-    "estimated from bytes."
+    "The settings decide everything, so no file was read before the run. The numbers of rows are estimated from the "
+    "sizes of the files."
 )
 
 READ_IN_PART = (

@@ -29,6 +29,12 @@ from workers.engine.statistics.partitioning import is_partitioned_by
 ONE_PHASE = AggPhase.ONE_PHASE.value
 TWO_PHASE = AggPhase.TWO_PHASE.value
 
+_FORCED = {
+    AggPhase.ONE_PHASE: "agg_phase is ONE_PHASE: the rows are shuffled before they are aggregated.",
+    AggPhase.TWO_PHASE: "agg_phase is TWO_PHASE: the rows are aggregated before the shuffle and after it.",
+}
+"""The reasons when a setting decides."""
+
 
 class TwoPhaseAggregate:
     """Decides whether rows are aggregated before and after the shuffle, or only after it.
@@ -101,7 +107,7 @@ class TwoPhaseAggregate:
         costs = _phase_costs(node, ctx)
         if forced is not AggPhase.AUTO:
             choice = Choice({}, TWO_PHASE) if isinstance(costs, Skip) else costs.choice
-            return choice.match(node, forced.value, f"agg_phase is {forced.value}.")
+            return choice.match(node, forced.value, _FORCED[forced])
         return costs if isinstance(costs, Skip) else _choose_phases_by_cost(node, costs, ctx)
 
     def rewrite(self, match: Match[Aggregate], ctx: RuleContext, /) -> Node:

@@ -16,7 +16,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from service.contract.read_options import ReadOptions, TableFormat
+from service.contract.read_options import ParseMode, ReadOptions, TableFormat
 from service.contract.tables import TableSource
 from service.data.compression import CorruptTextError
 from service.data.file_io import (
@@ -134,7 +134,7 @@ def sample_text(
     check: Callable[[], None] = no_check,
 ) -> Sample:
     """Returns the number of rows, by the average length of the lines in a few blocks of at most 8 files, and the
-    `columns` of these lines as strings.
+    `columns` of these lines as strings. The number is exact if all files are small and each line is a row.
 
     `names` are all declared columns, in order. Documents over several lines are not sampled. Of compressed files, the
     beginnings are read. For CSV with values over several lines, only the rows are estimated, from the beginnings of the
@@ -165,7 +165,18 @@ def sample_text(
             table = _csv_table(lines, source.options, names, columns) if is_csv else _json_table(lines, columns)
         except (pa.ArrowException, ValueError) as error:
             reads.add("A sample", None, error)
-    return Sample(rows, False, table, warnings=reads.warnings())
+    warnings = reads.warnings()
+    is_exact = not warnings and _are_read_whole(not_empty) and _are_rows(lines, source, has_line_breaks)
+    return Sample(len(lines) if is_exact else rows, is_exact, table, warnings=warnings)
+
+
+def _are_rows(lines: Sequence[bytes], source: TableSource, has_line_breaks: bool) -> bool:
+    """Whether Spark reads each of the lines as one row, given that a CSV value may have line breaks."""
+    options = source.options
+    if options.mode is ParseMode.DROPMALFORMED or options.comment is not None or has_line_breaks:
+        return False
+    # Spark reads a row for each element of a JSON array.
+    return source.format is TableFormat.CSV or all(line.lstrip().startswith(b"{") for line in lines)
 
 
 def _may_have_lines(path: DataFile) -> bool:
@@ -187,7 +198,7 @@ def _lines(path: DataFile, options: ReadOptions, skip_header: bool) -> tuple[lis
     lines = []
     with opened(path) as file:
         if size <= _BLOCKS_PER_FILE * _BLOCK_BYTES:
-            lines = file.read().splitlines()[int(skip_header) :]
+            lines = [line for line in file.read().splitlines() if line.strip()][int(skip_header) :]
         else:
             for offset in spread(range(0, size - _BLOCK_BYTES + 1, _BLOCK_BYTES), _BLOCKS_PER_FILE):
                 file.seek(offset)

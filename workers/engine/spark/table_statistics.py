@@ -80,7 +80,8 @@ def gather_statistics(
     gathered = _Gathered()
     for name in dict.fromkeys(scan.table for scan in scans):
         aliases = [scan for scan in scans if scan.table == name]
-        gathered.add(aliases, tables[name], _request(keys, aliases, terms, texts, ranged), cache, check)
+        measured = texts if tables[name].source.kind.is_parquet else NO_TEXTS
+        gathered.add(aliases, tables[name], _request(keys, aliases, terms, measured, ranged), cache, check)
     return Statistics(
         gathered.sizes,
         gathered.sketches,
@@ -243,8 +244,7 @@ def _read(table: TableInput, request: _Request, check: Callable[[], None]) -> tu
     sample = sample_columns(table, keys | in_conditions, check, optional=in_conditions - keys, ranged=request.ranged)
     types = {field.name: field.type for field in table.schema.fields}
     reads = FileReads(check)
-    texts = request.texts_to_measure(sample) if table.source.kind.is_parquet else frozenset[str]()
-    widths = decoded_widths(table.files.files, texts, reads)
+    widths = decoded_widths(table.files.files, request.texts_to_measure(sample), reads)
     known = KnownTable(
         sample.rows,
         sample.rows_are_exact,

@@ -34,7 +34,7 @@ export function shapeError(spec) {
   if (!isObject(spec)) return "A job must be an object: { … }";
   if (!isObject(spec.tables ?? {})) return "`tables` must be an object that maps names to tables";
   const invalid = Object.keys(spec.tables ?? {}).find((name) => !isObject(spec.tables[name]));
-  if (invalid !== undefined) return `Table ${invalid} must be an object: { "format": …, … }`;
+  if (invalid !== undefined) return `Table ${invalid} must be an object: { "path": …, … }`;
   const part = ["settings", "limits", "sink"].find((name) => !isObject(spec[name] ?? {}));
   if (part) return `\`${part}\` must be an object: { … }`;
   const text = ["sql", "name", "mode"].find((name) => typeof (spec[name] ?? "") !== "string");

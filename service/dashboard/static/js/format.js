@@ -2,8 +2,9 @@
 const NUMBER = new Intl.NumberFormat("en");
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const WHEN = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+const MINUTE = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "short" });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
-const SIZES = ["B", "KB", "MB", "GB", "TB", "PB", "EB"];
+const SIZES = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
 const UNKNOWN = "–";
 
 const isKnown = (value) => value !== null && value !== undefined && !Number.isNaN(value);
@@ -48,8 +49,14 @@ export const factor = (value) => (isKnown(value) ? `${value >= 99.5 ? Math.round
 /** Date and time in the browser's time zone. */
 export const moment = (text) => (text ? WHEN.format(new Date(text)) : UNKNOWN);
 
-/** Time of day in the browser's time zone. */
-export const clock = (text) => (text ? CLOCK.format(new Date(text)) : UNKNOWN);
+/** The same without seconds. */
+export const minute = (text) => (text ? MINUTE.format(new Date(text)) : UNKNOWN);
+
+/** Date and time, or only the time of day if `before`, the time in the row above, is of the same day. */
+export function momentBelow(text, before) {
+  const isOfSameDay = text && before && new Date(text).toDateString() === new Date(before).toDateString();
+  return isOfSameDay ? CLOCK.format(new Date(text)) : moment(text);
+}
 
 /** `12 s ago`, `3 m ago`. */
 export function ago(text, now = Date.now()) {

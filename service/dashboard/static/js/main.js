@@ -16,13 +16,13 @@ import { chooseTheme, chosenTheme, startTheme, THEMES } from "./theme.js";
 
 const PAGES = [["jobs", "Jobs"], ["new", "New job"], ["workers", "Workers"]];
 const KEYS = [
-  ["/", "Search jobs"],
-  ["j, k", "Next and previous job"],
-  ["Enter", "Open the job"],
-  ["n", "New job"],
-  ["l", "List of jobs"],
-  ["w", "Workers"],
-  ["?", "This help"],
+  [["/"], "Search jobs"],
+  [["j", "k"], "Next or previous job in the list"],
+  [["Enter"], "Open the job"],
+  [["n"], "New job"],
+  [["l"], "List of jobs"],
+  [["w"], "Workers"],
+  [["?"], "Show this help"],
 ];
 
 function App() {
@@ -102,7 +102,7 @@ function Editor({ from }) {
 function Theme() {
   const [theme, setTheme] = useState(chosenTheme());
   return html`<select class="small" aria-label="Theme" value=${theme} onChange=${(event) => (chooseTheme(event.target.value), setTheme(event.target.value))}>
-    ${THEMES.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
+    ${THEMES.map(([name, text]) => html`<option key=${name} value=${name}>${text}</option>`)}
   </select>`;
 }
 
@@ -111,7 +111,7 @@ function Help({ onClose }) {
   useEffect(() => dialog.current.showModal(), []);
   return html`<dialog ref=${dialog} onClose=${onClose} aria-labelledby="help-title">
     <h2 id="help-title">Keyboard shortcuts</h2>
-    <dl class="facts">${KEYS.map(([keys, text]) => html`<div key=${keys}><dt><kbd>${keys}</kbd></dt><dd>${text}</dd></div>`)}</dl>
+    <dl class="keys">${KEYS.map(([keys, text]) => html`<div key=${keys}><dt>${keys.map((one) => html`<kbd key=${one}>${one}</kbd> `)}</dt><dd>${text}</dd></div>`)}</dl>
     <label class="check"><input type="checkbox" checked=${areEnabled()} onChange=${(event) => setShortcutsEnabled(event.target.checked)} /> Enable single-key shortcuts</label>
     <button type="button" onClick=${() => dialog.current.close()}>Close</button>
   </dialog>`;

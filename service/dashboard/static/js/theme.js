@@ -2,13 +2,15 @@
 import { local } from "./storage.js";
 
 const NAME = "evenkeel.theme";
-export const THEMES = ["system", "light", "dark"];
+const TEXTS = { system: "System theme", light: "Light theme", dark: "Dark theme" };
+/** The themes with their names for display. */
+export const THEMES = Object.entries(TEXTS);
 const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
 
 /** Returns the chosen theme. */
 export function chosenTheme() {
   const stored = local.get(NAME);
-  return THEMES.includes(stored) ? stored : "system";
+  return Object.hasOwn(TEXTS, stored) ? stored : "system";
 }
 
 /** Applies and stores a theme. */

@@ -8,7 +8,7 @@ test("durations have at most two units", () => {
 });
 
 test("sizes have three digits and stay below 1000 of a unit", () => {
-  assert.deepEqual([0, 999, 1000, 999_499, 999_999, 1_234_567, 5e15].map(size), ["0 B", "999 B", "1.00 KB", "999 KB", "1.00 MB", "1.23 MB", "5.00 PB"]);
+  assert.deepEqual([0, 999, 1000, 999_499, 999_999, 1_234_567, 5e15].map(size), ["0 B", "999 B", "1.00 kB", "999 kB", "1.00 MB", "1.23 MB", "5.00 PB"]);
 });
 
 test("an unknown value is a dash", () => {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -126,12 +127,14 @@ CSV_FIELDS = (Field("a", BIGINT), Field("b", STRING))
 
 @pytest.mark.parametrize("header", [True, False])
 @pytest.mark.parametrize("rows", [100, 200_000])
-def test_csv_rows_are_estimated_and_blocks_sampled(text_table: Tables, header: bool, rows: int) -> None:
+def test_csv_rows_of_small_files_are_counted_and_blocks_of_large_ones_sampled(
+    text_table: Tables, header: bool, rows: int
+) -> None:
     text = ("a,b\n" if header else "") + "".join(f'{number},"x, ""{number % 3}"""\n' for number in range(rows))
     table = text_table(TableFormat.CSV, [text], CSV_FIELDS, header=header)
     sample = sample_text(table.source, table.files.files, table.files.bytes, ("a", "b"), ["b"])
     assert sample.rows == pytest.approx(rows, rel=0.05)
-    assert not sample.rows_are_exact
+    assert sample.rows_are_exact == (rows == 100)
     assert sample.table is not None
     assert set(sample.table.column("b").to_pylist()) == {f'x, "{number}"' for number in range(3)}
     assert sample.table.num_rows <= MAX_FILES * MAX_ROWS_PER_FILE
@@ -226,3 +229,38 @@ def test_an_unavailable_store_gives_no_sample_and_no_error() -> None:
     assert (sample.rows_are_exact, sample.table) == (False, None)
     source = TableSource(format=TableFormat.CSV, path="x", declared_schema="a INT")
     assert sample_text(source, files, 64_000, ["a"], ["a"]).table is None
+
+
+@pytest.mark.parametrize(
+    ("format_", "texts", "options", "rows"),
+    [
+        (TableFormat.CSV, ["1,x\n2,y\n", "3,z"], {}, 3),
+        (TableFormat.CSV, ["\na,b\n1,x\n\n2,y\n"], {"header": True}, 2),
+        (TableFormat.JSON, ['{"a": 1}\n\n {"a": 2}\n'], {}, 2),
+    ],
+)
+def test_rows_of_small_files_are_counted(
+    text_table: Tables, format_: TableFormat, texts: list[str], options: dict[str, bool], rows: int
+) -> None:
+    table = text_table(format_, texts, CSV_FIELDS, **options)
+    sample = sample_text(table.source, table.files.files, table.files.bytes, ("a", "b"), [])
+    assert (sample.rows, sample.rows_are_exact) == (rows, True)
+
+
+@pytest.mark.parametrize(
+    ("format_", "text", "options"),
+    [
+        (TableFormat.CSV, "1,x\n" * 100_000, {}),
+        (TableFormat.CSV, "1,x\nnope\n", {"mode": "dropmalformed"}),
+        (TableFormat.CSV, "#1\n1,x\n", {"comment": "#"}),
+        (TableFormat.CSV, '1,"two\nlines"\n', {"multi_line": True}),
+        (TableFormat.JSON, '[{"a": 1}, {"a": 2}]\n', {}),
+    ],
+    ids=["large", "dropped rows", "comments", "line breaks", "array"],
+)
+def test_rows_are_estimated_where_lines_are_not_rows(
+    text_table: Tables, format_: TableFormat, text: str, options: dict[str, Any]
+) -> None:
+    table = text_table(format_, [text], CSV_FIELDS, **options)
+    sample = sample_text(table.source, table.files.files, table.files.bytes, ("a", "b"), [])
+    assert not sample.rows_are_exact

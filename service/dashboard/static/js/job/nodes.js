@@ -32,7 +32,8 @@ export function marksBefore(report) {
   for (const trace of report.rules.filter(({ outcome }) => outcome === "fired")) {
     const id = examinedNode(trace, report.before.nodes);
     if (id === null) continue;
-    marks[id] = marks[id] ? `${marks[id]}, ${trace.rule}` : trace.rule;
+    const known = marks[id] ?? [];
+    if (!known.includes(trace.rule)) marks[id] = [...known, trace.rule];
   }
   return marks;
 }
@@ -48,6 +49,6 @@ function examinedNode(trace, nodes) {
 export const wrongByNode = (metrics) =>
   Object.fromEntries(wrongEstimates(metrics).filter(({ quantity }) => quantity === "rows_emitted").map((estimate) => [estimate.node_id, estimate]));
 
-/** Returns the rule that added or changed each node of the plan after, by node id. */
+/** Returns a list with the rule that added or changed each node of the plan after, by node id. */
 export const marksAfter = (report) =>
-  Object.fromEntries(report.after.nodes.filter((node) => node.changed_by).map((node) => [node.id, node.changed_by]));
+  Object.fromEntries(report.after.nodes.filter((node) => node.changed_by).map((node) => [node.id, [node.changed_by]]));

@@ -1,7 +1,7 @@
 // The overview of a job: its timeline, its settings, and its SQL before and after the rules.
 import { html, useMemo } from "../../vendor/preact.js";
 import { get } from "../api.js";
-import { clock, duration, moment } from "../format.js";
+import { duration, momentBelow } from "../format.js";
 import { Listing, Loading, numeric, Table, useNow } from "../parts/basics.js";
 import { Failure } from "../parts/problem.js";
 import { isIdle, Status } from "../parts/status.js";
@@ -67,7 +67,7 @@ function Timeline({ job }) {
     </div>`}
     <${Table} label="States and attempts" head=${["Time", "Event", numeric("Attempt"), numeric("Duration")]}>
       ${events.filter((event) => event.type !== "progress").map((event, place, shown) => html`<tr key=${event.id}>
-        <td class="quiet">${isOfSameDay(event, shown[place - 1]) ? clock(event.at) : moment(event.at)}</td>
+        <td class="quiet">${momentBelow(event.at, shown[place - 1]?.at)}</td>
         <td><${EventText} event=${event} /></td>
         <td class="numeric">${event.data.attempt ?? ""}</td>
         <td class="numeric">${event.type === "status" && !isLast(states, event) ? duration(lengthOf(states.indexOf(event))) : ""}</td>
@@ -75,8 +75,6 @@ function Timeline({ job }) {
     <//>
   </section>`;
 }
-
-const isOfSameDay = (event, before) => before !== undefined && new Date(event.at).toDateString() === new Date(before.at).toDateString();
 
 const isLast = (states, event) => states.at(-1) === event;
 

@@ -28,7 +28,7 @@ export function PlanReport({ report, metrics, unmeasured }) {
   const before = useMemo(() => marksBefore(report), [report]);
   const after = useMemo(() => marksAfter(report), [report]);
   const figures = useMemo(() => byId(metrics?.nodes), [metrics]);
-  const scans = useMemo(() => tableBytes(report), [report]);
+  const scans = useMemo(() => tableSizes(report), [report]);
   const wrong = useMemo(() => wrongByNode(metrics), [metrics]);
   const operators = metrics?.operators;
   const views = [["both", "Before and after"], ["before", "Before"], ["after", "After"], ...(operators?.length ? [["run", "Spark operators"]] : [])];
@@ -46,7 +46,7 @@ export function PlanReport({ report, metrics, unmeasured }) {
         ${view === "run" && html`<div><h3>Operators that Spark ran</h3><${PlanGraph} nodes=${operators} figures=${byId(operators) ?? {}} label="Spark's operators" /></div>`}
       </div>
       ${view === "run" && metrics.operators_truncated && html`<p class="quiet small">Only the first operators are stored; Spark ran more.</p>`}
-      <p class="quiet small">Rows marked ≈ are estimates. ${metrics ? runSummary(metrics) : unmeasured}</p>
+      <p class="quiet small">Rows marked ≈ are estimates. An Exchange is a shuffle: it sends rows with the same key to the same task. ${metrics ? runSummary(metrics) : unmeasured}</p>
     </section>
     ${report.first_run && html`<${FirstRun} run=${report.first_run} />`}
     <${Rules} rules=${report.rules} wrong=${wrongEstimates(metrics)} />
@@ -116,11 +116,11 @@ const runSummary = (metrics) =>
 
 const byId = (figures) => (figures?.length ? Object.fromEntries(figures.map((one) => [one.id, one])) : null);
 
-/** Returns the size of the files that each scan reads; it is known before the job runs. */
-function tableBytes(report) {
-  const sizes = new Map(report.tables.map((table) => [table.table, table.bytes]));
+/** Returns the bytes that each scan reads, and its rows if they are exact; they are known before the job runs. */
+function tableSizes(report) {
+  const sizes = new Map(report.tables.map((table) => [table.table, { bytes: table.bytes, rows: table.rows_are_exact ? table.rows : null }]));
   const figures = (tree) =>
-    Object.fromEntries(tree.nodes.filter((node) => node.operator === "Scan").map((node) => [node.id, { bytes: sizes.get(alias(node.detail)) }]));
+    Object.fromEntries(tree.nodes.filter((node) => node.operator === "Scan").map((node) => [node.id, sizes.get(alias(node.detail))]));
   return { before: figures(report.before), after: figures(report.after) };
 }
 

@@ -132,7 +132,7 @@ function Stages({ stages, skewed }) {
   const longest = Math.max(...stages.map((stage) => stage.duration_ms?.max ?? 0), 1);
   return html`<section>
     <h2>Task times of each stage</h2>
-    <${Table} label="Task times of each stage" head=${["Stage", numeric("Tasks"), "Fastest to slowest task", numeric("Median"), numeric("Slowest"), numeric("Slowest / median"), numeric("Share of stage"), numeric("Rows read"), numeric("Spilled")]}>
+    <${Table} label="Task times of each stage" head=${["Stage", numeric("Tasks"), "Fastest to slowest task", numeric("Median"), numeric("Slowest"), numeric("Slowest / median"), numeric("Share of stage"), numeric("Rows read"), numeric("Spilled")]} cards>
       ${stages.map((stage) => {
         const times = stage.duration_ms;
         const loss = stage.stage_attempt === lastAttempt.get(stage.stage_id) && skewedStages.get(stage.stage_id);

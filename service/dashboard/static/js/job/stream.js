@@ -1,7 +1,7 @@
 // The progress of a streaming job: its throughput, the duration of its mini-batches, its state and its backlog.
 import { html, useMemo, useState } from "../../vendor/preact.js";
 import { get } from "../api.js";
-import { duration, moment, number, shortNumber, size } from "../format.js";
+import { duration, momentBelow, number, shortNumber, size } from "../format.js";
 import { Facts, Loading, numeric, Table } from "../parts/basics.js";
 import { Chart } from "../parts/chart.js";
 import { Failure } from "../parts/problem.js";
@@ -113,9 +113,9 @@ function Batches({ batches }) {
     <h2>Newest mini-batches</h2>
     <${Table} label="Newest mini-batches" head=${["Mini-batch", "Started", numeric("Duration"), numeric("Rows read"), numeric("Rows written"), numeric("Rows/s")]}>
       ${batches.map(
-        (batch) => html`<tr key=${`${batch.generation}.${batch.batch_id}`}>
+        (batch, place) => html`<tr key=${`${batch.generation}.${batch.batch_id}`}>
           <th scope="row">${batch.batch_id}</th>
-          <td class="quiet">${moment(batch.begun_at)}</td>
+          <td class="quiet">${momentBelow(batch.begun_at, batches[place - 1]?.begun_at)}</td>
           <td class="numeric">${batch.committed_at ? duration(batch.elapsed_ms) : "running"}</td>
           <td class="numeric">${number(batch.rows_in)}</td>
           <td class="numeric">${number(batch.rows_out)}</td>

@@ -16,7 +16,7 @@ export function SettingsForm({ declared, values, issues, streams, onChange }) {
     <p class="quiet small">A setting that you do not change has its default value. With <code>auto</code>, the cost model decides.</p>
     ${declared.length === 0 && html`<${Loading} />`}
     ${groups(declared).map(
-      ([title, names]) => html`<details key=${title} open=${names.some((setting) => values[setting.name] !== undefined) || !STREAMING.includes(title) || streams}>
+      ([title, names]) => html`<details key=${title} open=${names.some((setting) => isSet(setting, values[setting.name])) || !STREAMING.includes(title) || streams}>
         <summary>${title}</summary>
         ${names.map((setting) => html`<${Setting} key=${setting.name} declared=${setting} value=${values[setting.name]} issues=${issues.filter((issue) => issue.pointer === `/settings/${setting.name.replaceAll(".", "/")}`)} onChange=${onChange} />`)}
       </details>`,
@@ -33,13 +33,16 @@ function groups(declared) {
   return [...found];
 }
 
+/** Whether a value is given that is not the default. A stored job has all values. */
+const isSet = (declared, value) => value !== undefined && value !== null && String(value) !== String(declared.default);
+
 function Setting({ declared, value, issues, onChange }) {
   const { name, choices, type, description } = declared;
   const id = `setting-${name}`;
   const shown = value === undefined || value === null ? "" : String(value);
   const set = (text) => onChange(name, text === "" ? undefined : convert(text, choices, type));
   const defaultText = declared.default === null ? "none" : String(declared.default);
-  return html`<div class=${`setting${shown && shown !== defaultText ? " is-set" : ""}`}>
+  return html`<div class=${`setting${isSet(declared, value) ? " is-set" : ""}`}>
     <label for=${id}><code>${name}</code></label>
     ${choices
       ? html`<select id=${id} value=${shown} onChange=${(event) => set(event.target.value)} aria-describedby=${`${id}-text`}>

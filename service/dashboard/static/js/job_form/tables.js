@@ -1,8 +1,21 @@
 // The form for a job's tables, with a row for each.
 import { html, useEffect, useState } from "../../vendor/preact.js";
 
-const FILES = ["parquet", "csv", "json"];
-const FORMATS = [...FILES, "stream", "rate"];
+const FILES = ["parquet", "csv", "json", "orc", "avro", "xml", "delta"];
+const TEXT_FILES = ["csv", "json", "xml"];
+const INFERRED = "";
+const FORMATS = [
+  [INFERRED, "inferred"],
+  ...FILES.map((format) => [format, format]),
+  ["stream", "input stream"],
+  ["rate", "generated rows"],
+];
+
+const HEADERS = [
+  [undefined, "inferred"],
+  [true, "column names"],
+  [false, "data"],
+];
 
 /** `tables` has a job's tables by name; `onChange` gets all of them. Each error is shown at its table. */
 export function TablesForm({ tables, issues, onChange }) {
@@ -15,7 +28,7 @@ export function TablesForm({ tables, issues, onChange }) {
   function add() {
     let suffix = rows.length + 1;
     while (Object.hasOwn(tables, `t${suffix}`)) suffix += 1;
-    onChange({ ...tables, [`t${suffix}`]: { format: "parquet", path: "" } });
+    onChange({ ...tables, [`t${suffix}`]: { path: "" } });
   }
 
   return html`<fieldset class="field-group">
@@ -45,31 +58,36 @@ function TableRow({ name, isTaken, table, issues, onRename, onChange, onRemove }
     setTyped(text);
     if (!isTaken(text.trim())) onRename(text.trim());
   }
-  const isFiles = FILES.includes(table.format);
+  const format = table.format ?? INFERRED;
+  const isFiles = format === INFERRED || FILES.includes(format);
   const set = (part) => onChange({ ...table, ...part });
   return html`<div class="table-row">
     <label>Name <input value=${typed} onInput=${(event) => rename(event.target.value)} spellcheck=${false} aria-invalid=${isDuplicate} /></label>
     <label>Format
-      <select value=${table.format} onChange=${(event) => onChange(withFormat(event.target.value, table))}>
-        ${FORMATS.map((format) => html`<option key=${format} value=${format}>${format}</option>`)}
+      <select value=${format} onChange=${(event) => onChange(withFormat(event.target.value, table))}>
+        ${FORMATS.map(([value, text]) => html`<option key=${value} value=${value}>${text}</option>`)}
       </select>
     </label>
     ${isFiles && html`<label class="grow">Path <input value=${table.path} placeholder="orders/" onInput=${(event) => set({ path: event.target.value })} spellcheck=${false} /></label>`}
     ${table.format === "stream" && html`<label class="grow">Stream <input value=${table.stream} placeholder="clicks" onInput=${(event) => set({ stream: event.target.value })} spellcheck=${false} /></label>`}
     ${table.format === "rate" && html`<label>Rows per second <input type="number" min="1" value=${table.rows_per_second ?? 1} onInput=${(event) => set({ rows_per_second: Number(event.target.value) })} /></label>`}
     <button type="button" class="plain small" onClick=${onRemove} aria-label=${`Remove table ${name}`}>Remove</button>
-    ${isFiles && table.format !== "parquet" && html`
-      <label class="whole">Columns (leave empty to infer them) <input value=${table.schema ?? ""} placeholder="uid BIGINT, name STRING" onInput=${(event) => set({ schema: event.target.value || undefined })} spellcheck=${false} /></label>
-      ${table.format === "csv" && html`<label class="check"><input type="checkbox" checked=${table.options?.header ?? false} onChange=${(event) => set({ options: { ...table.options, header: event.target.checked } })} /> The first line contains the column names</label>`}
-    `}
+    ${format === "csv" && html`<label>First line
+      <select value=${HEADERS.findIndex(([header]) => header === (table.options?.header ?? undefined))} onChange=${(event) => set({ options: { ...table.options, header: HEADERS[event.target.value][0] } })}>
+        ${HEADERS.map(([header, text], at) => html`<option key=${at} value=${at}>${text}</option>`)}
+      </select>
+    </label>`}
+    ${TEXT_FILES.includes(format) && html`<label class="grow">Columns <input value=${table.schema ?? ""} placeholder="inferred; or: uid BIGINT, name STRING" onInput=${(event) => set({ schema: event.target.value || undefined })} spellcheck=${false} /></label>`}
     ${isDuplicate && html`<p class="field-error whole" role="alert">Another table has this name.</p>`}
     ${issues.map((issue) => html`<p key=${issue.detail} class="field-error whole" role="alert">${issue.detail}</p>`)}
   </div>`;
 }
 
 /** Returns the table with another format, without the fields that this format does not have. */
-function withFormat(format, { path = "", schema }) {
-  if (format === "stream") return { format, stream: "" };
-  if (format === "rate") return { format, rows_per_second: 1 };
-  return format === "parquet" ? { format, path } : { format, path, schema };
+function withFormat(format, { path = "", schema, columns, options, partitions, role, event_time }) {
+  if (format === "stream") return { format, stream: "", event_time };
+  if (format === "rate") return { format, rows_per_second: 1, event_time };
+  const files = { path, partitions, role, event_time };
+  if (format === INFERRED) return { ...files, options };
+  return TEXT_FILES.includes(format) ? { format, ...files, schema, columns, options } : { format, ...files };
 }

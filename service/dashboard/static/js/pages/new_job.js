@@ -10,6 +10,7 @@ import { SqlEditor } from "../parts/sql_editor.js";
 import { usePolled } from "../polling.js";
 import { address, go } from "../router.js";
 import { declaredSettings, flatten, useSchema, withSetting } from "../settings.js";
+import { ParametersForm } from "../job_form/parameters.js";
 import { TablesForm } from "../job_form/tables.js";
 import { SettingsForm } from "../job_form/settings.js";
 import { MoreForm } from "../job_form/more.js";
@@ -92,7 +93,8 @@ function Editor({ initial, from }) {
           : html`<div class="field-group">
               <h2 id="sql-label">SQL</h2>
               <${SqlEditor} key=${revision} text=${spec.sql ?? ""} onChange=${(sql) => update({ sql })} issues=${inSql} areCurrent=${isCurrent} tables=${completions(spec.tables)} onRun=${explain} label="SQL of the job" />
-              <p class="quiet small">Ctrl-Enter explains the query.</p>
+              <p class="quiet small">Ctrl+Enter: Explain</p>
+              <${ParametersForm} sql=${spec.sql ?? ""} parameters=${spec.parameters} issues=${issues} onChange=${(parameters) => update({ parameters })} />
             </div>`}
         ${problem && html`<${Problem} problem=${problem} />`}
         <div class="buttons">

@@ -46,8 +46,8 @@ async function loadReadiness(signal) {
 function Health({ readiness }) {
   const isReady = readiness.status === "ready";
   return html`<section class=${`verdict${isReady ? "" : " is-skewed"}`}>
-    <h2>${isReady ? "Ready" : "Not ready"}</h2>
-    <p class="lead">${isReady ? "New jobs can run." : "New jobs stay queued or are refused."}</p>
+    <h2>${isReady ? "Ready to accept jobs" : "Not ready"}</h2>
+    ${!isReady && html`<p class="lead">New jobs stay queued or are refused.</p>`}
     <ul>${(readiness.warnings ?? []).map((one) => html`<li key=${one.code + one.detail}>${one.detail}</li>`)}</ul>
   </section>`;
 }
@@ -81,7 +81,7 @@ function Worker({ worker, onChanged }) {
         ["Cluster", html`<code>${worker.cluster}</code>`],
         ["Application", worker.app_id],
         ["Slots", number(worker.slots)],
-        ["Concurrent jobs", number(worker.concurrency)],
+        ["Max concurrent jobs", number(worker.concurrency)],
         ["Queues", worker.queues.join(", ")],
         ["Memory", size(worker.memory_bytes)],
         ["Version", worker.version],
@@ -90,7 +90,7 @@ function Worker({ worker, onChanged }) {
       ]}
     />
     ${worker.jobs.length + worker.other_jobs === 0
-      ? html`<p class="quiet">No running jobs.</p>`
+      ? html`<p class="quiet">Idle</p>`
       : html`<ul>
           ${worker.jobs.map((job) => html`<li key=${job.id}><a href=${address(["jobs", job.id])}>${job.name}</a></li>`)}
           ${worker.other_jobs > 0 && html`<li class="quiet">${number(worker.other_jobs)} more (jobs of other tenants, or explanations)</li>`}

@@ -1,5 +1,5 @@
 // Small components and hooks that many pages use.
-import { html, useEffect, useRef, useState } from "../../vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../../vendor/preact.js";
 
 /** A page's heading. It takes the focus when the page opens, so that screen readers announce the page. */
 export function Heading({ children, title }) {
@@ -26,15 +26,40 @@ export const Text = ({ text }) => (text === "" ? html`<em class="quiet">''</em>`
 /** Returns the head of a column of numbers. */
 export const numeric = (name) => ({ name, isNumeric: true });
 
-/** A table. If it is too wide, it scrolls by itself, also with the keyboard. */
-export function Table({ caption, head, children, label }) {
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label ?? caption}>
-    <table>
-      ${caption && html`<caption>${caption}</caption>`}
-      <thead><tr>${head.map((column, place) => html`<th scope="col" key=${place} class=${column.isNumeric ? "numeric" : ""}>${column.name ?? column}</th>`)}</tr></thead>
-      <tbody>${children}</tbody>
-    </table>
+/**
+ * A table. If it is too wide, it scrolls by itself, also with the keyboard, and says so. With `cards`, each row becomes a
+ * card with the columns' names on a narrow screen.
+ */
+export function Table({ caption, head, children, label, cards = false }) {
+  const table = useRef(null);
+  const isCut = useIsCut(table);
+  useLayoutEffect(() => {
+    if (!cards) return;
+    for (const row of table.current.tBodies[0].rows) [...row.cells].forEach((cell, place) => (cell.dataset.column = head[place].name ?? head[place]));
+  });
+  return html`<div class="scroll-area">
+    <div class=${`scroll${cards ? " cards" : ""}${isCut ? " is-cut" : ""}`} tabindex="0" role="region" aria-label=${label ?? caption}>
+      <table ref=${table}>
+        ${caption && html`<caption>${caption}</caption>`}
+        <thead><tr>${head.map((column, place) => html`<th scope="col" key=${place} class=${column.isNumeric ? "numeric" : ""}>${column.name ?? column}</th>`)}</tr></thead>
+        <tbody>${children}</tbody>
+      </table>
+    </div>
+    ${isCut && html`<p class="quiet small scroll-hint">Scroll the table sideways for more columns.</p>`}
   </div>`;
+}
+
+/** Whether the referenced table is wider than the element around it. */
+function useIsCut(table) {
+  const [isCut, setIsCut] = useState(false);
+  useEffect(() => {
+    const area = table.current.parentElement;
+    const observer = new ResizeObserver(() => setIsCut(area.scrollWidth > area.clientWidth));
+    observer.observe(area);
+    observer.observe(table.current);
+    return () => observer.disconnect();
+  }, []);
+  return isCut;
 }
 
 /** A listing with a button that copies its text. */

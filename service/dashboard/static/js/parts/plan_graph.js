@@ -3,21 +3,24 @@ import { html, memo, useLayoutEffect, useMemo, useRef, useState } from "../../ve
 import { Graph, layout } from "../../vendor/dagre.js";
 import { duration, shortNumber, size } from "../format.js";
 
-const WIDTH = 216;
+const WIDTH = 232;
 const HEIGHT = 92;
+const MARK_HEIGHT = 22;
 const MARGIN = 12;
 const ZOOMS = [0.3, 0.45, 0.6, 0.8, 1, 1.25];
 const FULL_SIZE = ZOOMS.indexOf(1);
+const NO_MARKS = {};
+const NONE = [];
 
 /**
  * `nodes` are those of a plan report: `{id, operator, detail, inputs}`. By node id, `figures` has `{rows, bytes, time_ms}`,
- * `marks` the texts on nodes that a rule changed, and `wrong` the wrong estimates `{estimated, measured}`.
+ * `marks` the names of the rules that changed it, and `wrong` the wrong estimates `{estimated, measured}`.
  */
-export const PlanGraph = memo(function PlanGraph({ nodes, figures = {}, marks = {}, wrong = {}, label }) {
+export const PlanGraph = memo(function PlanGraph({ nodes, figures = {}, marks = NO_MARKS, wrong = {}, label }) {
   const [chosen, setChosen] = useState(null);
   const [zoom, setZoom] = useState(null);
   const view = useRef(null);
-  const plan = useMemo(() => computeLayout(nodes), [nodes]);
+  const plan = useMemo(() => computeLayout(nodes, marks), [nodes, marks]);
 
   useLayoutEffect(() => {
     if (zoom !== null) return;
@@ -45,7 +48,7 @@ export const PlanGraph = memo(function PlanGraph({ nodes, figures = {}, marks = 
             node=${one}
             at=${plan.places.get(one.id)}
             figures=${figures[one.id]}
-            mark=${marks[one.id]}
+            marks=${marks[one.id] ?? NONE}
             wrong=${wrong[one.id]}
             isChosen=${one.id === chosen}
             onChoose=${setChosen}
@@ -57,17 +60,18 @@ export const PlanGraph = memo(function PlanGraph({ nodes, figures = {}, marks = 
   </div>`;
 });
 
-const Node = memo(function Node({ node, at, figures, mark, wrong, isChosen, onChoose }) {
+const Node = memo(function Node({ node, at, figures, marks, wrong, isChosen, onChoose }) {
   const texts = facts(node, figures, wrong);
   return html`<button
     type="button"
-    class=${`graph-node${mark ? " is-marked" : ""}`}
+    class=${`graph-node${marks.length ? " is-marked" : ""}`}
     aria-pressed=${isChosen}
     title=${`${node.operator} ${node.detail}`}
-    style=${{ left: `${at.x}px`, top: `${at.y}px`, width: `${WIDTH}px`, height: `${HEIGHT}px` }}
+    style=${{ left: `${at.x}px`, top: `${at.y}px`, width: `${WIDTH}px`, height: `${heightOf(marks)}px` }}
     onClick=${() => onChoose(isChosen ? null : node.id)}
   >
-    <span class="graph-title"><strong>${node.operator}</strong>${mark && html`<span class="tag">${mark}</span>`}</span>
+    <strong>${node.operator}</strong>
+    ${marks.map((mark) => html`<span class="tag" key=${mark}>${mark}</span>`)}
     <span class="graph-text">${node.detail}</span>
     ${texts && html`<span class="graph-facts">${texts}</span>`}
   </button>`;
@@ -88,18 +92,21 @@ const isKnown = (value) => value !== null && value !== undefined;
 /** Returns the width of an edge, which grows with the logarithm of its rows. */
 const thickness = (rows) => (rows > 0 ? Math.min(1.25 + Math.log10(rows) * 0.7, 8) : 1.25);
 
+/** Returns the height of a node; each of its marks has a line of its own. */
+const heightOf = (marks) => HEIGHT + MARK_HEIGHT * marks.length;
+
 /** Returns the places of nodes and edges; a node's inputs are above it. */
-function computeLayout(nodes) {
+function computeLayout(nodes, marks) {
   const graph = new Graph();
   graph.setGraph({ rankdir: "TB", nodesep: 24, ranksep: 36, marginx: MARGIN, marginy: MARGIN });
   graph.setDefaultEdgeLabel(() => ({}));
-  for (const node of nodes) graph.setNode(String(node.id), { width: WIDTH, height: HEIGHT });
+  for (const node of nodes) graph.setNode(String(node.id), { width: WIDTH, height: heightOf(marks[node.id] ?? NONE) });
   for (const node of nodes) for (const input of node.inputs) graph.setEdge(String(input), String(node.id));
   layout(graph);
   const places = new Map(
     nodes.map((node) => {
-      const { x, y } = graph.node(String(node.id));
-      return [node.id, { x: x - WIDTH / 2, y: y - HEIGHT / 2 }];
+      const { x, y, height } = graph.node(String(node.id));
+      return [node.id, { x: x - WIDTH / 2, y: y - height / 2 }];
     }),
   );
   const estimates = new Map(nodes.map((node) => [String(node.id), node.estimated_rows]));

@@ -50,7 +50,7 @@ const COLOURS = syntaxHighlighting(
 /**
  * `text` is the initial text only, because a later value could undo the user's typing; give the editor another key to
  * replace its text. `onChange(text)` gets every change. `issues` are the service's errors with line and column, shown if
- * `areCurrent`. `tables` maps tables to their columns, for completion. Ctrl-Enter calls `onRun`.
+ * `areCurrent`. `tables` maps tables to their columns, for completion. Ctrl+Enter calls `onRun`.
  */
 export function SqlEditor({ text, onChange, issues, areCurrent, tables, onRun, label }) {
   const place = useRef(null);
