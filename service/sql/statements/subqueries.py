@@ -24,7 +24,7 @@ from sqlglot import exp
 from service.contract.problems import SpecError
 from service.contract.query import AggregateFunction, JoinKind, QueryRef
 from service.sql.expressions.calls import SYNONYMS
-from service.sql.expressions.compile_expression import TableScope
+from service.sql.expressions.compile_expression import TableScope, matching
 from service.sql.expressions.nodes import Connective, Expression, Name, walk
 from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.parser import FIRST, Text
@@ -126,7 +126,13 @@ class _Unnesting:
                 # The expression that replaces the subquery would name the column.
                 named = exp.Alias(this=item.copy(), alias=exp.to_identifier(f"column_{index + 1}"))
                 self._select.expressions[index] = _placed(named, position(item))
-        self._select.set("expressions", [self._item(item) for item in self._select.expressions])
+        keys = _selected_keys(self._select)
+        for index, item in enumerate(list(self._select.expressions)):
+            is_key, is_later = index in keys, self._is_later
+            self._is_later = is_later and not is_key
+            self._select.expressions[index] = self._item(item)
+            self._is_later = is_later
+        self._select.set("expressions", self._select.expressions)
         for clause in ("having", "order"):
             node = self._select.args.get(clause)
             if node is not None:
@@ -268,13 +274,22 @@ class _Unnesting:
             return normal
         if isinstance(normal, exp.Query):
             return self._value(_query_in(normal), normal)
+        if self._is_later and _function_of(normal) in _AGGREGATES:
+            # Its arguments are computed before the groups.
+            self._is_later = False
+            self._replace_parts(normal)
+            self._is_later = True
+            return normal
+        self._replace_parts(normal, is_condition=is_condition)
+        return normal
+
+    def _replace_parts(self, normal: exp.Expr, *, is_condition: bool = False) -> None:
         is_connective = isinstance(normal, exp.And | exp.Or | exp.Paren | exp.Having)
         for key, value in list(normal.args.items()):
             if isinstance(value, exp.Expr):
                 normal.set(key, self._replaced(value, is_condition=is_condition and is_connective))
             elif isinstance(value, list):
                 normal.set(key, [self._replaced(part) if isinstance(part, exp.Expr) else part for part in value])
-        return normal
 
     def _exists_value(self, node: exp.Exists) -> exp.Expr:
         query = _query_in(node.this)
@@ -338,6 +353,8 @@ class _Unnesting:
         correlated = self._correlated(query)
         if not correlated.is_empty:
             return self._value_by_key(query, correlated, node)
+        if isinstance(query, exp.Select) and not any(item.is_star for item in query.expressions):
+            self._check_columns(len(query.expressions), 1, node)
         if isinstance(query, exp.Select) and _is_one_row(query):
             return self._one_row(query, node, 1)[0]
         inner, name = self._nested.alias(), f"{self._nested.alias()}_1"
@@ -542,6 +559,10 @@ class _Unnesting:
         name = Name(node.table or None, node.name, position(node))
         if _can_read(inner, name, self._source):
             return True
+        is_of_inner = name.qualifier is None or matching(name.qualifier, inner.scope.tables) is not None
+        if not is_of_inner and matching(name.qualifier or "", self._outer.scope.tables) is not None:
+            # Raises an error with the nearest names of the outer query if it has no such column.
+            self._outer.qualify(name, self._source)
         return not _can_read(self._outer, name, self._source)
 
 
@@ -668,6 +689,16 @@ def _rows_of(query: exp.Select, own: Sequence[exp.Expr], expressions: list[exp.E
 def _is_aggregated(select: exp.Select) -> bool:
     parts = [*select.expressions, select.args.get("having"), select.args.get("order")]
     return bool(select.args.get("group")) or any(True for part in parts if part is not None for _ in _calls_in(part))
+
+
+def _selected_keys(select: exp.Select) -> set[int]:
+    """Returns the indexes of the columns of SELECT by which GROUP BY groups, by number or by alias."""
+    group = select.args.get("group")
+    keys = list(group.expressions) if group is not None else []
+    numbers = {int(key.name) - 1 for key in keys if isinstance(key, exp.Literal) and key.name.isdecimal()}
+    names = {key.name.casefold() for key in keys if isinstance(key, exp.Column) and not key.table}
+    aliases = (item.alias.casefold() for item in select.expressions)
+    return numbers | {index for index, alias in enumerate(aliases) if alias and alias in names}
 
 
 def _is_one_row(query: exp.Select) -> bool:
