@@ -1,7 +1,6 @@
 """TPC-H: the generator's tables and the texts of its 22 queries.
 
-DuckDB runs the specification's texts (`tpch/specified`, with computed dates of intervals). The engine runs the same
-texts; for those with a refused subquery, it runs the text of `tpch/joined`, which uses a join.
+DuckDB and the engine run the specification's texts (`tpch/specified`, with computed dates of intervals).
 """
 
 from __future__ import annotations
@@ -26,9 +25,3 @@ def generate(directory: Path, scale: str) -> Path:
 def specified(query: str) -> str:
     """Returns the text of the specification."""
     return (_TEXTS / "specified" / f"{query}.sql").read_text()
-
-
-def accepted(query: str) -> str:
-    """Returns the text that the engine runs."""
-    joined = _TEXTS / "joined" / f"{query}.sql"
-    return joined.read_text() if joined.is_file() else specified(query)

@@ -1,4 +1,5 @@
-"""Compiles nested queries: derived tables, common table expressions, UNION, and DISTINCT over aggregates.
+"""Compiles nested queries: derived tables, common table expressions, subqueries, set operations, and DISTINCT over
+aggregates.
 
 Each becomes a source of the structured query. A common table expression is compiled again for every use; an unused one
 is compiled once, to report its errors.
@@ -15,14 +16,30 @@ from itertools import count
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from service.contract.query import BRANCHES, NODES, QUERIES, QUERY_DEPTH, Query, QueryRef, UnionRef
+from service.contract.query import (
+    BRANCHES,
+    GROUP_KEYS,
+    NODES,
+    QUERIES,
+    QUERY_DEPTH,
+    AggregateCall,
+    AggregateFunction,
+    Join,
+    NamedExpression,
+    Query,
+    QueryRef,
+    UnionRef,
+)
 from service.sql.expressions.compile_expression import TableScope
+from service.sql.expressions.nodes import Expression, Name, map_children, position_of
 from service.sql.expressions.reader import position
+from service.sql.expressions.scalar import render
 from service.sql.parser import Text, place_of
 from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
 from service.sql.statements.clauses import over_columns
-from service.sql.statements.from_clause import Sources, Visible, name_of, read_from
+from service.sql.statements.from_clause import JoinedTable, Sources, Visible, name_of, read_from
 from service.sql.statements.select import Origins, SelectCompiler, WrittenNodes
+from service.sql.statements.subqueries import LATER, Nested, Unnested, refuse_in_clauses, unnest
 from service.sql.types.data_types import NULL, Field, Schema
 
 _KEYWORDS = {"locks": TokenType.FOR, "kind": TokenType.SELECT, "windows": TokenType.WINDOW}
@@ -33,10 +50,10 @@ _SELECT = frozenset(
 _UNION = frozenset({"this", "expression", "distinct", "order", "limit", "with_"})
 _SUBQUERY = frozenset({"this", "alias", "order", "limit", "with_"})
 _MODIFIERS = ("order", "limit", "with_")
-_INSTEAD = {
-    exp.Except: "Write SELECT DISTINCT with a LEFT ANTI JOIN. NULL matches no key: replace it by COALESCE.",
-    exp.Intersect: "Write SELECT DISTINCT with a LEFT SEMI JOIN. NULL matches no key: replace it by COALESCE.",
-}
+_ROWS_OF = {exp.Except: "`{0}` = 1", exp.Intersect: "`{1}` = 1 AND `{0}` = 2"}
+"""The conditions for a row of EXCEPT and INTERSECT: {0} is the last, {1} the first of the sides that have it."""
+_SCRATCH = "/scratch"
+"""The pointer of parts of a query that are read to resolve names only."""
 _MAX_UNDERSCORES = 64
 """If a text has more underscores after the word `derived`, generated names get a number instead, to stay short."""
 
@@ -59,6 +76,7 @@ class QueryCompiler:
         self._source = source
         self._schemas = schemas
         self._queries = 0
+        self._subqueries = 0
         self._columns_written = 0
         self._written = WrittenNodes(source)
         self._ctes: list[Cte] = []
@@ -80,13 +98,16 @@ class QueryCompiler:
         ctes = self._with(tree, ctes)
         if isinstance(tree, exp.Select):
             return self._select(tree, ctes, at, depth, later)
-        ref = (
-            self._united(tree, self._unnamed, (), ctes, f"{at}/source", depth)
-            if isinstance(tree, exp.SetOperation)
-            else self._nested(tree.this, self._unnamed, (), ctes, f"{at}/source", depth)
-        )
+        ref: QueryRef | UnionRef
+        if isinstance(tree, exp.Union):
+            ref = self._united(tree, self._unnamed, (), ctes, f"{at}/source", depth)
+        elif isinstance(tree, exp.SetOperation):
+            query = self._compared(tree, ctes, f"{at}/source/query", depth + 1)
+            ref = QueryRef(kind="query", query=query, alias=self._unnamed)
+        else:
+            ref = self._nested(tree.this, self._unnamed, (), ctes, f"{at}/source", depth)
         around = exp.Select(expressions=[exp.Star()], order=tree.args.get("order"), limit=tree.args.get("limit"))
-        if tree.args.get("distinct"):
+        if isinstance(tree, exp.Union) and tree.args.get("distinct"):
             around.set("distinct", exp.Distinct())
         return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written).query()
 
@@ -143,13 +164,20 @@ class QueryCompiler:
 
     def _select(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int, later: bool) -> Query:
         self._check(select, _SELECT)
-        compiler = self._compiler(select, ctes, at, depth, later)
+        unnested = self._unnested(select, ctes, at, depth)
+        select = unnested.select
+        # ORDER BY and HAVING may use the name of a column.
+        repeats = later and not (select.args.get("order") or select.args.get("having"))
+        compiler = SelectCompiler(
+            self._source, select, unnested.sources, at, self.origins, self._written, repeats_names=repeats
+        )
         # Stars are counted as their columns here; in the text each is one node.
         self._columns_written += len(compiler.items)
         if self._columns_written > NODES.most:
             raise self._source.beyond(NODES, at=position(select))
         if not compiler.repeats_aggregates():
-            return compiler.query()
+            query = compiler.query()
+            return self._joined_to_groups(query, unnested.later, at) if unnested.later else query
         # DISTINCT, ORDER BY and LIMIT move into a query around this one.
         inner_at = f"{at}/source/query"
         self.origins.move(at, inner_at)
@@ -162,24 +190,86 @@ class QueryCompiler:
             self.origins,
             self._written,
             repeats_names=compiler.repeats_names,
-        )
-        ref = QueryRef(kind="query", query=inner.query(), alias=self._unnamed)
+        ).query()
+        if unnested.later:
+            inner = self._joined_to_groups(inner, unnested.later, inner_at)
+        ref = QueryRef(kind="query", query=inner, alias=self._unnamed)
         kept = {key: select.args.get(key) for key in ("distinct", "order", "limit")}
         around = exp.Select(expressions=[exp.Star()], **kept)
         order = over_columns(compiler.order(), compiler.items, self._unnamed, self._source)
         return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written, order).query()
 
-    def _compiler(
-        self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int, later: bool
-    ) -> SelectCompiler:
-        def derived(node: exp.Expr, pointer: str) -> tuple[QueryRef | UnionRef, Schema] | None:
-            ref = self._derived(node, ctes, pointer, depth)
-            return (ref, columns_of(ref)) if ref is not None else None
+    def _unnested(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int) -> Unnested:
+        """Returns `select` with its tables, and with joins in place of the subqueries of its expressions."""
 
-        sources = read_from(select, self._source, self._schemas, derived, at)
-        # ORDER BY and HAVING may use the name of a column.
-        repeats = later and not (select.args.get("order") or select.args.get("having"))
-        return SelectCompiler(self._source, select, sources, at, self.origins, self._written, repeats_names=repeats)
+        def sources_of(tree: exp.Select, known: Mapping[str, Cte], pointer: str, depth: int) -> Sources:
+            def derived(node: exp.Expr, pointer: str) -> tuple[QueryRef | UnionRef, Schema] | None:
+                ref = self._derived(node, known, pointer, depth)
+                return (ref, columns_of(ref)) if ref is not None else None
+
+            return read_from(tree, self._source, self._schemas, derived, pointer)
+
+        def compiled(tree: exp.Expr, pointer: str) -> QueryRef:
+            query = self.query(tree, ctes, f"{at}{pointer}/query", depth + 1)
+            return QueryRef(kind="query", query=query, alias=self._unnamed)
+
+        def sources_of_subquery(tree: exp.Select) -> Sources:
+            # The subquery is compiled again later; its common table expressions count then.
+            number = len(self._ctes)
+            known = self._with(tree, ctes)
+            del self._ctes[number:]
+            return sources_of(tree.copy(), known, _SCRATCH, depth + 1)
+
+        def alias() -> str:
+            self._subqueries += 1
+            return f"{self._unnamed}_s{self._subqueries}"
+
+        refuse_in_clauses(select, self._source)
+        sources = sources_of(select, ctes, at, depth)
+        return unnest(select, sources, self._source, Nested(compiled, sources_of_subquery, alias))
+
+    def _joined_to_groups(self, query: Query, later: tuple[JoinedTable, ...], at: str) -> Query:
+        """Returns a query around `query`, which has aggregates: its groups joined with rows of subqueries, then HAVING,
+        SELECT, ORDER BY and LIMIT.
+        """
+        inner_at = f"{at}/source/query"
+        for part in ("/source", "/joins", "/where", "/group_by", "/grouping_sets", "/aggregates"):
+            self.origins.move(at + part, inner_at + part)
+        self.origins.move(at + "/having", at + "/where")
+        self.origins.move(at + LATER, f"{at}/joins")
+        keys = {
+            self.origins.trees[f"{inner_at}/group_by/{index}/expression"]: key.name
+            for index, key in enumerate(query.group_by)
+        }
+
+        def over_groups(pointer: str) -> str:
+            tree = _with_names(self.origins.trees[at + pointer], keys)
+            self.origins.trees[at + pointer] = tree
+            return render(tree)
+
+        names = [*keys.values(), *(call.name for call in query.aggregates)]
+        groups = query.model_copy(
+            update={
+                "select": tuple(NamedExpression(expression=render(Name(None, name)), name=name) for name in names),
+                "having": None,
+                "order_by": (),
+                "limit": None,
+            }
+        )
+        return Query(
+            source=QueryRef(kind="query", query=groups, alias=self._unnamed),
+            joins=tuple(Join(kind=join.kind, right=join.table) for join in later),
+            where=over_groups("/where") if query.having is not None else None,
+            select=tuple(
+                NamedExpression(expression=over_groups(f"/select/{index}/expression"), name=item.name)
+                for index, item in enumerate(query.select)
+            ),
+            order_by=tuple(
+                key.model_copy(update={"expression": over_groups(f"/order_by/{index}/expression")})
+                for index, key in enumerate(query.order_by)
+            ),
+            limit=query.limit,
+        )
 
     def _check(self, tree: exp.Expr, known: frozenset[str]) -> None:
         for key, value in tree.args.items():
@@ -237,6 +327,42 @@ class QueryCompiler:
         self._check_columns(queries[0], alias, columns, tree)
         return UnionRef(kind="union_all", queries=queries, alias=alias, columns=columns)
 
+    def _compared(self, tree: exp.SetOperation, ctes: Mapping[str, Cte], at: str, depth: int) -> Query:
+        """Compiles INTERSECT or EXCEPT: the rows of both sides are united, and grouped by all columns."""
+        self._check(tree, _UNION)
+        name = tree.key.upper()
+        if not tree.args.get("distinct"):
+            hint = f"Write {name}, which returns each row once."
+            raise self._source.unsupported(f"{name} ALL", at=position(tree.expression), hint=hint)
+        sides = []
+        side, first, last = (f"{self._unnamed}_{word}" for word in ("side", "first", "last"))
+        for index, branch in enumerate((tree.this, tree.expression)):
+            self._check_branch(branch)
+            query = self.query(branch, ctes, f"{at}/source/queries/{index}", depth + 1, later=index > 0)
+            mark = NamedExpression(expression=str(index + 1), name=side)
+            sides.append(query.model_copy(update={"select": (*query.select, mark)}))
+        place = position(tree.expression)
+        for part in (f"{at}/source", f"{at}/group_by", f"{at}/select"):
+            if place is not None:
+                self.origins.places[part] = place
+        union = UnionRef(kind="union_all", queries=tuple(sides), alias=self._unnamed)
+        names = [item.name for item in sides[0].select[:-1]]
+        if len(names) != len(sides[1].select) - 1:
+            detail = f"The queries of {name} have {len(names)} and {len(sides[1].select) - 1} columns."
+            raise self._source.error("unsupported_construct", detail, at=place)
+        if len(names) > GROUP_KEYS.most:
+            raise self._source.beyond(GROUP_KEYS, len(names), at=place)
+        return Query(
+            source=union,
+            group_by=tuple(NamedExpression(expression=render(Name(self._unnamed, key)), name=key) for key in names),
+            aggregates=tuple(
+                AggregateCall(function=function, arguments=(render(Name(self._unnamed, side)),), name=output)
+                for function, output in ((AggregateFunction.MAX, last), (AggregateFunction.MIN, first))
+            ),
+            having=_ROWS_OF[type(tree)].format(last, first),
+            select=tuple(NamedExpression(expression=render(Name(None, key)), name=key) for key in names),
+        )
+
     def _check_columns(self, query: Query, alias: str, columns: tuple[str, ...], tree: exp.Expr) -> None:
         if columns and len(columns) != len(query.select):
             detail = (
@@ -249,11 +375,7 @@ class QueryCompiler:
         """Returns the queries of a UNION, left to right; if `tree` is DISTINCT, UNION ALL below it is included too."""
         found: list[exp.Expr] = []
         current: exp.Expr = tree
-        while isinstance(current, exp.SetOperation):
-            if not isinstance(current, exp.Union):
-                construct = current.key.upper()
-                hint = _INSTEAD.get(type(current), "")
-                raise self._source.unsupported(construct, at=position(current.expression), hint=hint)
+        while isinstance(current, exp.Union):
             self._check(current, _UNION)
             if current is not tree and current.args.get("distinct") and not tree.args.get("distinct"):
                 break
@@ -272,10 +394,17 @@ class QueryCompiler:
         if isinstance(branch, exp.Select) and clause is not None:
             keyword = "ORDER BY" if isinstance(clause, exp.Order) else "LIMIT"
             raise self._source.unsupported(
-                f"{keyword} before UNION",
+                f"{keyword} before UNION, INTERSECT or EXCEPT",
                 at=position(clause),
                 hint=f"Enclose the query in parentheses, or write {keyword} at the end, for the rows of all queries.",
             )
+
+
+def _with_names(tree: Expression, keys: Mapping[Expression, str]) -> Expression:
+    """Returns `tree` with the expressions of group keys replaced by their names."""
+    if tree in keys:
+        return Name(None, keys[tree], position_of(tree))
+    return map_children(tree, lambda child: _with_names(child, keys))
 
 
 def _absent_from(text: str) -> str:

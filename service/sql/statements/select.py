@@ -100,7 +100,7 @@ class Origins:
 
 
 def _move(found: dict[str, T], pointer: str, to: str) -> None:
-    for each in [each for each in found if each.startswith(f"{pointer}/")]:
+    for each in [each for each in found if each.startswith(f"{pointer}/") or (pointer and each == pointer)]:
         found[to + each.removeprefix(pointer)] = found.pop(each)
 
 

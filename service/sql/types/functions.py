@@ -19,6 +19,7 @@ from service.sql.types.data_types import (
     DOUBLE,
     INT,
     MAX_PRECISION,
+    NULL,
     NUMERIC,
     STRING,
     TEMPORAL,
@@ -205,6 +206,7 @@ GROUPS: dict[str, dict[str, Function]] = {
         **_rows("greatest least", 2, None, _ANY, _by_types("the common type of the arguments", _extreme)),
         **_rows("isnull isnotnull", 1, 1, _ANY, _always(BOOLEAN)),
         **_rows("isnan", 1, 1, _NUMBER, _always(BOOLEAN)),
+        **_rows("raise_error", 1, 1, _ANY, _by_types("the type of the other branch", lambda _types: NULL)),
     },
     "numbers": {
         **_rows("abs positive negative", 1, 1, _NUMBER, _SAME_NUMBER),
