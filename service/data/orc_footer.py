@@ -14,7 +14,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from service.data.column_limits import ColumnLimitError, check_name, too_many_columns
-from service.data.compression import snappy_length
+from service.data.compression import decompressed_block, read_at_most
 from service.sql.ddl import MAX_COLUMNS
 
 MAX_FOOTER_BYTES = 32 << 20
@@ -44,11 +44,8 @@ _STRIPES, _TYPES, _METADATA, _STATISTICS = 3, 4, 5, 7
 # Numbers of fields in a type.
 _SUBTYPES, _NAMES = 2, 3
 
-_NONE, _ZLIB, _SNAPPY, _LZ4, _ZSTD = 0, 1, 2, 4, 5
-
-_LZ4_FRAME = bytes.fromhex("04224d18607073")
-"""The head of an LZ4 frame without checksums, with blocks of at most 4 MB."""
-
+_NONE, _ZLIB, _ZSTD = 0, 1, 5
+_BLOCK_CODECS = {2: "snappy", 4: "lz4"}
 
 class OrcFileError(Exception):
     """The file is not ORC, or its footer is damaged or too large."""
@@ -102,26 +99,13 @@ def _chunk(chunk: bytes, kind: int, most: int) -> bytes:
     try:
         if kind == _ZLIB:
             return zlib.decompressobj(-15).decompress(chunk, most + 1)
-        if kind == _SNAPPY:
-            size = snappy_length(chunk)
-            return bytes(pa.Codec("snappy").decompress(chunk, size, asbytes=True)) if size <= most else bytes(most + 1)
-        if kind == _LZ4:
-            # The length of a block is not stored, and Arrow's codec does not return it; its reader of frames does.
-            return _read(_LZ4_FRAME + len(chunk).to_bytes(4, "little") + chunk + bytes(4), "lz4", most + 1)
         if kind == _ZSTD:
-            return _read(chunk, "zstd", most + 1)
+            return read_at_most(chunk, "zstd", most + 1)
+        if kind in _BLOCK_CODECS:
+            return decompressed_block(chunk, _BLOCK_CODECS[kind], most)
     except (zlib.error, pa.ArrowException, OSError, ValueError):
-        raise OrcFileError("damaged chunk") from None
+        raise OrcFileError("damaged or too large") from None
     raise OrcFileError("unknown compression")
-
-
-def _read(stored: bytes, codec: str, most: int) -> bytes:
-    stream = pa.CompressedInputStream(pa.BufferReader(stored), codec)
-    parts: list[bytes] = []
-    while most > 0 and (part := stream.read(min(most, 1 << 20))):
-        parts.append(part)
-        most -= len(part)
-    return b"".join(parts)
 
 
 def _types(footer: bytes) -> list[tuple[int, ...]]:

@@ -5,6 +5,7 @@ ORC files have their number of rows in the footer; that of Avro files is in the 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -26,6 +27,9 @@ from workers.engine.spark.sampling import BYTES_PER_ROW, MAX_FILES, FileReads, S
 _ROWS_PER_FILE = 16_384
 _BYTES_PER_FILE = 4 << 20
 _DECOMPRESSED_BYTES = 16 << 20
+_SECONDS_PER_FILE = 2.0
+"""No more records of an Avro file are decoded after this time. Usual ones take a tenth of a second."""
+
 _STRIPE_VALUES = 4_000_000
 """A stripe is decoded whole. Equal values take almost no bytes in a file, and 8 bytes or more each when decoded."""
 
@@ -122,14 +126,17 @@ def _rows_of_avro(stream: BinaryIO, header: AvroHeader, columns: Sequence[str], 
     """Returns the first rows of the blocks that were read; the number of rows is that of these blocks."""
     count = decompressed = 0
     rows: list[dict[str, object]] = []
+    end = time.monotonic() + _SECONDS_PER_FILE
     for group in joined_blocks(stream, header):
         count += sum(block.count for block in group)
         decompressed += sum(len(block.data) for block in group)
         for batch in decoded(group, header):
             rows += batch[: _ROWS_PER_FILE - len(rows)]
-            if len(rows) >= _ROWS_PER_FILE:
+            if len(rows) >= _ROWS_PER_FILE or time.monotonic() > end:
                 break
         if len(rows) >= _ROWS_PER_FILE or stream.seek(0, 1) > _BYTES_PER_FILE or decompressed > _DECOMPRESSED_BYTES:
+            break
+        if time.monotonic() > end:
             break
     read = stream.seek(0, 1)
     table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in columns})
