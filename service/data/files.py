@@ -155,7 +155,9 @@ class Selection:
 
 
 def _refused_delta(what: str, pointer: str) -> SpecError:
-    detail = f"{what}: its files include rows that were overwritten or deleted. Set 'path' to its directory and 'format' to "
+    detail = (
+        f"{what}: its files include rows that were overwritten or deleted. Set 'path' to its directory and 'format' to "
+    )
     return SpecError.of("unsupported_construct", f"{detail}delta.", pointer=pointer)
 
 

@@ -56,6 +56,7 @@ _DICTIONARIES = frozenset({1, 3})
 _NONE, _ZLIB, _ZSTD = 0, 1, 5
 _BLOCK_CODECS = {2: "snappy", 4: "lz4"}
 
+
 class OrcFileError(Exception):
     """The file is not ORC, or its footer is damaged or too large."""
 
@@ -104,9 +105,7 @@ def check_footer(stream: BinaryIO) -> Footer:
     _check_types(types)
     messages = {number: value for number, value in reversed(list(_fields(footer))) if isinstance(value, bytes)}
     names = [
-        value.decode()
-        for number, value in _fields(messages[_TYPES])
-        if number == _NAMES and isinstance(value, bytes)
+        value.decode() for number, value in _fields(messages[_TYPES]) if number == _NAMES and isinstance(value, bytes)
     ]
     columns = {name: column for name, column in zip(names, types[0], strict=False) if not types[column]}
     return Footer(script, _numbers(messages.get(_STRIPES, b"")), columns)

@@ -87,9 +87,7 @@ def resolve_table(
         # It has had its effect. Workers of older versions do not support it.
         source = source.model_copy(update={"options": source.options.model_copy(update={"infer_schema": True})})
     # Workers of job format 9 read the first bytes of a compressed file as its header.
-    has_compressed_header = source.options.has_header and any(
-        file.suffix.lower() in COMPRESSED for file in files.files
-    )
+    has_compressed_header = source.options.has_header and any(file.suffix.lower() in COMPRESSED for file in files.files)
     return Resolved(source, read_schema(table, source, files), files.bytes, has_compressed_header)
 
 

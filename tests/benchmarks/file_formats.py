@@ -237,7 +237,9 @@ def main() -> None:
     chosen = arguments.formats.split(";") if arguments.formats else [one.name for one in FORMATS]
     arguments.data.mkdir(parents=True, exist_ok=True)
     session = _session(arguments.data, arguments.memory)
-    sys.stdout.write("| format | rows | plain Spark | first run | again | ratio, first | ratio, again | rows/s, first |\n")
+    sys.stdout.write(
+        "| format | rows | plain Spark | first run | again | ratio, first | ratio, again | rows/s, first |\n"
+    )
     sys.stdout.write("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
     found = {}
     for format_ in (one for one in FORMATS if one.name in chosen):
