@@ -38,7 +38,7 @@ def batches(data: bytes, count: int, schema: Mapping[str, Any], most: int) -> It
     """Yields how many of the `count` records of a block to decode together: at most `most`, and no more after the one
     with which they have 200,000 values.
 
-    Raises TooManyValuesError, and IndexError, KeyError, TypeError or ValueError for records that do not match the schema.
+    Raises TooManyValuesError; IndexError, KeyError, TypeError and ValueError for records that do not match the schema.
     """
     block = _Block(data)
     rows = values = 0

@@ -1,7 +1,7 @@
 """Checks the footer of an ORC file before Arrow parses it, and its first stripe before Arrow decodes rows of it.
 
-Arrow decompresses the footer without a limit, and calls itself for each level of nested types. It copies a text as often
-as rows have it. A small file could end the process, or take all of its memory.
+Arrow decompresses the footer without a limit, and calls itself for each level of nested types. It copies a text for
+each row that has it. A small file could end the process, or take all of its memory.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Files that pandas, polars, DuckDB, deltalake, fastavro, Arrow and Spark write: types, NULLs, partitions, and columns that
-change.
+"""Files that pandas, polars, DuckDB, deltalake, fastavro, Arrow and Spark write: types, NULLs, partitions, and columns
+that change.
 """
 
 from __future__ import annotations
@@ -108,9 +108,7 @@ TYPED = pa.table(
             ],
             pa.timestamp("us", "UTC"),
         ),
-        "local": pa.array(
-            [datetime(2024, 3, 31, 2, 30), None, datetime(2024, 1, 1, 0, 0, 0, 123456)], pa.timestamp("us")
-        ),
+        "local": pa.array(["2024-03-31T02:30:00", None, "2024-01-01T00:00:00.123456"]).cast(pa.timestamp("us")),
         "ratio": pa.array([0.1, None, -2.5e300]),
         "ok": pa.array([True, None, False]),
         "tags": pa.array([["x", None], [], None], pa.list_(pa.string())),
@@ -309,5 +307,5 @@ class TestChangedColumns:
             schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": type_}]}
             with (tmp_path / "t" / f"{number}.avro").open("wb") as file:
                 fastavro.writer(file, schema, [{"a": 1}])
-        with pytest.raises(SpecError, match="The column a is INT in '0.avro' and BIGINT in '1.avro'"):
+        with pytest.raises(SpecError, match=r"The column a is INT in .* and BIGINT in"):
             accepted(tmp_path, {"path": "t"})
