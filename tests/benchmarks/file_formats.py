@@ -1,8 +1,8 @@
 """Compares the engine's time to read and aggregate files of each format with that of plain Spark's reader.
 
-    python tests/benchmarks/file_formats.py [--data DIR] [--rows 10000000] [--rounds 5] [--formats NAME,…] [--json FILE]
-
     python tests/benchmarks/file_formats.py [--data DIR] [--rows N] [--rounds 5] [--formats NAME;…] [--json FILE]
+
+Writes the same rows in each format (cached below `--data`, some GB), and asks both sides in turn: once to warm up, when
 their answers are compared, and then in rounds, each of which begins with the other side. Both run in one driver of two
 cores, and have the same number of shuffle partitions. Plain Spark gets the same schema and options.
 

@@ -156,10 +156,11 @@ class TestCheckpointsOfVersion2:
         (log_of(tmp_path) / "_last_checkpoint").write_text(json.dumps(hint))
         assert "v2Checkpoint" in refused(tmp_path)[1]
 
-    def test_the_feature(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("feature", ["v2Checkpoint", "typeWidening", "typeWidening-preview", "unknown"])
+    def test_the_feature(self, tmp_path: Path, feature: str) -> None:
         write(tmp_path / "t", 1)
-        with_features(tmp_path, "v2Checkpoint")
-        assert "has the feature v2Checkpoint, which is not read" in refused(tmp_path)[1]
+        with_features(tmp_path, feature)
+        assert f"has the feature {feature}, which is not read" in refused(tmp_path)[1]
 
     def test_usual_checkpoints_are_read(self, tmp_path: Path) -> None:
         checkpoint = with_checkpoint(tmp_path)
