@@ -65,7 +65,7 @@ class TestNotRead:
         file.rename(file.with_name("x.parquet"))
         (root / "links").mkdir()
         (root / "links" / "y.parquet").symlink_to(root / "p" / "day=1" / "x.parquet")
-        code, detail = refused(root, path, **({} if format_ is None else {"format": format_}))
+        code, detail = refused(root, path, format=format_)
         assert code == "unsupported_construct"
         assert "Delta table" in detail
         assert "'format' to delta" in detail
@@ -156,7 +156,7 @@ class TestCheckpointsOfVersion2:
         (log_of(tmp_path) / "_last_checkpoint").write_text(json.dumps(hint))
         assert "v2Checkpoint" in refused(tmp_path)[1]
 
-    @pytest.mark.parametrize("feature", ["v2Checkpoint", "typeWidening", "typeWidening-preview", "unknown"])
+    @pytest.mark.parametrize("feature", ["v2Checkpoint", "typeWidening", "typeWidening-preview"])
     def test_the_feature(self, tmp_path: Path, feature: str) -> None:
         write(tmp_path / "t", 1)
         with_features(tmp_path, feature)

@@ -132,7 +132,8 @@ class Written:
     without: tuple[str, ...] = ()
 
 
-def _pandas(table: pa.Table) -> pd.DataFrame:
+def _pandas(table: pa.Table) -> Any:
+    """Returns a DataFrame of pandas with Arrow's types, which keep decimals, dates and nested values."""
     return table.to_pandas(types_mapper=pd.ArrowDtype)
 
 
