@@ -32,7 +32,7 @@ from service.contract.problems import SpecError
 from service.contract.read_options import TableFormat
 from service.contract.tables import TableSource
 from service.data.delta_log import LOG
-from service.data.delta_snapshot import Snapshot, StoredTable, is_delta, read_snapshot
+from service.data.delta_snapshot import Snapshot, StoredTable, delta_table_around, is_delta, read_snapshot
 from service.data.file_io import DataFile, UriFile, local_path, size_of, version_of
 from service.data.partitions import NO_PARTITIONS, Partitions, is_partition, of_values, partitions_of
 from service.data.path_patterns import PathPattern, pattern_of
@@ -161,18 +161,6 @@ def _refused_delta(what: str, pointer: str) -> SpecError:
     return SpecError.of("unsupported_construct", f"{detail}delta.", pointer=pointer)
 
 
-def _delta_table_around(path: Path, roots: Sequence[Path]) -> Path | None:
-    """Returns the Delta table in whose directory a path without links is, inside of a root; None for its log."""
-    for directory in path.parents:
-        if not any(is_inside(directory, root) for root in roots):
-            return None
-        if directory.name == LOG:
-            return None
-        if is_delta(directory):
-            return None if path.name == LOG else directory
-    return None
-
-
 def real(path: Path) -> Path:
     """Resolves all links in the path."""
     return Path(os.path.realpath(path))
@@ -206,7 +194,7 @@ class LocalWalk(Walk[Path, os.DirEntry[str]]):
             if not any(is_inside(path, root) for root in self._allowed):
                 detail = f"'{self._given}' contains the link '{name}', which leads out of the data roots."
                 raise SpecError.of("path_outside_data_roots", detail, pointer=self._pointer)
-            if self._selection.refuses_delta and _delta_table_around(path, self._allowed):
+            if self._selection.refuses_delta and delta_table_around(path, self._allowed):
                 what = f"'{self._given}' contains the link '{name}' into a Delta table"
                 raise _refused_delta(what, self._pointer)
         if path.is_dir():
@@ -474,7 +462,7 @@ class _Search:
         self.is_inside_roots = True
         if not os.path.lexists(path):
             return None
-        around = _delta_table_around(path, self._allowed) if self.selection.refuses_delta else None
+        around = delta_table_around(path, self._allowed) if self.selection.refuses_delta else None
         if around is not None:
             raise self._inside_delta(str(around.relative_to(base)) if is_inside(around, base) else around.name)
         if path.is_dir() and self._may_be_delta and is_delta(path):
