@@ -10,16 +10,17 @@ import bz2
 import io
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, BinaryIO
 
 import fastavro
 import pyarrow as pa
 
+from service.data.avro_records import MAX_VALUES, TooManyValuesError, batches, has_collections
 from service.data.column_limits import ColumnLimitError, check_name, too_many_columns
-from service.data.compression import snappy_length
+from service.data.compression import TooLongError, decompressed_block, read_at_most
 from service.sql.ddl import MAX_COLUMNS
 from service.sql.types.data_types import (
     BIGINT,
@@ -318,24 +319,17 @@ def _decompressed(stored: bytes, codec: str) -> bytes:
         elif codec == "bzip2":
             data = bz2.BZ2Decompressor().decompress(stored, most)
         elif codec == "zstandard":
-            data = _read(pa.CompressedInputStream(pa.BufferReader(stored), "zstd"), most)
+            data = read_at_most(stored, "zstd", most)
         else:
             # A checksum of four bytes follows.
-            size = snappy_length(stored)
-            data = pa.Codec("snappy").decompress(stored[:-4], size, asbytes=True) if size < most else b" " * most
+            data = decompressed_block(stored[:-4], "snappy", MAX_BLOCK_BYTES)
+    except TooLongError:
+        raise AvroFileError(f"has a block of more than {MAX_BLOCK_BYTES >> 20} MB") from None
     except (zlib.error, OSError, pa.ArrowException, EOFError, ValueError):
         raise AvroFileError("has a damaged block") from None
     if len(data) > MAX_BLOCK_BYTES:
         raise AvroFileError(f"has a block of more than {MAX_BLOCK_BYTES >> 20} MB")
     return bytes(data)
-
-
-def _read(stream: pa.NativeFile, most: int) -> bytes:
-    parts: list[bytes] = []
-    while most > 0 and (part := stream.read(min(most, 1 << 20))):
-        parts.append(part)
-        most -= len(part)
-    return b"".join(parts)
 
 
 def records(stream: BinaryIO, header: AvroHeader) -> Iterator[list[dict[str, Any]]]:
@@ -349,10 +343,15 @@ def records(stream: BinaryIO, header: AvroHeader) -> Iterator[list[dict[str, Any
 
 
 def joined_blocks(stream: BinaryIO, header: AvroHeader) -> Iterator[list[Block]]:
-    """Yields the blocks in groups of about a megabyte, for `decoded`. Raises AvroFileError and OSError."""
+    """Yields the blocks in groups of about a megabyte, or one larger block, for `decoded`. Raises AvroFileError and
+    OSError.
+    """
     waiting: list[Block] = []
     size = 0
     for block in blocks(stream, header):
+        if waiting and len(block.data) > _JOINED_BYTES:
+            yield waiting
+            waiting, size = [], 0
         waiting.append(block)
         size += len(block.data) + _BLOCK_HEAD_BYTES
         if size >= _JOINED_BYTES:
@@ -366,10 +365,18 @@ def decoded(joined: Sequence[Block], header: AvroHeader) -> Iterator[list[dict[s
     """Yields the records of some blocks, as `records` does; later ones are not decoded yet. Raises AvroFileError."""
     count, size = sum(block.count for block in joined), sum(len(block.data) for block in joined)
     most = max(1, min(_BATCH_ROWS, count * _JOINED_BYTES // max(size, 1)))
+    sizes: Iterable[int] = repeat(most)
+    if len(joined) == 1 and size > _JOINED_BYTES and has_collections(header.schema):
+        sizes = batches(joined[0].data, count, header.schema, most)
     try:
         rows = iter(fastavro.reader(_file_of(joined, header)))
-        while batch := [row for row in islice(rows, most) if isinstance(row, dict)]:
+        for rows_in_batch in sizes:
+            batch = [row for row in islice(rows, rows_in_batch) if isinstance(row, dict)]
+            if not batch:
+                return
             yield batch
+    except TooManyValuesError:
+        raise AvroFileError(f"has a record with more than {MAX_VALUES} values, such as items of an array") from None
     except _DECODING_ERRORS as error:
         raise AvroFileError(f"has records that do not match its schema ({type(error).__name__})") from None
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import bz2
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Protocol
 
@@ -24,8 +24,8 @@ from service.data.file_io import DataFile, local_path, opened
 
 GZIP = frozenset({".gz", ".gzip"})
 ZSTD = frozenset({".zst", ".zstd"})
-BLOCKS = {".lz4": "lz4_raw", ".snappy": "snappy"}
-"""Suffixes of Hadoop's blocks, with Arrow's name of the codec inside of them."""
+BLOCKS = {".lz4": "lz4", ".snappy": "snappy"}
+"""Suffixes of Hadoop's blocks, with the codec inside of them."""
 
 READ_BY_SPARK = GZIP | ZSTD | BLOCKS.keys() | {".bz2", ".deflate"}
 
@@ -39,10 +39,20 @@ _MAX_BYTES_BEFORE_TEXT = 1 << 20
 of members or blocks may have no text, and take seconds.
 """
 _LENGTH_BYTES = 4
+_SNAPPY_LENGTH_BYTES = 5
+_HADOOP_BUFFER_BYTES = 256 << 10
+"""Hadoop compresses so much text at once. Shorter blocks have one part."""
+
+_LZ4_FRAME = bytes.fromhex("04224d18607073")
+"""The head of an LZ4 frame without checksums, with blocks of at most 4 MB."""
 
 
 class CorruptTextError(Exception):
     """The file is not compressed as its suffix says, or is damaged."""
+
+
+class TooLongError(ValueError):
+    """A block has more text than its reader accepts."""
 
 
 class _Reader(Protocol):
@@ -103,7 +113,7 @@ def _reader(stream: BinaryIO, suffix: str) -> _Reader:
     if suffix in ZSTD:
         return _Zstd(stream)
     if suffix in BLOCKS:
-        return _Blocks(stream, pa.Codec(BLOCKS[suffix]))
+        return _Blocks(stream, BLOCKS[suffix])
     return _Plain(stream)
 
 
@@ -164,22 +174,45 @@ class _Members:
 
 
 class _Zstd:
+    """Decompresses frames one after the other. Arrow skips frames without text in one call, so that each of its reads
+    is checked.
+    """
+
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._inner = pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd")
+        self._text_bytes = 0
+        self._inner = pa.CompressedInputStream(pa.PythonFile(_Source(self._fill), "r"), "zstd")
 
     @property
     def stored(self) -> int:
         return self._stream.seek(0, 1)
 
     def read(self, size: int) -> bytes:
-        return bytes(self._inner.read(min(size, _CHUNK_BYTES)))
+        data = bytes(self._inner.read(min(size, _CHUNK_BYTES)))
+        self._text_bytes += len(data)
+        return data
+
+    def _fill(self, size: int) -> bytes:
+        _check_text(self.stored, self._text_bytes)
+        return self._stream.read(size)
+
+
+class _Source:
+    """What Arrow needs of a file that it reads from the beginning to the end."""
+
+    closed = False
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self.read = read
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class _Blocks:
     """Decompresses Hadoop's blocks: the length of a block's text, then its parts, each with its own length."""
 
-    def __init__(self, stream: BinaryIO, codec: pa.Codec) -> None:
+    def __init__(self, stream: BinaryIO, codec: str) -> None:
         self._stream = stream
         self._codec = codec
         self._missing = 0
@@ -208,11 +241,11 @@ class _Blocks:
             raise CorruptTextError
         data = self._stream.read(length)
         self.stored += len(data)
-        # A part has at most the text that its block still lacks; its own length is known for Snappy only.
-        size = snappy_length(data) if self._codec.name == "snappy" else self._missing
-        if not 0 < size <= self._missing:
+        # A part has at most the text that its block still lacks.
+        text = decompressed_block(data, self._codec, self._missing)
+        if not text:
             raise CorruptTextError
-        return bytes(self._codec.decompress(data, size, asbytes=True))
+        return text
 
     def _length(self) -> int | None:
         data = self._stream.read(_LENGTH_BYTES)
@@ -241,36 +274,73 @@ def snappy_length(data: bytes) -> int:
     raise ValueError("no length")
 
 
+def decompressed_block(data: bytes, codec: str, most: int) -> bytes:
+    """Returns the text of a block of Snappy or LZ4, which is in no frame.
+
+    Raises TooLongError for more than `most` bytes of text; ValueError, ArrowException, and OSError without an errno
+    for a damaged block.
+    """
+    if codec == "snappy":
+        size = snappy_length(data)
+        if size > most:
+            raise TooLongError
+        return bytes(pa.Codec("snappy").decompress(data, size, asbytes=True))
+    # The length of an LZ4 block is not stored, and Arrow's codec does not return it; its reader of frames does.
+    text = read_at_most(_LZ4_FRAME + len(data).to_bytes(4, "little") + data + bytes(4), "lz4", most + 1)
+    if len(text) > most:
+        raise TooLongError
+    return text
+
+
+def read_at_most(stored: bytes, codec: str, most: int) -> bytes:
+    """Returns the text of frames, up to `most` bytes. `codec` is Arrow's name. Raises what Arrow raises."""
+    stream = pa.CompressedInputStream(pa.BufferReader(stored), codec)
+    parts: list[bytes] = []
+    while most > 0 and (part := stream.read(min(most, 1 << 20))):
+        parts.append(part)
+        most -= len(part)
+    return b"".join(parts)
+
+
 def check_blocks(file: DataFile) -> bool:
     """Whether Spark can read a `.lz4` or `.snappy` file: a local file whose blocks all have a usual size.
 
-    Reads the length of every block and of its parts, at most _MAX_LENGTHS of them, and nothing else. A file with more
-    is refused: Spark writes parts of 256 KB, so that it would have 8 GB. Raises OSError.
+    Reads the length of every block and of its parts, at most _MAX_LENGTHS of them. Of blocks of LZ4 with several parts,
+    it also reads the parts, since their length is not stored otherwise. A file with more is refused: Spark writes parts
+    of 256 KB, so that it would have 8 GB. Raises OSError.
     """
     if local_path(file) is None:
         return False
-    is_snappy = file.suffix.lower() == ".snappy"
+    codec = BLOCKS[file.suffix.lower()]
     missing = 0
     with opened(file) as stream:
         for _ in range(_MAX_LENGTHS):
+            head = stream.read(_LENGTH_BYTES)
+            if missing == 0 and not head:
+                return True
+            length = int.from_bytes(head, "big")
+            if len(head) < _LENGTH_BYTES or length > (2 if missing else 1) * _MAX_BLOCK_BYTES:
+                return False
             if missing == 0:
-                head = stream.read(_LENGTH_BYTES)
-                if not head:
-                    return True
-                missing = int.from_bytes(head, "big")
-                if len(head) < _LENGTH_BYTES or missing > _MAX_BLOCK_BYTES:
-                    return False
+                missing = length
                 continue
-            part = stream.read(_LENGTH_BYTES + 5)
-            length = int.from_bytes(part[:_LENGTH_BYTES], "big")
-            if len(part) <= _LENGTH_BYTES or not 0 < length <= 2 * _MAX_BLOCK_BYTES:
-                return False
-            try:
-                size = snappy_length(part[_LENGTH_BYTES:]) if is_snappy else missing
-            except ValueError:
-                return False
+            size = _size_of_part(stream, length, codec, missing) if length else 0
             if not 0 < size <= missing:
                 return False
             missing -= size
-            stream.seek(length - len(part) + _LENGTH_BYTES, 1)
     return False
+
+
+def _size_of_part(stream: BinaryIO, length: int, codec: str, missing: int) -> int:
+    """Returns the bytes of text of a part, 0 if it is damaged, and leaves the stream at its end."""
+    if codec == "lz4" and missing <= _HADOOP_BUFFER_BYTES:
+        # The block has one part.
+        found = stream.read(1)
+        stream.seek(length - 1, 1)
+        return missing if found else 0
+    data = stream.read(length if codec == "lz4" else min(length, _SNAPPY_LENGTH_BYTES))
+    stream.seek(length - len(data), 1)
+    try:
+        return snappy_length(data) if codec == "snappy" else len(decompressed_block(data, codec, missing))
+    except (ValueError, pa.ArrowException, OSError):
+        return 0

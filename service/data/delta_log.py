@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from service.config.data import Location
@@ -32,7 +33,9 @@ MAX_HINT_BYTES = 1 << 20
 MAX_LOG_BYTES = 512 << 20
 """Limit for all files together that are read for a version."""
 MAX_DECOMPRESSED_BYTES = 1 << 30
-"""Limit for the pages of a checkpoint."""
+"""Limit for the pages of a checkpoint, and for its texts."""
+MAX_LOG_VALUES = 10_000_000
+"""Limit for the values in a column of a checkpoint."""
 MAX_LOG_ROWS = 300_000
 """Limit for the rows of a checkpoint and the actions of the commits after it: `deltalake` needs about 1 KB for each."""
 
@@ -262,6 +265,7 @@ def _check_sizes(log: Log, segment: Segment, sizes: dict[str, int]) -> None:
             decompressed += sum(group.total_byte_size for group in groups)
             if rows > MAX_LOG_ROWS or decompressed > MAX_DECOMPRESSED_BYTES:
                 raise log.refusal.too_large()
+            _check_texts(log, name, metadata, MAX_DECOMPRESSED_BYTES - decompressed)
             if _has_sidecars(parquet):
                 raise _refused_version_2(log, name)
     if rows + later // _MIN_ACTION_BYTES > MAX_LOG_ROWS:
@@ -269,6 +273,37 @@ def _check_sizes(log: Log, segment: Segment, sizes: dict[str, int]) -> None:
             rows += _count_lines(log, name)
             if rows > MAX_LOG_ROWS:
                 raise log.refusal.too_large()
+
+
+def _check_texts(log: Log, name: str, metadata: pq.FileMetaData, most: int) -> None:
+    """Checks how long the texts of a checkpoint are once each row has its own: a page may have a text once for many."""
+    chunks = [
+        metadata.row_group(group).column(column)
+        for group in range(metadata.num_row_groups)
+        for column in range(metadata.num_columns)
+    ]
+    if any(chunk.num_values > MAX_LOG_VALUES for chunk in chunks):
+        raise log.refusal.too_large()
+    if sum(chunk.num_values * chunk.total_uncompressed_size for chunk in chunks) <= most:
+        return
+    texts = [chunk.path_in_schema for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"]
+    total = 0
+    with log.open(name) as stream, pq.ParquetFile(stream, read_dictionary=sorted(set(texts))) as parquet:
+        for batch in parquet.iter_batches(_BATCH_ROWS, columns=sorted(set(texts))):
+            total += sum(map(_text_bytes, batch.columns))
+            if total > most:
+                raise log.refusal.too_large()
+
+
+def _text_bytes(values: pa.Array) -> int:
+    """Returns the bytes of all texts in a column, of which equal ones are stored once."""
+    if pa.types.is_dictionary(values.type):
+        return pc.sum(pc.binary_length(values.dictionary).take(values.indices)).as_py() or 0
+    if pa.types.is_struct(values.type):
+        return sum(map(_text_bytes, values.flatten()))
+    if pa.types.is_map(values.type):
+        return _text_bytes(values.keys) + _text_bytes(values.items)
+    return _text_bytes(values.values) if pa.types.is_list(values.type) else 0
 
 
 def _has_sidecars(parquet: pq.ParquetFile) -> bool:

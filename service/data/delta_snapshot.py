@@ -97,6 +97,18 @@ def is_delta(directory: Path) -> bool:
     return (directory / LOG).is_dir()
 
 
+def delta_table_around(path: Path, roots: Sequence[Path]) -> Path | None:
+    """Returns the Delta table, inside of a root, in whose directory a path without links is. None for the table itself,
+    and for its log.
+    """
+    for directory in path.parents:
+        if not any(root == directory or root in directory.parents for root in roots) or directory.name == LOG:
+            return None
+        if is_delta(directory):
+            return None if path.name == LOG else directory
+    return None
+
+
 def read_snapshot(
     place: Path | StoredTable, given: str, pointer: str, *, version: int | None = None, max_files: int
 ) -> Snapshot:

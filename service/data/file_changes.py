@@ -90,7 +90,7 @@ class _Listings:
         its directory. The resolution of times may differ between the two.
         """
         if self._place == file.uri:
-            return store.look(file.path)
+            return store.entry(file.path)
         if self._deadline is None:
             self._deadline = store.clock() + store.search_seconds
         directory, _, name = file.path.rpartition("/")

@@ -38,6 +38,8 @@ _BINARY = frozenset(range(0x1C)) - {0x01, *b"\t\n\v\f\r"}
 _COMPRESSIONS = {
     b"\x1f\x8b": ("gzip", GZIP),
     b"\x28\xb5\x2f\xfd": ("Zstandard", ZSTD),
+    # Frames that are skipped.
+    **{bytes((first, 0x2A, 0x4D, 0x18)): ("Zstandard", ZSTD) for first in range(0x50, 0x60)},
     b"BZh": ("bzip2", frozenset({".bz2"})),
     b"\x04\x22\x4d\x18": ("LZ4 frames", frozenset()),
     b"\xff\x06\x00\x00sNaPpY": ("Snappy frames", frozenset()),

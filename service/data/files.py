@@ -32,7 +32,7 @@ from service.contract.problems import SpecError
 from service.contract.read_options import TableFormat
 from service.contract.tables import TableSource
 from service.data.delta_log import LOG
-from service.data.delta_snapshot import Snapshot, StoredTable, is_delta, read_snapshot
+from service.data.delta_snapshot import Snapshot, StoredTable, delta_table_around, is_delta, read_snapshot
 from service.data.file_io import DataFile, UriFile, local_path, size_of, version_of
 from service.data.partitions import NO_PARTITIONS, Partitions, is_partition, of_values, partitions_of
 from service.data.path_patterns import PathPattern, pattern_of
@@ -52,7 +52,7 @@ _UNAVAILABLE_ERRNOS = frozenset(
 
 
 @dataclass(frozen=True)
-class Found(Generic[D]):
+class EntryType(Generic[D]):
     """The type of a directory entry: a directory, a file, or neither. With `is_link`, it is the target of a link;
     `is_in_partition` says whether the target is in a partition of the same table.
     """
@@ -80,7 +80,7 @@ class Walk(ABC, Generic[D, E]):
         """Yields names and entries of a directory."""
 
     @abstractmethod
-    def look(self, name: str, entry: E) -> Found[D]:
+    def type_of(self, name: str, entry: E) -> EntryType[D]:
         """Returns the type of an entry."""
 
     def files(self, directory: D, below: tuple[str, ...] = ()) -> Iterator[DataFile]:
@@ -100,9 +100,9 @@ class Walk(ABC, Generic[D, E]):
             self._entries += 1
             if self._entries > MAX_FILES:
                 raise self.refused(f"'{self._given}' has more than {MAX_FILES} files.")
-            yield from self._below(name, self.look(name, entry), (*below, name))
+            yield from self._below(name, self.type_of(name, entry), (*below, name))
 
-    def _below(self, name: str, found: Found[D], path: tuple[str, ...]) -> Iterator[DataFile]:
+    def _below(self, name: str, found: EntryType[D], path: tuple[str, ...]) -> Iterator[DataFile]:
         pattern = self._selection.pattern
         if found.directory is not None:
             if pattern is not None and not pattern.may_contain(path):
@@ -126,12 +126,9 @@ class Walk(ABC, Generic[D, E]):
         """Returns the error for a Delta table, whose directory also has the files of older versions."""
         pattern = self._selection.pattern
         table = "/".join(filter(None, (self._given.rstrip("/") if pattern is None else pattern.directory, *below)))
-        return self.refused(
-            f"'{table}' is a Delta table: its files include rows that were overwritten or deleted. Set 'path' to its "
-            "directory and 'format' to delta."
-        )
+        return _refused_delta(f"'{table}' is a Delta table", self._pointer)
 
-    def _check_link(self, name: str, found: Found[D], directories: tuple[str, ...]) -> None:
+    def _check_link(self, name: str, found: EntryType[D], directories: tuple[str, ...]) -> None:
         """Refuses a link in a partition, or to one: it would give rows the values of another partition, or count them
         twice.
         """
@@ -155,6 +152,13 @@ class Selection:
     partitions: bool = False
     reason: str = "streams do not read"
     refuses_delta: bool = False
+
+
+def _refused_delta(what: str, pointer: str) -> SpecError:
+    detail = (
+        f"{what}: its files include rows that were overwritten or deleted. Set 'path' to its directory and 'format' to "
+    )
+    return SpecError.of("unsupported_construct", f"{detail}delta.", pointer=pointer)
 
 
 def real(path: Path) -> Path:
@@ -181,7 +185,7 @@ class LocalWalk(Walk[Path, os.DirEntry[str]]):
             for entry in entries:
                 yield entry.name, entry
 
-    def look(self, name: str, entry: os.DirEntry[str]) -> Found[Path]:
+    def type_of(self, name: str, entry: os.DirEntry[str]) -> EntryType[Path]:
         """Returns the type of an entry, or of a link's target. Raises SpecError `path_outside_data_roots`."""
         path = Path(entry.path)
         is_link = entry.is_symlink()
@@ -190,11 +194,14 @@ class LocalWalk(Walk[Path, os.DirEntry[str]]):
             if not any(is_inside(path, root) for root in self._allowed):
                 detail = f"'{self._given}' contains the link '{name}', which leads out of the data roots."
                 raise SpecError.of("path_outside_data_roots", detail, pointer=self._pointer)
+            if self._selection.refuses_delta and delta_table_around(path, self._allowed):
+                what = f"'{self._given}' contains the link '{name}' into a Delta table"
+                raise _refused_delta(what, self._pointer)
         if path.is_dir():
-            return Found(directory=path, is_link=is_link, is_in_partition=is_link and self._is_in_partition(path))
+            return EntryType(directory=path, is_link=is_link, is_in_partition=is_link and self._is_in_partition(path))
         if path.is_file():
-            return Found(file=path, is_link=is_link, is_in_partition=is_link and self._is_in_partition(path.parent))
-        return Found()
+            return EntryType(file=path, is_link=is_link, is_in_partition=is_link and self._is_in_partition(path.parent))
+        return EntryType()
 
     def _is_in_partition(self, directory: Path) -> bool:
         return is_inside(directory, self._base) and any(map(is_partition, directory.relative_to(self._base).parts))
@@ -226,7 +233,7 @@ def _find_stored_files(
     # For a directory, one listing is enough. In an object store, a listing is also the only request whose error has a
     # reason: the response to a HEAD request has no body.
     if not store.is_flat:
-        there = store.look(location.path)
+        there = store.entry(location.path)
         if there is None or there.is_file:
             return None if there is None or selection.pattern is not None else [_file(store, location, there)]
     children = store.children(location.path, deadline - store.clock())
@@ -235,7 +242,7 @@ def _find_stored_files(
         files = [file for file in walk.files(location) if isinstance(file, UriFile)]
         return sorted(files, key=lambda file: file.path)
     may_be_file = location.parts and store.is_flat and selection.pattern is None
-    alone = store.look(location.path) if may_be_file else None
+    alone = store.entry(location.path) if may_be_file else None
     if alone is not None and alone.is_file:
         return [_file(store, location, alone)]
     return None
@@ -272,13 +279,13 @@ class StoreWalk(Walk[Location, tuple[Location, Child]]):
         for child in listed:
             yield child.name, (directory, child)
 
-    def look(self, name: str, entry: tuple[Location, Child]) -> Found[Location]:
+    def type_of(self, name: str, entry: tuple[Location, Child]) -> EntryType[Location]:
         """Returns the type of an entry. Arrow does not list objects with an empty part in their names (`a//b`)."""
         directory, child = entry
         location = Location(directory.scheme, directory.authority, (*directory.parts, name))
         if child.is_directory:
-            return Found(directory=location)
-        return Found(file=_file(self._store, location, child)) if child.is_file else Found()
+            return EntryType(directory=location)
+        return EntryType(file=_file(self._store, location, child)) if child.is_file else EntryType()
 
 
 @dataclass(frozen=True)
@@ -378,7 +385,7 @@ def _find_files(
             return found
     except OSError as error:
         raise unreadable(given, error, pointer) from None
-    if search.inside:
+    if search.is_inside_roots:
         detail = f"There is no file or directory '{given}'. A relative path begins at a data root of the service."
         raise SpecError.of("path_not_found", detail, pointer=pointer)
     raise SpecError.of(
@@ -407,7 +414,9 @@ def pointer_of(table: str) -> str:
 
 
 class _Search:
-    """Searches for one table's path below one root after the other; `inside` is set once it is inside any of them."""
+    """Searches for one table's path below one root after the other. `is_inside_roots` is set once the path is inside of
+    one of them.
+    """
 
     def __init__(
         self,
@@ -427,7 +436,7 @@ class _Search:
         self._pointer = pointer
         self._allowed = [real(_path_of(root)) for root in roots if not isinstance(root, StoreRoot)]
         self._may_be_empty = may_be_empty
-        self.inside = False
+        self.is_inside_roots = False
 
     def first(self, given: str, roots: Sequence[Root]) -> TableFiles | None:
         """Searches the path `given` below the roots; returns what is found first. A pattern that matches nothing is not
@@ -450,9 +459,12 @@ class _Search:
         path = real(base / given)
         if not is_inside(path, base):
             return None
-        self.inside = True
+        self.is_inside_roots = True
         if not os.path.lexists(path):
             return None
+        around = delta_table_around(path, self._allowed) if self.selection.refuses_delta else None
+        if around is not None:
+            raise self._inside_delta(str(around.relative_to(base)) if is_inside(around, base) else around.name)
         if path.is_dir() and self._may_be_delta and is_delta(path):
             return self._of_delta(path, as_uris=isinstance(root, DirectoryRoot))
         if path.is_dir() and self._format is not TableFormat.DELTA:
@@ -475,13 +487,29 @@ class _Search:
         location = resolve(root.location, given)
         if location is None:
             return None
-        self.inside = True
+        self.is_inside_roots = True
+        if self.selection.refuses_delta:
+            self._check_stored_parents(root, location)
         if self._may_be_delta and root.store.children(f"{location.path}/{LOG}") is not None:
             return self._of_stored_delta(root.store, location)
         if self._format is TableFormat.DELTA:
             raise self._no_delta()
         found = find_in_store(root, location, self._given, self._pointer, self.selection)
         return None if found is None else self._of(location, found)
+
+    def _check_stored_parents(self, root: StoreRoot, location: Location) -> None:
+        """Refuses a path inside of a Delta table. Each directory above it takes one request, at most MAX_DEPTH."""
+        first = len(root.location.parts)
+        for count in range(len(location.parts) - 1, max(first, len(location.parts) - MAX_DEPTH) - 1, -1):
+            if LOG in location.parts[count:]:
+                return
+            table = Location(location.scheme, location.authority, location.parts[:count])
+            log = f"{table.path}/{LOG}" if table.path else LOG
+            if root.store.children(log) is not None:
+                raise self._inside_delta("/".join(location.parts[first:count]))
+
+    def _inside_delta(self, table: str) -> SpecError:
+        return _refused_delta(f"'{self._given}' is inside of the Delta table '{table or '.'}'", self._pointer)
 
     def _of(self, place: Path | Location, found: Sequence[DataFile]) -> TableFiles:
         if not found and not self._may_be_empty and self.selection.pattern is None:

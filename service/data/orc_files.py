@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 import pyarrow as pa
-from pyarrow import orc
+from pyarrow import dataset, orc
 
 from service.data.column_limits import ColumnLimitError
-from service.data.orc_footer import OrcFileError, check_footer
+from service.data.orc_footer import OrcFileError, check_footer, text_size
 from service.sql.types.data_types import TIMESTAMP, TIMESTAMP_NTZ, DataType, Field, Schema
+
+_BATCH_BYTES = 4 << 20
+_MAX_SHARED_BYTES = 16 << 20
+"""Of a text that many rows may have. Arrow copies it for each of them."""
+_MAX_TEXT_BYTES = 256 << 20
+_ENOUGH_BYTES = 64 << 20
+"""No more rows are decoded after these."""
 
 _SPARK_TYPE = b"spark.sql.catalyst.type"
 
@@ -25,6 +32,36 @@ def open_orc(stream: BinaryIO) -> orc.ORCFile:
     except OSError as error:
         if error.errno is not None:
             raise
+        raise OrcFileError("damaged") from error
+
+
+def first_rows(stream: BinaryIO, columns: Sequence[str], most: int) -> pa.Table | None:
+    """Returns at most `most` of the first rows; None if a column is nested, or if the rows may take too much memory.
+
+    Raises OrcFileError, ColumnLimitError and OSError.
+    """
+    footer = check_footer(stream)
+    if not footer.stripe or not footer.columns.keys() >= set(columns):
+        return None
+    text = text_size(stream, footer, {footer.columns[name] for name in columns})
+    if text.of_shared_value > _MAX_SHARED_BYTES or text.of_all_others > _MAX_TEXT_BYTES:
+        return None
+    # Arrow decodes some batches before they are asked for, each of a number of rows.
+    rows = max(1, min(most, _BATCH_BYTES // max(text.of_shared_value, 1)))
+    batches: list[pa.RecordBatch] = []
+    count = size = 0
+    try:
+        fragment = dataset.OrcFileFormat().make_fragment(stream)
+        scanner = fragment.scanner(columns=list(columns), batch_size=rows, batch_readahead=1, use_threads=False)
+        with scanner.to_reader() as reader:
+            for batch in reader:
+                batches.append(batch)
+                count += batch.num_rows
+                size += batch.nbytes
+                if count >= most or size > _ENOUGH_BYTES:
+                    break
+            return pa.Table.from_batches(batches, reader.schema).slice(0, most)
+    except (pa.ArrowException, ValueError, RuntimeError) as error:
         raise OrcFileError("damaged") from error
 
 

@@ -1,24 +1,25 @@
-"""Checks the footer of an ORC file before Arrow parses it.
+"""Checks the footer of an ORC file before Arrow parses it, and its first stripe before Arrow decodes rows of it.
 
-Arrow decompresses the footer without a limit, and calls itself for each level of nested types. A small file could end
-the process, or take all of its memory.
+Arrow decompresses the footer without a limit, and calls itself for each level of nested types. It copies a text for
+each row that has it. A small file could end the process, or take all of its memory.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import pyarrow as pa
 
 from service.data.column_limits import ColumnLimitError, check_name, too_many_columns
-from service.data.compression import snappy_length
+from service.data.compression import decompressed_block, read_at_most
 from service.sql.ddl import MAX_COLUMNS
 
 MAX_FOOTER_BYTES = 32 << 20
-"""Of footer and metadata as they are stored, and of the footer once it is decompressed."""
+"""Of footer and metadata as they are stored, and of a footer or a dictionary once it is decompressed."""
 
 MAX_DEPTH = 64
 """Levels of nested types."""
@@ -34,6 +35,9 @@ _MAX_PARTS = 300_000
 _MAX_MESSAGES = 100_000
 """Stripes and entries of metadata."""
 
+MAX_STRIPE_BYTES = 16 << 20
+"""Of a stripe whose texts are measured."""
+
 _TAIL_BYTES = 256
 _MAGIC = b"ORC"
 
@@ -43,18 +47,42 @@ _FOOTER_LENGTH, _COMPRESSION, _BLOCK_BYTES, _METADATA_LENGTH = 1, 2, 3, 5
 _STRIPES, _TYPES, _METADATA, _STATISTICS = 3, 4, 5, 7
 # Numbers of fields in a type.
 _SUBTYPES, _NAMES = 2, 3
+# Numbers of fields in the footer of a stripe, in its streams and its encodings, and the kinds that text has.
+_STREAMS, _ENCODINGS = 1, 2
+_KIND, _COLUMN, _LENGTH = 1, 2, 3
+_DATA, _DICTIONARY = 1, 3
+_DICTIONARIES = frozenset({1, 3})
 
-_NONE, _ZLIB, _SNAPPY, _LZ4, _ZSTD = 0, 1, 2, 4, 5
-
-_LZ4_FRAME = bytes.fromhex("04224d18607073")
-"""The head of an LZ4 frame without checksums, with blocks of at most 4 MB."""
+_NONE, _ZLIB, _ZSTD = 0, 1, 5
+_BLOCK_CODECS = {2: "snappy", 4: "lz4"}
 
 
 class OrcFileError(Exception):
     """The file is not ORC, or its footer is damaged or too large."""
 
 
-def check_footer(stream: BinaryIO) -> None:
+@dataclass(frozen=True)
+class Footer:
+    """What a footer says: the numbers of the postscript by field, the first stripe by field, and the id of each column
+    that is not nested.
+    """
+
+    script: Mapping[int, int]
+    stripe: Mapping[int, int]
+    columns: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class TextSize:
+    """Upper limits for columns in the first stripe, in bytes: of one value that is stored once for several rows, and of
+    all values that are stored for each row.
+    """
+
+    of_shared_value: int
+    of_all_others: int
+
+
+def check_footer(stream: BinaryIO) -> Footer:
     """Checks lengths, compression and types of the footer, and leaves the stream at the beginning of the file.
 
     Raises OrcFileError, ColumnLimitError and OSError.
@@ -65,33 +93,102 @@ def check_footer(stream: BinaryIO) -> None:
     tail = stream.read(_TAIL_BYTES)
     if not tail or tail[-1] >= len(tail) or _MAGIC not in tail[-1 - tail[-1] : -1]:
         raise OrcFileError("no postscript")
-    script = {number: value for number, value in _fields(tail[-1 - tail[-1] : -1]) if isinstance(value, int)}
+    script = _numbers(tail[-1 - tail[-1] : -1])
     length = script.get(_FOOTER_LENGTH, 0)
     if length + script.get(_METADATA_LENGTH, 0) > min(size - len(tail[-1 - tail[-1] :]), MAX_FOOTER_BYTES):
         raise OrcFileError("too large")
     stream.seek(size - 1 - tail[-1] - length)
     stored = stream.read(length)
     stream.seek(0)
-    _check_types(_types(_decompressed(stored, script)))
+    footer = _decompressed(stored, script)
+    types = _types(footer)
+    _check_types(types)
+    messages = {number: value for number, value in reversed(list(_fields(footer))) if isinstance(value, bytes)}
+    names = [
+        value.decode() for number, value in _fields(messages[_TYPES]) if number == _NAMES and isinstance(value, bytes)
+    ]
+    columns = {name: column for name, column in zip(names, types[0], strict=False) if not types[column]}
+    return Footer(script, _numbers(messages.get(_STRIPES, b"")), columns)
 
 
-def _decompressed(stored: bytes, script: dict[int, int]) -> bytes:
+def text_size(stream: BinaryIO, footer: Footer, columns: Collection[int]) -> TextSize:
+    """Returns the limits for some columns, by id. Reads their texts in the first stripe, at most MAX_STRIPE_BYTES.
+
+    Raises OrcFileError, also for a stripe that is larger, and OSError.
+    """
+    stripe = footer.stripe
+    start, index, data, length = (stripe.get(field, 0) for field in (1, 2, 3, 4))
+    if index + data > MAX_STRIPE_BYTES or length > MAX_FOOTER_BYTES:
+        raise OrcFileError("a large stripe")
+    stream.seek(start + index + data)
+    streams: list[dict[int, int]] = []
+    encodings: list[int] = []
+    for number, value in _fields(_decompressed(stream.read(length), footer.script)):
+        if len(streams) + len(encodings) > _MAX_MESSAGES:
+            raise OrcFileError("too many parts")
+        if number == _STREAMS and isinstance(value, bytes):
+            streams.append(_numbers(value))
+        elif number == _ENCODINGS and isinstance(value, bytes):
+            encodings.append(_numbers(value).get(_KIND, 0))
+    shared = others = 0
+    for part in streams:
+        kind, column, size = (part.get(field, 0) for field in (_KIND, _COLUMN, _LENGTH))
+        is_shared = column < len(encodings) and encodings[column] in _DICTIONARIES
+        if column in columns and kind == (_DICTIONARY if is_shared else _DATA):
+            if not 0 <= size <= MAX_STRIPE_BYTES:
+                raise OrcFileError("a large stripe")
+            stream.seek(start)
+            stored = stream.read(size)
+            if is_shared:
+                shared = max(shared, len(_decompressed(stored, footer.script)))
+            else:
+                others += _most_bytes(stored, footer.script)
+        start += size
+    stream.seek(0)
+    return TextSize(shared, others)
+
+
+def _most_bytes(stored: bytes, script: Mapping[int, int]) -> int:
+    """Returns how many bytes a stream has at most once it is decompressed, by the number of its chunks."""
+    if script.get(_COMPRESSION, _NONE) == _NONE:
+        return len(stored)
+    return sum(1 for _ in _chunks(stored)) * script.get(_BLOCK_BYTES, _DEFAULT_BLOCK_BYTES)
+
+
+def _chunks(stored: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Yields the chunks of a stream, and whether each is not compressed. Raises OrcFileError."""
+    place = 0
+    for _ in range(_MAX_CHUNKS):
+        if place >= len(stored):
+            return
+        # Three bytes: the length, and in the lowest bit whether the chunk is not compressed.
+        head = int.from_bytes(stored[place : place + 3], "little")
+        place += 3 + (head >> 1)
+        if place > len(stored):
+            raise OrcFileError("damaged")
+        yield stored[place - (head >> 1) : place], bool(head & 1)
+    if place < len(stored):
+        raise OrcFileError("too many chunks")
+
+
+def _numbers(message: bytes) -> dict[int, int]:
+    """Returns the fields of a message that are numbers."""
+    return {number: value for number, value in _fields(message) if isinstance(value, int)}
+
+
+def _decompressed(stored: bytes, script: Mapping[int, int]) -> bytes:
+    """Returns the text of a stream. Raises OrcFileError for more than MAX_FOOTER_BYTES."""
     kind, block_bytes = script.get(_COMPRESSION, _NONE), script.get(_BLOCK_BYTES, _DEFAULT_BLOCK_BYTES)
     if kind == _NONE:
         return stored
     if not 0 < block_bytes <= _MAX_BLOCK_BYTES:
         raise OrcFileError("blocks too large")
     parts: list[bytes] = []
-    place = total = 0
-    while place < len(stored):
-        # Three bytes: the length, and in the lowest bit whether the chunk is not compressed.
-        head = int.from_bytes(stored[place : place + 3], "little")
-        place += 3
-        chunk = stored[place : place + (head >> 1)]
-        place += head >> 1
-        part = chunk if head & 1 else _chunk(chunk, kind, block_bytes)
+    total = 0
+    for chunk, is_original in _chunks(stored):
+        part = chunk if is_original else _chunk(chunk, kind, block_bytes)
         total += len(part)
-        if place > len(stored) or len(part) > block_bytes or total > MAX_FOOTER_BYTES or len(parts) >= _MAX_CHUNKS:
+        if len(part) > block_bytes or total > MAX_FOOTER_BYTES:
             raise OrcFileError("too large")
         parts.append(part)
     return b"".join(parts)
@@ -102,26 +199,13 @@ def _chunk(chunk: bytes, kind: int, most: int) -> bytes:
     try:
         if kind == _ZLIB:
             return zlib.decompressobj(-15).decompress(chunk, most + 1)
-        if kind == _SNAPPY:
-            size = snappy_length(chunk)
-            return bytes(pa.Codec("snappy").decompress(chunk, size, asbytes=True)) if size <= most else bytes(most + 1)
-        if kind == _LZ4:
-            # The length of a block is not stored, and Arrow's codec does not return it; its reader of frames does.
-            return _read(_LZ4_FRAME + len(chunk).to_bytes(4, "little") + chunk + bytes(4), "lz4", most + 1)
         if kind == _ZSTD:
-            return _read(chunk, "zstd", most + 1)
+            return read_at_most(chunk, "zstd", most + 1)
+        if kind in _BLOCK_CODECS:
+            return decompressed_block(chunk, _BLOCK_CODECS[kind], most)
     except (zlib.error, pa.ArrowException, OSError, ValueError):
-        raise OrcFileError("damaged chunk") from None
+        raise OrcFileError("damaged or too large") from None
     raise OrcFileError("unknown compression")
-
-
-def _read(stored: bytes, codec: str, most: int) -> bytes:
-    stream = pa.CompressedInputStream(pa.BufferReader(stored), codec)
-    parts: list[bytes] = []
-    while most > 0 and (part := stream.read(min(most, 1 << 20))):
-        parts.append(part)
-        most -= len(part)
-    return b"".join(parts)
 
 
 def _types(footer: bytes) -> list[tuple[int, ...]]:

@@ -198,7 +198,7 @@ class Store:
                 return None
         return found
 
-    def look(self, path: str) -> Child | None:
+    def entry(self, path: str) -> Child | None:
         """Returns the entry with exactly this name; None if it does not exist."""
         with self._translating():
             info = self._system().get_file_info(self._named(path))

@@ -14,7 +14,7 @@ from service.contract.read_options import ParseMode, ReadOptions, TableFormat
 from service.contract.tables import NAMES_OF_FORMATS, TableSource, schema_not_applicable
 from service.data.compression import CorruptTextError
 from service.data.file_format import FILES_CHECKED, TSV, check_content, infer_format, suffix_of_format
-from service.data.file_io import DataFile, first_values, text_of
+from service.data.file_io import COMPRESSED, DataFile, first_values, text_of
 from service.data.files import TableFiles, find_stream_files, find_table_files, pointer_of
 from service.data.partitions import check_columns, infer_types
 from service.data.roots import Root
@@ -32,11 +32,15 @@ STREAMED = frozenset({TableFormat.PARQUET, TableFormat.CSV, TableFormat.JSON})
 
 @dataclass(frozen=True)
 class Resolved:
-    """A table as it is stored with a job, its columns, and the bytes of its files."""
+    """A table as it is stored with a job, its columns, and the bytes of its files.
+
+    `needs_version_10`: workers of job format 9 cannot read the files, whatever their declaration is.
+    """
 
     source: TableSource
     schema: Schema
     bytes: int = 0
+    needs_version_10: bool = False
 
 
 def resolve_table(
@@ -82,7 +86,9 @@ def resolve_table(
     if not source.options.infer_schema:
         # It has had its effect. Workers of older versions do not support it.
         source = source.model_copy(update={"options": source.options.model_copy(update={"infer_schema": True})})
-    return Resolved(source, read_schema(table, source, files), files.bytes)
+    # Workers of job format 9 read the first bytes of a compressed file as its header.
+    has_compressed_header = source.options.has_header and any(file.suffix.lower() in COMPRESSED for file in files.files)
+    return Resolved(source, read_schema(table, source, files), files.bytes, has_compressed_header)
 
 
 def _schema_without_files(source: TableSource, at: str) -> Schema:

@@ -10,7 +10,7 @@ from threading import BoundedSemaphore
 from types import MappingProxyType
 
 from service.contract.errors import StorageUnavailableError
-from service.contract.job import JobSpec
+from service.contract.job import SPEC_VERSION, JobSpec
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.contract.tables import RateTable, StreamTable, Table, TableSource
 from service.data.files import pointer_of
@@ -34,22 +34,24 @@ _NO_FILES_CODES = frozenset({"empty_directory", "path_not_found"})
 
 @dataclass(frozen=True)
 class CheckedJob:
-    """The compiled query, the total bytes of all table files, and the job with inferred columns added as declared
-    schemas.
+    """The compiled query, the total bytes of all table files, the job with inferred columns added as declared schemas,
+    and the lowest SPEC_VERSION whose workers can run it.
     """
 
     query: BoundQuery
     table_bytes: int
     spec: JobSpec
+    needs_version: int
 
 
 @dataclass(frozen=True)
 class _ResolvedTable:
-    """A table, its columns, and the total bytes of its files."""
+    """A table, its columns, the total bytes of its files, and whether workers of job format 9 cannot read these."""
 
     table: Table
     schema: Schema
     bytes: int = 0
+    needs_version_10: bool = False
 
 
 def check_job(
@@ -89,7 +91,8 @@ def check_job(
         schemas = {name: one.schema for name, one in found.items()}
         query = compile_job(spec, schemas, is_accepted=is_accepted, has_new_settings=is_accepted)
     with_schemas = spec.model_copy(update={"tables": {name: one.table for name, one in found.items()}})
-    return CheckedJob(query, sum(one.bytes for one in found.values()), with_schemas)
+    version = SPEC_VERSION if any(one.needs_version_10 for one in found.values()) else with_schemas.needs_version
+    return CheckedJob(query, sum(one.bytes for one in found.values()), with_schemas, version)
 
 
 def posted_schemas(database: Database, tenant: str, spec: JobSpec) -> dict[str, Schema]:
@@ -128,7 +131,7 @@ def _resolve_table(
             pins_version=pins_version,
             is_accepted=is_accepted,
         )
-        return _ResolvedTable(resolved.source, resolved.schema, resolved.bytes)
+        return _ResolvedTable(resolved.source, resolved.schema, resolved.bytes, resolved.needs_version_10)
     except StoreUnavailableError as error:
         raise StorageUnavailableError(f"{error} Nothing was stored; try again.") from None
 

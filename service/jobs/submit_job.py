@@ -121,7 +121,7 @@ def _check_and_store(database: Database, settings: Settings, submission: Submiss
         checked = _check(settings, submission, streams)
         queue = _queue(submission, checked.table_bytes, settings.api.long_job_bytes)
         # With the inferred columns: every run of the job uses them.
-        job = _store(database, settings, submission, checked.spec, queue, payload, streams)
+        job = _store(database, settings, submission, checked, queue, payload, streams)
         if job is not None:
             return job, queue
 
@@ -184,7 +184,7 @@ def _store(
     database: Database,
     settings: Settings,
     submission: Submission,
-    spec: JobSpec,
+    checked: CheckedJob,
     queue: Queue,
     payload: str,
     streams: Mapping[str, Schema],
@@ -195,12 +195,12 @@ def _store(
         tenant=submission.tenant,
         kind=submission.kind,
         name=submission.spec.name,
-        spec=spec.stored(),
+        spec=checked.spec.stored(),
         request_id=submission.request_id,
         max_attempts=submission.spec.limits.max_attempts,
         timeout_ms=_timeout_ms(settings, submission),
         queue=queue,
-        spec_version=spec.needs_version,
+        spec_version=checked.needs_version,
         # An explanation of a streaming job ends, and has no state.
         mode=Mode.BATCH if submission.kind == jobs.EXPLAIN else submission.spec.mode,
     )

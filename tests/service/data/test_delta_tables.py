@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,23 @@ class TestNotRead:
         assert code == "unsupported_construct"
         assert "is a Delta table" in detail
         assert "'format' to delta" in detail
+
+    @pytest.mark.parametrize("format_", [None, "parquet"])
+    @pytest.mark.parametrize("path", ["p/day=1", "p/day=1/x.parquet", "p/day=*/*.parquet", "p/*/x.parquet", "links"])
+    def test_a_path_inside_of_one(self, root: Path, path: str, format_: str | None) -> None:
+        write_deltalake(root / "p", pa.table({"v": [1], "day": [1]}), partition_by=["day"])
+        (file,) = (root / "p" / "day=1").iterdir()
+        file.rename(file.with_name("x.parquet"))
+        (root / "links").mkdir()
+        (root / "links" / "y.parquet").symlink_to(root / "p" / "day=1" / "x.parquet")
+        code, detail = refused(root, path, format=format_)
+        assert code == "unsupported_construct"
+        assert "Delta table" in detail
+        assert "'format' to delta" in detail
+
+    def test_its_log_is_read(self, root: Path) -> None:
+        assert resolved(root, "a/t/_delta_log/*.json").schema.find("commitInfo") is not None
+        assert resolved(root, f"a/t/_delta_log/{0:020}.json").source.format == "json"
 
     def test_its_own_path(self, root: Path) -> None:
         assert "'a/t' is a Delta table" in refused(root, "a/t", format="parquet")[1]
@@ -138,10 +156,11 @@ class TestCheckpointsOfVersion2:
         (log_of(tmp_path) / "_last_checkpoint").write_text(json.dumps(hint))
         assert "v2Checkpoint" in refused(tmp_path)[1]
 
-    def test_the_feature(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("feature", ["v2Checkpoint", "typeWidening", "typeWidening-preview"])
+    def test_the_feature(self, tmp_path: Path, feature: str) -> None:
         write(tmp_path / "t", 1)
-        with_features(tmp_path, "v2Checkpoint")
-        assert "has the feature v2Checkpoint, which is not read" in refused(tmp_path)[1]
+        with_features(tmp_path, feature)
+        assert f"has the feature {feature}, which is not read" in refused(tmp_path)[1]
 
     def test_usual_checkpoints_are_read(self, tmp_path: Path) -> None:
         checkpoint = with_checkpoint(tmp_path)
@@ -192,6 +211,29 @@ class TestLimits:
         code, detail = refused(tmp_path)
         assert code == "unsupported_construct"
         assert "log that is too large" in detail
+
+    @pytest.mark.withstands(
+        "a Delta checkpoint that has a long text once for many rows",
+        kind="attack",
+        how="100,000 files with the same path or the same partition value of a megabyte",
+        times=2,
+        guaranteed="422 `unsupported_construct` in less than 300 MB",
+    )
+    @pytest.mark.usefixtures("unopened")
+    @pytest.mark.parametrize("column", ["path", "partitionValues"])
+    def test_a_checkpoint_that_repeats_a_long_text(self, tmp_path: Path, column: str) -> None:
+        checkpoint = with_checkpoint(tmp_path)
+        count = 100_000
+        texts = pa.DictionaryArray.from_arrays(pa.array([0] * count), ["x" * (1 << 20)])
+        values = texts
+        if column == "partitionValues":
+            values = pa.MapArray.from_arrays(range(count + 1), pa.array(["k"] * count), texts)
+        added = pa.table({"add": pa.StructArray.from_arrays([values], [column])})
+        pq.write_table(added, checkpoint, store_schema=False)
+        assert checkpoint.stat().st_size < 10 << 20
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert "too large" in refused(tmp_path)[1]
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
     @pytest.mark.usefixtures("unopened")
     def test_commits_of_many_actions(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

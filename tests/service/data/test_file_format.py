@@ -22,13 +22,16 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
+from service.contract.job import JobSpec
 from service.contract.problems import SpecError
 from service.contract.tables import TableSource
 from service.data import avro_files
 from service.data.avro_files import AvroFileError, blocks, columns_of, read_header, records
+from service.data.compression import opened_text
 from service.data.file_format import check_all_blocks, format_of_content, format_of_name
 from service.data.files import find_table_files
 from service.data.table_resolution import Resolved, resolve_table
+from service.jobs.check_job import check_job
 from workers.engine.spark.sources import TableInput
 
 
@@ -224,6 +227,22 @@ def test_a_file_with_nearly_no_text_is_refused_in_time(tmp_path: Path, case: str
     assert time.process_time() - start < 1.5
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "needs"), [("x.csv.gz", True, True), ("x.csv.gz", False, False), ("x.csv", True, False)]
+)
+def test_workers_of_older_versions_cannot_read_compressed_headers(
+    tmp_path: Path, name: str, header: bool, needs: bool
+) -> None:
+    _file(tmp_path, name, gzip.compress(CSV) if name.endswith(".gz") else CSV)
+    posted = {
+        "tables": {"t": {"path": "t", "schema": "a STRING, b STRING", "header": header}},
+        "sql": "SELECT a FROM t",
+    }
+    checked = check_job(JobSpec.model_validate(posted), (tmp_path,))
+    assert checked.spec.needs_version < 10
+    assert (checked.needs_version == 10) == needs
+
+
 def test_the_blocks_of_some_files_are_checked_at_submission_and_those_of_all_by_the_worker(tmp_path: Path) -> None:
     good = struct.pack(">ii", len(CSV), 10) + b"\x08\x1c" + CSV
     for number in range(40):
@@ -232,6 +251,51 @@ def test_the_blocks_of_some_files_are_checked_at_submission_and_those_of_all_by_
     source = resolved(tmp_path).source
     with pytest.raises(SpecError, match=r"01\.csv\.snappy"):
         check_all_blocks("t", source, find_table_files("t", source, (tmp_path,)))
+
+
+def _skippable(size: int) -> bytes:
+    return struct.pack("<II", 0x184D2A50, size) + bytes(size)
+
+
+def _zstd(text: bytes) -> bytes:
+    return bytes(pa.Codec("zstd").compress(text, asbytes=True))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _zstd(b"a,b\n") + _zstd(b"1,x\n"),
+        _skippable(5) + _zstd(b"a,b\n") + _skippable(0) + _zstd(b"") * 3 + _zstd(b"1,x\n") + _skippable(9),
+    ],
+)
+def test_frames_of_zstandard(tmp_path: Path, data: bytes) -> None:
+    _file(tmp_path, "x.csv.zst", data)
+    assert resolved(tmp_path).source.declared_schema == "a BIGINT, b STRING"
+
+
+@pytest.mark.parametrize("frame", [_skippable(20 << 20), _zstd(b"") * 200_000])
+def test_frames_of_zstandard_without_text(tmp_path: Path, frame: bytes) -> None:
+    _file(tmp_path, "x.csv.zst", _zstd(CSV) + frame + _zstd(CSV))
+    assert refused(tmp_path)[0] == "corrupt_file"
+
+
+def _lz4(text: bytes, part: int) -> bytes:
+    parts = [
+        bytes(pa.Codec("lz4_raw").compress(text[at : at + part], asbytes=True)) for at in range(0, len(text), part)
+    ]
+    return struct.pack(">i", len(text)) + b"".join(struct.pack(">i", len(one)) + one for one in parts)
+
+
+def test_blocks_of_lz4_with_several_parts(tmp_path: Path) -> None:
+    # Hadoop writes them for a line of more than its buffer of 256 KB.
+    text = CSV + b"".join(b"%d,%s\n" % (number, b"x" * (number % 50)) for number in range(40_000))
+    data = _lz4(text, 260_000)
+    _file(tmp_path, "x.csv.lz4", data + _lz4(b"9,z\n", 260_000))
+    assert resolved(tmp_path).source.declared_schema == "a BIGINT, b STRING"
+    with opened_text(tmp_path / "t" / "x.csv.lz4") as stream:
+        assert stream.read(1 << 30) == text + b"9,z\n"
+    _file(tmp_path, "x.csv.lz4", data[:8] + bytes(300) + data[308:])
+    assert refused(tmp_path)[0] == "unsupported_construct"
 
 
 def test_a_header_of_a_hundred_megabytes(tmp_path: Path) -> None:
@@ -470,6 +534,30 @@ class TestHostileAvro:
         header = read_header(data)
         with pytest.raises(AvroFileError, match="block of more than"):
             list(blocks(data, header))
+
+    @pytest.mark.withstands(
+        "an Avro record with a huge array",
+        kind="attack",
+        how="an array of 20 million records of one byte in one record",
+        times=1,
+        guaranteed="the file is refused with an error code, in less than 200 MB",
+    )
+    def test_a_record_with_a_huge_array(self) -> None:
+        count = 20 << 20
+        items = {"type": "array", "items": _record("i", ["int"])}
+        block = _long(count) + bytes(count) + b"\0"
+        data = _with_schema([{"name": "v", "type": items}], 1, block)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with pytest.raises(AvroFileError, match="a record with more than 1000000 values"):
+            list(records(data, read_header(data)))
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+
+    def test_records_with_arrays_are_decoded_in_batches(self) -> None:
+        count = 30_000
+        one = _long(count) + bytes(count) + b"\0"
+        items = {"type": "array", "items": ["null", "int"]}
+        data = _with_schema([{"name": "v", "type": items}], 60, one * 60)
+        assert [len(batch) for batch in records(data, read_header(data))] == [7] * 8 + [4]
 
     def test_more_records_than_bytes(self) -> None:
         data = _avro(1, "null")

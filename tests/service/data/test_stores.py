@@ -51,7 +51,7 @@ def test_a_store_that_hangs_that_ends_and_that_comes_back(tmp_path: Path) -> Non
             server.freeze()
             asking: list[Callable[[], object]] = [
                 lambda: store.children("in"),
-                lambda: store.look("in/x"),
+                lambda: store.entry("in/x"),
                 lambda: store.open("in/x"),
             ]
             for ask in asking:
@@ -148,12 +148,12 @@ def store_of(system: Any, **options: Any) -> Store:
 
 def test_an_hdfs_that_goes_away_and_comes_back_lacks_no_file(hdfs: StandInForHdfs) -> None:
     store = store_of(hdfs)
-    assert store.look("in/x") == Child("x", is_file=True, is_directory=False, size=5)
-    assert store.look("in/y") is None
+    assert store.entry("in/x") == Child("x", is_file=True, is_directory=False, size=5)
+    assert store.entry("in/y") is None
     assert store.children("y") is None
     asking: list[Callable[[], object]] = [
-        lambda: store.look("in/x"),
-        lambda: store.look(""),
+        lambda: store.entry("in/x"),
+        lambda: store.entry(""),
         lambda: store.children("in"),
         lambda: store.open("in/x"),
     ]
@@ -164,7 +164,7 @@ def test_an_hdfs_that_goes_away_and_comes_back_lacks_no_file(hdfs: StandInForHdf
             with pytest.raises(StoreUnavailableError, match="HDFS of a data root does not answer"):
                 ask()
     hdfs.is_away = False
-    assert store.look("in/x") is not None
+    assert store.entry("in/x") is not None
 
 
 def test_what_is_wrong_with_a_path_in_hdfs_stays_so(hdfs: StandInForHdfs) -> None:
@@ -187,11 +187,11 @@ def test_a_failed_connect_is_believed_for_some_seconds(hdfs: StandInForHdfs) -> 
     for moment in (100.0, 100.0, 100.0 + 0.9 * FAILED_CONNECT_SECONDS, 101.0 + FAILED_CONNECT_SECONDS):
         now[0] = moment
         with pytest.raises(StoreUnavailableError, match="does not answer") as caught:
-            store.look("in/x")
+            store.entry("in/x")
         assert "name node" in caught.value.advice
     now[0] += FAILED_CONNECT_SECONDS
-    assert store.look("in/x") is not None
-    assert store.look("in/y") is None
+    assert store.entry("in/x") is not None
+    assert store.entry("in/y") is None
     assert tries == [100.0, 101.0 + FAILED_CONNECT_SECONDS, 101.0 + 2 * FAILED_CONNECT_SECONDS]
 
 
@@ -209,14 +209,14 @@ def test_those_who_wait_for_a_connect_share_its_failure_and_other_stores_do_not_
 
     def ask() -> None:
         arrived.wait(60)
-        store.look("in/x")
+        store.entry("in/x")
 
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(ask) for _ in range(3)]
         try:
             arrived.wait(60)
             assert connecting.wait(60)
-            assert store_of(hdfs).look("in/x") is not None
+            assert store_of(hdfs).entry("in/x") is not None
         finally:
             answered.set()
         assert [type(one.exception(60)) for one in asked] == [StoreUnavailableError] * 3

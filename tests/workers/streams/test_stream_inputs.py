@@ -107,3 +107,12 @@ def test_posted_rows_in_a_directory_behind_a_link_are_found(tmp_path: Path) -> N
         with opened(file) as content:
             assert content.read(4) == b"PAR1"
     assert len(stream.files) == 1
+
+
+def test_the_compressed_blocks_of_a_static_table_are_checked(tmp_path: Path) -> None:
+    write(tmp_path / "orders" / "1.parquet")
+    (tmp_path / "users").mkdir()
+    (tmp_path / "users" / "1.csv.snappy").write_bytes(b"\x7f\xff\xff\xff\x00\x00\x00\x01x")
+    users = {"format": "csv", "path": "users/", "schema": "k STRING", "role": "static"}
+    with pytest.raises(SpecError, match="does not consist of"):
+        found(tmp_path, {"t": {"format": "parquet", "path": "orders/", "role": "stream"}, "u": users})

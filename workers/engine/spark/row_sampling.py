@@ -5,6 +5,7 @@ ORC files have their number of rows in the footer; that of Avro files is in the 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,7 +18,7 @@ from service.contract.read_options import TableFormat
 from service.data.avro_files import AvroFileError, AvroHeader, blocks, decoded, joined_blocks, read_header
 from service.data.column_limits import ColumnLimitError
 from service.data.file_io import DataFile, opened, size_of
-from service.data.orc_files import open_orc
+from service.data.orc_files import first_rows, open_orc
 from service.data.orc_footer import OrcFileError
 from service.data.spread import spread
 from workers.engine.budget import no_check
@@ -26,17 +27,21 @@ from workers.engine.spark.sampling import BYTES_PER_ROW, MAX_FILES, FileReads, S
 _ROWS_PER_FILE = 16_384
 _BYTES_PER_FILE = 4 << 20
 _DECOMPRESSED_BYTES = 16 << 20
-_STRIPE_VALUES = 4_000_000
-"""A stripe is decoded whole. Equal values take almost no bytes in a file, and 8 bytes or more each when decoded."""
+_SECONDS_PER_FILE = 2.0
+"""No more records of an Avro file are decoded after this time. Usual ones take a tenth of a second."""
 
 
 @dataclass(frozen=True)
 class FileSample:
-    """Rows of a file: their number, the bytes that they take in it, and the columns; `is_whole` if it has no others."""
+    """Rows of a file: their number, the bytes that they take in it, and the columns of some of them.
+
+    `is_counted` if the file has no other rows than `rows`; `is_whole` if `table` has all rows, or none was asked for.
+    """
 
     rows: int
     bytes: int
     table: pa.Table | None
+    is_counted: bool
     is_whole: bool
 
 
@@ -58,7 +63,7 @@ def sample_rows(
     found = [one for _, one in reads.read("A sample", chosen, lambda file: sampler(file, columns))]
     size = sum(one.bytes for one in found)
     rows = sum(one.rows for one in found)
-    is_exact = len(found) == len(files) and all(one.is_whole for one in found)
+    is_exact = len(found) == len(files) and all(one.is_counted for one in found)
     if not is_exact:
         rows = round(total_bytes * rows / size) if size else total_bytes // BYTES_PER_ROW
     parts = [one.table for one in found if one.table is not None]
@@ -89,14 +94,10 @@ def _is_sorted(values: pa.ChunkedArray) -> bool:
 def _of_orc(file: DataFile, columns: Sequence[str]) -> FileSample:
     try:
         with opened(file) as stream:
-            found = open_orc(stream)
-            size, stripes = size_of(file), max(1, found.nstripes)
-            is_large = size / stripes > 4 * _BYTES_PER_FILE or found.nrows * len(columns) / stripes > _STRIPE_VALUES
-            if not columns or not found.nstripes or is_large:
-                return FileSample(found.nrows, size, None, is_whole=True)
-            table = pa.Table.from_batches([found.read_stripe(0, columns=list(columns))])
-            is_whole = table.num_rows == found.nrows
-            return FileSample(found.nrows, size, table.slice(0, _ROWS_PER_FILE).select(list(columns)), is_whole)
+            count, size = open_orc(stream).nrows, size_of(file)
+            table = first_rows(stream, columns, _ROWS_PER_FILE) if columns and count else None
+            is_whole = table is None or table.num_rows == count
+            return FileSample(count, size, table, is_counted=True, is_whole=is_whole)
     except (OrcFileError, ColumnLimitError) as error:
         raise ValueError(str(error)) from None
 
@@ -113,7 +114,7 @@ def _of_avro(file: DataFile, columns: Sequence[str]) -> FileSample:
                 if stream.seek(0, 1) > _BYTES_PER_FILE:
                     break
             read = stream.seek(0, 1)
-            return FileSample(count, read, None, is_whole=read >= size_of(file))
+            return FileSample(count, read, None, is_counted=read >= size_of(file), is_whole=True)
     except AvroFileError as error:
         raise ValueError(str(error)) from None
 
@@ -122,18 +123,22 @@ def _rows_of_avro(stream: BinaryIO, header: AvroHeader, columns: Sequence[str], 
     """Returns the first rows of the blocks that were read; the number of rows is that of these blocks."""
     count = decompressed = 0
     rows: list[dict[str, object]] = []
+    end = time.monotonic() + _SECONDS_PER_FILE
     for group in joined_blocks(stream, header):
         count += sum(block.count for block in group)
         decompressed += sum(len(block.data) for block in group)
         for batch in decoded(group, header):
             rows += batch[: _ROWS_PER_FILE - len(rows)]
-            if len(rows) >= _ROWS_PER_FILE:
+            if len(rows) >= _ROWS_PER_FILE or time.monotonic() > end:
                 break
         if len(rows) >= _ROWS_PER_FILE or stream.seek(0, 1) > _BYTES_PER_FILE or decompressed > _DECOMPRESSED_BYTES:
             break
+        if time.monotonic() > end:
+            break
     read = stream.seek(0, 1)
     table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in columns})
-    return FileSample(count, read, table, is_whole=read >= size and len(rows) == count)
+    is_whole = read >= size and len(rows) == count
+    return FileSample(count, read, table, is_counted=is_whole, is_whole=is_whole)
 
 
 BINARY_SAMPLERS: Mapping[TableFormat, Sampler] = MappingProxyType(

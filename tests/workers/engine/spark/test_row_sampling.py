@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -28,20 +29,43 @@ def _avro(path: Path, rows: int, interval: int = 16_000, codec: str = "null") ->
     return path
 
 
-def test_a_stripe_of_millions_of_equal_rows_is_not_read(tmp_path: Path) -> None:
+def test_the_first_rows_of_a_stripe_are_read(tmp_path: Path) -> None:
     path = tmp_path / "t.orc"
     orc.write_table(pa.table({"v": pa.repeat(7, 5_000_000)}), str(path), compression="zlib")
     assert path.stat().st_size < 1 << 20
     sample = _orc(path, "v")
-    assert (sample.rows, sample.table) == (5_000_000, None)
+    assert sample.table is not None
+    assert (sample.rows, sample.table.num_rows, sample.is_counted, sample.is_whole) == (5_000_000, 16_384, True, False)
 
 
-def test_an_ordinary_stripe_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compression", ["uncompressed", "zlib", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+def test_texts_of_orc(tmp_path: Path, compression: str, threshold: float) -> None:
     path = tmp_path / "t.orc"
-    orc.write_table(pa.table({"v": range(50_000), "w": ["x"] * 50_000}), str(path))
+    table = pa.table({"n": [[1]] * 5000, "v": [f"name {number % 70}" for number in range(5000)], "w": range(5000)})
+    orc.write_table(table, str(path), compression=compression, dictionary_key_size_threshold=threshold)
+    sample = BINARY_SAMPLERS[TableFormat.ORC](path, ["w", "v"])
+    assert sample.table is not None
+    assert sample.table.select(["v", "w"]).to_pylist() == table.select(["v", "w"]).to_pylist()
+    assert _orc(path, "n").table is None
+
+
+@pytest.mark.withstands(
+    "an ORC file that has a long text once for many rows",
+    kind="attack",
+    how="a text of a megabyte in 200 rows",
+    times=1,
+    guaranteed="a sample stops after 64 MB",
+)
+def test_a_long_text_of_many_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t.orc"
+    with orc.ORCWriter(str(path), compression="zlib", dictionary_key_size_threshold=1.0) as writer:
+        writer.write(pa.table({"v": ["x" * (1 << 20)] * 200}))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sample = _orc(path, "v")
     assert sample.table is not None
-    assert (sample.rows, sample.table.num_rows, sample.is_whole) == (50_000, 16_384, True)
+    assert sample.table.num_rows < 80
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
 def test_a_damaged_orc_file_is_a_warning(tmp_path: Path) -> None:
