@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, SecretStr
 
-from service.config import SettingsGroup, bounded
+from . import SettingsGroup, bounded
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 

@@ -48,7 +48,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "service.keys": ("service.keys", "service.contract", "service.jobs.views", "service.store"),
     "service.backup": ("service.backup", "service.contract", "service.results", "service.store", "service.__version__"),
-    "service.client": ("service.client", "service.config.client", "service.contract", "service.__version__"),
+    # Its distribution contains nothing else of this project.
+    "service.client": ("service.client", "service.config.client", "service.contract"),
     "service.dashboard": (),
     "service.api": (
         "service.api",

@@ -15,8 +15,9 @@ from typing import Any
 
 import yaml
 
-from service.client.connection import Source, excerpt
-from service.client.terminal import CliError, ExitCode, safe_line
+from service.cli.terminal import CliError, ExitCode
+from service.client.problem_text import Source, excerpt
+from service.client.text import safe_line
 
 STDIN = "-"
 _MAX_BYTES = 16 << 20

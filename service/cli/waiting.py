@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from service.client.operations import JobState, Service
-from service.client.responses import Document, Job, JobSummary, read
-from service.client.session import Session
-from service.client.terminal import CliError, ExitCode, StopSignals, safe_line, shortened
+from service.cli.connection import read
+from service.cli.operations import JobState, Service
+from service.cli.session import Session
+from service.cli.terminal import CliError, ExitCode, StopSignals
+from service.client.responses import Document, Job, JobSummary
+from service.client.text import safe_line, shortened
 from service.contract.enums import JobStatus
 
 WAIT_SECONDS = 10

@@ -10,35 +10,35 @@ import json
 import os
 import re
 import sys
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ParamSpec
 
 import httpx
 
-from service.client.connection import Connection, RetryBudget, Source, segment
-from service.client.responses import Document, ResultPage, read
-from service.client.terminal import CliError, ExitCode, safe_chunks, safe_line
+from service.cli.connection import Connection, as_cli_errors, document_of, read
+from service.cli.terminal import CliError, ExitCode
+from service.client import requests
+from service.client.problem_text import Source
+from service.client.requests import Request
+from service.client.responses import Document, ResultPage
+from service.client.retries import RetryBudget
+from service.client.text import safe_chunks, safe_line
 
-ARROW = "application/vnd.apache.arrow.stream"
-EVENT_STREAM = "text/event-stream"
 PAGE = 200
 
 _SHORT_ID = re.compile(r"[0-9a-fA-F-]{4,35}")
 _SHOWN_IDS = 5
-_JSON = {"Content-Type": "application/json"}
-_PLANNING_SECONDS = 300.0
-"""The longest time that a service may be configured to wait for a worker that plans."""
-
 _CHUNK_BYTES = 1 << 20
 _ROWS_PER_PAGE = 10_000
 """The service's maximum: for each page, it opens the result again."""
 
 _MAX_INTERRUPTIONS = 5
 """Each one restarts the download from the beginning, so a connection that always breaks must not retry forever."""
+
+P = ParamSpec("P")
 
 Download = Callable[[], Iterator[bytes]]
 
@@ -54,9 +54,8 @@ class JobState:
 class Service:
     """The operations of one service. Every method raises CliError for a response that is not a success."""
 
-    def __init__(self, connection: Connection, timeout_seconds: float = 60) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._timeout_seconds = timeout_seconds
 
     def submit(
         self, spec: Mapping[str, Any], *, source: Source | None = None, idempotency_key: str = ""
@@ -65,9 +64,10 @@ class Service:
 
         All retries of the request have the same key, so that they create one job.
         """
-        headers = {**_JSON, "Idempotency-Key": _quoted(idempotency_key or new_idempotency_key())}
-        response = self.connection.request("POST", "/v1/jobs", headers=headers, content=encoded(spec), source=source)
-        return _document(response), response.headers.get("idempotency-replayed") == "true"
+        with as_cli_errors():
+            request = requests.submission(spec, idempotency_key or requests.new_idempotency_key(), source)
+        response = self.connection.send(request)
+        return document_of(response), response.headers.get("idempotency-replayed") == "true"
 
     def full_id(self, job_id: str) -> str:
         """Returns the id of the job whose id begins with `job_id`, which has at least four characters if it is shorter
@@ -91,168 +91,121 @@ class Service:
 
     def explain(self, spec: Mapping[str, Any], source: Source | None = None) -> Document:
         """Plans a job without running it."""
-        return self._post("/v1/explain", spec, source=source, seconds=self._timeout_seconds + _PLANNING_SECONDS)
+        return self._document(requests.explanation, spec, source)
 
     def profile(self, body: Mapping[str, Any]) -> Document:
         """Returns statistics of the keys of a table."""
-        return self._post("/v1/profiles", body, seconds=self._timeout_seconds + _PLANNING_SECONDS)
+        return self._document(requests.profile, body)
 
     def job(self, job_id: str) -> Document:
         """Returns the job's current state."""
-        return self._get(_job_path(job_id))
+        return self._document(requests.job, job_id)
 
     def changed_job(self, job_id: str, known: JobState | None, wait_seconds: int) -> JobState | None:
         """Returns the job as soon as its state differs from `known`; None if it is the same after `wait_seconds`."""
-        headers = {"Prefer": f"wait={wait_seconds}"} if known else {}
-        if known is not None and known.tag:
-            headers["If-None-Match"] = known.tag
-        response = self.connection.request(
-            "GET", _job_path(job_id), headers=headers, seconds=self._timeout_seconds + wait_seconds
-        )
+        with as_cli_errors():
+            request = requests.changed_job(job_id, known.tag if known else None, wait_seconds)
+        response = self.connection.send(request)
         if response.status_code == httpx.codes.NOT_MODIFIED:
             return None
-        return JobState(_document(response), response.headers.get("etag", ""))
+        return JobState(document_of(response), response.headers.get("etag", ""))
 
     def jobs(self, filters: Mapping[str, Any], limit: int, cursor: str = "") -> Document:
         """Returns at most `limit` jobs after `cursor`, newest first; 0 for all."""
-        found, cursor = self._pages("/v1/jobs", "jobs", filters, limit, cursor)
+        found, cursor = self._pages(requests.jobs, "jobs", filters, limit, cursor)
         return {"jobs": found, "next_cursor": cursor}
 
     def events(self, job_id: str, after: int) -> Document:
         """Returns a page of the job's events after event `after`."""
-        return self._get(f"{_job_path(job_id)}/events", headers={"Last-Event-ID": str(after)})
+        return self._document(requests.events, job_id, after)
 
     def event_stream(self, job_id: str, after: int, silent_seconds: float) -> AbstractContextManager[httpx.Response]:
         """Opens a stream of the events after `after`; it breaks off after `silent_seconds` without any data."""
-        headers = {"Last-Event-ID": str(after), "Accept": EVENT_STREAM}
-        return self.connection.stream(f"{_job_path(job_id)}/events", headers=headers, seconds=silent_seconds)
+        with as_cli_errors():
+            request = requests.event_stream(job_id, after, silent_seconds)
+        return self.connection.stream(request)
 
     def plan(self, job_id: str) -> Document:
         """Returns the job's plan report."""
-        return self._get(f"{_job_path(job_id)}/plan")
+        return self._document(requests.plan, job_id)
 
     def metrics(self, job_id: str, slots: int | None = None) -> Document:
         """Returns the metrics of the job's run, with savings for `slots`."""
-        return self._get(f"{_job_path(job_id)}/metrics", None if slots is None else {"slots": slots})
+        return self._document(requests.metrics, job_id, slots)
 
     def result_page(self, job_id: str, page_size: int, cursor: str = "") -> Document:
         """Returns a page of the job's rows."""
-        parameters = {"page_size": page_size, **({"cursor": cursor} if cursor else {})}
-        return self._get(f"{_job_path(job_id)}/result", parameters)
+        return self._document(requests.result_page, job_id, page_size, cursor)
 
     def result(
         self, job_id: str, media_type: str, parameters: Mapping[str, Any] | None = None
     ) -> AbstractContextManager[httpx.Response]:
         """Opens the complete result as a stream."""
-        return self.connection.stream(f"{_job_path(job_id)}/result", params=parameters, headers={"Accept": media_type})
+        with as_cli_errors():
+            request = requests.result(job_id, media_type, parameters)
+        return self.connection.stream(request)
 
     def cancel(self, job_id: str) -> Document:
         """Cancels a job. A repeated request changes nothing."""
-        return self._post(f"{_job_path(job_id)}/cancel")
+        return self._document(requests.cancellation, job_id)
 
     def stop(self, job_id: str) -> Document:
         """Stops a streaming job. A repeated request changes nothing."""
-        return self._post(f"{_job_path(job_id)}/stop")
+        return self._document(requests.stop, job_id)
 
     def resume(self, job_id: str, body: Mapping[str, Any]) -> Document:
-        """Resumes a stopped job. It is sent once, since a repeated request would be refused."""
-        return self._post(f"{_job_path(job_id)}/resume", body, repeatable=False)
+        """Resumes a stopped job."""
+        return self._document(requests.resumption, job_id, body)
 
     def delete(self, job_id: str) -> None:
         """Deletes a job and everything that is stored about it."""
-        self.connection.request("DELETE", _job_path(job_id), repeatable=False)
+        with as_cli_errors():
+            request = requests.deletion(job_id)
+        self.connection.send(request)
 
     def workers(self) -> Document:
         """Returns all workers."""
-        return self._get("/v1/workers")
+        return self._document(requests.workers)
 
     def me(self) -> Document:
         """Returns the caller's tenant and permissions."""
-        return self._get("/v1/me")
+        return self._document(requests.me)
 
     def create_key(self, body: Mapping[str, Any]) -> Document:
-        """Creates an API key. It is sent once, since a repeated request would create another key."""
-        return self._post("/v1/keys", body, repeatable=False)
+        """Creates an API key."""
+        return self._document(requests.key_creation, body)
 
     def keys(self, tenant: str) -> Document:
         """Returns all API keys of one tenant, or of all tenants if `tenant` is empty."""
-        return {"keys": self._pages("/v1/keys", "keys", {"tenant": tenant}, 0, "")[0]}
+        return {"keys": self._pages(requests.keys, "keys", {"tenant": tenant}, 0, "")[0]}
 
     def revoke_key(self, key_id: str) -> Document:
         """Revokes an API key. A repeated request changes nothing."""
-        return _document(self.connection.request("DELETE", f"/v1/keys/{segment(key_id, 'API key')}"))
+        return self._document(requests.key_revocation, key_id)
 
-    def _get(
-        self, path: str, params: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
-    ) -> Document:
-        return _document(self.connection.request("GET", path, params=params, headers=headers))
-
-    def _post(
-        self,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        repeatable: bool = True,
-        source: Source | None = None,
-        seconds: float | None = None,
-    ) -> Document:
-        content, headers = (None, None) if body is None else (encoded(body), _JSON)
-        return _document(
-            self.connection.request(
-                "POST", path, headers=headers, content=content, repeatable=repeatable, source=source, seconds=seconds
-            )
-        )
+    def _document(self, request: Callable[P, Request], *args: P.args, **kwargs: P.kwargs) -> Document:
+        """Sends the request that the function returns, and returns the document of the response."""
+        with as_cli_errors():
+            built = request(*args, **kwargs)
+        return document_of(self.connection.send(built))
 
     def _pages(
-        self, path: str, name: str, parameters: Mapping[str, Any], limit: int, cursor: str
+        self,
+        request: Callable[[Mapping[str, Any]], Request],
+        name: str,
+        parameters: Mapping[str, Any],
+        limit: int,
+        cursor: str,
     ) -> tuple[list[Any], str]:
         """Returns the items of all pages up to `limit` (0: all), and the cursor of the next page."""
         found: list[Any] = []
         while True:
             size = PAGE if limit == 0 else min(PAGE, limit - len(found))
-            page = self._get(path, {**parameters, "page_size": size, **({"cursor": cursor} if cursor else {})})
+            page = self._document(request, {**parameters, "page_size": size, **({"cursor": cursor} if cursor else {})})
             found += _list(page, name)
             cursor = str(page.get("next_cursor") or "")
             if not cursor or (limit and len(found) >= limit):
                 return found, cursor
-
-
-def new_idempotency_key() -> str:
-    """Returns a new unique key for a submission."""
-    return str(uuid.uuid4())
-
-
-def encoded(body: Mapping[str, Any]) -> bytes:
-    """Returns a body as JSON. Raises CliError for values that JSON does not support."""
-    try:
-        return json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
-    except (TypeError, ValueError, UnicodeEncodeError, RecursionError) as error:
-        raise CliError(f"the request cannot be written as JSON: {error}", code=ExitCode.USAGE) from None
-
-
-def _quoted(key: str) -> str:
-    if not key.isascii() or not key.isprintable():
-        raise CliError("an idempotency key contains only printable ASCII characters", code=ExitCode.USAGE)
-    escaped = key.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
-def _job_path(job_id: str) -> str:
-    return f"/v1/jobs/{segment(job_id, 'job')}"
-
-
-def _document(response: httpx.Response) -> Document:
-    try:
-        document = response.json()
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        raise CliError(
-            "the response is not a JSON object",
-            "Check that the address is that of an Evenkeel service (--url, EVENKEEL_URL).",
-            code=ExitCode.CRASHED,
-        )
-    return document
 
 
 def _list(page: Document, name: str) -> Sequence[Any]:
