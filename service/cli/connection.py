@@ -20,11 +20,12 @@ from service.client.errors import (
     ServiceUnavailableError,
     UnauthorizedError,
 )
-from service.client.exchange import Exchange, ignore
+from service.client.exchange import Exchange, Steps, ignore
 from service.client.requests import Request
 from service.client.retries import RetryBudget
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 _EXIT_CODES: tuple[tuple[type[EvenkeelError], ExitCode], ...] = (
     (UnauthorizedError, ExitCode.DENIED),
@@ -90,8 +91,12 @@ class Connection:
 
     def send(self, request: Request) -> httpx.Response:
         """Returns the complete response, which is a success or 304. Lost and refused requests are sent again."""
+        return self.run(lambda exchange: exchange.send(request))
+
+    def run(self, routine: Callable[[Exchange], Steps[T]]) -> T:
+        """Runs a routine of `service.client.operations` and returns its result."""
         with as_cli_errors():
-            return self._connection.run(self._exchange.send(request))
+            return self._connection.run(routine(self._exchange))
 
     @contextmanager
     def stream(self, request: Request) -> Iterator[httpx.Response]:

@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ParamSpec
 
@@ -41,14 +40,6 @@ _MAX_INTERRUPTIONS = 5
 P = ParamSpec("P")
 
 Download = Callable[[], Iterator[bytes]]
-
-
-@dataclass(frozen=True)
-class JobState:
-    """A job with its `ETag`, with which a request asks for changes."""
-
-    document: Document
-    tag: str
 
 
 class Service:
@@ -100,15 +91,6 @@ class Service:
     def job(self, job_id: str) -> Document:
         """Returns the job's current state."""
         return self._document(requests.job, job_id)
-
-    def changed_job(self, job_id: str, known: JobState | None, wait_seconds: int) -> JobState | None:
-        """Returns the job as soon as its state differs from `known`; None if it is the same after `wait_seconds`."""
-        with as_cli_errors():
-            request = requests.changed_job(job_id, known.tag if known else None, wait_seconds)
-        response = self.connection.send(request)
-        if response.status_code == httpx.codes.NOT_MODIFIED:
-            return None
-        return JobState(document_of(response), response.headers.get("etag", ""))
 
     def jobs(self, filters: Mapping[str, Any], limit: int, cursor: str = "") -> Document:
         """Returns at most `limit` jobs after `cursor`, newest first; 0 for all."""

@@ -1,7 +1,8 @@
 """The errors of the client. Each has a message, a stable code, and what to do.
 
     EvenkeelError
-    ├── ConfigurationError          the address, the key or an argument is invalid; nothing was sent
+    ├── ConfigurationError          the address, the key or a variable is invalid; nothing was sent
+    ├── ArgumentError               an argument is invalid; nothing was sent; also a ValueError
     ├── MissingPackageError         an optional package is not installed; also an ImportError
     ├── RequestRefusedError         the service refused the request
     │   └── JobRefusedError         … because of the job: its SQL, tables, parameters or settings
@@ -108,9 +109,15 @@ class EvenkeelError(Exception):
 
 
 class ConfigurationError(EvenkeelError):
-    """The address, the key, a variable or an argument is invalid. Nothing was sent."""
+    """The address, the key or a variable is invalid. Nothing was sent."""
 
     default_code = "invalid_configuration"
+
+
+class ArgumentError(EvenkeelError, ValueError):
+    """An argument is invalid. Nothing was sent."""
+
+    default_code = "invalid_argument"
 
 
 class MissingPackageError(EvenkeelError, ImportError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .address import segment
-from .errors import ConfigurationError
+from .errors import ArgumentError
 from .problem_text import Source
 
 JSON = "application/json"
@@ -158,16 +158,16 @@ def new_idempotency_key() -> str:
 
 
 def encoded(body: Mapping[str, Any]) -> bytes:
-    """Returns a body as JSON. Raises ConfigurationError for values that JSON does not support."""
+    """Returns a body as JSON. Raises ArgumentError for values that JSON does not support."""
     try:
         return json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, UnicodeEncodeError, RecursionError) as error:
-        raise ConfigurationError(f"the request cannot be written as JSON: {error}") from None
+        raise ArgumentError(f"the request cannot be written as JSON: {error}") from None
 
 
 def _quoted(key: str) -> str:
     if not key.isascii() or not key.isprintable():
-        raise ConfigurationError("an idempotency key contains only printable ASCII characters")
+        raise ArgumentError("an idempotency key contains only printable ASCII characters")
     escaped = key.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
