@@ -116,17 +116,16 @@ class Exchange:
     ) -> Steps[httpx.Response]:
         """Returns the response, which is a success or 304. Raises EvenkeelError.
 
-        Lost requests and requests to a busy service are sent again. A body that breaks off raises
-        `httpx.TransportError` if it is a stream or has a sink.
+        Lost requests and requests to a busy service are sent again. With a sink, which may already have a part of the
+        body, and in a stream, an interruption raises `httpx.TransportError`.
         """
         budget = self.retry_budget()
         step = Send(request, self._timeout(request), is_stream, sink)
         while True:
-            start = None if sink is None else sink.tell()
             try:
                 response = yield step
             except httpx.HTTPError as error:
-                if sink is not None and sink.tell() != start:
+                if sink is not None and isinstance(error, httpx.TransportError) and not isinstance(error, _NOT_SENT):
                     raise
                 if not isinstance(error, _NOT_SENT | httpx.TimeoutException) and not self._has_responded:
                     # The connection was accepted and then closed: the service is probably restarting.
