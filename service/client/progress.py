@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, TextIO
 
 from . import html
@@ -54,10 +55,13 @@ def shown_progress(stream: TextIO | None = None) -> Iterator[Callable[[JobSummar
     began = time.monotonic()
     target = sys.stderr if stream is None else stream
     if _is_notebook():
-        display: Any = sys.modules["IPython"].display.display
-        area = sys.modules["IPython"].display.HTML
-        handle = display(area(""), display_id=True)
-        yield lambda job: handle.update(area(html.progress(job.status, *progress_of(job), time.monotonic() - began)))
+        display: Any = import_module("IPython.display")
+        area = display.display(display.HTML(""), display_id=True)
+
+        def update(job: JobSummary) -> None:
+            area.update(display.HTML(html.progress(job.status, *progress_of(job), time.monotonic() - began)))
+
+        yield update
     elif target.isatty():
         try:
             yield lambda job: _redraw(target, bar(job, time.monotonic() - began))

@@ -16,9 +16,9 @@ from service.cli.job_input import (
     merged_settings,
     parsed_document,
     read_job,
-    table_source,
 )
 from service.cli.terminal import CliError, ExitCode
+from service.client.job_spec import table_source
 from service.client.problem_text import excerpt
 from service.contract.options import JobSettings
 
