@@ -106,7 +106,7 @@ def test_distribution_of_the_service_has_the_same_files(wheel: Path, tmp_path: P
 
 def test_program_of_the_readme(python: Path, production: Production, tmp_path: Path) -> None:
     text = documents.block("program: readme")
-    assert len(text.splitlines()) == 10
+    assert sum(1 for line in text.splitlines() if line) == 10
     printed = ran(python, program(text, production), tmp_path, EVENKEEL_API_KEY=production.key())
     assert printed.count("shape: ") == 3
     assert printed.splitlines()[-1] == "unknown_column 1 23 Did you mean f.carrier?"
