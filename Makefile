@@ -1,7 +1,7 @@
 # Run README.md's test command first: it creates the environment.
 PYTHON ?= .venv/bin/python
 
-.PHONY: lint quick test test-all full coverage docs generate bench run
+.PHONY: lint quick test test-all full coverage docs generate client bench run
 lint:
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
@@ -41,6 +41,10 @@ generate:
 	$(PYTHON) -m service.cli openapi -o openapi.yaml
 	$(PYTHON) -m docs.tables --write
 	$(PYTHON) -m docs.rules --write
+
+# The wheel of the Python client, in dist.
+client:
+	$(PYTHON) -m pip wheel --no-deps --wheel-dir dist service/client
 
 # Some minutes; docs/explanation/benchmarks.md has the other benchmarks.
 bench:

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from docs.markdown import code, codes, sentence, table
 from service.cli.main import LOCAL, OVER_API, app
-from service.client.terminal import ExitCode
+from service.cli.terminal import ExitCode
 
 SHARED = ("--url", "--key-file", "--json")
 """Options of nearly every command that calls the API, which have a table of their own."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.client.terminal import CliError, ExitCode, prints_errors
+from service.cli.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
     from service.backup.manifest import Manifest
@@ -24,7 +24,7 @@ def backup(directory: Directory) -> None:
     from service.backup.backup import make_backup
     from service.cli.database import opened_database
     from service.cli.preparation import read_settings
-    from service.client.terminal import amount
+    from service.client.text import amount
 
     settings = read_settings()
     with opened_database(settings) as database, errors_as_cli_errors():
@@ -64,7 +64,7 @@ def errors_as_cli_errors() -> Iterator[None]:
 
 def description(manifest: Manifest) -> str:
     """Returns a short description of a backup's content."""
-    from service.client.terminal import amount, size
+    from service.client.text import amount, size
 
     jobs, results = amount(manifest.rows["jobs"], "job"), amount(manifest.results, "result")
     return f"{jobs} and {results} ({size(manifest.results_bytes)}) at revision {manifest.revision} ({manifest.tool})"

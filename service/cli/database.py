@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.client.terminal import CliError, ExitCode, prints_errors
+from service.cli.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
     from service.config.settings import Settings
@@ -247,7 +247,7 @@ def _limits(settings: Settings, older_than: str | None, results_only: bool) -> L
 
 
 def _sentence(purged: Purged, verb: str) -> str:
-    from service.client.terminal import amount, size
+    from service.client.text import amount, size
 
     return (
         f"{verb} {amount(purged.jobs, 'job')}, {amount(purged.results, 'result')}, "

@@ -16,17 +16,19 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from service.cli.connection import Connection, read
 from service.cli.database import upgrade_database
 from service.cli.demo_data import JOBS, STUCK_TRANSPONDER, DemoJob, compare, write_tables
+from service.cli.display import show_rules, show_skew
+from service.cli.operations import Service
 from service.cli.preparation import isolate, listen, locked, prepare_directories, read_settings, temporary_state_dir
 from service.cli.processes import READY_SECONDS, WORKER, Stack
-from service.client.connection import Connection
-from service.client.display import show_rules, show_skew
-from service.client.operations import ARROW, Service
-from service.client.responses import Job, RunMetrics, read
-from service.client.session import Output
-from service.client.terminal import CliError, ExitCode, StopSignals, amount, size
-from service.client.waiting import follow, shown_progress
+from service.cli.session import Output
+from service.cli.terminal import CliError, ExitCode, StopSignals
+from service.cli.waiting import follow, shown_progress
+from service.client.requests import ARROW
+from service.client.responses import Job, RunMetrics
+from service.client.text import amount, size
 from service.contract.enums import JobStatus
 from service.contract.options import canonical_settings
 from service.contract.reports import PlanReport, SkewReport

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from service.client.terminal import CliError, ExitCode, prints_errors
+from service.cli.terminal import CliError, ExitCode, prints_errors
 
 _NEEDED_FOR_SPARK = frozenset({"Java", "pyspark", "Spark properties"})
 _TIMEOUT_SECONDS = 5

@@ -26,7 +26,8 @@ import psutil
 from service.broker.configuration import broker_fault, celery_config, is_embedded
 from service.cli.database import database_errors, explain_database_error
 from service.cli.preparation import child_environment, listen
-from service.client.terminal import CliError, amount
+from service.cli.terminal import CliError
+from service.client.text import amount
 from service.config.processes import JavaError, find_java
 from service.config.settings import Settings
 from service.config.spark import SparkPropertiesError, read_properties

@@ -25,11 +25,11 @@ from service.cli.options import (
     Wait,
     open_session,
 )
-from service.client.terminal import prints_errors
+from service.cli.terminal import prints_errors
 
 if TYPE_CHECKING:
+    from service.cli.session import Output, Session
     from service.client.responses import Document, Worker, WorkerList
-    from service.client.session import Output, Session
 
 
 @prints_errors
@@ -63,14 +63,14 @@ def submit(
 
     With --wait, prints its rows; the id goes to standard error.
     """
+    from service.cli.connection import read as validated
+    from service.cli.display import show_end
+    from service.cli.job_input import CommandLine, read_job
     from service.cli.results import result_target, write_result
-    from service.client.display import show_end
-    from service.client.job_input import CommandLine, read_job
-    from service.client.operations import new_idempotency_key
+    from service.cli.terminal import CliError, ExitCode
+    from service.cli.waiting import wait as wait_for
+    from service.client.requests import new_idempotency_key
     from service.client.responses import Job
-    from service.client.responses import read as validated
-    from service.client.terminal import CliError, ExitCode
-    from service.client.waiting import wait as wait_for
 
     if rows is not None and not wait:
         raise CliError("-o needs --wait: there are no rows yet", "Add --wait.", code=ExitCode.USAGE)
@@ -136,8 +136,9 @@ def jobs(
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
-    from service.client.display import show_jobs
-    from service.client.responses import JobPage, read
+    from service.cli.connection import read
+    from service.cli.display import show_jobs
+    from service.client.responses import JobPage
 
     filters = {
         **({"status": [one.upper() for one in status]} if status else {}),
@@ -165,9 +166,9 @@ def job(
     as_json: AsJson = False,
 ) -> None:
     """Show the state of a job, or wait for it to end."""
-    from service.client.display import show_end, show_job
+    from service.cli.display import show_end, show_job
+    from service.cli.waiting import wait as wait_for
     from service.client.responses import Job
-    from service.client.waiting import wait as wait_for
 
     with open_session(url, key_file, as_json) as session:
         job_id = session.service.full_id(job_id)
@@ -211,7 +212,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Resume a stopped streaming job."""
-    from service.client.job_input import given_settings
+    from service.cli.job_input import given_settings
 
     body = {"from": begin, "settings": given_settings(settings or ())}
     with open_session(url, key_file, as_json) as session:
@@ -257,7 +258,7 @@ def workers(url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) 
 
 
 def _show_workers(output: Output, found: WorkerList) -> None:
-    from service.client.terminal import size
+    from service.client.text import size
 
     if not found.workers:
         output.note("No worker has sent a heartbeat within the last hour.")
@@ -283,7 +284,8 @@ def _show_workers(output: Output, found: WorkerList) -> None:
 @prints_errors
 def whoami(url: Url = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
     """Show the address of the service and the identity of your API key."""
-    from service.client.responses import Me, read
+    from service.cli.connection import read
+    from service.client.responses import Me
 
     with open_session(url, key_file, as_json) as session:
         document = session.service.me()

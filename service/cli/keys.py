@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.options import AsJson, KeyFile, url_option
-from service.client.terminal import CliError, ExitCode, prints_errors
+from service.cli.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
-    from service.client.operations import Service
+    from service.cli.operations import Service
+    from service.cli.session import Output
     from service.client.responses import Document
-    from service.client.session import Output
     from service.keys.administration import KeyRequest
     from service.store.session import Database
 
@@ -61,7 +61,7 @@ class _StoredKeys:
 @contextmanager
 def _opened(url: str | None, key_file: Path | None, as_json: bool) -> Iterator[tuple[Service | _StoredKeys, Output]]:
     """Opens the service if an option or variable sets its address or key, otherwise the database."""
-    from service.client.session import Output, client_settings, opened
+    from service.cli.session import Output, client_settings, opened
 
     if url is not None or key_file is not None or "url" in client_settings().model_fields_set:
         with opened(url, key_file, as_json=as_json) as session:
@@ -109,8 +109,9 @@ def list_keys(
     as_json: AsJson = False,
 ) -> None:
     """List keys, without their secrets, oldest first."""
-    from service.client.display import show_keys
-    from service.client.responses import KeyPage, read
+    from service.cli.connection import read
+    from service.cli.display import show_keys
+    from service.client.responses import KeyPage
 
     with _opened(url, key_file, as_json) as (keys, output):
         document = keys.keys(tenant or "")

@@ -19,7 +19,7 @@ from service.cli.keys import app as keys
 from service.cli.reports import explain, metrics, plan, profile, skew
 from service.cli.results import events, result
 from service.cli.start import demo, serve, up, worker
-from service.client.terminal import prints_errors
+from service.cli.terminal import prints_errors
 
 app = typer.Typer(
     name="evenkeel",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from service.client.session import Session
+    from service.cli.session import Session
 
 
 def url_option(default: str) -> Any:
@@ -124,6 +124,6 @@ ReadOptions = Annotated[
 
 def open_session(url: str | None, key_file: Path | None, as_json: bool) -> AbstractContextManager[Session]:
     """Opens a session with the service that the options or the environment name. Raises CliError."""
-    from service.client.session import opened
+    from service.cli.session import opened
 
     return opened(url, key_file, as_json=as_json)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from service.client.terminal import CONFIGURATION_ADVICE, CliError, ExitCode
+from service.cli.terminal import CONFIGURATION_ADVICE, CliError, ExitCode
 from service.config.data import join_roots
 from service.config.settings import GROUPS, Settings, is_loopback
 from service.monitoring.logs import configure_logging

@@ -23,7 +23,7 @@ import httpx
 import psutil
 
 from service.cli.preparation import address_of, child_environment
-from service.client.terminal import CliError, ExitCode
+from service.cli.terminal import CliError, ExitCode
 from service.config.settings import Settings
 from service.contract.problems import Problem
 

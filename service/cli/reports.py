@@ -23,11 +23,11 @@ from service.cli.options import (
     Url,
     open_session,
 )
-from service.client.terminal import CliError, ExitCode, prints_errors
+from service.cli.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
+    from service.cli.session import Output, Session
     from service.client.responses import Document, Profile, ProfiledTable
-    from service.client.session import Output, Session
 
 ShowSql = Annotated[bool, typer.Option("--show-sql", help="Show the SQL before and after the rules.")]
 ShowPhysical = Annotated[bool, typer.Option("--show-physical", help="Show Spark's physical plan.")]
@@ -54,7 +54,7 @@ def explain(
 
     Shows each rule's decision and reason, the alternatives that it compared, and the resulting plan.
     """
-    from service.client.job_input import CommandLine, read_job
+    from service.cli.job_input import CommandLine, read_job
 
     given = CommandLine(
         file, sql, settings or (), name, table or (), schema or (), read or (), param or (), column or ()
@@ -82,7 +82,7 @@ def plan(
 def _show_plan(output: Output, document: Document, show_sql: bool, show_physical: bool) -> None:
     from functools import partial
 
-    from service.client.display import show_plan
+    from service.cli.display import show_plan
     from service.contract.reports import PlanReport
 
     output.show(document, PlanReport, partial(show_plan, with_sql=show_sql, with_physical=show_physical))
@@ -99,7 +99,7 @@ def metrics(
     job_id: JobId, slots: Slots = None, url: Url = None, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
     """Show the metrics of a job's run."""
-    from service.client.display import show_metrics
+    from service.cli.display import show_metrics
     from service.client.responses import RunMetrics
 
     with open_session(url, key_file, as_json) as session:
@@ -114,8 +114,9 @@ def skew(
 
     Lists the hot keys, the time lost and the setting that would help.
     """
-    from service.client.display import show_skew
-    from service.client.responses import RunMetrics, read
+    from service.cli.connection import read
+    from service.cli.display import show_skew
+    from service.client.responses import RunMetrics
 
     with open_session(url, key_file, as_json) as session:
         document = session.service.metrics(session.service.full_id(job_id), slots)
@@ -164,8 +165,8 @@ def profile(
         )
     if exact and slots is not None:
         raise CliError("--slots does not apply to --exact", "Leave one of them out.", code=ExitCode.USAGE)
-    from service.client.exact_profile import exact_profile
-    from service.client.job_input import given_tables
+    from service.cli.exact_profile import exact_profile
+    from service.cli.job_input import given_tables
     from service.client.responses import Profile
 
     name = "t"
@@ -224,7 +225,7 @@ def _columns(key: str) -> list[str]:
 
 
 def _size(table: ProfiledTable) -> str:
-    from service.client.terminal import amount, size
+    from service.client.text import amount, size
 
     parts: Sequence[str] = (
         f"{'' if table.rows_are_exact else 'about '}{amount(table.rows or 0, 'row')}",

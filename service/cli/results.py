@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.options import AsJson, JobId, KeyFile, ResultOutput, Url, open_session
-from service.client.terminal import CliError, ExitCode, prints_errors
+from service.cli.terminal import CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
-    from service.client.connection import RetryBudget
-    from service.client.operations import Service
+    from service.cli.operations import Service
+    from service.cli.session import Output, Session
     from service.client.responses import Document, Event, ResultPage
-    from service.client.session import Output, Session
+    from service.client.retries import RetryBudget
 
 MEDIA_TYPES = {
     "csv": "text/csv",
@@ -112,8 +112,8 @@ def write_result(
 
 
 def _download(session: Session, job_id: str, target: ResultTarget, parameters: dict[str, str]) -> None:
-    from service.client.operations import download_as, download_as_json, save, write_to_stdout
-    from service.client.terminal import size
+    from service.cli.operations import download_as, download_as_json, save, write_to_stdout
+    from service.client.text import size
 
     service, output = session.service, session.output
     form, file = target.form, target.file
@@ -135,7 +135,8 @@ def _download(session: Session, job_id: str, target: ResultTarget, parameters: d
 
 
 def _show_result(session: Session, job_id: str, rows: int, *, as_markdown: bool) -> None:
-    from service.client.responses import ResultPage, read
+    from service.cli.connection import read
+    from service.client.responses import ResultPage
 
     page = read(ResultPage, session.service.result_page(job_id, rows))
     if as_markdown:
@@ -224,7 +225,8 @@ def events(
 
     With --follow --json, prints one object per line.
     """
-    from service.client.responses import Event, read
+    from service.cli.connection import read
+    from service.client.responses import Event
 
     with open_session(url, key_file, as_json) as session:
         job_id = session.service.full_id(job_id)
@@ -290,7 +292,8 @@ def _all(service: Service, job_id: str, after: int) -> Document:
 
 def _page_after(service: Service, job_id: str, after: int) -> tuple[Document, int]:
     """Reads and validates the page after `after`; returns it with the id of its last event."""
-    from service.client.responses import EventPage, read
+    from service.cli.connection import read
+    from service.client.responses import EventPage
 
     document = service.events(job_id, after)
     page = read(EventPage, document)

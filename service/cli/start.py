@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.client.terminal import CONFIGURATION_ADVICE, CliError, ExitCode, prints_errors
+from service.cli.terminal import CONFIGURATION_ADVICE, CliError, ExitCode, prints_errors
 
 if TYPE_CHECKING:
     from service.cli.processes import Stack
@@ -164,7 +164,7 @@ def up(
     from service.cli.database import upgrade_database
     from service.cli.preparation import listen, locked, prepare_directories, read_settings
     from service.cli.processes import READY_SECONDS, Stack
-    from service.client.terminal import StopRequestedError, StopSignals
+    from service.cli.terminal import StopRequestedError, StopSignals
     from service.config.processes import die_with_parent
 
     die_with_parent()

@@ -1,4 +1,4 @@
-"""The fields of the service's responses that the commands use, as models; `read` validates a response.
+"""The fields of the service's responses that the client and the commands use, as models; `read` validates a response.
 
 Unknown fields are ignored, and states, queues and types of events are text, so that responses of newer services are
 accepted. Fields that older services do not send have defaults. Models of `service.contract` are used where they fit.
@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
+import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from service.client.terminal import CliError, ExitCode, safe_line
-from service.contract.enums import JobStatus
-from service.contract.problems import Problem
-from service.contract.reports import EstimateReport, HotKey, MetricsReport, Progress, SavingsReport, WrongEstimate
+from ..contract.enums import JobStatus
+from ..contract.problems import Problem
+from ..contract.reports import EstimateReport, HotKey, MetricsReport, Progress, SavingsReport, WrongEstimate
+from .errors import ServiceFailedError
+from .text import safe_line
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -24,17 +26,29 @@ Document = dict[str, Any]
 
 
 def read(kind: type[M], document: object) -> M:
-    """Validates a response. Raises CliError if it does not have the form of `kind`."""
+    """Validates a response. Raises ServiceFailedError if it does not have the form of `kind`."""
     try:
         return kind.model_validate(document, extra="ignore")
     except ValidationError as error:
         fields = ", ".join(".".join(map(str, problem["loc"])) for problem in error.errors()[:3])
-        raise CliError(
+        raise ServiceFailedError(
             f"the response does not have the expected form: {safe_line(fields) or 'it is not an object'}",
-            "Check that the address is that of an Evenkeel service, and compare its version (GET /healthz) with "
-            "`evenkeel --version`.",
-            code=ExitCode.CRASHED,
+            "Check that the address is that of an Evenkeel service, and compare its version (GET /healthz) with that "
+            "of the client.",
         ) from None
+
+
+def document_of(response: httpx.Response) -> Document:
+    """Returns the JSON object of a response. Raises ServiceFailedError if it has none."""
+    try:
+        document = response.json()
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise ServiceFailedError(
+            "the response is not a JSON object", "Check that the address (EVENKEEL_URL) is that of an Evenkeel service."
+        )
+    return document
 
 
 class _Response(BaseModel):

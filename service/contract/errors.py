@@ -60,7 +60,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from service.contract.problems import Issue
+from .problems import Issue
 
 
 class ServiceError(Exception):

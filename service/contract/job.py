@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from service.contract.enums import Mode, OutputMode, QueueChoice
-from service.contract.model import Bounds, Duration, Frozen, Whole, discriminated_by, renamed
-from service.contract.options import JobSettings, OptimizerSettings, StateSettings
-from service.contract.parameters import Parameters, stored_parameters
-from service.contract.query import SQL_CHARACTERS, Identifier, Query, queries_in
-from service.contract.read_options import TableFormat
-from service.contract.tables import (
+from .enums import Mode, OutputMode, QueueChoice
+from .model import Bounds, Duration, Frozen, Whole, discriminated_by, renamed
+from .options import JobSettings, OptimizerSettings, StateSettings
+from .parameters import Parameters, stored_parameters
+from .query import SQL_CHARACTERS, Identifier, Query, queries_in
+from .read_options import TableFormat
+from .tables import (
     FOLLOW,
     RateTable,
     StreamTable,

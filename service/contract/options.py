@@ -29,7 +29,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from service.contract.model import (
+from .model import (
     Bounds,
     ByteSize,
     Duration,
@@ -40,7 +40,7 @@ from service.contract.model import (
     format_duration,
     refuse_boolean,
 )
-from service.contract.problems import did_you_mean, nearest_names
+from .problems import did_you_mean, nearest_names
 
 _BARE_NUMBER = re.compile(r"\s*[0-9]+\s*")
 

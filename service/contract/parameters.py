@@ -22,8 +22,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from service.contract.model import Frozen
-from service.contract.query import PARAMETERS
+from .model import Frozen
+from .query import PARAMETERS
 
 PARAMETER_NAME = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 """The pattern of a name, in `parameters` and in placeholders."""

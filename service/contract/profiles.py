@@ -7,10 +7,10 @@ from typing import Annotated
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.contract.model import Frozen, refuse_boolean
-from service.contract.query import Identifier
-from service.contract.reports import HotKey
-from service.contract.tables import TableSource
+from .model import Frozen, refuse_boolean
+from .query import Identifier
+from .reports import HotKey
+from .tables import TableSource
 
 MAX_KEYS = 16
 MAX_COLUMNS = 8

@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.contract.model import Bounds, Duration, Flag, Frozen, refuse_boolean
-from service.contract.options import JoinLocal, JoinShip, JoinSkew
+from .model import Bounds, Duration, Flag, Frozen, refuse_boolean
+from .options import JoinLocal, JoinShip, JoinSkew
 
 CODE = "query_too_deep"
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from service.contract.model import Flag, Frozen
+from .model import Flag, Frozen
 
 CORRUPT_RECORD = "_corrupt_record"
 

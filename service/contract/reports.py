@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from pydantic import Field
 
-from service.contract.enums import StatusText
-from service.contract.model import Frozen
+from .enums import StatusText
+from .model import Frozen
 
 
 class Progress(Frozen):

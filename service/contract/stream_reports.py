@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
-from service.contract.model import Frozen, renamed
+from .model import Frozen, renamed
 
 
 class StateMetrics(Frozen):

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from service.contract.model import Bounds, Duration, Flag, Frozen, Whole, discriminated_by, refuse_boolean, renamed
-from service.contract.query import Identifier
-from service.contract.read_options import FORMAT_ALIASES, OPTIONS_BEFORE_10, FormatName, ReadOptions, TableFormat
+from .model import Bounds, Duration, Flag, Frozen, Whole, discriminated_by, refuse_boolean, renamed
+from .query import Identifier
+from .read_options import FORMAT_ALIASES, OPTIONS_BEFORE_10, FormatName, ReadOptions, TableFormat
 
 MAX_SCHEMA_LENGTH = 100_000
 

@@ -32,6 +32,7 @@ def planted(root: Path, files: dict[str, str]) -> Path:
             "from workers import process",
             "may not import workers.process",
         ),
+        (imports.check, "service/client/one.py", "from service.contract import job", "service.contract relatively"),
         (imports.check, "service/sql/one.py", "from ..store import jobs", "may not import service.store.jobs"),
         (imports.check, "workers/process/one.py", "def f():\n    import pyspark", "may not import pyspark"),
         (imports.check, "workers/engine/plan/one.py", "import time", "may not import time"),

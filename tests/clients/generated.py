@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "tests" / "clients" / "python_client.yaml"
-PACKAGE = "evenkeel_client"
+PACKAGE = "evenkeel_openapi"
 
 _SECONDS = 120
 
@@ -18,7 +18,7 @@ def generate_python_client(directory: Path) -> Path:
 
     Raises AssertionError if the generator prints a warning.
     """
-    project = directory / "evenkeel-client"
+    project = directory / "evenkeel-openapi"
     options = ["--path", ROOT / "openapi.yaml", "--config", CONFIGURATION, "--output-path", project]
     run = subprocess.run(
         [sys.executable, "-m", "openapi_python_client", "generate", "--fail-on-warning", *map(str, options)],

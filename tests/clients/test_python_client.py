@@ -91,7 +91,7 @@ def test_program_from_job_to_result(python_client: Path, production: Production)
     assert metrics.result_rows == ROWS
     assert metrics.skew.advice
     assert [node.operator for node in journey.explanation(client, MANUFACTURERS).before.nodes][:2] == ["Scan", "Scan"]
-    from evenkeel_client.models import JobStatus
+    from evenkeel_openapi.models import JobStatus
 
     assert "manufacturers" in journey.names_of_jobs(client, JobStatus.SUCCEEDED)
 
@@ -102,7 +102,7 @@ def test_program_posts_rows(python_client: Path, production: Production) -> None
     (api,) = production.apis
     client = journey.client_of(api.address, production.key(tenant="posting"))
     assert journey.declare(client, "clicks", "uid BIGINT, page STRING").rows == 0
-    from evenkeel_client.types import File
+    from evenkeel_openapi.types import File
 
     rows = b'{"uid": 1, "page": "/"}\n{"uid": 2, "page": "/cart"}\n'
     posted = [journey.append(client, "clicks", "sensor-7/000042", File(io.BytesIO(rows))) for _ in range(2)]
@@ -157,7 +157,7 @@ def test_problems_of_a_finished_job_are_typed(code: str, busy: Situation) -> Non
 
 
 def check(code: str, answer: object) -> None:
-    from evenkeel_client.models import Problem
+    from evenkeel_openapi.models import Problem
 
     assert isinstance(answer, Problem), answer
     assert (answer.code, answer.type_) == (code, f"/problems/{code}")

@@ -9,7 +9,7 @@ import pytest
 from docs import command_tables, error_tables, service_tables, sql_tables, tables
 from docs.operation_tables import compact
 from service.cli.main import LOCAL, OVER_API
-from service.client.terminal import ExitCode
+from service.cli.terminal import ExitCode
 from service.config.settings import GROUPS
 from service.contract.errors import ServiceError
 from service.contract.job_errors import GROUPS as JOB_ERRORS

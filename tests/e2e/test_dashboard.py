@@ -380,3 +380,17 @@ def test_stream_is_resumed_from_scratch(open_tab: Open, service: Service, jobs: 
     page.get_by_role("dialog").get_by_role("button", name="Start from scratch").click()
     expect(page.locator(".job-state").get_by_text("RUNNING")).to_be_visible(timeout=180_000)
     expect(page.get_by_text("Generation")).to_be_visible()
+
+
+def test_parameters_of_the_sql_have_rows(open_tab: Open) -> None:
+    page = open_tab(viewport=PHONE).open("#/new")
+    write_table(page, "o", "orders/")
+    expect(page.get_by_label("Format")).to_have_value("")
+    write_sql(page, "SELECT COUNT(*) AS n FROM o WHERE o.category <> :category AND o.uid >= :least")
+    page.get_by_label("Value of :category").fill("c6")
+    page.get_by_label("Type of :least").select_option("BIGINT")
+    page.get_by_label("Value of :least").fill("5")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator(".job-state").get_by_text("SUCCEEDED")).to_be_visible(timeout=180_000)
+    page.get_by_role("link", name="Specification").click()
+    expect(page.get_by_role("region", name="Specification of the job")).to_contain_text('"category": "c6"')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import subprocess
@@ -96,20 +95,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
 def test_session(demo: RunningService, name: str) -> None:
     session = documents.block(f"executed: {name}")
     documents.do_as_written(session, demo.address, demo.directory, demo.environment)
-
-
-def test_python_program_of_the_readme(demo: RunningService) -> None:
-    text = documents.block("program: readme")
-    assert "http://localhost:8080" in text
-    done = subprocess.run(
-        [sys.executable, "-c", text.replace("http://localhost:8080", demo.address)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert ast.literal_eval(done.stdout) == [["UA", 58665], ["B6", 54635], ["EV", 54173]]
 
 
 def test_own_files_of_the_readme(tmp_path: Path) -> None:

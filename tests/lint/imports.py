@@ -48,7 +48,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "service.keys": ("service.keys", "service.contract", "service.jobs.views", "service.store"),
     "service.backup": ("service.backup", "service.contract", "service.results", "service.store", "service.__version__"),
-    "service.client": ("service.client", "service.config.client", "service.contract", "service.__version__"),
+    # Its distribution contains nothing else of this project.
+    "service.client": ("service.client", "service.config.client", "service.contract"),
     "service.dashboard": (),
     "service.api": (
         "service.api",
@@ -141,6 +142,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }
 """Prefix of a module's name -> what it may import of the product's packages. The longest prefix counts."""
 
+RELATIVE = ("service.client", "service.contract", "service.config.client")
+"""Modules that the distributions also contain as `evenkeel.client` and so on: they import each other relatively."""
+
 PYSPARK = ("workers.engine.spark", "workers.engine.streaming", "workers.driver")
 """Modules that may import `pyspark`."""
 
@@ -181,10 +185,21 @@ def check(root: Path) -> Iterator[str]:
         for library, places in (("pyspark", PYSPARK), ("py4j", PY4J)):
             if not is_within(module, *places) and any(is_within(name, library) for name in imported):
                 yield f"{module}: it may not import {library}; {', '.join(places)} may."
+        if is_within(module, *RELATIVE):
+            names = sorted(name for name in _absolute_imports(path) if is_within(name, "service"))
+            yield from (f"{module}: it must import {name} relatively." for name in names)
         if not is_within(module, "service.store") and (found := set(imported) & set(STATEMENTS)):
             yield f"{module}: it may not import {', '.join(sorted(found))}; put the statement into service.store."
         if is_within(module, *PURE):
             yield from _impurities(module, path, imported)
+
+
+def _absolute_imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module
 
 
 def _impurities(module: str, path: Path, imported: list[str]) -> Iterator[str]:

@@ -7,16 +7,16 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 import httpx
-from evenkeel_client import AuthenticatedClient
-from evenkeel_client.api.events import get_events
-from evenkeel_client.api.jobs import get_job, list_jobs, submit_job
-from evenkeel_client.api.keys import create_key, get_me, list_keys, revoke_key
-from evenkeel_client.api.operations import get_health, get_prometheus_metrics, get_readiness
-from evenkeel_client.api.reports import explain_job, get_metrics, get_plan
-from evenkeel_client.api.results import get_result
-from evenkeel_client.api.streams import append_rows, declare_stream, get_stream
-from evenkeel_client.api.workers import list_workers
-from evenkeel_client.models import (
+from evenkeel_openapi import AuthenticatedClient
+from evenkeel_openapi.api.events import get_events
+from evenkeel_openapi.api.jobs import get_job, list_jobs, submit_job
+from evenkeel_openapi.api.keys import create_key, get_me, list_keys, revoke_key
+from evenkeel_openapi.api.operations import get_health, get_prometheus_metrics, get_readiness
+from evenkeel_openapi.api.reports import explain_job, get_metrics, get_plan
+from evenkeel_openapi.api.results import get_result
+from evenkeel_openapi.api.streams import append_rows, declare_stream, get_stream
+from evenkeel_openapi.api.workers import list_workers
+from evenkeel_openapi.models import (
     AppendedRows,
     Job,
     JobSpec,
@@ -30,7 +30,7 @@ from evenkeel_client.models import (
     Stream,
     StreamDeclaration,
 )
-from evenkeel_client.types import UNSET, File, Unset
+from evenkeel_openapi.types import UNSET, File, Unset
 
 T = TypeVar("T")
 

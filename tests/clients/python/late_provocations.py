@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from evenkeel_client.api.jobs import cancel_job, change_job_settings
-from evenkeel_client.api.results import get_result
-from evenkeel_client.api.streams import declare_stream
-from evenkeel_client.models import ChangeJobSettingsBody, StreamDeclaration
+from evenkeel_openapi.api.jobs import cancel_job, change_job_settings
+from evenkeel_openapi.api.results import get_result
+from evenkeel_openapi.api.streams import declare_stream
+from evenkeel_openapi.models import ChangeJobSettingsBody, StreamDeclaration
 
 from tests.clients.python.journey import submit, wait_for
 from tests.clients.python.situations import CLICKS, ORDERS, SCHEMA, Situation, provokes

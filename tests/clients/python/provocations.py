@@ -6,16 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from typing import Any
 
-from evenkeel_client import AuthenticatedClient
-from evenkeel_client.api.jobs import cancel_job, delete_job, get_job, list_jobs, resume_job, stop_job, submit_job
-from evenkeel_client.api.keys import get_me, list_keys, revoke_key
-from evenkeel_client.api.operations import get_readiness
-from evenkeel_client.api.reports import explain_job, get_metrics, get_plan
-from evenkeel_client.api.results import get_result
-from evenkeel_client.api.streams import append_rows, declare_stream, delete_stream, get_stream
-from evenkeel_client.api.workers import drain_worker, get_worker
-from evenkeel_client.models import Job, JobSpec, KeyPage, Problem, Resumption, StreamDeclaration
-from evenkeel_client.types import UNSET, File, Unset
+from evenkeel_openapi import AuthenticatedClient
+from evenkeel_openapi.api.jobs import cancel_job, delete_job, get_job, list_jobs, resume_job, stop_job, submit_job
+from evenkeel_openapi.api.keys import get_me, list_keys, revoke_key
+from evenkeel_openapi.api.operations import get_readiness
+from evenkeel_openapi.api.reports import explain_job, get_metrics, get_plan
+from evenkeel_openapi.api.results import get_result
+from evenkeel_openapi.api.streams import append_rows, declare_stream, delete_stream, get_stream
+from evenkeel_openapi.api.workers import drain_worker, get_worker
+from evenkeel_openapi.models import Job, JobSpec, KeyPage, Problem, Resumption, StreamDeclaration
+from evenkeel_openapi.types import UNSET, File, Unset
 
 from tests.clients.python.journey import client_of
 from tests.clients.python.situations import CLICKS, ORDERS, SCHEMA, Situation, provokes

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from evenkeel_client import AuthenticatedClient
+from evenkeel_openapi import AuthenticatedClient
 
 from tests.clients.acts import Acts
 

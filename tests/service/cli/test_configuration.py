@@ -9,7 +9,7 @@ import pytest
 
 from service.cli.doctor_checks import is_s3a_missing
 from service.cli.preparation import child_environment, isolate, prepare_directories, read_settings, without_client_key
-from service.client.terminal import CliError, ExitCode
+from service.cli.terminal import CliError, ExitCode
 from service.config.settings import Settings
 
 

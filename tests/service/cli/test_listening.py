@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.cli.preparation import address_of, listen
-from service.client.terminal import CliError, ExitCode
+from service.cli.terminal import CliError, ExitCode
 from service.config.settings import Settings
 
 

@@ -15,7 +15,8 @@ import typer
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from service.client.terminal import CliError, ExitCode, StopRequestedError, StopSignals, amount, prints_errors, size
+from service.cli.terminal import CliError, ExitCode, StopRequestedError, StopSignals, prints_errors
+from service.client.text import amount, size
 from service.store.migrate import head_revision
 
 ROOT = Path(__file__).parents[3]

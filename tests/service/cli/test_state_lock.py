@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.cli.preparation import locked, remove_abandoned, temporary_state_dir
-from service.client.terminal import CliError
+from service.cli.terminal import CliError
 
 HOLD = """
 import sys

@@ -11,7 +11,7 @@ import pytest
 
 from service.cli.processes import worker_command
 from service.cli.start import require_properties
-from service.client.terminal import CliError
+from service.cli.terminal import CliError
 from service.config.settings import Settings
 
 ROOT = Path(__file__).parents[3]

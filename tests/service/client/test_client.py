@@ -13,7 +13,11 @@ import pytest
 
 import service.client
 
-MODULES = [f"service.client.{module.name}" for module in pkgutil.iter_modules(service.client.__path__)]
+MODULES = [
+    *(f"service.client.{module.name}" for module in pkgutil.iter_modules(service.client.__path__)),
+    # What the commands of the API import.
+    *(f"service.cli.{name}" for name in ("display", "exact_profile", "job_input", "operations", "session", "waiting")),
+]
 
 
 def test_doctests(subtests: pytest.Subtests) -> None:

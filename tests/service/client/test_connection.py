@@ -12,17 +12,13 @@ import pytest
 import trustme
 from pydantic import SecretStr
 
-from service.client.connection import (
-    Connection,
-    RetryBudget,
-    api_key,
-    checked_url,
-    is_loopback,
-    retry_after_seconds,
-    segment,
-)
-from service.client.operations import Service
-from service.client.terminal import CliError, ExitCode
+from service.cli.connection import Connection
+from service.cli.operations import Service
+from service.cli.terminal import CliError, ExitCode
+from service.client import requests
+from service.client.address import api_key, checked_url, is_loopback, segment
+from service.client.errors import ConfigurationError, NotFoundError
+from service.client.retries import RetryBudget, retry_after_seconds
 from service.config.client import ClientSettings
 from tests.support.clocks import ManualSeconds
 from tests.support.processes import free_port
@@ -149,7 +145,7 @@ def test_interrupted_stream_raises() -> None:
     with (
         scripted(breaks_off_amid_the_body) as service,
         Connection(service.url, retry_seconds=5) as connection,
-        connection.stream("/v1/jobs/1/result") as answer,
+        connection.stream(requests.result("1", requests.ARROW)) as answer,
         pytest.raises(httpx.TransportError),
     ):
         list(answer.iter_bytes())
@@ -232,7 +228,7 @@ def test_invalid_proxy_and_certificate_settings(monkeypatch: pytest.MonkeyPatch,
             monkeypatch.setenv(name, value)
             assert refused(lambda: Connection("https://jobs.invalid")).code == ExitCode.USAGE
             with scripted(answers(200, JOB)) as service, Connection(service.url) as connection:
-                assert connection.request("GET", "/").status_code == 200
+                assert connection.send(requests.me()).status_code == 200
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "https://jobs.example.org/evenkeel/", "http://[::1]:8080 "])
@@ -256,13 +252,13 @@ def test_valid_addresses(url: str) -> None:
     ],
 )
 def test_invalid_addresses(url: str) -> None:
-    with pytest.raises(CliError) as raised:
+    with pytest.raises(ConfigurationError) as raised:
         checked_url(url)
-    assert raised.value.code == ExitCode.USAGE
+    assert raised.value.advice
 
 
 def test_password_in_an_address_is_refused_and_not_shown() -> None:
-    with pytest.raises(CliError) as raised:
+    with pytest.raises(ConfigurationError) as raised:
         checked_url("https://user:hunter2@example.org")
     assert "hunter2" not in raised.value.message + raised.value.advice
 
@@ -274,9 +270,8 @@ def test_is_loopback() -> None:
 
 @pytest.mark.parametrize("name", ["../keys", "a/b", "", "a?x", "..", "a\nb"])
 def test_ids_cannot_change_the_path(name: str) -> None:
-    with pytest.raises(CliError) as raised:
+    with pytest.raises(NotFoundError, match="no job has the id"):
         segment(name, "job")
-    assert raised.value.code == ExitCode.NOT_FOUND
 
 
 def shown(key_file: Path | None = None) -> str | None:
@@ -298,15 +293,14 @@ def test_precedence_of_the_sources_of_the_key(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("content", [b"", b"two words", b"a\r\nHost: evil", "ü".encode(), b"\xff"])
 def test_invalid_key_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key").write_bytes(content)
-    with pytest.raises(CliError, match="does not contain an API key") as raised:
+    with pytest.raises(ConfigurationError, match="does not contain an API key") as raised:
         shown(tmp_path / "key")
-    assert raised.value.code == ExitCode.USAGE
+    assert not content or content.decode(errors="replace") not in str(raised.value)
 
 
 def test_missing_key_file(tmp_path: Path) -> None:
-    with pytest.raises(CliError) as raised:
+    with pytest.raises(ConfigurationError, match="could not be read"):
         shown(tmp_path / "key")
-    assert raised.value.code == ExitCode.USAGE
 
 
 def test_pauses_double_within_the_budget() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from service.client.connection import excerpt
-from service.client.job_input import (
+from service.cli.job_input import (
     CommandLine,
     given_settings,
     given_tables,
@@ -17,9 +16,10 @@ from service.client.job_input import (
     merged_settings,
     parsed_document,
     read_job,
-    table_source,
 )
-from service.client.terminal import CliError, ExitCode
+from service.cli.terminal import CliError, ExitCode
+from service.client.job_spec import table_source
+from service.client.problem_text import excerpt
 from service.contract.options import JobSettings
 
 YAML = """

@@ -30,7 +30,7 @@ def test_filters_and_limit(served: Served, evenkeel: Evenkeel) -> None:
 
 
 def test_all_pages_and_cursor(served: Served, evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.client.operations.PAGE", 2)
+    monkeypatch.setattr("service.cli.operations.PAGE", 2)
     ids = [lifecycle.insert(served.database) for _ in range(5)]
     everything = json.loads(evenkeel("jobs", "--limit", "0", "--json").stdout)
     # Newest first; of the same millisecond, by id.

@@ -40,7 +40,7 @@ def test_create_list_and_revoke(admin: str, evenkeel: Evenkeel) -> None:
 
 
 def test_list_reads_all_pages(admin: str, evenkeel: Evenkeel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.client.operations.PAGE", 2)
+    monkeypatch.setattr("service.cli.operations.PAGE", 2)
     for number in range(4):
         evenkeel("keys", "create", f"key {number}")
     assert len(json.loads(evenkeel("keys", "list", "--json").stdout)) == 5

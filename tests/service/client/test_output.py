@@ -12,12 +12,14 @@ import pytest
 from rich.console import Console
 
 from service.cli import results
+from service.cli.connection import read
+from service.cli.display import ago, duration_text
 from service.cli.results import event_data
-from service.client.display import ago, duration_text
-from service.client.responses import Job, JobPage, JobSummary, read
-from service.client.session import Output
-from service.client.terminal import CliError, ExitCode, safe_chunks, safe_json, safe_line, safe_text, shortened
-from service.client.waiting import shown_progress
+from service.cli.session import Output
+from service.cli.terminal import CliError, ExitCode
+from service.cli.waiting import shown_progress
+from service.client.responses import Job, JobPage, JobSummary
+from service.client.text import safe_chunks, safe_json, safe_line, safe_text, shortened
 from service.contract.reports import Progress, SkewReport
 
 WIDE = "word " * 60

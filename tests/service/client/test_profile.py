@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.client.connection import Connection
+from service.cli.connection import Connection
 from tests.support.scripted import answers, scripted
 from tests.support.served import Evenkeel
 
@@ -55,7 +55,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, Any]]:
         return httpx.Response(200, json=PROFILE)
 
     transport = httpx.MockTransport(answer)
-    monkeypatch.setattr("service.client.session.Connection", partial(Connection, transport=transport))
+    monkeypatch.setattr("service.cli.session.Connection", partial(Connection, transport=transport))
     return seen
 
 

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.client import connection
-from service.client.connection import Connection, RetryBudget
+from service.cli.connection import Connection
+from service.client import exchange
+from service.client.retries import RetryBudget
 from tests.support import lifecycle
 from tests.support.clocks import ManualSeconds
 from tests.support.scripted import answers, breaks_off_amid_the_body, scripted
@@ -160,7 +161,7 @@ def test_file_is_unchanged_after_a_failed_download(
         clock.now += seconds
 
     # Only the pauses take time: a slow machine has as many tries as a fast one.
-    monkeypatch.setattr(connection, "RetryBudget", partial(RetryBudget, clock=clock))
+    monkeypatch.setattr(exchange, "RetryBudget", partial(RetryBudget, clock=clock))
     monkeypatch.setattr(Connection, "pause", pause)
     with scripted(breaks_off_amid_the_body) as service:
         monkeypatch.setenv("EVENKEEL_URL", service.url)
@@ -180,7 +181,7 @@ def test_interrupted_download_starts_again(evenkeel: Evenkeel, tmp_path: Path, m
 
 def test_late_interruption_starts_again(evenkeel: Evenkeel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # For so long a service is asked that has not answered yet; this one has.
-    monkeypatch.setattr(connection, "_FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(exchange, "_FIRST_SECONDS", 0.1)
 
     def breaks_off_late(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import Result
 
-from service.client.operations import new_idempotency_key
+from service.client.requests import new_idempotency_key
 from tests.support import lifecycle
 from tests.support.scripted import breaks_off, scripted
 from tests.support.served import Evenkeel, Served

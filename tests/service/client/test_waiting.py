@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from service.client.connection import Connection
-from service.client.operations import Service
+from service.cli.connection import Connection
+from service.cli.operations import Service
+from service.cli.terminal import ExitCode
+from service.cli.waiting import exit_code, follow
 from service.client.responses import Job
-from service.client.terminal import ExitCode
-from service.client.waiting import exit_code, follow
 from service.contract.enums import JobStatus
 from service.store.publication import Ending
 from tests.support import lifecycle

@@ -112,7 +112,7 @@ export function Loading() {
 export function CommittedInput({ value, onCommit, ...rest }) {
   const [text, setText] = useState(value);
   useEffect(() => setText(value), [value]);
-  return html`<input value=${text} onInput=${(event) => setText(event.target.value)} onChange=${() => onCommit(text.trim())} spellcheck=${false} ...${rest} />`;
+  return html`<input value=${text} onInput=${(event) => setText(event.target.value)} onChange=${(event) => onCommit(event.target.value.trim())} spellcheck=${false} ...${rest} />`;
 }
 
 /** Returns the current time, every second while `running`. */

@@ -24,10 +24,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from service.client.connection import Connection, api_key, checked_url, is_loopback
-from service.client.operations import Service
-from service.client.responses import M, read
-from service.client.terminal import CONFIGURATION_ADVICE, CliError, ExitCode, safe_json, safe_line, safe_text
+from service.cli.connection import Connection, M, as_cli_errors, read
+from service.cli.operations import Service
+from service.cli.terminal import CONFIGURATION_ADVICE, CliError, ExitCode
+from service.client.address import api_key, checked_url, refuse_key_over_http
+from service.client.text import safe_json, safe_line, safe_text
 from service.config.client import ClientSettings
 
 _UNLIMITED_WIDTH = 100_000
@@ -193,13 +194,9 @@ def opened(url: str | None, key_file: Path | None, *, as_json: bool = False) -> 
     """
     settings = client_settings()
     output = Output(as_json=as_json)
-    address, key = checked_url(settings.url if url is None else url), api_key(settings, key_file)
-    if key is not None and not settings.insecure_http and address.startswith("http:") and not is_loopback(address):
-        raise CliError(
-            "the API key would be sent over http without encryption",
-            "Write https://HOST in --url or EVENKEEL_URL. In a trusted network, EVENKEEL_INSECURE_HTTP=true allows it.",
-            code=ExitCode.USAGE,
-        )
+    with as_cli_errors():
+        address, key = checked_url(settings.url if url is None else url), api_key(settings, key_file)
+        refuse_key_over_http(address, key, is_allowed=settings.insecure_http)
     with Connection(
         address,
         key,
@@ -207,7 +204,7 @@ def opened(url: str | None, key_file: Path | None, *, as_json: bool = False) -> 
         timeout_seconds=settings.timeout_seconds,
         notify=output.note,
     ) as connection:
-        yield Session(Service(connection, settings.timeout_seconds), output)
+        yield Session(Service(connection), output)
 
 
 def client_settings() -> ClientSettings:

@@ -15,8 +15,10 @@ from typing import Any
 
 import yaml
 
-from service.client.connection import Source, excerpt
-from service.client.terminal import CliError, ExitCode, safe_line
+from service.cli.terminal import CliError, ExitCode
+from service.client.job_spec import table_source
+from service.client.problem_text import Source, excerpt
+from service.client.text import safe_line
 
 STDIN = "-"
 _MAX_BYTES = 16 << 20
@@ -28,7 +30,6 @@ _YAML_INTEGER = r"-?(?:0|[1-9][0-9]*)"
 _JSON_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,99})", re.ASCII)
 _JSON_FRACTION = re.compile(r"-?(?:0|[1-9][0-9]{0,99})\.[0-9]{1,99}", re.ASCII)
 
-_FORMATS = ("parquet", "csv", "json", "jsonl", "ndjson", "orc", "avro", "xml", "delta")
 _FLAGS = frozenset({"header", "multi_line"})
 """Read options that are not text: the value of `--read t.null_value=0` is the text 0."""
 
@@ -233,24 +234,6 @@ def _canonical_names() -> dict[str, str]:
     from service.contract.options import declared_settings
 
     return {alias: setting.key for setting in declared_settings() for alias in setting.aliases}
-
-
-def table_source(text: str) -> dict[str, Any]:
-    """Parses `FORMAT:PATH`, a path, of which the service determines the format, or `stream:NAME`.
-
-    >>> table_source("parquet:flights/")
-    {'format': 'parquet', 'path': 'flights/'}
-    >>> table_source("s3a://lake/users.csv")
-    {'path': 's3a://lake/users.csv'}
-    >>> table_source("stream:clicks")
-    {'format': 'stream', 'stream': 'clicks'}
-    """
-    head, colon, rest = text.partition(":")
-    if colon and rest and head in _FORMATS:
-        return {"format": head, "path": rest}
-    if colon and rest and head == "stream":
-        return {"format": "stream", "stream": rest}
-    return {"path": text}
 
 
 def given_tables(

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from service.client.operations import JobState, Service
-from service.client.responses import Document, Job, JobSummary, read
-from service.client.session import Session
-from service.client.terminal import CliError, ExitCode, StopSignals, safe_line, shortened
+from service.cli.connection import read
+from service.cli.operations import Service
+from service.cli.session import Session
+from service.cli.terminal import CliError, ExitCode, StopSignals
+from service.client import operations
+from service.client.operations import WAIT_SECONDS
+from service.client.progress import progress_of
+from service.client.responses import Document, Job, JobSummary
+from service.client.text import safe_line, shortened
 from service.contract.enums import JobStatus
 
-WAIT_SECONDS = 10
-_MIN_SECONDS = 0.1
-_UNCHANGED_SECONDS = 1.0
-"""Time between requests if the service responds at once although the job is unchanged, because it limits waits."""
-
-_WAITING_FOR = {
-    "slot": "waiting for a free worker, or for Spark to start",
-    "worker": "no worker listens to its queue",
-    "tenant": "waiting for another of your jobs to end",
-    "retry": "waiting to be retried",
-}
 _EXIT_CODES = {
     JobStatus.SUCCEEDED: ExitCode.OK,
     JobStatus.STOPPED: ExitCode.OK,
@@ -53,7 +46,7 @@ def shown_progress(console: Console, say: Callable[[str], None]) -> Iterator[Cal
         task = bar.add_task("QUEUED", total=None, done="")
 
         def show(job: JobSummary) -> None:
-            total, done, text = _progress(job)
+            total, done, text = progress_of(job)
             state = shortened(safe_line(job.status), 20)
             bar.update(task, description=state, total=total, completed=done, done=text)
 
@@ -68,43 +61,19 @@ class _LineByLine:
         self._last: tuple[str, int, str] | None = None
 
     def __call__(self, job: JobSummary) -> None:
-        total, done, text = _progress(job)
+        total, done, text = progress_of(job)
         now = (job.status, 4 * done // total if total else 0, job.waiting_for or "")
         if now != self._last:
             self._last = now
             self._say(f"  {job.status} {text}".rstrip())
 
 
-def _progress(job: JobSummary) -> tuple[int | None, int, str]:
-    """Returns the total number of tasks (None if unknown), the number of finished tasks, and both as text."""
-    if job.is_at_rest:
-        return 1, 1, ""
-    if job.waiting_for:
-        return None, 0, _WAITING_FOR.get(job.waiting_for, shortened(safe_line(job.waiting_for), 30))
-    progress = job.progress
-    if progress is None or progress.tasks_total == 0:
-        return None, 0, ""
-    return progress.tasks_total, progress.tasks_done, f"{progress.tasks_done}/{progress.tasks_total} tasks"
-
-
-def follow(service: Service, job_id: str, show: Callable[[Job], None], *, wait_seconds: int = WAIT_SECONDS) -> Document:
+def follow(
+    service: Service, job_id: str, show: Callable[[Job], None], *, wait_seconds: float = WAIT_SECONDS
+) -> Document:
     """Waits until the job has ended or is STOPPED. Calls `show` with it after each change and after each wait."""
-    known: JobState | None = None
-    job: Job | None = None
-    while job is None or not job.is_at_rest:
-        requested_at = time.monotonic()
-        state = service.changed_job(job_id, known, wait_seconds)
-        took = time.monotonic() - requested_at
-        if state is not None:
-            known = state
-            job = read(Job, state.document)
-        if job is not None:
-            show(job)
-            if not job.is_at_rest:
-                pause = _MIN_SECONDS if state is not None else _UNCHANGED_SECONDS
-                time.sleep(max(0.0, pause - took))
-    assert known is not None  # noqa: S101 - `job` was read from it
-    return known.document
+    ended = service.connection.run(lambda exchange: operations.ended(exchange, job_id, show, wait_seconds=wait_seconds))
+    return ended.document
 
 
 def wait(session: Session, job_id: str, *, cancel_on_interrupt: bool = False) -> Document:

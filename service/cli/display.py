@@ -7,11 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import typer
 
-from service.client.connection import Source, problem_head, problem_lines
-from service.client.responses import Document, EstimateError, Job, JobSummary, KeyPage, RunMetrics, read
-from service.client.session import Output, Session
-from service.client.terminal import ExitCode, amount, size
-from service.client.waiting import exit_code
+from service.cli.connection import read
+from service.cli.session import Output, Session
+from service.cli.terminal import ExitCode
+from service.cli.waiting import exit_code
+from service.client.problem_text import Source, problem_head, problem_lines
+from service.client.responses import Document, EstimateError, Job, JobSummary, KeyPage, RunMetrics
+from service.client.text import amount, size
 from service.contract.enums import JobStatus
 from service.contract.reports import (
     KeyStatistics,

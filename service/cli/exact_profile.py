@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from service.client.connection import problem_head
-from service.client.responses import Document, Job, ResultPage, read
-from service.client.session import Session
-from service.client.terminal import CliError, ExitCode, safe_line
-from service.client.waiting import exit_code, wait
+from service.cli.connection import read
+from service.cli.session import Session
+from service.cli.terminal import CliError, ExitCode
+from service.cli.waiting import exit_code, wait
+from service.client.problem_text import problem_head
+from service.client.responses import Document, Job, ResultPage
+from service.client.text import safe_line
 
 
 def exact_profile(session: Session, source: Mapping[str, Any], keys: Sequence[Sequence[str]], limit: int) -> Document:

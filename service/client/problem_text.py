@@ -1,0 +1,87 @@
+"""A problem as text for people: its sentence and code, and for each error its place, with the SQL and a caret."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..contract.problems import Issue, Problem
+from .text import safe_line, shortened
+
+_EXCERPT_WIDTH = 76
+_EXCERPT_BEFORE = 30
+_MAX_ISSUES = 20
+_MAX_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class Source:
+    """The posted SQL, and its name for the user: a file, or `--sql`; empty if there is only one text."""
+
+    sql: str
+    label: str = ""
+
+
+def excerpt(sql: str, line: int, column: int | None, width: int = _EXCERPT_WIDTH) -> Sequence[str]:
+    """Returns a line of SQL, and a second line with a caret below the column; nothing if the line does not exist.
+
+    Lines and columns are counted from 1; without a column there is no caret. A long line is cut around the column.
+
+    >>> print(*excerpt("SELECT a,\\n  b.x FROM b", 2, 5), sep="\\n")
+      b.x FROM b
+        ^
+    """
+    lines = sql.split("\n")
+    if not 1 <= line <= len(lines):
+        return ()
+    text = lines[line - 1].rstrip("\r").replace("\t", " ")
+    if column is None or not 1 <= column <= len(text) + 1:
+        return (safe_line(text[:width]),)
+    begin = 0 if len(text) <= width else max(0, column - 1 - _EXCERPT_BEFORE)
+    before, after = text[begin : column - 1], text[column - 1 : begin + width]
+    head = ("…" if begin else "") + safe_line(before)
+    tail = safe_line(after) + ("…" if begin + width < len(text) else "")
+    return head + tail, " " * _cells(head) + "^"
+
+
+def _cells(text: str) -> int:
+    """Returns the width of a text in columns of a terminal."""
+    widths = (
+        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text
+    )
+    return sum(widths)
+
+
+def problem_head(problem: Problem) -> str:
+    """Returns a problem as one line, with its stable code."""
+    detail = problem.detail if len(problem.errors) < 2 else f"the request has {len(problem.errors)} errors"
+    return f"{_shown(detail)} [{safe_line(problem.code)}]"
+
+
+def problem_lines(problem: Problem, source: Source | None) -> Iterator[str]:
+    """Yields lines with the place of each error: the SQL with a caret below it, or the pointer into the request."""
+    several = len(problem.errors) > 1
+    for issue in problem.errors[:_MAX_ISSUES]:
+        if several:
+            yield f"{_shown(issue.detail)} [{safe_line(issue.code)}]"
+        # The detail of a problem with one error may already contain the pointer.
+        is_known = not several and issue.pointer is not None and issue.pointer in problem.detail
+        if not is_known or issue.line is not None:
+            yield from _place(issue, source)
+    if len(problem.errors) > _MAX_ISSUES:
+        yield f"… and {len(problem.errors) - _MAX_ISSUES} more"
+
+
+def _shown(text: str) -> str:
+    return shortened(safe_line(text), _MAX_CHARACTERS)
+
+
+def _place(issue: Issue, source: Source | None) -> Iterable[str]:
+    if issue.line is None:
+        return (f"at {safe_line(issue.pointer)}",) if issue.pointer else ()
+    if source is None or not source.label:
+        place = f"at line {issue.line}" + ("" if issue.column is None else f", column {issue.column}")
+        return (place, *(() if source is None else excerpt(source.sql, issue.line, issue.column)))
+    column = "" if issue.column is None else f":{issue.column}"
+    return (f"{safe_line(source.label)}:{issue.line}{column}", *excerpt(source.sql, issue.line, issue.column))
