@@ -7,7 +7,7 @@ table expressions are replaced, which is calculated without expanding them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -423,7 +423,8 @@ class SelectCompiler:
             return qualified
         alias = self._alias(tree)
         if alias is not None:
-            return alias
+            # A column has the offset of the alias, so that the expression around it is in one place.
+            return replace(alias, at=tree.at) if isinstance(alias, Name) and isinstance(tree, Name) else alias
         if isinstance(tree, Name):
             return self.sources.qualify(tree, self._source)
         parts = iter(children(qualified))
