@@ -7,6 +7,7 @@ merged it with others; a part that is not the text of a node of the query is not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -44,6 +45,7 @@ from service.sql.types.data_types import Schema
 _MOST_NODES = 20_000
 """The most nodes that are compared; a larger query gets no places."""
 
+_CAST = re.compile(r"CAST\((.+) AS \w+(?:\([\d, ]+\))?\)", re.DOTALL)
 _SEPARATOR = " , "
 """Between the expressions of a structured query, which are searched as one text."""
 
@@ -67,7 +69,7 @@ class _Node:
     """A node of the query, and the same node with columns of derived tables replaced, as Spark's optimizer does."""
 
     tree: Expression
-    expanded: Expression
+    expanded: tuple[Expression, ...]
 
 
 class QueryExpressions:
@@ -79,10 +81,15 @@ class QueryExpressions:
         self._regions: list[tuple[int, str]] = []
         self._parts: list[str] = []
 
-    def named(self, fragment: str) -> tuple[Occurrence, ...]:
-        """Returns where the expression stands that Spark knows by the text `fragment`, in order of the text."""
+    def named(self, fragment: str, *, in_casts: bool = False) -> tuple[Occurrence, ...]:
+        """Returns where the expression stands that Spark knows by the text `fragment`, in order of the text.
+
+        `in_casts`: an operand of a cast failed. Spark names the cast around it if its optimizer removes the cast.
+        """
+        while in_casts and (cast := _CAST.fullmatch(fragment)) is not None:
+            fragment = cast[1]
         wanted = _folded(fragment)
-        return self._where(lambda node: any(wanted in _texts(tree) for tree in {node.tree, node.expanded}))
+        return self._where(lambda node: any(wanted in _texts(tree) for tree in (node.tree, *node.expanded)))
 
     def casts_to(self, type_: str) -> tuple[Occurrence, ...]:
         """Returns the casts to `type_`; none if a function of the query may cast its arguments to it as well."""
@@ -186,7 +193,8 @@ def _nodes(query: BoundQuery) -> Iterator[_Node]:
         columns = _derived_columns(inner)
         for tree in _trees_of(inner):
             for node in walk(tree):
-                yield _Node(node, _expanded(node, columns) if columns else node)
+                # A column alone is not what fails, but the expression that computes it, which has a node of its own.
+                yield _Node(node, () if not columns or isinstance(node, Column) else (_expanded(node, columns),))
 
 
 def _derived_columns(query: BoundQuery) -> Mapping[str, Expression]:

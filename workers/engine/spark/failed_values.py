@@ -17,6 +17,7 @@ _CAST = re.compile(r"The value (.+?) of the type \"([^\"]+)\" cannot be cast to 
 _PARSED = re.compile(r"Text ('.*?') could not be parsed", re.DOTALL)
 _DATE_PARTS = "DATETIME_FIELD_OUT_OF_BOUNDS"
 _CANNOT_PARSE = "CANNOT_PARSE_TIMESTAMP"
+_OF_OPERATORS = frozenset({"ARITHMETIC_OVERFLOW", "BINARY_ARITHMETIC_OVERFLOW"})
 _MOST_PLACES = 5
 _MOST_SHOWN = 120
 
@@ -64,7 +65,8 @@ def _issue(failure: Failure, one: Occurrence, detail: str) -> Issue:
 
 def _found(failure: Failure, expressions: QueryExpressions) -> Sequence[Occurrence]:
     if failure.fragment:
-        return expressions.named(failure.fragment)
+        is_of_operator = failure.code == "divide_by_zero" or failure.condition in _OF_OPERATORS
+        return expressions.named(failure.fragment, in_casts=is_of_operator)
     cast = _CAST.search(failure.message)
     if cast is not None:
         return expressions.casts_to(cast[3])

@@ -56,7 +56,8 @@ PLACES = [
     "SELECT b, COUNT(*) AS n FROM t GROUP BY b HAVING «COUNT(*) / b» > 1",
     "SELECT b, COUNT(*) AS n FROM t GROUP BY b HAVING «n % b» > 1",
     "SELECT a FROM t ORDER BY «a / b»",
-    "SELECT b, SUM(a) AS x FROM t GROUP BY b ORDER BY «CAST(SUM(a) AS INT) % b»",
+    "SELECT a, SUM(b) AS x FROM t GROUP BY a ORDER BY «a / SUM(b)»",
+    "SELECT a, CAST(«a / b» AS INT) AS q FROM t",
     "SELECT COUNT(*) AS n FROM t JOIN u ON t.a = «CAST(u.s AS INT)»",
     "SELECT COUNT(*) AS n FROM t LEFT JOIN u ON t.a = u.a AND «t.a / u.b» > 2",
     "SELECT u.a, SUM(«t.a / t.b») AS x FROM t JOIN u ON t.a = u.a GROUP BY u.a",
@@ -69,6 +70,8 @@ PLACES = [
     "SELECT DISTINCT «a / b» AS q FROM t",
     "SELECT t.a FROM t LEFT SEMI JOIN u ON t.a = u.a AND «u.a / u.b» > 1",
 ]
+
+SUGGESTED = re.compile(r"Write (.+), (?:which|or cast) ")
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "defaults": {},
@@ -120,4 +123,56 @@ def test_places(spark: SparkSession, tables: Tables, tmp_path: Path, settings: M
         found = {(issue.line, issue.column) for issue in problem.errors}
         if found != {place} or f"in {expression}." not in problem.detail:
             wrong.append((marked, problem.detail, found))
+        suggested = SUGGESTED.search(problem.detail)
+        if suggested is not None and "TRY_CAST(x" not in suggested[1]:
+            written = f"{marked[:at]}({suggested[1]}){marked[marked.index('»') + 1 :]}"
+            compile_job(spec_of(sql=written), {name: table.schema for name, table in tables.items()})
     assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_several_places_are_all_named(spark: SparkSession, tables: Tables, tmp_path: Path) -> None:
+    sql = "SELECT a / b AS q FROM t WHERE a / b > 0"
+    problem = run(spark, spec_of(sql=sql), tables, tmp_path / "result")
+    assert problem is not None
+    assert {(issue.line, issue.column) for issue in problem.errors} == {(1, 8), (1, 32)}
+    assert "The query has it in 2 places." in problem.detail
+
+
+def test_a_structured_query_is_answered_with_the_field(spark: SparkSession, tables: Tables, tmp_path: Path) -> None:
+    query = {
+        "source": {"kind": "table", "table": "t"},
+        "select": [{"expression": "a", "name": "a"}, {"expression": "1 + a / b", "name": "q"}],
+    }
+    problem = run(spark, spec_of(query=query), tables, tmp_path / "result")
+    assert problem is not None
+    (issue,) = problem.errors
+    assert (issue.code, issue.pointer, issue.line) == ("divide_by_zero", "/query/select/1/expression", None)
+    assert "in a / b. Write a / NULLIF(b, 0), which" in issue.detail
+
+
+def test_the_wider_type_and_the_value_are_named(spark: SparkSession, tables: Tables, tmp_path: Path) -> None:
+    for sql, detail in (
+        (
+            "SELECT CAST(s AS INT) AS q FROM t WHERE a = 1",
+            "The STRING 'x' cannot be cast to INT in CAST(s AS INT). "
+            "Write TRY_CAST(s AS INT), which gives NULL for such values.",
+        ),
+        (
+            "SELECT CAST(l AS INT) AS q FROM t",
+            "The BIGINT 9223372036854775807 does not fit into INT in CAST(l AS INT). "
+            "Write TRY_CAST(l AS INT), which gives NULL for such values.",
+        ),
+        (
+            "SELECT l * 2 AS q FROM t",
+            "A number does not fit into its type in l * 2. Write CAST(l AS DECIMAL(38, 0)) * 2, or cast to DOUBLE.",
+        ),
+    ):
+        problem = run(spark, spec_of(sql=sql), tables, tmp_path / "result")
+        assert problem is not None
+        assert problem.detail == detail
+
+
+def test_a_literal_that_spark_folds_while_it_plans(spark: SparkSession, tables: Tables, tmp_path: Path) -> None:
+    problem = run(spark, spec_of(sql="SELECT a FROM t WHERE a > CAST('one' AS INT)"), tables, tmp_path / "result")
+    assert problem is not None
+    assert [(issue.code, issue.line, issue.column) for issue in problem.errors] == [("invalid_cast", 1, 27)]
