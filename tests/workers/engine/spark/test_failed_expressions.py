@@ -103,9 +103,7 @@ def run(spark: SparkSession, spec: JobSpec, tables: Tables, directory: Path) -> 
         planned = engine.plan(compile_job(spec, schemas, is_accepted=True), tables, spec.settings)
         engine.execute(planned, directory)
     except Exception as error:  # noqa: BLE001 - any error of Spark, at planning or in the run
-        problem = problem_of_spark_error(error, expressions=QueryExpressions(spec, schemas))
-        assert problem is not None, error
-        return problem
+        return problem_of_spark_error(error, expressions=QueryExpressions(spec, schemas))
     return None
 
 
