@@ -195,6 +195,16 @@ def _nodes(query: BoundQuery) -> Iterator[_Node]:
             for node in walk(tree):
                 # A column alone is not what fails, but the expression that computes it, which has a node of its own.
                 yield _Node(node, () if not columns or isinstance(node, Column) else (_expanded(node, columns),))
+        # A sort reads the columns of SELECT.
+        outputs = {item.expression.tree: Column(item.name, None) for item in inner.select}
+        for key in inner.order_by:
+            for node in walk(key.expression.tree):
+                yield _Node(node, () if isinstance(node, Column) else (_renamed(node, outputs),))
+
+
+def _renamed(tree: Expression, outputs: Mapping[Expression, Column]) -> Expression:
+    """Returns `tree` with the parts that SELECT computes replaced by the columns of its output."""
+    return outputs.get(tree) or map_children(tree, lambda part: _renamed(part, outputs))
 
 
 def _derived_columns(query: BoundQuery) -> Mapping[str, Expression]:

@@ -423,8 +423,9 @@ class SelectCompiler:
             return qualified
         alias = self._alias(tree)
         if alias is not None:
-            # A column has the offset of the alias, so that the expression around it is in one place.
-            return replace(alias, at=tree.at) if isinstance(alias, Name) and isinstance(tree, Name) else alias
+            # It has the offset of the alias, so that the expression around it is in one place.
+            is_placed = isinstance(alias, Name | Aggregate) and isinstance(tree, Name)
+            return replace(alias, at=tree.at) if is_placed else alias
         if isinstance(tree, Name):
             return self.sources.qualify(tree, self._source)
         parts = iter(children(qualified))
