@@ -424,8 +424,9 @@ class SelectCompiler:
         alias = self._alias(tree)
         if alias is not None:
             # It has the offset of the alias, so that the expression around it is in one place.
-            is_placed = isinstance(alias, Name | Aggregate) and isinstance(tree, Name)
-            return replace(alias, at=tree.at) if is_placed else alias
+            if isinstance(alias, Name | Aggregate) and isinstance(tree, Name):
+                return replace(alias, at=tree.at)
+            return alias
         if isinstance(tree, Name):
             return self.sources.qualify(tree, self._source)
         parts = iter(children(qualified))

@@ -109,7 +109,7 @@ def run(spark: SparkSession, spec: JobSpec, tables: Tables, directory: Path) -> 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_places(spark: SparkSession, tables: Tables, tmp_path: Path, settings: Mapping[str, Any]) -> None:
-    wrong = []
+    wrong: list[tuple[object, ...]] = []
     for marked in PLACES:
         sql, at = marked.replace("«", "").replace("»", ""), marked.index("«")
         problem = run(spark, spec_of(sql=sql, settings=dict(settings)), tables, tmp_path / "result")
