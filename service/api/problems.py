@@ -39,6 +39,7 @@ from service.contract.errors import (
 )
 from service.contract.problems import Issue, Problem, SpecError, did_you_mean, nearest_names, problem_of_spec_error
 from service.contract.read_options import ReadOptions, option_name
+from service.contract.validation_texts import text_of
 from service.jobs.explain_job import ExplainFailedError
 from service.store.session import CommitUnknownError, fault_of, first_line
 
@@ -239,17 +240,10 @@ def _text(detail: Mapping[str, Any], path: Sequence[object], suggestions: Sequen
     match detail["type"]:
         case "extra_forbidden":
             return _unknown_field(path, suggestions)
-        case "model_type" | "model_attributes_type" | "dict_type":
-            return "Input should be an object"
-        case "tuple_type":
-            return "Input should be a list"
         case "missing" if not path:
-            return "Send a body in JSON"
-        case "value_error":
-            text = str(detail["msg"]).removeprefix("Value error, ")
-            return text[:1].upper() + text[1:]
+            return "Send a body in JSON."
         case _:
-            return str(detail["msg"])
+            return text_of(detail)
 
 
 def _unknown_field(path: Sequence[object], suggestions: Sequence[str]) -> str:

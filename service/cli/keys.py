@@ -142,10 +142,11 @@ def revoke(
 def _request(body: Mapping[str, object]) -> KeyRequest:
     from pydantic import ValidationError
 
+    from service.contract.validation_texts import text_of
     from service.keys.administration import KeyRequest
 
     try:
         return KeyRequest.model_validate(body)
     except ValidationError as error:
-        detail = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
+        detail = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {text_of(problem)}" for problem in error.errors())
         raise CliError(detail, "See `evenkeel keys create --help`.", code=ExitCode.USAGE) from None

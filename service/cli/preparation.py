@@ -26,6 +26,7 @@ from pydantic import ValidationError
 from service.cli.terminal import CONFIGURATION_ADVICE, CliError, ExitCode
 from service.config.data import join_roots
 from service.config.settings import GROUPS, Settings, is_loopback
+from service.contract.validation_texts import text_of
 from service.monitoring.logs import configure_logging
 
 _DEMO_EXCLUDES = ("EVENKEEL_STATE_", "EVENKEEL_API_", "EVENKEEL_DATABASE_", "EVENKEEL_BROKER_", "EVENKEEL_DATA_")
@@ -48,7 +49,7 @@ def read_settings() -> Settings:
         lines = [
             # An error that concerns several variables names them in its message.
             (f"{prefix}{'_'.join(str(part) for part in problem['loc'])}".upper() + ": " if problem["loc"] else "")
-            + problem["msg"]
+            + text_of(problem)
             for problem in error.errors()
         ]
         raise CliError(

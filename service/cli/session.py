@@ -30,6 +30,7 @@ from service.cli.terminal import CONFIGURATION_ADVICE, CliError, ExitCode
 from service.client.address import api_key, checked_url, refuse_key_over_http
 from service.client.text import safe_json, safe_line, safe_text
 from service.config.client import ClientSettings
+from service.contract.validation_texts import text_of
 
 _UNLIMITED_WIDTH = 100_000
 _INDENT = "  "
@@ -213,6 +214,6 @@ def client_settings() -> ClientSettings:
         return ClientSettings()
     except ValidationError as error:
         message = "; ".join(
-            f"EVENKEEL_{'_'.join(map(str, problem['loc'])).upper()}: {problem['msg']}" for problem in error.errors()
+            f"EVENKEEL_{'_'.join(map(str, problem['loc'])).upper()}: {text_of(problem)}" for problem in error.errors()
         )
         raise CliError(message, CONFIGURATION_ADVICE, code=ExitCode.USAGE) from None

@@ -353,6 +353,26 @@ def _aliases_of(field: FieldInfo) -> tuple[str, ...]:
     return tuple(str(alias) for alias in extra.get("x-aliases", [])) if isinstance(extra, dict) else ()  # type: ignore[union-attr]
 
 
+_INSTEAD_OF_SPARKS = {
+    "spark.sql.shuffle.partitions": "A batch job needs none: Spark chooses the partitions. A stream has "
+    "state.partitions.",
+    "spark.sql.autobroadcastjointhreshold": "Set join.ship to choose which side of a join is broadcast.",
+    "spark.sql.join.prefersortmergejoin": "Set join.local to choose how a join is computed.",
+    "spark.sql.adaptive.skewjoin.enabled": "Set join.skew to choose how hot keys are joined.",
+}
+"""By name of a setting of Spark, in lower case: the setting of a job that has this purpose."""
+
+
+def _is_of_spark(spelling: str) -> bool:
+    return spelling.casefold().startswith("spark.")
+
+
+def _hint_for_spark(spelling: str) -> str:
+    instead = _INSTEAD_OF_SPARKS.get(spelling.casefold())
+    whose = " Spark's own settings belong to the service operator (EVENKEEL_SPARK_PROPERTIES_FILE)."
+    return whose if instead is None else f"{whose} {instead}"
+
+
 def canonical_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings in any accepted form as one nested mapping of canonical names.
 
@@ -368,11 +388,12 @@ def canonical_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
         if spelling.endswith(".ms") and _BARE_NUMBER.fullmatch(str(value)):
             value = f"{value}ms"
         if key not in known:
-            suggestions = nearest_names(spelling, [*known, *canonical_of])
+            suggestions = () if _is_of_spark(spelling) else nearest_names(spelling, [*known, *canonical_of])
+            hint = _hint_for_spark(spelling) if _is_of_spark(spelling) else did_you_mean(suggestions)
             raise PydanticCustomError(
                 "unknown_setting",
                 "There is no setting '{setting}'.{hint}",
-                {"setting": spelling, "hint": did_you_mean(suggestions), "suggestions": list(suggestions)},
+                {"setting": spelling, "hint": hint, "suggestions": list(suggestions)},
             )
         if key in given and _read(key, given[key][1]) != _read(key, value):
             raise PydanticCustomError(

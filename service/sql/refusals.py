@@ -221,7 +221,8 @@ CLAUSE_HINTS = {
     "sort": "Use ORDER BY.",
     "cluster": "Use ORDER BY.",
     "distribute": "Remove it: the engine distributes the rows, see the job's settings.",
-    "qualify": "Put the query into a derived table and use WHERE.",
+    "qualify": "Window functions are not supported either. For the first value of each group, write "
+    "FIRST_VALUE(x ORDER BY t) with GROUP BY.",
     "by_name": "Select the columns in the same order in both queries.",
     "joins": "Write each join with its own ON, one after the other.",
     "version": "A table is read at its current version. Keep older files under a path of their own.",

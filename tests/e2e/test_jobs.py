@@ -217,7 +217,9 @@ def test_error_of_spark_fails_the_job_with_its_message(service: Service) -> None
     job = service.wait(service.submit({"tables": {"o": parquet("orders")}, "sql": sql}))
     assert job["status"] == "FAILED"
     assert job["error"]["code"] == "invalid_cast"
-    assert "CAST_INVALID_INPUT" in job["error"]["detail"]
+    assert "cannot be cast" in job["error"]["detail"]
+    (issue,) = job["error"]["errors"]
+    assert (issue["pointer"], issue["line"], issue["column"]) == ("/sql", 1, 12)
     assert "at org.apache.spark" not in json.dumps(job["error"])
     assert service.http.get(f"/v1/jobs/{job['id']}/result").json()["code"] == "result_not_ready"
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from service.contract.reports import Progress
+from service.sql.failed_expressions import QueryExpressions
 from service.store.attempts import Claim
 from workers.driver.driver import Driver
 
@@ -56,6 +57,8 @@ class Attempt:
         self.run_tag = self.tag
         """The tag of the Spark jobs of its last run, by which they are measured."""
         self.driver: Driver | None = None
+        self.expressions: QueryExpressions | None = None
+        """The expressions of the job's query, once its tables are known, to say which of them failed."""
         self.progress = Progress()
         self._clock = clock
         self._reason: StopReason | None = None

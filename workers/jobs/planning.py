@@ -27,6 +27,7 @@ from service.data.files import TableFiles, find_table_files, swapped
 from service.data.roots import Root, StoreUnavailableError
 from service.data.schemas import read_schema
 from service.sql.compile import compile_job
+from service.sql.failed_expressions import QueryExpressions
 from service.sql.resolve.bound import BoundQuery
 from workers.driver.driver import Driver
 from workers.engine.plan.nodes import Node
@@ -238,6 +239,7 @@ def _compile(attempt: Attempt, spec: JobSpec, roots: Sequence[Root]) -> tuple[Bo
         tables[name] = TableInput(source, files, read_schema(name, source, files))
     attempt.check()
     schemas = {name: table.schema for name, table in tables.items()}
+    attempt.expressions = QueryExpressions(spec, schemas)
     return compile_job(spec, schemas, is_accepted=True), tables
 
 

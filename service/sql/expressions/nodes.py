@@ -45,12 +45,15 @@ class Column:
 class Null:
     """NULL."""
 
+    at: int | None = _position()
+
 
 @dataclass(frozen=True)
 class Boolean:
     """TRUE or FALSE."""
 
     value: bool
+    at: int | None = _position()
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Number:
 
     text: str
     suffix: str = ""
+    at: int | None = _position()
 
     @property
     def is_integer(self) -> bool:
@@ -73,6 +77,7 @@ class String:
     """A string; `value` has no escapes."""
 
     value: str
+    at: int | None = _position()
 
 
 @dataclass(frozen=True)

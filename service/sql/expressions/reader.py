@@ -44,6 +44,7 @@ from service.sql.expressions.nodes import (
     Number,
     String,
     Test,
+    map_children,
 )
 from service.sql.parser import FIRST, Text, parse_expression, tokens_of
 from service.sql.refusals import (
@@ -159,9 +160,9 @@ class ExpressionReader:
             case exp.Placeholder() if not node.args.get("widget"):
                 return self._parameter(node)
             case exp.Null():
-                return Null()
+                return Null(position(node))
             case exp.Boolean():
-                return Boolean(bool(node.this))
+                return Boolean(bool(node.this), position(node))
             case exp.HexString() if HEX.fullmatch(str(node.this)):
                 return Binary(str(node.this).upper())
             case exp.Concat() if all(isinstance(part, exp.Literal) and part.is_string for part in node.expressions):
@@ -249,7 +250,7 @@ class ExpressionReader:
         literal = (self._source.literals or {}).get(node.meta["start"])
         if literal is None:
             raise self._refused(node)
-        return literal
+        return _placed(literal, node.meta["start"])
 
     def _name(self, node: exp.Column) -> Name:
         if isinstance(node.this, exp.Placeholder):
@@ -263,7 +264,7 @@ class ExpressionReader:
     def _literal(self, node: exp.Expr, *, negative: bool = False) -> Expression:
         text = str(node.this)
         if isinstance(node, exp.RawString) or node.is_string:
-            return String(text)
+            return String(text, position(node))
         at, suffixed = position(node), SUFFIXED.fullmatch(text)
         if suffixed is None:
             return self._number(text, at)
@@ -271,7 +272,7 @@ class ExpressionReader:
         type_, bits = SUFFIXES[suffix]
         # The smallest value of an integer type only fits with its sign.
         fits = int(number.text) < (1 << bits) + negative
-        return Number(number.text, suffix) if fits else Cast(number, DataType(type_), tries=False)
+        return Number(number.text, suffix, at) if fits else Cast(number, DataType(type_), tries=False)
 
     def _number(self, text: str, at: int | None) -> Number:
         if not NUMBER.fullmatch(text):
@@ -282,7 +283,7 @@ class ExpressionReader:
         elif len(text.replace(".", "").lstrip("0")) > MAX_PRECISION or len(text.partition(".")[2]) > MAX_PRECISION:
             detail = f"The number has more than {MAX_PRECISION} digits. Write it with an exponent, such as 1.5e40."
             raise self._source.error("sql_syntax", detail, at=at)
-        return Number(text)
+        return Number(text, at=at)
 
     def _negation(self, node: exp.Neg) -> Expression:
         inner = node.this
@@ -398,6 +399,13 @@ class ExpressionReader:
     def _aggregate_reader(self) -> AggregateReader:
         inner = self._inside_aggregate()
         return AggregateReader(self._source, inner.read, self.check_clauses, self._unsupported)
+
+
+def _placed(literal: Expression, at: int) -> Expression:
+    """Returns a literal at the offset of its placeholder."""
+    if isinstance(literal, Null | Boolean | Number | String):
+        return replace(literal, at=at)
+    return map_children(literal, lambda part: _placed(part, at))
 
 
 def _text_of_literal(node: Expression) -> str | None:

@@ -215,7 +215,7 @@ class Grouped:
                 return replace(column, at=tree.at)
         key = self._key_that_equals(tree, over_tables)
         if key is not None:
-            return key
+            return replace(key, at=tree.at) if isinstance(tree, Name) else key
         if isinstance(tree, Name):
             call = self.tables.call_by_name(tree, source)
             if call is None:

@@ -24,7 +24,7 @@ from service.contract.query import (
 )
 from service.sql.expressions.compile_expression import TableScope, full_name, resolve, scalar_of
 from service.sql.expressions.limits import check_replaced, conditions_in
-from service.sql.expressions.nodes import Cast, Expression, Name, columns_of, map_children, position_of
+from service.sql.expressions.nodes import Cast, Column, Expression, Name, columns_of, map_children, position_of
 from service.sql.expressions.reader import read_expression
 from service.sql.expressions.scalar import Scalar
 from service.sql.joins import ONE_SIDED
@@ -405,7 +405,11 @@ def _replace(tree: Expression, selected: Mapping[str, Expression], names: frozen
     if isinstance(tree, Name):
         folded = tree.name.casefold()
         replaces = tree.qualifier is None and folded in selected and folded not in names
-        return selected[folded] if replaces else tree
+        if not replaces:
+            return tree
+        found = selected[folded]
+        # It has the offset of the alias, so that the expression around it is in one place.
+        return replace(found, at=tree.at) if isinstance(found, Name | Column) else found
     return map_children(tree, lambda child: _replace(child, selected, names))
 
 

@@ -7,7 +7,7 @@ table expressions are replaced, which is calculated without expanding them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -423,6 +423,9 @@ class SelectCompiler:
             return qualified
         alias = self._alias(tree)
         if alias is not None:
+            # It has the offset of the alias, so that the expression around it is in one place.
+            if isinstance(alias, Name | Aggregate) and isinstance(tree, Name):
+                return replace(alias, at=tree.at)
             return alias
         if isinstance(tree, Name):
             return self.sources.qualify(tree, self._source)

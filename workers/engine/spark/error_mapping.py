@@ -1,4 +1,6 @@
-"""Converts errors of Spark into problems, with Spark's condition and message, and without its stack.
+"""Converts errors of Spark into problems: a sentence of our own, a code, and no stack.
+
+`failed_values` writes the sentence for an expression that failed, `error_texts` that for any other code.
 
 Codes of `problem_of_spark_error`:
     arithmetic_overflow    ANSI: a number does not fit into its type
@@ -28,8 +30,12 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors.exceptions.captured import CapturedException
 
-from service.contract.problems import Problem
+from service.contract.problems import Issue, Problem
+from service.sql.failed_expressions import QueryExpressions
 from workers.engine.spark.avro_source import MARK as AVRO_MARK
+from workers.engine.spark.error_texts import explained, is_of_python, shortened
+from workers.engine.spark.failed_values import CODES as VALUE_CODES
+from workers.engine.spark.failed_values import Failure, describe
 
 _MAX_DETAIL = 1000
 _MAX_CAUSES = 16
@@ -47,7 +53,7 @@ _CONDITIONS = {
         "INTERVAL_ARITHMETIC_OVERFLOW",
         "DATETIME_OVERFLOW",
     ),
-    "invalid_cast": ("CAST_INVALID_INPUT", "CANNOT_PARSE_TIMESTAMP"),
+    "invalid_cast": ("CAST_INVALID_INPUT", "CANNOT_PARSE_TIMESTAMP", "DATETIME_FIELD_OUT_OF_BOUNDS"),
     # 3241: the header of a CSV file.
     "schema_mismatch": ("FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH", "_LEGACY_ERROR_TEMP_3241"),
     "duplicate_column": ("_LEGACY_ERROR_TEMP_2093", "COLUMN_ALREADY_EXISTS"),
@@ -89,21 +95,6 @@ _UNREACHABLE = frozenset(
 )
 """An error of the store only if Spark was reading a file: executors that lose each other raise the same exceptions."""
 
-_ADVICE = {
-    "query_too_complex": "The query is too large for Spark's planner: put long lists of values into a file and "
-    "join it, or split the query into several jobs.",
-    "disk_full": "The service operator must free disk space for results (EVENKEEL_DATA_RESULTS) and for Spark's "
-    "own files (EVENKEEL_STATE_DIR). Then submit the job again.",
-    "unsupported_filesystem": "The service operator must name the jars, for s3a those of hadoop-aws, in the file of "
-    "EVENKEEL_SPARK_PROPERTIES_FILE (spark.jars.packages or spark.jars).",
-    "storage_unavailable": "The service operator must check the store and Spark's settings for it.",
-}
-
-_MALFORMED = "MALFORMED_RECORD_IN_PARSING"
-_MALFORMED_ADVICE = (
-    "Set the types of columns with 'columns' or 'schema', or set the option 'mode' to permissive or dropmalformed."
-)
-
 _WRITING = "TASK_WRITE_FAILED"
 """Its message has only the path in the service's own directory to which the rows were written."""
 
@@ -137,33 +128,57 @@ class _Cause:
     java_class: str
     condition: str | None
     message: str
+    fragment: str = ""
+    """The expression that failed, as a part of the text that Spark got; empty if Spark does not name it."""
 
 
-def problem_of_spark_error(error: Exception, redact: Callable[[str], str | None] = str) -> Problem | None:
+def problem_of_spark_error(
+    error: Exception,
+    redact: Callable[[str], str | None] = str,
+    expressions: QueryExpressions | None = None,
+) -> Problem | None:
     """Returns the problem that describes an error of Spark to a client; None for any other error.
 
     `redact` gets Spark's whole text and returns what the client may see; if it returns None, there is no problem. An
     error because the JVM does not answer is not an error of Spark; the caller must detect it. `status` is 422 if the
-    data or the query are the cause, and 500 if memory or Spark are.
+    data or the query are the cause, and 500 if memory or Spark are. `expressions` are those of the job's query: the
+    `errors` of the problem are the places of the one that failed.
     """
     causes = _causes(error)
     if not causes:
         return None
     of_avro = next(filter(None, (_AVRO.search(cause.message) for cause in causes)), None)
     code = "corrupt_file" if of_avro is not None else _code(causes)
-    detail = redact(_message(causes) if of_avro is None else of_avro[1])
-    if detail is None:
+    text = redact(_message(causes) if of_avro is None else of_avro[1])
+    if text is None:
         return None
-    advice = _ADVICE.get(code, "")
-    if any((cause.condition or "").startswith(_MALFORMED) for cause in causes):
-        advice = _MALFORMED_ADVICE
+    issues: tuple[Issue, ...] = ()
+    if of_avro is not None:
+        detail = text
+    elif code in VALUE_CODES:
+        detail, issues = describe(_failure(code, causes, redact), expressions)
+    else:
+        detail = explained(code, text, [redact(cause.message) or "" for cause in causes])
     return Problem(
         type=f"/problems/{code}",
         title=code.replace("_", " ").capitalize(),
         status=500 if code in _OURS or (code == "engine_error" and _is_sparks_fault(causes)) else 422,
-        detail=_shortened(detail, advice),
+        detail=shortened(detail, _MAX_DETAIL),
         code=code,
+        errors=issues,
     )
+
+
+def _failure(code: str, causes: tuple[_Cause, ...], redact: Callable[[str], str | None]) -> Failure:
+    """Returns what failed, from the innermost cause with one of the conditions of `code`."""
+    kinds = _CONDITIONS[code]
+    named = [
+        cause
+        for cause in causes
+        if cause.condition is not None and any(cause.condition.partition(".")[0] == kind for kind in kinds)
+    ]
+    cause = next((each for each in named if each.fragment), named[0])
+    return Failure(code, cause.condition or "", redact(cause.fragment) or "", redact(cause.message) or "")
 
 
 def is_lack_of_memory(error: Exception) -> bool:
@@ -219,7 +234,11 @@ def _cause(java: JavaObject) -> _Cause:
         # The exception's own message continues with the text of the query and the plan, which are left out here.
         parameters = gateway.jvm.PythonErrorUtils.getMessageParameters(java)
         message = str(gateway.jvm.org.apache.spark.SparkThrowableHelper.getMessage(condition, parameters))
-    return _Cause(name, condition, message)
+    fragment = ""
+    if gateway is not None and condition is not None:
+        contexts = gateway.jvm.PythonErrorUtils.getQueryContext(java)
+        fragment = next((str(context.fragment()) for context in contexts if context.fragment()), "")
+    return _Cause(name, condition, message, fragment)
 
 
 def _code(causes: tuple[_Cause, ...]) -> str:
@@ -257,6 +276,8 @@ def _code_of_file_system(causes: tuple[_Cause, ...]) -> str | None:
 
 
 def _is_sparks_fault(causes: tuple[_Cause, ...]) -> bool:
+    if any(is_of_python(cause.message) for cause in causes):
+        return True
     conditions = [cause.condition for cause in causes if cause.condition is not None]
     return not conditions or any(condition.startswith("INTERNAL_ERROR") for condition in conditions)
 
@@ -268,12 +289,6 @@ def _message(causes: tuple[_Cause, ...]) -> str:
         text for cause in causes[named:] if cause.condition != _WRITING or cause is causes[-1] if (text := _text(cause))
     )
     return " ".join(texts) or causes[-1].java_class
-
-
-def _shortened(detail: str, advice: str) -> str:
-    most = _MAX_DETAIL - len(advice) - 2
-    shortened = detail if len(detail) <= most else detail[: most - 1] + "…"
-    return f"{shortened.rstrip('.')}. {advice}" if advice else shortened
 
 
 def _text(cause: _Cause) -> str:
