@@ -50,7 +50,8 @@ _MULTI_LINE_VERSION = 6
 _RETRIES_VERSION = 7
 _COMPARISON_VERSION = 8
 _LARGE_QUERIES_VERSION = 9
-_PARAMETERS_VERSION = 10
+FILES_VERSION = 10
+"""The version that reads files of more formats, and has parameters."""
 
 _MAX_JOINS_BEFORE_9 = 32
 """The limit of joins in one query before version 9."""
@@ -359,7 +360,7 @@ class JobSpec(Frozen):
         if self._uses_version_11:
             return SPEC_VERSION
         if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):
-            return _PARAMETERS_VERSION
+            return FILES_VERSION
         if self.settings.optimizer != OptimizerSettings() or self._has_large_query:
             return _LARGE_QUERIES_VERSION
         if self.compare_with is not None:

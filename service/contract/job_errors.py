@@ -361,6 +361,11 @@ OF_RUNS = (
         "arithmetic_overflow", "A number does not fit into its type (ANSI mode).", "CAST to a larger type before it."
     ),
     ErrorCode("divide_by_zero", "A value was divided by zero (ANSI mode).", "Write `x / nullif(y, 0)`."),
+    ErrorCode(
+        "raised_error",
+        "The query called raise_error, or a subquery that is a value returned more than one row.",
+        "Use an aggregate such as MAX in the subquery, or a condition that selects one row.",
+    ),
     ErrorCode("invalid_cast", "A value cannot be converted to the type (ANSI mode).", "Write TRY_CAST."),
     ErrorCode(
         "files_changed",

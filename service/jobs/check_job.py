@@ -10,7 +10,7 @@ from threading import BoundedSemaphore
 from types import MappingProxyType
 
 from service.contract.errors import StorageUnavailableError
-from service.contract.job import SPEC_VERSION, JobSpec
+from service.contract.job import FILES_VERSION, JobSpec
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.contract.tables import RateTable, StreamTable, Table, TableSource
 from service.data.files import pointer_of
@@ -91,8 +91,9 @@ def check_job(
         schemas = {name: one.schema for name, one in found.items()}
         query = compile_job(spec, schemas, is_accepted=is_accepted, has_new_settings=is_accepted)
     with_schemas = spec.model_copy(update={"tables": {name: one.table for name, one in found.items()}})
-    version = SPEC_VERSION if any(one.needs_version_10 for one in found.values()) else with_schemas.needs_version
-    return CheckedJob(query, sum(one.bytes for one in found.values()), with_schemas, version)
+    of_files = FILES_VERSION if any(one.needs_version_10 for one in found.values()) else 0
+    needs_version = max(of_files, with_schemas.needs_version)
+    return CheckedJob(query, sum(one.bytes for one in found.values()), with_schemas, needs_version)
 
 
 def posted_schemas(database: Database, tenant: str, spec: JobSpec) -> dict[str, Schema]:

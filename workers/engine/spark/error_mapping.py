@@ -6,6 +6,7 @@ Codes of `problem_of_spark_error`:
     arithmetic_overflow    ANSI: a number does not fit into its type
     divide_by_zero         ANSI: division by zero
     invalid_cast           ANSI: a value cannot be cast to the type
+    raised_error           the query called raise_error, or a subquery that is a value returned several rows
     corrupt_file           a file does not match its format, or a text row does not match the schema
     schema_mismatch        the columns of a file differ from the table's schema, or a CSV header from the declared names
     path_not_found         a file that existed at submission does not exist any more
@@ -54,6 +55,7 @@ _CONDITIONS = {
         "DATETIME_OVERFLOW",
     ),
     "invalid_cast": ("CAST_INVALID_INPUT", "CANNOT_PARSE_TIMESTAMP", "DATETIME_FIELD_OUT_OF_BOUNDS"),
+    "raised_error": ("USER_RAISED_EXCEPTION",),
     # 3241: the header of a CSV file.
     "schema_mismatch": ("FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH", "_LEGACY_ERROR_TEMP_3241"),
     "duplicate_column": ("_LEGACY_ERROR_TEMP_2093", "COLUMN_ALREADY_EXISTS"),

@@ -25,6 +25,8 @@ _PARQUET_TYPES = re.compile(
 _MODULE = re.compile(r"(?:ModuleNotFoundError|ImportError): (.+?)(?:\n|$)")
 _PYTHON = ("Cannot run program", "Python worker failed to connect back", "PYTHON_VERSION_MISMATCH")
 
+_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)\s*(?:SQLSTATE|$)", re.DOTALL)
+
 _MALFORMED = "MALFORMED_RECORD_IN_PARSING"
 _MALFORMED_ADVICE = (
     "Set the types of columns with 'columns' or 'schema', or set the option 'mode' to permissive or dropmalformed."
@@ -57,7 +59,7 @@ def explained(code: str, text: str, messages: Sequence[str]) -> str:
     whole = "\n".join(messages)
     if is_of_python(whole):
         return _of_python(whole)
-    known = {"corrupt_file": _corrupt_file, "path_not_found": _missing_file, "schema_mismatch": _other_columns}
+    known = {"raised_error": _raised, "corrupt_file": _corrupt_file, "path_not_found": _missing_file, "schema_mismatch": _other_columns}
     own = known[code](whole) if code in known else None
     if own is not None:
         return own
@@ -80,7 +82,7 @@ def _of_python(whole: str) -> str:
     why = module[1].strip() if module is not None else "Python did not start"
     return (
         f"An executor of Spark could not run the Python that reads Avro files: {why}. The service operator must set "
-        "EVENKEEL_SPARK_PYTHON to a Python on the executors that has Evenkeel's packages. `evenkeel doctor` checks it."
+        "EVENKEEL_SPARK_PYTHON to a Python on the executors that has Evenkeel's packages."
     )
 
 
@@ -115,6 +117,11 @@ def _record(whole: str) -> str:
     if row is not None:
         return f": the row {_short(row[1])} has another number of columns"
     return f": it was read as {_short(record[1])}" if record is not None else ""
+
+
+def _raised(whole: str) -> str | None:
+    found = _RAISED.search(whole)
+    return None if found is None else f"The query raised an error: {shortened(found[1], 300)}"
 
 
 def _missing_file(whole: str) -> str:

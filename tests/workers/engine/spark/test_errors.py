@@ -17,6 +17,7 @@ from service.contract.read_options import TableFormat
 from service.data.file_io import UriFile
 from service.data.files import TableFiles
 from service.sql.types.data_types import BIGINT, STRING, Field, Schema
+from tests.support.accepted import rows
 from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.error_mapping import problem_of_spark_error
@@ -54,7 +55,7 @@ def problem_of(run: Callable[[], object]) -> Problem:
         ("1 / (id - id)", "divide_by_zero", "division by zero"),
         ("CAST(concat('x', id) AS INT)", "invalid_cast", "'x"),
         ("CAST(concat('2013-13-0', id) AS DATE)", "invalid_cast", "'2013-13-0"),
-        ("raise_error('a mess')", "engine_error", "a mess"),
+        ("raise_error('a mess')", "raised_error", "a mess"),
     ],
 )
 def test_errors_of_the_data(spark: SparkSession, tmp_path: Path, expression: str, code: str, expected: str) -> None:
@@ -64,6 +65,16 @@ def test_errors_of_the_data(spark: SparkSession, tmp_path: Path, expression: str
         assert (problem.code, problem.status) == (code, 422)
         assert expected in problem.detail
         assert not problem.detail.startswith("[")
+
+
+def test_a_subquery_that_is_a_value_returns_one_row(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(2).coalesce(1).write.parquet(str(tmp_path / "t"))
+    table = {"path": "t", "format": "parquet"}
+    problem = problem_of(lambda: rows(spark, tmp_path, table, "SELECT id, (SELECT id FROM t) AS x FROM t"))
+    assert (problem.code, problem.status) == ("raised_error", 422)
+    assert "more than one row" in problem.detail
+    one = rows(spark, tmp_path, table, "SELECT id, (SELECT id FROM t WHERE id > 0) AS x FROM t ORDER BY id")
+    assert one == [{"id": 0, "x": 1}, {"id": 1, "x": 1}]
 
 
 def corrupted(table: TableInput, content: bytes) -> TableInput:
@@ -183,7 +194,7 @@ def test_a_full_disk_is_named_and_who_fixes_it(spark: SparkSession, expected: st
 
 def test_words_of_a_query_fill_no_disk(spark: SparkSession) -> None:
     problem = problem_of(spark.range(1).selectExpr("raise_error('No space left on device') AS x").collect)
-    assert (problem.code, problem.status) == ("engine_error", 422)
+    assert (problem.code, problem.status) == ("raised_error", 422)
 
 
 def test_an_error_without_a_condition_is_an_engine_error_of_status_500(spark: SparkSession) -> None:
