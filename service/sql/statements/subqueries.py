@@ -127,10 +127,10 @@ class _Unnesting:
                 named = exp.Alias(this=item.copy(), alias=exp.to_identifier(f"column_{index + 1}"))
                 self._select.expressions[index] = _placed(named, position(item))
         self._select.set("expressions", [self._item(item) for item in self._select.expressions])
-        for clause in ("having", "order"):
+        for clause in ("having", "qualify", "order"):
             node = self._select.args.get(clause)
             if node is not None:
-                self._select.set(clause, self._replaced(node, is_condition=clause == "having"))
+                self._select.set(clause, self._replaced(node, is_condition=clause != "order"))
         scope = self._sources.scope.with_tables(self._added)
         return Unnested(self._select, replace(self._sources, scope=scope), tuple(self._later))
 
@@ -268,7 +268,7 @@ class _Unnesting:
             return normal
         if isinstance(normal, exp.Query):
             return self._value(_query_in(normal), normal)
-        is_connective = isinstance(normal, exp.And | exp.Or | exp.Paren | exp.Having)
+        is_connective = isinstance(normal, exp.And | exp.Or | exp.Paren | exp.Having | exp.Qualify)
         for key, value in list(normal.args.items()):
             if isinstance(value, exp.Expr):
                 normal.set(key, self._replaced(value, is_condition=is_condition and is_connective))
@@ -510,6 +510,10 @@ class _Unnesting:
                 found.others.append(term)
         if found.is_empty:
             found.own.clear()
+        elif query.args.get("qualify") or any(item.find(exp.Window) for item in query.expressions):
+            # The rows of a window would be those of all keys.
+            at = position(query)
+            raise self._source.unsupported("OVER or QUALIFY in a correlated subquery", at=at, hint=_JOIN_INSTEAD)
         return found
 
     def _sources_of(self, query: exp.Select) -> Sources:
@@ -555,7 +559,7 @@ def _can_read(sources: Sources, name: Name, source: Text) -> bool:
 
 def _expressions_of(select: exp.Select) -> Iterator[exp.Expr]:
     yield from select.expressions
-    for key in ("where", "having", "order"):
+    for key in ("where", "having", "qualify", "order"):
         if select.args.get(key) is not None:
             yield select.args[key]
 
@@ -666,7 +670,7 @@ def _rows_of(query: exp.Select, own: Sequence[exp.Expr], expressions: list[exp.E
 
 
 def _is_aggregated(select: exp.Select) -> bool:
-    parts = [*select.expressions, select.args.get("having"), select.args.get("order")]
+    parts = [*select.expressions, *(select.args.get(key) for key in ("having", "qualify", "order"))]
     return bool(select.args.get("group")) or any(True for part in parts if part is not None for _ in _calls_in(part))
 
 
@@ -683,15 +687,24 @@ def _calls_in(node: exp.Expr) -> Iterator[exp.Expr]:
     pending = [node]
     while pending:
         part = pending.pop()
-        if _function_of(part) in _AGGREGATES:
+        if isinstance(part, exp.Window):
+            # Its function is not an aggregate of the query, but may have one as an argument.
+            pending += [each for each in part.iter_expressions() if each is not part.this]
+            pending += list(_without_clauses(part.this).iter_expressions())
+        elif _function_of(part) in _AGGREGATES:
             yield part
         elif not isinstance(part, exp.Query):
             pending += list(part.iter_expressions())
 
 
-def _function_of(node: exp.Expr) -> str | None:
-    while isinstance(node, exp.Filter | exp.WithinGroup):
+def _without_clauses(node: exp.Expr) -> exp.Expr:
+    while isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
         node = node.this
+    return node
+
+
+def _function_of(node: exp.Expr) -> str | None:
+    node = _without_clauses(node)
     return str(node.this).upper() if isinstance(node, exp.Anonymous) else None
 
 
