@@ -32,7 +32,7 @@ from service.contract.tables import (
 
 MAX_TABLES = 64
 
-SPEC_VERSION = 10
+SPEC_VERSION = 11
 """The version of the job format. It grows with every field or value that workers of earlier versions do not support.
 The version that a job needs is stored with it, and older workers leave the job to newer ones. 1: the first. 2: `queue`.
 3: queries in FROM, UNION, grouping sets, more aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all
@@ -40,7 +40,8 @@ joins or one. `skew.join_strategy`, which had no effect until then, is read as `
 `forced` runs as ISOLATE, with the same result. 4: streaming modes, and `state.*`. 5: `refresh`, and joins of rows of
 streams that are bounded by event time. 6: `multi_line` of CSV, which had no effect until then.
 7: `limits.failure_retries`. 8: `compare_with`. 9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins.
-10: `parameters`; ORC, Avro, XML and Delta, partitions, wildcards, and more read options."""
+10: `parameters`; ORC, Avro, XML and Delta, partitions, wildcards, and more read options. 11: subqueries in expressions,
+INTERSECT, EXCEPT, OVER, QUALIFY, and the function raise_error."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -49,6 +50,7 @@ _MULTI_LINE_VERSION = 6
 _RETRIES_VERSION = 7
 _COMPARISON_VERSION = 8
 _LARGE_QUERIES_VERSION = 9
+_PARAMETERS_VERSION = 10
 
 _MAX_JOINS_BEFORE_9 = 32
 """The limit of joins in one query before version 9."""
@@ -56,6 +58,12 @@ _MAX_CHARACTERS_BEFORE_9 = 10_000
 """SQL up to this length was within all limits before version 9, unless it had many joins or branches of a UNION."""
 _SEPARATORS = re.compile(r",|\b(?:join|union)\b", re.IGNORECASE)
 """What precedes every table after the first, and every branch of a UNION after the first."""
+
+_ADDED_IN_11 = re.compile(r"\b(?:intersect|except|minus|over|raise_error)\b", re.IGNORECASE)
+_QUERY_IN_PARENTHESES = re.compile(r"(\w+|[^\s\w])\s*(?:\(\s*)+(?:select|with)\b", re.IGNORECASE)
+"""Its group is what precedes the parentheses."""
+_BEFORE_TABLES = frozenset({"from", "join", "as", "union", "all"})
+"""Words before a query in parentheses that is not a part of an expression."""
 
 _OUTPUT = "output"
 """The name of `output_mode` before 1.0. Requests may still use it, and jobs are stored with it, so that workers of the
@@ -348,8 +356,10 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports everything in this job."""
-        if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):
+        if self._uses_version_11:
             return SPEC_VERSION
+        if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):
+            return _PARAMETERS_VERSION
         if self.settings.optimizer != OptimizerSettings() or self._has_large_query:
             return _LARGE_QUERIES_VERSION
         if self.compare_with is not None:
@@ -363,6 +373,18 @@ class JobSpec(Frozen):
             return _TIMED_VERSION
         streams = self.mode.is_streaming or self.settings.state != StateSettings()
         return _STREAMING_VERSION if streams else _BATCH_VERSION
+
+    @property
+    def _uses_version_11(self) -> bool:
+        """Whether earlier versions may refuse the query because of what version 11 added. An upper bound, like
+        `_has_large_query`.
+        """
+        if self.query is not None:
+            return _ADDED_IN_11.search(self.query.model_dump_json()) is not None
+        sql = self.sql or ""
+        return _ADDED_IN_11.search(sql) is not None or any(
+            found[1].lower() not in _BEFORE_TABLES for found in _QUERY_IN_PARENTHESES.finditer(sql)
+        )
 
     @property
     def _has_large_query(self) -> bool:

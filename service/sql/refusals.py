@@ -64,15 +64,9 @@ SUFFIXED = re.compile(r"(\d+)([LSY])", re.ASCII | re.IGNORECASE)
 NUMBER = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,5})?", re.ASCII)
 INTERVAL_VALUE = re.compile(r"[+-]?\d{1,9}(?:\.\d{1,6})?", re.ASCII)
 HEX = re.compile(r"(?:[0-9A-Fa-f]{2})*")
-_SUBQUERY = (
-    "Write a LEFT SEMI JOIN instead of IN (SELECT …), a LEFT ANTI JOIN instead of NOT IN if no value is NULL, and a "
-    "CROSS JOIN with a derived table of one row instead of a scalar subquery."
-)
+_SUBQUERY = "Use it in SELECT, WHERE, HAVING or ORDER BY of a job's `sql`, or join a derived table."
 NESTED = "Nested values can be selected but not used in expressions. Store their parts in separate columns."
-QUANTIFIED = (
-    "Write a LEFT SEMI JOIN instead of = ANY. Otherwise CROSS JOIN a derived table of one row and compare with its MIN "
-    "or MAX."
-)
+QUANTIFIED = "Write IN instead of = ANY. Otherwise, compare with a subquery that returns the MIN or MAX."
 PARAMETER_SIGNS = frozenset({":", "?", "@", "$", "{"})
 CONSTRUCTS: dict[type[exp.Expr], str] = {
     exp.Subquery: "A subquery",
@@ -113,7 +107,7 @@ CONSTRUCTS: dict[type[exp.Expr], str] = {
 HINTS: dict[type[exp.Expr], str] = {
     exp.Subquery: _SUBQUERY,
     exp.Select: _SUBQUERY,
-    exp.Exists: "Write a LEFT SEMI JOIN, or a LEFT ANTI JOIN instead of NOT EXISTS.",
+    exp.Exists: _SUBQUERY,
     exp.Lambda: NESTED,
     exp.JSONExtract: NESTED,
     exp.Bracket: NESTED,

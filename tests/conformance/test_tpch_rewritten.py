@@ -29,11 +29,11 @@ BY_COST = {
 
 JOINLESS = {"q01", "q06"}
 FORCED = {
-    "eager_aggregation": {"q02", "q04", "q11", "q12", "q13", "q16", "q17", "q18", "q21", "q22"},
+    "eager_aggregation": {"q02", "q04", "q11", "q12", "q13", "q17", "q18", "q21", "q22"},
     "join_strategy": set(QUERIES) - JOINLESS,
     "skewed_join": {"q02", "q03", "q05", "q07", "q08", "q09", "q10", "q18", "q20", "q21"},
     "split_distinct_aggregate": {"q16"},
-    "two_phase_aggregate": set(QUERIES) - {"q03", "q06", "q14", "q19"},
+    "two_phase_aggregate": set(QUERIES) - {"q03", "q06", "q14", "q16", "q19"},
 }
 """The queries for which a rule fires if all supported rewrites are forced, by rule."""
 

@@ -22,16 +22,15 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from service.contract.problems import SpecError
-from service.contract.query import AggregateFunction, JoinKind, QueryRef
-from service.sql.expressions.calls import SYNONYMS
-from service.sql.expressions.compile_expression import TableScope
+from service.contract.query import JoinKind, QueryRef
+from service.sql.expressions.compile_expression import TableScope, matching
 from service.sql.expressions.nodes import Connective, Expression, Name, walk
 from service.sql.expressions.reader import ExpressionReader, position
-from service.sql.parser import FIRST, Text
+from service.sql.parser import Text
+from service.sql.statements import trees
 from service.sql.statements.from_clause import JoinedTable, Sources
 from service.sql.types.data_types import NULL, Field, Schema
 
-_AGGREGATES = frozenset(name.upper() for name in (*AggregateFunction, *SYNONYMS))
 _COUNTS = frozenset({"COUNT", "APPROX_COUNT_DISTINCT"})
 """Aggregates that are 0 without rows; the others are NULL."""
 _TOO_MANY_ROWS = "A subquery that is used as a value returned more than one row."
@@ -70,7 +69,7 @@ def unnest(select: exp.Select, sources: Sources, source: Text, nested: Nested) -
 
     Raises SpecError `unsupported_construct` for a subquery that cannot be replaced, and what compiling one raises.
     """
-    if not any(True for part in _expressions_of(select) for _ in _subqueries_in(part)):
+    if not any(trees.has_subquery(part) for part in _expressions_of(select)):
         return Unnested(select, sources)
     return _Unnesting(select.copy(), sources, source, nested).result()
 
@@ -94,10 +93,10 @@ class _Correlated:
 def refuse_in_clauses(select: exp.Select, source: Text) -> None:
     """Raises SpecError `unsupported_construct` for a subquery in ON or GROUP BY."""
     for join in select.args.get("joins") or []:
-        for node in _subqueries_in(join.args.get("on")):
+        for node in trees.subqueries_in(join.args.get("on")):
             hint = "Move the condition to WHERE, or join a derived table."
             raise source.unsupported("A subquery in ON", at=position(node), hint=hint)
-    for node in _subqueries_in(select.args.get("group")):
+    for node in trees.subqueries_in(select.args.get("group")):
         hint = "Compute it as a column of a derived table, and group by that column."
         raise source.unsupported("A subquery in GROUP BY", at=position(node), hint=hint)
 
@@ -118,15 +117,21 @@ class _Unnesting:
     def result(self) -> Unnested:
         where = self._select.args.get("where")
         if where is not None:
-            kept = [term for part in _terms(where.this, exp.And) for term in self._condition(part)]
-            self._select.set("where", exp.Where(this=_joined(kept, exp.And)) if kept else None)
-        self._is_later = _is_aggregated(self._select)
+            kept = [term for part in trees.terms(where.this, exp.And) for term in self._condition(part)]
+            self._select.set("where", exp.Where(this=trees.chained(kept, exp.And)) if kept else None)
+        self._is_later = trees.is_aggregated(self._select)
         for index, item in enumerate(self._select.expressions):
-            if any(True for _ in _subqueries_in(item)) and not isinstance(item, exp.Alias):
+            if trees.has_subquery(item) and not isinstance(item, exp.Alias):
                 # The expression that replaces the subquery would name the column.
                 named = exp.Alias(this=item.copy(), alias=exp.to_identifier(f"column_{index + 1}"))
-                self._select.expressions[index] = _placed(named, position(item))
-        self._select.set("expressions", [self._item(item) for item in self._select.expressions])
+                self._select.expressions[index] = trees.placed(named, position(item))
+        keys = trees.selected_keys(self._select)
+        for index, item in enumerate(list(self._select.expressions)):
+            is_key, is_later = index in keys, self._is_later
+            self._is_later = is_later and not is_key
+            self._select.expressions[index] = self._item(item)
+            self._is_later = is_later
+        self._select.set("expressions", self._select.expressions)
         for clause in ("having", "qualify", "order"):
             node = self._select.args.get(clause)
             if node is not None:
@@ -144,17 +149,17 @@ class _Unnesting:
 
     def _condition(self, node: exp.Expr) -> list[exp.Expr]:
         """Adds joins for one of the conditions that AND joins. Returns the conditions that remain."""
-        bare, is_negated = _without_not(node)
-        bare, inverts = _as_in(bare)
+        bare, is_negated = trees.without_not(node)
+        bare, inverts = trees.as_in(bare)
         is_negated ^= inverts
         if isinstance(bare, exp.Exists):
             return self._exists(bare, is_negated)
-        if isinstance(bare, exp.In) and bare.args.get("query") and not any(True for _ in _subqueries_in(bare.this)):
+        if isinstance(bare, exp.In) and bare.args.get("query") and not trees.has_subquery(bare.this):
             return self._in(bare, is_negated)
         return [self._replaced(node, is_condition=True)]
 
     def _exists(self, node: exp.Exists, is_negated: bool) -> list[exp.Expr]:
-        query = _query_in(node.this)
+        query = trees.query_in(node.this)
         correlated = self._correlated(query)
         if correlated.is_empty:
             return [self._has_rows(query, node, is_negated=is_negated)]
@@ -162,7 +167,7 @@ class _Unnesting:
         return []
 
     def _in(self, node: exp.In, is_negated: bool) -> list[exp.Expr]:
-        query = _query_in(node.args["query"])
+        query = trees.query_in(node.args["query"])
         operands = self._operands(node)
         correlated = self._correlated(query)
         if not correlated.is_empty:
@@ -188,16 +193,19 @@ class _Unnesting:
         rows, values = self._counts(query, node)
         # NULL is not known to differ from any value.
         without_null = exp.And(
-            this=exp.Not(this=_is_null(operands[0])), expression=exp.EQ(this=rows, expression=values)
+            this=exp.Not(this=trees.is_null(operands[0])), expression=exp.EQ(this=rows, expression=values)
         )
-        return [exp.Paren(this=exp.Or(this=exp.EQ(this=rows.copy(), expression=_number(0)), expression=without_null))]
+        return [
+            exp.Paren(this=exp.Or(this=exp.EQ(this=rows.copy(), expression=trees.number(0)), expression=without_null))
+        ]
 
     def _counts(self, query: exp.Expr, node: exp.Expr) -> tuple[exp.Column, exp.Column]:
         """Joins the numbers of rows and of values of `query`, which has one column. Returns their columns."""
         inner, name = self._nested.alias(), f"{self._nested.alias()}_1"
-        value = _column(inner, name)
+        value = trees.column(inner, name)
         counted = exp.Select(
-            expressions=[_call("COUNT", exp.Star()), _call("COUNT", value)], from_=_from(query, inner, [name])
+            expressions=[trees.call("COUNT", exp.Star()), trees.call("COUNT", value)],
+            from_=trees.from_query(query, inner, [name]),
         )
         rows, values = self._one_row(counted, node, 2)
         return rows, values
@@ -219,23 +227,23 @@ class _Unnesting:
 
         def column(tree: exp.Expr) -> exp.Column:
             name = names.setdefault(tree, f"{alias}_{len(names) + 1}")
-            return _column(alias, name, position(tree))
+            return trees.column(alias, name, position(tree))
 
         equal = [*correlated.keys, *([] if is_negated else compared)]
         all_pairs = [(column(own), outer) for own, outer in equal]
         conditions = [
-            _mapped(
+            trees.mapped(
                 condition.copy(),
                 lambda part: column(part) if isinstance(part, exp.Column) and self._is_own(part, inner) else part,
             )
             for condition in correlated.others
         ]
         if is_negated:
-            conditions += [_may_equal(outer, column(own)) for own, outer in compared]
+            conditions += [trees.may_equal(outer, column(own)) for own, outer in compared]
         expressions: list[exp.Expr] = [
-            exp.Alias(this=tree.copy(), alias=_identifier(name)) for tree, name in names.items()
+            exp.Alias(this=tree.copy(), alias=trees.identifier(name)) for tree, name in names.items()
         ]
-        table = self._compiled(_rows_of(query, correlated.own, expressions), alias, tuple(names.values()), node)
+        table = self._compiled(trees.rows_of(query, correlated.own, expressions), alias, tuple(names.values()), node)
         scope = self._sources.scope.with_tables(self._added).with_tables(_scope_of(table))
         both = replace(self._sources, scope=scope)
         keys = [(self._outer_tree(outer, node), Name(table.name, own.name, position(node))) for own, outer in all_pairs]
@@ -249,12 +257,12 @@ class _Unnesting:
         """Returns `node` with its subqueries replaced by columns. `is_condition`: NULL is the same as FALSE for it.
         `is_value`: it is a column of SELECT.
         """
-        normal, inverts = _as_in(node)
+        normal, inverts = trees.as_in(node)
         if inverts:
             return self._replaced(exp.Not(this=exp.Paren(this=normal)))
         if isinstance(normal, exp.Exists):
             return exp.Paren(this=self._exists_value(normal))
-        bare, is_negated = _without_not(normal)
+        bare, is_negated = trees.without_not(normal)
         if isinstance(bare, exp.In) and bare.args.get("query"):
             bare.set("this", self._replaced(bare.this))
             if is_condition and not is_negated:
@@ -262,30 +270,39 @@ class _Unnesting:
             value = self._in_value(bare)
             negated: exp.Expr = exp.Not(this=exp.Paren(this=value)) if is_negated else value
             # Spark's IN with a subquery returns FALSE where the standard says NULL, if it is not part of a condition.
-            return _call("COALESCE", negated, exp.Boolean(this=False)) if is_value else exp.Paren(this=negated)
+            return trees.call("COALESCE", negated, exp.Boolean(this=False)) if is_value else exp.Paren(this=negated)
         if isinstance(normal, exp.Any | exp.All):
             # Other comparisons with ANY and ALL are refused when the expression is read.
             return normal
         if isinstance(normal, exp.Query):
-            return self._value(_query_in(normal), normal)
+            return self._value(trees.query_in(normal), normal)
+        if self._is_later and trees.function_of(normal) in trees.AGGREGATES:
+            # Its arguments are computed before the groups.
+            self._is_later = False
+            self._replace_parts(normal)
+            self._is_later = True
+            return normal
+        self._replace_parts(normal, is_condition=is_condition)
+        return normal
+
+    def _replace_parts(self, normal: exp.Expr, *, is_condition: bool = False) -> None:
         is_connective = isinstance(normal, exp.And | exp.Or | exp.Paren | exp.Having | exp.Qualify)
         for key, value in list(normal.args.items()):
             if isinstance(value, exp.Expr):
                 normal.set(key, self._replaced(value, is_condition=is_condition and is_connective))
             elif isinstance(value, list):
                 normal.set(key, [self._replaced(part) if isinstance(part, exp.Expr) else part for part in value])
-        return normal
 
     def _exists_value(self, node: exp.Exists) -> exp.Expr:
-        query = _query_in(node.this)
+        query = trees.query_in(node.this)
         correlated = self._correlated(query)
         if correlated.is_empty:
             return self._has_rows(query, node)
-        return exp.Not(this=_is_null(self._mark(self._plain(query, "EXISTS", node), correlated, [], node)))
+        return exp.Not(this=trees.is_null(self._mark(self._plain(query, "EXISTS", node), correlated, [], node)))
 
     def _is_found(self, node: exp.In) -> tuple[exp.Expr, exp.Expr, exp.Expr]:
         """Returns whether a row of the subquery is equal, the value before IN, and the subquery."""
-        query = _query_in(node.args["query"])
+        query = trees.query_in(node.args["query"])
         operands = self._operands(node)
         correlated = self._correlated(query)
         if len(operands) > 1:
@@ -293,27 +310,27 @@ class _Unnesting:
             raise self._source.unsupported("IN of several columns here", at=position(node), hint=hint)
         if correlated.is_empty:
             inner, name = self._nested.alias(), f"{self._nested.alias()}_1"
-            value = _column(inner, name)
-            rows = exp.Select(expressions=[value.copy()], from_=_from(query, inner, [name]))
+            value = trees.column(inner, name)
+            rows = exp.Select(expressions=[value.copy()], from_=trees.from_query(query, inner, [name]))
             mark = self._mark(rows, _Correlated([], [], []), [(value, operands[0])], node)
         else:
             plain = self._plain(query, "IN", node)
             self._check_columns(len(plain.expressions), 1, node)
             mark = self._mark(plain, correlated, [(plain.expressions[0].unalias(), operands[0])], node)
-        return exp.Not(this=_is_null(mark)), operands[0], query
+        return exp.Not(this=trees.is_null(mark)), operands[0], query
 
     def _in_value(self, node: exp.In) -> exp.Expr:
         """Returns TRUE, FALSE or NULL."""
-        if not self._correlated(_query_in(node.args["query"])).is_empty:
+        if not self._correlated(trees.query_in(node.args["query"])).is_empty:
             hint = f"Move it to WHERE, joined by AND. Otherwise: {_JOIN_INSTEAD}"
             raise self._source.unsupported("A correlated IN as a value", at=position(node), hint=hint)
         is_found, operand, query = self._is_found(node)
         rows, values = self._counts(query, node)
-        is_unknown = exp.Or(this=_is_null(operand), expression=exp.NEQ(this=rows, expression=values))
+        is_unknown = exp.Or(this=trees.is_null(operand), expression=exp.NEQ(this=rows, expression=values))
         return exp.Case(
             ifs=[
                 exp.If(this=is_found, true=exp.Boolean(this=True)),
-                exp.If(this=exp.EQ(this=rows.copy(), expression=_number(0)), true=exp.Boolean(this=False)),
+                exp.If(this=exp.EQ(this=rows.copy(), expression=trees.number(0)), true=exp.Boolean(this=False)),
                 exp.If(this=is_unknown, true=exp.Null()),
             ],
             default=exp.Boolean(this=False),
@@ -329,7 +346,7 @@ class _Unnesting:
             raise self._source.unsupported("A comparison other than = in this subquery", at=position(node), hint=hint)
         keys = [*correlated.keys, *pairs]
         expressions = [own.copy() for own, _ in keys]
-        rows = _rows_of(query, correlated.own, expressions)
+        rows = trees.rows_of(query, correlated.own, expressions)
         rows.set("distinct", exp.Distinct())
         return self._left_join(rows, [outer for _, outer in keys], 0, node)[0]
 
@@ -338,12 +355,15 @@ class _Unnesting:
         correlated = self._correlated(query)
         if not correlated.is_empty:
             return self._value_by_key(query, correlated, node)
-        if isinstance(query, exp.Select) and _is_one_row(query):
+        if isinstance(query, exp.Select) and not any(item.is_star for item in query.expressions):
+            self._check_columns(len(query.expressions), 1, node)
+        if isinstance(query, exp.Select) and trees.is_one_row(query):
             return self._one_row(query, node, 1)[0]
         inner, name = self._nested.alias(), f"{self._nested.alias()}_1"
-        value = _column(inner, name)
+        value = trees.column(inner, name)
         counted = exp.Select(
-            expressions=[_call("COUNT", exp.Star()), _call("MIN", value)], from_=_from(query, inner, [name])
+            expressions=[trees.call("COUNT", exp.Star()), trees.call("MIN", value)],
+            from_=trees.from_query(query, inner, [name]),
         )
         rows, found = self._one_row(counted, node, 2)
         return _only_row(rows, found)
@@ -363,11 +383,11 @@ class _Unnesting:
         item = query.expressions[0].unalias().copy()
         outer = [key for _, key in correlated.keys]
         own = [key.copy() for key, _ in correlated.keys]
-        calls = list(dict.fromkeys(_calls_in(item)))
+        calls = list(dict.fromkeys(trees.calls_in(item)))
         is_aggregated = bool(calls)
         if not is_aggregated:
-            calls = [_call("COUNT", exp.Star()), _call("MIN", item)]
-        rows = _rows_of(query, correlated.own, [*own, *(call.copy() for call in calls)])
+            calls = [trees.call("COUNT", exp.Star()), trees.call("MIN", item)]
+        rows = trees.rows_of(query, correlated.own, [*own, *(call.copy() for call in calls)])
         rows.set("group", exp.Group(expressions=[key.copy() for key in own]))
         columns = self._left_join(rows, outer, len(calls), node)[1:]
         if not is_aggregated:
@@ -376,19 +396,23 @@ class _Unnesting:
 
         def column(part: exp.Expr) -> exp.Expr:
             found = by_call[part].copy()
-            return _call("COALESCE", found, _number(0)) if _function_of(part) in _COUNTS else found
+            return trees.call("COALESCE", found, trees.number(0)) if trees.function_of(part) in _COUNTS else found
 
-        return exp.Paren(this=_mapped_calls(item, column))
+        return exp.Paren(this=trees.mapped_calls(item, column))
 
     def _has_rows(self, query: exp.Expr, node: exp.Expr, *, is_negated: bool = False) -> exp.Expr:
         inner = self._nested.alias()
         limited = exp.Select(
-            expressions=[exp.Star()], from_=_from(query, inner, []), limit=exp.Limit(expression=_number(1))
+            expressions=[exp.Star()],
+            from_=trees.from_query(query, inner, []),
+            limit=exp.Limit(expression=trees.number(1)),
         )
-        counted = exp.Select(expressions=[_call("COUNT", exp.Star())], from_=_from(limited, self._nested.alias(), []))
+        counted = exp.Select(
+            expressions=[trees.call("COUNT", exp.Star())], from_=trees.from_query(limited, self._nested.alias(), [])
+        )
         rows = self._one_row(counted, node, 1)[0]
         kind = exp.EQ if is_negated else exp.GT
-        return kind(this=rows, expression=_number(0))
+        return kind(this=rows, expression=trees.number(0))
 
     # Joins
 
@@ -445,7 +469,7 @@ class _Unnesting:
 
     def _columns(self, table: QueryRef, node: exp.Expr) -> list[exp.Column]:
         at = position(node)
-        return [_column(table.name, name, at) for name in table.columns]
+        return [trees.column(table.name, name, at) for name in table.columns]
 
     def _outer_tree(self, node: exp.Expr, subquery: exp.Expr) -> Expression:
         """Returns an expression over the outer tables that is compared with a column of the subquery."""
@@ -481,7 +505,7 @@ class _Unnesting:
         if (
             not isinstance(query, exp.Select)
             or any(query.args.get(key) for key in ("having", "limit"))
-            or any(True for item in query.expressions for _ in _calls_in(item))
+            or any(True for item in query.expressions for _ in trees.calls_in(item))
         ):
             hint = f"Leave out aggregates, HAVING and LIMIT. Otherwise: {_JOIN_INSTEAD}"
             raise self._source.unsupported(f"This subquery of {what}", at=position(node), hint=hint)
@@ -498,7 +522,7 @@ class _Unnesting:
         inner = self._sources_of(query) if self._reads_outside(query) else None
         if inner is None:
             return found
-        for term in _factored(where.this if where is not None else None):
+        for term in trees.factored(where.this if where is not None else None):
             sides = self._sides(term, inner)
             if True not in sides:
                 found.own.append(term)
@@ -524,11 +548,11 @@ class _Unnesting:
     def _reads_outside(self, query: exp.Select) -> bool:
         """Whether WHERE of `query` has columns at all, so that FROM is worth reading to resolve them."""
         where = query.args.get("where")
-        return where is not None and query.args.get("from_") is not None and any(True for _ in _columns_in(where))
+        return where is not None and query.args.get("from_") is not None and any(True for _ in trees.columns_in(where))
 
     def _equality(self, term: exp.Expr, inner: Sources) -> tuple[exp.Expr, exp.Expr] | None:
         bare = term.unnest()
-        if not isinstance(bare, exp.EQ) or any(True for _ in _subqueries_in(bare)):
+        if not isinstance(bare, exp.EQ) or trees.has_subquery(bare):
             return None
         left, right = self._sides(bare.this, inner), self._sides(bare.expression, inner)
         if left == {False} and right == {True}:
@@ -539,13 +563,17 @@ class _Unnesting:
 
     def _sides(self, node: exp.Expr, inner: Sources) -> set[bool]:
         """Returns whether the columns of `node` are those of the outer query."""
-        return {not self._is_own(column, inner) for column in _columns_in(node)}
+        return {not self._is_own(column, inner) for column in trees.columns_in(node)}
 
     def _is_own(self, node: exp.Column, inner: Sources) -> bool:
         """Whether a column of a subquery is one of its own tables. An unknown one is; compiling it raises the error."""
         name = Name(node.table or None, node.name, position(node))
         if _can_read(inner, name, self._source):
             return True
+        is_of_inner = name.qualifier is None or matching(name.qualifier, inner.scope.tables) is not None
+        if not is_of_inner and matching(name.qualifier or "", self._outer.scope.tables) is not None:
+            # Raises an error with the nearest names of the outer query if it has no such column.
+            self._outer.qualify(name, self._source)
         return not _can_read(self._outer, name, self._source)
 
 
@@ -564,167 +592,6 @@ def _expressions_of(select: exp.Select) -> Iterator[exp.Expr]:
             yield select.args[key]
 
 
-def _subqueries_in(node: exp.Expr | None) -> Iterator[exp.Expr]:
-    """Yields the outermost subqueries of an expression: IN, EXISTS, comparisons with ANY and ALL, and values."""
-    if node is None:
-        return
-    pending = [node]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, exp.Exists | exp.Query) or (isinstance(part, exp.In) and part.args.get("query")):
-            yield part
-        else:
-            pending += list(part.iter_expressions())
-
-
-def _columns_in(node: exp.Expr) -> Iterator[exp.Column]:
-    """Yields the columns of an expression, without those inside its subqueries."""
-    pending = [node]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, exp.Column):
-            yield part
-        elif not isinstance(part, exp.Query):
-            pending += list(part.iter_expressions())
-
-
-def _query_in(node: exp.Expr) -> exp.Expr:
-    """Returns the query inside parentheses."""
-    while isinstance(node, exp.Subquery) and not any(node.args.get(key) for key in ("order", "limit", "with_")):
-        node = node.this
-    return node
-
-
-def _terms(node: exp.Expr | None, kind: type[exp.Expr]) -> list[exp.Expr]:
-    """Returns the terms of a chain of AND or OR, from left to right, without parentheses around parts of the chain."""
-    if node is None:
-        return []
-    found: list[exp.Expr] = []
-    pending = [node]
-    while pending:
-        part = pending.pop()
-        bare = part.unnest() if isinstance(part, exp.Paren) else part
-        if isinstance(bare, kind):
-            pending += [bare.args["expression"], bare.this]
-        else:
-            found.append(bare)
-    return found
-
-
-def _joined(terms: Sequence[exp.Expr], kind: type[exp.Expr]) -> exp.Expr:
-    """Returns the terms as a chain of AND or OR."""
-    tree = _enclosed(terms[0])
-    for term in terms[1:]:
-        tree = kind(this=tree, expression=_enclosed(term))
-    return tree
-
-
-def _enclosed(node: exp.Expr) -> exp.Expr:
-    return exp.Paren(this=node) if isinstance(node, exp.And | exp.Or) else node
-
-
-def _factored(node: exp.Expr | None) -> list[exp.Expr]:
-    """Returns the terms of an AND. Of an OR, terms that all its branches have come first, and the rest remains:
-    `(k = o.k AND a) OR (k = o.k AND b)` is `k = o.k AND (a OR b)`.
-    """
-    found: list[exp.Expr] = []
-    for term in _terms(node, exp.And):
-        branches = [_terms(branch, exp.And) for branch in _terms(term, exp.Or)]
-        common = [part for part in dict.fromkeys(branches[0]) if all(part in branch for branch in branches[1:])]
-        if len(branches) == 1 or not common:
-            found.append(term)
-            continue
-        found += common
-        rests = [[part for part in branch if part not in common] for branch in branches]
-        if all(rests):
-            found.append(_joined([_joined(rest, exp.And) for rest in rests], exp.Or))
-    return found
-
-
-def _without_not(node: exp.Expr) -> tuple[exp.Expr, bool]:
-    is_negated = False
-    while isinstance(node, exp.Not | exp.Paren):
-        is_negated ^= isinstance(node, exp.Not)
-        node = node.this
-    return node, is_negated
-
-
-def _as_in(node: exp.Expr) -> tuple[exp.Expr, bool]:
-    """Returns `x = ANY (…)` as `x IN (…)`, and `x <> ALL (…)` as the same with True: negated."""
-    right = node.args.get("expression")
-    if isinstance(node, exp.EQ) and isinstance(right, exp.Any) and isinstance(_query_in(right.this), exp.Query):
-        return _placed(exp.In(this=node.this, query=exp.Subquery(this=_query_in(right.this))), position(node)), False
-    if isinstance(node, exp.NEQ) and isinstance(right, exp.All) and isinstance(_query_in(right.this), exp.Query):
-        return _placed(exp.In(this=node.this, query=exp.Subquery(this=_query_in(right.this))), position(node)), True
-    return node, False
-
-
-def _rows_of(query: exp.Select, own: Sequence[exp.Expr], expressions: list[exp.Expr]) -> exp.Select:
-    """Returns `query` with other columns and only the conditions `own`."""
-    rows = query.copy()
-    for key in ("group", "order", "distinct"):
-        rows.set(key, None)
-    rows.set("expressions", expressions)
-    rows.set("where", exp.Where(this=_joined([term.copy() for term in own], exp.And)) if own else None)
-    return rows
-
-
-def _is_aggregated(select: exp.Select) -> bool:
-    parts = [*select.expressions, *(select.args.get(key) for key in ("having", "qualify", "order"))]
-    return bool(select.args.get("group")) or any(True for part in parts if part is not None for _ in _calls_in(part))
-
-
-def _is_one_row(query: exp.Select) -> bool:
-    """Whether a query returns exactly one row: aggregates without GROUP BY."""
-    limits = ("group", "having", "limit", "offset", "qualify")
-    return not any(query.args.get(key) for key in limits) and any(
-        True for item in query.expressions for _ in _calls_in(item)
-    )
-
-
-def _calls_in(node: exp.Expr) -> Iterator[exp.Expr]:
-    """Yields the aggregate calls of an expression, without those in its subqueries."""
-    pending = [node]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, exp.Window):
-            # Its function is not an aggregate of the query, but may have one as an argument.
-            pending += [each for each in part.iter_expressions() if each is not part.this]
-            pending += list(_without_clauses(part.this).iter_expressions())
-        elif _function_of(part) in _AGGREGATES:
-            yield part
-        elif not isinstance(part, exp.Query):
-            pending += list(part.iter_expressions())
-
-
-def _without_clauses(node: exp.Expr) -> exp.Expr:
-    while isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
-        node = node.this
-    return node
-
-
-def _function_of(node: exp.Expr) -> str | None:
-    node = _without_clauses(node)
-    return str(node.this).upper() if isinstance(node, exp.Anonymous) else None
-
-
-def _mapped_calls(node: exp.Expr, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
-    return _mapped(node, lambda part: change(part) if _function_of(part) in _AGGREGATES else part)
-
-
-def _mapped(node: exp.Expr, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
-    """Returns `node` with `change` applied to each of its parts, outermost first; changed parts are not visited."""
-    changed = change(node)
-    if changed is not node or isinstance(node, exp.Query):
-        return changed
-    for key, value in list(node.args.items()):
-        if isinstance(value, exp.Expr):
-            node.set(key, _mapped(value, change))
-        elif isinstance(value, list):
-            node.set(key, [_mapped(part, change) if isinstance(part, exp.Expr) else part for part in value])
-    return node
-
-
 def _scope_of(table: QueryRef) -> TableScope:
     schema = Schema(tuple(Field(name, NULL) for name in table.columns))
     return TableScope({table.name: schema}, unnamed=frozenset({table.name}))
@@ -732,46 +599,6 @@ def _scope_of(table: QueryRef) -> TableScope:
 
 def _only_row(rows: exp.Expr, value: exp.Expr) -> exp.Expr:
     """Returns `value`; the query fails if there is more than one of `rows`."""
-    fails = _call("RAISE_ERROR", exp.Literal.string(_TOO_MANY_ROWS))
-    is_wrong = exp.GT(this=rows, expression=_number(1))
+    fails = trees.call("RAISE_ERROR", exp.Literal.string(_TOO_MANY_ROWS))
+    is_wrong = exp.GT(this=rows, expression=trees.number(1))
     return exp.Case(ifs=[exp.If(this=is_wrong, true=fails)], default=value)
-
-
-def _from(query: exp.Expr, alias: str, columns: Sequence[str]) -> exp.From:
-    names = [_identifier(name) for name in columns]
-    table = exp.TableAlias(this=_identifier(alias), columns=names)
-    return exp.From(this=_placed(exp.Subquery(this=query.copy(), alias=table), position(query)))
-
-
-def _call(name: str, *arguments: exp.Expr) -> exp.Anonymous:
-    return exp.Anonymous(this=name, expressions=[argument.copy() for argument in arguments])
-
-
-def _identifier(name: str) -> exp.Identifier:
-    return exp.to_identifier(name, quoted=True)
-
-
-def _is_null(node: exp.Expr) -> exp.Is:
-    return exp.Is(this=node.copy(), expression=exp.Null())
-
-
-def _may_equal(left: exp.Expr, right: exp.Expr) -> exp.Expr:
-    """Returns the condition that two values are equal, or that one of them is NULL."""
-    either = exp.Or(this=_is_null(left), expression=_is_null(right))
-    return exp.Or(this=exp.EQ(this=left.copy(), expression=right.copy()), expression=either)
-
-
-def _number(value: int) -> exp.Expr:
-    return exp.Literal.number(value)
-
-
-def _column(alias: str, name: str, at: int | None = None) -> exp.Column:
-    column = exp.Column(this=_identifier(name), table=_identifier(alias))
-    _placed(column, at)
-    return column
-
-
-def _placed(node: exp.Expr, at: int | None) -> exp.Expr:
-    if at is not None:
-        node.meta["start"] = node.meta[FIRST] = at
-    return node

@@ -1,0 +1,251 @@
+"""Finds and builds parts of sqlglot's trees of queries: subqueries, terms of AND and OR, aggregate calls, columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from sqlglot import exp
+
+from service.contract.query import AggregateFunction
+from service.sql.expressions.calls import SYNONYMS
+from service.sql.expressions.reader import position
+from service.sql.parser import FIRST
+
+AGGREGATES = frozenset(name.upper() for name in (*AggregateFunction, *SYNONYMS))
+"""The names of aggregate functions, in upper case."""
+
+
+def subqueries_in(node: exp.Expr | None) -> Iterator[exp.Expr]:
+    """Yields the outermost subqueries of an expression: IN, EXISTS, comparisons with ANY and ALL, and values."""
+    if node is None:
+        return
+    pending = [node]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, exp.Exists | exp.Query) or (isinstance(part, exp.In) and part.args.get("query")):
+            yield part
+        else:
+            pending += list(part.iter_expressions())
+
+
+def columns_in(node: exp.Expr) -> Iterator[exp.Column]:
+    """Yields the columns of an expression, without those inside its subqueries."""
+    pending = [node]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, exp.Column):
+            yield part
+        elif not isinstance(part, exp.Query):
+            pending += list(part.iter_expressions())
+
+
+def query_in(node: exp.Expr) -> exp.Expr:
+    """Returns the query inside parentheses."""
+    while isinstance(node, exp.Subquery) and not any(node.args.get(key) for key in ("order", "limit", "with_")):
+        node = node.this
+    return node
+
+
+def terms(node: exp.Expr | None, kind: type[exp.Expr]) -> list[exp.Expr]:
+    """Returns the terms of a chain of AND or OR, from left to right, without parentheses around parts of the chain."""
+    if node is None:
+        return []
+    found: list[exp.Expr] = []
+    pending = [node]
+    while pending:
+        part = pending.pop()
+        bare = part.unnest() if isinstance(part, exp.Paren) else part
+        if isinstance(bare, kind):
+            pending += [bare.args["expression"], bare.this]
+        else:
+            found.append(bare)
+    return found
+
+
+def chained(terms: Sequence[exp.Expr], kind: type[exp.Expr]) -> exp.Expr:
+    """Returns the terms as a chain of AND or OR."""
+    tree = enclosed(terms[0])
+    for term in terms[1:]:
+        tree = kind(this=tree, expression=enclosed(term))
+    return tree
+
+
+def enclosed(node: exp.Expr) -> exp.Expr:
+    """Returns AND and OR in parentheses; other nodes as they are."""
+    return exp.Paren(this=node) if isinstance(node, exp.And | exp.Or) else node
+
+
+def factored(node: exp.Expr | None) -> list[exp.Expr]:
+    """Returns the terms of an AND. Of an OR, terms that all its branches have come first, and the rest remains:
+    `(k = o.k AND a) OR (k = o.k AND b)` is `k = o.k AND (a OR b)`.
+    """
+    found: list[exp.Expr] = []
+    for term in terms(node, exp.And):
+        branches = [terms(branch, exp.And) for branch in terms(term, exp.Or)]
+        common = [part for part in dict.fromkeys(branches[0]) if all(part in branch for branch in branches[1:])]
+        if len(branches) == 1 or not common:
+            found.append(term)
+            continue
+        found += common
+        rests = [[part for part in branch if part not in common] for branch in branches]
+        if all(rests):
+            found.append(chained([chained(rest, exp.And) for rest in rests], exp.Or))
+    return found
+
+
+def without_not(node: exp.Expr) -> tuple[exp.Expr, bool]:
+    """Returns `node` without NOT and parentheses around it, and whether they negate it."""
+    is_negated = False
+    while isinstance(node, exp.Not | exp.Paren):
+        is_negated ^= isinstance(node, exp.Not)
+        node = node.this
+    return node, is_negated
+
+
+def as_in(node: exp.Expr) -> tuple[exp.Expr, bool]:
+    """Returns `x = ANY (…)` as `x IN (…)`, and `x <> ALL (…)` as the same with True: negated."""
+    right = node.args.get("expression")
+    if isinstance(node, exp.EQ) and isinstance(right, exp.Any) and isinstance(query_in(right.this), exp.Query):
+        return placed(exp.In(this=node.this, query=exp.Subquery(this=query_in(right.this))), position(node)), False
+    if isinstance(node, exp.NEQ) and isinstance(right, exp.All) and isinstance(query_in(right.this), exp.Query):
+        return placed(exp.In(this=node.this, query=exp.Subquery(this=query_in(right.this))), position(node)), True
+    return node, False
+
+
+def rows_of(query: exp.Select, own: Sequence[exp.Expr], expressions: list[exp.Expr]) -> exp.Select:
+    """Returns `query` with other columns and only the conditions `own`."""
+    rows = query.copy()
+    for key in ("group", "order", "distinct"):
+        rows.set(key, None)
+    rows.set("expressions", expressions)
+    rows.set("where", exp.Where(this=chained([term.copy() for term in own], exp.And)) if own else None)
+    return rows
+
+
+def is_aggregated(select: exp.Select) -> bool:
+    """Whether a SELECT has GROUP BY or aggregate calls."""
+    parts = [*select.expressions, *(select.args.get(key) for key in ("having", "qualify", "order"))]
+    return bool(select.args.get("group")) or any(True for part in parts if part is not None for _ in calls_in(part))
+
+
+def is_one_row(query: exp.Select) -> bool:
+    """Whether a query returns exactly one row: aggregates without GROUP BY."""
+    limits = ("group", "having", "limit", "offset", "qualify")
+    return not any(query.args.get(key) for key in limits) and any(
+        True for item in query.expressions for _ in calls_in(item)
+    )
+
+
+def calls_in(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Yields the aggregate calls of an expression, without those in its subqueries."""
+    pending = [node]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, exp.Window):
+            # Its function is not an aggregate of the query, but may have one as an argument.
+            pending += [each for each in part.iter_expressions() if each is not part.this]
+            pending += list(_without_clauses(part.this).iter_expressions())
+        elif function_of(part) in AGGREGATES:
+            yield part
+        elif not isinstance(part, exp.Query):
+            pending += list(part.iter_expressions())
+
+
+def function_of(node: exp.Expr) -> str | None:
+    """Returns the name of the called function in upper case; None if `node` is not a call."""
+    node = _without_clauses(node)
+    return str(node.this).upper() if isinstance(node, exp.Anonymous) else None
+
+
+def _without_clauses(node: exp.Expr) -> exp.Expr:
+    """Returns a call without the clauses after its parentheses."""
+    while isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
+        node = node.this
+    return node
+
+
+def mapped_calls(node: exp.Expr, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+    """Returns `node` with `change` applied to its aggregate calls."""
+    return mapped(node, lambda part: change(part) if function_of(part) in AGGREGATES else part)
+
+
+def mapped(node: exp.Expr, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+    """Returns `node` with `change` applied to each of its parts, outermost first; changed parts are not visited."""
+    changed = change(node)
+    if changed is not node or isinstance(node, exp.Query):
+        return changed
+    for key, value in list(node.args.items()):
+        if isinstance(value, exp.Expr):
+            node.set(key, mapped(value, change))
+        elif isinstance(value, list):
+            node.set(key, [mapped(part, change) if isinstance(part, exp.Expr) else part for part in value])
+    return node
+
+
+def from_query(query: exp.Expr, alias: str, columns: Sequence[str]) -> exp.From:
+    """Returns FROM of a derived table."""
+    names = [identifier(name) for name in columns]
+    table = exp.TableAlias(this=identifier(alias), columns=names)
+    return exp.From(this=placed(exp.Subquery(this=query.copy(), alias=table), position(query)))
+
+
+def call(name: str, *arguments: exp.Expr) -> exp.Anonymous:
+    """Returns the call of a function."""
+    return exp.Anonymous(this=name, expressions=[argument.copy() for argument in arguments])
+
+
+def identifier(name: str) -> exp.Identifier:
+    """Returns a quoted name."""
+    return exp.to_identifier(name, quoted=True)
+
+
+def is_null(node: exp.Expr) -> exp.Is:
+    """Returns the condition `node IS NULL`."""
+    return exp.Is(this=node.copy(), expression=exp.Null())
+
+
+def may_equal(left: exp.Expr, right: exp.Expr) -> exp.Expr:
+    """Returns the condition that two values are equal, or that one of them is NULL."""
+    either = exp.Or(this=is_null(left), expression=is_null(right))
+    return exp.Or(this=exp.EQ(this=left.copy(), expression=right.copy()), expression=either)
+
+
+def number(value: int) -> exp.Expr:
+    """Returns a literal."""
+    return exp.Literal.number(value)
+
+
+def column(alias: str, name: str, at: int | None = None) -> exp.Column:
+    """Returns the column `alias.name`."""
+    column = exp.Column(this=identifier(name), table=identifier(alias))
+    placed(column, at)
+    return column
+
+
+def placed(node: exp.Expr, at: int | None) -> exp.Expr:
+    """Returns `node` with an offset in the text, for errors."""
+    if at is not None:
+        node.meta["start"] = node.meta[FIRST] = at
+    return node
+
+
+def selected_keys(select: exp.Select) -> set[int]:
+    """Returns the indexes of the columns of SELECT by which GROUP BY groups, by number or by alias."""
+    group = select.args.get("group")
+    keys = list(group.expressions) if group is not None else []
+    numbers = {int(key.name) - 1 for key in keys if isinstance(key, exp.Literal) and key.name.isdecimal()}
+    names = {key.name.casefold() for key in keys if isinstance(key, exp.Column) and not key.table}
+    aliases = (item.alias.casefold() for item in select.expressions)
+    return numbers | {index for index, alias in enumerate(aliases) if alias and alias in names}
+
+
+def has_subquery(node: exp.Expr | None) -> bool:
+    """Whether an expression has a subquery."""
+    return next(subqueries_in(node), None) is not None
+
+
+def counted(query: exp.Expr, alias: str, function: str) -> exp.Select:
+    """Returns a query of one row: the number of rows of `query`, and an aggregate of its only column."""
+    name = f"{alias}_1"
+    calls = [call("COUNT", exp.Star()), call(function, column(alias, name))]
+    return exp.Select(expressions=calls, from_=from_query(query, alias, [name]))
