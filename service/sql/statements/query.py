@@ -223,6 +223,9 @@ class QueryCompiler:
         inner_at = f"{at}/source/query"
         self.origins.move(at, inner_at)
         *items, condition = query.select
+        place = self.origins.place_of(f"{inner_at}/select/{len(items)}")
+        if place is not None:
+            self.origins.places[f"{at}/where"] = place
         keys = []
         for index, key in enumerate(query.order_by):
             pointer = f"{inner_at}/select/{len(query.select) + index}"

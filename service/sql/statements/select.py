@@ -251,7 +251,7 @@ class SelectCompiler:
         if is_aggregate:
             self._name_calls(items)
         self._window.name_columns(items, self._fresh)
-        shown = items if qualify is None else [*items, Item(qualify, self._fresh("qualify"), None)]
+        shown = items if qualify is None else [*items, Item(qualify, self._fresh("QUALIFY"), None)]
         where = self._select.args.get("where")
         condition = self._where(where.this, items) if where is not None else None
         self._written.count(*([condition] if condition is not None else []), *self._joined())
