@@ -224,8 +224,8 @@ class QueryCompiler:
         self.origins.move(at, inner_at)
         *items, condition = query.select
         place = self.origins.place_of(f"{inner_at}/select/{len(items)}")
-        if place is not None:
-            self.origins.places[f"{at}/where"] = place
+        where = Name(self._unnamed, condition.name, place)
+        self.origins.add(f"{at}/where", where, place)
         keys = []
         for index, key in enumerate(query.order_by):
             pointer = f"{inner_at}/select/{len(query.select) + index}"
@@ -234,7 +234,7 @@ class QueryCompiler:
         inner = query.model_copy(update={"select": (*query.select, *keys), "order_by": (), "limit": None})
         return Query(
             source=QueryRef(kind="query", query=inner, alias=self._unnamed),
-            where=render(Name(self._unnamed, condition.name)),
+            where=render(where),
             select=tuple(NamedExpression(expression=render(Name(self._unnamed, item.name)), name=item.name) for item in items),
             order_by=tuple(
                 key.model_copy(update={"expression": render(Name(self._unnamed, column.name))})
