@@ -240,8 +240,8 @@ def _order_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
         places = [place for place, item in enumerate(query.select) if name in item.expression.columns]
         part = f"select/{places[0]}" if places else "order_by"
         detail = (
-            "A call with OVER needs all rows of its partition, and a stream has no end. Group by a window of time (TUMBLE "
-            "or HOP), or run a batch job over the result."
+            "A call with OVER needs all rows of its partition, and a stream has no end. Group by a window of time "
+            "(TUMBLE or HOP), or run a batch job over the result."
         )
         yield Issue(code="unbounded_order", detail=detail, pointer=f"{at}/{part}")
 

@@ -222,7 +222,6 @@ class _Writer:
             self.write(node.filter, _OR)
             self.add(")")
 
-
     def _over(self, node: Over) -> None:
         if node.function == AggregateFunction.COUNT and not node.arguments:
             self.add(f"{node.function}(*)")

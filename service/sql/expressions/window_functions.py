@@ -210,7 +210,9 @@ class WindowCallReader:
             if isinstance(argument, exp.Order):
                 raise self.refuse(node, f"ORDER BY inside {name} with OVER", _FORM.format(name))
             if isinstance(argument, exp.IgnoreNulls | exp.RespectNulls):
-                raise self.refuse(node, "IGNORE NULLS inside the parentheses", f"Write {name}(…) IGNORE NULLS OVER (…).")
+                raise self.refuse(
+                    node, "IGNORE NULLS inside the parentheses", f"Write {name}(…) IGNORE NULLS OVER (…)."
+                )
         if function == AggregateFunction.COUNT and len(raw) == 1 and isinstance(raw[0], exp.Star):
             self.check(raw[0])
             return ()

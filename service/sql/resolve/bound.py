@@ -147,8 +147,9 @@ class SortItem:
 class BoundQuery:
     """FROM, joins, WHERE, then (if `is_aggregate`) GROUP BY and HAVING, then `windows`, ORDER BY, LIMIT and SELECT.
 
-    `windows` are calls with OVER; ORDER BY and SELECT use them as columns. `grouping_sets` are positions in `keys`; empty if the query groups by all of them. HAVING and later clauses may use
-    the start and end of a `window` like `keys`.
+    `windows` are calls with OVER; ORDER BY and SELECT use them as columns. `grouping_sets` are positions in `keys`;
+    empty if the query groups by all of them. HAVING and later clauses may use the start and end of a `window` like
+    `keys`.
     """
 
     source: BoundSource

@@ -235,7 +235,9 @@ class QueryCompiler:
         return Query(
             source=QueryRef(kind="query", query=inner, alias=self._unnamed),
             where=render(where),
-            select=tuple(NamedExpression(expression=render(Name(self._unnamed, item.name)), name=item.name) for item in items),
+            select=tuple(
+                NamedExpression(expression=render(Name(self._unnamed, item.name)), name=item.name) for item in items
+            ),
             order_by=tuple(
                 key.model_copy(update={"expression": render(Name(self._unnamed, column.name))})
                 for key, column in zip(query.order_by, keys, strict=True)

@@ -213,7 +213,7 @@ class SelectCompiler:
         return items
 
     def needs_outer_distinct(self) -> bool:
-        """Whether DISTINCT needs a query of its own: it may remove rows of different groups, or follows calls with OVER.
+        """Whether DISTINCT needs its own query: it may remove rows of different groups, or follows calls with OVER.
         Raises SpecError.
         """
         if self._select.args.get("distinct") is None:
@@ -235,11 +235,10 @@ class SelectCompiler:
         having = self._having(items, keys)
         qualify = self._qualify(items)
         order = self.order()
-        self._written.count(
-            *(tree for tree, _ in order), *(tree for tree in (having, qualify) if tree is not None)
-        )
+        self._written.count(*(tree for tree, _ in order), *(tree for tree in (having, qualify) if tree is not None))
         distinct = self._select.args.get("distinct")
-        trees = [*(item.tree for item in items), *(tree for tree, _ in order), *([qualify] if qualify is not None else [])]
+        trees = [*(item.tree for item in items), *(tree for tree, _ in order)]
+        trees += [qualify] if qualify is not None else []
         aggregates = _aggregates_in(trees if having is None else [having, *trees])
         if distinct is not None:
             if keys is None and not aggregates:

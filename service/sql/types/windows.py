@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from service.contract.query import AggregateFunction
-from service.sql.expressions.nodes import Expression, Frame, Interval, Number, Over, OrderKey
+from service.sql.expressions.nodes import Expression, Frame, Interval, Number, OrderKey, Over
 from service.sql.expressions.scalar import render
 from service.sql.types.aggregates import result_type, takes
 from service.sql.types.data_types import BIGINT, DATE, DOUBLE, INT, TEMPORAL, DataType, TypeName
