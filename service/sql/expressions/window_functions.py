@@ -61,6 +61,8 @@ _ORDERED = _UNFRAMED | {"nth_value"}
 """Functions that Spark only accepts with ORDER BY."""
 _SKIP_NULLS = frozenset({"lag", "lead", "first_value", "last_value", "nth_value"})
 """Functions that may have IGNORE NULLS."""
+_FILTERED = frozenset({"first_value", "last_value"})
+"""Window functions that may have FILTER, as aggregates."""
 _MOST_ROWS = (1 << 31) - 1
 _LITERALS = {"ntile": 0, "nth_value": 1, "lag": 1, "lead": 1}
 """By function, the position of the argument that is an integer literal."""
@@ -157,8 +159,8 @@ class WindowCallReader:
         name = function.upper()
         if ignores_nulls and function not in _SKIP_NULLS:
             raise self.refuse(node, f"IGNORE NULLS after {name}", f"Use it with {', '.join(sorted(_SKIP_NULLS))}.")
-        if condition is not None and function in WINDOW_FUNCTIONS:
-            hint = f"Only aggregates take it. Write {name}(CASE WHEN condition THEN x END), or filter in a subquery."
+        if condition is not None and function in WINDOW_FUNCTIONS.keys() - _FILTERED:
+            hint = "Only aggregates, first_value and last_value take it. Filter in a derived table."
             raise self.refuse(node, f"FILTER after {name}", hint)
         order = node.args.get("order")
         keys = tuple(self._order_key(key) for key in order.expressions) if order is not None else ()
@@ -263,9 +265,10 @@ class WindowCallReader:
             hint = "RANGE with an offset needs a single key in ORDER BY. Remove the other keys, or use ROWS."
             raise self.refuse(node, f"RANGE with an offset over {len(keys)} keys", hint)
         is_whole = start == FrameBound("PRECEDING") and end == FrameBound("FOLLOWING")
-        units = {bound.offset.unit for bound in bounds if isinstance(bound.offset, Interval)}
+        units = {bound.offset.unit if isinstance(bound.offset, Interval) else None for bound in bounds}
         if len(units) > 1:
-            raise self.refuse(node, "A frame with two units of time", "Use the same unit in both intervals.")
+            hint = "Write two numbers, or two intervals of one unit."
+            raise self.refuse(node, "A frame with offsets of two units", hint)
         if unit == "RANGE" and not keys and not is_whole:
             raise self.refuse(node, "RANGE without ORDER BY", "Add ORDER BY, or use ROWS.")
         return Frame(unit, start, end)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from service.contract.query import AggregateFunction
 from service.sql.expressions.nodes import Expression, Frame, Interval, Number, OrderKey, Over
 from service.sql.expressions.scalar import render
+from service.sql.refusals import INTERVAL_UNITS
 from service.sql.types.aggregates import result_type, takes
-from service.sql.types.data_types import BIGINT, DATE, DOUBLE, INT, TEMPORAL, DataType, TypeName
-from service.sql.types.inference import Typing, castable
+from service.sql.types.data_types import BIGINT, DATE, DOUBLE, INT, NUMERIC, TEMPORAL, DataType, TypeName
+from service.sql.types.inference import Typing, castable, number_type
 
 _NUMBERS = {
     "row_number": INT,
@@ -17,6 +20,8 @@ _NUMBERS = {
     "percent_rank": DOUBLE,
     "cume_dist": DOUBLE,
 }
+_BITS = {TypeName.TINYINT: 7, TypeName.SMALLINT: 15, TypeName.INT: 31, TypeName.BIGINT: 63}
+"""The bits of integer types without the sign."""
 _DAYS = frozenset({"YEAR", "MONTH", "WEEK", "DAY"})
 
 
@@ -52,9 +57,18 @@ def _aggregate(node: Over, types: list[DataType | None], typing: Typing) -> Data
 
 
 def _check_default(node: Over, type_: DataType | None, default: DataType | None, typing: Typing) -> None:
-    if type_ is not None and default is not None and not castable(default.name, type_.name):
+    if type_ is not None and default is not None and not _converts(default.name, type_.name):
         detail = f"The default of {node.function} is {default}, but its values are {type_}. CAST one of them."
         raise typing.mismatch(detail, node)
+
+
+def _converts(default: TypeName, type_: TypeName) -> bool:
+    """Whether Spark converts the default of a call to the type of its values."""
+    names = {default, type_}
+    if TypeName.NULL in names:
+        return default is TypeName.NULL
+    related = len(names) == 1 or TypeName.STRING in names or names <= NUMERIC or names <= TEMPORAL
+    return related and castable(default, type_)
 
 
 def _check_range(frame: Frame, keys: tuple[OrderKey, ...], typing: Typing) -> None:
@@ -68,15 +82,21 @@ def _check_range(frame: Frame, keys: tuple[OrderKey, ...], typing: Typing) -> No
             offset = render(bound.offset)
             detail = (
                 f"RANGE {offset} {bound.side} does not fit {render(key).replace('`', '')}, which is {type_}. Write a "
-                "number for numbers, INTERVAL '1' DAY for dates, and an interval for times."
+                "number that fits the type for numbers, INTERVAL '1' DAY for dates, and an interval for times."
             )
             raise typing.mismatch(detail, key)
 
 
 def _fits(offset: Expression, type_: DataType) -> bool:
     if isinstance(offset, Interval):
-        is_whole = offset.unit in _DAYS and "." not in offset.value
-        return type_.name in TEMPORAL and (type_ != DATE or is_whole)
+        is_whole = "." not in offset.value
+        units = _DAYS if type_ == DATE else INTERVAL_UNITS
+        return type_.name in TEMPORAL and offset.unit in units and (is_whole or offset.unit == "SECOND")
+    if not isinstance(offset, Number):
+        return False
     if type_ == DATE:
-        return isinstance(offset, Number) and offset.is_integer
-    return type_.is_numeric or type_.name is TypeName.NULL
+        return number_type(offset) == INT
+    value = Decimal(offset.text)
+    if type_.name is TypeName.DECIMAL:
+        return value < Decimal(10) ** ((type_.precision or 0) - (type_.scale or 0))
+    return type_.is_fractional or (type_.name in _BITS and value < 1 << _BITS[type_.name])
