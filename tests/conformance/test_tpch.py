@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SCALE = os.environ.get("EVENKEEL_TPCH_SCALE", "0.1")
 
+
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDBComparison]:
     """The generated tables."""

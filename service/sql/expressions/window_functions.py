@@ -152,7 +152,10 @@ class WindowCallReader:
     refuse: Callable[[exp.Expr, str, str], SpecError]
 
     def call(self, node: exp.Window, at: int | None) -> Over:
-        """Reads a call and its window. Raises SpecError."""
+        """Reads a call and its window, which `with_named_windows` has replaced if it was a name. Raises SpecError."""
+        if node.args.get("alias") is not None:
+            hint = "Write PARTITION BY and ORDER BY in the parentheses after OVER."
+            raise self.refuse(node, f"The window {node.args['alias'].name[:60]} here", hint)
         inner, condition, ignores_nulls = self._inner(node)
         function = self._function(inner, at)
         arguments = self._arguments(inner, function, at)

@@ -16,7 +16,7 @@ with an outer join, so that COUNT is 0 for an outer row without partners.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -69,7 +69,7 @@ def unnest(select: exp.Select, sources: Sources, source: Text, nested: Nested) -
 
     Raises SpecError `unsupported_construct` for a subquery that cannot be replaced, and what compiling one raises.
     """
-    if not any(trees.has_subquery(part) for part in _expressions_of(select)):
+    if not any(trees.has_subquery(part) for part in trees.expressions_of(select)):
         return Unnested(select, sources)
     return _Unnesting(select.copy(), sources, source, nested).result()
 
@@ -583,13 +583,6 @@ def _can_read(sources: Sources, name: Name, source: Text) -> bool:
     except SpecError as error:
         return error.code == "ambiguous_column"
     return True
-
-
-def _expressions_of(select: exp.Select) -> Iterator[exp.Expr]:
-    yield from select.expressions
-    for key in ("where", "having", "qualify", "order"):
-        if select.args.get(key) is not None:
-            yield select.args[key]
 
 
 def _scope_of(table: QueryRef) -> TableScope:

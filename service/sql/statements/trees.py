@@ -28,6 +28,14 @@ def subqueries_in(node: exp.Expr | None) -> Iterator[exp.Expr]:
             pending += list(part.iter_expressions())
 
 
+def expressions_of(select: exp.Select) -> Iterator[exp.Expr]:
+    """Yields the columns of a SELECT, and its clauses that may have subqueries."""
+    yield from select.expressions
+    for key in ("where", "having", "qualify", "order"):
+        if select.args.get(key) is not None:
+            yield select.args[key]
+
+
 def columns_in(node: exp.Expr) -> Iterator[exp.Column]:
     """Yields the columns of an expression, without those inside its subqueries."""
     pending = [node]

@@ -78,6 +78,11 @@ def test_a_call_with_over_reads_group_keys_and_aggregates() -> None:
     assert query.output == parse_schema("uid BIGINT, place INT", "/x")
 
 
+def test_a_structured_query_has_no_named_windows() -> None:
+    with pytest.raises(SpecError, match="The window w here is not supported"):
+        bound(select=[item("rank() OVER w", "r")])
+
+
 def test_the_name_of_a_call_with_over_is_unused() -> None:
     query = bound(
         group_by=[item("o.uid", "$OVER1")], aggregates=[], select=[item("rank() OVER (ORDER BY o.uid)", "place")]
