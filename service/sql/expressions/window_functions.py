@@ -229,15 +229,14 @@ class WindowCallReader:
         arguments = tuple(self.read(argument) for argument in raw)
         position = _LITERALS.get(function)
         if position is not None and position < len(arguments):
-            self._check_literal(arguments[position], function, node)
+            self._check_literal(arguments[position], raw[position], function, node)
         return arguments
 
-    def _check_literal(self, value: Expression, function: str, node: exp.Expr) -> None:
+    def _check_literal(self, value: Expression, written: exp.Expr, function: str, node: exp.Expr) -> None:
         signed = function in {"lag", "lead"}
         if signed and isinstance(value, Negation):
-            value = value.operand
-        if isinstance(value, Name) and value.qualifier is None and value.name[:1] in {":", "?"}:
-            # A parameter, in the name of a column.
+            value, written = value.operand, written.unnest().this
+        if _is_named_parameter(value, written):
             return
         is_whole = isinstance(value, Number) and value.is_integer and not value.suffix
         if not is_whole or not (isinstance(value, Number) and (not signed) <= int(value.text) <= _MOST_ROWS):
@@ -285,7 +284,7 @@ class WindowCallReader:
         if not isinstance(value, exp.Expr):
             return FrameBound(word)
         offset = self.read(value)
-        if not _is_offset(offset, unit):
+        if not _is_named_parameter(offset, value) and not _is_offset(offset, unit):
             kinds = "a whole number" if unit == "ROWS" else "a number or an interval"
             raise self.refuse(node, f"This offset in a frame of {unit}", f"Write {kinds} without a sign. {_FRAME}")
         return FrameBound(word, offset)
@@ -298,11 +297,13 @@ def _is_offset(offset: Expression, unit: str) -> bool:
             return is_row or unit == "RANGE"
         case Interval(value, _):
             return unit == "RANGE" and not value.startswith(("-", "+"))
-        case Name(None, name):
-            # A parameter, in the name of a column.
-            return name.startswith((":", "?", "INTERVAL "))
         case _:
             return False
+
+
+def _is_named_parameter(value: Expression, written: exp.Expr) -> bool:
+    """Whether a parameter was read as its name, for the name of a column."""
+    return isinstance(value, Name) and isinstance(written.unnest(), exp.Placeholder | exp.Interval)
 
 
 def _is_backwards(start: FrameBound, end: FrameBound) -> bool:
