@@ -66,7 +66,8 @@ _FILTERED = frozenset({"first_value", "last_value"})
 _MOST_ROWS = (1 << 31) - 1
 _LITERALS = {"ntile": 0, "nth_value": 1, "lag": 1, "lead": 1}
 """By function, the position of the argument that is an integer literal."""
-_FORM = "Write for example {}(…) OVER (PARTITION BY k ORDER BY t)."
+_EXAMPLES = {"ntile": "4", "nth_value": "x, 2"}
+"""Arguments for examples in messages, unless they are `x` or none."""
 _FRAME = "Write for example ROWS BETWEEN 2 PRECEDING AND CURRENT ROW."
 _CURRENT_ROW = "CURRENT ROW"
 
@@ -155,7 +156,7 @@ class WindowCallReader:
         """Reads a call and its window, which `with_named_windows` has replaced if it was a name. Raises SpecError."""
         if node.args.get("alias") is not None:
             hint = "Write PARTITION BY and ORDER BY in the parentheses after OVER."
-            raise self.refuse(node, f"The window {node.args['alias'].name[:60]} here", hint)
+            raise self.refuse(node, f"The window {node.args['alias'].name[:60]}", hint)
         inner, condition, ignores_nulls = self._inner(node)
         function = self._function(inner, at)
         arguments = self._arguments(inner, function, at)
@@ -168,7 +169,7 @@ class WindowCallReader:
         order = node.args.get("order")
         keys = tuple(self._order_key(key) for key in order.expressions) if order is not None else ()
         if function in _ORDERED and not keys:
-            raise self.refuse(node, f"{name} without ORDER BY in OVER", _FORM.format(name))
+            raise self.refuse(node, f"{name} without ORDER BY in OVER", _example(function))
         spec = node.args.get("spec")
         if spec is not None and function in _UNFRAMED:
             raise self.refuse(node, f"{name} with a frame", "Remove ROWS or RANGE: the result does not depend on it.")
@@ -213,7 +214,7 @@ class WindowCallReader:
                 hint = "Aggregate in a derived table with GROUP BY, and join it by the group keys."
                 raise self.refuse(node, f"{name}(DISTINCT …) with OVER", hint)
             if isinstance(argument, exp.Order):
-                raise self.refuse(node, f"ORDER BY inside {name} with OVER", _FORM.format(name))
+                raise self.refuse(node, f"ORDER BY inside {name} with OVER", _example(function))
             if isinstance(argument, exp.IgnoreNulls | exp.RespectNulls):
                 raise self.refuse(
                     node, "IGNORE NULLS inside the parentheses", f"Write {name}(…) IGNORE NULLS OVER (…)."
@@ -304,6 +305,12 @@ def _is_offset(offset: Expression, unit: str) -> bool:
 def _is_named_parameter(value: Expression, written: exp.Expr) -> bool:
     """Whether a parameter was read as its name, for the name of a column."""
     return isinstance(value, Name) and isinstance(written.unnest(), exp.Placeholder | exp.Interval)
+
+
+def _example(function: str) -> str:
+    otherwise = "" if WINDOW_FUNCTIONS.get(function) == (0, 0) else "x"
+    arguments = _EXAMPLES.get(function, otherwise)
+    return f"Write for example {function.upper()}({arguments}) OVER (PARTITION BY k ORDER BY t)."
 
 
 def _is_backwards(start: FrameBound, end: FrameBound) -> bool:

@@ -106,7 +106,7 @@ class Typing:
                 return None
             case Over():
                 raise self._source.unsupported(
-                    f"{node.function.upper()} with OVER here",
+                    f"{node.function.upper()} with OVER",
                     at=node.at,
                     hint="Use it in SELECT, ORDER BY or QUALIFY, and not inside another call with OVER. To filter or "
                     "group by it, put it into a derived table.",

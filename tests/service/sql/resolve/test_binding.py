@@ -79,7 +79,7 @@ def test_a_call_with_over_reads_group_keys_and_aggregates() -> None:
 
 
 def test_a_structured_query_has_no_named_windows() -> None:
-    with pytest.raises(SpecError, match="The window w here is not supported"):
+    with pytest.raises(SpecError, match="The window w is not supported"):
         bound(select=[item("rank() OVER w", "r")])
 
 
