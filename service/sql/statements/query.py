@@ -1,5 +1,5 @@
-"""Compiles nested queries: derived tables, common table expressions, subqueries, set operations, and DISTINCT over
-aggregates.
+"""Compiles nested queries: derived tables, common table expressions, subqueries, set operations, QUALIFY, and DISTINCT
+over aggregates and calls with OVER.
 
 Each becomes a source of the structured query. A common table expression is compiled again for every use; an unused one
 is compiled once, to report its errors.
