@@ -41,7 +41,7 @@ joins or one. `skew.join_strategy`, which had no effect until then, is read as `
 streams that are bounded by event time. 6: `multi_line` of CSV, which had no effect until then.
 7: `limits.failure_retries`. 8: `compare_with`. 9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins.
 10: `parameters`; ORC, Avro, XML and Delta, partitions, wildcards, and more read options. 11: subqueries in expressions,
-INTERSECT, EXCEPT, and the function raise_error."""
+INTERSECT, EXCEPT, OVER, QUALIFY, and the function raise_error."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -60,7 +60,7 @@ _MAX_CHARACTERS_BEFORE_9 = 10_000
 _SEPARATORS = re.compile(r",|\b(?:join|union)\b", re.IGNORECASE)
 """What precedes every table after the first, and every branch of a UNION after the first."""
 
-_ADDED_IN_11 = re.compile(r"\b(?:intersect|except|minus|raise_error)\b", re.IGNORECASE)
+_ADDED_IN_11 = re.compile(r"\b(?:intersect|except|minus|over|raise_error)\b", re.IGNORECASE)
 _QUERY_IN_PARENTHESES = re.compile(r"(\w+|[^\s\w])\s*(?:\(\s*)+(?:select|with)\b", re.IGNORECASE)
 """Its group is what precedes the parentheses."""
 _BEFORE_TABLES = frozenset({"from", "join", "as", "union", "all"})

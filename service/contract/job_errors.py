@@ -223,8 +223,8 @@ OF_TABLES = (
 OF_STREAMING_QUERIES = (
     ErrorCode(
         "unbounded_order",
-        "ORDER BY or LIMIT needs the complete result, and a stream has no end.",
-        "Sort or limit the rows when you read the result.",
+        "ORDER BY, LIMIT or OVER needs all rows, and a stream has no end.",
+        "Sort or limit the rows when you read the result; compute OVER in a batch job.",
     ),
     ErrorCode(
         "aggregate_of_aggregate",

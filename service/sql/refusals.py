@@ -72,7 +72,6 @@ CONSTRUCTS: dict[type[exp.Expr], str] = {
     exp.Subquery: "A subquery",
     exp.Select: "A subquery",
     exp.Exists: "EXISTS with a subquery",
-    exp.Window: "A window function (OVER)",
     exp.Lambda: "A lambda function",
     exp.JSONExtract: "A lambda function or path",
     exp.Bracket: "Access to an element ([…])",
@@ -109,8 +108,6 @@ HINTS: dict[type[exp.Expr], str] = {
     exp.Subquery: _SUBQUERY,
     exp.Select: _SUBQUERY,
     exp.Exists: _SUBQUERY,
-    exp.Window: "Aggregate in a derived table and join it by the group keys. For the first value of a group, write "
-    "FIRST_VALUE(x ORDER BY t).",
     exp.Lambda: NESTED,
     exp.JSONExtract: NESTED,
     exp.Bracket: NESTED,
@@ -131,7 +128,7 @@ HINTS: dict[type[exp.Expr], str] = {
     exp.Tuple: "Compare the columns one by one.",
     exp.Any: "Write IN with a list of values, or join comparisons by OR.",
     exp.All: "Join comparisons by AND.",
-    exp.IgnoreNulls: "Add FILTER (WHERE x IS NOT NULL).",
+    exp.IgnoreNulls: "Add FILTER (WHERE x IS NOT NULL), or OVER after a window function.",
     exp.RespectNulls: "Remove it.",
     exp.Collate: "Compare UPPER or LOWER of both sides.",
 }
@@ -176,6 +173,8 @@ ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
         exp.Extract: "this expression",
         exp.Filter: "this expression",
         exp.WithinGroup: "this expression",
+        exp.Window: "this partition_by order spec over alias",
+        exp.Qualify: "this",
         exp.Anonymous: "this expressions",
         exp.Distinct: "expressions",
         exp.Order: "this expressions",
@@ -192,8 +191,6 @@ ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
 """The arguments that are read from each supported node; any other one is refused, since it would be ignored."""
 CLAUSES = {
     "offset": "OFFSET",
-    "qualify": "QUALIFY",
-    "windows": "WINDOW",
     "laterals": "LATERAL VIEW",
     "sort": "SORT BY",
     "cluster": "CLUSTER BY",
@@ -213,7 +210,6 @@ CLAUSES = {
 """Names of unsupported clauses of a query or a table, by sqlglot's name."""
 CLAUSE_HINTS = {
     "offset": "Use ORDER BY and LIMIT, and skip the first rows when you read the result.",
-    "windows": "Aggregate in a derived table and join it by the group keys.",
     "laterals": "Store one row per element in the files.",
     "pivots": "Write one aggregate with FILTER (WHERE …) for each column.",
     "sample": "Filter by a hash of a key: pmod(xxhash64(k), 100) < 10.",
@@ -221,8 +217,6 @@ CLAUSE_HINTS = {
     "sort": "Use ORDER BY.",
     "cluster": "Use ORDER BY.",
     "distribute": "Remove it: the engine distributes the rows, see the job's settings.",
-    "qualify": "Window functions are not supported either. For the first value of each group, write "
-    "FIRST_VALUE(x ORDER BY t) with GROUP BY.",
     "by_name": "Select the columns in the same order in both queries.",
     "joins": "Write each join with its own ON, one after the other.",
     "version": "A table is read at its current version. Keep older files under a path of their own.",
@@ -320,8 +314,7 @@ UNSUPPORTED_SCALARS = {
 
 _KINDS = (
     (
-        "is a window function, and OVER is not supported. Aggregate in a derived table and join it by the group keys. "
-        "For the first value of a group, write FIRST_VALUE(x ORDER BY t).",
+        "is a window function. Write OVER after it, for example OVER (PARTITION BY k ORDER BY t).",
         "row_number rank dense_rank percent_rank cume_dist ntile lag lead nth_value",
     ),
     (

@@ -84,6 +84,12 @@ THOROUGH: list[tuple[str, dict[str, Any], set[str]]] = [
     ("SELECT a.w, COUNT(*) AS n FROM a GROUP BY ROLLUP(a.w)", {}, {"Aggregate"}),
     ("SELECT a.w, COUNT(DISTINCT a.v) AS n FROM a GROUP BY CUBE(a.w)", {}, {"Aggregate"}),
     ("SELECT a.w, MAX(a.v) AS m FROM a WHERE 1 = 0 GROUP BY a.w", {}, set()),
+    # Spark counts no rows of calls with OVER.
+    ("SELECT a.w, SUM(b.z) OVER (PARTITION BY a.w ORDER BY a.v) AS s FROM a JOIN b ON a.k = b.k", SHUFFLED, {"Join"}),
+    ("SELECT a.w, RANK() OVER (ORDER BY COUNT(*)) AS r FROM a GROUP BY a.w", {}, {"Aggregate"}),
+    (f"SELECT r FROM (SELECT RANK() OVER (ORDER BY q.n) AS r, q.k FROM {COUNTED}) x WHERE r < 3", {}, {"Filter"}),
+    ("SELECT COUNT(*) OVER (PARTITION BY a.w) AS n, RANK() OVER (ORDER BY a.k) AS r FROM a LIMIT 9", {}, {"Limit"}),
+    ("SELECT a.w FROM a QUALIFY COUNT(*) OVER (PARTITION BY a.w) > 3 AND a.w > 2", {}, {"Filter"}),
 ]
 
 

@@ -35,6 +35,7 @@ from workers.engine.plan.nodes import (
     Sort,
     SortItem,
     Union,
+    WindowFunctions,
 )
 from workers.engine.plan.sql import sql_of
 from workers.engine.plan.traversal import walk_up
@@ -161,6 +162,17 @@ def test_text_has_the_hints_of_its_plan(texts: Texts, tables: dict[str, DataFram
         Exchange(LEFT, ()),
         Exchange(LEFT, (), 3),
         Expand(Exchange(LEFT, (PARITY,)), 3, "$branch"),
+        Filter(
+            WindowFunctions(
+                LEFT,
+                (
+                    Named(scalar("count(*) OVER (PARTITION BY `l.v`)", BIGINT), "n"),
+                    Named(scalar("lag(`l.v`, 2, 'x') OVER (ORDER BY `l.k` DESC)", STRING), "before"),
+                    Named(scalar("sum(`l.k`) OVER (ORDER BY `l.k` RANGE 2 PRECEDING)", BIGINT), "s"),
+                ),
+            ),
+            scalar("`n` > 1", BOOLEAN),
+        ),
         Aggregate(LEFT, (Named(scalar("1", INT), "one"),), (COUNT,)),
         Aggregate(LEFT, (Named(scalar("-1", INT), "one"), Named(column("l.v", STRING), "v")), ()),
         Aggregate(

@@ -36,6 +36,8 @@ def lines_of(query: BoundQuery | BoundUnion) -> Iterator[str]:
         yield from _groups(query)
     if query.having is not None:
         yield f"having {query.having}"
+    for window in query.windows:
+        yield f"window {window.expression} as {quoted(window.name)} {window.expression.type}"
     for sort in query.order_by:
         yield f"order by {sort.expression} {sort.direction.value} nulls {sort.nulls.value}"
     if query.limit is not None:

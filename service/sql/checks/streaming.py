@@ -235,6 +235,15 @@ def _order_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
         )
         detail = f"{word} needs the complete result, and a stream has no end. {instead} when you read the result."
         yield Issue(code="unbounded_order", detail=detail, pointer=f"{at}/{part}")
+    if query.windows:
+        name = query.windows[0].name
+        places = [place for place, item in enumerate(query.select) if name in item.expression.columns]
+        part = f"select/{places[0]}" if places else "order_by"
+        detail = (
+            "A call with OVER needs all rows of its partition, and a stream has no end. Group by a window of time "
+            "(TUMBLE or HOP), or run a batch job over the result."
+        )
+        yield Issue(code="unbounded_order", detail=detail, pointer=f"{at}/{part}")
 
 
 def _static_side_issues(join: BoundJoin, at: str, *, left: bool) -> Iterator[Issue]:

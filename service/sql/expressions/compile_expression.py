@@ -7,14 +7,15 @@ from dataclasses import dataclass, field, replace
 
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.sql.expressions.limits import conditions_in, expanded, longest
-from service.sql.expressions.nodes import Call, Column, Expression, Name, map_children
+from service.sql.expressions.nodes import Call, Column, Expression, Name, Over, map_children
 from service.sql.expressions.reader import read_expression
 from service.sql.expressions.regular_expressions import check_patterns
 from service.sql.expressions.scalar import Scalar
 from service.sql.parser import Text
 from service.sql.refusals import NESTED
-from service.sql.types.data_types import Field, Schema, TypeName, known
+from service.sql.types.data_types import DataType, Field, Schema, TypeName, known
 from service.sql.types.inference import Typing
+from service.sql.types.windows import type_of_window
 
 _WITHOUT_PARENTHESES = frozenset({"current_date", "current_timestamp"})
 
@@ -213,7 +214,15 @@ def scalar_of(tree: Expression, source: Text) -> Scalar:
     Raises SpecError `type_mismatch`; `unsupported_construct` for values that could become too long and patterns that
     could take too long; `query_too_deep` for expressions that become too large once derived tables are merged.
     """
-    type_ = Typing(source).type_of(tree)
+    return _checked(tree, Typing(source).type_of(tree), source)
+
+
+def window_of(call: Over, source: Text) -> Scalar:
+    """Returns the scalar of a resolved call with OVER. Raises SpecError as `scalar_of` and `type_of_window` do."""
+    return _checked(call, type_of_window(call, Typing(source)), source)
+
+
+def _checked(tree: Expression, type_: DataType | None, source: Text) -> Scalar:
     scalar = Scalar(tree, type_, longest(tree, source), expanded(tree, source))
     conditions_in(tree, source)
     check_patterns(tree, source)

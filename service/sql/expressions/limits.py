@@ -20,6 +20,7 @@ from service.sql.expressions.nodes import (
     Expression,
     NodeCounter,
     Not,
+    Over,
     String,
     children,
     position_of,
@@ -123,6 +124,8 @@ def _bytes_of(node: Expression, parts: list[int]) -> int:
             return max(_SHORT, *parts) if type_.name in _TEXTS else _SHORT
         case Case():
             return max(parts)
+        case Over():
+            return max(_SHORT, *parts, 0)
         case Call(name):
             return _RULES.get(name, _not_longer)(node, parts)
         case _:

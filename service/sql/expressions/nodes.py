@@ -214,6 +214,52 @@ class GetField:
 
 
 @dataclass(frozen=True)
+class OrderKey:
+    """A key of the ORDER BY of a window; not an expression itself."""
+
+    expression: Expression
+    descending: bool = False
+    nulls_first: bool = True
+
+
+@dataclass(frozen=True)
+class FrameBound:
+    """The start or the end of a frame: `side` is `PRECEDING`, `FOLLOWING` or `CURRENT ROW`. `offset` is None for the
+    current row, and for the first or last row of the partition (UNBOUNDED).
+    """
+
+    side: str
+    offset: Expression | None = None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The rows of the partition that a window function reads; `unit` is `ROWS` or `RANGE`."""
+
+    unit: str
+    start: FrameBound
+    end: FrameBound
+
+
+@dataclass(frozen=True)
+class Over:
+    """`function(arguments) OVER (PARTITION BY … ORDER BY … frame)`: a window function, or an aggregate over a window.
+
+    `function` is a key of `service.sql.expressions.window_functions.WINDOW_FUNCTIONS`, or the value of an
+    `AggregateFunction`. COUNT(*) has no arguments. Without a `frame`, Spark chooses it.
+    """
+
+    function: str
+    arguments: tuple[Expression, ...]
+    partition_by: tuple[Expression, ...] = ()
+    order_by: tuple[OrderKey, ...] = ()
+    frame: Frame | None = None
+    filter: Expression | None = None
+    ignores_nulls: bool = False
+    at: int | None = _position()
+
+
+@dataclass(frozen=True)
 class Aggregate:
     """An aggregate call in a SELECT; not a part of a scalar expression. COUNT(*) has no arguments."""
 
@@ -249,6 +295,7 @@ Expression = (
     | Call
     | Extract
     | GetField
+    | Over
     | Aggregate
 )
 
@@ -283,6 +330,14 @@ def map_children(node: Expression, change: Callable[[Expression], Expression]) -
                 filter=change(node.filter) if node.filter is not None else None,
                 order_by=change(node.order_by) if node.order_by is not None else None,
             )
+        case Over():
+            return replace(
+                node,
+                arguments=tuple(change(argument) for argument in node.arguments),
+                filter=change(node.filter) if node.filter is not None else None,
+                partition_by=tuple(change(key) for key in node.partition_by),
+                order_by=tuple(replace(key, expression=change(key.expression)) for key in node.order_by),
+            )
         case _:
             return node
 
@@ -307,6 +362,9 @@ def children(node: Expression) -> tuple[Expression, ...]:
             return arguments
         case Aggregate(_, arguments):
             return tuple(part for part in (*arguments, node.filter, node.order_by) if part is not None)
+        case Over(_, arguments, partition_by, order_by):
+            parts = (*arguments, node.filter, *partition_by, *(key.expression for key in order_by))
+            return tuple(part for part in parts if part is not None)
         case _:
             return ()
 
@@ -347,7 +405,7 @@ class NodeCounter:
 def position_of(node: Expression) -> int | None:
     """Returns the offset in the text of the first name or call of `node`; None if there is none."""
     for part in walk(node):
-        if isinstance(part, Name | Column | Call | Aggregate) and part.at is not None:
+        if isinstance(part, Name | Column | Call | Over | Aggregate) and part.at is not None:
             return part.at
     return None
 

@@ -46,6 +46,7 @@ from service.sql.expressions.nodes import (
     Test,
     map_children,
 )
+from service.sql.expressions.window_functions import WINDOW_FUNCTIONS, WindowCallReader
 from service.sql.parser import FIRST, Text, parse_expression, tokens_of
 from service.sql.refusals import (
     ARGUMENTS,
@@ -74,7 +75,7 @@ from service.sql.refusals import (
 from service.sql.types.data_types import MAX_PRECISION, DataType, TypeName, decimal
 from service.sql.types.functions import FUNCTIONS
 
-_CALLABLE = frozenset({*FUNCTIONS, *(name.lower() for name in (*AggregateFunction, *SYNONYMS))})
+_CALLABLE = frozenset({*FUNCTIONS, *WINDOW_FUNCTIONS, *(name.lower() for name in (*AggregateFunction, *SYNONYMS))})
 _SPARK_NUMBER = re.compile(r"(?<![\w`.])(\d+(?:\.\d+)?(?:E[+-]?\d+)?)(BD|D)\b")
 
 
@@ -210,6 +211,9 @@ class ExpressionReader:
                 call = self._within_group(node)
                 if call is not None:
                     return call
+            case exp.Window():
+                reader = WindowCallReader(self._source, self.read, self.check_clauses, self._unsupported)
+                return reader.call(node, position(node))
             case exp.Anonymous():
                 return self._call(node)
         raise self._refused(node)

@@ -24,6 +24,7 @@ from service.sql.expressions.nodes import (
     Connective,
     Expression,
     Extract,
+    FrameBound,
     GetField,
     InList,
     Interval,
@@ -33,6 +34,8 @@ from service.sql.expressions.nodes import (
     Not,
     Null,
     Number,
+    OrderKey,
+    Over,
     String,
     Test,
     columns_of,
@@ -127,6 +130,8 @@ class _Writer:
                 self.add(f"INTERVAL {string_literal(value)} {unit}")
             case Aggregate():
                 self._aggregate(node)
+            case Over():
+                self._over(node)
             case Case():
                 self._case(node)
             case Cast(operand, type_, tries):
@@ -215,6 +220,50 @@ class _Writer:
         if node.filter is not None:
             self.add(" FILTER (WHERE ")
             self.write(node.filter, _OR)
+            self.add(")")
+
+    def _over(self, node: Over) -> None:
+        if node.function == AggregateFunction.COUNT and not node.arguments:
+            self.add(f"{node.function}(*)")
+        else:
+            self._wrapped(node.function, node.arguments)
+        self._filter(node.filter)
+        self.add(" IGNORE NULLS OVER (" if node.ignores_nulls else " OVER (")
+        separator = ""
+        if node.partition_by:
+            self.add("PARTITION BY ")
+            self._list(node.partition_by)
+            separator = " "
+        for index, key in enumerate(node.order_by):
+            self.add(", " if index else f"{separator}ORDER BY ")
+            self._order_key(key)
+            separator = " "
+        if node.frame is not None:
+            self.add(f"{separator}{node.frame.unit} BETWEEN ")
+            self._frame_bound(node.frame.start)
+            self.add(" AND ")
+            self._frame_bound(node.frame.end)
+        self.add(")")
+
+    def _order_key(self, key: OrderKey) -> None:
+        self.write(key.expression, _OR)
+        self.add(" DESC" if key.descending else "")
+        # Spark's default is NULLS FIRST for an ascending order, and NULLS LAST for a descending one.
+        if key.nulls_first is key.descending:
+            self.add(" NULLS FIRST" if key.nulls_first else " NULLS LAST")
+
+    def _frame_bound(self, bound: FrameBound) -> None:
+        if bound.offset is not None:
+            self.write(bound.offset, _OR)
+            self.add(" ")
+        elif bound.side != "CURRENT ROW":
+            self.add("UNBOUNDED ")
+        self.add(bound.side)
+
+    def _filter(self, condition: Expression | None) -> None:
+        if condition is not None:
+            self.add(" FILTER (WHERE ")
+            self.write(condition, _OR)
             self.add(")")
 
 

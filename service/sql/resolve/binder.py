@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 
 from service.contract.problems import SpecError, did_you_mean, its_tables, nearest_names
 from service.contract.query import (
@@ -22,9 +23,9 @@ from service.contract.query import (
     TableRef,
     UnionRef,
 )
-from service.sql.expressions.compile_expression import TableScope, full_name, resolve, scalar_of
+from service.sql.expressions.compile_expression import TableScope, full_name, resolve, scalar_of, window_of
 from service.sql.expressions.limits import check_replaced, conditions_in
-from service.sql.expressions.nodes import Cast, Column, Expression, Name, columns_of, map_children, position_of
+from service.sql.expressions.nodes import Cast, Column, Expression, Name, Over, columns_of, map_children, position_of
 from service.sql.expressions.reader import read_expression
 from service.sql.expressions.scalar import Scalar
 from service.sql.joins import ONE_SIDED
@@ -148,6 +149,7 @@ class _Binder:
         self._conditions_below = 0
         self._plan_names: dict[str, str] = {}
         self._sources: dict[str, BoundSource] = {}
+        self._windows: dict[Over, tuple[str, Scalar]] = {}
 
     def bind(self) -> BoundQuery:
         """Returns the query with all columns of its tables; `pruned` removes the unused ones."""
@@ -337,6 +339,7 @@ class _Binder:
             having = scalar_of(tree, source)
         order_by = tuple(self._sorts(scope, grouped, trees))
         select = tuple(Named(scalar, name) for name, _, scalar in selected)
+        windows = tuple(Named(scalar, name) for name, scalar in self._windows.values())
         return BoundQuery(
             source=self._sources[query.source.name],
             joins=joins,
@@ -350,6 +353,7 @@ class _Binder:
             select=select,
             grouping_sets=positions_of(query.grouping_sets, query.group_by, self._pointer),
             output=Schema(tuple(Field(item.name, item.expression.type or UNKNOWN) for item in select)),
+            windows=windows,
         )
 
     def _bound_joins(self, steps: Sequence[Step], where: Scalar | None) -> tuple[BoundJoin, ...]:
@@ -373,8 +377,20 @@ class _Binder:
             self._claim(item.name, taken, f"{at}/name")
             source = self._text(item.expression, f"{at}/expression")
             tree = self._resolve(read_expression(source), scope, grouped, source)
-            selected.append((item.name, tree, scalar_of(tree, source)))
+            selected.append((item.name, tree, scalar_of(self._over_windows(tree, grouped, source), source)))
         return selected
+
+    def _over_windows(self, tree: Expression, grouped: Grouped | None, source: Text) -> Expression:
+        """Returns `tree` with each call with OVER replaced by a column of `BoundQuery.windows`."""
+        if not isinstance(tree, Over):
+            return map_children(tree, lambda child: self._over_windows(child, grouped, source))
+        if tree not in self._windows:
+            taken = grouped.names if grouped is not None else frozenset[str]()
+            number = len(self._windows) + 1
+            name = next(name for extra in count() if (name := f"$over{number}{'_' * extra}") not in taken)
+            self._windows[tree] = name, window_of(tree, source)
+        name, window = self._windows[tree]
+        return Column(name, window.type, tree.at, window.longest)
 
     def _resolve(self, tree: Expression, scope: TableScope, grouped: Grouped | None, source: Text) -> Expression:
         return resolve(tree, scope, source) if grouped is None else grouped.resolve(tree, source)
@@ -385,7 +401,7 @@ class _Binder:
         for index, key in enumerate(self._query.order_by):
             source = self._text(key.expression, f"/order_by/{index}/expression")
             tree = _replaced(source, selected, frozenset())
-            tree = self._resolve(tree, scope, grouped, source)
+            tree = self._over_windows(self._resolve(tree, scope, grouped, source), grouped, source)
             Typing(source).groupable(tree)
             nulls = key.nulls
             if nulls is None:

@@ -9,7 +9,7 @@ plans, statistics and reads become smaller if that is done here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
@@ -145,10 +145,11 @@ class SortItem:
 
 @dataclass(frozen=True)
 class BoundQuery:
-    """FROM, joins, WHERE, then (if `is_aggregate`) GROUP BY and HAVING, then ORDER BY, LIMIT and SELECT.
+    """FROM, joins, WHERE, then (if `is_aggregate`) GROUP BY and HAVING, then `windows`, ORDER BY, LIMIT and SELECT.
 
-    `grouping_sets` are positions in `keys`; empty if the query groups by all of them. HAVING and later clauses may use
-    the start and end of a `window` like `keys`.
+    `windows` are calls with OVER; ORDER BY and SELECT use them as columns. `grouping_sets` are positions in `keys`;
+    empty if the query groups by all of them. HAVING and later clauses may use the start and end of a `window` like
+    `keys`.
     """
 
     source: BoundSource
@@ -164,6 +165,7 @@ class BoundQuery:
     output: Schema
     grouping_sets: tuple[tuple[int, ...], ...] = ()
     window: BoundWindow | None = None
+    windows: tuple[Named, ...] = ()
 
 
 BoundSource = BoundTable | BoundDerived
@@ -198,7 +200,7 @@ def pruned(query: BoundQuery) -> BoundQuery:
 
     A source without used columns (`COUNT(*)`) keeps its first column, so that its rows can be counted.
     """
-    used = frozenset(name for scalar in _table_scalars(query) for name in scalar.columns)
+    used = _columns_of(_table_scalars(query))
     return replace(
         query,
         source=_source(query.source, used),
@@ -221,16 +223,18 @@ def _only(query: BoundQuery, names: frozenset[str]) -> BoundQuery:
     """Returns an inner query with only the output columns `names`."""
     select = tuple(item for item in query.select if item.name in names)
     output = Schema(tuple(field for field in query.output.fields if field.name in names))
-    calls = _read_calls(query, select)
-    return pruned(replace(query, select=select, output=output, calls=calls))
-
-
-def _read_calls(query: BoundQuery, select: tuple[Named, ...]) -> tuple[BoundCall, ...]:
-    scalars = [item.expression for item in select] + [key.expression for key in query.order_by]
+    shown = [item.expression for item in select] + [key.expression for key in query.order_by]
+    read = _columns_of(shown)
+    windows = tuple(window for window in query.windows if window.name in read)
+    read |= _columns_of(window.expression for window in windows)
     if query.having is not None:
-        scalars.append(query.having)
-    read = {name for scalar in scalars for name in scalar.columns}
-    return tuple(call for call in query.calls if call.output.name in read)
+        read |= _columns_of([query.having])
+    calls = tuple(call for call in query.calls if call.output.name in read)
+    return pruned(replace(query, select=select, output=output, calls=calls, windows=windows))
+
+
+def _columns_of(scalars: Iterable[Scalar]) -> frozenset[str]:
+    return frozenset(name for scalar in scalars for name in scalar.columns)
 
 
 def _table_scalars(query: BoundQuery) -> Iterator[Scalar]:
@@ -242,7 +246,7 @@ def _table_scalars(query: BoundQuery) -> Iterator[Scalar]:
     if query.where is not None:
         yield query.where
     if not query.is_aggregate:
-        yield from (item.expression for item in query.select)
+        yield from (item.expression for item in (*query.select, *query.windows))
         yield from (key.expression for key in query.order_by)
         return
     yield from (key.expression for key in query.keys)

@@ -17,7 +17,17 @@ from service.contract.problems import SpecError
 from service.contract.query import COLUMNS, CUBE_KEYS, GROUPING_SETS, MAX_LIMIT, HoppingWindow, SortKey, TumblingWindow
 from service.sql.expressions.calls import PARTS, WINDOWS, GroupWindow, Part, column_of, is_window, part_of, window_of
 from service.sql.expressions.compile_expression import matching
-from service.sql.expressions.nodes import Aggregate, Call, Expression, Name, Number, map_children, position_of, walk
+from service.sql.expressions.nodes import (
+    Aggregate,
+    Call,
+    Expression,
+    Name,
+    Number,
+    Over,
+    map_children,
+    position_of,
+    walk,
+)
 from service.sql.expressions.reader import ExpressionReader, placeholder, position
 from service.sql.expressions.scalar import render
 from service.sql.parser import Text, place_of
@@ -336,7 +346,7 @@ def over_columns(order: Order, items: Sequence[Item], alias: str, source: Text) 
     def replaced(tree: Expression) -> Expression:
         if tree in columns:
             return columns[tree]
-        if isinstance(tree, Name | Aggregate):
+        if isinstance(tree, Name | Aggregate | Over):
             raise source.unsupported(
                 "ORDER BY of SELECT DISTINCT by an expression that is not selected",
                 at=tree.at,

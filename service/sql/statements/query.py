@@ -1,5 +1,5 @@
-"""Compiles nested queries: derived tables, common table expressions, subqueries, set operations, and DISTINCT over
-aggregates.
+"""Compiles nested queries: derived tables, common table expressions, subqueries, set operations, QUALIFY, and DISTINCT
+over aggregates and calls with OVER.
 
 Each becomes a source of the structured query. A common table expression is compiled again for every use; an unused one
 is compiled once, to report its errors.
@@ -34,6 +34,7 @@ from service.sql.expressions.compile_expression import TableScope
 from service.sql.expressions.nodes import Expression, Name, map_children, position_of
 from service.sql.expressions.reader import position
 from service.sql.expressions.scalar import render
+from service.sql.expressions.window_functions import with_named_windows
 from service.sql.parser import Text, place_of
 from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
 from service.sql.statements.clauses import over_columns
@@ -42,10 +43,24 @@ from service.sql.statements.select import Origins, SelectCompiler, WrittenNodes
 from service.sql.statements.subqueries import LATER, Nested, Unnested, refuse_in_clauses, unnest
 from service.sql.types.data_types import NULL, Field, Schema
 
-_KEYWORDS = {"locks": TokenType.FOR, "kind": TokenType.SELECT, "windows": TokenType.WINDOW}
+_KEYWORDS = {"locks": TokenType.FOR, "kind": TokenType.SELECT}
 """The keywords that locate clauses whose nodes have no offset."""
 _SELECT = frozenset(
-    {"expressions", "from_", "joins", "where", "group", "having", "order", "limit", "distinct", "with_", "hint"}
+    {
+        "expressions",
+        "from_",
+        "joins",
+        "where",
+        "group",
+        "having",
+        "qualify",
+        "windows",
+        "order",
+        "limit",
+        "distinct",
+        "with_",
+        "hint",
+    }
 )
 _UNION = frozenset({"this", "expression", "distinct", "order", "limit", "with_"})
 _SUBQUERY = frozenset({"this", "alias", "order", "limit", "with_"})
@@ -164,7 +179,7 @@ class QueryCompiler:
 
     def _select(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int, later: bool) -> Query:
         self._check(select, _SELECT)
-        unnested = self._unnested(select, ctes, at, depth)
+        unnested = self._unnested(with_named_windows(select, self._source), ctes, at, depth)
         select = unnested.select
         # ORDER BY and HAVING may use the name of a column.
         repeats = later and not (select.args.get("order") or select.args.get("having"))
@@ -175,9 +190,8 @@ class QueryCompiler:
         self._columns_written += len(compiler.items)
         if self._columns_written > NODES.most:
             raise self._source.beyond(NODES, at=position(select))
-        if not compiler.repeats_aggregates():
-            query = compiler.query()
-            return self._joined_to_groups(query, unnested.later, at) if unnested.later else query
+        if not compiler.needs_outer_distinct():
+            return self._finished(compiler.query(), unnested, at)
         # DISTINCT, ORDER BY and LIMIT move into a query around this one.
         inner_at = f"{at}/source/query"
         self.origins.move(at, inner_at)
@@ -191,13 +205,45 @@ class QueryCompiler:
             self._written,
             repeats_names=compiler.repeats_names,
         ).query()
-        if unnested.later:
-            inner = self._joined_to_groups(inner, unnested.later, inner_at)
+        inner = self._finished(inner, unnested, inner_at)
         ref = QueryRef(kind="query", query=inner, alias=self._unnamed)
         kept = {key: select.args.get(key) for key in ("distinct", "order", "limit")}
         around = exp.Select(expressions=[exp.Star()], **kept)
         order = over_columns(compiler.order(), compiler.items, self._unnamed, self._source)
         return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written, order).query()
+
+    def _finished(self, query: Query, unnested: Unnested, at: str) -> Query:
+        """Returns `query`, or a query around it that joins rows of subqueries to its groups, or that has QUALIFY."""
+        if unnested.later:
+            query = self._joined_to_groups(query, unnested.later, at)
+        return self._qualified(query, at) if unnested.select.args.get("qualify") is not None else query
+
+    def _qualified(self, query: Query, at: str) -> Query:
+        """Returns a query around `query`, whose last column is the condition of QUALIFY: WHERE, ORDER BY and LIMIT."""
+        inner_at = f"{at}/source/query"
+        self.origins.move(at, inner_at)
+        *items, condition = query.select
+        place = self.origins.place_of(f"{inner_at}/select/{len(items)}")
+        where = Name(self._unnamed, condition.name, place)
+        self.origins.add(f"{at}/where", where, place)
+        keys = []
+        for index, key in enumerate(query.order_by):
+            pointer = f"{inner_at}/select/{len(query.select) + index}"
+            self.origins.move(f"{inner_at}/order_by/{index}", pointer)
+            keys.append(NamedExpression(expression=key.expression, name=f"{self._unnamed}_key_{index + 1}"))
+        inner = query.model_copy(update={"select": (*query.select, *keys), "order_by": (), "limit": None})
+        return Query(
+            source=QueryRef(kind="query", query=inner, alias=self._unnamed),
+            where=render(where),
+            select=tuple(
+                NamedExpression(expression=render(Name(self._unnamed, item.name)), name=item.name) for item in items
+            ),
+            order_by=tuple(
+                key.model_copy(update={"expression": render(Name(self._unnamed, column.name))})
+                for key, column in zip(query.order_by, keys, strict=True)
+            ),
+            limit=query.limit,
+        )
 
     def _unnested(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int) -> Unnested:
         """Returns `select` with its tables, and with joins in place of the subqueries of its expressions."""

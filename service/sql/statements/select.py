@@ -36,6 +36,7 @@ from service.sql.expressions.nodes import (
     Expression,
     Name,
     NodeCounter,
+    Over,
     children,
     map_children,
     position_of,
@@ -211,27 +212,33 @@ class SelectCompiler:
         self._written.count(*(item.tree for item in items))
         return items
 
-    def repeats_aggregates(self) -> bool:
-        """Whether DISTINCT may remove rows of different groups. Raises SpecError."""
+    def needs_outer_distinct(self) -> bool:
+        """Whether DISTINCT needs its own query: it may remove rows of different groups, or follows calls with OVER.
+        Raises SpecError.
+        """
         if self._select.args.get("distinct") is None:
             return False
         trees = [item.tree for item in self.items]
         keys = self._group_by(self.items) or []
-        # Rows of two grouping sets may be equal even if all keys are selected; one bound identifies a window.
-        return bool(self._sets) or self._window.is_hidden(trees) or any(key not in trees for key in keys)
+        # Calls with OVER are computed before DISTINCT. Rows of two grouping sets may be equal even if all keys are
+        # selected; one bound identifies a window.
+        has_over = has_windows(trees) or self._select.args.get("qualify") is not None
+        return has_over or bool(self._sets) or self._window.is_hidden(trees) or any(key not in trees for key in keys)
 
     def query(self) -> Query:
-        """Returns the structured query. Raises SpecError."""
+        """Returns the structured query; the condition of QUALIFY is one more column at the end. Raises SpecError."""
         items = self.items
         for index, item in enumerate(items):
             if item.at is not None:
                 self._origins.places[f"{self._at}/select/{index}"] = item.at
         keys = self._group_by(items)
         having = self._having(items, keys)
+        qualify = self._qualify(items)
         order = self.order()
-        self._written.count(*(tree for tree, _ in order), *([having] if having is not None else []))
+        self._written.count(*(tree for tree, _ in order), *(tree for tree in (having, qualify) if tree is not None))
         distinct = self._select.args.get("distinct")
         trees = [*(item.tree for item in items), *(tree for tree, _ in order)]
+        trees += [qualify] if qualify is not None else []
         aggregates = _aggregates_in(trees if having is None else [having, *trees])
         if distinct is not None:
             if keys is None and not aggregates:
@@ -243,6 +250,7 @@ class SelectCompiler:
         if is_aggregate:
             self._name_calls(items)
         self._window.name_columns(items, self._fresh)
+        shown = items if qualify is None else [*items, Item(qualify, self._fresh("QUALIFY"), None)]
         where = self._select.args.get("where")
         condition = self._where(where.this, items) if where is not None else None
         self._written.count(*([condition] if condition is not None else []), *self._joined())
@@ -260,7 +268,7 @@ class SelectCompiler:
                         expression=self._text(self._extracted(item.tree), f"/select/{index}/expression", item.at),
                         name=item.name,
                     )
-                    for index, item in enumerate(items)
+                    for index, item in enumerate(shown)
                 ),
                 having=self._optional(self._extracted(having) if having is not None else None, "/having"),
                 order_by=tuple(
@@ -306,6 +314,9 @@ class SelectCompiler:
             if _aggregates_in([tree]):
                 hint = "Compute the aggregate in a derived table, and group by its column."
                 raise self._source.unsupported("An aggregate in GROUP BY", at=position_of(tree), hint=hint)
+            if has_windows([tree]):
+                hint = "Compute it in a derived table, and group by its column."
+                raise self._source.unsupported("A call with OVER in GROUP BY", at=position_of(tree), hint=hint)
             if parts_in(tree):
                 hint = "Group by the window: TUMBLE(…) or HOP(…)."
                 raise self._source.unsupported("The start or end of a window in GROUP BY", at=position(node), hint=hint)
@@ -323,16 +334,8 @@ class SelectCompiler:
             at = place_of(self._source, TokenType.GROUP_BY, position(self._select))
             raise self._source.unsupported("A row value in GROUP BY", at=at, hint="Name the keys without parentheses.")
         tree = self._window.read_key(node) or self._plain.read(node)
-        alias = self._alias(tree)
-        if alias is None:
-            return self.sources.qualify(tree, self._source)
-        try:
-            # A column of the tables comes before an alias of SELECT.
-            return self.sources.qualify(tree, self._source)
-        except SpecError as error:
-            if error.code != "unknown_column":
-                raise
-            return alias
+        # A column of the tables comes before an alias of SELECT.
+        return self._columns_first(tree) if isinstance(tree, Name) else self.sources.qualify(tree, self._source)
 
     def _ordinal(self, node: exp.Expr, items: list[Item]) -> Expression | None:
         if isinstance(node.unnest(), exp.Placeholder):
@@ -365,7 +368,7 @@ class SelectCompiler:
         trees = [item.tree for item in items]
         if keys is None and not aggregates:
             return list(dict.fromkeys(trees))
-        # Rows with all their group keys are distinct; see `repeats_aggregates` for the others.
+        # Rows with all their group keys are distinct; see `needs_outer_distinct` for the others.
         return keys
 
     def _named_keys(self, keys: list[Expression], items: list[Item]) -> tuple[NamedExpression, ...]:
@@ -391,6 +394,32 @@ class SelectCompiler:
             at = place_of(self._source, TokenType.HAVING, position(clause))
             raise self._source.unsupported("HAVING without GROUP BY or an aggregate", at=at, hint="Use WHERE.")
         return self._over_output(tree, keys or [])
+
+    def _qualify(self, items: list[Item]) -> Expression | None:
+        clause = self._select.args.get("qualify")
+        if clause is None:
+            return None
+        self._reader.check_clauses(clause)
+        read = self._reader.read(clause.this)
+        if not has_windows([read, *(item.tree for item in items)]):
+            at = place_of(self._source, TokenType.QUALIFY, position(self._select))
+            hint = "Use WHERE, or HAVING for aggregates."
+            raise self._source.unsupported("QUALIFY without a call with OVER", at=at, hint=hint)
+        return self._columns_first(read)
+
+    def _columns_first(self, tree: Expression) -> Expression:
+        """Returns `tree` with the names of the tables' columns qualified, and other names replaced as aliases of
+        SELECT.
+        """
+        if not isinstance(tree, Name):
+            return map_children(tree, self._columns_first)
+        alias = self._alias(tree)
+        try:
+            return self.sources.qualify(tree, self._source)
+        except SpecError as error:
+            if alias is None or error.code != "unknown_column":
+                raise
+            return alias
 
     def order(self) -> Order:
         """Reads ORDER BY. Raises SpecError."""
@@ -526,6 +555,11 @@ class SelectCompiler:
             name = f"{wanted}_{number}"
         self._names.add(name.casefold())
         return name
+
+
+def has_windows(trees: Iterable[Expression]) -> bool:
+    """Whether one of `trees` contains a call with OVER."""
+    return any(isinstance(part, Over) for tree in trees for part in walk(tree))
 
 
 def _aggregates_in(trees: Iterable[Expression]) -> bool:

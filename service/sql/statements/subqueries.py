@@ -16,7 +16,7 @@ with an outer join, so that COUNT is 0 for an outer row without partners.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -69,7 +69,7 @@ def unnest(select: exp.Select, sources: Sources, source: Text, nested: Nested) -
 
     Raises SpecError `unsupported_construct` for a subquery that cannot be replaced, and what compiling one raises.
     """
-    if not any(trees.has_subquery(part) for part in _expressions_of(select)):
+    if not any(trees.has_subquery(part) for part in trees.expressions_of(select)):
         return Unnested(select, sources)
     return _Unnesting(select.copy(), sources, source, nested).result()
 
@@ -132,10 +132,10 @@ class _Unnesting:
             self._select.expressions[index] = self._item(item)
             self._is_later = is_later
         self._select.set("expressions", self._select.expressions)
-        for clause in ("having", "order"):
+        for clause in ("having", "qualify", "order"):
             node = self._select.args.get(clause)
             if node is not None:
-                self._select.set(clause, self._replaced(node, is_condition=clause == "having"))
+                self._select.set(clause, self._replaced(node, is_condition=clause != "order"))
         scope = self._sources.scope.with_tables(self._added)
         return Unnested(self._select, replace(self._sources, scope=scope), tuple(self._later))
 
@@ -286,7 +286,7 @@ class _Unnesting:
         return normal
 
     def _replace_parts(self, normal: exp.Expr, *, is_condition: bool = False) -> None:
-        is_connective = isinstance(normal, exp.And | exp.Or | exp.Paren | exp.Having)
+        is_connective = isinstance(normal, exp.And | exp.Or | exp.Paren | exp.Having | exp.Qualify)
         for key, value in list(normal.args.items()):
             if isinstance(value, exp.Expr):
                 normal.set(key, self._replaced(value, is_condition=is_condition and is_connective))
@@ -534,6 +534,10 @@ class _Unnesting:
                 found.others.append(term)
         if found.is_empty:
             found.own.clear()
+        elif query.args.get("qualify") or any(item.find(exp.Window) for item in query.expressions):
+            # The rows of a window would be those of all keys.
+            at = position(query)
+            raise self._source.unsupported("OVER or QUALIFY in a correlated subquery", at=at, hint=_JOIN_INSTEAD)
         return found
 
     def _sources_of(self, query: exp.Select) -> Sources:
@@ -579,13 +583,6 @@ def _can_read(sources: Sources, name: Name, source: Text) -> bool:
     except SpecError as error:
         return error.code == "ambiguous_column"
     return True
-
-
-def _expressions_of(select: exp.Select) -> Iterator[exp.Expr]:
-    yield from select.expressions
-    for key in ("where", "having", "order"):
-        if select.args.get(key) is not None:
-            yield select.args[key]
 
 
 def _scope_of(table: QueryRef) -> TableScope:

@@ -28,6 +28,14 @@ def subqueries_in(node: exp.Expr | None) -> Iterator[exp.Expr]:
             pending += list(part.iter_expressions())
 
 
+def expressions_of(select: exp.Select) -> Iterator[exp.Expr]:
+    """Yields the columns of a SELECT, and its clauses that may have subqueries."""
+    yield from select.expressions
+    for key in ("where", "having", "qualify", "order"):
+        if select.args.get(key) is not None:
+            yield select.args[key]
+
+
 def columns_in(node: exp.Expr) -> Iterator[exp.Column]:
     """Yields the columns of an expression, without those inside its subqueries."""
     pending = [node]
@@ -124,7 +132,7 @@ def rows_of(query: exp.Select, own: Sequence[exp.Expr], expressions: list[exp.Ex
 
 def is_aggregated(select: exp.Select) -> bool:
     """Whether a SELECT has GROUP BY or aggregate calls."""
-    parts = [*select.expressions, select.args.get("having"), select.args.get("order")]
+    parts = [*select.expressions, *(select.args.get(key) for key in ("having", "qualify", "order"))]
     return bool(select.args.get("group")) or any(True for part in parts if part is not None for _ in calls_in(part))
 
 
@@ -141,7 +149,11 @@ def calls_in(node: exp.Expr) -> Iterator[exp.Expr]:
     pending = [node]
     while pending:
         part = pending.pop()
-        if function_of(part) in AGGREGATES:
+        if isinstance(part, exp.Window):
+            # Its function is not an aggregate of the query, but may have one as an argument.
+            pending += [each for each in part.iter_expressions() if each is not part.this]
+            pending += list(_without_clauses(part.this).iter_expressions())
+        elif function_of(part) in AGGREGATES:
             yield part
         elif not isinstance(part, exp.Query):
             pending += list(part.iter_expressions())
@@ -149,9 +161,15 @@ def calls_in(node: exp.Expr) -> Iterator[exp.Expr]:
 
 def function_of(node: exp.Expr) -> str | None:
     """Returns the name of the called function in upper case; None if `node` is not a call."""
-    while isinstance(node, exp.Filter | exp.WithinGroup):
-        node = node.this
+    node = _without_clauses(node)
     return str(node.this).upper() if isinstance(node, exp.Anonymous) else None
+
+
+def _without_clauses(node: exp.Expr) -> exp.Expr:
+    """Returns a call without the clauses after its parentheses."""
+    while isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
+        node = node.this
+    return node
 
 
 def mapped_calls(node: exp.Expr, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:

@@ -30,6 +30,7 @@ from service.sql.expressions.nodes import (
     Not,
     Null,
     Number,
+    Over,
     String,
     Test,
     position_of,
@@ -103,6 +104,13 @@ class Typing:
                 return decimal(8, 6) if node.part == "SECOND" else INT
             case Interval() | Name() | GetField() | Aggregate():
                 return None
+            case Over():
+                raise self._source.unsupported(
+                    f"{node.function.upper()} with OVER",
+                    at=node.at,
+                    hint="Use it in SELECT, ORDER BY or QUALIFY, and not inside another call with OVER. To filter or "
+                    "group by it, put it into a derived table.",
+                )
             case Connective():
                 return self._connective(node)
             case _:

@@ -42,7 +42,7 @@ class TestJobs:
             ({"sql": "SELECT COUNT(*) AS n FROM order"}, "unknown_table", {"suggestions": ["orders"]}),
             ({"sql": "SELECT amuont FROM orders"}, "unknown_column", {"suggestions": ["amount"], "line": 1}),
             ({"sql": "SELECT SUM(uid = 1) AS s FROM orders"}, "type_mismatch", {}),
-            ({"sql": "SELECT uid, RANK() OVER (ORDER BY uid) AS r FROM orders"}, "unsupported_construct", {}),
+            ({"sql": "SELECT uid, RANK() OVER () AS r FROM orders"}, "unsupported_construct", {}),
             ({"sql": "SELECT uid\nFROM orders WHERE )"}, "sql_syntax", {"line": 2, "column": 19}),
             ({"sql": None}, "sql_or_query", {}),
             ({"tables": table("../secret.parquet")}, "path_outside_data_roots", {}),

@@ -38,6 +38,7 @@ from workers.engine.plan.nodes import (
     Sort,
     Union,
     Watermark,
+    WindowFunctions,
     Windows,
     Within,
     names_of,
@@ -48,8 +49,8 @@ from workers.engine.plan.traversal import transform_up, walk_up
 
 
 def build(query: BoundQuery) -> Node:
-    """Returns the plan: scans and joins, then WHERE, aggregate, HAVING, ORDER BY, LIMIT and SELECT, as far as the query
-    has them.
+    """Returns the plan: scans and joins, then WHERE, aggregate, HAVING, calls with OVER, ORDER BY, LIMIT and SELECT, as
+    far as the query has them.
 
     The root is always the `Project` of SELECT, whose output is `query.output`. A derived table has a plan in place of a
     scan, whose `Project` emits `alias.column`.
@@ -69,6 +70,8 @@ def _selected_rows(query: BoundQuery) -> Node:
         )
     if query.having is not None:
         node = Filter(node, query.having)
+    if query.windows:
+        node = WindowFunctions(node, query.windows)
     # Ordering by a constant has no effect, and Spark would read an integer as a column position.
     order = tuple(key for key in query.order_by if key.expression.columns)
     if order:

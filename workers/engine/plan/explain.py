@@ -29,6 +29,7 @@ from workers.engine.plan.nodes import (
     SortItem,
     Union,
     Watermark,
+    WindowFunctions,
     Windows,
     Within,
     inputs_of,
@@ -98,6 +99,8 @@ def detail_of(node: Node) -> str:
             return ""
         case Expand():
             return f"{node.branches} branches AS {node.name}"
+        case WindowFunctions():
+            return _named(node.calls)
         case Exchange():
             return _exchange(node)
         case Union():

@@ -240,6 +240,18 @@ class Expand(PlanNode):
 
 
 @dataclass(frozen=True)
+class WindowFunctions(PlanNode):
+    """Computes calls with OVER. Emits its input's columns, followed by `calls`.
+
+    The tree of each expression is an `Over` over columns of the input. No row is added or removed, but a value depends
+    on other rows: filters and limits must stay above, except for filters by all keys of PARTITION BY.
+    """
+
+    input: Node
+    calls: tuple[Named, ...]
+
+
+@dataclass(frozen=True)
 class Exchange(PlanNode):
     """Shuffles rows by the hash of `keys`, or round-robin without keys. Emits its input's columns.
 
@@ -289,6 +301,7 @@ Node = (
     | Aggregate
     | Deduplicate
     | Expand
+    | WindowFunctions
     | Exchange
     | Union
     | Sort
@@ -342,6 +355,8 @@ def _output_of(node: Node) -> tuple[Field, ...]:
             return left if node.kind in ONE_SIDED else (*left, *output_of(node.right))
         case Expand():
             return (*output_of(node.input), Field(node.name, INT))
+        case WindowFunctions():
+            return (*output_of(node.input), *(_field(call) for call in node.calls))
         case Windows():
             return (*output_of(node.input), Field(node.name, window_type(node.column.type or UNKNOWN)))
         case Union():
@@ -401,6 +416,8 @@ def _scanned(node: Node, name: str) -> str | None:
             below = columns_below(items, (name,))
             return _scanned(node.input, below[0]) if below else None
         case Expand() | Windows() if name == node.name:
+            return None
+        case WindowFunctions() if name not in names_of(node.input):
             return None
         case _:
             return _scanned(node.input, name)

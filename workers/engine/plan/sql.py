@@ -37,6 +37,7 @@ from workers.engine.plan.nodes import (
     SortItem,
     Union,
     Watermark,
+    WindowFunctions,
     Windows,
     inputs_of,
     output_of,
@@ -154,7 +155,17 @@ class _Writer:
 
     def _unary(
         self,
-        node: Watermark | Windows | Filter | Project | Aggregate | Deduplicate | Expand | Exchange | Sort | Limit,
+        node: Watermark
+        | Windows
+        | Filter
+        | Project
+        | Aggregate
+        | Deduplicate
+        | Expand
+        | WindowFunctions
+        | Exchange
+        | Sort
+        | Limit,
         below: _Select,
         number: int,
     ) -> _Select:
@@ -187,6 +198,9 @@ class _Writer:
             case Expand():
                 select = self._over(below, number, below.takes_rows)
                 return replace(select, columns=("*", f"explode(sequence(1, {node.branches})) AS {quoted(node.name)}"))
+            case WindowFunctions():
+                select = self._over(below, number, below.takes_rows)
+                return replace(select, columns=("*", *_named(node.calls)))
             case Exchange():
                 return _exchange(node, self._over(below, number, below.takes_rows and below.hint is None))
             case Sort():

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
 
+from service.sql.expressions.nodes import Over
 from service.sql.expressions.scalar import Scalar
 from service.sql.types.data_types import Field
 from workers.engine.plan.explain import line_of
@@ -26,6 +27,7 @@ from workers.engine.plan.nodes import (
     Sort,
     Union,
     Watermark,
+    WindowFunctions,
     Windows,
     inputs_of,
     names_of,
@@ -71,6 +73,8 @@ def _violations(node: Node) -> Iterator[str]:
         yield from _union_violations(node)
     if isinstance(node, Expand) and node.branches < 1:
         yield "an expansion needs at least one branch"
+    if isinstance(node, WindowFunctions) and not all(isinstance(call.expression.tree, Over) for call in node.calls):
+        yield "a call without OVER"
     if isinstance(node, Watermark | Windows) and node.column.column is None:
         yield "it needs a column, not an expression"
     if isinstance(node, Watermark) and node.delay_ms < 0:
@@ -118,6 +122,8 @@ def _scalars(node: Node) -> Iterator[Scalar]:
             yield from (key.expression for key in node.keys)
             for call in node.calls:
                 yield from _call_scalars(call)
+        case WindowFunctions():
+            yield from (call.expression for call in node.calls)
         case Exchange():
             yield from node.keys
         case Sort():

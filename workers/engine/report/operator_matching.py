@@ -22,7 +22,7 @@ from enum import IntEnum
 from service.contract.query import JoinKind
 from service.contract.reports import NodeFigures, OperatorMetrics, OperatorReport
 from workers.engine.plan.aggregates import distinct_sets, spark_expands
-from workers.engine.plan.nodes import Aggregate, Exchange, Filter, Join, Limit, Node, Project, Sort
+from workers.engine.plan.nodes import Aggregate, Exchange, Filter, Join, Limit, Node, Project, Sort, WindowFunctions
 from workers.engine.report.operator_tree import (
     EXCHANGES,
     LIMITS,
@@ -155,6 +155,8 @@ class _Matching:
                 self._match_aggregates(ours, sparks, below)
             case Kind.JOIN:
                 self._match_join(ours, sparks, below)
+            case Kind.WINDOW:
+                self._match_windows(ours, sparks, below)
             case _:
                 self.figures.assign(sparks.members[0], ours.members[0])
                 for one, other in zip(ours.inputs, sparks.inputs, strict=True):
@@ -202,6 +204,14 @@ class _Matching:
             has_residual = node.kind is JoinKind.CROSS and bool(node.residual)
             filtered = context.filtered or node.kind not in keeps or has_residual
             self.match(ours.inputs[place], sparks.inputs[place], _Context(filtered, exact), join)
+
+    def _match_windows(self, ours: Segment[Numbered], sparks: Segment[OperatorMetrics], context: _Context) -> None:
+        """Spark has an operator for each PARTITION BY and ORDER BY, in any order."""
+        nodes = [each for each in ours.members if isinstance(each.node, WindowFunctions)]
+        for each in sparks.members if len(nodes) == 1 else ():
+            self.figures.assign(each, nodes[0])
+        below = _Context(context.filtered, _exact_below(sparks.members, context.exact))
+        self.match(ours.inputs[0], sparks.inputs[0], below, nodes[-1])
 
     def _match_aggregates(self, ours: Segment[Numbered], sparks: Segment[OperatorMetrics], context: _Context) -> None:
         aggregates = [each for each in ours.members if not isinstance(each.node, Project | Sort | Exchange)]

@@ -28,6 +28,7 @@ from workers.engine.plan.nodes import (
     Scan,
     Sort,
     Union,
+    WindowFunctions,
     inputs_of,
 )
 from workers.engine.plan.traversal import id_of, with_ids
@@ -46,6 +47,7 @@ MOVES = EXCHANGES | {"AQEShuffleRead", "ReusedExchange"}
 _AGGREGATES = frozenset({"HashAggregate", "ObjectHashAggregate", "SortAggregate"})
 _WRITES = frozenset({"Execute InsertIntoHadoopFsRelationCommand", "WriteFiles"})
 _EXPAND = "Expand"
+_WINDOWS = frozenset({"Window", "WindowGroupLimit"})
 
 # What a segment may have between two of its aggregates, and above its members.
 _OPERATORS_BETWEEN = MOVES | {"Project", "Sort", "ColumnarToRow"}
@@ -73,6 +75,7 @@ class Kind(Enum):
     AGGREGATE = auto()
     UNION = auto()
     EXPAND = auto()
+    WINDOW = auto()
     OTHER = auto()
 
 
@@ -83,13 +86,14 @@ _KINDS: dict[type, Kind] = {
     Deduplicate: Kind.AGGREGATE,
     Union: Kind.UNION,
     Expand: Kind.EXPAND,
+    WindowFunctions: Kind.WINDOW,
 }
 
 
 @dataclass(frozen=True)
 class Segment(Generic[T]):
     """The operators of a segment: those `above`, then the `members`, each from the top down. Only consecutive
-    aggregates are several members, together with the operators between them.
+    aggregates, or calls with OVER, are several members, together with the operators between them.
     """
 
     kind: Kind
@@ -138,9 +142,9 @@ def segments_of_plan(top: Numbered) -> Segment[Numbered]:
     kind = _KINDS.get(type(first.node), Kind.OTHER)
     members: tuple[Numbered, ...] = (first,)
     last = first
-    while kind is Kind.AGGREGATE:
+    while kind in {Kind.AGGREGATE, Kind.WINDOW}:
         between, below = _nodes_down(last.inputs[0], _NODES_BETWEEN)
-        if _KINDS.get(type(below.node)) is not Kind.AGGREGATE:
+        if _KINDS.get(type(below.node)) is not kind:
             break
         members += (*between, below)
         last = below
@@ -196,6 +200,12 @@ def segments_of_operators(operators: Sequence[OperatorMetrics]) -> Segment[Opera
                 break
             members += (*between, below)
             last = below
+        while kind is Kind.WINDOW:
+            between, below = _operators_down(by_id[last.inputs[0]], by_id, _OPERATORS_BETWEEN)
+            if _kind_of(below) is not kind:
+                break
+            members += (*between, below)
+            last = below
         inputs = tuple(segment(by_id[each]) for each in last.inputs)
         if kind is Kind.UNION:
             inputs = tuple(_flattened(inputs, lambda one: name_of(one) == "Project"))
@@ -225,6 +235,8 @@ def _kind_of(operator: OperatorMetrics) -> Kind:
         return Kind.AGGREGATE
     if name == "Union":
         return Kind.UNION
+    if name in _WINDOWS and inputs == 1:
+        return Kind.WINDOW
     return Kind.EXPAND if name == "Generate" and inputs == 1 else Kind.OTHER
 
 

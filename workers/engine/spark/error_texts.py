@@ -59,7 +59,12 @@ def explained(code: str, text: str, messages: Sequence[str]) -> str:
     whole = "\n".join(messages)
     if is_of_python(whole):
         return _of_python(whole)
-    known = {"raised_error": _raised, "corrupt_file": _corrupt_file, "path_not_found": _missing_file, "schema_mismatch": _other_columns}
+    known = {
+        "raised_error": _raised,
+        "corrupt_file": _corrupt_file,
+        "path_not_found": _missing_file,
+        "schema_mismatch": _other_columns,
+    }
     own = known[code](whole) if code in known else None
     if own is not None:
         return own

@@ -37,6 +37,7 @@ from workers.engine.plan.nodes import (
     SortItem,
     Union,
     Watermark,
+    WindowFunctions,
     Windows,
     Within,
     output_of,
@@ -87,7 +88,17 @@ def _scan(frame: DataFrame, names: list[str]) -> DataFrame:
 
 
 def _unary(
-    node: Watermark | Windows | Filter | Project | Aggregate | Deduplicate | Expand | Exchange | Sort | Limit,
+    node: Watermark
+    | Windows
+    | Filter
+    | Project
+    | Aggregate
+    | Deduplicate
+    | Expand
+    | WindowFunctions
+    | Exchange
+    | Sort
+    | Limit,
     frame: DataFrame,
 ) -> DataFrame:
     match node:
@@ -106,6 +117,8 @@ def _unary(
             return (distinct_in_batch(frame) if frame.isStreaming else frame).dropDuplicates()
         case Expand():
             return frame.select("*", F.expr(f"explode(sequence(1, {node.branches}))").alias(node.name))
+        case WindowFunctions():
+            return frame.selectExpr("*", *(_aliased(call.expression.sql, call.name) for call in node.calls))
         case Exchange():
             return _exchange(node, frame)
         case Sort():

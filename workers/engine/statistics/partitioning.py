@@ -14,7 +14,18 @@ from service.sql.expressions.scalar import Scalar, quoted
 from service.sql.joins import BROADCASTS_LEFT, BROADCASTS_RIGHT, ONE_SIDED
 from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import spark_expands
-from workers.engine.plan.nodes import Aggregate, Exchange, Expand, Join, Named, Node, Project, Scan, Union
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Exchange,
+    Expand,
+    Join,
+    Named,
+    Node,
+    Project,
+    Scan,
+    Union,
+    WindowFunctions,
+)
 from workers.engine.statistics.model import Statistics, once_per_node
 
 BROADCAST_BYTES = 10 << 20
@@ -38,7 +49,7 @@ def partitionings_of(node: Node, statistics: Statistics) -> tuple[frozenset[str]
             return _renamed(partitionings_of(node.input, statistics), node.items)
         case Aggregate():
             return _of_aggregate(node, statistics)
-        case Scan() | Expand() | Union():
+        case Scan() | Expand() | WindowFunctions() | Union():
             return ()
         case _:
             return partitionings_of(node.input, statistics)

@@ -37,6 +37,7 @@ from workers.engine.plan.nodes import (
     Scan,
     Sort,
     Union,
+    WindowFunctions,
     Windows,
     inputs_of,
     names_of,
@@ -205,7 +206,7 @@ def split_query(built: Node) -> tuple[Project, Filter | None, Aggregate | None]:
     if isinstance(below, Filter) and isinstance(_without_bounds(below.input), Aggregate):
         having, below = below, below.input
     below = _without_bounds(below)
-    if isinstance(below, Sort | Limit):
+    if isinstance(below, Sort | Limit | WindowFunctions):
         raise StreamPlanError(_ORDERED)
     if isinstance(below, Aggregate) and groups_rows(below):
         return built, having, below
@@ -384,7 +385,7 @@ def _deduplicated(node: Node, streams: frozenset[str]) -> Node:
         _check_comparable(tuple(key.expression for key in node.keys))
         keys = tuple(replace(key, expression=normalised(key.expression)) for key in node.keys)
         return Deduplicate(Project(node.input, keys))
-    if isinstance(node, Sort | Limit | Exchange):
+    if isinstance(node, Sort | Limit | Exchange | WindowFunctions):
         raise StreamPlanError(_ORDERED)
     if isinstance(node, Join) and not _keeps_streams(node, streams):
         raise StreamPlanError("the join keeps rows of a static table that have no match in the stream")

@@ -66,6 +66,47 @@ def test_a_distinct_count_per_key() -> None:
     assert query.output == parse_schema("uid BIGINT, categories BIGINT", "/x")
 
 
+def test_a_call_with_over_reads_group_keys_and_aggregates() -> None:
+    query = bound(
+        group_by=[item("o.uid", "uid")],
+        aggregates=[call("SUM", "o.amount", name="total")],
+        select=[item("uid", "uid"), item("rank() OVER (ORDER BY total DESC)", "place")],
+    )
+    assert [(each.expression.sql, each.name) for each in query.windows] == [
+        ("rank() OVER (ORDER BY `total` DESC)", "$over1")
+    ]
+    assert query.output == parse_schema("uid BIGINT, place INT", "/x")
+
+
+def test_a_structured_query_has_no_named_windows() -> None:
+    with pytest.raises(SpecError, match="The window w is not supported"):
+        bound(select=[item("rank() OVER w", "r")])
+
+
+def test_the_name_of_a_call_with_over_is_unused() -> None:
+    query = bound(
+        group_by=[item("o.uid", "$OVER1")], aggregates=[], select=[item("rank() OVER (ORDER BY o.uid)", "place")]
+    )
+    assert [each.name for each in query.windows] == ["$over1_"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "pointer"),
+    [
+        ({"where": "rank() OVER (ORDER BY o.uid) = 1"}, "/query/where"),
+        ({"group_by": [item("rank() OVER (ORDER BY o.uid)", "r")]}, "/query/group_by/0/expression"),
+        ({"aggregates": [call("SUM", "rank() OVER (ORDER BY o.uid)")]}, "/query/aggregates/0/arguments/0"),
+        ({"joins": [join("inner", ("rank() OVER (ORDER BY o.uid)", "u.uid"))]}, "/query/joins/0/on/0/left"),
+    ],
+)
+def test_a_call_with_over_is_refused_before_the_groups(parts: dict[str, Any], pointer: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        bound(**{"select": [item("1", "one")], **parts})
+    (issue,) = caught.value.issues
+    assert (issue.code, issue.pointer) == ("unsupported_construct", pointer)
+    assert "put it into a derived table" in issue.detail
+
+
 def test_a_table_without_used_columns_keeps_its_first() -> None:
     query = bound(joins=[join("cross")], aggregates=[call("COUNT")])
     assert [name for _, name in query.source.columns] == ["oid"]

@@ -28,6 +28,7 @@ from workers.engine.plan.nodes import (
     Sort,
     SortItem,
     Watermark,
+    WindowFunctions,
     Windows,
 )
 from workers.engine.plan.traversal import with_ids
@@ -55,6 +56,10 @@ JOIN = Join(ORDERS, USERS, JoinKind.LEFT, ((UID, column("u.uid", BIGINT)),), sca
         ),
         (Deduplicate(ORDERS), "Deduplicate"),
         (Expand(ORDERS, 3, "$branch"), "Expand 3 branches AS $branch"),
+        (
+            WindowFunctions(ORDERS, (Named(scalar("lag(`o.x`) OVER (ORDER BY `o.uid`)", STRING), "l"),)),
+            "WindowFunctions lag(o.x) OVER (ORDER BY o.uid) AS l",
+        ),
         (Exchange(ORDERS, (UID, X)), "Exchange BY o.uid, o.x"),
         (Sort(ORDERS, (SortItem(UID, SortDirection.DESC, NullsOrder.LAST),)), "Sort o.uid DESC NULLS LAST"),
         (Limit(ORDERS, 5), "Limit 5"),

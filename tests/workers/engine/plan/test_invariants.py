@@ -6,7 +6,7 @@ import pytest
 
 from service.contract.query import AggregateFunction, JoinKind
 from service.sql.expressions.scalar import column
-from service.sql.types.data_types import BIGINT, STRING, Field
+from service.sql.types.data_types import BIGINT, INT, STRING, Field
 from tests.support.plan_parts import COUNT, ORDERS, USERS
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import (
@@ -25,6 +25,7 @@ from workers.engine.plan.nodes import (
     Project,
     Union,
     Watermark,
+    WindowFunctions,
     Windows,
 )
 from workers.engine.plan.validation import InvalidPlanError, check
@@ -49,6 +50,8 @@ FINAL_KEYS = (Named(column("uid", BIGINT), "uid"),)
         (Filter(Deduplicate(ORDERS), NOWHERE), "its input has no column o.nowhere"),
         (Expand(ORDERS, 2, "O.UID"), "two columns have the name"),
         (Expand(ORDERS, 0, "b"), "an expansion needs at least one branch"),
+        (WindowFunctions(ORDERS, (Named(scalar("rank() OVER (ORDER BY `o.z`)", INT), "r"),)), "has no column o.z"),
+        (WindowFunctions(ORDERS, (Named(UID, "r"),)), "a call without OVER"),
         (Exchange(ORDERS, (), 0), "an exchange needs at least one partition"),
         (Watermark(ORDERS, NOWHERE, 0), "its input has no column o.nowhere"),
         (Watermark(ORDERS, UID, -1), "the delay is negative"),

@@ -22,8 +22,10 @@ from workers.engine.plan.nodes import (
     Project,
     Scan,
     Sort,
+    WindowFunctions,
     names_of,
     output_of,
+    scanned_columns,
 )
 
 UID, NAME = Field("o.uid", BIGINT), Field("u.name", STRING)
@@ -63,6 +65,13 @@ def test_an_aggregate_emits_keys_then_calls() -> None:
 def test_an_expansion_appends_the_branch() -> None:
     assert output_of(Deduplicate(ORDERS)) == output_of(ORDERS)
     assert output_of(Expand(ORDERS, 2, "$branch")) == (UID, Field("$branch", INT))
+
+
+def test_calls_with_over_are_appended() -> None:
+    ranked = WindowFunctions(ORDERS, (Named(scalar("rank() OVER (ORDER BY `o.uid`)", INT), "r"),))
+    assert output_of(ranked) == (UID, Field("r", INT))
+    assert scanned_columns(ranked, ("o.uid",)) == ("o.uid",)
+    assert scanned_columns(ranked, ("r",)) is None
 
 
 def test_an_expression_that_only_spark_can_type_has_type_other() -> None:

@@ -30,6 +30,7 @@ from workers.engine.plan.nodes import (
     SortItem,
     Union,
     Watermark,
+    WindowFunctions,
     Windows,
     Within,
 )
@@ -39,6 +40,7 @@ ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.x", BIG
 USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "u`id"),))
 UID, X = column("o.uid", BIGINT), column("o.x", BIGINT)
 POSITIVE = scalar("`o.x` > 0", BOOLEAN)
+RANKED = WindowFunctions(ORDERS, (Named(scalar("rank() OVER (PARTITION BY `o.x` ORDER BY `o.uid` DESC)", INT), "r"),))
 KEYS = ((UID, column("u.uid", BIGINT)),)
 BY_UID = Aggregate(ORDERS, (Named(UID, "uid"),), (COUNT,))
 
@@ -114,6 +116,8 @@ LIMIT 3"""
         (Deduplicate(Limit(ORDERS, 3)), "SELECT DISTINCT `o.uid`, `o.x` FROM limit_1"),
         (Filter(Deduplicate(ORDERS), POSITIVE), "SELECT * FROM deduplicate_1 WHERE `o.x` > 0"),
         (Expand(ORDERS, 3, "$b"), "SELECT *, explode(sequence(1, 3)) AS `$b` FROM scan_0"),
+        (RANKED, "SELECT *, rank() OVER (PARTITION BY `o.x` ORDER BY `o.uid` DESC) AS `r` FROM scan_0"),
+        (Filter(RANKED, POSITIVE), "SELECT * FROM windowfunctions_1 WHERE `o.x` > 0"),
         (Exchange(ORDERS, (UID, X)), "SELECT * FROM scan_0 DISTRIBUTE BY `o.uid`, `o.x`"),
         (Exchange(ORDERS, (UID,), 7), "SELECT /*+ REPARTITION(7, `o.uid`) */ * FROM scan_0"),
         (Exchange(ORDERS, (POSITIVE,), 7), "SELECT * FROM scan_0 DISTRIBUTE BY `o.x` > 0 /* into 7 tasks */"),
@@ -172,6 +176,7 @@ KNOWN_FIELDS = {
     Aggregate: {"input", "keys", "calls", "role", "phases", "grouping_sets"},
     Deduplicate: {"input"},
     Expand: {"input", "branches", "name"},
+    WindowFunctions: {"input", "calls"},
     Exchange: {"input", "keys", "partitions"},
     Union: {"inputs"},
     Sort: {"input", "keys"},

@@ -141,10 +141,17 @@ def test_an_operator_above_an_aggregate_is_not_part_of_it() -> None:
         ]
     )
     assert [(segment.kind, len(segment.members)) for segment in found.walk()] == [
-        (Kind.OTHER, 1),
+        (Kind.WINDOW, 1),
         (Kind.AGGREGATE, 1),
         (Kind.SCAN, 1),
     ]
+
+
+def test_calls_with_over_are_one_segment() -> None:
+    names = ("Window", "Sort", "Exchange", "Window", "WindowGroupLimit")
+    chain = [operator(number, name, number + 1) for number, name in enumerate(names)]
+    found = segments_of_operators([*chain, operator(len(names), "Sort", 9), operator(9, "Scan parquet")])
+    assert [(segment.kind, len(segment.members)) for segment in found.walk()] == [(Kind.WINDOW, 5), (Kind.SCAN, 1)]
 
 
 @pytest.mark.parametrize(
@@ -158,6 +165,7 @@ def test_an_operator_above_an_aggregate_is_not_part_of_it() -> None:
         *((name, 2, Kind.JOIN) for name in ("BroadcastNestedLoopJoin", "CartesianProduct")),
         ("SortMergeJoin", 1, Kind.OTHER),
         ("Generate", 1, Kind.EXPAND),
+        *((name, 1, Kind.WINDOW) for name in ("Window", "WindowGroupLimit")),
         ("Generate", 2, Kind.OTHER),
     ],
 )

@@ -26,6 +26,7 @@ from workers.engine.plan.nodes import (
     Project,
     Scan,
     Union,
+    WindowFunctions,
     Windows,
 )
 from workers.engine.statistics.cardinality import (
@@ -76,6 +77,7 @@ def join(kind: JoinKind, right: Scan = USERS, residual: Scalar | None = None) ->
         (Limit(ORDERS, 5), 5),
         (Limit(ORDERS, 5000), 3000),
         (Expand(ORDERS, 2, "b"), 6000),
+        (WindowFunctions(ORDERS, ()), 3000),
         (Windows(ORDERS, column("o.at", TIMESTAMP), 60_000, 20_000, "w"), 9000),
         (Aggregate(ORDERS, (), ()), 1),
         (Aggregate(ORDERS, (Named(UID, "uid"),), ()), 101),

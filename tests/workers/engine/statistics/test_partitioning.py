@@ -28,6 +28,7 @@ from workers.engine.plan.nodes import (
     Project,
     Scan,
     Union,
+    WindowFunctions,
 )
 from workers.engine.statistics.model import Statistics, TableSize
 from workers.engine.statistics.partitioning import (
@@ -67,10 +68,11 @@ def test_an_exchange_partitions_by_its_keys() -> None:
     [
         ORDERS,
         Expand(Exchange(ORDERS, (UID,)), 2, "branch"),
+        WindowFunctions(Exchange(ORDERS, (UID,)), ()),
         Union((Exchange(ORDERS, (UID,)), Exchange(ORDERS, (UID,)))),
     ],
 )
-def test_nothing_is_known_of_scans_expands_and_unions(node: Node) -> None:
+def test_nothing_is_known_of_scans_expands_windows_and_unions(node: Node) -> None:
     assert partitionings_of(node, LARGE) == ()
 
 
