@@ -28,14 +28,14 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from service.config.data import Location, is_uri, path_of_file_uri, resolve
-from service.contract.problems import SpecError
+from service.contract.problems import SpecError, did_you_mean
 from service.contract.read_options import TableFormat
 from service.contract.tables import TableSource
 from service.data.delta_log import LOG
 from service.data.delta_snapshot import Snapshot, StoredTable, delta_table_around, is_delta, read_snapshot
 from service.data.file_io import DataFile, UriFile, local_path, size_of, version_of
 from service.data.partitions import NO_PARTITIONS, Partitions, is_partition, of_values, partitions_of
-from service.data.path_patterns import PathPattern, pattern_of
+from service.data.path_patterns import PathPattern, nearest_paths, pattern_of
 from service.data.roots import Child, DirectoryRoot, ListingOverdueError, Root, Store, StoreRoot, StoreUnavailableError
 
 MAX_FILES = 100_000
@@ -371,9 +371,8 @@ def _find_files(
 ) -> TableFiles:
     pointer, given = f"{pointer_of(table)}/path", source.path
     if "\x00" in given or any("\ud800" <= character <= "\udfff" for character in given):
-        raise SpecError.of(
-            "path_not_found", "The path contains a character that is not allowed in paths.", pointer=pointer
-        )
+        detail = "The path contains a character that is not allowed in paths."
+        raise SpecError.of("path_not_found", detail, pointer=pointer)
     search = _Search(table, source, roots, pointer, selection, may_be_empty=may_be_empty)
     try:
         found = search.first(given, roots)
@@ -386,13 +385,12 @@ def _find_files(
     except OSError as error:
         raise unreadable(given, error, pointer) from None
     if search.is_inside_roots:
-        detail = f"There is no file or directory '{given}'. A relative path begins at a data root of the service."
-        raise SpecError.of("path_not_found", detail, pointer=pointer)
-    raise SpecError.of(
-        "path_outside_data_roots",
-        f"'{given}' is not inside a data root. Paths are relative to the configured data roots.",
-        pointer=pointer,
-    )
+        near = nearest_paths(given, search.allowed)
+        why = did_you_mean(near) or " A relative path begins at a data root of the service."
+        detail = f"There is no file or directory '{given}'.{why}"
+        raise SpecError.of("path_not_found", detail, pointer=pointer, suggestions=near)
+    detail = f"'{given}' is not inside a data root. Paths are relative to the configured data roots."
+    raise SpecError.of("path_outside_data_roots", detail, pointer=pointer)
 
 
 def unreadable(name: str, error: OSError, pointer: str) -> SpecError | StoreUnavailableError:
@@ -434,7 +432,7 @@ class _Search:
         self._format = source.format
         self._version = source.version
         self._pointer = pointer
-        self._allowed = [real(_path_of(root)) for root in roots if not isinstance(root, StoreRoot)]
+        self.allowed = [real(_path_of(root)) for root in roots if not isinstance(root, StoreRoot)]
         self._may_be_empty = may_be_empty
         self.is_inside_roots = False
 
@@ -462,13 +460,13 @@ class _Search:
         self.is_inside_roots = True
         if not os.path.lexists(path):
             return None
-        around = delta_table_around(path, self._allowed) if self.selection.refuses_delta else None
+        around = delta_table_around(path, self.allowed) if self.selection.refuses_delta else None
         if around is not None:
             raise self._inside_delta(str(around.relative_to(base)) if is_inside(around, base) else around.name)
         if path.is_dir() and self._may_be_delta and is_delta(path):
             return self._of_delta(path, as_uris=isinstance(root, DirectoryRoot))
         if path.is_dir() and self._format is not TableFormat.DELTA:
-            walk = LocalWalk(path, self._given, self._allowed, self._pointer, self.selection)
+            walk = LocalWalk(path, self._given, self.allowed, self._pointer, self.selection)
             found = sorted(file for file in walk.files(path) if isinstance(file, Path))
         elif self._format is TableFormat.DELTA:
             raise self._no_delta()

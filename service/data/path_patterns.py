@@ -1,4 +1,4 @@
-"""Patterns of paths with wildcards, such as `orders/2026-*/*.csv`.
+"""Patterns of paths with wildcards, such as `orders/2026-*/*.csv`, and paths that resemble one that does not exist.
 
 `*`, `?` and `[…]` match within a name, `**` any directories.
 """
@@ -6,13 +6,20 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
+from pathlib import Path
 
+from service.contract.problems import nearest_names
 from service.contract.tables import has_wildcards
 
 _ANY_DIRECTORIES = "**"
+_MAX_NEIGHBORS = 1000
+"""The most entries of a directory that are compared with a name."""
 
 
 @dataclass(frozen=True)
@@ -82,3 +89,24 @@ def pattern_of(path: str) -> PathPattern | None:
     if rest.startswith("/") and not directory.startswith("/"):
         directory = f"/{directory}"
     return PathPattern(f"{scheme}{separator}{directory}", names)
+
+
+def nearest_paths(given: str, roots: Iterable[Path]) -> tuple[str, ...]:
+    """Returns the paths in the directory of the relative path `given` that are most similar to it, below the first of
+    the local `roots`, without links, that has such a directory.
+    """
+    directory, _, name = given.rpartition("/")
+    for root in roots:
+        parent = Path(os.path.realpath(root / directory))
+        if root != parent and root not in parent.parents:
+            continue
+        try:
+            with os.scandir(parent) as entries:
+                names = [
+                    entry.name for entry in islice(entries, _MAX_NEIGHBORS) if not entry.name.startswith((".", "_"))
+                ]
+        except OSError:
+            continue
+        prefix = f"{directory}/" if directory else ""
+        return tuple(prefix + found for found in nearest_names(name, sorted(names)))
+    return ()

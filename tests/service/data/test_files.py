@@ -145,6 +145,22 @@ def test_missing_empty_and_odd(root: Path) -> None:
     assert refusal("loop", root).code == "unsupported_construct"
 
 
+@pytest.mark.parametrize(
+    ("path", "near"),
+    [
+        ("order", ("orders",)),
+        ("order/a.parquet", ()),
+        ("orders/aa.parquet", ("orders/a.parquet",)),
+        ("../data/order", ()),
+        ("/etc/passwdd", ()),
+        ("_order", ("orders",)),
+    ],
+)
+def test_a_path_that_does_not_exist_has_the_nearest_names(root: Path, path: str, near: tuple[str, ...]) -> None:
+    (root / ".ordered").mkdir()
+    assert refusal(path, root).issues[0].suggestions[: len(near) or None] == near
+
+
 def test_without_roots_nothing_is_readable(root: Path) -> None:
     assert refusal(str(root)).code == "path_outside_data_roots"
 
