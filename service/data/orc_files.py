@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 import pyarrow as pa
-from pyarrow import dataset, orc
+from pyarrow import orc
 
 from service.data.column_limits import ColumnLimitError
 from service.data.orc_footer import OrcFileError, check_footer, text_size
@@ -51,6 +51,9 @@ def first_rows(stream: BinaryIO, columns: Sequence[str], most: int) -> pa.Table 
     batches: list[pa.RecordBatch] = []
     count = size = 0
     try:
+        # Imported here: it imports pandas where that is installed.
+        from pyarrow import dataset
+
         fragment = dataset.OrcFileFormat().make_fragment(stream)
         scanner = fragment.scanner(columns=list(columns), batch_size=rows, batch_readahead=1, use_threads=False)
         with scanner.to_reader() as reader:

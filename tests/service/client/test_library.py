@@ -23,7 +23,7 @@ import pytest
 from sqlalchemy import func, select
 
 from service.client import errors
-from service.client.client import Client, Job, connect
+from service.client.client import Client, Job, Result, connect
 from service.contract.enums import JobStatus, KeyScope
 from service.contract.problems import Problem
 from service.contract.reports import HotKey, HotKeyReport
@@ -31,7 +31,7 @@ from service.keys.administration import KeyRequest, issue_key
 from service.store.publication import Ending
 from service.store.tables import JobRow
 from tests.support import lifecycle
-from tests.support.processes import free_port, wait_for
+from tests.support.processes import free_port
 from tests.support.scripted import Script, answers, breaks_off, breaks_off_amid_the_body, scripted
 from tests.support.served import Served
 
@@ -213,11 +213,18 @@ def test_timeout_of_sql_cancels_the_job(client: Client) -> None:
     assert client.job(raised.value.job_id).status == "CANCELLED"
 
 
-def test_interruption_of_sql_cancels_the_job(served: Served, client: Client) -> None:
+def test_interruption_of_sql_cancels_the_job(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, result = threading.Event(), Job.result
+
+    def waiting(job: Job, **options: Any) -> Result:
+        waits.set()
+        return result(job, **options)
+
     def interrupt() -> None:
-        wait_for("the job", lambda: number_of_jobs(served) == 1)
+        assert waits.wait(60)
         _thread.interrupt_main()
 
+    monkeypatch.setattr(Job, "result", waiting)
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):

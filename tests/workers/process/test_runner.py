@@ -361,7 +361,7 @@ def test_a_broadcast_that_does_not_fit_costs_a_second_run_and_the_plan_says_so(
     # Both runs are told, each by itself.
     first = report.first_run
     assert first is not None
-    assert first.failure.startswith("Cannot broadcast the table")
+    assert first.failure.startswith("A table was too large to broadcast. Spark says: Cannot broadcast the table")
     assert "BroadcastHashJoin" in (first.physical_plan or "")
     assert first.execution_ms > 0
     assert plan.execution_ms is not None

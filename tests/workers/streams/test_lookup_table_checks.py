@@ -112,7 +112,7 @@ def test_an_unreadable_version_of_a_lookup_table_can_be_replaced(bench: Bench) -
     failed = run(bench, job_id)
     assert failed.error is not None
     assert failed.error["code"] == "corrupt_file"
-    assert "names/0.csv (of the lookup table 'u'" in failed.error["detail"]
+    assert "'names/0.csv' (of the lookup table 'u'" in failed.error["detail"]
     assert str(bench.settings.state_dir) not in failed.error["detail"]
     kept = bench.settings.streams_dir / job_id / "g1" / "versions"
     assert [path.name for path in kept.glob("0-*.json")] == ["0-1.json"]
@@ -135,8 +135,8 @@ def test_an_error_outside_of_a_mini_batch_is_reported_as_it_is(bench: Bench) -> 
     job = run(bench, bench.submit({**PER_USER, "sql": sql, "tables": {**NAMES["tables"], "u": table}}))
     assert job.error is not None
     assert (job.status, job.error["code"], job.error["status"]) == (JobStatus.STOPPED, "corrupt_file", 422)
-    assert 'input string: "one"' in job.error["detail"]
-    assert "names/0.csv (of the lookup table 'u'" in job.error["detail"]
+    assert '"one" is not a number' in job.error["detail"]
+    assert "'names/0.csv' (of the lookup table 'u'" in job.error["detail"]
     for hidden in ("Identifier", str(bench.settings.state_dir)):
         assert hidden not in job.error["detail"]
 

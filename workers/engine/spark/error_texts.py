@@ -59,6 +59,8 @@ def explained(code: str, text: str, messages: Sequence[str]) -> str:
     whole = "\n".join(messages)
     if is_of_python(whole):
         return _of_python(whole)
+    if "Cannot broadcast" in text:
+        return f"A table was too large to broadcast. Spark says: {text}"
     known = {
         "raised_error": _raised,
         "corrupt_file": _corrupt_file,
@@ -92,8 +94,15 @@ def _of_python(whole: str) -> str:
 
 
 def _file(whole: str) -> str | None:
+    """Returns the quoted path of the file that could not be read: its name, or the path that replaced the real one,
+    with the note in parentheses after it.
+    """
     found = _READING.search(whole)
-    return None if found is None else f"'{unquote(found[1]).rpartition('/')[2]}'"
+    if found is None:
+        return None
+    path, note, rest = unquote(found[1]).partition(" (")
+    is_absolute = path.startswith("/") or ":" in path
+    return f"'{path.rpartition('/')[2] if is_absolute else path}'{note}{rest}"
 
 
 def _corrupt_file(whole: str) -> str | None:
