@@ -97,7 +97,7 @@ def _base(given: CommandLine) -> tuple[dict[str, Any], str]:
     if not isinstance(parsed, dict):
         raise CliError(
             f"{safe_line(label)} does not contain a job",
-            "A job is an object with tables, and sql or query. SQL alone needs --table NAME=FORMAT:PATH.",
+            "A job is an object with tables, and sql or query. SQL alone needs --table NAME=PATH.",
             code=ExitCode.USAGE,
         )
     return parsed, f"{label}: sql"
@@ -246,7 +246,7 @@ def given_tables(
     """
     found: dict[str, dict[str, Any]] = {}
     for text in tables:
-        name, source = _name_and_value(text, "--table", "NAME=FORMAT:PATH")
+        name, source = _name_and_value(text, "--table", "NAME=[FORMAT:]PATH")
         if name in found:
             raise CliError(f"--table defines {safe_line(name)!r} twice", code=ExitCode.USAGE)
         found[name] = table_source(source)

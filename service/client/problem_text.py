@@ -78,7 +78,8 @@ def _shown(text: str) -> str:
 
 
 def _place(issue: Issue, source: Source | None) -> Iterable[str]:
-    if issue.line is None:
+    if issue.line is None or (issue.pointer is not None and issue.pointer != "/sql"):
+        # The line and column are those of another text, such as a schema.
         return (f"at {safe_line(issue.pointer)}",) if issue.pointer else ()
     if source is None or not source.label:
         place = f"at line {issue.line}" + ("" if issue.column is None else f", column {issue.column}")

@@ -100,6 +100,13 @@ def test_distribution_of_the_service_has_the_same_files(wheel: Path, tmp_path: P
             return {name: opened.read(name) for name in opened.namelist() if name.startswith("evenkeel/")}
 
     assert files(service) == files(wheel)
+    listed = subprocess.run(
+        ["git", "ls-files", "service", "workers"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    modules = {name for name in listed.stdout.split() if name.endswith(".py") and "/client/wheel/" not in name}
+    with zipfile.ZipFile(service) as opened:
+        # hatchling moves a single file that is included a second time.
+        assert modules - set(opened.namelist()) == set()
     assert "evenkeel/py.typed" in files(wheel)
     assert service.name.split("-")[1] == wheel.name.split("-")[1]
 

@@ -187,7 +187,10 @@ class _Unnesting:
             self._join(kind, table, keys, node)
             return []
         if len(operands) > 1:
-            hint = "Write NOT EXISTS, and compare the columns in the WHERE of the subquery."
+            hint = (
+                "Write NOT EXISTS, and compare the columns in the WHERE of the subquery. Unlike NOT IN, it keeps rows "
+                "in which a compared column is NULL."
+            )
             raise self._source.unsupported("NOT IN of several columns", at=position(node), hint=hint)
         self._join(kind, table, keys, node)
         rows, values = self._counts(query, node)

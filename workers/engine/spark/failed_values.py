@@ -117,7 +117,9 @@ def _suggestion(failure: Failure, tree: Expression, operands: tuple[str, ...]) -
             if failure.code == "arithmetic_overflow":
                 return f"Write {function.value}({inner}CAST({operands[0]} AS {_WIDEST})), or cast to DOUBLE."
             if target is not None:
-                return f"Write {function.value}({inner}TRY_CAST({operands[0]} AS {target[3]})), which skips others."
+                return (
+                    f"Write {function.value}({inner}TRY_CAST({operands[0]} AS {target[3]})), which skips other values."
+                )
         case Call("to_date" | "date") if len(operands) == 1:
             return f"Write TRY_CAST({operands[0]} AS DATE), which gives NULL for such values."
         case Call("to_timestamp" | "timestamp") if len(operands) == 1:
