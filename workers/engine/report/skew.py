@@ -146,7 +146,8 @@ def advise(effects: Sequence[Effect], situation: Situation) -> Advice:
     if evidence.skewed:
         return Advice(
             f"Stage {evidence.skewed[0].stage_id} waited for one task, and no hot key of the sample explains it. "
-            "Check for input files of uneven size and for keys that are expressions; no setting changes either."
+            "Check for input files of uneven size, for keys that are expressions, and for other load on the machine. "
+            "No setting changes these."
         )
     return next(iter(found), Advice("There are no hot keys and no slow tasks. Nothing needs to change."))
 
