@@ -383,7 +383,9 @@ def test_stream_is_resumed_from_scratch(open_tab: Open, service: Service, jobs: 
 
 
 def test_parameters_of_the_sql_have_rows(open_tab: Open) -> None:
-    page = open_tab(viewport=PHONE).open("#/new")
+    tab = open_tab(viewport=PHONE)
+    tab.expect_refusals(404)
+    page = tab.open("#/new")
     write_table(page, "o", "orders/")
     expect(page.get_by_label("Format")).to_have_value("")
     write_sql(page, "SELECT COUNT(*) AS n FROM o WHERE o.category <> :category AND o.uid >= :least")
