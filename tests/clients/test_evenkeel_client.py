@@ -92,14 +92,16 @@ def test_every_module_can_be_imported_and_loads_no_frames(python: Path, tmp_path
     assert printed.strip() == "[]"
 
 
-def test_distribution_of_the_service_has_the_same_files(wheel: Path, tmp_path: Path) -> None:
+def test_distribution_of_the_service_has_the_files_of_the_client(wheel: Path, tmp_path: Path) -> None:
     service = built(".", tmp_path)
 
     def files(archive: Path) -> dict[str, bytes]:
         with zipfile.ZipFile(archive) as opened:
             return {name: opened.read(name) for name in opened.namelist() if name.startswith("evenkeel/")}
 
-    assert files(service) == files(wheel)
+    of_service = files(service)
+    assert {name: of_service.get(name) for name in files(wheel)} == files(wheel)
+    assert {Path(name).parent.name for name in of_service.keys() - files(wheel).keys()} == {"config"}
     listed = subprocess.run(
         ["git", "ls-files", "service", "workers"], cwd=ROOT, capture_output=True, text=True, check=True
     )
