@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--memory", default="5g", help="of Spark's driver")
     parser.add_argument("--cases", default="", help="names, separated by commas; all of them by default")
     parser.add_argument("--sides", default=",".join(_EVERY), help="names, separated by commas; all of them by default")
-    parser.add_argument("--cold", action="store_true", help="statistics are gathered anew in every round")
+    parser.add_argument("--cold", action="store_true", help="read the statistics again in every round")
     parser.add_argument("--json", type=Path, default=Path("batch.json"))
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

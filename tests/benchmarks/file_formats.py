@@ -7,7 +7,7 @@ their answers are compared, and then in rounds, each of which begins with the ot
 cores, and have the same number of shuffle partitions. Plain Spark gets the same schema and options.
 
 The engine runs as on a worker: it finds the files, checks them, reads their columns, samples them and plans. The
-statistics of files are gathered anew in each round (`first`), or known from the round before (`again`).
+statistics of files are read again in each round (`first`), or known from the round before (`again`).
 
 Spark's distribution has no reader for Avro. It is compared with what a user would write: `fastavro.reader` in
 `mapInArrow`, one task a file, without limits and checks. XML and Avro have a fifth of the rows.

@@ -204,12 +204,7 @@ class _Unnesting:
 
     def _counts(self, query: exp.Expr, node: exp.Expr) -> tuple[exp.Column, exp.Column]:
         """Joins the numbers of rows and of values of `query`, which has one column. Returns their columns."""
-        inner, name = self._nested.alias(), f"{self._nested.alias()}_1"
-        value = trees.column(inner, name)
-        counted = exp.Select(
-            expressions=[trees.call("COUNT", exp.Star()), trees.call("COUNT", value)],
-            from_=trees.from_query(query, inner, [name]),
-        )
+        counted = trees.counted(query, self._nested.alias(), "COUNT")
         rows, values = self._one_row(counted, node, 2)
         return rows, values
 
@@ -362,12 +357,7 @@ class _Unnesting:
             self._check_columns(len(query.expressions), 1, node)
         if isinstance(query, exp.Select) and trees.is_one_row(query):
             return self._one_row(query, node, 1)[0]
-        inner, name = self._nested.alias(), f"{self._nested.alias()}_1"
-        value = trees.column(inner, name)
-        counted = exp.Select(
-            expressions=[trees.call("COUNT", exp.Star()), trees.call("MIN", value)],
-            from_=trees.from_query(query, inner, [name]),
-        )
+        counted = trees.counted(query, self._nested.alias(), "MIN")
         rows, found = self._one_row(counted, node, 2)
         return _only_row(rows, found)
 

@@ -291,22 +291,22 @@ class Limit(PlanNode):
     count: int
 
 
-Node = (
-    Scan
-    | Watermark
+UnaryNode = (
+    Watermark
     | Windows
     | Filter
     | Project
-    | Join
     | Aggregate
     | Deduplicate
     | Expand
     | WindowFunctions
     | Exchange
-    | Union
     | Sort
     | Limit
 )
+"""A node with one input."""
+
+Node = Scan | UnaryNode | Join | Union
 """Any plan node."""
 
 

@@ -35,6 +35,7 @@ from workers.engine.plan.nodes import (
     Scan,
     Sort,
     SortItem,
+    UnaryNode,
     Union,
     Watermark,
     WindowFunctions,
@@ -155,17 +156,7 @@ class _Writer:
 
     def _unary(
         self,
-        node: Watermark
-        | Windows
-        | Filter
-        | Project
-        | Aggregate
-        | Deduplicate
-        | Expand
-        | WindowFunctions
-        | Exchange
-        | Sort
-        | Limit,
+        node: UnaryNode,
         below: _Select,
         number: int,
     ) -> _Select:

@@ -35,6 +35,7 @@ from workers.engine.plan.nodes import (
     Scan,
     Sort,
     SortItem,
+    UnaryNode,
     Union,
     Watermark,
     WindowFunctions,
@@ -88,17 +89,7 @@ def _scan(frame: DataFrame, names: list[str]) -> DataFrame:
 
 
 def _unary(
-    node: Watermark
-    | Windows
-    | Filter
-    | Project
-    | Aggregate
-    | Deduplicate
-    | Expand
-    | WindowFunctions
-    | Exchange
-    | Sort
-    | Limit,
+    node: UnaryNode,
     frame: DataFrame,
 ) -> DataFrame:
     match node:
