@@ -151,6 +151,33 @@ class TestRequests:
         answer = api.client.post("/v1/jobs/x", json={})
         assert answer.headers["allow"] == "DELETE, GET, HEAD"
 
+    def test_an_unknown_query_parameter(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[str, str, tuple[str, ...], str]] = [
+            ("/v1/jobs?limit=2", "limit", ("page_size",), " Did you mean page_size? Allowed are cursor, id_prefix, name, "),
+            ("/v1/jobs?page_size=2&OFFSET=5", "OFFSET", ("cursor",), "Did you mean cursor?"),
+            ("/v1/jobs?state=FAILED", "state", ("status",), "Did you mean status?"),
+            ("/v1/jobs?pagesize=2", "pagesize", ("page_size",), "Did you mean page_size?"),
+            ("/v1/jobs?nosuch=2", "nosuch", (), "'nosuch'. Allowed are "),
+            ("/v1/keys?limit=2", "limit", ("page_size",), "Did you mean page_size?"),
+            ("/v1/jobs/x?wait=5", "wait", (), "Send the header 'Prefer: wait=45' instead. It has none."),
+            ("/v1/jobs/x/result?format=csv", "format", (), "Send the header 'Accept: text/csv' instead."),
+            ("/healthz?verbose=1", "verbose", (), "It has none."),
+        ]
+        for path, name, suggestions, said in cases:
+            with subtests.test(path=path):
+                (issue,) = refused(api.client.get(path), 422, "unknown_query_parameter")["errors"]
+                assert issue["detail"].startswith(f"This request has no query parameter '{name}'.")
+                assert said in issue["detail"]
+                assert issue["pointer"] == f"/query/{name}"
+                assert tuple(issue.get("suggestions", ())) == suggestions
+
+    def test_an_unknown_query_parameter_of_other_methods(self, api: Api) -> None:
+        refused(api.client.post("/v1/jobs?dry_run=true", json=SPEC), 422, "unknown_query_parameter")
+        problem = refused(api.client.post("/v1/jobs?idempotency_key=a", json=SPEC), 422, "unknown_query_parameter")
+        assert "Send the header 'Idempotency-Key: …' instead." in problem["detail"]
+        assert api.client.get("/v1/jobs").json()["jobs"] == []
+        assert api.client.head("/v1/jobs?limit=2").status_code == 422
+
     def test_a_body_that_is_not_a_job(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[tuple[bytes, int, str]] = [
             *((body, 400, "malformed_json") for body in (b"{", b'{"a": }', b"\xff\xfe", b"nonsense", b'"')),
