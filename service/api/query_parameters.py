@@ -1,7 +1,7 @@
 """Refuses requests with query parameters that their operation does not declare.
 
-A parameter that is ignored silently gives a wrong answer: `?limit=2` would return a whole page, and `?state=FAILED` jobs
-in every state.
+A parameter that is ignored silently gives a wrong answer: `?limit=2` would return a whole page, and
+`?state=FAILED` jobs in every state.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ async def refuse_unknown_parameters(request: Request) -> None:
     unknown = [name for name in names if name not in allowed]
     if unknown:
         advised = {header: _HEADER_EXAMPLES.get(header, f"{header.title()}: …") for header in headers}
-        advised |= {"accept": f"Accept: {media_type}" for media_type in _media_types(route)[:1]}
+        media_types = _media_types(route)
+        if media_types:
+            advised["accept"] = f"Accept: {media_types[0]}"
         raise SpecError([_issue(name, allowed, advised) for name in unknown[:_MAX_ISSUES]])
 
 
@@ -75,10 +77,10 @@ def _issue(name: str, allowed: Sequence[str], headers: Mapping[str, str]) -> Iss
     else:
         meant = meant or nearest_names(folded, allowed)
         advice = did_you_mean(meant)
-    ending = f"Allowed are {', '.join(sorted(allowed))}." if allowed else "It has none."
+    ending = f"Allowed are {', '.join(sorted(allowed))}." if allowed else "It has no query parameters."
     return Issue(
         code="unknown_query_parameter",
-        detail=f"This request has no query parameter '{shown}'.{advice} {ending}",
+        detail=f"There is no query parameter '{shown}' here.{advice} {ending}",
         pointer=json_pointer(["query", shown]),
         suggestions=meant,
     )

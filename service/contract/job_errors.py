@@ -1,4 +1,4 @@
-"""The codes of errors in a URL, in a job, in posted rows and in a run, with what is wrong and what to do, for the documentation.
+"""The codes of errors in a URL, a job, posted rows and a run, with what is wrong and what to do, for the documentation.
 
 A `service.contract.problems.SpecError`, an `Issue` or the stored `Problem` of a job has one of these codes. A request
 that is refused for another reason has a code of `service.contract.errors`. A test fails when code raises an error whose
