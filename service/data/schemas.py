@@ -332,7 +332,9 @@ def _compare(first: Schema, other: Schema, first_name: str, other_name: str, poi
     known, found = ({field.name: field.type for field in schema.fields} for schema in (first, other))
     for name, type_ in known.items():
         if name not in found:
-            raise _mismatch(f"The column {name} exists in '{first_name}' but not in '{other_name}'.{_MERGE_HINT}", pointer)
+            raise _mismatch(
+                f"The column {name} exists in '{first_name}' but not in '{other_name}'.{_MERGE_HINT}", pointer
+            )
         if found[name] != type_:
             # Without a common type, merging fails too.
             way_out = "" if wider_type(type_, found[name]) is None else _MERGE_HINT
@@ -341,7 +343,9 @@ def _compare(first: Schema, other: Schema, first_name: str, other_name: str, poi
             )
     for name in found:
         if name not in known:
-            raise _mismatch(f"The column {name} exists in '{other_name}' but not in '{first_name}'.{_MERGE_HINT}", pointer)
+            raise _mismatch(
+                f"The column {name} exists in '{other_name}' but not in '{first_name}'.{_MERGE_HINT}", pointer
+            )
 
 
 def format_names(names: Sequence[str]) -> str:

@@ -304,10 +304,16 @@ class TestChangedColumns:
 
     def test_avro(self, spark: SparkSession, tmp_path: Path) -> None:
         (tmp_path / "t").mkdir()
-        _write_avro(tmp_path / "t" / "1.avro", [{"a": 1, "f": 0.5, "b": "x"}], {"a": "int", "f": "float", "b": "string"})
+        _write_avro(
+            tmp_path / "t" / "1.avro", [{"a": 1, "f": 0.5, "b": "x"}], {"a": "int", "f": "float", "b": "string"}
+        )
         later = {"c": ["null", "string"], "f": "double", "a": "long"}
-        _write_avro(tmp_path / "t" / "2.avro", [{"c": "y", "f": 0.25, "a": 2**40}, {"c": None, "f": 1.0, "a": 2}], later)
-        with pytest.raises(SpecError, match=r"The column a is INT in .* and BIGINT in .* Set the option 'merge_schema'"):
+        _write_avro(
+            tmp_path / "t" / "2.avro", [{"c": "y", "f": 0.25, "a": 2**40}, {"c": None, "f": 1.0, "a": 2}], later
+        )
+        with pytest.raises(
+            SpecError, match=r"The column a is INT in .* and BIGINT in .* Set the option 'merge_schema'"
+        ):
             accepted(tmp_path, {"path": "t"})
         table = {"path": "t", "options": {"merge_schema": True}}
         assert rows(spark, tmp_path, table, "SELECT a, f, b, c FROM t ORDER BY a") == [
