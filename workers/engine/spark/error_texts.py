@@ -6,7 +6,7 @@ Spark's own text follows only where the operator, or the author of the query, ne
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from urllib.parse import unquote
 
@@ -68,7 +68,7 @@ def explained(code: str, text: str, messages: Sequence[str], columns: Sequence[t
         return _of_python(whole)
     if "Cannot broadcast" in text:
         return f"A table was too large to broadcast. Spark says: {text}"
-    known = {
+    known: Mapping[str, Callable[[str], str | None]] = {
         "raised_error": _raised,
         "corrupt_file": partial(_corrupt_file, columns=columns),
         "path_not_found": _missing_file,
