@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from service import __version__
 from service.api import dashboard, jobs, keys, operations, reports, results, streams, workers
@@ -18,6 +18,7 @@ from service.api.dependencies import Services
 from service.api.host_and_origin import HostAndOriginCheck, add_cors
 from service.api.openapi import TITLE, operation_id, specification
 from service.api.problems import EVERYWHERE, add_problem_handlers, problems
+from service.api.query_parameters import refuse_unknown_parameters
 from service.api.representations import HeadAsGet
 from service.api.request_bodies import BodyCheck
 from service.api.request_context import RequestContext, RequestsInProgress
@@ -66,9 +67,12 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     app.state.metrics = operations.HttpMetrics()
     app.state.in_progress = RequestsInProgress()
     app.state.outage = DatabaseOutage(settings.database.retry_seconds)
+    checked = [Depends(refuse_unknown_parameters)]
     for router in _ROUTERS:
-        app.include_router(router, responses=problems(*EVERYWHERE, UnauthenticatedError, MissingScopeError))
-    app.include_router(operations.router, responses=problems(*EVERYWHERE))
+        app.include_router(
+            router, responses=problems(*EVERYWHERE, UnauthenticatedError, MissingScopeError), dependencies=checked
+        )
+    app.include_router(operations.router, responses=problems(*EVERYWHERE), dependencies=checked)
     if settings.api.dashboard:
         app.include_router(dashboard.router)
     add_problem_handlers(app)

@@ -66,6 +66,12 @@ _LENGTH_OF_TABLE_FIELD = len(("tables", "name", "field"))
 _MAX_SUGGESTIONS = 20
 """Suggestions are computed only for this many unknown fields of a request."""
 _MAX_NAME_SHOWN = 100
+_EXAMPLES: Mapping[tuple[object, ...], str] = {
+    ("tables", 1): ' It has each table by its name: {"f": {"path": "flights/"}}.',
+    ("tables", 2): ' It has the path of the table: {"path": "flights/"}.',
+    ("query", 1): " Write SQL into 'sql'.",
+}
+"""What to write into fields that are no objects, by the first part and the length of their path."""
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
@@ -242,6 +248,8 @@ def _text(detail: Mapping[str, Any], path: Sequence[object], suggestions: Sequen
             return _unknown_field(path, suggestions)
         case "missing" if not path:
             return "Send a body in JSON."
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return f"{text_of(detail)}{_EXAMPLES.get((*path[:1], len(path)), '')}"
         case _:
             return text_of(detail)
 

@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 import httpx
 from pydantic import BaseModel, SecretStr
 
-from service.cli.terminal import CliError, ExitCode
+from service.cli.terminal import CliError, ExitCode, program
 from service.client import responses
 from service.client.connection import Connection as ClientConnection
 from service.client.errors import (
@@ -40,8 +40,16 @@ _EXIT_CODES: tuple[tuple[type[EvenkeelError], ExitCode], ...] = (
 def cli_error(error: EvenkeelError) -> CliError:
     """Returns an error of the client as that of a command."""
     code = next(code for kind, code in _EXIT_CODES if isinstance(error, kind))
-    lines = (*error.lines, *([error.advice] if error.advice else ()))
+    advice = error.advice
+    if isinstance(error, NotFoundError) and error.code == "job_not_found":
+        advice = list_jobs_advice()
+    lines = (*error.lines, *([advice] if advice else ()))
     return CliError(error.head, "\n  ".join(lines), code=code)
+
+
+def list_jobs_advice() -> str:
+    """Returns what to do if no job has an id."""
+    return f"List the jobs: {program()} jobs"
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from service.cli.operations import Service
 from service.cli.preparation import isolate, listen, locked, prepare_directories, read_settings, temporary_state_dir
 from service.cli.processes import READY_SECONDS, WORKER, Stack
 from service.cli.session import Output
-from service.cli.terminal import CliError, ExitCode, StopSignals
+from service.cli.terminal import CliError, ExitCode, StopSignals, program
 from service.cli.waiting import follow, shown_progress
 from service.client.requests import ARROW
 from service.client.responses import Job, RunMetrics
@@ -72,6 +72,8 @@ def run_demo(state_dir: Path | None, *, keep: bool, reports: int) -> None:
     output.say(f"Every number agrees with pandas. It took {time.monotonic() - began:.0f} s. All processes are stopped.")
     if keep or state_dir is not None:
         output.say(f"Data, database, results and logs are in {directory}")
+    if state_dir is not None:
+        output.say(f"Start the service with them:  EVENKEEL_STATE_DIR={state_dir} {program()} up")
 
 
 class _Course:
@@ -198,7 +200,9 @@ def _directory(given: Path | None, keep: bool) -> Iterator[Path]:
     if given is not None:
         directory = given.expanduser().absolute()
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            advice = f"Name a new one. To start the service of an earlier demo: EVENKEEL_STATE_DIR={given} evenkeel up"
+            advice = (
+                f"Name a new one. To start the service of an earlier demo: EVENKEEL_STATE_DIR={given} {program()} up"
+            )
             raise CliError(f"{directory} is not an empty directory", advice, code=ExitCode.USAGE)
         yield directory
         return

@@ -9,7 +9,7 @@ import typer
 
 from service.cli.connection import read
 from service.cli.session import Output, Session
-from service.cli.terminal import ExitCode
+from service.cli.terminal import ExitCode, program
 from service.cli.waiting import exit_code
 from service.client.problem_text import Source, problem_head, problem_lines
 from service.client.responses import Document, EstimateError, Job, JobSummary, KeyPage, RunMetrics
@@ -118,14 +118,14 @@ def show_end(
         output.note("\n  ".join((problem_head(job.error), *lines)))
     if not output.as_json and code is ExitCode.OK and job.result is not None:
         if not has_shown_rows:
-            output.note(f"Show its rows:  evenkeel result {job.id}")
-        output.note(f"Check for skew: evenkeel skew {job.id}")
+            output.note(f"Show its rows:  {program()} result {job.id}")
+        output.note(f"Check for skew: {program()} skew {job.id}")
     if code is not ExitCode.OK:
         raise typer.Exit(code)
 
 
 def _source(job: Job) -> Source | None:
-    return Source(job.sql, "sql") if job.sql else None
+    return Source(job.sql or "", "sql", has_keys=True)
 
 
 def took(job: JobSummary, now: datetime) -> str:

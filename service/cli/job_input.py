@@ -77,7 +77,39 @@ def read_job(given: CommandLine) -> JobInput:
         advice = "Give each one with --table, such as f=parquet:flights/, or in `tables` of FILE."
         raise CliError("the job has no tables", advice, code=ExitCode.USAGE)
     sql = spec.get("sql")
-    return JobInput(spec, Source(sql if isinstance(sql, str) else "", label))
+    source = Source(sql if isinstance(sql, str) else "", label, _written(given), has_keys=True)
+    return JobInput(spec, source)
+
+
+def _written(given: CommandLine) -> dict[str, str]:
+    """Returns the options that give a job, each by the JSON pointer of what it gives."""
+    found = {} if given.name is None else {"/name": f"--name {given.name}"}
+    for text in given.tables:
+        found[_pointer("tables", _left(text))] = f"--table {text}"
+    for text in given.schemas:
+        found[_pointer("tables", _left(text), "schema")] = f"--schema {text}"
+    for option, texts, field in (("--read", given.read_options, "options"), ("--column", given.columns, "columns")):
+        for text in texts:
+            name, _, member = _left(text).partition(".")
+            found[_pointer("tables", name, field, member)] = f"{option} {text}"
+    for text in given.parameters:
+        found[_pointer("parameters", _left(text).partition(":")[0].strip())] = f"--param {text}"
+    canonical = _canonical_names() if given.settings else {}
+    for text in given.settings:
+        key = _left(text)
+        # The service names a setting as it was sent, or by the fields of its canonical name.
+        for path in ([key], canonical.get(key, key).split(".")):
+            found[_pointer("settings", *path)] = f"--set {text}"
+    return found
+
+
+def _pointer(*path: str) -> str:
+    """Returns the JSON pointer (RFC 6901) of a path of keys."""
+    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def _left(text: str) -> str:
+    return text.partition("=")[0].strip()
 
 
 def _base(given: CommandLine) -> tuple[dict[str, Any], str]:

@@ -25,7 +25,7 @@ from service.cli.options import (
     Wait,
     open_session,
 )
-from service.cli.terminal import prints_errors
+from service.cli.terminal import prints_errors, program
 
 if TYPE_CHECKING:
     from service.cli.session import Output, Session
@@ -105,7 +105,7 @@ def submit(
                 output.document(document)
             else:
                 output.plain(job.id)
-                output.note(f"Wait for it:  evenkeel job {job.id} --wait")
+                output.note(f"Wait for it:  {program()} job {job.id} --wait")
             return
         if not as_json:
             # Print the id now, so that the user has it if the wait is interrupted.
@@ -240,7 +240,7 @@ def _print_status(session: Session, document: Document) -> None:
     def display(output: Output, job: Job) -> None:
         output.plain(job.status)
         if not job.is_at_rest:
-            output.note(f"Wait for it:  evenkeel job {job.id} --wait")
+            output.note(f"Wait for it:  {program()} job {job.id} --wait")
 
     session.output.show(document, Job, display)
 

@@ -17,7 +17,7 @@ from typing import IO, Any, ParamSpec
 
 import httpx
 
-from service.cli.connection import Connection, as_cli_errors, document_of, read
+from service.cli.connection import Connection, as_cli_errors, document_of, list_jobs_advice, read
 from service.cli.terminal import CliError, ExitCode
 from service.client import requests
 from service.client.problem_text import Source
@@ -73,7 +73,9 @@ class Service:
         if len(found) == 1:
             return str(found[0])
         if not found:
-            raise CliError(f"there is no job whose id starts with {job_id}", code=ExitCode.NOT_FOUND)
+            raise CliError(
+                f"there is no job whose id starts with {job_id}", list_jobs_advice(), code=ExitCode.NOT_FOUND
+            )
         raise CliError(
             f"several jobs have an id that starts with {job_id}: {', '.join(found)}",
             "Give more of its characters.",
@@ -84,9 +86,9 @@ class Service:
         """Plans a job without running it."""
         return self._document(requests.explanation, spec, source)
 
-    def profile(self, body: Mapping[str, Any]) -> Document:
+    def profile(self, body: Mapping[str, Any], source: Source | None = None) -> Document:
         """Returns statistics of the keys of a table."""
-        return self._document(requests.profile, body)
+        return self._document(requests.profile, body, source)
 
     def job(self, job_id: str) -> Document:
         """Returns the job's current state."""

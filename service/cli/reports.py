@@ -23,10 +23,11 @@ from service.cli.options import (
     Url,
     open_session,
 )
-from service.cli.terminal import CliError, ExitCode, prints_errors
+from service.cli.terminal import CliError, ExitCode, prints_errors, program
 
 if TYPE_CHECKING:
     from service.cli.session import Output, Session
+    from service.client.problem_text import Source
     from service.client.responses import Document, Profile, ProfiledTable
 
 ShowSql = Annotated[bool, typer.Option("--show-sql", help="Show the SQL before and after the rules.")]
@@ -160,13 +161,14 @@ def profile(
     if not keys:
         raise CliError(
             "which columns are the key?",
-            f"Write them after the table, separated by commas: evenkeel profile {table} customer_id",
+            f"Write them after the table, separated by commas: {program()} profile {table} customer_id",
             code=ExitCode.USAGE,
         )
     if exact and slots is not None:
         raise CliError("--slots does not apply to --exact", "Leave one of them out.", code=ExitCode.USAGE)
     from service.cli.exact_profile import exact_profile
     from service.cli.job_input import given_tables
+    from service.client.problem_text import Source
     from service.client.responses import Profile
 
     name = "t"
@@ -178,13 +180,14 @@ def profile(
             document = exact_profile(session, source, wanted, limit)
         else:
             body = {"table": source, "keys": wanted, **({} if slots is None else {"slots": slots})}
-            document = _profile(session, body)
+            written = {f"/keys/{place}": f"the key {key}" for place, key in enumerate(keys)}
+            document = _profile(session, body, Source("", written={**written, "/table": f"the table {table}"}))
         session.output.show(document, Profile, lambda output, found: _show_profile(output, table, found, limit))
 
 
-def _profile(session: Session, body: dict[str, Any]) -> Document:
+def _profile(session: Session, body: dict[str, Any], source: Source) -> Document:
     try:
-        return session.service.profile(body)
+        return session.service.profile(body, source)
     except CliError as error:
         if error.code is not ExitCode.NOT_FOUND:
             raise

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.terminal import CONFIGURATION_ADVICE, CliError, ExitCode, prints_errors
+from service.cli.terminal import CONFIGURATION_ADVICE, CliError, ExitCode, prints_errors, program
 
 if TYPE_CHECKING:
     from service.cli.processes import Stack
@@ -229,7 +229,7 @@ def welcome(stack: Stack) -> str:
             f"  results        {settings.results_dir}",
             f"  logs           {stack.log_of('api')}, {stack.log_of('worker')}",
             "Submit a job:",
-            f"  evenkeel submit {job} --wait{url}{key}",
+            f"  {program()} submit {job} --wait{url}{key}",
             "Press Ctrl-C to stop it.",
         )
     )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import ParamSpec, Self, TypeVar
 
@@ -21,6 +24,7 @@ R = TypeVar("R")
 _OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of writing to standard output. Errors of named files are reported by the code that names them."""
 
+_NAME = "evenkeel"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 CONFIGURATION_ADVICE = 'See "Configuration" in the documentation: docs/reference/configuration.md.'
@@ -53,6 +57,15 @@ class ExitCode(IntEnum):
     CONFLICT = 11, "the state of the job does not allow it: it has no result yet, or has already ended"
     OUTPUT = 74, "standard output could not be written: its disk is full, or its reader has closed it"
     INTERRUPTED = 130, "interrupted; a job that the command waited for continues"
+
+
+def program() -> str:
+    """Returns the command as it was started, for commands to copy: `evenkeel` if the shell finds it, else its path."""
+    started = Path(sys.argv[0])
+    if started.name != _NAME or not started.exists():
+        return _NAME
+    found = shutil.which(_NAME)
+    return _NAME if found is not None and started.samefile(found) else shlex.quote(sys.argv[0])
 
 
 class CliError(Exception):

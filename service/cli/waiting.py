@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from service.cli.connection import read
 from service.cli.operations import Service
 from service.cli.session import Session
-from service.cli.terminal import CliError, ExitCode, StopSignals
+from service.cli.terminal import CliError, ExitCode, StopSignals, program
 from service.client import operations
 from service.client.operations import WAIT_SECONDS
 from service.client.progress import progress_of
@@ -89,13 +89,13 @@ def wait(session: Session, job_id: str, *, cancel_on_interrupt: bool = False) ->
         if not cancel_on_interrupt:
             raise CliError(
                 "interrupted; the job continues",
-                f"Wait again: evenkeel job {job_id} --wait\n  Cancel it:  evenkeel cancel {job_id}",
+                f"Wait again: {program()} job {job_id} --wait\n  Cancel it:  {program()} cancel {job_id}",
                 code=ExitCode.INTERRUPTED,
             ) from None
     except CliError as error:
         if error.code is not ExitCode.UNREACHABLE:
             raise
-        advice = f"The job continues. Wait again: evenkeel job {job_id} --wait"
+        advice = f"The job continues. Wait again: {program()} job {job_id} --wait"
         raise CliError(error.message, advice, code=error.code) from None
     output.note("Cancelling the job. Press Ctrl-C again to stop waiting.")
     return _cancel(session, job_id)

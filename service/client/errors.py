@@ -59,7 +59,7 @@ class EvenkeelError(Exception):
     @property
     def head(self) -> str:
         """The message in one line, with the code of the service's answer."""
-        return self.message if self.problem is None else problem_head(self.problem)
+        return self.message if self.problem is None else problem_head(self.problem, self.source)
 
     @property
     def lines(self) -> tuple[str, ...]:

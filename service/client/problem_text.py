@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..contract.problems import Issue, Problem
 from .text import safe_line, shortened
@@ -17,10 +17,16 @@ _MAX_CHARACTERS = 2000
 
 @dataclass(frozen=True)
 class Source:
-    """The posted SQL, and its name for the user: a file, or `--sql`; empty if there is only one text."""
+    """The posted SQL, and its name for the user: a file, or `--sql`; empty if there is only one text.
+
+    `written` has what the user wrote for a part of the request, by its JSON pointer: `--table f=flights/` for
+    `/tables/f`. With `has_keys`, all other pointers are shown as keys of a job file: `settings.join.ship`.
+    """
 
     sql: str
     label: str = ""
+    written: Mapping[str, str] = field(default_factory=dict)
+    has_keys: bool = False
 
 
 def excerpt(sql: str, line: int, column: int | None, width: int = _EXCERPT_WIDTH) -> Sequence[str]:
@@ -53,9 +59,30 @@ def _cells(text: str) -> int:
     return sum(widths)
 
 
-def problem_head(problem: Problem) -> str:
+def place_of(pointer: str, source: Source | None) -> str:
+    """Returns a JSON pointer as the user knows it: the option or key that they wrote.
+
+    >>> source = Source("", written={"/tables/f": "--table f=flights/"}, has_keys=True)
+    >>> [place_of(pointer, source) for pointer in ("/tables/f/path", "/settings/join/ship")]
+    ['--table f=flights/', 'settings.join.ship']
+    """
+    if source is None:
+        return pointer
+    parts = pointer.split("/")
+    for length in range(len(parts), 1, -1):
+        written = source.written.get("/".join(parts[:length]))
+        if written is not None:
+            return shortened(written, _EXCERPT_WIDTH)
+    if not source.has_keys:
+        return pointer
+    return ".".join(part.replace("~1", "/").replace("~0", "~") for part in parts[1:])
+
+
+def problem_head(problem: Problem, source: Source | None = None) -> str:
     """Returns a problem as one line, with its stable code."""
     detail = problem.detail if len(problem.errors) < 2 else f"the request has {len(problem.errors)} errors"
+    if len(problem.errors) == 1 and (pointer := problem.errors[0].pointer) and detail.startswith(f"{pointer}: "):
+        detail = place_of(pointer, source) + detail.removeprefix(pointer)
     return f"{_shown(detail)} [{safe_line(problem.code)}]"
 
 
@@ -80,7 +107,7 @@ def _shown(text: str) -> str:
 def _place(issue: Issue, source: Source | None) -> Iterable[str]:
     if issue.line is None or (issue.pointer is not None and issue.pointer != "/sql"):
         # The line and column are those of another text, such as a schema.
-        return (f"at {safe_line(issue.pointer)}",) if issue.pointer else ()
+        return (f"at {safe_line(place_of(issue.pointer, source))}",) if issue.pointer else ()
     if source is None or not source.label:
         place = f"at line {issue.line}" + ("" if issue.column is None else f", column {issue.column}")
         return (place, *(() if source is None else excerpt(source.sql, issue.line, issue.column)))

@@ -52,9 +52,9 @@ def explanation(spec: Mapping[str, Any], source: Source | None = None) -> Reques
     return _post("/v1/explain", spec, source=source, has_job=True, extra_seconds=_PLANNING_SECONDS)
 
 
-def profile(body: Mapping[str, Any]) -> Request:
+def profile(body: Mapping[str, Any], source: Source | None = None) -> Request:
     """Asks for statistics of the keys of a table."""
-    return _post("/v1/profiles", body, extra_seconds=_PLANNING_SECONDS)
+    return _post("/v1/profiles", body, source=source, extra_seconds=_PLANNING_SECONDS)
 
 
 def job(job_id: str) -> Request:

@@ -260,16 +260,21 @@ _SQL_OR_QUERY: dict[str, Any] = {
 linters, which otherwise report every property that a subschema does not list as unknown."""
 
 
+_UNNAMED = "unnamed"
+_TITLE_CHARACTERS = 80
+
+
 class JobSpec(Frozen):
     """A job: a query over tables, with settings, a sink and limits. Exactly one of `sql` and `query` is required."""
 
     model_config = ConfigDict(json_schema_extra=_SQL_OR_QUERY)
 
     name: str = Field(
-        default="unnamed",
+        default=_UNNAMED,
         min_length=1,
         max_length=200,
         pattern=r"^[^\x00-\x1f\x7f]+$",
+        description="Without it, lists show the SQL.",
         examples=["orders-per-user"],
     )
     mode: Mode = Field(
@@ -398,6 +403,15 @@ class JobSpec(Frozen):
             return any(len(query.joins) > _MAX_JOINS_BEFORE_9 for query, _ in queries_in(self.query))
         sql = self.sql or ""
         return len(sql) > _MAX_CHARACTERS_BEFORE_9 or sum(1 for _ in _SEPARATORS.finditer(sql)) > _MAX_JOINS_BEFORE_9
+
+    @property
+    def title(self) -> str:
+        """The name; for a job without one the beginning of its SQL, or the tables of its query."""
+        if self.name != _UNNAMED:
+            return self.name
+        text = f"query of {', '.join(self.tables)}" if self.sql is None else self.sql
+        shown = " ".join("".join(one if one.isprintable() else " " for one in text).split()) or _UNNAMED
+        return shown if len(shown) <= _TITLE_CHARACTERS else f"{shown[: _TITLE_CHARACTERS - 1]}…"
 
     def role_of(self, table: str) -> TableRole | None:
         """Returns the role of a table in a streaming job; None if it is required but missing."""

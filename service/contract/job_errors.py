@@ -1,4 +1,4 @@
-"""The codes of errors in a job, in posted rows and in a run, with what is wrong and what to do, for the documentation.
+"""The codes of errors in a URL, a job, posted rows and a run, with what is wrong and what to do, for the documentation.
 
 A `service.contract.problems.SpecError`, an `Issue` or the stored `Problem` of a job has one of these codes. A request
 that is refused for another reason has a code of `service.contract.errors`. A test fails when code raises an error whose
@@ -28,6 +28,14 @@ class ErrorCode:
         """The title of problems with this code."""
         return self.code.replace("_", " ").capitalize()
 
+
+OF_PARAMETERS = (
+    ErrorCode(
+        "unknown_query_parameter",
+        "The URL has a query parameter that the operation does not have.",
+        "Use the parameter or header that the detail names.",
+    ),
+)
 
 OF_THE_JOB = (
     ErrorCode("sql_or_query", "The job has both `sql` and `query`, or neither.", "Give exactly one of them."),
@@ -518,6 +526,7 @@ OF_READINESS = (
 """Codes of the issues in a `not_ready` problem and of the warnings of `GET /readyz`."""
 
 GROUPS: dict[str, tuple[ErrorCode, ...]] = {
+    "parameters": OF_PARAMETERS,
     "job": OF_THE_JOB,
     "query": OF_THE_QUERY,
     "tables": OF_TABLES,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from service.contract.problems import nearest_names
 from service.contract.tables import has_wildcards
@@ -95,7 +95,7 @@ def nearest_paths(given: str, roots: Iterable[Path]) -> tuple[str, ...]:
     """Returns the paths in the directory of the relative path `given` that are most similar to it, below the first of
     the local `roots`, without links, that has such a directory.
     """
-    directory, _, name = given.rpartition("/")
+    directory, _, name = given.rstrip("/").rpartition("/")
     for root in roots:
         parent = Path(os.path.realpath(root / directory))
         if root != parent and root not in parent.parents:
@@ -110,3 +110,19 @@ def nearest_paths(given: str, roots: Iterable[Path]) -> tuple[str, ...]:
         prefix = f"{directory}/" if directory else ""
         return tuple(prefix + found for found in nearest_names(name, sorted(names)))
     return ()
+
+
+def without_root_name(given: str, roots: Iterable[Path]) -> tuple[str, str] | None:
+    """Returns the name of a data root and the path inside of it, if the relative path `given` begins with that name and
+    the rest exists in the root: `shop` and `orders.csv` for `shop/orders.csv`, `shop` and `.` for `shop`. The local
+    `roots` are without links.
+    """
+    parts = PurePosixPath(given).parts
+    for root in roots:
+        for length in range(1, len(parts) + 1):
+            if root.parts[-length:] != parts[:length]:
+                continue
+            found = Path(os.path.realpath(root.joinpath(*parts[length:])))
+            if (root == found or root in found.parents) and found.exists():
+                return root.name, "/".join(parts[length:]) or "."
+    return None

@@ -20,7 +20,7 @@ import structlog
 from pydantic import Field
 
 from service.config.settings import Settings
-from service.contract.errors import InvalidCursorError, JobNotFoundError
+from service.contract.errors import InvalidCursorError
 from service.contract.model import Frozen
 from service.jobs.views import (
     Job,
@@ -29,6 +29,7 @@ from service.jobs.views import (
     decode_cursor,
     encode_cursor,
     is_job_id,
+    no_job,
     require_job,
     timestamp,
 )
@@ -187,7 +188,7 @@ def _answer(batch: Collection[_PendingRead], found: Mapping[JobKey, Job], error:
         if pending.key in found:
             pending.answer.set_result(found[pending.key])
         else:
-            pending.answer.set_exception(error or JobNotFoundError("No job has this id; it may have been deleted."))
+            pending.answer.set_exception(error or no_job(pending.key.job_id))
 
 
 class JobPage(Frozen):

@@ -36,7 +36,7 @@ from service.contract.reports import (
     task_times,
     total_task_time,
 )
-from service.jobs.views import is_job_id, require_job
+from service.jobs.views import is_job_id, no_job, require_job
 from service.store import jobs, publication
 from service.store.session import Database
 from service.store.tables import JobRow, PlanRow
@@ -55,7 +55,7 @@ def require_comparable(session: Session, tenant: str, job_id: str | None) -> Non
         return
     other = _other(session, tenant, job_id)
     if other is None:
-        detail = "No job has this id; it may have been deleted. Name another job of yours, or remove 'compare_with'."
+        detail = f"{no_job(job_id)} Name another job of yours, or remove 'compare_with'."
         raise SpecError.of("unknown_job", detail, pointer=_POINTER)
     if Mode(other.mode).is_streaming:
         detail = "The job is a streaming job, which has no single run time to compare with. Name a batch job."

@@ -194,7 +194,7 @@ def _store(
         id=str(uuid.uuid4()),
         tenant=submission.tenant,
         kind=submission.kind,
-        name=submission.spec.name,
+        name=submission.spec.title,
         spec=checked.spec.stored(),
         request_id=submission.request_id,
         max_attempts=submission.spec.limits.max_attempts,

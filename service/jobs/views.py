@@ -39,6 +39,7 @@ from service.store.workers import queues_listened_to
 _MAX_CURSOR_LENGTH = 512
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_MAX_ID_SHOWN = 100
 _CACHED_SPECS = 2048
 _MAX_CACHED_CHARACTERS = 16_384
 """A process caches the validated specs of this many jobs, except longer ones: about 64 MB at most."""
@@ -95,8 +96,13 @@ def require_job(
     if is_job_id(job_id):
         row = jobs.find_job(session, tenant=tenant, job_id=job_id, lock=for_change, with_spec=with_spec)
     if row is None:
-        raise JobNotFoundError("No job has this id; it may have been deleted.")
+        raise no_job(job_id)
     return row
+
+
+def no_job(job_id: str) -> JobNotFoundError:
+    """Returns the error for an id that no job of the tenant has."""
+    return JobNotFoundError(f"No job has the id '{job_id[:_MAX_ID_SHOWN]}'; it may have been deleted.")
 
 
 def state_for_change(row: JobRow, now: int) -> JobStatus | None:

@@ -11,6 +11,7 @@ import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -93,6 +94,11 @@ def bind_parameters(source: Text, tree: exp.Expr, parameters: Parameters | None)
         except SpecError as error:
             issues += error.issues
     used = set(keys.values())
+    as_text = {keys[node.meta["start"]] for node in found if _is_compared_with_text(node)}
+    for key in used - as_text:
+        literal = literals.get(key)
+        if isinstance(literal, String):
+            literals[key] = replace(literal, parameter=key)
     unused = [key for key in values if key not in used]
     missing = {node.meta["start"]: node for node in found if keys[node.meta["start"]] not in values}
     issues += [_missing(source, node, keys[at], unused) for at, node in missing.items()]
@@ -105,6 +111,12 @@ def bind_parameters(source: Text, tree: exp.Expr, parameters: Parameters | None)
 
 def _placeholders(tree: exp.Expr) -> list[exp.Placeholder]:
     return [node for node in tree.find_all(exp.Placeholder) if not node.args.get("widget")]
+
+
+def _is_compared_with_text(node: exp.Placeholder) -> bool:
+    """Whether the SQL compares the placeholder with a string, as in `:m = 'all' OR f.month = :m`."""
+    others = [] if not isinstance(node.parent, exp.Predicate) else node.parent.iter_expressions()
+    return any(isinstance(other, exp.Literal) and other.is_string for other in others)
 
 
 def _by_key(parameters: Parameters | None) -> Mapping[str | int, ParameterValue]:

@@ -16,7 +16,9 @@ def documents() -> str:
     return "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
 
 
-@pytest.mark.parametrize(("name", "ends_with"), [("demo", ".venv/bin/evenkeel demo"), ("tests", PYTEST)])
+@pytest.mark.parametrize(
+    ("name", "ends_with"), [("demo", ".venv/bin/evenkeel demo --state-dir flights"), ("tests", PYTEST)]
+)
 def test_demo_and_test_commands_are_complete(name: str, ends_with: str) -> None:
     found = re.findall(rf"<!-- command: {name} -->\n```sh\n(.*)\n```\n", documents())
     assert found

@@ -81,7 +81,9 @@ def running(command: str, directory: Path) -> Iterator[RunningService]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    with running(documents.block("command: keep"), tmp_path_factory.mktemp("demo")) as service:
+    install_and_demo = documents.block("command: demo").strip()
+    commands = f"{install_and_demo.rpartition(' && ')[2]}\n{documents.block('command: keep')}"
+    with running(commands, tmp_path_factory.mktemp("demo")) as service:
 
         def is_worker_ready() -> bool:
             workers = httpx.get(f"{service.address}/v1/workers").json()["workers"]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
 from service.contract.reports import Progress
 from service.sql.failed_expressions import QueryExpressions
+from service.sql.types.data_types import Field
 from service.store.attempts import Claim
 from workers.driver.driver import Driver
 
@@ -59,6 +60,8 @@ class Attempt:
         self.driver: Driver | None = None
         self.expressions: QueryExpressions | None = None
         """The expressions of the job's query, once its tables are known, to say which of them failed."""
+        self.columns: Sequence[tuple[Field, ...]] = ()
+        """The columns that a planned batch job reads of each of its text tables, to say which of them failed."""
         self.progress = Progress()
         self._clock = clock
         self._reason: StopReason | None = None

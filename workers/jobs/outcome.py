@@ -74,7 +74,7 @@ def verdict_of(error: Exception, attempt: Attempt, redact: Callable[[str], str |
         return Ending(JobStatus.FAILED, problem_of_spec_error(error))
     if isinstance(error, StoreUnavailableError):
         return Ending(JobStatus.FAILED, problems.storage_unavailable(str(error)))
-    problem = problem_of_spark_error(error, redact, attempt.expressions)
+    problem = problem_of_spark_error(error, redact, attempt.expressions, attempt.columns)
     if problem is not None:
         # The client gets Spark's message. If that may not suffice, the log has the Java stack.
         is_known = problem.status < 500 and problem.code != "engine_error"

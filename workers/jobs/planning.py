@@ -32,6 +32,7 @@ from service.sql.resolve.bound import BoundQuery
 from workers.driver.driver import Driver
 from workers.engine.plan.nodes import Node
 from workers.engine.spark.engine import Engine, PlannedQuery
+from workers.engine.spark.malformed_records import columns_of_records
 from workers.engine.spark.sources import TableInput, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.jobs.attempt import AbandonedPlanning, AbandonedPlannings, Attempt, AttemptStopped
@@ -224,6 +225,7 @@ def plan_batch_job(
         engine = Engine(driver.session_for_job(), driver.slots, known_files)
         attempt.check()
         planned = engine.plan(query, tables, spec.settings, crashes=attempt.claim.crashes, check=attempt.check)
+    attempt.columns = columns_of_records(planned.plan, tables)
     return PlannedJob(engine, planned, tables)
 
 

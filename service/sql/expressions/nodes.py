@@ -74,10 +74,11 @@ class Number:
 
 @dataclass(frozen=True)
 class String:
-    """A string; `value` has no escapes."""
+    """A string; `value` has no escapes. `parameter` is the name or index of the parameter that it is the value of."""
 
     value: str
     at: int | None = _position()
+    parameter: str | int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

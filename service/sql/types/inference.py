@@ -6,6 +6,8 @@ certain to refuse.
 
 from __future__ import annotations
 
+import re
+
 from service.contract.problems import SpecError
 from service.sql.expressions.nodes import (
     Aggregate,
@@ -45,6 +47,7 @@ from service.sql.types.data_types import (
     DATE,
     DOUBLE,
     INT,
+    INTEGRAL,
     NULL,
     NUMERIC,
     STRING,
@@ -56,6 +59,11 @@ from service.sql.types.data_types import (
 )
 from service.sql.types.functions import FUNCTIONS, MAX_PADDED_LENGTH, digits_are_bounded, padding_is_bounded
 
+_INTEGER_TEXT = re.compile(r"[+-]?\d+", re.ASCII)
+_NUMBER_TEXT = re.compile(
+    r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?[df]?|nan|inf(?:inity)?)", re.ASCII | re.IGNORECASE
+)
+"""The texts that Spark can convert to an integer, or to any number."""
 _CONDITIONS = frozenset({TypeName.BOOLEAN, TypeName.STRING, TypeName.NULL})
 _NUMBERS = NUMERIC | {TypeName.STRING, TypeName.NULL}
 _TIMES = TEMPORAL | {TypeName.STRING, TypeName.NULL}
@@ -240,6 +248,23 @@ class Typing:
                     "CAST one of them."
                 )
                 raise self.mismatch(detail, left)
+            self._check_parameter(right, left, one)
+            self._check_parameter(left, right, other)
+
+    def _check_parameter(self, node: Expression, other: Expression, type_: DataType | None) -> None:
+        """Raises SpecError `parameter_value` if `node` is a parameter whose text cannot be converted to `type_`, that
+        of `other`. A string in the SQL fails only when a row is compared with it, as in Spark.
+        """
+        if not isinstance(node, String) or node.parameter is None or self._source.is_accepted:
+            return
+        pattern = _INTEGER_TEXT if type_ is not None and type_.name in INTEGRAL else _NUMBER_TEXT
+        if type_ is None or not type_.is_numeric or pattern.fullmatch(node.value.strip()):
+            return
+        kind = "a whole number" if pattern is _INTEGER_TEXT else "a number"
+        detail = (
+            f"'{node.value[:40]}' is not {kind}, but is compared with {_text(other)}, which is {type_}. Give {kind}."
+        )
+        raise SpecError.of("parameter_value", detail, pointer=f"/parameters/{node.parameter}")
 
     def _case(self, node: Case) -> DataType | None:
         conditions = [when for when, _ in node.branches]

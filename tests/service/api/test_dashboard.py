@@ -30,6 +30,10 @@ def test_a_file_is_cached_forever_only_under_its_version(api: Api) -> None:
     assert (of_another_release.status_code, of_another_release.headers["Cache-Control"]) == (200, "no-cache")
 
 
+def test_unknown_query_parameters_are_ignored(api: Api) -> None:
+    assert [api.client.get(f"{path}?utm_source=mail").status_code for path in ("/", SCRIPT)] == [200, 200]
+
+
 def test_a_known_etag_gives_304(api: Api) -> None:
     tag = api.client.get("/").headers["ETag"]
     again = api.client.get("/", headers={"If-None-Match": tag})

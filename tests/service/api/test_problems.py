@@ -125,6 +125,20 @@ class TestJobs:
         assert issue["pointer"].endswith("/queries/1/limit")
         assert [issue["code"] for issue in union(good)["errors"]] == ["too_short"]
 
+    def test_a_field_that_is_no_object_has_an_example(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[dict[str, Any], str]] = [
+            ({"tables": []}, '/tables: Give an object. It has each table by its name: {"f": {"path": "flights/"}}.'),
+            (
+                {"tables": {"o": "orders"}},
+                '/tables/o: Give an object. It has the path of the table: {"path": "flights/"}.',
+            ),
+            ({"sql": None, "query": "SELECT 1"}, "/query: Give an object. Write SQL into 'sql'."),
+            ({"limits": []}, "/limits: Give an object."),
+        ]
+        for changes, detail in cases:
+            with subtests.test(changes=changes):
+                assert refused(api.submit(**changes), 422, "invalid_request")["detail"] == detail
+
     def test_an_option_of_text_files_in_the_wrong_place(self, api: Api) -> None:
         problem = refused(api.submit(tables=table("a.csv", "csv", nullValue="-")), 422, "invalid_request")
         detail = problem["errors"][0]["detail"]
@@ -150,6 +164,38 @@ class TestRequests:
         assert answer.headers["allow"] == "GET, HEAD, POST"
         answer = api.client.post("/v1/jobs/x", json={})
         assert answer.headers["allow"] == "DELETE, GET, HEAD"
+
+    def test_an_unknown_query_parameter(self, api: Api, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[str, str, tuple[str, ...], str]] = [
+            (
+                "/v1/jobs?limit=2",
+                "limit",
+                ("page_size",),
+                " Did you mean page_size? Allowed are cursor, id_prefix, name, ",
+            ),
+            ("/v1/jobs?page_size=2&OFFSET=5", "OFFSET", ("cursor",), "Did you mean cursor?"),
+            ("/v1/jobs?state=FAILED", "state", ("status",), "Did you mean status?"),
+            ("/v1/jobs?pagesize=2", "pagesize", ("page_size",), "Did you mean page_size?"),
+            ("/v1/jobs?nosuch=2", "nosuch", (), "'nosuch' here. Allowed are "),
+            ("/v1/keys?limit=2", "limit", ("page_size",), "Did you mean page_size?"),
+            ("/v1/jobs/x?wait=5", "wait", (), "Send the header 'Prefer: wait=45' instead. It has no query parameters."),
+            ("/v1/jobs/x/result?format=csv", "format", (), "Send the header 'Accept: text/csv' instead."),
+            ("/healthz?verbose=1", "verbose", (), "It has no query parameters."),
+        ]
+        for path, name, suggestions, said in cases:
+            with subtests.test(path=path):
+                (issue,) = refused(api.client.get(path), 422, "unknown_query_parameter")["errors"]
+                assert issue["detail"].startswith(f"There is no query parameter '{name}' here.")
+                assert said in issue["detail"]
+                assert issue["pointer"] == f"/query/{name}"
+                assert tuple(issue.get("suggestions", ())) == suggestions
+
+    def test_an_unknown_query_parameter_of_other_methods(self, api: Api) -> None:
+        refused(api.client.post("/v1/jobs?dry_run=true", json=SPEC), 422, "unknown_query_parameter")
+        problem = refused(api.client.post("/v1/jobs?idempotency_key=a", json=SPEC), 422, "unknown_query_parameter")
+        assert "Send the header 'Idempotency-Key: …' instead." in problem["detail"]
+        assert api.client.get("/v1/jobs").json()["jobs"] == []
+        assert api.client.head("/v1/jobs?limit=2").status_code == 422
 
     def test_a_body_that_is_not_a_job(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[tuple[bytes, int, str]] = [

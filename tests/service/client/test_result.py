@@ -66,6 +66,10 @@ def test_id_may_be_shortened(served: Served, job_id: str, evenkeel: Evenkeel) ->
     assert evenkeel("job", job_id[:13].upper(), "--json").exit_code == 0
     unknown = evenkeel("job", "0000-0000")
     assert (unknown.exit_code, "no job whose id starts with 0000-0000" in unknown.stderr) == (8, True)
+    assert unknown.stderr.endswith("List the jobs: evenkeel jobs\n")
+    none = evenkeel("result", "00000000-0000-4000-8000-000000000000")
+    assert "No job has the id '00000000-0000-4000-8000-000000000000'; it may have been deleted." in none.stderr
+    assert (none.exit_code, none.stderr.endswith("List the jobs: evenkeel jobs\n")) == (8, True)
     for last in "12":
         lifecycle.insert(served.database, f"abcd0000-0000-4000-8000-00000000000{last}")
     several = evenkeel("job", "abcd")

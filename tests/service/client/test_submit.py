@@ -101,10 +101,34 @@ def test_all_errors_are_shown(served: Served, evenkeel: Evenkeel) -> None:
     printed = result.stderr.splitlines()
     assert printed[0] == "evenkeel: the request has 3 errors [invalid_request]"
     assert {line.strip() for line in printed if line.startswith("  at ")} == {
-        "at /tables/o/format",
-        "at /sql",
-        "at /nmae",
+        "at tables.o.format",
+        "at sql",
+        "at nmae",
     }
+
+
+def test_errors_name_the_option_or_the_key_that_was_written(
+    served: Served, evenkeel: Evenkeel, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    (tmp_path / "job.yaml").write_text(JOB.replace("[red]nightly[/]", "x").replace("factor: 2", "factor: -2"))
+    sql = ("--sql", "SELECT COUNT(*) AS n FROM o WHERE o.amount < :m")
+    cases: list[tuple[tuple[str, ...], str]] = [
+        ((*sql, "--param", "m=1", "--table", "o=nowhere/x"), "\n  at --table o=nowhere/x\n"),
+        (
+            (*sql, "--param", "m=1", *TABLE, "--read", "o.delimeter=;"),
+            "evenkeel: --read o.delimeter=;: There is no field",
+        ),
+        ((*sql, "--param", "m=1", *TABLE, "--set", "join.ship=X"), "evenkeel: --set join.ship=X: Write 'AUTO'"),
+        ((*sql, "--param", "m=1", *TABLE, "--set", "join.shp=X"), "evenkeel: --set join.shp=X: There is no setting"),
+        ((*sql, "--param", "m=x", *TABLE), "is compared with o.amount, which is "),
+        ((*sql, "--param", "m=x", *TABLE), "\n  at --param m=x\n"),
+        ((str(tmp_path / "job.yaml"),), "evenkeel: settings.skew.factor: "),
+    ]
+    for arguments, expected in cases:
+        with subtests.test(arguments=arguments, expected=expected):
+            result = evenkeel("submit", *arguments)
+            assert result.exit_code == 2
+            assert expected in result.stderr
 
 
 def test_invalid_input_is_not_sent(evenkeel: Evenkeel, subtests: pytest.Subtests) -> None:

@@ -29,6 +29,7 @@ def test_valid_delimiters(delimiter: str) -> None:
 
 def test_defaults() -> None:
     spec = job()
+    assert spec.title == "SELECT 1 FROM t"
     assert (spec.name, spec.mode, spec.sink.kind, spec.limits.max_attempts) == ("unnamed", "batch", "managed", 3)
     assert spec.limits.timeout == timedelta(hours=1)
 

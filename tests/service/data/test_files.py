@@ -154,11 +154,19 @@ def test_missing_empty_and_odd(root: Path) -> None:
         ("../data/order", ()),
         ("/etc/passwdd", ()),
         ("_order", ("orders",)),
+        ("order/", ("orders",)),
+        ("root/orders", ("orders",)),
+        ("root/orders/a.parquet", ("orders/a.parquet",)),
+        ("root", (".",)),
+        ("root/../../outside", ()),
     ],
 )
 def test_a_path_that_does_not_exist_has_the_nearest_names(root: Path, path: str, near: tuple[str, ...]) -> None:
     (root / ".ordered").mkdir()
-    assert refusal(path, root).issues[0].suggestions[: len(near) or None] == near
+    error = refusal(path, root)
+    assert error.issues[0].suggestions[: len(near) or None] == near
+    advice = " A path begins inside of a data root, here inside of 'root': write "
+    assert (advice in str(error)) is (path in {"root", "root/orders", "root/orders/a.parquet"})
 
 
 def test_without_roots_nothing_is_readable(root: Path) -> None:

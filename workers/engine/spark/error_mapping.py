@@ -23,7 +23,7 @@ Codes of `problem_of_spark_error`:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from py4j.java_gateway import JavaObject, is_instance_of
@@ -33,6 +33,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 
 from service.contract.problems import Issue, Problem
 from service.sql.failed_expressions import QueryExpressions
+from service.sql.types.data_types import Field
 from workers.engine.spark.avro_source import MARK as AVRO_MARK
 from workers.engine.spark.error_texts import explained, is_of_python, shortened
 from workers.engine.spark.failed_values import CODES as VALUE_CODES
@@ -138,13 +139,15 @@ def problem_of_spark_error(
     error: Exception,
     redact: Callable[[str], str | None] = str,
     expressions: QueryExpressions | None = None,
+    columns: Sequence[tuple[Field, ...]] = (),
 ) -> Problem | None:
     """Returns the problem that describes an error of Spark to a client; None for any other error.
 
     `redact` gets Spark's whole text and returns what the client may see; if it returns None, there is no problem. An
     error because the JVM does not answer is not an error of Spark; the caller must detect it. `status` is 422 if the
     data or the query are the cause, and 500 if memory or Spark are. `expressions` are those of the job's query: the
-    `errors` of the problem are the places of the one that failed.
+    `errors` of the problem are the places of the one that failed. `columns` are those that the job reads of each of its
+    text tables.
     """
     causes = _causes(error)
     if not causes:
@@ -160,7 +163,7 @@ def problem_of_spark_error(
     elif code in VALUE_CODES:
         detail, issues = describe(_failure(code, causes, redact), expressions)
     else:
-        detail = explained(code, text, [redact(cause.message) or "" for cause in causes])
+        detail = explained(code, text, [redact(cause.message) or "" for cause in causes], columns)
     return Problem(
         type=f"/problems/{code}",
         title=code.replace("_", " ").capitalize(),

@@ -6,8 +6,12 @@ Spark's own text follows only where the operator, or the author of the query, ne
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from urllib.parse import unquote
+
+from service.sql.types.data_types import Field
+from workers.engine.spark.malformed_records import fault_of_record
 
 _READING = re.compile(r"while reading file (\S.*?)\.(?:\s|$)", re.DOTALL)
 _MISSING = re.compile(r"(?:while reading file|does not exist:|[Pp]ath does not exist:) (\S+?)\.?(?:\s|$)")
@@ -54,16 +58,19 @@ _SENTENCES = {
 _WITHOUT_SPARKS_TEXT = frozenset({"query_too_complex"})
 
 
-def explained(code: str, text: str, messages: Sequence[str]) -> str:
-    """Returns the detail of a problem with `code`. `text` is Spark's whole text, `messages` are those of its causes."""
+def explained(code: str, text: str, messages: Sequence[str], columns: Sequence[tuple[Field, ...]] = ()) -> str:
+    """Returns the detail of a problem with `code`. `text` is Spark's whole text, `messages` are those of its causes.
+
+    `columns` are those that the job reads of each of its text tables.
+    """
     whole = "\n".join(messages)
     if is_of_python(whole):
         return _of_python(whole)
     if "Cannot broadcast" in text:
         return f"A table was too large to broadcast. Spark says: {text}"
-    known = {
+    known: Mapping[str, Callable[[str], str | None]] = {
         "raised_error": _raised,
-        "corrupt_file": _corrupt_file,
+        "corrupt_file": partial(_corrupt_file, columns=columns),
         "path_not_found": _missing_file,
         "schema_mismatch": _other_columns,
     }
@@ -105,7 +112,7 @@ def _file(whole: str) -> str | None:
     return f"'{path.rpartition('/')[2] if is_absolute else path}'{note}{rest}"
 
 
-def _corrupt_file(whole: str) -> str | None:
+def _corrupt_file(whole: str, columns: Sequence[tuple[Field, ...]]) -> str | None:
     file = _file(whole)
     if file is None:
         return None
@@ -114,10 +121,11 @@ def _corrupt_file(whole: str) -> str | None:
             f"The file {file} is damaged, or not of the table's format. Write it again, or name its own format with "
             f"'format'."
         )
-    return f"The file {file} has a record that does not match the table's schema{_record(whole)}. {_MALFORMED_ADVICE}"
+    record = _record(whole, columns)
+    return f"The file {file} has a record that does not match the table's schema{record}. {_MALFORMED_ADVICE}"
 
 
-def _record(whole: str) -> str:
+def _record(whole: str, columns: Sequence[tuple[Field, ...]]) -> str:
     field = _JSON_FIELD.search(whole)
     if field is not None:
         name, value, type_ = (part.strip("`\"' ") for part in field.groups())
@@ -125,11 +133,14 @@ def _record(whole: str) -> str:
     number = _NUMBER.search(whole)
     record = _RECORD.search(whole)
     read = f", in the record that was read as {_short(record[1])}" if record is not None else ""
+    fault = fault_of_record(record[1], columns) if record is not None else ""
     if number is not None:
-        return f': "{_short(number[1])}" is not a number{read}'
+        return f': "{_short(number[1])}" is not a number{read}{f"; {fault}" if fault else ""}'
     row = _CSV_ROW.search(whole)
     if row is not None:
         return f": the row {_short(row[1])} has another number of columns"
+    if fault:
+        return f": {fault}{read}"
     return f": it was read as {_short(record[1])}" if record is not None else ""
 
 

@@ -2,7 +2,6 @@
 const NUMBER = new Intl.NumberFormat("en");
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const WHEN = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
-const MINUTE = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "short" });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const SIZES = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
 const UNKNOWN = "–";
@@ -48,9 +47,6 @@ export const factor = (value) => (isKnown(value) ? `${value >= 99.5 ? Math.round
 
 /** Date and time in the browser's time zone. */
 export const moment = (text) => (text ? WHEN.format(new Date(text)) : UNKNOWN);
-
-/** The same without seconds. */
-export const minute = (text) => (text ? MINUTE.format(new Date(text)) : UNKNOWN);
 
 /** Date and time, or only the time of day if `before`, the time in the row above, is of the same day. */
 export function momentBelow(text, before) {

@@ -16,11 +16,12 @@ from service.contract.problems import Problem
 from service.contract.read_options import TableFormat
 from service.data.file_io import UriFile
 from service.data.files import TableFiles
-from service.sql.types.data_types import BIGINT, STRING, Field, Schema
+from service.sql.types.data_types import BIGINT, DATE, STRING, DataType, Field, Schema, decimal
 from tests.support.accepted import rows
 from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.error_mapping import problem_of_spark_error
+from workers.engine.spark.malformed_records import columns_of_records
 from workers.engine.spark.sources import TableInput, read_scan
 
 pytestmark = pytest.mark.spark
@@ -124,6 +125,36 @@ def test_malformed_csv(
     assert problem.code == code
     assert expected in problem.detail
     assert "PERMISSIVE" not in problem.detail
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "expected"),
+    [
+        (
+            decimal(10, 2),
+            "abc",
+            "the value of the column amount is not of the type DECIMAL(10,2), in the record that was",
+        ),
+        (DATE, "2024-13-01", "the value of the column amount is not of the type DATE"),
+        (
+            BIGINT,
+            "1.5",
+            '"1.5" is not a number, in the record that was read as [null,Bob]; the value of the column amount',
+        ),
+    ],
+)
+def test_malformed_csv_names_the_column(
+    spark: SparkSession, text_table: Tables, scan_of: Scans, type_: DataType, value: str, expected: str
+) -> None:
+    """Also if Spark reads only some of the columns."""
+    fields = (Field("note", BIGINT), Field("amount", type_), Field("name", STRING))
+    table = text_table(TableFormat.CSV, [f"note,amount,name\n,1,Ann\n,{value},Bob\n"], fields, header=True)
+    scan = scan_of(table, "t", "amount", "name")
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - as above
+        read_scan(spark, scan, table).collect()
+    problem = problem_of_spark_error(caught.value, columns=columns_of_records(scan, {scan.table: table}))
+    assert problem is not None
+    assert expected in problem.detail
 
 
 def test_malformed_json(spark: SparkSession, text_table: Tables, scan_of: Scans) -> None:

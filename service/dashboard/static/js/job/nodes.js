@@ -11,20 +11,17 @@ const QUANTITIES = {
 /** Returns the estimates that were wrong by more than a factor of ten; none for a report of an older version. */
 export const wrongEstimates = (metrics) => metrics?.estimates?.wrong ?? [];
 
-/** Describes a wrong estimate. For a choice of a rule, the measurement is only an upper limit. */
+/** Describes an estimate that was far off. For a choice of a rule, the measurement is only an upper limit. */
 export function wrongText({ quantity, node, node_id: id, rule, estimated, measured, factor: times }) {
   const where = node === null ? "" : `${quantity === "rows_emitted" ? " " : " for "}${id === null ? "" : `#${id} `}${node}`;
   const byRule = rule === null ? "" : ` (by ${rule})`;
   const isTooHigh = estimated > measured;
   const result = rule !== null && isTooHigh ? `at most ${number(measured)}` : number(measured);
-  return `Wrong estimate: ${number(estimated)} ${QUANTITIES[quantity] ?? quantity}${where}${byRule}. Measured: ${result}, so it was ${number(Math.round(times))} times too ${isTooHigh ? "high" : "low"}.`;
+  return `Estimated: ${number(estimated)} ${QUANTITIES[quantity] ?? quantity}${where}${byRule}. Measured: ${result}, ${number(Math.round(times))} times ${isTooHigh ? "less" : "more"}.`;
 }
 
 /** Returns a node's number for display; empty for a report of a version without ids. */
 export const nodeNumber = (id) => (id === null || id === undefined ? "" : `#${id}`);
-
-/** Whether a wrong estimate belongs to the choice that a rule made. */
-export const isEstimateOf = (wrong, trace) => wrong.rule === trace.rule && wrong.node_id === trace.node_id && trace.alternatives.length > 0;
 
 /** Returns the rules that fired on each node of the plan before, by node id. */
 export function marksBefore(report) {

@@ -21,19 +21,23 @@ export function OverviewSection({ job }) {
         <div>
           <h3>${job.spec.sql ? "As submitted" : "Before the rules"}</h3>
           ${job.spec.sql || plan.value?.before.sql
-            ? html`<${Listing} text=${job.spec.sql || plan.value.before.sql} label="SQL before" />`
+            ? html`<${Listing} text=${(job.spec.sql || plan.value.before.sql).replace(/^\s*\n/, "")} label="SQL before" />`
             : html`<p class="quiet">The job was submitted as a structured query; see its specification.</p>`}
         </div>
         <div>
           <h3>After the rules</h3>
-          ${plan.value?.after.sql
-            ? html`<${Listing} text=${plan.value.after.sql} label="SQL after the rules" />`
-            : html`<p class="quiet">${plan.missing ?? "Not planned yet."}</p>`}
+          <${SqlAfter} plan=${plan} />
         </div>
       </div>
       <${Failure} error=${plan.error} hasValue=${plan.value} />
     </section>
   `;
+}
+
+function SqlAfter({ plan }) {
+  if (plan.value?.after.sql) return html`<${Listing} text=${plan.value.after.sql} label="SQL after the rules" />`;
+  if (plan.missing) return html`<p class="quiet">${plan.missing}</p>`;
+  return plan.value || plan.error ? null : html`<${Loading} />`;
 }
 
 function Timeline({ job }) {

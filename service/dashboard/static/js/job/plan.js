@@ -4,7 +4,7 @@ import { duration, shortNumber } from "../format.js";
 import { Listing, Loading, numeric, Table } from "../parts/basics.js";
 import { PlanGraph } from "../parts/plan_graph.js";
 import { Failure } from "../parts/problem.js";
-import { isEstimateOf, marksAfter, marksBefore, nodeNumber, wrongByNode, wrongEstimates, wrongText } from "./nodes.js";
+import { marksAfter, marksBefore, nodeNumber, wrongByNode } from "./nodes.js";
 import { useReport } from "./reports.js";
 import { Estimates, Statistics } from "./statistics.js";
 
@@ -49,7 +49,7 @@ export function PlanReport({ report, metrics, unmeasured }) {
       <p class="quiet small">Rows marked ≈ are estimates. An Exchange is a shuffle: it sends rows with the same key to the same task. ${metrics ? runSummary(metrics) : unmeasured}</p>
     </section>
     ${report.first_run && html`<${FirstRun} run=${report.first_run} />`}
-    <${Rules} rules=${report.rules} wrong=${wrongEstimates(metrics)} />
+    <${Rules} rules=${report.rules} />
     <${Estimates} estimates=${metrics?.estimates} resultRows=${metrics?.result_rows} />
     <${Statistics} report=${report} />
     <section>
@@ -75,7 +75,7 @@ function FirstRun({ run }) {
   </section>`;
 }
 
-function Rules({ rules, wrong }) {
+function Rules({ rules }) {
   return html`<section>
     <h2>Rules</h2>
     <ul class="rules">
@@ -83,7 +83,6 @@ function Rules({ rules, wrong }) {
         (trace, at) => html`<li key=${at} class=${`rule-${trace.outcome}`}>
           <p><span class="tag">${trace.outcome}</span> <code>${trace.rule}</code></p>
           <p>${trace.reason}</p>
-          ${wrong.filter((one) => isEstimateOf(one, trace)).map((one) => html`<p key=${one.quantity} class="field-error">${wrongText(one)}</p>`)}
           <p class="quiet small cut" title=${trace.node}>${nodeNumber(trace.node_id)} ${trace.node}</p>
           ${trace.alternatives.length > 0 && html`<${Alternatives} trace=${trace} />`}
         </li>`,

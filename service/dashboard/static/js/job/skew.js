@@ -21,12 +21,12 @@ export function SkewSection({ job }) {
     if (metrics.error) return html`<${Failure} error=${metrics.error} />`;
     return metrics.missing ? html`<p class="empty">${metrics.missing}</p>` : html`<${Loading} />`;
   }
-  const { skew, stages, execution_ms: executionMs } = latest.current;
+  const { skew, stages, savings, execution_ms: executionMs } = latest.current;
   return html`
     <section class=${`verdict${skew.skewed ? " is-skewed" : ""}`}>
       <h2>${skew.skewed ? "Skewed" : "Not skewed"}</h2>
       <p class="lead">${skew.advice}</p>
-      ${skew.lost_ms > 0 && html`<p>With even tasks, its stages would have taken <strong>${duration(skew.lost_ms)}</strong> less, of ${duration(executionMs)}.</p>`}
+      ${skew.lost_ms > 0 && !savings?.simulated && html`<p>With even tasks, its stages would have taken <strong>${duration(skew.lost_ms)}</strong> less, of ${duration(executionMs)}.</p>`}
       ${skew.setting && html`<${Resubmit} job=${job} setting=${skew.setting} value=${skew.value} />`}
     </section>
     <${Failure} error=${metrics.error} hasValue=${true} />
@@ -74,13 +74,14 @@ function Savings({ metrics, slots, onSlots }) {
     ${comparison && html`<${Comparison} comparison=${comparison} />`}
     ${estimated.map(
       (estimate) => html`<p key=${`${estimate.rule}.${estimate.node_id ?? estimate.node}`}>
-        Estimated: with <code>${estimate.alternative}</code> the slowest task processes ${shortNumber(estimate.cost)} rows; with Spark's default (<code>${estimate.spark_alternative}</code>), ${shortNumber(estimate.spark_cost)} rows${estimate.is_wrong ? ". This estimate was wrong, so it does not show the saving." : html`: <strong>${factor(estimate.spark_cost / estimate.cost)}</strong>.`}
+        Estimated: with <code>${estimate.alternative}</code> the slowest task processes ${shortNumber(estimate.cost)} rows; with Spark's default (<code>${estimate.spark_alternative}</code>), ${shortNumber(estimate.spark_cost)} rows${estimate.is_wrong ? ". This estimate differs from the measurement, so it does not show the saving." : html`: <strong>${factor(estimate.spark_cost / estimate.cost)}</strong>.`}
       </p>`,
     )}
     ${simulated && html`
       <p>
         Simulated: on ${number(simulated.slots)} slots, its stages take <strong>${duration(simulated.actual_ms)}</strong> as they are, and ${duration(simulated.balanced_ms)} with even tasks: ${simulated.saved_ms > 0 ? html`<strong>${duration(simulated.saved_ms)}</strong> less.` : "no saving."}
       </p>
+      <p class="quiet small">The service repeats the measured tasks of all stages on this number of slots: as they were, and with the same work in tasks of equal length.</p>
       <label class="inline">Slots <input type="number" min="1" max="100000" value=${slots || simulated.slots} onChange=${(event) => event.target.validity.valid && event.target.value && onSlots(String(Number(event.target.value)))} /></label>
     `}
   </section>`;
@@ -117,7 +118,7 @@ function HotKeys({ keys }) {
 }
 
 function keyText(key) {
-  const load = !isKnown(key.rows_on_one_task) ? "" : `. One task reads ${number(key.rows_on_one_task)} rows of the first key (${key.estimate_is_wrong ? "this estimate was wrong" : "estimate"})`;
+  const load = !isKnown(key.rows_on_one_task) ? "" : `. One task reads ${number(key.rows_on_one_task)} rows of the first key (${key.estimate_is_wrong ? "this estimate differs from the measurement" : "estimate"})`;
   return `${key.columns.join(", ")} of ${key.table} (${key.role}), from ${number(key.sampled_rows)} sampled rows${load}`;
 }
 
@@ -149,7 +150,7 @@ function Stages({ stages, skewed }) {
         </tr>`;
       })}
     <//>
-    <p class="quiet small">The bar spans from the fastest to the slowest task; its dark part is the middle half, and the mark is the median.</p>
+    <p class="quiet small">The bar spans from the fastest to the slowest task; its dark part is the middle half, and the mark is the median. The time that a stage lost is how much longer its slowest task took than tasks of equal length. The job can lose less than the sum, because other stages use free slots.</p>
   </section>`;
 }
 

@@ -40,14 +40,21 @@ function mostFrequent({ hot_keys: [hot], sampled_rows: sampled }) {
   return html`<${Text} text=${hot.value} />: ${share(hot.share)}`;
 }
 
-/** Estimates that were wrong by more than a factor of ten. */
+/** Estimates that were wrong by more than a factor of ten, as a section. */
 export function WrongEstimates({ metrics }) {
   const wrong = wrongEstimates(metrics);
   if (wrong.length === 0) return null;
   return html`<section>
-    <h2>Wrong estimates</h2>
-    <ul class="rules">${wrong.map((estimate, at) => html`<li key=${at} class="field-error">${wrongText(estimate)}</li>`)}</ul>
+    <h2>Estimates that differ</h2>
+    <${ListOfEstimates} wrong=${wrong} />
   </section>`;
+}
+
+function ListOfEstimates({ wrong }) {
+  return html`
+    <p>These estimates differ from the measurements by more than ten times. The result is correct: estimates only decide between plans. If the job is slow, set the setting of the rule to another value with “Edit as new”, and compare the run times.</p>
+    <ul class="rules">${wrong.map((estimate, at) => html`<li key=${at}>${wrongText(estimate)}</li>`)}</ul>
+  `;
 }
 
 /** The estimates for the chosen plan, next to the measurements. */
@@ -65,19 +72,19 @@ export function Estimates({ estimates, resultRows }) {
     <p>${estimates.summary}</p>
     <${Table} label="Estimated and measured" head=${["", numeric("Estimated"), numeric("Measured")]}>
       ${rows.map(([name, estimated, measured, quantity]) => html`<tr key=${name}>
-        <th scope="row">${name}${wrong.some((estimate) => estimate.quantity === quantity && estimate.node === null) && html` <span class="tag">wrong</span>`}</th>
+        <th scope="row">${name}${wrong.some((estimate) => estimate.quantity === quantity && estimate.node === null) && html` <span class="tag">differs</span>`}</th>
         <td class="numeric">${number(estimated)}</td>
         <td class="numeric">${number(measured)}</td>
       </tr>`)}
     <//>
-    ${wrong.length > 0 && html`<ul class="rules">${wrong.map((estimate, at) => html`<li key=${at}>${wrongText(estimate)}</li>`)}</ul>`}
+    ${wrong.length > 0 && html`<${ListOfEstimates} wrong=${wrong} />`}
     ${estimates.choices.length > 0 &&
     html`<details>
       <summary>Choices of the cost model</summary>
       <${Table} label="Choices of the cost model" head=${["Rule", "Node", "Alternative", numeric("Rows shuffled: estimated"), numeric("measured"), numeric("On the hottest task: estimated"), numeric("measured")]}>
         ${estimates.choices.map(
           (estimate, at) => html`<tr key=${at} title=${estimate.node}>
-            <th scope="row">${estimate.rule}${estimate.is_wrong && html` <span class="tag">wrong</span>`}</th>
+            <th scope="row">${estimate.rule}${estimate.is_wrong && html` <span class="tag">differs</span>`}</th>
             <td>${nodeNumber(estimate.node_id)}</td>
             <td>${estimate.alternative}</td>
             <td class="numeric">${number(estimate.estimated_rows_shuffled)}</td>

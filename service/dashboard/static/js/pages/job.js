@@ -92,7 +92,7 @@ function JobHead({ job, onChanged }) {
         ["Submitted", moment(job.submitted_at)],
         ["Duration", elapsedMs !== null && duration(elapsedMs)],
         ["Next attempt", job.next_run_at && moment(job.next_run_at)],
-        ["Result", job.result && `${number(job.result.rows)} rows, ${size(job.result.bytes)}`],
+        ["Result", job.result && `${number(job.result.rows)} ${job.result.rows === 1 ? "row" : "rows"}, ${size(job.result.bytes)}`],
       ]}
     />
     ${job.error && (job.status === "CANCELLED" ? html`<p class="quiet">${job.error.detail}</p>` : html`<${Problem} problem=${job.error} />`)}

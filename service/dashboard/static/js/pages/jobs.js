@@ -1,7 +1,7 @@
 // The list of jobs, with filters, refreshed while it is shown.
 import { html, memo, useEffect, useLayoutEffect, useRef, useState } from "../../vendor/preact.js";
 import { useCaller } from "../session.js";
-import { elapsed, duration, minute, moment, number } from "../format.js";
+import { elapsed, duration, moment, number } from "../format.js";
 import { EMPTY, loadMore, refresh } from "../jobs_list.js";
 import { useShortcuts } from "../keyboard.js";
 import { Heading, Loading, useNow } from "../parts/basics.js";
@@ -175,7 +175,7 @@ const Row = memo(function Row({ job, place }) {
       ${job.mode !== "batch" && html`<span class="tag">${job.mode}</span>`}
     </span>
     <span role="cell">${job.error && job.status !== "CANCELLED" ? html`<span class="quiet cut" title=${job.error.detail}>${job.error.detail}</span>` : html`<${ProgressBar} job=${job} />`}</span>
-    <span role="cell" class="quiet" title=${moment(job.submitted_at)}>${minute(job.submitted_at)}</span>
+    <span role="cell" class="quiet">${moment(job.submitted_at)}</span>
     <span role="cell"><${Duration} job=${job} /></span>
     <span role="cell" class="numeric">${job.result ? number(job.result.rows) : ""}</span>
   </div>`;

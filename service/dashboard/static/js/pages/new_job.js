@@ -86,7 +86,7 @@ function Editor({ initial, from }) {
     <div class="page-head"><${Heading} title="New job" /></div>
     <form class="editor" onSubmit=${(event) => event.preventDefault()}>
       <div class="editor-main">
-        <label>Name <input value=${spec.name} maxlength="200" placeholder="unnamed" onInput=${(event) => update({ name: event.target.value })} /></label>
+        <label>Name <input value=${spec.name} maxlength="200" placeholder="optional; lists show the SQL" onInput=${(event) => update({ name: event.target.value })} /></label>
         <${TablesForm} tables=${spec.tables} issues=${issues} onChange=${(tables) => update({ tables })} />
         ${spec.query && !spec.sql
           ? html`<${Problem} problem=${{ title: "Structured query", detail: "This job was submitted as a structured query, which this form keeps unchanged. Change it through the API." }} />`

@@ -9,6 +9,8 @@ const MARK_HEIGHT = 22;
 const MARGIN = 12;
 const ZOOMS = [0.3, 0.45, 0.6, 0.8, 1, 1.25];
 const FULL_SIZE = ZOOMS.indexOf(1);
+/** The zoom below which a plan is not made smaller to show its whole height. */
+const READABLE = 0.6;
 const NO_MARKS = {};
 const NONE = [];
 
@@ -24,8 +26,10 @@ export const PlanGraph = memo(function PlanGraph({ nodes, figures = {}, marks = 
 
   useLayoutEffect(() => {
     if (zoom !== null) return;
-    const fits = ZOOMS.findLastIndex((one) => plan.width * one <= view.current.clientWidth);
-    setZoom(Math.min(Math.max(fits, 0), FULL_SIZE));
+    const { clientWidth: width } = view.current;
+    const height = parseFloat(getComputedStyle(view.current).maxHeight);
+    const fits = (one) => plan.width * one <= width && (plan.height * one <= height || one <= READABLE);
+    setZoom(Math.min(Math.max(ZOOMS.findLastIndex(fits), 0), FULL_SIZE));
   }, [plan, zoom]);
 
   const scale = ZOOMS[zoom ?? FULL_SIZE];
@@ -79,7 +83,7 @@ const Node = memo(function Node({ node, at, figures, marks, wrong, isChosen, onC
 
 function facts(node, figures, wrong) {
   const texts = [];
-  if (wrong) texts.push(`${shortNumber(wrong.measured)} rows, wrong estimate: ${shortNumber(wrong.estimated)}`);
+  if (wrong) texts.push(`${shortNumber(wrong.measured)} rows, estimated ${shortNumber(wrong.estimated)}`);
   else if (isKnown(figures?.rows)) texts.push(`${shortNumber(figures.rows)} rows`);
   else if (isKnown(node.estimated_rows)) texts.push(`≈ ${shortNumber(node.estimated_rows)} rows`);
   if (isKnown(figures?.bytes)) texts.push(size(figures.bytes));
