@@ -159,13 +159,14 @@ def join_profile(join: Join, statistics: Statistics, above: tuple[Scalar, ...] =
         hashed_bytes={side: hashed_bytes(inputs[side], statistics) for side in Side},
         broadcast_limit=statistics.task_memory / MEMORY_PARTS,
         slots=max(1, statistics.slots),
-        shuffled_below=sum(_sent(inputs[side], statistics) for side in Side),
+        shuffled_below=sum(rows_shuffled_by_joins(inputs[side], statistics) for side in Side),
         text_sides=frozenset(side for side in Side if parses_text(inputs[side], statistics)),
     )
 
 
 @once_per_node
-def _sent(node: Node, statistics: Statistics) -> float:
+def rows_shuffled_by_joins(node: Node, statistics: Statistics) -> float:
+    """Returns the rows that the joins of `node` shuffle each time that it is computed."""
     joins = (part for part in walk_up(node) if isinstance(part, Join) and not is_broadcast(part, statistics))
     return float(sum(estimate_rows(one, statistics) or 0 for join in joins for one in inputs_of(join)))
 
