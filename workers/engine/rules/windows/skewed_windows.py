@@ -29,22 +29,33 @@ class SkewedWindows:
     """Computes calls with OVER of hot partitions in several tasks.
 
     >>> from service.sql.expressions.nodes import OrderKey, Over
-    >>> uid, day, amount = column("o.uid", BIGINT), column("o.day", INT), column("o.amount", INT)
-    >>> columns = ((Field("o.uid", BIGINT), "uid"), (Field("o.day", INT), "day"), (Field("o.amount", INT), "amount"))
-    >>> orders = Scan("orders", "o", columns)
-    >>> order = (OrderKey(day.tree),)
-    >>> total = Scalar(Over("SUM", (amount.tree,), (uid.tree,), order), BIGINT)
-    >>> before = WindowFunctions(orders, (Named(total, "total"),))
+    >>> key, time = column("k", BIGINT), column("t", INT)
+    >>> events = Scan("events", "e", ((Field("k", BIGINT), "k"), (Field("t", INT), "t")))
+    >>> number = Scalar(Over("row_number", (), (key.tree,), (OrderKey(time.tree),)), INT)
+    >>> before = WindowFunctions(events, (Named(number, "n"),))
     >>> print(text_of(before))
-    WindowFunctions SUM(o.amount) OVER (PARTITION BY o.uid ORDER BY o.day) AS total
-      Scan orders AS o [o.uid, o.day, o.amount]
-    >>> sizes = {"o": TableSize("o", 8, 1 << 30, 10_000_000, True)}
+    WindowFunctions row_number() OVER (PARTITION BY k ORDER BY t) AS n
+      Scan events AS e [k, t]
+    >>> sizes = {"e": TableSize("e", 8, 1 << 30, 10_000_000, True)}
     >>> hot = HotKey(value="7", share=0.9, estimated_rows=9_000_000)
-    >>> sketch = KeySketch("o", ("o.uid",), 60_000, 1_000_000, 0.0, (hot,), literals=((literal(7, BIGINT),),))
-    >>> ranges = OrderedKey((literal(7, BIGINT),), (literal(100, INT), literal(200, INT)), 0.01)
-    >>> known = Statistics(sizes, {("o.uid",): sketch}, slots=4, orders={(("o.uid",), "o.day"): (ranges,)})
-    >>> print(text_of(SkewedWindows().rewrite(Match(before, SPLIT, ""), RuleContext(JobSettings(), known))))
-    Project
+    >>> sketch = KeySketch("e", ("k",), 60_000, 1_000_000, 0.0, (hot,), literals=((literal(7, BIGINT),),))
+    >>> ranges = OrderedKey((literal(7, BIGINT),), (literal(9, INT),), 0.01)
+    >>> known = Statistics(sizes, {("k",): sketch}, slots=4, orders={(("k",), "t"): (ranges,)})
+    >>> after = SkewedWindows().rewrite(Match(before, SPLIT, ""), RuleContext(JobSettings(), known))
+    >>> print(text_of(after))  # doctest: +NORMALIZE_WHITESPACE
+    Project k, t, CAST($own0 + coalesce($carry0, 0L) AS INT) AS n
+      Join LEFT BROADCAST_RIGHT HASH_RIGHT NONE ON $part0 = $range0
+        WindowFunctions row_number() OVER (PARTITION BY k, $part0 ORDER BY t) AS $own0
+          Exchange BY k, $part0 INTO 16
+            Project k, t, if(k <=> 7L, if(t IS NULL, 0, if(t < 9, 1, 2)), CAST(NULL AS INT)) AS $part0
+              Scan events AS e [k, t]
+        Project $range0, CAST($before0 AS INT) AS $carry0
+          WindowFunctions SUM($total0) OVER (PARTITION BY $range0 DIV 4 ORDER BY $range0
+                                             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS $before0
+            Aggregate TWO_PHASE BY $part0 AS $range0 [COUNT(*) AS $total0]
+              Filter $part0 IS NOT NULL
+                Project k, t, if(k <=> 7L, if(t IS NULL, 0, if(t < 9, 1, 2)), CAST(NULL AS INT)) AS $part0
+                  Scan events AS e [k, t]
 
     A call with ORDER BY and a frame from the start of the partition to the current row is computed per range of the
     first order column. Quantiles of that column in the sampled rows of the hot partition are the boundaries. The totals
