@@ -92,13 +92,15 @@ class HotPart:
 
     Without `salts`, the other side's rows are broadcast, and the rows of `probe` are distributed round-robin over
     `tasks`, or stay in the tasks that read them (None). With `salts`, the rows of `probe` are shuffled by key and salt,
-    and the other side's rows are copied for each salt.
+    and the other side's rows are copied for each salt. `distinct`: only the keys of the other side are broadcast, each
+    once; the join must meet `needs_keys_only`.
     """
 
     keys: tuple[tuple[Scalar, ...], ...]
     probe: Side
     tasks: int | None = None
     salts: int | None = None
+    distinct: bool = False
 
 
 def split_join(join: Join, parts: tuple[HotPart, ...], nulls: tuple[Side, ...]) -> Node:
