@@ -48,7 +48,10 @@ from workers.engine.spark.statistics_cache import StatisticsCache
 
 PLAIN, ENGINE = "plain Spark", "Evenkeel"
 FILES = 8
-RUNNING = "SELECT k, t, v, SUM(v) OVER w AS total, ROW_NUMBER() OVER w AS number FROM e WINDOW w AS (PARTITION BY k ORDER BY t, id)"
+RUNNING = (
+    "SELECT k, t, v, SUM(v) OVER w AS total, ROW_NUMBER() OVER w AS number "
+    "FROM e WINDOW w AS (PARTITION BY k ORDER BY t, id)"
+)
 SHARE = "SELECT k, t, v, SUM(v) OVER (PARTITION BY k) AS total, COUNT(*) OVER (PARTITION BY k) AS number FROM e"
 WHOLE = "SELECT k, t, v, SUM(v) OVER (ORDER BY t, id) AS total, ROW_NUMBER() OVER (ORDER BY t, id) AS number FROM e"
 
@@ -199,7 +202,9 @@ def main() -> None:
     sys.stdout.write(f"| --- | --- | --- | --- | {' | '.join('---' for _ in slots)} | --- |\n")
     for case in (case for case in CASES if case.name in chosen):
         figures += _measured(case, sides, arguments, slots)
-        arguments.json.write_text(json.dumps({"machine": machine(), "figures": figures}, indent=2) + "\n", encoding="utf-8")
+        arguments.json.write_text(
+            json.dumps({"machine": machine(), "figures": figures}, indent=2) + "\n", encoding="utf-8"
+        )
     sys.stdout.write(f"\n{arguments.rows:,} rows, medians of {arguments.rounds} rounds; {machine()}\n")
 
 

@@ -106,7 +106,9 @@ def _skews() -> Iterator[Settings]:
             yield {"join.skew": skew.value, "join.ship": JoinShip.REPARTITION.value}
 
 
-def dimensions(*, distinct: bool, aggregate: bool, join: bool, window: bool = False) -> tuple[tuple[Settings, ...], ...]:
+def dimensions(
+    *, distinct: bool, aggregate: bool, join: bool, window: bool = False
+) -> tuple[tuple[Settings, ...], ...]:
     """Returns the dimensions that concern such a query. The first choice of each is the default."""
     found: list[tuple[Settings, ...]] = []
     if aggregate:

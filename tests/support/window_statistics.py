@@ -52,9 +52,15 @@ def window_statistics(plan: Node, rows: Mapping[str, Sequence[Row]], names: Mapp
         top, literals = hottest(key) if key and found else ((), ())
         if literals is None:
             continue
-        of_key = set(found) if not key else {
-            value for value, *own in zip(found, *(values(name)[0] for name in key), strict=True) if tuple(own) == top
-        }
+        of_key = (
+            set(found)
+            if not key
+            else {
+                value
+                for value, *own in zip(found, *(values(name)[0] for name in key), strict=True)
+                if tuple(own) == top
+            }
+        )
         boundaries = _literals(sorted(value for value in of_key if value is not None)[1:], [type_] * len(found))
         orders[key, order] = (OrderedKey(literals, boundaries or (), 0.1),)
     return Statistics(sizes, keys, 2, orders=orders)

@@ -125,9 +125,7 @@ def _pushed(node: Aggregate, over: JoinedAggregate) -> tuple[Aggregate, ...]:
 
 
 def _may_be_split(node: WindowFunctions) -> bool:
-    return refusal_of_input(node) is None and any(
-        group.is_open for group in call_groups(node, _NOTHING)
-    )
+    return refusal_of_input(node) is None and any(group.is_open for group in call_groups(node, _NOTHING))
 
 
 def undecided(plan: Node, settings: JobSettings) -> Callable[[Node], bool]:

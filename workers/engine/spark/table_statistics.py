@@ -37,7 +37,7 @@ from workers.engine.spark.statistics_cache import (
 )
 from workers.engine.statistics.cardinality import Terms, combined, terms_by_table
 from workers.engine.statistics.hot_keys import key_sketch
-from workers.engine.statistics.model import KeySketch, OrderedKey, KeyOrder, Statistics, TableSize, ValueRange
+from workers.engine.statistics.model import KeyOrder, KeySketch, OrderedKey, Statistics, TableSize, ValueRange
 from workers.engine.statistics.orders import ordered_keys
 
 MAX_CONDITION_COLUMNS = 4
@@ -74,8 +74,8 @@ def gather_statistics(
     check: Callable[[], None] = no_check,
 ) -> Statistics:
     """Returns the sizes of the scanned tables, and what the sample has: a sketch of each key, the selectivity of each
-    condition, the widths of `texts`, the ranges of the columns in `ranged` and in keys, and the order of the rows of hot
-    keys for `orders`.
+    condition, the widths of `texts`, the ranges of the columns in `ranged` and in keys, and the order of the rows of
+    hot keys for `orders`.
 
     `scans` has one scan per alias; `tables` is by table name; `slots` is the number of tasks that run at once. The
     sample of a table has at most 64 Ki rows of each of at most 8 files, for all its keys and aliases. What `cache` has
@@ -338,8 +338,9 @@ def _order(key: OrderSketchKey, types: Mapping[str, DataType], sample: Sample) -
 
 
 def _comparable(values: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
-    """Returns values that Arrow sorts as Spark does; text files have all values as strings. Raises ValueError for a type
-    whose strings cannot be read exactly.
+    """Returns values that Arrow sorts as Spark does; text files have all values as strings.
+
+    Raises ValueError for a type whose strings cannot be read exactly.
     """
     if type_.name is TypeName.STRING or not pa.types.is_string(values.type):
         return values

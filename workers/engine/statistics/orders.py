@@ -32,7 +32,9 @@ def ordered_keys(
         return (_ordered((), order, order_type),)
     hot = ((key, literals_of(key, types)) for key in frequent_groups(keys))
     return tuple(
-        _ordered(literals, order.filter(_has_key(keys, key)), order_type) for key, literals in hot if literals is not None
+        _ordered(literals, order.filter(_has_key(keys, key)), order_type)
+        for key, literals in hot
+        if literals is not None
     )
 
 

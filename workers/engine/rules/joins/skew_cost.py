@@ -305,7 +305,9 @@ def _broadcast_cost(profile: JoinProfile, part: HotPart, loads: Sequence[KeyLoad
         # The rows are written, sorted (so that a repeated task sends them to the same tasks) and read.
         hottest = handled / max(min(profile.slots, rows), 1.0)
         return Cost(
-            counted + 2 * build + 3 * rows / profile.slots + hottest, build + rows, handled / max(min(part.tasks, rows), 1.0)
+            counted + 2 * build + 3 * rows / profile.slots + hottest,
+            build + rows,
+            handled / max(min(part.tasks, rows), 1.0),
         )
     busiest = min(rows, profile.sides[part.probe].rows / profile.tasks[part.probe])
     hottest = max(handled * busiest / rows if rows else 0.0, handled / max(min(profile.slots, rows), 1.0))

@@ -160,9 +160,7 @@ def nulls_can_bypass(join: Join, side: Side) -> bool:
 
 def needs_keys_only(join: Join) -> bool:
     """Whether the keys of the right side decide which left rows the join emits, and are columns."""
-    return (
-        join.kind in ONE_SIDED and join.residual is None and columns_of(join_keys(join, Side.RIGHT)) is not None
-    )
+    return join.kind in ONE_SIDED and join.residual is None and columns_of(join_keys(join, Side.RIGHT)) is not None
 
 
 def salt_columns(join: Join, probe: Side) -> tuple[Scalar, ...]:

@@ -88,8 +88,8 @@ class SkewedJoin:
         - the keys are not table columns with known hot values, or their types are compared under a cast;
         - two nested joins below are already split: every part would compute them, and the parts multiply;
         - a side is an aggregate or has a LIMIT: every part would compute it, and a LIMIT might take other rows;
-        - the hot rows are on a side that cannot be distributed: the right side of a left join, and of a semi or anti join
-          with another condition, the left side of a right join, both sides of a full join;
+        - the hot rows are on a side that cannot be distributed: the right side of a left join, and of a semi or anti
+          join with another condition, the left side of a right join, both sides of a full join;
         - there are too many rows to broadcast (ISOLATE), or the rows have no column but the key (SALT).
 
     Why the result is the same:

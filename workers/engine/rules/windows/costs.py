@@ -88,9 +88,7 @@ def _sketch(rows: Node, keys: tuple[Scalar, ...], statistics: Statistics) -> Key
     return statistics.keys.get(columns) if columns else None
 
 
-def _literals(
-    rows: Node, keys: tuple[Scalar, ...], statistics: Statistics
-) -> dict[str, tuple[Scalar, ...]]:
+def _literals(rows: Node, keys: tuple[Scalar, ...], statistics: Statistics) -> dict[str, tuple[Scalar, ...]]:
     """Returns the literals of the hot keys by label, as far as there are any."""
     if not keys:
         return {"": ()}
@@ -138,8 +136,11 @@ def _ranges(
     tasks = max(16, TASKS_PER_SLOT * slots)
     keys = tuple(_with_fewer_boundaries(key, tasks) for key, _ in split)
     moved = sum(rows_ for _, rows_ in split)
-    largest = max(rows_ * max(key.top_share, 2 / (len(key.boundaries) + 1)) for key, (_, rows_) in zip(keys, split, strict=True))
-    left = [rows_ for _, rows_ in profile.hot if rows_ not in [of for _, of in split]]
+    largest = max(
+        rows_ * max(key.top_share, 2 / (len(key.boundaries) + 1)) for key, (_, rows_) in zip(keys, split, strict=True)
+    )
+    handled = {rows_ for _, rows_ in split}
+    left = [rows_ for _, rows_ in profile.hot if rows_ not in handled]
     rest = max([0.0, *left])
     hottest = max(UNEVEN * profile.rows / slots, rest + (profile.rows - rest) / slots, largest)
     totals = FEW_ENTRIES_ROW * moved / slots

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
 from service.contract.query import AggregateFunction, JoinKind
-from service.sql.expressions.nodes import Column, Frame, FrameBound, Number, OrderKey, Over
+from service.sql.expressions.nodes import Frame, FrameBound, Number, OrderKey, Over
 from service.sql.expressions.scalar import Scalar, column
 from service.sql.types.aggregates import result_type
 from service.sql.types.data_types import BOOLEAN, INT, DataType, Field, known
-from workers.engine.plan.expressions import compose, fresh_name, is_not_null, typed_null
+from workers.engine.plan.expressions import compose, fresh_name
 from workers.engine.plan.nodes import (
     UNKNOWN,
     Aggregate,
@@ -41,6 +41,7 @@ from workers.engine.statistics.model import OrderedKey
 BROADCAST = JoinStrategy(JoinShip.BROADCAST_RIGHT, JoinLocal.HASH_RIGHT, JoinSkew.NONE)
 """How rows are joined with the aggregates, which are few."""
 
+_NO_RANGE = compose("CAST(NULL AS INT)", (), INT)
 _BEFORE = FrameBound("PRECEDING", Number("1"))
 
 
@@ -156,21 +157,20 @@ def _part_of(group: CallGroup, keys: Iterable[OrderedKey], stride: int, source: 
     types = {field.name: field.type for field in output_of(source)}
     order = column(group.order_column, types[group.order_column])
     first = group.order_by[0]
-    null = typed_null(INT)
-    assert null is not None
+    found = _NO_RANGE
     for place, key in reversed(list(enumerate(keys))):
         base, last = place * stride, (place + 1) * stride - 1
         numbers = range(base + 1, base + 2 + len(key.boundaries))
         ascending = tuple(reversed(numbers)) if first.descending else tuple(numbers)
-        found = compose(
+        own = compose(
             "IF({0} IS NULL, {1}, {2})",
             (order, _number(base if first.nulls_first else last), _search(order, key.boundaries, ascending)),
             INT,
         )
         if not group.partition_by:
-            return found
-        null = compose("IF({0}, {1}, {2})", (is_one_of(group.partition_by, (key.literals,)), found, null), INT)
-    return null
+            return own
+        found = compose("IF({0}, {1}, {2})", (is_one_of(group.partition_by, (key.literals,)), own, found), INT)
+    return found
 
 
 def _search(order: Scalar, boundaries: tuple[Scalar, ...], numbers: tuple[int, ...]) -> Scalar:
@@ -196,8 +196,6 @@ def _carries(
 ) -> Node:
     """Returns a row for each range of a hot partition: its number, and the carry of each part of the calls."""
     part, number, stride = numbering
-    hot = is_not_null((part,))
-    assert hot is not None
     totals: list[Call] = []
     merged: list[Named] = []
     shown: list[Named] = []
@@ -215,7 +213,10 @@ def _carries(
             merged.append(_named(Scalar(over, type_), before))
             shown.append(_named(compose(f"CAST({{0}} AS {each.type})", (before,), each.type), carry))
     for_ranges = Aggregate(
-        Filter(source, hot), (_named(part, number),), tuple(totals), phases=Phases.TWO_PHASE
+        Filter(source, compose("({0}) IS NOT NULL", (part,), BOOLEAN)),
+        (_named(part, number),),
+        tuple(totals),
+        phases=Phases.TWO_PHASE,
     )
     return Project(WindowFunctions(for_ranges, tuple(merged)), (_named(number, number), *shown))
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from service.contract.query import AggregateFunction
-from service.sql.expressions.nodes import Column, Expression, FrameBound, Over, OrderKey, columns_of
+from service.sql.expressions.nodes import Column, Expression, FrameBound, OrderKey, Over, columns_of
 from service.sql.expressions.scalar import Scalar, render
 from service.sql.types.data_types import BIGINT, DataType, TypeName, decimal
 from workers.engine.plan.aggregates import MAX_AVG_PRECISION
@@ -70,8 +70,8 @@ class CallGroup:
     """Calls of one node with the same PARTITION BY and, if they are running calls, the same ORDER BY.
 
     `running` has the parts of running calls; it is empty for aggregates over the whole partition, whose order does not
-    matter. `refusal` is a sentence that says why the calls are not computed in parts; None if they can be. `is_open`: there is none, or only because
-    statistics are missing.
+    matter. `refusal` is a sentence that says why the calls are not computed in parts; None if they can be.
+    `is_open`: there is none, or only because statistics are missing.
     """
 
     calls: tuple[Named, ...]

@@ -66,8 +66,8 @@ class SkewedWindows:
     Fires when:
         - `skewed_windows` is true and the sample has a frequent partition; or
         - it is auto, the input has at least 500,000 rows, a partition is hot (more rows than `skew.factor` times the
-          other partitions' rows per slot, and at least `skew.threshold` bytes), and the parts cost clearly less. Without
-          PARTITION BY, all rows are one partition.
+          other partitions' rows per slot, and at least `skew.threshold` bytes), and the parts cost clearly less.
+          Without PARTITION BY, all rows are one partition.
 
     Does not fire when:
         - `skewed_windows` is false;
@@ -76,8 +76,8 @@ class SkewedWindows:
         - a call of the window has no parts: LAG, LEAD, DENSE_RANK, NTILE and other functions, frames that move, a
           running SUM or AVG of FLOAT or DOUBLE, whose last digits depend on the order of the additions, or one that
           could overflow in a range;
-        - the input has an aggregate, another window or a LIMIT: it would be computed twice, and a LIMIT might take other
-          rows;
+        - the input has an aggregate, another window or a LIMIT: it would be computed twice, and a LIMIT might take
+          other rows;
         - it is auto and a condition above is on a rank: Spark keeps only the first rows of each partition.
 
     Why the result is the same:
@@ -194,7 +194,9 @@ def _choose_by_cost(node: WindowFunctions, found: _Analysis, ctx: RuleContext) -
     if _is_limited(node, ctx.conditions):
         return Skip("A condition above is on a rank: Spark keeps only the first rows of each partition.")
     top = max(found.planned, key=lambda each: each.hot_share)
-    named = f"Partition {top.hottest} has {top.hot_share:.0%} of all rows" if top.hottest else "All rows are one partition"
+    named = "All rows are one partition"
+    if top.hottest:
+        named = f"Partition {top.hottest} has {top.hot_share:.0%} of all rows"
     choice = found.choice
     if not choice.is_clearly_cheaper(SPLIT, NATIVE, CLEAR_GAIN):
         return choice.skip(f"{named}, but computing it in parts would not be clearly cheaper.")

@@ -27,7 +27,11 @@ SEVEN = literal(7, BIGINT)
 
 
 def known(
-    *shares: float, distinct: int = 1_000_000, slots: int = 8, top: float = 0.01, ranges: Mapping[str, Any] | None = None
+    *shares: float,
+    distinct: int = 1_000_000,
+    slots: int = 8,
+    top: float = 0.01,
+    ranges: Mapping[str, Any] | None = None,
 ) -> Statistics:
     """Returns statistics by which the keys 7, 8, … of `o.k` have these shares of the rows."""
     keys = range(7, 7 + len(shares))
