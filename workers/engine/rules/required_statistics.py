@@ -11,7 +11,16 @@ from service.sql.joins import HASHED_SIDE, Side
 from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import distinct_sets
 from workers.engine.plan.joined_aggregate import JoinedAggregate, joined_aggregate
-from workers.engine.plan.nodes import Aggregate, Join, Node, Scan, WindowFunctions, columns_of, scanned_columns
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Join,
+    Node,
+    Scan,
+    WindowFunctions,
+    columns_of,
+    output_of,
+    scanned_columns,
+)
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.eager.pushdown import refusal_of
 from workers.engine.rules.eager.rewrite import aggregate_below, group_columns, pushed_over_joins
@@ -77,10 +86,8 @@ def summed_columns(node: Node) -> frozenset[str]:
     """
     found: set[str] = set()
     for part in walk_up(node):
-        for call in part.calls if isinstance(part, WindowFunctions) else ():
-            over = over_of(call)
-            if over.function in _SUMS and over.order_by:
-                found.update(scanned_columns(part.input, columns_of((Scalar(over.arguments[0], None),))) or ())
+        if isinstance(part, WindowFunctions):
+            found.update(_summed_in_windows(part))
         over = joined_aggregate(part) if isinstance(part, Aggregate) else None
         for call in over.calls if over is not None else ():
             names = columns_of(call.arguments) if call.function is AggregateFunction.SUM else None
@@ -88,6 +95,14 @@ def summed_columns(node: Node) -> frozenset[str]:
             if over is not None and of is not None and of.is_integral:
                 found.update(scanned_columns(over.join, names) or ())
     return frozenset(found)
+
+
+def _summed_in_windows(node: WindowFunctions) -> Iterator[str]:
+    integral = {field.name for field in output_of(node.input) if field.type.is_integral}
+    for over in map(over_of, node.calls):
+        names = columns_of(Scalar(argument, None) for argument in over.arguments)
+        if over.function in _SUMS and over.order_by and names and integral.issuperset(names):
+            yield from scanned_columns(node.input, names) or ()
 
 
 def _candidates(node: Node) -> Iterator[tuple[Node, tuple[Scalar, ...]]]:

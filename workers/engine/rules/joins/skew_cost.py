@@ -53,7 +53,7 @@ TASKS_PER_SLOT = 4
 """Tasks per slot for a hot key: so many that the last of them are short."""
 
 MANY_ROWS = 1_000
-"""Rows of a hot key above which the keys of the right side of a semi or anti join are deduplicated before a broadcast."""
+"""Rows of a hot key on the right side of a semi or anti join above which its key is broadcast only once."""
 
 _SALTED_UNEVENLY = 2.0
 """There are as many tasks as salts, and salts are hashed: some tasks get several salts, and many get none."""

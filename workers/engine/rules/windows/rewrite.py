@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
 from service.contract.query import AggregateFunction, JoinKind
-from service.sql.expressions.nodes import Frame, FrameBound, Number, OrderKey, Over
+from service.sql.expressions.nodes import Expression, Frame, FrameBound, Number, OrderKey, Over
 from service.sql.expressions.scalar import Scalar, column
 from service.sql.types.aggregates import result_type
 from service.sql.types.data_types import BOOLEAN, INT, DataType, Field, known
@@ -145,7 +145,7 @@ def _with(rows: Node, item: Named) -> Project:
     return Project(rows, (*unchanged_columns(output_of(rows)), item))
 
 
-def _in_range(over: Over, part: Scalar, function: str, arguments: tuple[object, ...]) -> Over:
+def _in_range(over: Over, part: Scalar, function: str, arguments: tuple[Expression, ...]) -> Over:
     return replace(over, function=function, arguments=arguments, partition_by=(*over.partition_by, part.tree), at=None)
 
 

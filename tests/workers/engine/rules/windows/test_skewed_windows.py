@@ -84,7 +84,7 @@ def over(call: str, window: str = "PARTITION BY k ORDER BY t") -> str:
         (over("SUM(i)", "PARTITION BY k ORDER BY i"), "No partition has enough different values"),
         ("SELECT RANK() OVER (PARTITION BY k ORDER BY t) FROM (SELECT k, t FROM o LIMIT 9) AS o", "or a LIMIT"),
         (
-            "SELECT x, RANK() OVER (PARTITION BY k ORDER BY t) FROM (SELECT k, t, LAG(i) OVER (ORDER BY t) AS x FROM o) AS o",
+            "SELECT x, RANK() OVER (ORDER BY t) FROM (SELECT t, LAG(i) OVER (ORDER BY t) AS x FROM o) AS o",
             "another window",
         ),
     ],
