@@ -253,12 +253,12 @@ def filtered_by_key(join: Join, statistics: Statistics, above: tuple[Scalar, ...
     conditions by which a split join below divides its rows do not count.
     """
     join = replace(join, left=original_of(join.left, statistics), right=original_of(join.right, statistics))
-    keys = _origins(join, (name for key in join.keys for scalar in key for name in scalar.columns))
-    below = (_origins(node.input, node.condition.columns) for node in walk_up(join) if isinstance(node, Filter))
-    return any(not keys.isdisjoint(names) for names in (*(_origins(join, one.columns) for one in above), *below))
+    keys = origins_of(join, (name for key in join.keys for scalar in key for name in scalar.columns))
+    below = (origins_of(node.input, node.condition.columns) for node in walk_up(join) if isinstance(node, Filter))
+    return any(not keys.isdisjoint(names) for names in (*(origins_of(join, one.columns) for one in above), *below))
 
 
-def _origins(node: Node, names: Iterable[str]) -> frozenset[str]:
+def origins_of(node: Node, names: Iterable[str]) -> frozenset[str]:
     """Returns the columns `names` of `node`, and the table columns from which they come."""
     given = frozenset(names)
     return given.union(*(scanned_columns(node, (name,)) or () for name in given))

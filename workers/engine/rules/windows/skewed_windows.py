@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from service.contract.options import Toggle
 from service.sql.expressions.scalar import Scalar
-from workers.engine.plan.nodes import Aggregate, Limit, Named, Node, WindowFunctions
+from workers.engine.plan.nodes import Aggregate, Filter, Limit, Named, Node, WindowFunctions
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.cost import MIN_ROWS, Choice, Cost, too_few_rows
+from workers.engine.rules.joins.hot_keys import origins_of
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.rules.windows.costs import PlannedGroup, planned_group
 from workers.engine.rules.windows.rewrite import InRanges, JoinedBack, split_windows
@@ -78,6 +79,7 @@ class SkewedWindows:
           could overflow in a range;
         - the input has an aggregate, another window or a LIMIT: it would be computed twice, and a LIMIT might take
           other rows;
+        - it is auto and a condition is on the partition key: it may remove the hot partitions, or select one of them;
         - it is auto and a condition above is on a rank: Spark keeps only the first rows of each partition.
 
     Why the result is the same:
@@ -174,6 +176,8 @@ def _analyze(node: WindowFunctions, ctx: RuleContext) -> _Analysis | str:
             reasons.append(made)
         elif ctx.settings.skewed_windows is Toggle.AUTO and not made.is_hot:
             reasons.append("No partition is hot: the rows are evenly distributed by partition.")
+        elif ctx.settings.skewed_windows is Toggle.AUTO and _is_filtered_by_key(node, group.partition_by, ctx):
+            reasons.append("A condition is on the partition key: it may keep all rows of a hot partition or none.")
         elif _reads_twice(made) and any(map(_reads_twice, planned)):
             reasons.append("The aggregates of another window are joined back for its hot partitions.")
         else:
@@ -181,6 +185,14 @@ def _analyze(node: WindowFunctions, ctx: RuleContext) -> _Analysis | str:
             continue
         others += group.calls
     return _Analysis(tuple(planned), tuple(others)) if planned else reasons[0]
+
+
+def _is_filtered_by_key(node: WindowFunctions, keys: tuple[Scalar, ...], ctx: RuleContext) -> bool:
+    """Whether a condition below or above is on a partition key, and so may remove a hot partition."""
+    origins = origins_of(node.input, (name for key in keys for name in key.columns))
+    below = (origins_of(one.input, one.condition.columns) for one in walk_up(node.input) if isinstance(one, Filter))
+    above = (frozenset(condition.columns) for condition in ctx.conditions)
+    return any(not origins.isdisjoint(names) for names in (*below, *above))
 
 
 def _reads_twice(planned: PlannedGroup) -> bool:

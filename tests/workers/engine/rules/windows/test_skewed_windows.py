@@ -129,6 +129,14 @@ def test_rows_that_a_condition_on_a_rank_drops_are_left_to_spark() -> None:
     assert "only the first rows" in trace(planned(qualified, known(0.9))).reason
 
 
+def test_a_condition_on_the_key_may_remove_the_hot_partition() -> None:
+    rest = "SELECT SUM(i) OVER (PARTITION BY k ORDER BY t) AS c FROM o WHERE k <> 7"
+    assert "may keep all rows of a hot partition or none" in trace(planned(rest, known(0.9))).reason
+    assert trace(planned(rest, known(0.9), skewed_windows=True)).outcome is RuleOutcome.FIRED
+    other = "SELECT SUM(i) OVER (PARTITION BY k ORDER BY t) AS c FROM o WHERE i > 7"
+    assert trace(planned(other, known(0.9))).outcome is RuleOutcome.FIRED
+
+
 @pytest.mark.parametrize(
     ("call", "ranges", "types"),
     [
