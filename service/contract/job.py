@@ -15,7 +15,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .enums import Mode, OutputMode, QueueChoice
 from .model import Bounds, Duration, Frozen, Whole, discriminated_by, renamed
-from .options import JobSettings, OptimizerSettings, StateSettings
+from .options import JobSettings, OptimizerSettings, StateSettings, Toggle
 from .parameters import Parameters, stored_parameters
 from .query import SQL_CHARACTERS, Identifier, Query, queries_in
 from .read_options import TableFormat
@@ -41,7 +41,7 @@ joins or one. `skew.join_strategy`, which had no effect until then, is read as `
 streams that are bounded by event time. 6: `multi_line` of CSV, which had no effect until then.
 7: `limits.failure_retries`. 8: `compare_with`. 9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins.
 10: `parameters`; ORC, Avro, XML and Delta, partitions, wildcards, and more read options. 11: subqueries in expressions,
-INTERSECT, EXCEPT, OVER, QUALIFY, and the function raise_error."""
+INTERSECT, EXCEPT, OVER, QUALIFY, the function raise_error, and `skewed_windows`."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -362,7 +362,12 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports everything in this job."""
-        if self._uses_version_11 or any(table.needs_version_12 for table in self.file_tables.values()):
+        sets_version_11 = self.settings.skewed_windows is not Toggle.AUTO
+        if (
+            sets_version_11
+            or self._uses_version_11
+            or any(table.needs_version_12 for table in self.file_tables.values())
+        ):
             return SPEC_VERSION
         if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):
             return FILES_VERSION
@@ -451,6 +456,8 @@ class JobSpec(Frozen):
             del stored["settings"]["state"]
         if self.settings.optimizer == OptimizerSettings():
             del stored["settings"]["optimizer"]
+        if self.settings.skewed_windows is Toggle.AUTO:
+            del stored["settings"]["skewed_windows"]
         for fields, names in (
             (stored, (_OUTPUT, "schedule", "compare_with", "parameters")),
             *((table, ("role", "event_time")) for table in stored["tables"].values()),

@@ -314,6 +314,10 @@ class JobSettings(Frozen):
     mini_batch: MiniBatchSettings = MiniBatchSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     skew: SkewSettings = SkewSettings()
+    skewed_windows: _Toggle = Field(
+        default=Toggle.AUTO,
+        description="Compute calls with OVER of hot partitions in several tasks.",
+    )
     state: StateSettings = StateSettings()
 
     @model_validator(mode="before")

@@ -10,7 +10,16 @@ from tests.sql.case_files import texts_of
 
 GROUPS = {
     name: texts_of(f"broad/{name.replace(' ', '_')}")
-    for name in ("distinct", "plain aggregates", "eager", "rows of joins", "whole queries", "nested", "overflows")
+    for name in (
+        "distinct",
+        "plain aggregates",
+        "eager",
+        "rows of joins",
+        "whole queries",
+        "windows",
+        "nested",
+        "overflows",
+    )
 }
 EAGER, WHOLE_QUERIES, OVERFLOWS = (GROUPS[name] for name in ("eager", "whole queries", "overflows"))
 QUERIES = [text for texts in GROUPS.values() for text in texts]

@@ -22,6 +22,7 @@ ALL_OFF: Settings = {
     "incremental_agg": False,
     "eager_aggregation": Toggle.FALSE.value,
     "join.skew": JoinSkew.NONE.value,
+    "skewed_windows": Toggle.FALSE.value,
 }
 """No rewrites: Spark's own plan."""
 
@@ -34,6 +35,7 @@ ALL_FORCED: Settings = {
     "join.local": JoinLocal.SORT_MERGE.value,
     "join.skew": JoinSkew.SALT.value,
     "skew.threshold": 0,
+    "skewed_windows": Toggle.TRUE.value,
 }
 """As many rewrites as one plan can have; few queries support all of them."""
 
@@ -44,6 +46,7 @@ _LISTENERS = {
     "join.ship": {"join_strategy"},
     "join.local": {"join_strategy"},
     "join.skew": {"skewed_join"},
+    "skewed_windows": {"skewed_windows"},
 }
 """The rules by setting; one of them must report the effect of the forced setting."""
 _FORCES_NOTHING = {"AUTO", "NONE", "auto", "native", "false"}
@@ -103,7 +106,9 @@ def _skews() -> Iterator[Settings]:
             yield {"join.skew": skew.value, "join.ship": JoinShip.REPARTITION.value}
 
 
-def dimensions(*, distinct: bool, aggregate: bool, join: bool) -> tuple[tuple[Settings, ...], ...]:
+def dimensions(
+    *, distinct: bool, aggregate: bool, join: bool, window: bool = False
+) -> tuple[tuple[Settings, ...], ...]:
     """Returns the dimensions that concern such a query. The first choice of each is the default."""
     found: list[tuple[Settings, ...]] = []
     if aggregate:
@@ -114,6 +119,8 @@ def dimensions(*, distinct: bool, aggregate: bool, join: bool) -> tuple[tuple[Se
         found.append(_values("eager_aggregation", Toggle))
     if join:
         found += [tuple(_pairs()), tuple(_skews())]
+    if window:
+        found.append(_values("skewed_windows", Toggle))
     return tuple(found)
 
 

@@ -36,10 +36,10 @@ from service.sql.types.data_types import Field, Schema
 from tests.conformance.combinations import Settings, dimensions, unheard
 from tests.support.rows import difference
 from workers.engine.plan.builder import build
-from workers.engine.plan.nodes import Aggregate, Join, Node, Scan
+from workers.engine.plan.nodes import Aggregate, Join, Node, Scan, WindowFunctions
 from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import plan_query
-from workers.engine.rules.required_statistics import statistics_keys, summed_columns
+from workers.engine.rules.required_statistics import statistics_keys, summed_columns, window_orders
 from workers.engine.spark.lowering import lower
 from workers.engine.spark.sources import TableInput, read_scan, scans_of
 from workers.engine.spark.table_statistics import gather_statistics
@@ -166,6 +166,7 @@ class Laboratory:
             distinct=any(call.distinct for call in calls),
             aggregate=any(isinstance(node, Aggregate) for node in nodes),
             join=any(isinstance(node, Join) and node.keys for node in nodes),
+            window=any(isinstance(node, WindowFunctions) for node in nodes),
         )
 
     def plans(self, text: str, combinations: Sequence[Settings]) -> Tally:
@@ -204,7 +205,12 @@ class Laboratory:
         """Returns the distinct plans, each with the first query and settings that led to it."""
         built = build(self.compile({"sql": text}))
         known = gather_statistics(
-            statistics_keys(built), scans_of(built), self._inputs, SLOTS, ranged=summed_columns(built)
+            statistics_keys(built),
+            scans_of(built),
+            self._inputs,
+            SLOTS,
+            ranged=summed_columns(built),
+            orders=window_orders(built),
         )
         both = (("", known), (" (large)", magnified(known)))
         plans: dict[Node, str] = {}

@@ -78,7 +78,7 @@ def test_every_rule_fires(laboratory: Laboratory) -> None:
 
 
 def test_combinations_have_every_value_of_every_strategy() -> None:
-    every = alone(dimensions(distinct=True, aggregate=True, join=True))
+    every = alone(dimensions(distinct=True, aggregate=True, join=True, window=True))
     for key, kind in {
         "agg_phase": AggPhase,
         "distinct_method": DistinctMethod,
@@ -86,6 +86,7 @@ def test_combinations_have_every_value_of_every_strategy() -> None:
         "join.ship": JoinShip,
         "join.local": JoinLocal,
         "join.skew": JoinSkew,
+        "skewed_windows": Toggle,
     }.items():
         tried = {settings[key] for settings in every if key in settings}
         assert tried | {kind.AUTO.value} == {value.value for value in kind}  # type: ignore[attr-defined]

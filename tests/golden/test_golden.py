@@ -25,14 +25,14 @@ from service.contract.reports import HotKey, RuleOutcome, RuleTrace
 from service.sql.ddl import parse_schema
 from service.sql.expressions.scalar import Scalar
 from service.sql.resolve.bound import BoundQuery
-from service.sql.types.data_types import DataType
+from service.sql.types.data_types import INT, DataType
 from tests.support.compiled import compiled
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.expressions import literal
 from workers.engine.plan.nodes import output_of
 from workers.engine.planner import Plan, plan_query
 from workers.engine.rules.rulebook import RULES
-from workers.engine.statistics.model import KeySketch, Statistics, TableSize, ValueRange
+from workers.engine.statistics.model import KeyOrder, KeySketch, OrderedKey, Statistics, TableSize, ValueRange
 
 FOLDER = Path(__file__).parent
 CASES = sorted(path.relative_to(FOLDER) for path in FOLDER.glob("*/*.yaml"))
@@ -64,7 +64,8 @@ class GivenKey(Strict):
 
 class Given(Strict):
     """The first document. Tables stand under their aliases; keys, and ranges of integers, under emitted
-    columns: `o.uid, o.day`.
+    columns: `o.uid, o.day`. Orders stand under the columns of a key and an INT column to order by, `o.uid, o.day`: for
+    each hot key, the boundaries of its ranges.
     """
 
     about: str
@@ -75,6 +76,7 @@ class Given(Strict):
     keys: dict[str, GivenKey] = Field(default_factory=dict)
     ranges: dict[str, tuple[int, int]] = Field(default_factory=dict)
     widths: dict[str, float] = Field(default_factory=dict)
+    orders: dict[str, dict[str, list[int]]] = Field(default_factory=dict)
 
 
 class ExpectedAlternative(Strict):
@@ -125,12 +127,31 @@ def statistics(given: Given) -> Statistics:
         hot = tuple(
             HotKey(value=value, share=share, estimated_rows=round(share * rows)) for value, share in key.hot.items()
         )
-        types = {field.name: field.type for field in parse_schema(given.tables[alias].columns, "/").fields}
+        types = _types(alias, given)
         literals = tuple(_literals(value, [types[column.split(".")[1]] for column in columns]) for value in key.hot)
         sampled = min(rows, 64_000)
         keys[columns] = KeySketch(alias, columns, sampled, key.distinct, key.nulls, hot, literals=literals)
     ranges = {name: ValueRange(low, high) for name, (low, high) in given.ranges.items()}
-    return Statistics(sizes, keys, given.slots, ranges=ranges, widths=given.widths)
+    orders = dict(_order(name, known, given) for name, known in given.orders.items())
+    return Statistics(sizes, keys, given.slots, ranges=ranges, widths=given.widths, orders=orders)
+
+
+def _order(name: str, known: dict[str, list[int]], given: Given) -> tuple[KeyOrder, tuple[OrderedKey, ...]]:
+    *columns, order = (part.strip() for part in name.split(","))
+    types = _types(order.split(".")[0], given)
+    found = (
+        OrderedKey(
+            _literals(value, [types[column.split(".")[1]] for column in columns]) or () if columns else (),
+            _literals(", ".join(map(str, boundaries)), [INT] * len(boundaries)) or (),
+            1 / (len(boundaries) + 1),
+        )
+        for value, boundaries in known.items()
+    )
+    return (tuple(columns), order), tuple(found)
+
+
+def _types(alias: str, given: Given) -> dict[str, DataType]:
+    return {field.name: field.type for field in parse_schema(given.tables[alias].columns, "/").fields}
 
 
 def _literals(value: str, types: list[DataType]) -> tuple[Scalar, ...] | None:

@@ -18,6 +18,7 @@ from service.sql.resolve.bound import tables_of
 from tests.sql.case_files import FIRES, Case, Table
 from tests.sql.checks import Outcome, compiled, settings_of
 from tests.sql.values import rows_written
+from tests.support.window_statistics import window_statistics
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Node
 from workers.engine.planner import plan_query
@@ -28,6 +29,7 @@ FORCED: tuple[Mapping[str, Any], ...] = (
     {"agg_phase": "ONE_PHASE"},
     {"distinct_split.enabled": "true", "distinct_split.bucket_num": 3},
     {"distinct_split.enabled": "true", "distinct_split.bucket_num": 7, "agg_phase": "ONE_PHASE"},
+    {"skewed_windows": "true"},
 )
 """The settings under each of which a case is planned, in addition to its own."""
 
@@ -94,7 +96,8 @@ class SqlInSpark:
         fired: set[str] = set()
         for forced in FORCED:
             settings = {**settings_of(case), **forced}
-            planned = plan_query(query, Statistics({}, {}, slots=2), JobSettings.model_validate(settings))
+            known = self._statistics(case) if "skewed_windows" in forced else Statistics({}, {}, slots=2)
+            planned = plan_query(query, known, JobSettings.model_validate(settings))
             plans.setdefault(planned.after, f"with {settings}")
             fired |= {trace.rule for trace in planned.trace if trace.outcome is RuleOutcome.FIRED}
         if not_fired := set(case.settings.get(FIRES, ())) - fired:
@@ -112,6 +115,11 @@ class SqlInSpark:
 
     def _tables(self, case: Case) -> Mapping[str, DataFrame]:
         return {name: self._frame(name, table) for name, table in case.tables.items()}
+
+    def _statistics(self, case: Case) -> Statistics:
+        rows = {name: table.rows for name, table in case.tables.items()}
+        names = {name: tuple(field.name for field in table.schema.fields) for name, table in case.tables.items()}
+        return window_statistics(build(compiled(case)), rows, names)
 
     def _frame(self, name: str, table: Table) -> DataFrame:
         key = name, id(table)

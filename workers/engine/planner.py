@@ -27,14 +27,27 @@ from service.contract.options import (
 from service.contract.query import JoinKind
 from service.contract.reports import KeyStatistics, PlanReport, RuleOutcome, RuleTrace, TableStatistics
 from service.sql.checks.settings import contradict
+from service.sql.expressions.analysis import tree_of
 from service.sql.expressions.scalar import Scalar
 from service.sql.resolve.bound import BoundQuery
+from service.sql.types.data_types import BOOLEAN
 from workers.engine.budget import PlanningBudget
 from workers.engine.plan.aggregates import distinct_sets
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import explain, line_of
 from workers.engine.plan.joined_aggregate import is_over_join
-from workers.engine.plan.nodes import Aggregate, Filter, Join, JoinStrategy, Node, Scan, inputs_of, output_of
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Filter,
+    Join,
+    JoinStrategy,
+    Node,
+    Project,
+    Scan,
+    WindowFunctions,
+    inputs_of,
+    output_of,
+)
 from workers.engine.plan.traversal import NodeIds, id_of, walk_up, with_ids, with_inputs
 from workers.engine.plan.validation import check
 from workers.engine.rules.distinct.split_distinct_aggregate import SplitDistinctAggregate
@@ -44,6 +57,7 @@ from workers.engine.rules.joins.skewed_join import SkewedJoin
 from workers.engine.rules.rule import CascadingRule, Match, Rule, RuleContext, Skip
 from workers.engine.rules.rulebook import RULES
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
+from workers.engine.rules.windows.skewed_windows import SkewedWindows
 from workers.engine.statistics.cardinality import estimate_rows
 from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
@@ -132,19 +146,23 @@ class _Rewriting:
             self.trace.append(trace_of(rule.name, plan, Skip(reason)))
         return applied
 
-    def _apply_to_tree(self, rule: Rule[Any], node: Node, above: tuple[Scalar, ...]) -> Node:
-        """Applies `rule` to the tree of `node`; `above` as in `RuleContext`."""
-        below = _above_inputs(node, above)
-        made = with_inputs(node, tuple(self._apply_to_tree(rule, child, below) for child in inputs_of(node)))
-        return self._apply_to_node(rule, made, above)
+    def _apply_to_tree(
+        self, rule: Rule[Any], node: Node, above: tuple[Scalar, ...], conditions: tuple[Scalar, ...] = ()
+    ) -> Node:
+        """Applies `rule` to the tree of `node`; `above` and `conditions` as in `RuleContext`."""
+        below = _above_inputs(node, above), _conditions_on_input(node, conditions)
+        made = with_inputs(node, tuple(self._apply_to_tree(rule, child, *below) for child in inputs_of(node)))
+        return self._apply_to_node(rule, made, above, conditions)
 
-    def _apply_to_node(self, rule: Rule[Any], node: Node, above: tuple[Scalar, ...]) -> Node:
+    def _apply_to_node(
+        self, rule: Rule[Any], node: Node, above: tuple[Scalar, ...], conditions: tuple[Scalar, ...] = ()
+    ) -> Node:
         """Applies `rule` to `node`, after it was applied to the node's inputs."""
         self.ctx.budget.check()
         if self.ctx.budget.is_spent():
             self.is_incomplete = True
             return node
-        ctx = replace(self.ctx, above=above)
+        ctx = replace(self.ctx, above=above, conditions=conditions)
         match = rule.match(node, ctx)
         if match is None:
             return node
@@ -181,6 +199,17 @@ def _above_inputs(node: Node, above: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
     if isinstance(node, Filter):
         return (*above, node.condition)
     return above if isinstance(node, Join) else ()
+
+
+def _conditions_on_input(node: Node, conditions: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    """Returns the conditions above `node`, and its own, over the columns of its input."""
+    if isinstance(node, Filter):
+        return (*conditions, node.condition)
+    if not isinstance(node, Project):
+        return ()
+    items = {item.name: item.expression.tree for item in node.items}
+    trees = (tree_of(condition, items) for condition in conditions)
+    return tuple(Scalar(tree, BOOLEAN) for tree in trees if tree is not None)
 
 
 def plan_report(plan: Plan, statistics: Statistics, physical_plan: str | None) -> PlanReport:
@@ -245,6 +274,8 @@ def _settings_without_effect(plan: Node, settings: JobSettings) -> Iterator[tupl
         yield JoinStrategyRule.name, "join.ship or join.local is set, but the query has no join."
     if settings.join.skew is not JoinSkew.AUTO and not any(join.keys for join in joins):
         yield SkewedJoin.name, "join.skew is set, but the query has no equi-join."
+    if settings.skewed_windows is not Toggle.AUTO and not any(isinstance(node, WindowFunctions) for node in nodes):
+        yield SkewedWindows.name, "skewed_windows is set, but the query has no OVER."
 
 
 def _table_report(size: TableSize) -> TableStatistics:
@@ -290,7 +321,7 @@ def low_memory_plan(
         update={"ship": JoinShip.REPARTITION, "local": JoinLocal.SORT_MERGE, "skew": _salted(settings.join.skew)}
     )
     ctx = RuleContext(
-        settings.model_copy(update={"join": join}),
+        settings.model_copy(update={"join": join, "skewed_windows": Toggle.FALSE}),
         replace(statistics, hashes_blocks=False),
         budget=budget or PlanningBudget(),
     )

@@ -50,6 +50,7 @@ SPARK_DEFAULTS = {
     "distinct_branches": "NATIVE",
     "eager_aggregation": "NATIVE",
     "skewed_join": "NONE",
+    "skewed_windows": "NATIVE",
 }
 """By rule, the rule's name for what Spark does without it. For a join strategy it depends on the sizes of the sides."""
 

@@ -11,11 +11,23 @@ from service.sql.joins import HASHED_SIDE, Side
 from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import distinct_sets
 from workers.engine.plan.joined_aggregate import JoinedAggregate, joined_aggregate
-from workers.engine.plan.nodes import Aggregate, Join, Node, Scan, columns_of, scanned_columns
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Join,
+    Node,
+    Scan,
+    WindowFunctions,
+    columns_of,
+    output_of,
+    scanned_columns,
+)
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.eager.pushdown import refusal_of
 from workers.engine.rules.eager.rewrite import aggregate_below, group_columns, pushed_over_joins
 from workers.engine.rules.joins.strategy_cost import forced_strategy, skew_of
+from workers.engine.rules.windows.running import call_groups, over_of
+from workers.engine.rules.windows.skewed_windows import refusal_of_input
+from workers.engine.statistics.model import KeyOrder, Statistics
 
 NOT_READ = (
     "The settings decide everything, so no file was read before the run. The numbers of rows are estimated from the "
@@ -27,6 +39,8 @@ READ_IN_PART = (
     "were read."
 )
 
+_SUMS = frozenset({AggregateFunction.SUM, AggregateFunction.AVG})
+_NOTHING = Statistics({}, {}, slots=1)
 _TEXTS = frozenset({TypeName.STRING, TypeName.BINARY})
 _METHODS_WITHOUT = frozenset({DistinctMethod.NATIVE, DistinctMethod.SPLIT})
 
@@ -51,12 +65,29 @@ def statistics_keys(node: Node, matters: Callable[[Node], bool] = lambda _: True
     )
 
 
+def window_orders(plan: Node, matters: Callable[[Node], bool] = lambda _: True) -> frozenset[KeyOrder]:
+    """Returns the keys of windows that may be split by ranges of their order column, each with that column."""
+    found: set[KeyOrder] = set()
+    for node in walk_up(plan):
+        if not isinstance(node, WindowFunctions) or not matters(node) or refusal_of_input(node) is not None:
+            continue
+        for group in call_groups(node, _NOTHING):
+            if group.order_by and group.is_open:
+                keys = scanned_columns(node.input, columns_of(group.partition_by)) if group.partition_by else ()
+                order = scanned_columns(node.input, (group.order_column,))
+                if keys is not None and order is not None:
+                    found.add((keys, order[0]))
+    return frozenset(found)
+
+
 def summed_columns(node: Node) -> frozenset[str]:
-    """Returns the scans' integer columns that are summed over a join. If their ranges show that the sums, and multiples
-    of them, fit, the partial sums are BIGINTs.
+    """Returns the scans' integer columns that are summed over a join or in a window. If their ranges show that the
+    sums, and multiples of them, fit, the partial sums are BIGINTs.
     """
     found: set[str] = set()
     for part in walk_up(node):
+        if isinstance(part, WindowFunctions):
+            found.update(_summed_in_windows(part))
         over = joined_aggregate(part) if isinstance(part, Aggregate) else None
         for call in over.calls if over is not None else ():
             names = columns_of(call.arguments) if call.function is AggregateFunction.SUM else None
@@ -66,11 +97,23 @@ def summed_columns(node: Node) -> frozenset[str]:
     return frozenset(found)
 
 
+def _summed_in_windows(node: WindowFunctions) -> Iterator[str]:
+    integral = {field.name for field in output_of(node.input) if field.type.is_integral}
+    for over in map(over_of, node.calls):
+        names = columns_of(Scalar(argument, None) for argument in over.arguments)
+        if over.function in _SUMS and over.order_by and names and integral.issuperset(names):
+            yield from scanned_columns(node.input, names) or ()
+
+
 def _candidates(node: Node) -> Iterator[tuple[Node, tuple[Scalar, ...]]]:
     """Yields the keys of `node`, each with the input that has its columns."""
     if isinstance(node, Join):
         yield node.left, tuple(left for left, _ in node.keys)
         yield node.right, tuple(right for _, right in node.keys)
+    if isinstance(node, WindowFunctions) and _may_be_split(node):
+        for group in call_groups(node, _NOTHING):
+            if group.partition_by and group.is_open:
+                yield node.input, group.partition_by
     if isinstance(node, Aggregate):
         keys = tuple(key.expression for key in node.keys)
         yield node.input, keys
@@ -96,11 +139,16 @@ def _pushed(node: Aggregate, over: JoinedAggregate) -> tuple[Aggregate, ...]:
     return pushed_over_joins(node, aggregate_below(node, over, sides))
 
 
+def _may_be_split(node: WindowFunctions) -> bool:
+    return refusal_of_input(node) is None and any(group.is_open for group in call_groups(node, _NOTHING))
+
+
 def undecided(plan: Node, settings: JobSettings) -> Callable[[Node], bool]:
     """Returns a predicate on nodes of `plan`: whether a rule still has to decide about the node, and so needs its keys.
 
     A join is decided if its ship and local strategy are forced and `join.skew` is NONE; an aggregate if its phases are
-    forced and, with DISTINCT, its method. If aggregation below joins is possible, both are undecided.
+    forced and, with DISTINCT, its method. If aggregation below joins is possible, both are undecided. Calls with OVER
+    are decided if `skewed_windows` is false, or if they cannot be computed in parts.
     """
     nodes = list(walk_up(plan))
     joins = [node for node in nodes if isinstance(node, Join) and node.keys]
@@ -111,7 +159,10 @@ def undecided(plan: Node, settings: JobSettings) -> Callable[[Node], bool]:
         node for node in aggregates if (eager and _has_join(node)) or not _aggregate_is_forced(node, settings)
     ]
     # By identity: comparing nodes by value walks their subtrees.
-    by_identity = {id(node): node for node in (*open_joins, *open_aggregates)}
+    open_windows = [
+        node for node in nodes if isinstance(node, WindowFunctions) and settings.skewed_windows is not Toggle.FALSE
+    ]
+    by_identity = {id(node): node for node in (*open_joins, *open_aggregates, *open_windows)}
     return lambda node: id(node) in by_identity
 
 
@@ -125,18 +176,24 @@ def joined_texts(plan: Node, matters: Callable[[Node], bool] = lambda _: True) -
 
 
 def is_all_forced(plan: Node, settings: JobSettings) -> bool:
-    """Whether `plan` has joins or aggregates to decide about, and settings force all of these choices."""
+    """Whether `plan` has joins, aggregates or windows to decide about, and settings force all of these choices."""
     to_decide = _to_decide(plan)
     return bool(to_decide) and not any(map(undecided(plan, settings), to_decide))
 
 
 def are_all_undecided(plan: Node, settings: JobSettings) -> bool:
-    """Whether settings force no choice for any join or aggregate of `plan`."""
+    """Whether settings force no choice for any join, aggregate or window of `plan`."""
     return all(map(undecided(plan, settings), _to_decide(plan)))
 
 
 def _to_decide(plan: Node) -> list[Node]:
-    return [node for node in walk_up(plan) if isinstance(node, Aggregate) or (isinstance(node, Join) and node.keys)]
+    return [
+        node
+        for node in walk_up(plan)
+        if isinstance(node, Aggregate)
+        or (isinstance(node, Join) and node.keys)
+        or (isinstance(node, WindowFunctions) and _may_be_split(node))
+    ]
 
 
 def _has_join(node: Aggregate) -> bool:

@@ -20,12 +20,14 @@ class RuleContext:
     """Everything that a rule may read in addition to the node.
 
     `above` are the conditions above the node with only joins between; Spark filters by them before these joins.
+    `conditions` are those with only filters and projections between, over the node's columns.
     `budget` limits the planning pass.
     """
 
     settings: JobSettings
     statistics: Statistics
     above: tuple[Scalar, ...] = ()
+    conditions: tuple[Scalar, ...] = ()
     budget: PlanningBudget = field(default_factory=PlanningBudget, compare=False)
 
 

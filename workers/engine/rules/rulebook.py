@@ -14,6 +14,7 @@ from workers.engine.rules.joins.skewed_join import SkewedJoin
 from workers.engine.rules.prune_union_branches import PruneUnionBranches
 from workers.engine.rules.rule import Rule
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
+from workers.engine.rules.windows.skewed_windows import SkewedWindows
 
 RULES: tuple[Rule[Any], ...] = (
     # Drop branches of UNION that a condition excludes: first, so that the other rules handle only the remaining plan.
@@ -24,6 +25,8 @@ RULES: tuple[Rule[Any], ...] = (
     JoinStrategy(),
     # Join hot keys separately: before the rules for aggregates, so that those above have their final input.
     SkewedJoin(),
+    # Compute hot partitions of windows in parts: after the rules for joins, which change its input.
+    SkewedWindows(),
     # Count distinct integers with bitmaps: before the split, which is for the aggregates that remain.
     BitmapDistinct(),
     # Deduplicate several sets of distinct values separately, also with bitmaps.

@@ -40,6 +40,7 @@ from workers.engine.rules.required_statistics import (
     statistics_keys,
     summed_columns,
     undecided,
+    window_orders,
 )
 from workers.engine.spark.corrupt_records import CorruptRecords
 from workers.engine.spark.error_mapping import is_lack_of_broadcasting, is_lack_of_memory, problem_of_spark_error
@@ -231,6 +232,7 @@ class Engine:
             self._slots,
             conditions=conditions_of(built),
             ranged=summed_columns(built),
+            orders=window_orders(built, is_open),
             texts=Texts(joined_texts(built, is_open), memory / BROADCAST_PARTS / ROW_BYTES),
             cache=self._cache,
             check=check,

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from service.data.file_io import version_of
 from workers.engine.spark.sources import TableInput
-from workers.engine.statistics.model import KeySketch, ValueRange
+from workers.engine.statistics.model import KeySketch, OrderedKey, ValueRange
 
 MAX_FILE_SETS = 256
 """File sets in the cache. The least recently used ones are dropped."""
@@ -24,6 +24,7 @@ MAX_SHARE = 8
 
 MAX_SKETCHES = 64
 MAX_CONDITIONS = 128
+MAX_ORDERS = 16
 """Limits of one file set."""
 
 _Key = TypeVar("_Key")
@@ -31,6 +32,9 @@ _Value = TypeVar("_Value")
 
 SketchKey = tuple[tuple[str, str], ...]
 """Columns by their names in the files, each with its declared type, which is also the type of a hot key's literals."""
+
+OrderSketchKey = tuple[SketchKey, tuple[str, str]]
+"""The columns of a key, and an order column, as in `SketchKey`."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class KnownTable:
     `sketches` have the names of the columns in the files. `kept` has the share of rows that terms of a condition keep
     and the number of unknown terms, by a digest of their text and columns. `columns` are those that were read, `ranges`
     those of them that have a range. `widths` has the bytes of a text column's value in memory, None if not known.
+    `orders` has the order of the rows of hot keys.
     """
 
     rows: int
@@ -49,6 +54,7 @@ class KnownTable:
     kept: Mapping[str, tuple[float | None, int]] = field(default_factory=dict)
     columns: frozenset[str] = frozenset()
     widths: Mapping[str, float | None] = field(default_factory=dict)
+    orders: Mapping[OrderSketchKey, tuple[OrderedKey, ...]] = field(default_factory=dict)
 
     def merged_with(self, later: KnownTable) -> KnownTable:
         """Returns the statistics of both; those of `later` win."""
@@ -59,6 +65,7 @@ class KnownTable:
             kept=_merged(self.kept, later.kept),
             columns=self.columns | later.columns,
             widths={**self.widths, **later.widths},
+            orders=_merged(self.orders, later.orders),
         )
 
 
@@ -110,7 +117,7 @@ class StatisticsCache:
 
 
 def _limited(known: KnownTable, max_bytes: int) -> KnownTable:
-    """Returns `known` without the oldest sketches and conditions above the limits."""
+    """Returns `known` without the oldest sketches, conditions and orders above the limits."""
     sketches = list(known.sketches.items())[-MAX_SKETCHES:]
     kept = list(known.kept.items())[-MAX_CONDITIONS:]
     sizes = [len(repr(sketch)) for sketch in sketches]
@@ -119,7 +126,10 @@ def _limited(known: KnownTable, max_bytes: int) -> KnownTable:
     lengths = [len(text) for text, _ in kept]
     while kept and sum(lengths) > max_bytes // 2:
         del kept[0], lengths[0]
-    return replace(known, sketches=dict(sketches), kept=dict(kept))
+    orders = list(known.orders.items())[-MAX_ORDERS:]
+    while orders and sum(len(repr(order)) for order in orders) > max_bytes // 2:
+        del orders[0]
+    return replace(known, sketches=dict(sketches), kept=dict(kept), orders=dict(orders))
 
 
 def file_set_of(table: TableInput) -> str | None:

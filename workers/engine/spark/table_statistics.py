@@ -28,10 +28,17 @@ from workers.engine.spark.predicate_evaluation import share_kept, typed
 from workers.engine.spark.row_sampling import BINARY_SAMPLERS, sample_rows
 from workers.engine.spark.sampling import BYTES_PER_ROW, FileReads, Sample, sample_text
 from workers.engine.spark.sources import TableInput
-from workers.engine.spark.statistics_cache import KnownTable, SketchKey, StatisticsCache, file_set_of
+from workers.engine.spark.statistics_cache import (
+    KnownTable,
+    OrderSketchKey,
+    SketchKey,
+    StatisticsCache,
+    file_set_of,
+)
 from workers.engine.statistics.cardinality import Terms, combined, terms_by_table
 from workers.engine.statistics.hot_keys import key_sketch
-from workers.engine.statistics.model import KeySketch, Statistics, TableSize, ValueRange
+from workers.engine.statistics.model import KeyOrder, KeySketch, OrderedKey, Statistics, TableSize, ValueRange
+from workers.engine.statistics.orders import ordered_keys
 
 MAX_CONDITION_COLUMNS = 4
 """Columns of a table that are sampled for one condition. The selectivity of a condition with more is not measured."""
@@ -62,11 +69,13 @@ def gather_statistics(
     conditions: Collection[Scalar] = (),
     texts: Texts = NO_TEXTS,
     ranged: Collection[str] = (),
+    orders: Collection[KeyOrder] = (),
     cache: StatisticsCache | None = None,
     check: Callable[[], None] = no_check,
 ) -> Statistics:
     """Returns the sizes of the scanned tables, and what the sample has: a sketch of each key, the selectivity of each
-    condition, the widths of `texts`, and the ranges of the columns in `ranged` and in keys.
+    condition, the widths of `texts`, the ranges of the columns in `ranged` and in keys, and the order of the rows of
+    hot keys for `orders`.
 
     `scans` has one scan per alias; `tables` is by table name; `slots` is the number of tasks that run at once. The
     sample of a table has at most 64 Ki rows of each of at most 8 files, for all its keys and aliases. What `cache` has
@@ -81,7 +90,7 @@ def gather_statistics(
     for name in dict.fromkeys(scan.table for scan in scans):
         aliases = [scan for scan in scans if scan.table == name]
         measured = texts if tables[name].source.kind.is_parquet else NO_TEXTS
-        gathered.add(aliases, tables[name], _request(keys, aliases, terms, measured, ranged), cache, check)
+        gathered.add(aliases, tables[name], _request(keys, aliases, terms, measured, ranged, orders), cache, check)
     return Statistics(
         gathered.sizes,
         gathered.sketches,
@@ -95,6 +104,7 @@ def gather_statistics(
         },
         widths=gathered.widths,
         warnings=tuple(gathered.warnings),
+        orders=gathered.orders,
     )
 
 
@@ -121,6 +131,7 @@ class _Request:
     texts: frozenset[str]
     most_rows: float
     ranged: frozenset[str]
+    orders: Mapping[KeyOrder, OrderSketchKey]
 
     def is_met_by(self, known: KnownTable) -> bool:
         """Whether nothing more must be read."""
@@ -128,6 +139,7 @@ class _Request:
             all(key in known.sketches for _, key in self.sketches.values())
             and all(_terms_key(terms, names) in known.kept for terms, names in self.terms.values())
             and self.ranged <= known.columns
+            and all(key in known.orders for key in self.orders.values())
             and self.texts_to_measure(known) <= known.widths.keys()
         )
 
@@ -142,7 +154,9 @@ def _request(
     conditions: Iterable[tuple[str, Terms]],
     texts: Texts,
     ranged: Collection[str],
+    orders: Collection[KeyOrder],
 ) -> _Request:
+    ordered: dict[KeyOrder, OrderSketchKey] = {}
     sketches: dict[Key, tuple[Scan, SketchKey]] = {}
     for scan in aliases:
         # Arrow cannot group by nested values, so such keys have no sketch.
@@ -151,6 +165,9 @@ def _request(
         for key in sorted(keys):
             if key and key not in sketches and all(column in types for column in key):
                 sketches[key] = (scan, tuple(types[column] for column in key))
+        for key, column in orders:
+            if all(name in types for name in (*key, column)):
+                ordered[key, column] = (tuple(types[name] for name in key), types[column])
     names = {scan.alias: {field.name: name for field, name in scan.columns} for scan in aliases}
     terms = {
         (alias, found.text): (found, {column: names[alias][column] for column in found.columns})
@@ -161,7 +178,7 @@ def _request(
     def names_in_files(emitted: Collection[str]) -> frozenset[str]:
         return frozenset(name for scan in aliases for field, name in scan.columns if field.name in emitted)
 
-    return _Request(sketches, terms, names_in_files(texts.columns), texts.most_rows, names_in_files(ranged))
+    return _Request(sketches, terms, names_in_files(texts.columns), texts.most_rows, names_in_files(ranged), ordered)
 
 
 @dataclass(frozen=True)
@@ -174,6 +191,7 @@ class _Gathered:
     widths: dict[str, float] = field(default_factory=dict)
     kept: dict[tuple[str, str], tuple[float | None, int]] = field(default_factory=dict)
     warnings: list[tuple[str | None, str]] = field(default_factory=list)
+    orders: dict[KeyOrder, tuple[OrderedKey, ...]] = field(default_factory=dict)
 
     def add(
         self,
@@ -198,6 +216,8 @@ class _Gathered:
             sketch = known.sketches.get(sketch_key)
             if sketch is not None:
                 self.sketches[key] = replace(sketch, alias=scan.alias, columns=key)
+        for order, order_key in request.orders.items():
+            self.orders[order] = known.orders.get(order_key, ())
         for place, (terms, names) in request.terms.items():
             self.kept[place] = known.kept.get(_terms_key(terms, names), (None, len(terms.terms)))
 
@@ -239,6 +259,7 @@ def _by_bytes(table: TableInput) -> KnownTable:
 
 def _read(table: TableInput, request: _Request, check: Callable[[], None]) -> tuple[KnownTable, tuple[str, ...]]:
     keys = {name for _, key in request.sketches.values() for name, _ in key}
+    keys |= {name for key, column in request.orders.values() for name, _ in (*key, column)}
     in_conditions = {name for _, names in request.terms.values() for name in names.values()}
     partitions = partition_sample(table)
     sample = sample_columns(table, keys | in_conditions, check, optional=in_conditions - keys, ranged=request.ranged)
@@ -256,6 +277,7 @@ def _read(table: TableInput, request: _Request, check: Callable[[], None]) -> tu
         },
         frozenset(keys | in_conditions | request.ranged),
         widths,
+        {key: _order(key, types, sample) for key in request.orders.values()},
     )
     return known, tuple(dict.fromkeys((*sample.warnings, *reads.warnings())))
 
@@ -299,6 +321,34 @@ def _sketch(
     except (pa.ArrowException, ValueError, TypeError) as error:
         _log.warning("no sketch of %s: %s", ", ".join(columns), error)
         return None
+
+
+def _order(key: OrderSketchKey, types: Mapping[str, DataType], sample: Sample) -> tuple[OrderedKey, ...]:
+    *columns, column = (name for name, _ in (*key[0], key[1]))
+    # The sample has no columns of partitions.
+    if sample.table is None or not {*columns, column} <= set(sample.table.column_names):
+        return ()
+    values = [_key_values(sample.table.column(name), types[name]) for name in columns]
+    try:
+        order = _comparable(sample.table.column(column), types[column])
+        return ordered_keys(values, [types[name] for name in columns], order, types[column])
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        _log.warning("no order of %s: %s", column, error)
+        return ()
+
+
+def _comparable(values: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:
+    """Returns values that Arrow sorts as Spark does; text files have all values as strings.
+
+    Raises ValueError for a type whose strings cannot be read exactly.
+    """
+    if type_.name is TypeName.STRING or not pa.types.is_string(values.type):
+        return values
+    if type_.name is TypeName.DECIMAL:
+        return values.cast(pa.decimal128(type_.precision, type_.scale))
+    if type_.is_integral or type_.name is TypeName.DATE:
+        return typed(values, type_)
+    raise ValueError(f"{type_} in a text file")
 
 
 def _key_values(values: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:

@@ -91,21 +91,33 @@ def _hot_keys(
     groups: pa.Table, types: Sequence[DataType], sampled_rows: int, table_rows: int
 ) -> tuple[tuple[HotKey, ...], tuple[tuple[Scalar, ...] | None, ...]]:
     """Returns the hot keys in descending order of share, and the literals of each."""
-    least = max(MIN_OCCURRENCES, sampled_rows * MIN_SHARE)
-    frequent = groups.filter(pc.greater_equal(groups.column(_COUNT), pa.scalar(least)))
     hot = []
-    for row in frequent.to_pylist():
+    for row in _frequent(groups, sampled_rows).to_pylist():
         *key, count = row.values()
         share = count / sampled_rows
         text = ", ".join(map(_text, key))
         hot_key = HotKey(value=text, share=share, estimated_rows=round(share * table_rows), is_null=None in key)
-        hot.append((hot_key, _literals(key, types)))
+        hot.append((hot_key, literals_of(key, types)))
     # Keys with the same share are sorted by value, because Arrow's order of the groups depends on its threads.
     hot = sorted(hot, key=lambda pair: (-pair[0].share, pair[0].value, pair[0].is_null))[:HOT_KEYS]
     return tuple(key for key, _ in hot), tuple(literals for _, literals in hot)
 
 
-def _literals(key: Sequence[object], types: Sequence[DataType]) -> tuple[Scalar, ...] | None:
+def _frequent(groups: pa.Table, sampled_rows: int) -> pa.Table:
+    least = max(MIN_OCCURRENCES, sampled_rows * MIN_SHARE)
+    return groups.filter(pc.greater_equal(groups.column(_COUNT), pa.scalar(least)))
+
+
+def frequent_groups(values: Sequence[pa.ChunkedArray]) -> list[tuple[object, ...]]:
+    """Returns the most frequent keys of a sample, as key_sketch finds them, with a value per column; the most frequent
+    one first.
+    """
+    rows = [tuple(row.values()) for row in _frequent(_groups(values), len(values[0])).to_pylist()]
+    return [row[:-1] for row in sorted(rows, key=lambda row: -int(row[-1]))[:HOT_KEYS]]
+
+
+def literals_of(key: Sequence[object], types: Sequence[DataType]) -> tuple[Scalar, ...] | None:
+    """Returns a literal of each type for the values of a key; None if one has no exact literal."""
     literals = [literal(part, type_) for part, type_ in zip(key, types, strict=True)]
     return None if None in literals else tuple(each for each in literals if each is not None)
 

@@ -53,6 +53,24 @@ class KeySketch:
 
 
 @dataclass(frozen=True)
+class OrderedKey:
+    """The values of an order column in the rows of one hot key.
+
+    `literals` has the values of the key, a literal per column; without columns, the rows are those of the whole table.
+    `boundaries` divide the sampled values into parts of about the same size: literals in ascending order, each once.
+    `top_share` is the share of the most frequent value, or of NULL, in the sampled rows.
+    """
+
+    literals: tuple[Scalar, ...]
+    boundaries: tuple[Scalar, ...]
+    top_share: float
+
+
+KeyOrder = tuple[tuple[str, ...], str]
+"""The emitted names of the columns of a key, and of an order column, all of one table."""
+
+
+@dataclass(frozen=True)
 class ValueRange:
     """The smallest and the largest value of a column: integers, days since 1970, or decimals without their point.
 
@@ -75,7 +93,7 @@ class Statistics:
     column name, for strings of tables that are small enough to be hashed as a whole. `warnings` are pairs of a table,
     or None, and a sentence on what was not read. `hashes_blocks`: whether Spark may hash as many objects as the blocks
     of bitmaps need. `is_adaptive`: whether Spark's adaptive execution may split a large task of a join; it is off on
-    streams.
+    streams. `orders` has the order of the rows of each hot key, for the windows of the query.
     """
 
     tables: Mapping[str, TableSize]
@@ -89,6 +107,7 @@ class Statistics:
     warnings: tuple[tuple[str | None, str], ...] = ()
     hashes_blocks: bool = True
     is_adaptive: bool = True
+    orders: Mapping[KeyOrder, tuple[OrderedKey, ...]] = field(default_factory=dict)
     estimates: Estimates = field(default_factory=lambda: Estimates(), init=False, repr=False, compare=False)
     """Cached estimates that were calculated from these statistics. A changed copy starts with an empty cache."""
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from service.contract.options import JoinLocal, JoinShip
 from service.contract.query import JoinKind
+from service.sql.expressions.nodes import Column, Over
 from service.sql.expressions.scalar import Scalar, quoted
 from service.sql.joins import BROADCASTS_LEFT, BROADCASTS_RIGHT, ONE_SIDED
 from service.sql.types.data_types import TypeName
@@ -25,6 +26,7 @@ from workers.engine.plan.nodes import (
     Scan,
     Union,
     WindowFunctions,
+    output_of,
 )
 from workers.engine.statistics.model import Statistics, once_per_node
 
@@ -49,7 +51,9 @@ def partitionings_of(node: Node, statistics: Statistics) -> tuple[frozenset[str]
             return _renamed(partitionings_of(node.input, statistics), node.items)
         case Aggregate():
             return _of_aggregate(node, statistics)
-        case Scan() | Expand() | WindowFunctions() | Union():
+        case WindowFunctions():
+            return _of_windows(node, statistics)
+        case Scan() | Expand() | Union():
             return ()
         case _:
             return partitionings_of(node.input, statistics)
@@ -129,6 +133,26 @@ def _partitioned_by_key(join: Join) -> tuple[frozenset[str], ...]:
     found = [_texts(key for key, _ in join.keys)] if join.kind in _KEEPS_LEFT else []
     found += [_texts(key for _, key in join.keys)] if join.kind in _KEEPS_RIGHT else []
     return tuple(found)
+
+
+def _of_windows(node: WindowFunctions, statistics: Statistics) -> tuple[frozenset[str], ...]:
+    """Returns the partitioning of the input, if it has all rows of each partition in one task; otherwise by the keys of
+    PARTITION BY, if all calls have the same ones.
+
+    For different keys, Spark has an operator each, and it is not known which of them is last.
+    """
+    fields = {field.name: field.type for field in output_of(node.input)}
+    trees = [call.expression.tree for call in node.calls]
+    keys = {tree.partition_by for tree in trees if isinstance(tree, Over)}
+    by_call = [frozenset(Scalar(key, None).sql for key in one) for one in keys]
+    below = partitionings_of(node.input, statistics)
+    kept = tuple(parts for parts in below if all(parts <= own for own in by_call))
+    if kept or len(keys) != 1 or not all(isinstance(key, Column) for key in next(iter(keys))):
+        return kept
+    # Spark partitions by a normalized form of fractions, as it does for an aggregate.
+    types = [fields[key.name] for key in next(iter(keys)) if isinstance(key, Column)]
+    is_exact = all(type_.is_groupable and not (type_.is_fractional or type_.nests_fractions) for type_ in types)
+    return tuple(by_call) if types and is_exact else ()
 
 
 def _of_aggregate(node: Aggregate, statistics: Statistics) -> tuple[frozenset[str], ...]:

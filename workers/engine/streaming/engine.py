@@ -278,6 +278,8 @@ def _ineffective_settings(plan: StreamPlan, streams: frozenset[str], settings: J
             "eager_aggregation has no effect: two streams are aggregated without a join, and static tables are joined "
             "before the aggregate."
         )
+    if settings.skewed_windows is not Toggle.AUTO:
+        yield "skewed_windows has no effect: a stream has no calls with OVER."
     joins = tuple(static_joins(plan.node, streams))
     strategies = settings.join.model_copy(update={"skew": JoinSkew.AUTO})
     if strategies != JoinSettings() and not joins:

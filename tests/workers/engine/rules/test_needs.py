@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from service.contract.options import JobSettings, JoinLocal, JoinShip, JoinSkew
 from service.contract.query import AggregateFunction, JoinKind
-from service.sql.expressions.scalar import column
+from service.sql.expressions.nodes import OrderKey, Over
+from service.sql.expressions.scalar import Scalar, column
 from service.sql.types.data_types import BIGINT, BINARY, STRING, Field
 from tests.support.plan_parts import COUNT
-from workers.engine.plan.nodes import Aggregate, Call, Join, JoinStrategy, Limit, Named, Node, Scan
-from workers.engine.rules.required_statistics import is_all_forced, joined_texts, undecided
+from workers.engine.plan.nodes import Aggregate, Call, Join, JoinStrategy, Limit, Named, Node, Scan, WindowFunctions
+from workers.engine.rules.required_statistics import (
+    is_all_forced,
+    joined_texts,
+    statistics_keys,
+    undecided,
+    window_orders,
+)
 
 L = Scan("l", "l", ((Field("l.k", BIGINT), "k"), (Field("l.d", BIGINT), "d")))
 R = Scan("r", "r", ((Field("r.k", BIGINT), "k"),))
@@ -23,6 +31,10 @@ DISTINCT = Call(AggregateFunction.COUNT, (D,), Field("x", BIGINT), distinct=True
 PLAIN = Aggregate(L, (Named(K, "k"),), (COUNT,))
 COUNTED = Aggregate(L, (Named(K, "k"),), (COUNT, DISTINCT))
 JOINED = Aggregate(JOIN, (Named(K, "k"),), (COUNT,))
+
+ORDERED = Over("COUNT", (), (K.tree,), (OrderKey(D.tree),))
+RUNNING = WindowFunctions(L, (Named(Scalar(ORDERED, BIGINT), "n"),))
+LAGGING = WindowFunctions(L, (Named(Scalar(replace(ORDERED, function="lag", arguments=(D.tree,)), BIGINT), "n"),))
 
 PHASE = {"agg_phase": "ONE_PHASE"}
 JOINS = {"join.ship": "REPARTITION", "join.local": "SORT_MERGE", "join.skew": "NONE"}
@@ -49,6 +61,11 @@ NOT_EAGER = {"eager_aggregation": False}
         (JOINED, {**PHASE, **JOINS}, False),
         (JOINED, {**PHASE, **JOINS, **NOT_EAGER}, True),
         (JOINED, {**PHASE, **JOINS, "eager_aggregation": True}, True),
+        (RUNNING, {}, False),
+        (RUNNING, {"skewed_windows": True}, False),
+        (RUNNING, {"skewed_windows": False}, True),
+        (replace(RUNNING, input=PLAIN), PHASE, True),
+        (LAGGING, {"skewed_windows": False}, False),
         (Limit(L, 3), {}, False),
         (Limit(Join(L, R, JoinKind.CROSS, ()), 3), PHASE, False),
     ],
@@ -75,3 +92,15 @@ def test_texts_below_undecided_joins_are_required() -> None:
     assert joined_texts(join) == {"r.s", "r.b"}
     assert joined_texts(Limit(join, 3), undecided(join, JobSettings.model_validate(JOINS))) == frozenset()
     assert joined_texts(Scan("r", "r", texts)) == frozenset()
+
+
+def test_windows_need_their_partition_keys_and_the_order_of_hot_ones() -> None:
+    assert statistics_keys(RUNNING) == {("l.k",)}
+    assert window_orders(RUNNING) == {(("l.k",), "l.d")}
+    everything = WindowFunctions(L, (Named(Scalar(replace(ORDERED, partition_by=()), BIGINT), "n"),))
+    assert statistics_keys(everything) == frozenset()
+    assert window_orders(everything) == {((), "l.d")}
+    assert statistics_keys(LAGGING) == frozenset()
+    assert window_orders(LAGGING) == frozenset()
+    assert window_orders(replace(RUNNING, input=Limit(L, 3))) == frozenset()
+    assert window_orders(RUNNING, lambda _: False) == frozenset()

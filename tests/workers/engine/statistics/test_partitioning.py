@@ -8,10 +8,12 @@ import pytest
 
 from service.contract.options import JoinLocal, JoinShip
 from service.contract.query import AggregateFunction, JoinKind
+from service.sql.expressions.nodes import Expression, Over
 from service.sql.expressions.scalar import Scalar, column
 from service.sql.types.data_types import BIGINT, DOUBLE, INT, STRING, DataType, Field, TypeName
 from tests.support.plan_parts import USERS
 from tests.support.scalars import scalar
+from workers.engine.plan.expressions import compose
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
@@ -68,12 +70,33 @@ def test_an_exchange_partitions_by_its_keys() -> None:
     [
         ORDERS,
         Expand(Exchange(ORDERS, (UID,)), 2, "branch"),
-        WindowFunctions(Exchange(ORDERS, (UID,)), ()),
         Union((Exchange(ORDERS, (UID,)), Exchange(ORDERS, (UID,)))),
     ],
 )
-def test_nothing_is_known_of_scans_expands_windows_and_unions(node: Node) -> None:
+def test_nothing_is_known_of_scans_expands_and_unions(node: Node) -> None:
     assert partitionings_of(node, LARGE) == ()
+
+
+def windows(source: Node, *partitions: tuple[Expression, ...]) -> WindowFunctions:
+    calls = enumerate(Scalar(Over("COUNT", (), keys), BIGINT) for keys in partitions)
+    return WindowFunctions(source, tuple(Named(call, f"c{number}") for number, call in calls))
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (windows(ORDERS, (UID.tree,), (UID.tree,)), (LEFT,)),
+        (windows(ORDERS, (UID.tree, DAY.tree)), (frozenset({"`o.uid`", "`o.day`"}),)),
+        (windows(ORDERS, (DAY.tree,), (UID.tree,)), ()),
+        (windows(ORDERS, ()), ()),
+        (windows(ORDERS, (compose("{0} % 2", (UID,), BIGINT).tree,)), ()),
+        (windows(Exchange(ORDERS, (UID,)), (UID.tree, DAY.tree), (UID.tree,)), (LEFT,)),
+        (windows(Exchange(ORDERS, (UID,)), (DAY.tree,)), (frozenset({"`o.day`"}),)),
+        (windows(Exchange(ORDERS, (UID, DAY)), (DAY.tree,), (UID.tree,)), ()),
+    ],
+)
+def test_windows_are_partitioned_by_their_keys(node: Node, expected: tuple[frozenset[str], ...]) -> None:
+    assert partitionings_of(node, LARGE) == expected
 
 
 @pytest.mark.parametrize("source", [ORDERS, Exchange(ORDERS, (UID, DAY))])

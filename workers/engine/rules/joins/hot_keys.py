@@ -159,13 +159,14 @@ def join_profile(join: Join, statistics: Statistics, above: tuple[Scalar, ...] =
         hashed_bytes={side: hashed_bytes(inputs[side], statistics) for side in Side},
         broadcast_limit=statistics.task_memory / MEMORY_PARTS,
         slots=max(1, statistics.slots),
-        shuffled_below=sum(_sent(inputs[side], statistics) for side in Side),
+        shuffled_below=sum(rows_shuffled_by_joins(inputs[side], statistics) for side in Side),
         text_sides=frozenset(side for side in Side if parses_text(inputs[side], statistics)),
     )
 
 
 @once_per_node
-def _sent(node: Node, statistics: Statistics) -> float:
+def rows_shuffled_by_joins(node: Node, statistics: Statistics) -> float:
+    """Returns the rows that the joins of `node` shuffle each time that it is computed."""
     joins = (part for part in walk_up(node) if isinstance(part, Join) and not is_broadcast(part, statistics))
     return float(sum(estimate_rows(one, statistics) or 0 for join in joins for one in inputs_of(join)))
 
@@ -252,12 +253,12 @@ def filtered_by_key(join: Join, statistics: Statistics, above: tuple[Scalar, ...
     conditions by which a split join below divides its rows do not count.
     """
     join = replace(join, left=original_of(join.left, statistics), right=original_of(join.right, statistics))
-    keys = _origins(join, (name for key in join.keys for scalar in key for name in scalar.columns))
-    below = (_origins(node.input, node.condition.columns) for node in walk_up(join) if isinstance(node, Filter))
-    return any(not keys.isdisjoint(names) for names in (*(_origins(join, one.columns) for one in above), *below))
+    keys = origins_of(join, (name for key in join.keys for scalar in key for name in scalar.columns))
+    below = (origins_of(node.input, node.condition.columns) for node in walk_up(join) if isinstance(node, Filter))
+    return any(not keys.isdisjoint(names) for names in (*(origins_of(join, one.columns) for one in above), *below))
 
 
-def _origins(node: Node, names: Iterable[str]) -> frozenset[str]:
+def origins_of(node: Node, names: Iterable[str]) -> frozenset[str]:
     """Returns the columns `names` of `node`, and the table columns from which they come."""
     given = frozenset(names)
     return given.union(*(scanned_columns(node, (name,)) or () for name in given))

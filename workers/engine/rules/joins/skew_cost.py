@@ -14,7 +14,7 @@ from service.contract.options import JoinSettings, JoinSkew, SkewSettings
 from service.sql.expressions.scalar import Scalar
 from service.sql.joins import HASHED_SIDE, Side
 from workers.engine.plan.nodes import Join, Node, inputs_of
-from workers.engine.rules.cost import PARSED, Cost
+from workers.engine.rules.cost import FEW_ENTRIES_ROW, PARSED, Cost
 from workers.engine.rules.joins.hot_keys import (
     JoinProfile,
     KeyLoad,
@@ -29,6 +29,7 @@ from workers.engine.rules.joins.skew_rewrite import (
     MAX_NESTED_SPLITS,
     PROBE_SIDES,
     HotPart,
+    needs_keys_only,
     nulls_can_bypass,
     refusal_of,
     salt_columns,
@@ -50,6 +51,9 @@ AQE_SPLIT_BYTES = 64 << 20
 
 TASKS_PER_SLOT = 4
 """Tasks per slot for a hot key: so many that the last of them are short."""
+
+MANY_ROWS = 1_000
+"""Rows of a hot key on the right side of a semi or anti join above which its key is broadcast only once."""
 
 _SALTED_UNEVENLY = 2.0
 """There are as many tasks as salts, and salts are hashed: some tasks get several salts, and many get none."""
@@ -73,12 +77,12 @@ def isolation_plan(join: Join, profile: JoinProfile, hot: Sequence[KeyLoad], nul
     for load in sorted(hot, key=lambda load: -profile.handled(load)):
         # The side with more bytes is the probe if the kind of join allows it, otherwise the other side.
         for probe in sorted(PROBE_SIDES[join.kind], key=lambda side: -load.rows(side) * profile.row_bytes[side]):
-            build = load.rows(probe.other) * profile.hashed_bytes[probe.other]
+            build = _built(join, load, probe) * profile.hashed_bytes[probe.other]
             if load.literals is not None and build <= free[probe]:
                 chosen[probe].append(load)
                 free[probe] -= build
                 break
-    parts = tuple(_broadcast_part(profile, probe, loads) for probe, loads in chosen.items() if loads)
+    parts = tuple(_broadcast_part(join, profile, probe, loads) for probe, loads in chosen.items() if loads)
     bypassing = tuple(side for side in nulls if nulls_can_bypass(join, side))
     if not parts and not bypassing:
         return None
@@ -274,11 +278,19 @@ def _reread(profile: JoinProfile, side: Side) -> float:
     return profile.sides[side].rows * (PARSED if side in profile.text_sides else RESCAN)
 
 
-def _broadcast_part(profile: JoinProfile, probe: Side, loads: Sequence[KeyLoad]) -> HotPart:
+def _built(join: Join, load: KeyLoad, probe: Side) -> float:
+    """Returns the rows to broadcast for a key: one, if only the keys of many rows are needed."""
+    rows = load.rows(probe.other)
+    return 1.0 if rows > MANY_ROWS and needs_keys_only(join) else rows
+
+
+def _broadcast_part(join: Join, profile: JoinProfile, probe: Side, loads: Sequence[KeyLoad]) -> HotPart:
     """Returns a part that distributes the probe's rows if that costs less than joining them in the tasks that read
     them, in the worst case only a few tasks.
     """
     in_place, distributed = _part(probe, loads), _part(probe, loads, tasks=_tasks(profile))
+    if any(_built(join, load, probe) < load.rows(probe.other) for load in loads):
+        in_place, distributed = replace(in_place, distinct=True), replace(distributed, distinct=True)
     costs = [_broadcast_cost(profile, part, loads).slowest for part in (in_place, distributed)]
     return in_place if costs[0] <= costs[1] else distributed
 
@@ -286,16 +298,20 @@ def _broadcast_part(profile: JoinProfile, probe: Side, loads: Sequence[KeyLoad])
 def _broadcast_cost(profile: JoinProfile, part: HotPart, loads: Sequence[KeyLoad]) -> Cost:
     rows = sum(load.rows(part.probe) for load in loads)
     build = sum(load.rows(part.probe.other) for load in loads)
+    counted = FEW_ENTRIES_ROW * build / profile.slots if part.distinct else 0.0
+    build = len(loads) if part.distinct else build
     handled = rows + sum(profile.out(load) for load in loads)
     if part.tasks is not None:
         # The rows are written, sorted (so that a repeated task sends them to the same tasks) and read.
         hottest = handled / max(min(profile.slots, rows), 1.0)
         return Cost(
-            2 * build + 3 * rows / profile.slots + hottest, build + rows, handled / max(min(part.tasks, rows), 1.0)
+            counted + 2 * build + 3 * rows / profile.slots + hottest,
+            build + rows,
+            handled / max(min(part.tasks, rows), 1.0),
         )
     busiest = min(rows, profile.sides[part.probe].rows / profile.tasks[part.probe])
     hottest = max(handled * busiest / rows if rows else 0.0, handled / max(min(profile.slots, rows), 1.0))
-    return Cost(2 * build + hottest, build, hottest)
+    return Cost(counted + 2 * build + hottest, build, hottest)
 
 
 def _salt_cost(profile: JoinProfile, part: HotPart, loads: Sequence[KeyLoad]) -> Cost:

@@ -17,7 +17,7 @@ from service.contract.options import JoinLocal, JoinShip, JoinSkew
 from service.contract.query import JoinKind
 from service.sql.expressions.nodes import Number
 from service.sql.expressions.scalar import Scalar, column
-from service.sql.joins import Side
+from service.sql.joins import ONE_SIDED, Side
 from service.sql.types.data_types import BOOLEAN, INT, DataType, Field, TypeName
 from workers.engine.plan.expressions import (
     all_of,
@@ -39,8 +39,10 @@ from workers.engine.plan.nodes import (
     Limit,
     Named,
     Node,
+    Phases,
     Project,
     Union,
+    columns_of,
     inputs_of,
     join_input,
     join_keys,
@@ -90,13 +92,15 @@ class HotPart:
 
     Without `salts`, the other side's rows are broadcast, and the rows of `probe` are distributed round-robin over
     `tasks`, or stay in the tasks that read them (None). With `salts`, the rows of `probe` are shuffled by key and salt,
-    and the other side's rows are copied for each salt.
+    and the other side's rows are copied for each salt. `distinct`: only the keys of the other side are broadcast, each
+    once; the join must meet `needs_keys_only`.
     """
 
     keys: tuple[tuple[Scalar, ...], ...]
     probe: Side
     tasks: int | None = None
     salts: int | None = None
+    distinct: bool = False
 
 
 def split_join(join: Join, parts: tuple[HotPart, ...], nulls: tuple[Side, ...]) -> Node:
@@ -154,6 +158,11 @@ def nulls_can_bypass(join: Join, side: Side) -> bool:
     )
 
 
+def needs_keys_only(join: Join) -> bool:
+    """Whether the keys of the right side decide which left rows the join emits, and are columns."""
+    return join.kind in ONE_SIDED and join.residual is None and columns_of(join_keys(join, Side.RIGHT)) is not None
+
+
 def salt_columns(join: Join, probe: Side) -> tuple[Scalar, ...]:
     """Returns the probe's columns that are not keys; the hash of their values is the salt."""
     keys = {name for key in join_keys(join, probe) for name in key.columns}
@@ -196,6 +205,10 @@ def _broadcast(join: Join, part: HotPart, earlier: tuple[tuple[Scalar, ...], ...
         # With an explicit number, Spark does not coalesce small partitions, whose join may emit many rows.
         probe = Exchange(probe, (), part.tasks)
     build = _hot(join, part.probe.other, part, earlier)
+    if part.distinct:
+        keys = dict.fromkeys(join_keys(join, part.probe.other))
+        named = tuple(Named(key, key.columns[0]) for key in keys)
+        build = Aggregate(build, named, (), phases=Phases.TWO_PHASE)
     left, right = (probe, build) if part.probe is Side.LEFT else (build, probe)
     return replace(join, left=left, right=right, strategy=_BROADCAST[part.probe.other])
 

@@ -68,8 +68,9 @@ class SkewedJoin:
     rows on both sides: the side with more rows is shuffled by the key and a salt, a hash of the row's other columns,
     and the other side's rows are copied for each salt (`Expand`). With both, rows with a NULL key bypass the join: an
     outer or anti join keeps them, and they match nothing. Spark's adaptive execution does not coalesce the exchanges of
-    this rule, since each has an explicit number of partitions. A join above treats a split join as the original join;
-    each part of the upper join computes it.
+    this rule, since each has an explicit number of partitions. For a semi or anti join without another condition, only
+    the hot keys of the right side are broadcast, each once, however many rows they have. A join above treats a split
+    join as the original join; each part of the upper join computes it.
 
     Fires when:
         - `join.skew` is ISOLATE or SALT, and the sample has frequent keys: they have more rows of a side, or of the
@@ -87,8 +88,8 @@ class SkewedJoin:
         - the keys are not table columns with known hot values, or their types are compared under a cast;
         - two nested joins below are already split: every part would compute them, and the parts multiply;
         - a side is an aggregate or has a LIMIT: every part would compute it, and a LIMIT might take other rows;
-        - the hot rows are on a side that cannot be distributed: the right side of a left, semi or anti join, the left
-          side of a right join, both sides of a full join;
+        - the hot rows are on a side that cannot be distributed: the right side of a left join, and of a semi or anti
+          join with another condition, the left side of a right join, both sides of a full join;
         - there are too many rows to broadcast (ISOLATE), or the rows have no column but the key (SALT).
 
     Why the result is the same:

@@ -25,7 +25,7 @@ from service.sql.joins import Side
 from service.sql.types.data_types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, Field, array, decimal
 from tests.support.applied_rules import matched, skipped
 from tests.support.scalars import scalar
-from workers.engine.plan.expressions import literal
+from workers.engine.plan.expressions import NULL_LITERAL, literal
 from workers.engine.plan.nodes import (
     Exchange,
     Filter,
@@ -511,6 +511,18 @@ def test_a_key_that_is_named_for_both_sides_is_joined_once(scans: dict[str, Data
         HotPart((seven,), Side.LEFT, salts=2),
     )
     same(scans, node, split_join(node, parts, ()))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", [JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI])
+@pytest.mark.parametrize("names", [("k",), ("k", "s")])
+def test_only_the_keys_of_a_side_are_broadcast(
+    scans: dict[str, DataFrame], kind: JoinKind, names: tuple[str, ...]
+) -> None:
+    hot = tuple(one for one in (literal(7, BIGINT), literal("", STRING))[: len(names)] if one is not None)
+    null = (NULL_LITERAL,) * len(names)
+    node = join(kind, names)
+    same(scans, node, split_join(node, (HotPart((hot, null), Side.LEFT, tasks=2, distinct=True),), ()))
 
 
 @pytest.mark.spark
