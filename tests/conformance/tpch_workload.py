@@ -16,8 +16,8 @@ QUERIES = [f"q{number:02}" for number in range(1, 23)]
 
 def generate(directory: Path, scale: str) -> Path:
     """Writes the eight tables at this scale factor as Parquet files below `directory`, and returns it."""
-    generator = Path(sys.executable).with_name("tpchgen-cli")
-    command = [str(generator), "parquet", "--scale-factor", scale, "--output-dir", str(directory)]
+    generator = Path(sys.executable).with_name("tpcgen-cli")
+    command = [str(generator), "tpch", "parquet", "--scale-factor", scale, "--output-dir", str(directory)]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     return directory
 
