@@ -22,6 +22,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -161,6 +162,8 @@ def main() -> None:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
+    # So that the service ends with this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     file = arguments.json or Path(f"{arguments.workload}-{arguments.scale}.json")
     known = {} if arguments.again or not file.exists() else json.loads(file.read_text(encoding="utf-8"))
     workload = WORKLOADS[arguments.workload]

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-INT, TEXT, DOUBLE, MONEY, DAY, FLAG = TYPES = ("BIGINT", "VARCHAR", "DOUBLE", "DECIMAL(8,2)", "DATE", "BOOLEAN")
+INT, TEXT, DOUBLE, MONEY, DAY, FLAG = TYPES = ("BIGINT", "STRING", "DOUBLE", "DECIMAL(8,2)", "DATE", "BOOLEAN")
 NUMBERS = (INT, DOUBLE, MONEY)
 _ARROW = {
     INT: pa.int64(),
@@ -30,6 +30,7 @@ _ARROW = {
     FLAG: pa.bool_(),
 }
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
+_DIRECTIONS = ("", " DESC", " NULLS LAST", " DESC NULLS FIRST")
 _JOINS = ("JOIN", "JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN")
 _MOST_ROWS = 60
 _DEEPEST = 3
@@ -69,7 +70,7 @@ def value(random: Random, type_: str) -> Any:
     match type_:
         case "BIGINT":
             return random.randint(-3, 6)
-        case "VARCHAR":
+        case "STRING":
             return random.choice(("", "a", "b", "ab", "B", "ä", "x y", "zz"))
         case "DOUBLE":
             # Multiples of a power of two: their sums do not depend on the order.
@@ -86,10 +87,9 @@ def tables(random: Random) -> dict[Table, pa.Table]:
     """Returns three random tables; one may be empty."""
     found = {}
     for name in ("t", "u", "w"):
-        types = [INT, INT, *random.sample(TYPES, random.randint(2, 5))]
-        columns = tuple(
-            Column(("id", "k")[index] if index < 2 else f"{name}{index}", type_) for index, type_ in enumerate(types)
-        )
+        types = random.sample(TYPES, random.randint(2, 5))
+        others = (Column(f"{name}{index}", type_) for index, type_ in enumerate(types))
+        columns = (Column("id", INT), Column("k", INT), *others)
         rows = random.choice((0, 1, _MOST_ROWS // 2, _MOST_ROWS, _MOST_ROWS))
         nulls, hot = random.choice((0.0, 0.1, 0.4)), random.choice((0.0, 0.5, 0.9))
         arrays = []
@@ -119,9 +119,7 @@ class Generator:
             return made.text
         names = [f"c{index}" for index in range(len(made.types))]
         self._random.shuffle(names)
-        keys = ", ".join(
-            f"{name}{self._random.choice(('', ' DESC', ' NULLS LAST', ' DESC NULLS FIRST'))}" for name in names
-        )
+        keys = ", ".join(name + self._random.choice(_DIRECTIONS) for name in names)
         limit = f" LIMIT {self._random.randint(0, 8)}" if self._random.random() < 0.6 else ""
         shown = ", ".join(f"c{index}" for index in range(len(made.types)))
         return f"SELECT {shown} FROM ({made.text}) AS o ORDER BY {keys}{limit}"
@@ -202,9 +200,8 @@ class Generator:
         kind = self._random.choice(("ROLLUP", "CUBE"))
         group = f" GROUP BY {kind} ({', '.join(key.text for key in keys)})"
         chosen = [*keys, *calls]
-        return Query(
-            f"{before}SELECT {_named(chosen)} FROM {source}{self._where(columns, depth)}{group}", _types(chosen)
-        )
+        text = f"{before}SELECT {_named(chosen)} FROM {source}{self._where(columns, depth)}{group}"
+        return Query(text, _types(chosen))
 
     def _windows(self, depth: int, _types_wanted: tuple[str, ...] | None) -> Query:
         unique = self._random.random() < 0.6
@@ -349,9 +346,8 @@ class Generator:
         """Returns a condition with a subquery over one table."""
         table, alias = self._random.choice(self._tables), self._alias()
         inner = table.of(alias)
-        pairs = [
-            (mine, others) for mine in columns for others in inner if mine.type == others.type and mine.type != FLAG
-        ]
+        compared = [column for column in columns if column.type != FLAG]
+        pairs = [(mine, others) for mine in compared for others in inner if mine.type == others.type]
         if not pairs:
             return self._condition(columns)
         mine, others = self._random.choice(pairs)
