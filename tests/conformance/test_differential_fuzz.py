@@ -1,4 +1,4 @@
-"""Tests a sample of the random queries of `tests/conformance/fuzz.py`: a fixed one, so that it fails for a change alone."""
+"""Tests a fixed sample of the random queries of `tests/conformance/fuzz.py`."""
 
 from __future__ import annotations
 
