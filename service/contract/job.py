@@ -357,7 +357,7 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports everything in this job."""
-        if self._uses_version_11:
+        if self._uses_version_11 or any(table.needs_version_12 for table in self.file_tables.values()):
             return SPEC_VERSION
         if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):
             return FILES_VERSION
