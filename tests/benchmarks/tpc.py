@@ -168,7 +168,7 @@ def main() -> None:
     known = {} if arguments.again or not file.exists() else json.loads(file.read_text(encoding="utf-8"))
     workload = WORKLOADS[arguments.workload]
     names = arguments.queries.split(",") if arguments.queries else workload.QUERIES
-    texts = {name: workload.specified(name) for name in names if name not in known}
+    texts = {name: _text_of(arguments.workload, name, arguments.scale) for name in names if name not in known}
     root = _generated(arguments.data / f"{arguments.workload}-{arguments.scale}", workload.generate, arguments.scale)
     environment = {"EVENKEEL_SPARK_DRIVER_MEMORY": arguments.memory}
     with (
@@ -221,6 +221,10 @@ def _line(name: str, rows: str, seconds: Mapping[str, float]) -> str:
     shown = {side: f"{seconds[side]:.2f} s" if side in seconds else "" for side in SIDES}
     ratio = f"{seconds[SPARK] / seconds[EVENKEEL]:.2f}x" if {SPARK, EVENKEEL} <= seconds.keys() else ""
     return f"| {name} | {rows} | {shown[SPARK]} | {shown[EVENKEEL]} | {ratio} | {shown[DUCKDB]} |\n"
+
+
+def _text_of(workload: str, query: str, scale: str) -> str:
+    return tpch_workload.specified(query, scale) if workload == "tpch" else tpcds_workload.specified(query)
 
 
 def _generated(root: Path, generate: Callable[[Path, str], Path], scale: str) -> Path:
