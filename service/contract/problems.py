@@ -9,6 +9,7 @@ at the end of the module return the problems of jobs and attempts that did not f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
@@ -31,6 +32,11 @@ class Issue(BaseModel):
 
 
 _LISTED_TABLES = 5
+
+
+_SHOWN = 100
+_LONG_WORD = re.compile(rf"\S{{{2 * _SHOWN},}}")
+"""Words of clients that are too long to be repeated in a message."""
 
 
 class SpecError(Exception):
@@ -63,7 +69,8 @@ class SpecError(Exception):
     ) -> SpecError:
         """Returns a `SpecError` with a single issue."""
         names = tuple(suggestions)
-        return cls([Issue(code=code, detail=detail, pointer=pointer, line=line, column=column, suggestions=names)])
+        shown = _LONG_WORD.sub(lambda word: f"{word.group()[:_SHOWN]}…", detail)
+        return cls([Issue(code=code, detail=shown, pointer=pointer, line=line, column=column, suggestions=names)])
 
 
 def nearest_names(

@@ -85,11 +85,14 @@ TABLE_COLUMNS = Limit(
 )
 JOINS = Limit("joins", 100, "joins in one FROM", _SPLIT)
 COLUMNS = Limit("columns", 1024, "columns in one SELECT, counting those of `*`", "Name fewer columns.")
-GROUP_KEYS = Limit("group_keys", 64, "keys in one GROUP BY or SELECT DISTINCT", "Group by fewer columns.")
+GROUP_KEYS = Limit("group_keys", 64, "keys in one GROUP BY, SELECT DISTINCT or PARTITION BY", "Group by fewer columns.")
 GROUPING_SETS = Limit("grouping_sets", 256, "grouping sets in one GROUP BY", "Write several queries.")
 CUBE_KEYS = Limit("cube_keys", 8, "keys in one CUBE", "Name the sets that are needed with GROUPING SETS.")
 AGGREGATES = Limit(
     "aggregates", 256, "aggregates in one SELECT", "Compute them in several queries, and join these on the group keys."
+)
+WINDOWS = Limit(
+    "windows", 128, "window functions in one SELECT", "Compute them in several queries, and join these on a key."
 )
 SORT_KEYS = Limit("sort_keys", 64, "keys in one ORDER BY", "Order by fewer columns.")
 CONDITIONS = Limit(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import duckdb
 from pyspark.sql import SparkSession
@@ -18,8 +18,10 @@ from service.sql.compile import compile_job
 from service.sql.resolve.bound import BoundQuery
 from tests.conformance.combinations import Settings
 from tests.conformance.laboratory import as_if_large, parquet, table_input
+from tests.support.ordered_rows import difference_by_keys, sort_keys
 from tests.support.rows import difference_from_duckdb
-from workers.engine.spark.engine import Engine
+from workers.engine.spark.engine import Engine, PlannedQuery
+from workers.engine.spark.statistics_cache import StatisticsCache
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,24 @@ class Answer:
 
 
 class DuckDBComparison:
-    """The tables below `root`, each a file `NAME.parquet` or a directory of files. Use it as a context manager."""
+    """The tables below `root`, each a file `NAME.parquet` or a directory of files. Use it as a context manager.
 
-    def __init__(self, spark: SparkSession, root: Path) -> None:
+    `known` are the statistics that the queries share; each gathers its own without them. `setting` is a statement that
+    DuckDB runs first.
+    """
+
+    def __init__(
+        self, spark: SparkSession, root: Path, *, known: StatisticsCache | None = None, setting: str = ""
+    ) -> None:
         self._spark = spark
+        self._known = known
+        self._setting = setting
         self._paths = {path.stem: path for path in sorted(root.iterdir())}
         self._inputs = {name: table_input(root, name, parquet(path.name)) for name, path in self._paths.items()}
         self._duck = duckdb.connect(config={"threads": 2})
 
     def __enter__(self) -> Self:
+        self._duck.execute(self._setting or "SELECT 1")
         for name, path in self._paths.items():
             self._duck.execute(f"CREATE VIEW {name} AS FROM '{path}{'/*.parquet' if path.is_dir() else ''}'")
         return self
@@ -61,15 +72,35 @@ class DuckDBComparison:
         """Runs `text` with the engine and the equivalent `duckdbs` with DuckDB, and compares the rows in order. The
         query is planned as if the tables were `times` as large.
         """
+        planned = self._planned(text, settings, times)
+        expected = self._duck.execute(duckdbs).fetchall()
+        return _answer(len(expected), difference_from_duckdb(expected, planned.frame.collect()), planned)
+
+    def ask_unordered(self, text: str, settings: Settings | None = None) -> Answer:
+        """Runs `text` with the engine and with DuckDB, and compares the rows as multisets, and the order of the sort
+        keys.
+        """
+        planned = self._planned(text, settings)
+        names, expected = self.expected(text)
+        difference = difference_by_keys(expected, planned.frame.collect(), sort_keys(text, names))
+        return _answer(len(expected), difference, planned)
+
+    def expected(self, text: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Runs `text` with DuckDB, and returns the names of the columns and the rows."""
+        result = self._duck.execute(text)
+        return [column[0] for column in result.description or ()], result.fetchall()
+
+    def _planned(self, text: str, settings: Settings | None, times: int = 1) -> PlannedQuery:
         session = self._spark.newSession()
         session.conf.set("spark.sql.shuffle.partitions", "4")
         query, chosen = self.compiled(text, settings), JobSettings.model_validate(settings or {})
         with as_if_large(times) if times > 1 else nullcontext():
-            planned = Engine(session, 2).plan(query, self._inputs, chosen)
-        expected = self._duck.execute(duckdbs).fetchall()
-        difference = difference_from_duckdb(expected, planned.frame.collect())
-        fired = {trace.rule for trace in planned.made.trace if trace.outcome is RuleOutcome.FIRED}
-        return Answer(len(expected), difference, frozenset(fired))
+            return Engine(session, 2, self._known).plan(query, self._inputs, chosen)
+
+
+def _answer(rows: int, difference: str | None, planned: PlannedQuery) -> Answer:
+    fired = {trace.rule for trace in planned.made.trace if trace.outcome is RuleOutcome.FIRED}
+    return Answer(rows, difference, frozenset(fired))
 
 
 def rules_for(name: str, by_rule: Mapping[str, Collection[str]]) -> set[str]:

@@ -145,7 +145,8 @@ def _length(tree: Expression, name: str, hint: str, at: int | None, source: Text
 
 def function_named(name: str) -> AggregateFunction | None:
     """Returns the aggregate function with the name or synonym `name`, whose case is ignored; None if there is none."""
-    upper = name.upper()
+    # The upper case of some letters outside ASCII is one of ASCII.
+    upper = name.upper() if name.isascii() else name
     return AggregateFunction[upper] if upper in AggregateFunction.__members__ else SYNONYMS.get(upper)
 
 

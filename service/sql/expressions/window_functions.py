@@ -12,7 +12,7 @@ from decimal import Decimal
 from sqlglot import exp
 
 from service.contract.problems import SpecError, did_you_mean, nearest_names
-from service.contract.query import AggregateFunction
+from service.contract.query import GROUP_KEYS, SORT_KEYS, WINDOWS, AggregateFunction
 from service.sql.expressions.calls import function_named, milliseconds_of
 from service.sql.expressions.nodes import (
     Expression,
@@ -25,7 +25,7 @@ from service.sql.expressions.nodes import (
     OrderKey,
     Over,
 )
-from service.sql.parser import Text
+from service.sql.parser import FIRST, Text
 
 WINDOW_FUNCTIONS = {
     "row_number": (0, 0),
@@ -85,7 +85,10 @@ def with_named_windows(select: exp.Select, source: Text) -> exp.Select:
             detail = f"Two windows are called {name}. Rename one of them."
             raise source.error("unsupported_construct", detail, at=at)
         named[name.casefold()] = _defined(window, named, source)
-    calls = list(_calls_with_names(select))
+    found = _windows_of(select)
+    if len(found) > WINDOWS.most and not source.is_accepted:
+        raise source.beyond(WINDOWS, len(found), at=found[0].meta.get(FIRST))
+    calls = [window for window in found if window.args.get("alias") is not None]
     if not calls and not named:
         return select
     for call in calls:
@@ -94,8 +97,8 @@ def with_named_windows(select: exp.Select, source: Text) -> exp.Select:
     return select
 
 
-def _calls_with_names(select: exp.Select) -> list[exp.Window]:
-    """Returns the calls of `select` whose window has a name, without those of queries inside it."""
+def _windows_of(select: exp.Select) -> list[exp.Window]:
+    """Returns the calls of `select` with OVER, without those of queries inside it."""
     found = []
     pending = [
         part
@@ -108,7 +111,7 @@ def _calls_with_names(select: exp.Select) -> list[exp.Window]:
         node = pending.pop()
         if isinstance(node, exp.Query):
             continue
-        if isinstance(node, exp.Window) and node.args.get("alias") is not None:
+        if isinstance(node, exp.Window):
             found.append(node)
         pending += list(node.iter_expressions())
     return found
@@ -174,6 +177,9 @@ class WindowCallReader:
         if spec is not None and function in _UNFRAMED:
             raise self.refuse(node, f"{name} with a frame", "Remove ROWS or RANGE: the result does not depend on it.")
         partition_by = tuple(self.read(key) for key in node.args.get("partition_by") or ())
+        for limit, number in ((GROUP_KEYS, len(partition_by)), (SORT_KEYS, len(keys))):
+            if number > limit.most and not self.source.is_accepted:
+                raise self.source.beyond(limit, number, at=at)
         frame = self._frame(spec, node, keys) if spec is not None else None
         return Over(function, arguments, partition_by, keys, frame, condition, ignores_nulls, at)
 

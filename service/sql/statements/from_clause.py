@@ -204,7 +204,7 @@ class _FromReader:
             raise self._source.unsupported("LATERAL", at=at, hint="Join a derived table on a key.")
         if isinstance(node, exp.Values):
             raise self._source.unsupported("VALUES", at=at, hint="Put the rows into a file and name it in 'tables'.")
-        if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
+        if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier | exp.Dot):
             raise self._source.unsupported("A table function", at=at, hint="Name one of the job's tables in FROM.")
         alias = node.args.get("alias")
         self._check_table(node, alias, at)

@@ -288,7 +288,10 @@ class SelectCompiler:
         """Returns the error for a structured query that exceeds a limit of its model."""
         first = error.errors()[0]
         clause = _CLAUSES.get(str(first["loc"][0]), TokenType.SELECT)
-        at = place_of(self._source, clause, position(self._select))
+        around = position(self._select)
+        at = place_of(self._source, clause, around)
+        if at is None:
+            at = place_of(self._source, TokenType.SELECT, around)
         return self._source.error(CODE, first["msg"], at=at)
 
     def _text(self, tree: Expression, at: str, place: int | None = None) -> str:

@@ -1,0 +1,253 @@
+"""Runs the queries of TPC-H or TPC-DS through a real service, and compares rows and times with DuckDB and plain Spark.
+
+    python tests/benchmarks/tpc.py tpch|tpcds [--scale 1] [--data DIR] [--queries q01,…] [--sides evenkeel,…]
+        [--memory 3g] [--again] [--json FILE]
+
+Generates the tables (cached below `--data`, 0.4 GB at scale 1), starts `evenkeel up` on a free port, and posts each
+query as a job with default settings. The rows of the result, read over HTTP, are compared with those of DuckDB as
+multisets, and their order by the keys of ORDER BY. Plain Spark 4.3 runs in this process with its defaults and two
+cores, DuckDB with two threads. The sides run in turn, query by query, each query once, after `WARM_UP` queries that are
+not measured. The times of Evenkeel are from the POST to the answer with SUCCEEDED.
+
+A query that is in the file of `--json` is not run again, so that a run can be continued; `--again` runs all. Prints a
+table and the estimates (`python tests/benchmarks/tpc_estimates.py FILE` prints these alone). The figures depend on the
+machine and its load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks.tpc_estimates import Estimate, summary
+from tests.conformance import tpcds_workload, tpch_workload
+from tests.support.machine import machine
+from tests.support.ordered_rows import difference_by_keys, sort_keys
+from tests.support.service import Service, running_service
+from tests.support.tables import parquet
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WORKLOADS = {"tpch": tpch_workload, "tpcds": tpcds_workload}
+EVENKEEL, SPARK, DUCKDB = SIDES = ("evenkeel", "spark", "duckdb")
+WARM_UP = 3
+_JOB_SECONDS = 600
+
+
+@dataclass
+class Outcome:
+    """What became of one query: seconds by side, the number of rows, how Evenkeel's rows differ from DuckDB's (empty if
+    they are equal), and the rows of the plan's nodes.
+    """
+
+    rows: int = 0
+    difference: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+    rules: list[str] = field(default_factory=list)
+    estimates: list[Estimate] = field(default_factory=list)
+
+
+class Sides:
+    """The three sides, over the Parquet files below `root`. Each returns the rows of a query and its seconds."""
+
+    def __init__(self, service: Service, root: Path, memory: str) -> None:
+        self._service = service
+        self._paths = {path.stem: path for path in sorted(root.glob("*.parquet"))}
+        self._memory = memory
+        self._duck = duckdb.connect(config={"threads": 2})
+        self._duck.execute(tpcds_workload.NULL_ORDER)
+        for name, path in self._paths.items():
+            self._duck.execute(f"CREATE VIEW {name} AS FROM '{path}'")
+        for path in self._paths.values():
+            _link(path, service.data / path.name)
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", self._memory)
+        for key, value in {"spark.sql.session.timeZone": "UTC", "spark.ui.enabled": "false"}.items():
+            builder = builder.config(key, value)
+        session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        for name, path in self._paths.items():
+            session.read.parquet(str(path)).createOrReplaceTempView(name)
+        return session
+
+    def duckdb(self, sql: str) -> tuple[list[str], list[Any], float]:
+        """Returns also the names of the columns."""
+        began = time.perf_counter()
+        result = self._duck.execute(sql)
+        rows = result.fetchall()
+        return [column[0] for column in result.description or ()], rows, time.perf_counter() - began
+
+    def spark(self, sql: str) -> float:
+        """Runs the query with plain Spark."""
+        session = self._spark
+        began = time.perf_counter()
+        session.sql(_in_spark(sql)).collect()
+        return time.perf_counter() - began
+
+    def evenkeel(self, name: str, sql: str) -> tuple[str, float]:
+        """Runs the query as a job. Returns its id. Raises RuntimeError if it is refused or fails."""
+        words = set(re.findall(r"\w+", sql.casefold()))
+        tables = {table: parquet(path.name) for table, path in self._paths.items() if table in words}
+        spec = {"name": name, "tables": tables, "sql": sql, "limits": {"timeout": f"{_JOB_SECONDS}s"}}
+        began = time.perf_counter()
+        answer = self._service.http.post("/v1/jobs", json=spec)
+        if answer.status_code != 202:
+            raise RuntimeError(answer.text)
+        job_id = str(answer.json()["id"])
+        job = self._service.wait(job_id, seconds=_JOB_SECONDS)
+        seconds = time.perf_counter() - began
+        if job["status"] != "SUCCEEDED":
+            raise RuntimeError(f"{job['status']}: {job['error']}")
+        return job_id, seconds
+
+    def rows(self, job_id: str) -> list[tuple[Any, ...]]:
+        """Returns the rows of a job's result."""
+        headers = {"Accept": "application/vnd.apache.arrow.stream"}
+        content = self._service.http.get(f"/v1/jobs/{job_id}/result", headers=headers).content
+        table = pa.ipc.open_stream(io.BytesIO(content)).read_all()
+        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+    def estimates(self, job_id: str) -> list[Estimate]:
+        """Returns the estimated and the measured rows of the nodes of a job's plan for which there are both."""
+        plan = self._get(f"/v1/jobs/{job_id}/plan")["after"]["nodes"]
+        measured = {node["id"]: node["rows"] for node in self._get(f"/v1/jobs/{job_id}/metrics")["nodes"]}
+        return [
+            Estimate(node["operator"], node["estimated_rows"], measured[node["id"]])
+            for node in plan
+            if node["estimated_rows"] is not None and measured.get(node["id"]) is not None
+        ]
+
+    def rules(self, job_id: str) -> list[str]:
+        """Returns the rules that fired."""
+        trace = self._get(f"/v1/jobs/{job_id}/plan")["rules"]
+        return sorted({each["rule"] for each in trace if each["outcome"] == "fired"})
+
+    def _get(self, path: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._service.http.get(path).raise_for_status().json()
+        return found
+
+
+def main() -> None:
+    """Measures, prints and writes the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workload", choices=sorted(WORKLOADS))
+    parser.add_argument("--scale", default="1")
+    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "evenkeel-tpc")
+    parser.add_argument("--queries", default="", help="names, separated by commas; all of them by default")
+    parser.add_argument("--sides", default=",".join(SIDES), help="names, separated by commas; DuckDB always runs")
+    parser.add_argument("--memory", default="3g", help="of each Spark driver")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--json", type=Path, default=None)
+    arguments = parser.parse_args()
+    # So that the service ends with this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    file = arguments.json or Path(f"{arguments.workload}-{arguments.scale}.json")
+    known = {} if arguments.again or not file.exists() else json.loads(file.read_text(encoding="utf-8"))
+    workload = WORKLOADS[arguments.workload]
+    names = arguments.queries.split(",") if arguments.queries else workload.QUERIES
+    texts = {name: _text_of(arguments.workload, name, arguments.scale) for name in names if name not in known}
+    root = _generated(arguments.data / f"{arguments.workload}-{arguments.scale}", workload.generate, arguments.scale)
+    environment = {"EVENKEEL_SPARK_DRIVER_MEMORY": arguments.memory}
+    with (
+        tempfile.TemporaryDirectory(prefix="evenkeel-tpc-", dir=arguments.data) as directory,
+        running_service(Path(directory), environment) as service,
+    ):
+        asked = Sides(service, root, arguments.memory)
+        for number, (name, text) in enumerate([*list(texts.items())[:WARM_UP], *texts.items()]):
+            outcome = measure(asked, name, text, arguments.sides.split(","), first=number)
+            if number < min(WARM_UP, len(texts)):
+                continue
+            known[name] = asdict(outcome)
+            file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+            sys.stderr.write(f"{name} {outcome.rows} rows, {outcome.seconds} {outcome.difference}\n")
+    sys.stdout.write(table_of(known))
+    sys.stdout.write(f"\nscale factor {arguments.scale}; {machine()}\n\n")
+    sys.stdout.write(summary([Estimate(**each) for found in known.values() for each in found["estimates"]]))
+
+
+def measure(asked: Sides, name: str, sql: str, sides: list[str], *, first: int) -> Outcome:
+    """Runs the query on each side, beginning with another side for each query, and compares the rows."""
+    outcome = Outcome()
+    names, expected, outcome.seconds[DUCKDB] = asked.duckdb(sql)
+    outcome.rows = len(expected)
+    try:
+        for side in (SPARK, EVENKEEL) if first % 2 else (EVENKEEL, SPARK):
+            if side == SPARK and side in sides:
+                outcome.seconds[side] = asked.spark(sql)
+            if side == EVENKEEL:
+                job_id, outcome.seconds[side] = asked.evenkeel(name, sql)
+        outcome.difference = difference_by_keys(expected, asked.rows(job_id), sort_keys(sql, names)) or ""
+        outcome.estimates, outcome.rules = asked.estimates(job_id), asked.rules(job_id)
+    except Exception as error:  # noqa: BLE001 - a query that fails is a finding, not the end of the others
+        outcome.difference = f"{type(error).__name__}: {str(error)[:500]}"
+    return outcome
+
+
+def table_of(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the Markdown table of the outcomes by query, and their totals."""
+    head = "| query | rows | plain Spark | Evenkeel | ratio | DuckDB |\n| --- | ---: | ---: | ---: | ---: | ---: |\n"
+    lines = [_line(name, str(one["rows"]), one["seconds"]) for name, one in sorted(found.items())]
+    whole = [one["seconds"] for one in found.values() if {EVENKEEL, SPARK} <= one["seconds"].keys()]
+    total = {side: sum(seconds[side] for seconds in whole) for side in SIDES} if whole else {}
+    equal = sum(not one["difference"] for one in found.values())
+    wrong = "".join(f"\n{name}: {one['difference']}" for name, one in sorted(found.items()) if one["difference"])
+    return f"{head}{''.join(lines)}{_line('all', '', total)}\n{equal} of {len(found)} equal DuckDB's rows.{wrong}\n"
+
+
+def _line(name: str, rows: str, seconds: Mapping[str, float]) -> str:
+    shown = {side: f"{seconds[side]:.2f} s" if side in seconds else "" for side in SIDES}
+    ratio = f"{seconds[SPARK] / seconds[EVENKEEL]:.2f}x" if {SPARK, EVENKEEL} <= seconds.keys() else ""
+    return f"| {name} | {rows} | {shown[SPARK]} | {shown[EVENKEEL]} | {ratio} | {shown[DUCKDB]} |\n"
+
+
+def _text_of(workload: str, query: str, scale: str) -> str:
+    return tpch_workload.specified(query, scale) if workload == "tpch" else tpcds_workload.specified(query)
+
+
+def _generated(root: Path, generate: Callable[[Path, str], Path], scale: str) -> Path:
+    if not root.exists():
+        unfinished = root.with_suffix(".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        generate(unfinished, scale)
+        unfinished.rename(root)
+    return root
+
+
+def _link(path: Path, to: Path) -> None:
+    try:
+        os.link(path, to)
+    except OSError:
+        shutil.copy(path, to)
+
+
+def _in_spark(sql: str) -> str:
+    """Returns the text with names in backquotes: Spark reads double quotes as those of texts."""
+    return re.sub(r'"([^"]*)"', r"`\1`", sql)
+
+
+if __name__ == "__main__":
+    main()
