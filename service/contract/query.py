@@ -201,7 +201,7 @@ class TableRef(Frozen):
 
 
 class QueryRef(Frozen):
-    """A derived table: a query under an alias. It may have ORDER BY and LIMIT."""
+    """A derived table: a query under an alias."""
 
     kind: Literal["query"]
     query: Query
@@ -209,7 +209,7 @@ class QueryRef(Frozen):
     columns: Annotated[tuple[Identifier, ...], BeforeValidator(COLUMNS.check)] = Field(
         default=(),
         max_length=COLUMNS.most,
-        description="Names of its columns, in order; by default, those of the query.",
+        description="Names of its columns; by default, those of the query.",
     )
 
     @property
@@ -232,7 +232,7 @@ class UnionRef(Frozen):
     columns: Annotated[tuple[Identifier, ...], BeforeValidator(COLUMNS.check)] = Field(
         default=(),
         max_length=COLUMNS.most,
-        description="Names of its columns, in order; by default, those of the first query.",
+        description="Names of its columns; by default, those of the first query.",
     )
 
     @property
@@ -306,23 +306,23 @@ class _Window(Frozen):
     start: Identifier = Field(
         default="window_start",
         examples=["window_start"],
-        description="Name of the column with the window's start (inclusive).",
+        description="The column with the window's start (inclusive).",
     )
     end: Identifier = Field(
         default="window_end",
         examples=["window_end"],
-        description="Name of the column with the window's end (exclusive).",
+        description="The column with the window's end (exclusive).",
     )
 
 
 class TumblingWindow(_Window):
-    """Tumbling windows: adjacent windows of the same length. Each row is in one of them."""
+    """Adjacent windows of the same length. Each row is in one of them."""
 
     kind: Literal["tumble"]
 
 
 class HoppingWindow(_Window):
-    """Hopping windows: a window begins every `slide`, windows overlap, and each row is in all that cover it."""
+    """Windows that overlap: one begins every `slide`, and each row is in all that cover it."""
 
     kind: Literal["hop"]
     slide: _Length = Field(
@@ -343,11 +343,10 @@ class SortKey(Frozen):
 
 
 class Query(Frozen):
-    """FROM, joins, WHERE, GROUP BY with aggregates, HAVING, SELECT, ORDER BY, LIMIT, applied in this order.
+    """FROM, joins, WHERE, GROUP BY with aggregates, HAVING, SELECT, ORDER BY, OFFSET, LIMIT, applied in this order.
 
-    Without `group_by`, `window` and `aggregates`, the query does not aggregate, and `select` is required. With only
-    `aggregates`, it aggregates all rows into one. Without `select`, the output is the window's start and end, the group
-    keys, then the aggregates.
+    Without `group_by`, `window` and `aggregates`, `select` is required. With only `aggregates`, all rows are one group.
+    Without `select`, the output is the window's start and end, the group keys, then the aggregates.
     """
 
     source: Source = Field(description="The first table (FROM).")
@@ -379,8 +378,15 @@ class Query(Frozen):
         default=(), max_length=SORT_KEYS.most
     )
     limit: int | None = Field(default=None, ge=0, le=MAX_LIMIT)
+    offset: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_LIMIT,
+        exclude_if=lambda offset: offset == 0,
+        description="Rows to skip before `limit`.",
+    )
 
-    _limit_is_not_boolean = field_validator("limit", mode="before")(refuse_boolean)
+    _limit_is_not_boolean = field_validator("limit", "offset", mode="before")(refuse_boolean)
 
 
 def sources_in(query: Query) -> tuple[Source, ...]:

@@ -42,6 +42,8 @@ def lines_of(query: BoundQuery | BoundUnion) -> Iterator[str]:
         yield f"order by {sort.expression} {sort.direction.value} nulls {sort.nulls.value}"
     if query.limit is not None:
         yield f"limit {query.limit}"
+    if query.offset:
+        yield f"offset {query.offset}"
     for item, field in zip(query.select, query.output.fields, strict=True):
         yield f"select {item.expression} as {_field(field)}"
 

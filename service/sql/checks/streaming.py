@@ -231,7 +231,7 @@ def _issues_in_one_state(query: BoundQuery, at: str, join: JoinOfStreams) -> Ite
 def _order_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
     if is_ordered(query):
         word, part, instead = (
-            ("LIMIT", "limit", "Limit the rows") if query.limit is not None else ("ORDER BY", "order_by/0", "Sort")
+            ("LIMIT", "limit", "Limit the rows") if query.limit is not None else ("OFFSET", "offset", "Skip rows") if query.offset else ("ORDER BY", "order_by/0", "Sort")
         )
         detail = f"{word} needs the complete result, and a stream has no end. {instead} when you read the result."
         yield Issue(code="unbounded_order", detail=detail, pointer=f"{at}/{part}")

@@ -14,6 +14,7 @@ from itertools import count
 from service.contract.problems import SpecError, did_you_mean, its_tables, nearest_names
 from service.contract.query import (
     CONDITIONS,
+    MAX_LIMIT,
     JoinKind,
     NullsOrder,
     Query,
@@ -154,6 +155,8 @@ class _Binder:
     def bind(self) -> BoundQuery:
         """Returns the query with all columns of its tables; `pruned` removes the unused ones."""
         query = self._query
+        if query.offset + (query.limit or 0) > MAX_LIMIT:
+            raise self._error("limit_out_of_range", f"LIMIT and OFFSET must be at most {MAX_LIMIT} together.", "/offset")
         self._claim_aliases()
         scope = self._scope(query.source, "/source")
         steps: list[Step] = []
@@ -354,6 +357,7 @@ class _Binder:
             grouping_sets=positions_of(query.grouping_sets, query.group_by, self._pointer),
             output=Schema(tuple(Field(item.name, item.expression.type or UNKNOWN) for item in select)),
             windows=windows,
+            offset=query.offset,
         )
 
     def _bound_joins(self, steps: Sequence[Step], where: Scalar | None) -> tuple[BoundJoin, ...]:

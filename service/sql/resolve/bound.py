@@ -145,7 +145,7 @@ class SortItem:
 
 @dataclass(frozen=True)
 class BoundQuery:
-    """FROM, joins, WHERE, then (if `is_aggregate`) GROUP BY and HAVING, then `windows`, ORDER BY, LIMIT and SELECT.
+    """FROM, joins, WHERE, then (if `is_aggregate`) GROUP BY and HAVING, then `windows`, ORDER BY, OFFSET, LIMIT and SELECT.
 
     `windows` are calls with OVER; ORDER BY and SELECT use them as columns. `grouping_sets` are positions in `keys`;
     empty if the query groups by all of them. HAVING and later clauses may use the start and end of a `window` like
@@ -166,6 +166,12 @@ class BoundQuery:
     grouping_sets: tuple[tuple[int, ...], ...] = ()
     window: BoundWindow | None = None
     windows: tuple[Named, ...] = ()
+    offset: int = 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether LIMIT or OFFSET leaves out rows."""
+        return self.limit is not None or self.offset > 0
 
 
 BoundSource = BoundTable | BoundDerived

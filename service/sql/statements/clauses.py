@@ -1,4 +1,4 @@
-"""Reads clauses of one SELECT: the list of columns, GROUP BY with grouping sets and group windows, ORDER BY, LIMIT.
+"""Reads clauses of one SELECT: the list of columns, GROUP BY with grouping sets and group windows, ORDER BY.
 
 ROLLUP, CUBE and GROUPING SETS are expanded into their grouping sets; several of them are multiplied. A group window is
 TUMBLE or HOP in GROUP BY, whose start and end become columns.
@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from service.contract.problems import SpecError
-from service.contract.query import COLUMNS, CUBE_KEYS, GROUPING_SETS, MAX_LIMIT, HoppingWindow, SortKey, TumblingWindow
+from service.contract.query import COLUMNS, CUBE_KEYS, GROUPING_SETS, HoppingWindow, SortKey, TumblingWindow
 from service.sql.expressions.calls import PARTS, WINDOWS, GroupWindow, Part, column_of, is_window, part_of, window_of
 from service.sql.expressions.compile_expression import matching
 from service.sql.expressions.nodes import (
@@ -22,13 +22,12 @@ from service.sql.expressions.nodes import (
     Call,
     Expression,
     Name,
-    Number,
     Over,
     map_children,
     position_of,
     walk,
 )
-from service.sql.expressions.reader import ExpressionReader, placeholder, position
+from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.expressions.scalar import render
 from service.sql.parser import Text, place_of
 from service.sql.statements.from_clause import Sources, checked_name, name_of
@@ -355,41 +354,3 @@ def over_columns(order: Order, items: Sequence[Item], alias: str, source: Text) 
         return map_children(tree, replaced)
 
     return [(replaced(tree), key) for tree, key in order]
-
-
-def read_limit(select: exp.Expr, source: Text) -> int | None:
-    """Returns the number of LIMIT. Raises SpecError `unsupported_construct`, `limit_out_of_range`."""
-    clause = select.args.get("limit")
-    if clause is None:
-        return None
-    if isinstance(clause, exp.Fetch):
-        raise source.unsupported("FETCH", at=position(clause), hint="Write LIMIT and a number.")
-    ExpressionReader(source, aggregates=False).check_clauses(clause)
-    value = clause.expression
-    if isinstance(value, exp.Var) and value.name.upper() == "ALL":
-        return None
-    if isinstance(value, exp.Placeholder):
-        return _limit_of(value, source)
-    if is_whole(value) and len(value.name) <= 20 and int(value.name) <= MAX_LIMIT:
-        return int(value.name)
-    # Only for errors, since it scans all tokens of the text.
-    at = place_of(source, TokenType.LIMIT, position(select))
-    if not is_whole(value):
-        raise source.unsupported("LIMIT with an expression", at=at, hint="Write a whole number.")
-    raise source.error("limit_out_of_range", f"LIMIT must be at most {MAX_LIMIT}.", at=at)
-
-
-def _limit_of(node: exp.Placeholder, source: Text) -> int:
-    value = ExpressionReader(source, aggregates=False).read(node)
-    if not isinstance(value, Number) or not value.is_integer:
-        raise source.unsupported(
-            f"The value of {placeholder(node)}", at=position(node), hint="Give LIMIT a whole number of 0 or more."
-        )
-    if int(value.text) > MAX_LIMIT:
-        raise source.error("limit_out_of_range", f"LIMIT must be at most {MAX_LIMIT}.", at=position(node))
-    return int(value.text)
-
-
-def is_whole(node: exp.Expr) -> bool:
-    """Whether `node` is a number without a sign or a decimal point."""
-    return isinstance(node, exp.Literal) and not node.is_string and node.name.isascii() and node.name.isdigit()

@@ -57,14 +57,17 @@ _SELECT = frozenset(
         "windows",
         "order",
         "limit",
+        "offset",
         "distinct",
         "with_",
         "hint",
     }
 )
-_UNION = frozenset({"this", "expression", "distinct", "order", "limit", "with_"})
-_SUBQUERY = frozenset({"this", "alias", "order", "limit", "with_"})
-_MODIFIERS = ("order", "limit", "with_")
+_UNION = frozenset({"this", "expression", "distinct", "order", "limit", "offset", "with_"})
+_SUBQUERY = frozenset({"this", "alias", "order", "limit", "offset", "with_"})
+_ARRANGED = ("order", "limit", "offset")
+"""The clauses after the rows of a query are complete."""
+_MODIFIERS = (*_ARRANGED, "with_")
 _ROWS_OF = {exp.Except: "`{0}` = 1", exp.Intersect: "`{1}` = 1 AND `{0}` = 2"}
 """The conditions for a row of EXCEPT and INTERSECT: {0} is the last, {1} the first of the sides that have it."""
 _SCRATCH = "/scratch"
@@ -121,7 +124,7 @@ class QueryCompiler:
             ref = QueryRef(kind="query", query=query, alias=self._unnamed)
         else:
             ref = self._nested(tree.this, self._unnamed, (), ctes, f"{at}/source", depth)
-        around = exp.Select(expressions=[exp.Star()], order=tree.args.get("order"), limit=tree.args.get("limit"))
+        around = exp.Select(expressions=[exp.Star()], **{key: tree.args.get(key) for key in _ARRANGED})
         if isinstance(tree, exp.Union) and tree.args.get("distinct"):
             around.set("distinct", exp.Distinct())
         return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written).query()
@@ -207,7 +210,7 @@ class QueryCompiler:
         ).query()
         inner = self._finished(inner, unnested, inner_at)
         ref = QueryRef(kind="query", query=inner, alias=self._unnamed)
-        kept = {key: select.args.get(key) for key in ("distinct", "order", "limit")}
+        kept = {key: select.args.get(key) for key in ("distinct", *_ARRANGED)}
         around = exp.Select(expressions=[exp.Star()], **kept)
         order = over_columns(compiler.order(), compiler.items, self._unnamed, self._source)
         return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written, order).query()
@@ -231,7 +234,7 @@ class QueryCompiler:
             pointer = f"{inner_at}/select/{len(query.select) + index}"
             self.origins.move(f"{inner_at}/order_by/{index}", pointer)
             keys.append(NamedExpression(expression=key.expression, name=f"{self._unnamed}_key_{index + 1}"))
-        inner = query.model_copy(update={"select": (*query.select, *keys), "order_by": (), "limit": None})
+        inner = query.model_copy(update={"select": (*query.select, *keys), "order_by": (), "limit": None, "offset": 0})
         return Query(
             source=QueryRef(kind="query", query=inner, alias=self._unnamed),
             where=render(where),
@@ -243,6 +246,7 @@ class QueryCompiler:
                 for key, column in zip(query.order_by, keys, strict=True)
             ),
             limit=query.limit,
+            offset=query.offset,
         )
 
     def _unnested(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int) -> Unnested:
@@ -300,6 +304,7 @@ class QueryCompiler:
                 "having": None,
                 "order_by": (),
                 "limit": None,
+                "offset": 0,
             }
         )
         return Query(
@@ -315,6 +320,7 @@ class QueryCompiler:
                 for index, key in enumerate(query.order_by)
             ),
             limit=query.limit,
+            offset=query.offset,
         )
 
     def _check(self, tree: exp.Expr, known: frozenset[str]) -> None:
@@ -436,9 +442,9 @@ class QueryCompiler:
 
     def _check_branch(self, branch: exp.Expr) -> None:
         """Raises SpecError if a branch of a UNION has ORDER BY or LIMIT without parentheses around the branch."""
-        clause = branch.args.get("order") or branch.args.get("limit")
+        clause = next((branch.args[key] for key in _ARRANGED if branch.args.get(key) is not None), None)
         if isinstance(branch, exp.Select) and clause is not None:
-            keyword = "ORDER BY" if isinstance(clause, exp.Order) else "LIMIT"
+            keyword = "ORDER BY" if isinstance(clause, exp.Order) else clause.key.upper()
             raise self._source.unsupported(
                 f"{keyword} before UNION, INTERSECT or EXCEPT",
                 at=position(clause),

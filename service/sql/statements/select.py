@@ -50,16 +50,15 @@ from service.sql.statements.clauses import (
     Item,
     Order,
     WindowReader,
-    is_whole,
     over_columns,
     qualified,
     read_grouping,
     read_items,
-    read_limit,
     text_as_name,
 )
 from service.sql.statements.from_clause import Sources
 from service.sql.statements.join_hints import read_hints
+from service.sql.statements.row_limits import is_whole, read_limit, read_offset
 
 T = TypeVar("T")
 _CLAUSES = {
@@ -254,6 +253,7 @@ class SelectCompiler:
         where = self._select.args.get("where")
         condition = self._where(where.this, items) if where is not None else None
         self._written.count(*([condition] if condition is not None else []), *self._joined())
+        self._place_cuts()
         try:
             group_by = self._named_keys(keys or [], items)
             return Query(
@@ -280,6 +280,7 @@ class SelectCompiler:
                 # Last, because the expressions above add calls.
                 aggregates=self._aggregates(),
                 limit=read_limit(self._select, self._source),
+                offset=read_offset(self._select, self._source),
             )
         except ValidationError as error:
             raise self._beyond(error) from None
@@ -469,6 +470,13 @@ class SelectCompiler:
             except SpecError:
                 return tree
         return map_children(tree, self._where_known)
+
+    def _place_cuts(self) -> None:
+        for key in ("limit", "offset"):
+            clause = self._select.args.get(key)
+            place = position(clause) if clause is not None else None
+            if place is not None:
+                self._origins.places[f"{self._at}/{key}"] = place
 
     # Joins and aggregates
 

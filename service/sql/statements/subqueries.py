@@ -363,7 +363,7 @@ class _Unnesting:
 
     def _value_by_key(self, query: exp.Expr, correlated: _Correlated, node: exp.Expr) -> exp.Expr:
         self._check_before_aggregation(node)
-        if not isinstance(query, exp.Select) or any(query.args.get(key) for key in ("group", "having", "limit")):
+        if not isinstance(query, exp.Select) or any(query.args.get(key) for key in ("group", "having", "limit", "offset")):
             hint = f"Leave out GROUP BY, HAVING and LIMIT. Otherwise: {_JOIN_INSTEAD}"
             raise self._source.unsupported("This subquery as a value", at=position(node), hint=hint)
         if correlated.others or not correlated.keys:
@@ -497,7 +497,7 @@ class _Unnesting:
         """Returns `query`. Raises SpecError if its rows are not those of its tables that match its conditions."""
         if (
             not isinstance(query, exp.Select)
-            or any(query.args.get(key) for key in ("having", "limit"))
+            or any(query.args.get(key) for key in ("having", "limit", "offset"))
             or any(True for item in query.expressions for _ in trees.calls_in(item))
         ):
             hint = f"Leave out aggregates, HAVING and LIMIT. Otherwise: {_JOIN_INSTEAD}"

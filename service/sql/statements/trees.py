@@ -49,7 +49,7 @@ def columns_in(node: exp.Expr) -> Iterator[exp.Column]:
 
 def query_in(node: exp.Expr) -> exp.Expr:
     """Returns the query inside parentheses."""
-    while isinstance(node, exp.Subquery) and not any(node.args.get(key) for key in ("order", "limit", "with_")):
+    while isinstance(node, exp.Subquery) and not any(node.args.get(key) for key in ("order", "limit", "offset", "with_")):
         node = node.this
     return node
 

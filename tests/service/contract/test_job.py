@@ -144,6 +144,7 @@ def test_newer_fields_with_default_values_are_not_stored() -> None:
         ({"sql": "SELECT a FROM t WHERE EXISTS(WITH x AS (SELECT a FROM t) SELECT * FROM x)"}, 11),
         ({"sql": "SELECT a FROM t Intersect SELECT a FROM t"}, 11),
         ({"sql": "SELECT RANK() OVER (ORDER BY a) AS r FROM t"}, 11),
+        ({"sql": "SELECT a FROM t LIMIT 3 Offset 1"}, 12),
         ({"compare_with": "e0a9a1ab-1ff8-4d24-8f9e-cb6b3df1f6c4"}, 8),
         ({"compare_with": "e0a9a1ab-1ff8-4d24-8f9e-cb6b3df1f6c4", "limits": {"failure_retries": 1}}, 8),
     ],

@@ -76,8 +76,8 @@ def _selected_rows(query: BoundQuery) -> Node:
     order = tuple(key for key in query.order_by if key.expression.columns)
     if order:
         node = Sort(node, order)
-    if query.limit is not None:
-        node = Limit(node, query.limit)
+    if query.is_cut:
+        node = Limit(node, query.limit, query.offset)
     return node
 
 

@@ -108,7 +108,7 @@ def detail_of(node: Node) -> str:
         case Sort():
             return ", ".join(_sort_item(item) for item in node.keys)
         case Limit():
-            return str(node.count)
+            return _limit(node)
 
 
 def call_text(call: Call) -> str:
@@ -193,6 +193,11 @@ def _named(items: tuple[Named, ...]) -> str:
         else f"{_without_the_middle(str(item.expression))} AS {item.name}"
         for item in items
     )
+
+
+def _limit(node: Limit) -> str:
+    count = [] if node.count is None else [str(node.count)]
+    return " ".join([*count, *([f"OFFSET {node.offset}"] if node.offset else [])])
 
 
 def _sort_item(item: SortItem) -> str:

@@ -285,10 +285,16 @@ class Sort(PlanNode):
 
 @dataclass(frozen=True)
 class Limit(PlanNode):
-    """Keeps the first `count` rows. Emits its input's columns."""
+    """Skips the first `offset` rows, and keeps the next `count`, or all others if it is None. Emits its input's columns."""
 
     input: Node
-    count: int
+    count: int | None
+    offset: int = 0
+
+    def rows(self, below: float) -> float:
+        """Returns the number of rows that it keeps of `below` rows."""
+        left = max(below - self.offset, 0)
+        return left if self.count is None else min(left, self.count)
 
 
 UnaryNode = (

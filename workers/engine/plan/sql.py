@@ -92,6 +92,7 @@ class _Select:
     distribute_by: tuple[str, ...] = ()
     order_by: tuple[SortItem, ...] = ()
     limit: int | None = None
+    offset: int = 0
     whole: bool = False
 
     @property
@@ -102,7 +103,12 @@ class _Select:
     @property
     def is_arranged(self) -> bool:
         """Whether its rows are shuffled, sorted or limited."""
-        return bool(self.distribute_by or self.order_by or self.hint_moves or self.limit is not None)
+        return bool(self.distribute_by or self.order_by or self.hint_moves or self.is_cut)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it has LIMIT or OFFSET."""
+        return self.limit is not None or self.offset > 0
 
     @property
     def hint_moves(self) -> bool:
@@ -127,6 +133,8 @@ class _Select:
             lines.append(f"ORDER BY {', '.join(map(_sort_key, self.order_by))}")
         if self.limit is not None:
             lines.append(f"LIMIT {self.limit}")
+        if self.offset:
+            lines.append(f"OFFSET {self.offset}")
         return "\n".join(lines)
 
 
@@ -198,7 +206,8 @@ class _Writer:
                 select = self._over(below, number, not below.whole and not below.is_arranged and not below.distinct)
                 return replace(select, order_by=node.keys)
             case Limit():
-                return replace(self._over(below, number, not below.whole and below.limit is None), limit=node.count)
+                select = self._over(below, number, not below.whole and not below.is_cut)
+                return replace(select, limit=node.count, offset=node.offset)
 
     def _join(self, node: Join, number: int, left: _Select, right: _Select) -> _Select:
         # Both become steps before the text uses their names.

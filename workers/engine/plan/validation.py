@@ -81,7 +81,7 @@ def _violations(node: Node) -> Iterator[str]:
         yield "the delay is negative"
     if isinstance(node, Windows) and not 1 <= node.slide_ms <= node.size_ms:
         yield "the slide of a window must be at least a millisecond and at most its size"
-    if isinstance(node, Limit) and node.count < 0:
+    if isinstance(node, Limit) and ((node.count or 0) < 0 or node.offset < 0):
         yield "the limit is negative"
 
 

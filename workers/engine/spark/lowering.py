@@ -115,7 +115,8 @@ def _unary(
         case Sort():
             return frame.orderBy([_sort_key(item) for item in node.keys])
         case Limit():
-            return frame.limit(node.count)
+            frame = frame.offset(node.offset) if node.offset else frame
+            return frame if node.count is None else frame.limit(node.count)
 
 
 def _watermark(node: Watermark, frame: DataFrame) -> DataFrame:

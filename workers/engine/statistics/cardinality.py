@@ -168,7 +168,7 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
             return None
         case Limit():
             below = profile_of(node.input, columns, statistics)
-            return below and below.scaled(min(node.count / below.rows, 1.0) if below.rows else 1.0)
+            return below and below.scaled(node.rows(below.rows) / below.rows if below.rows else 1.0)
         case Expand():
             below = profile_of(node.input, columns, statistics)
             return below and below.scaled(node.branches)
@@ -226,7 +226,7 @@ def _rows(node: Node, statistics: Statistics) -> float | None:
                 return below * node.branches
             if isinstance(node, Windows):
                 return below * node.size_ms / node.slide_ms
-            return min(below, node.count) if isinstance(node, Limit) else below
+            return node.rows(below) if isinstance(node, Limit) else below
 
 
 def _groups(node: Aggregate, statistics: Statistics) -> float | None:

@@ -63,6 +63,8 @@ JOIN = Join(ORDERS, USERS, JoinKind.LEFT, ((UID, column("u.uid", BIGINT)),), sca
         (Exchange(ORDERS, (UID, X)), "Exchange BY o.uid, o.x"),
         (Sort(ORDERS, (SortItem(UID, SortDirection.DESC, NullsOrder.LAST),)), "Sort o.uid DESC NULLS LAST"),
         (Limit(ORDERS, 5), "Limit 5"),
+        (Limit(ORDERS, 5, 2), "Limit 5 OFFSET 2"),
+        (Limit(ORDERS, None, 2), "Limit OFFSET 2"),
     ],
 )
 def test_a_node_on_one_line(node: Node, line: str) -> None:

@@ -61,6 +61,7 @@ FINAL_KEYS = (Named(column("uid", BIGINT), "uid"),)
         (Union((ORDERS,)), "a union needs at least two inputs"),
         (Union((ORDERS, USERS)), "its inputs emit different columns: o.uid"),
         (Limit(ORDERS, -1), "the limit is negative"),
+        (Limit(ORDERS, None, -1), "the limit is negative"),
         (Aggregate(ORDERS, KEYS, (), phases=Phases.ONE_PHASE), "one phase needs an exchange"),
         (
             Aggregate(Exchange(ORDERS, (UID,)), (), (COUNT,), phases=Phases.ONE_PHASE),

@@ -125,6 +125,7 @@ LIMIT 3"""
         (Exchange(ORDERS, (), 7), "SELECT /*+ REPARTITION(7) */ * FROM scan_0"),
         (Union((ORDERS, ORDERS)), "SELECT * FROM scan_0 UNION ALL SELECT * FROM scan_1"),
         (Limit(Limit(ORDERS, 5), 3), "SELECT * FROM limit_1 LIMIT 3"),
+        (Limit(Limit(ORDERS, None, 2), 3, 1), "SELECT * FROM limit_1 LIMIT 3 OFFSET 1"),
     ],
 )
 def test_each_operator(node: Node, last: str) -> None:
@@ -180,7 +181,7 @@ KNOWN_FIELDS = {
     Exchange: {"input", "keys", "partitions"},
     Union: {"inputs"},
     Sort: {"input", "keys"},
-    Limit: {"input", "count"},
+    Limit: {"input", "count", "offset"},
 }
 
 

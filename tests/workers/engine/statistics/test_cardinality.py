@@ -76,6 +76,8 @@ def join(kind: JoinKind, right: Scan = USERS, residual: Scalar | None = None) ->
         (Filter(ORDERS, CONDITION), 1000),
         (Limit(ORDERS, 5), 5),
         (Limit(ORDERS, 5000), 3000),
+        (Limit(ORDERS, None, 2000), 1000),
+        (Limit(ORDERS, 9, 5000), 0),
         (Expand(ORDERS, 2, "b"), 6000),
         (WindowFunctions(ORDERS, ()), 3000),
         (Windows(ORDERS, column("o.at", TIMESTAMP), 60_000, 20_000, "w"), 9000),

@@ -280,7 +280,7 @@ def max_rows(node: Node, statistics: Statistics) -> float | None:
                 return None
             if isinstance(node, Expand):
                 return below * node.branches
-            return min(below, float(node.count)) if isinstance(node, Limit) else below
+            return node.rows(below) if isinstance(node, Limit) else below
 
 
 def max_joined_rows(node: Node, statistics: Statistics) -> float | None:
