@@ -247,9 +247,8 @@ class Limits(Frozen):
         default=0,
         ge=0,
         le=10,
-        description="How often a batch job is run again, in addition to `max_attempts`, after it FAILED for a "
-        "temporary reason: a data store that is not available (`storage_unavailable`), a full disk (`disk_full`), a "
-        "file that was written while the job ran (`files_changed`) or an `internal_error`. The retries follow after "
+        description="How often a batch job is run again, in addition to `max_attempts`, after it FAILED with "
+        "`storage_unavailable`, `disk_full`, `files_changed` or `internal_error`. The retries follow after "
         "10 s, 20 s and so on up to 5 min, within the time limit of the job.",
     )
 
@@ -293,9 +292,8 @@ class JobSpec(Frozen):
     )
     parameters: Parameters | None = Field(
         default=None,
-        description="The values of the placeholders in `sql`: an object for `:name`, a list for `?`. Each becomes a "
-        "literal of its type. Without a type, a string is a STRING, an integer an INT or, if it is large, a BIGINT, "
-        "and another number a DOUBLE.",
+        description="The values of the placeholders in `sql`: an object for `:name`, a list for `?`. Without a "
+        "type, a string is a STRING, an integer an INT or a BIGINT, and another number a DOUBLE.",
         examples=[{"day": {"type": "DATE", "value": "2024-01-31"}, "carrier": "UA"}],
     )
     query: Query | None = Field(default=None, description="The query as a structure, instead of `sql`.")
@@ -317,9 +315,8 @@ class JobSpec(Frozen):
     limits: Limits = Limits()
     queue: QueueChoice = Field(
         default=QueueChoice.AUTO,
-        description="The queue of the job. `short` and `long` jobs may have separate workers, so that short jobs do "
-        "not wait for long ones. `auto` is `long` if the tables are large. The queue of a continuous job is always "
-        "`stream`.",
+        description="`short` and `long` jobs may have separate workers, so that short jobs do not wait for long ones. "
+        "`auto` is `long` if the tables are large. The queue of a continuous job is always `stream`.",
     )
     compare_with: str | None = Field(
         default=None,

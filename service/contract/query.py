@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import TypeAliasType
 
 from .model import Bounds, Duration, Flag, Frozen, refuse_boolean
 from .options import JoinLocal, JoinShip, JoinSkew
@@ -83,6 +84,7 @@ TABLE_COLUMNS = Limit(
     "columns in the tables to read, counting each use of a table",
     "Store the columns that you need in a separate table, or read the table fewer times.",
 )
+VALUES_ROWS = Limit("values_rows", 1_000, "rows in one VALUES", _USE_A_FILE)
 JOINS = Limit("joins", 100, "joins in one FROM", _SPLIT)
 COLUMNS = Limit("columns", 1024, "columns in one SELECT, counting those of `*`", "Name fewer columns.")
 GROUP_KEYS = Limit("group_keys", 64, "keys in one GROUP BY or SELECT DISTINCT", "Group by fewer columns.")
@@ -218,13 +220,16 @@ class QueryRef(Frozen):
         return self.alias
 
 
+SetKind = Literal["union_all", "intersect_all", "except_all"]
+
+
 class UnionRef(Frozen):
-    """The rows of all `queries`, including duplicates (UNION ALL), under an alias.
+    """UNION ALL, INTERSECT ALL or EXCEPT ALL of `queries`, from left to right, under an alias.
 
     Columns are matched by position. They have the names of the first query's columns, and the least common type.
     """
 
-    kind: Literal["union_all"]
+    kind: SetKind
     queries: Annotated[tuple[Query, ...], BeforeValidator(BRANCHES.check)] = Field(
         min_length=2, max_length=BRANCHES.most
     )
@@ -241,7 +246,33 @@ class UnionRef(Frozen):
         return self.alias
 
 
-Source = Annotated[TableRef | QueryRef | UnionRef, Field(discriminator="kind")]
+_Row = Annotated[tuple[ExpressionText, ...], Field(min_length=1), BeforeValidator(COLUMNS.check)]
+
+
+class ValuesRef(Frozen):
+    """Rows of constants (VALUES) under an alias."""
+
+    kind: Literal["values"]
+    rows: Annotated[tuple[_Row, ...], BeforeValidator(VALUES_ROWS.check)] = Field(
+        min_length=1, max_length=VALUES_ROWS.most
+    )
+    alias: Identifier
+    columns: Annotated[tuple[Identifier, ...], BeforeValidator(COLUMNS.check)] = Field(
+        default=(), description="By default `col1`, `col2` …"
+    )
+
+    @property
+    def name(self) -> str:
+        """The name in expressions."""
+        return self.alias
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return self.columns or tuple(f"col{number}" for number in range(1, len(self.rows[0]) + 1))
+
+
+Source = TypeAliasType("Source", Annotated["TableRef | QueryRef | UnionRef | ValuesRef", Field(discriminator="kind")])
 """An item of FROM."""
 
 
@@ -257,9 +288,7 @@ class Join(Frozen):
 
     kind: JoinKind
     right: Source
-    on: tuple[JoinKey, ...] = Field(
-        default=(), max_length=16, description="Equality conditions; may be empty only for `cross`."
-    )
+    on: tuple[JoinKey, ...] = Field(default=(), max_length=16, description="Equality conditions.")
     residual: ExpressionText | None = Field(default=None, description="An additional condition on both sides.")
     ship: JoinShip | None = Field(default=None, description="`join.ship` for this join only.")
     local: JoinLocal | None = Field(default=None, description="`join.local` for this join only.")
@@ -364,8 +393,8 @@ class Query(Frozen):
     window: GroupWindow | None = Field(
         default=None,
         exclude_if=lambda window: window is None,
-        description="Streaming modes: a window of event time to group by, in addition to `group_by`. `select` and "
-        "`having` may use its `start` and `end` columns.",
+        description="Streaming modes: a window of event time to group by. `select` and `having` may use its "
+        "`start` and `end`.",
     )
     aggregates: Annotated[tuple[AggregateCall, ...], BeforeValidator(AGGREGATES.check)] = Field(
         default=(), max_length=AGGREGATES.most

@@ -130,6 +130,9 @@ def _check_statement(source: Text) -> None:
 
 def _query_of(source: Text) -> exp.Expr:
     tree = parse_query(source)
+    if isinstance(tree, exp.Values):
+        around = {key: tree.args.pop(key, None) for key in ("order", "limit", "offset")}
+        tree = exp.Select(expressions=[exp.Star()], from_=exp.From(this=tree), **around)
     if not isinstance(tree, exp.Query):
         raise source.unsupported(tree.key.upper(), at=position(tree), hint="Write a SELECT.")
     return tree
@@ -199,6 +202,7 @@ def _bound_query(
         if not is_accepted:
             check_work(compiled.query, tables, _POINTER, is_read=False)
         query = bind(compiled.query, tables, event_times=event_times, text_of=compiled.text_of)
+        query = replace(query, notes=tuple(dict.fromkeys(compiled.origins.notes)))
         for index, unused in enumerate(compiled.unused):
             bind(unused, tables, f"{_POINTER}/unused/{index}", event_times=event_times, text_of=compiled.text_of)
     return compiled, query

@@ -67,7 +67,7 @@ def misplaced(tokens: Sequence[Token]) -> tuple[Token, str] | None:
 
 
 def _is_name(tokens: Sequence[Token], index: int) -> bool:
-    """Whether the token is a column called `limit`, `offset` or `fetch`: the clause is followed by a number, or FIRST."""
+    """Whether the token is a column called `limit`, `offset` or `fetch`: a clause continues with a number or FIRST."""
     if tokens[index].token_type not in {TokenType.LIMIT, TokenType.OFFSET, TokenType.FETCH}:
         return False
     after = {TokenType.NUMBER, TokenType.PLACEHOLDER}

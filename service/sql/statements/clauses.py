@@ -41,15 +41,21 @@ Order = list[tuple[Expression, SortKey]]
 
 @dataclass(frozen=True)
 class Item:
-    """An output column: its expression over the tables, with aggregates, its name and its offset in the text."""
+    """An output column: its expression over the tables, with aggregates, its name and its offset in the text.
+
+    `is_of_star`: it is one of the columns of a star. `renamed_from` is its own name if another column has that name.
+    """
 
     tree: Expression
     name: str
     at: int | None
+    is_of_star: bool = False
+    renamed_from: str | None = None
 
 
 def read_items(select: exp.Select, sources: Sources, source: Text, *, repeats_names: bool = False) -> list[Item]:
-    """Returns the output columns of `select`, with stars expanded. Duplicate names get a number if `repeats_names`.
+    """Returns the output columns of `select`, with stars expanded. Duplicate names get a number if `repeats_names`, and
+    those of stars always.
 
     Raises SpecError `duplicate_column`, `name_too_long`, `query_too_deep` and what expressions and names raise.
     """
@@ -65,11 +71,15 @@ def read_items(select: exp.Select, sources: Sources, source: Text, *, repeats_na
             # Each remaining node is at least one column.
             found = len(items) + len(select.expressions) - number
             raise source.beyond(COLUMNS, found, at=items[COLUMNS.most].at)
+    if not items:
+        raise source.unsupported("* without FROM", at=position(select), hint="Name one of the job's tables in FROM.")
     taken: set[str] = set()
     free = _FreeNames(item.name.casefold() for item in items)
     for index, item in enumerate(items):
         if item.name.casefold() in taken and repeats_names:
             items[index] = item = replace(item, name=free.like(item.name))
+        elif item.name.casefold() in taken and item.is_of_star:
+            items[index] = item = replace(item, name=free.like(item.name), renamed_from=item.name)
         elif item.name.casefold() in taken:
             detail = f"Two columns are called {item.name} (case is ignored). Rename one of them with AS."
             raise source.error("duplicate_column", detail, at=item.at)
@@ -85,13 +95,13 @@ class _FreeNames:
         self._numbers: dict[str, int] = {}
 
     def like(self, name: str) -> str:
-        """Returns `name` in lower case, shortened, with the first number after it that makes it unique."""
-        stem = name.casefold()[:MAX_GENERATED_NAME]
-        number = self._numbers.get(stem, 2)
-        while (found := f"{stem}_{number}") in self._taken:
+        """Returns `name`, shortened, with the first number after it that makes it unique."""
+        stem = name[:MAX_GENERATED_NAME]
+        number = self._numbers.get(stem.casefold(), 2)
+        while (found := f"{stem}_{number}").casefold() in self._taken:
             number += 1
-        self._numbers[stem] = number + 1
-        self._taken.add(found)
+        self._numbers[stem.casefold()] = number + 1
+        self._taken.add(found.casefold())
         return found
 
 
@@ -113,7 +123,9 @@ def _star(node: exp.Star | exp.Column, sources: Sources, source: Text) -> list[I
             # Raises an error with the nearest names.
             sources.scope.locate(Name(node.table, "*", at), source)
         columns = sources.visible.of(alias or "")
-    return [Item(_placed(column.tree, at), checked_name(column.name, source, at), at) for column in columns]
+    return [
+        Item(_placed(column.tree, at), checked_name(column.name, source, at), at, is_of_star=True) for column in columns
+    ]
 
 
 def qualified(tree: Expression, sources: Sources, source: Text, items: Iterable[Item], clause: str) -> Expression:

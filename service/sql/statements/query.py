@@ -28,7 +28,9 @@ from service.contract.query import (
     NamedExpression,
     Query,
     QueryRef,
+    SetKind,
     UnionRef,
+    ValuesRef,
 )
 from service.sql.expressions.compile_expression import TableScope
 from service.sql.expressions.nodes import Expression, Name, map_children, position_of
@@ -41,6 +43,7 @@ from service.sql.statements.clauses import over_columns
 from service.sql.statements.from_clause import JoinedTable, Sources, Visible, name_of, read_from
 from service.sql.statements.select import Origins, SelectCompiler, WrittenNodes
 from service.sql.statements.subqueries import LATER, Nested, Unnested, refuse_in_clauses, unnest
+from service.sql.statements.values import one_row, read_values
 from service.sql.types.data_types import NULL, Field, Schema
 
 _KEYWORDS = {"locks": TokenType.FOR, "kind": TokenType.SELECT}
@@ -70,6 +73,11 @@ _ARRANGED = ("order", "limit", "offset")
 _MODIFIERS = (*_ARRANGED, "with_")
 _ROWS_OF = {exp.Except: "`{0}` = 1", exp.Intersect: "`{1}` = 1 AND `{0}` = 2"}
 """The conditions for a row of EXCEPT and INTERSECT: {0} is the last, {1} the first of the sides that have it."""
+_KINDS: Mapping[type[exp.Expr], SetKind] = {
+    exp.Union: "union_all",
+    exp.Intersect: "intersect_all",
+    exp.Except: "except_all",
+}
 _SCRATCH = "/scratch"
 """The pointer of parts of a query that are read to resolve names only."""
 _MAX_UNDERSCORES = 64
@@ -95,6 +103,7 @@ class QueryCompiler:
         self._schemas = schemas
         self._queries = 0
         self._subqueries = 0
+        self._unnamed_tables = 0
         self._columns_written = 0
         self._written = WrittenNodes(source)
         self._ctes: list[Cte] = []
@@ -117,7 +126,7 @@ class QueryCompiler:
         if isinstance(tree, exp.Select):
             return self._select(tree, ctes, at, depth, later)
         ref: QueryRef | UnionRef
-        if isinstance(tree, exp.Union):
+        if isinstance(tree, exp.SetOperation) and (isinstance(tree, exp.Union) or not tree.args.get("distinct")):
             ref = self._united(tree, self._unnamed, (), ctes, f"{at}/source", depth)
         elif isinstance(tree, exp.SetOperation):
             query = self._compared(tree, ctes, f"{at}/source/query", depth + 1)
@@ -253,10 +262,12 @@ class QueryCompiler:
         """Returns `select` with its tables, and with joins in place of the subqueries of its expressions."""
 
         def sources_of(tree: exp.Select, known: Mapping[str, Cte], pointer: str, depth: int) -> Sources:
-            def derived(node: exp.Expr, pointer: str) -> tuple[QueryRef | UnionRef, Schema] | None:
+            def derived(node: exp.Expr, pointer: str) -> tuple[QueryRef | UnionRef | ValuesRef, Schema] | None:
                 ref = self._derived(node, known, pointer, depth)
                 return (ref, columns_of(ref)) if ref is not None else None
 
+            if tree.args.get("from_") is None:
+                return Sources(one_row(f"{self._unnamed}_row"), (), TableScope({}), lambda: Visible(()))
             return read_from(tree, self._source, self._schemas, derived, pointer)
 
         def compiled(tree: exp.Expr, pointer: str) -> QueryRef:
@@ -336,11 +347,20 @@ class QueryCompiler:
 
     # Queries in FROM
 
-    def _derived(self, node: exp.Expr, ctes: Mapping[str, Cte], at: str, depth: int) -> QueryRef | UnionRef | None:
-        """Compiles `node` of FROM if it is a derived table or a common table expression; else returns None."""
+    def _derived(
+        self, node: exp.Expr, ctes: Mapping[str, Cte], at: str, depth: int
+    ) -> QueryRef | UnionRef | ValuesRef | None:
+        """Compiles `node` of FROM if it is a derived table, a common table expression or VALUES; else returns None."""
         place = position(node)
         alias = node.args.get("alias")
         columns = self._columns(alias, place)
+        if isinstance(node, exp.Values):
+            self._check(node, frozenset({"expressions", "alias"}))
+            self._unnamed_tables += 1
+            called = f"{self._unnamed}_v{self._unnamed_tables}"
+            if alias is not None and alias.this is not None:
+                called = name_of(alias.this, self._source, place)
+            return read_values(node, called, columns, self._source, at, self.origins)
         if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Query):
             self._check(node, _SUBQUERY)
             called = (
@@ -356,7 +376,7 @@ class QueryCompiler:
             self._used.add(id(cte.tree))
             tree, columns, ctes = cte.tree, columns or cte.columns, cte.before
         tree = _bare(tree)
-        if isinstance(tree, exp.Union) and not any(tree.args.get(key) for key in ("distinct", *_MODIFIERS)):
+        if isinstance(tree, exp.SetOperation) and not any(tree.args.get(key) for key in ("distinct", *_MODIFIERS)):
             return self._united(tree, called, columns, ctes, at, depth)
         return self._nested(tree, called, columns, ctes, at, depth)
 
@@ -370,22 +390,19 @@ class QueryCompiler:
     def _united(
         self, tree: exp.SetOperation, alias: str, columns: tuple[str, ...], ctes: Mapping[str, Cte], at: str, depth: int
     ) -> UnionRef:
-        """Compiles the branches of a UNION; the caller applies DISTINCT, ORDER BY and LIMIT."""
+        """Compiles the branches of UNION, INTERSECT ALL or EXCEPT ALL; the caller applies what follows them."""
         branches = self._branches(tree)
         queries = tuple(
             self.query(branch, ctes, f"{at}/queries/{index}", depth + 1, later=index > 0)
             for index, branch in enumerate(branches)
         )
         self._check_columns(queries[0], alias, columns, tree)
-        return UnionRef(kind="union_all", queries=queries, alias=alias, columns=columns)
+        return UnionRef(kind=_KINDS[type(tree)], queries=queries, alias=alias, columns=columns)
 
     def _compared(self, tree: exp.SetOperation, ctes: Mapping[str, Cte], at: str, depth: int) -> Query:
         """Compiles INTERSECT or EXCEPT: the rows of both sides are united, and grouped by all columns."""
         self._check(tree, _UNION)
         name = tree.key.upper()
-        if not tree.args.get("distinct"):
-            hint = f"Write {name}, which returns each row once."
-            raise self._source.unsupported(f"{name} ALL", at=position(tree.expression), hint=hint)
         sides = []
         side, first, last = (f"{self._unnamed}_{word}" for word in ("side", "first", "last"))
         for index, branch in enumerate((tree.this, tree.expression)):
@@ -424,10 +441,16 @@ class QueryCompiler:
             raise self._source.error("unsupported_construct", detail, at=position(tree))
 
     def _branches(self, tree: exp.SetOperation) -> list[exp.Expr]:
-        """Returns the queries of a UNION, left to right; if `tree` is DISTINCT, UNION ALL below it is included too."""
+        """Returns the queries of a UNION, left to right; if `tree` is DISTINCT, UNION ALL below it is included too.
+        INTERSECT and EXCEPT have two.
+        """
         found: list[exp.Expr] = []
         current: exp.Expr = tree
-        while isinstance(current, exp.Union):
+        if not isinstance(tree, exp.Union):
+            self._check(tree, _UNION)
+            found.append(tree.expression)
+            current = tree.this
+        while isinstance(tree, exp.Union) and isinstance(current, exp.Union):
             self._check(current, _UNION)
             if current is not tree and current.args.get("distinct") and not tree.args.get("distinct"):
                 break
@@ -481,8 +504,10 @@ def _bare(tree: exp.Expr) -> exp.Expr:
     return tree
 
 
-def columns_of(ref: QueryRef | UnionRef) -> Schema:
+def columns_of(ref: QueryRef | UnionRef | ValuesRef) -> Schema:
     """Returns the columns of a compiled source; their types are not known before the query is bound."""
+    if isinstance(ref, ValuesRef):
+        return Schema(tuple(Field(name, NULL) for name in ref.names))
     first = ref.query if isinstance(ref, QueryRef) else ref.queries[0]
     names = ref.columns or tuple(item.name for item in first.select)
     return Schema(tuple(Field(name, NULL) for name in names))

@@ -72,10 +72,13 @@ _CLAUSES = {
 
 @dataclass(frozen=True)
 class Origins:
-    """By JSON pointer: the offset in the SQL of each part, and the tree of each expression."""
+    """By JSON pointer: the offset in the SQL of each part, and the tree of each expression. `notes` are sentences about
+    the query for the job's report.
+    """
 
     places: dict[str, int] = field(default_factory=dict)
     trees: dict[str, Expression] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def add(self, pointer: str, tree: Expression, place: int | None) -> None:
         """Records an expression; `place` is its offset if none of its parts has one."""
@@ -230,6 +233,9 @@ class SelectCompiler:
         for index, item in enumerate(items):
             if item.at is not None:
                 self._origins.places[f"{self._at}/select/{index}"] = item.at
+            if item.renamed_from is not None:
+                note = f"Several columns of * are called {item.renamed_from}: a later one is called {item.name}."
+                self._origins.notes.append(note)
         keys = self._group_by(items)
         having = self._having(items, keys)
         qualify = self._qualify(items)
@@ -308,6 +314,8 @@ class SelectCompiler:
         clause = self._select.args.get("group")
         if clause is None:
             return None
+        if [key for key, value in clause.args.items() if value] == ["all"]:
+            return self._all_keys(items)
 
         def read_key(node: exp.Expr) -> Expression:
             tree = self._group_key(node, items)
@@ -326,6 +334,15 @@ class SelectCompiler:
         grouping = read_grouping(clause, self._source, read_key, position(self._select))
         self._sets = grouping.sets
         return self._window.keys_without_window(grouping.keys, has_sets=bool(self._sets))
+
+    def _all_keys(self, items: list[Item]) -> list[Expression] | None:
+        """Returns the keys of GROUP BY ALL: the columns of SELECT without an aggregate or a call with OVER."""
+        keys = [item for item in items if not _aggregates_in([item.tree]) and not has_windows([item.tree])]
+        for item in keys:
+            if parts_in(item.tree):
+                hint = "Name the keys, and the window: TUMBLE(…) or HOP(…)."
+                raise self._source.unsupported("The start or end of a window in GROUP BY ALL", at=item.at, hint=hint)
+        return list(dict.fromkeys(item.tree for item in keys)) or None
 
     def _group_key(self, node: exp.Expr, items: list[Item]) -> Expression:
         ordinal = self._ordinal(node, items)
@@ -428,18 +445,25 @@ class SelectCompiler:
             return self._read_order
         clause, items = self._select.args.get("order"), self.items
         order: Order = []
-        for node in clause.expressions if clause is not None else []:
+        keys = clause.expressions if clause is not None else []
+        for node in keys:
             self._reader.check_clauses(node)
-            if isinstance(node.this, exp.Var):
-                raise self._source.unsupported("ORDER BY ALL", at=position(node), hint="Name the columns.")
-            tree = self._ordinal(node.this, items)
-            if tree is None:
-                tree = self._over_output(self._reader.read(node.this), [])
             descending = bool(node.args.get("desc"))
             nulls = NullsOrder.FIRST if node.args.get("nulls_first") else NullsOrder.LAST
             direction = SortDirection.DESC if descending else SortDirection.ASC
-            order.append((tree, SortKey(expression="NULL", direction=direction, nulls=nulls)))
+            key = SortKey(expression="NULL", direction=direction, nulls=nulls)
+            if isinstance(node.this, exp.Var) and len(keys) == 1:
+                # ORDER BY ALL.
+                return [(item.tree, key) for item in items]
+            order.append((self._sort_key(node.this, items), key))
         return order
+
+    def _sort_key(self, node: exp.Expr, items: list[Item]) -> Expression:
+        if isinstance(node, exp.Var):
+            at = place_of(self._source, TokenType.ORDER_BY, position(self._select))
+            raise self._source.unsupported("ALL next to other keys of ORDER BY", at=at, hint="Name the columns.")
+        ordinal = self._ordinal(node, items)
+        return self._over_output(self._reader.read(node), []) if ordinal is None else ordinal
 
     def _over_output(self, tree: Expression, keys: list[Expression]) -> Expression:
         """Returns `tree` with aliases of SELECT replaced, except in parts that equal one of `keys`, the group keys."""

@@ -20,6 +20,7 @@ from workers.engine.plan.nodes import (
     Filter,
     Join,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Phases,
@@ -28,6 +29,7 @@ from workers.engine.plan.nodes import (
     Sort,
     SortItem,
     Union,
+    Values,
     Watermark,
     WindowFunctions,
     Windows,
@@ -82,6 +84,8 @@ def detail_of(node: Node) -> str:
         case Scan():
             columns = ", ".join(field.name for field, _ in node.columns)
             return f"{node.table} AS {node.alias} [{columns}]"
+        case Values():
+            return f"{len(node.rows)} rows [{', '.join(field.name for field in node.columns)}]"
         case Watermark():
             return f"{node.column} DELAY {_duration(node.delay_ms)}"
         case Windows():
@@ -105,6 +109,8 @@ def detail_of(node: Node) -> str:
             return _exchange(node)
         case Union():
             return f"{len(node.inputs)} inputs"
+        case MultisetOperation():
+            return node.kind.replace("_", " ").upper()
         case Sort():
             return ", ".join(_sort_item(item) for item in node.keys)
         case Limit():

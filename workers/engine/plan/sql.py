@@ -20,7 +20,7 @@ from typing import get_args
 from service.contract.query import JoinKind, NullsOrder
 from service.sql.expressions.scalar import Scalar, quoted
 from service.sql.joins import Side
-from workers.engine.plan.expressions import call_sql, fresh_name, join_condition
+from workers.engine.plan.expressions import call_sql, fresh_name, join_condition, values_sql
 from workers.engine.plan.nodes import (
     Aggregate,
     Deduplicate,
@@ -29,6 +29,7 @@ from workers.engine.plan.nodes import (
     Filter,
     Join,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Project,
@@ -37,6 +38,7 @@ from workers.engine.plan.nodes import (
     SortItem,
     UnaryNode,
     Union,
+    Values,
     Watermark,
     WindowFunctions,
     Windows,
@@ -155,11 +157,17 @@ class _Writer:
         self._nodes += 1
         if isinstance(node, Scan):
             return _scan(node, number)
+        if isinstance(node, Values):
+            return _Select("values", number, values_sql(node), whole=True)
         if isinstance(node, Join):
             return self._join(node, number, inputs[0], inputs[1])
         if isinstance(node, Union):
             branches = [_Select("", number, self._step(branch)).text() for branch in inputs]
             return _Select("union", number, "\nUNION ALL\n".join(branches), whole=True)
+        if isinstance(node, MultisetOperation):
+            one, other = (_Select("", number, self._step(side)).text() for side in inputs)
+            word = node.kind.replace("_", " ").upper()
+            return _Select(word.split()[0].lower(), number, f"{one}\n{word}\n{other}", whole=True)
         return replace(self._unary(node, inputs[0], number), operator=type(node).__name__.lower(), number=number)
 
     def _unary(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructField
@@ -19,7 +19,7 @@ from service.sql.expressions.analysis import columns_by_name, conjuncts_of
 from service.sql.expressions.scalar import Scalar, column, quoted
 from service.sql.joins import Side
 from workers.engine.plan.explain import seconds
-from workers.engine.plan.expressions import call_sql, fresh_name, join_condition
+from workers.engine.plan.expressions import call_sql, fresh_name, join_condition, values_sql
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -29,6 +29,7 @@ from workers.engine.plan.nodes import (
     Filter,
     Join,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Project,
@@ -37,6 +38,7 @@ from workers.engine.plan.nodes import (
     SortItem,
     UnaryNode,
     Union,
+    Values,
     Watermark,
     WindowFunctions,
     Windows,
@@ -68,10 +70,17 @@ def lower(node: Node, scans: Mapping[str, DataFrame]) -> DataFrame:
     """
     if isinstance(node, Scan):
         return _scan(scans[node.alias], [field.name for field, _ in node.columns])
+    if isinstance(node, Values):
+        frame = next(iter(scans.values()), None)
+        session = SparkSession.active() if frame is None else frame.sparkSession
+        return session.sql(values_sql(node))
     if isinstance(node, Join):
         return _join(node, lower(node.left, scans), lower(node.right, scans))
     if isinstance(node, Union):
         return reduce(DataFrame.union, (lower(branch, scans) for branch in node.inputs))
+    if isinstance(node, MultisetOperation):
+        left, right = lower(node.left, scans), lower(node.right, scans)
+        return left.exceptAll(right) if node.kind == "except_all" else left.intersectAll(right)
     return _unary(node, lower(node.input, scans))
 
 

@@ -22,6 +22,7 @@ from workers.engine.plan.nodes import (
     Join,
     JoinStrategy,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Project,
@@ -124,6 +125,7 @@ LIMIT 3"""
         (Exchange(ORDERS, ()), "SELECT /*+ REBALANCE */ * FROM scan_0"),
         (Exchange(ORDERS, (), 7), "SELECT /*+ REPARTITION(7) */ * FROM scan_0"),
         (Union((ORDERS, ORDERS)), "SELECT * FROM scan_0 UNION ALL SELECT * FROM scan_1"),
+        (MultisetOperation(ORDERS, ORDERS, "except_all"), "SELECT * FROM scan_0 EXCEPT ALL SELECT * FROM scan_1"),
         (Limit(Limit(ORDERS, 5), 3), "SELECT * FROM limit_1 LIMIT 3"),
         (Limit(Limit(ORDERS, None, 2), 3, 1), "SELECT * FROM limit_1 LIMIT 3 OFFSET 1"),
     ],
@@ -181,6 +183,7 @@ KNOWN_FIELDS = {
     Exchange: {"input", "keys", "partitions"},
     Union: {"inputs"},
     Sort: {"input", "keys"},
+    MultisetOperation: {"left", "right", "kind"},
     Limit: {"input", "count", "offset"},
 }
 

@@ -22,6 +22,7 @@ from workers.engine.plan.nodes import (
     Join,
     JoinStrategy,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Phases,
@@ -70,6 +71,7 @@ def test_an_exchange_partitions_by_its_keys() -> None:
         Expand(Exchange(ORDERS, (UID,)), 2, "branch"),
         WindowFunctions(Exchange(ORDERS, (UID,)), ()),
         Union((Exchange(ORDERS, (UID,)), Exchange(ORDERS, (UID,)))),
+        MultisetOperation(Exchange(ORDERS, (UID,)), Exchange(ORDERS, (UID,)), "except_all"),
     ],
 )
 def test_nothing_is_known_of_scans_expands_windows_and_unions(node: Node) -> None:
