@@ -195,7 +195,6 @@ CLAUSES = {
     "sort": "SORT BY",
     "cluster": "CLUSTER BY",
     "distribute": "DISTRIBUTE BY",
-    "pivots": "PIVOT",
     "into": "INTO",
     "locks": "FOR UPDATE",
     "kind": "AS STRUCT",
@@ -210,7 +209,6 @@ CLAUSES = {
 """Names of unsupported clauses of a query or a table, by sqlglot's name."""
 CLAUSE_HINTS = {
     "laterals": "Store one row per element in the files.",
-    "pivots": "Write one aggregate with FILTER (WHERE …) for each column.",
     "sample": "Filter by a hash of a key: pmod(xxhash64(k), 100) < 10.",
     "into": "Set the job's 'sink' to choose where the result is written.",
     "sort": "Use ORDER BY.",

@@ -216,9 +216,6 @@ class _FromReader:
         for key, value in node.args.items():
             if value and key not in {"this", "alias"}:
                 construct = CLAUSES.get(key, f"A table with {key.upper()}")
-                if key == "pivots" and value[0].args.get("unpivot"):
-                    hint = "Write one SELECT per column, and join them by UNION ALL."
-                    raise self._source.unsupported("UNPIVOT", at=at, hint=hint)
                 raise self._source.unsupported(construct, at=at, hint=CLAUSE_HINTS.get(key, ""))
         if alias is not None and alias.args.get("columns"):
             hint = "Rename the columns in a derived table."

@@ -39,8 +39,10 @@ from service.sql.expressions.scalar import render
 from service.sql.expressions.window_functions import with_named_windows
 from service.sql.parser import Text, place_of
 from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
+from service.sql.statements import trees
 from service.sql.statements.clauses import over_columns
 from service.sql.statements.from_clause import JoinedTable, Sources, Visible, name_of, read_from
+from service.sql.statements.pivot import rewritten
 from service.sql.statements.select import Origins, SelectCompiler, WrittenNodes
 from service.sql.statements.subqueries import LATER, Nested, Unnested, refuse_in_clauses, unnest
 from service.sql.statements.values import one_row, read_values
@@ -258,17 +260,19 @@ class QueryCompiler:
             offset=query.offset,
         )
 
+    def _sources(self, tree: exp.Select, known: Mapping[str, Cte], pointer: str, depth: int) -> Sources:
+        """Reads FROM of `tree`, whose pointer is `pointer`."""
+
+        def derived(node: exp.Expr, pointer: str) -> tuple[QueryRef | UnionRef | ValuesRef, Schema] | None:
+            ref = self._derived(node, known, pointer, depth)
+            return (ref, columns_of(ref)) if ref is not None else None
+
+        if tree.args.get("from_") is None:
+            return Sources(one_row(f"{self._unnamed}_row"), (), TableScope({}), lambda: Visible(()))
+        return read_from(tree, self._source, self._schemas, derived, pointer)
+
     def _unnested(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int) -> Unnested:
         """Returns `select` with its tables, and with joins in place of the subqueries of its expressions."""
-
-        def sources_of(tree: exp.Select, known: Mapping[str, Cte], pointer: str, depth: int) -> Sources:
-            def derived(node: exp.Expr, pointer: str) -> tuple[QueryRef | UnionRef | ValuesRef, Schema] | None:
-                ref = self._derived(node, known, pointer, depth)
-                return (ref, columns_of(ref)) if ref is not None else None
-
-            if tree.args.get("from_") is None:
-                return Sources(one_row(f"{self._unnamed}_row"), (), TableScope({}), lambda: Visible(()))
-            return read_from(tree, self._source, self._schemas, derived, pointer)
 
         def compiled(tree: exp.Expr, pointer: str) -> QueryRef:
             query = self.query(tree, ctes, f"{at}{pointer}/query", depth + 1)
@@ -279,14 +283,14 @@ class QueryCompiler:
             number = len(self._ctes)
             known = self._with(tree, ctes)
             del self._ctes[number:]
-            return sources_of(tree.copy(), known, _SCRATCH, depth + 1)
+            return self._sources(tree.copy(), known, _SCRATCH, depth + 1)
 
         def alias() -> str:
             self._subqueries += 1
             return f"{self._unnamed}_s{self._subqueries}"
 
         refuse_in_clauses(select, self._source)
-        sources = sources_of(select, ctes, at, depth)
+        sources = self._sources(select, ctes, at, depth)
         return unnest(select, sources, self._source, Nested(compiled, sources_of_subquery, alias))
 
     def _joined_to_groups(self, query: Query, later: tuple[JoinedTable, ...], at: str) -> Query:
@@ -354,6 +358,8 @@ class QueryCompiler:
         place = position(node)
         alias = node.args.get("alias")
         columns = self._columns(alias, place)
+        if node.args.get("pivots"):
+            return self._pivoted(node, ctes, at, depth)
         if isinstance(node, exp.Values):
             self._check(node, frozenset({"expressions", "alias"}))
             self._unnamed_tables += 1
@@ -379,6 +385,28 @@ class QueryCompiler:
         if isinstance(tree, exp.SetOperation) and not any(tree.args.get(key) for key in ("distinct", *_MODIFIERS)):
             return self._united(tree, called, columns, ctes, at, depth)
         return self._nested(tree, called, columns, ctes, at, depth)
+
+    def _pivoted(self, node: exp.Expr, ctes: Mapping[str, Cte], at: str, depth: int) -> QueryRef:
+        """Compiles a table with PIVOT or UNPIVOT."""
+        place = position(node)
+        table = node.copy()
+        *earlier, pivot = table.args["pivots"]
+        table.set("pivots", earlier)
+        self._unnamed_tables += 1
+        number = f"{self._unnamed}_p{self._unnamed_tables}"
+        alias = pivot.args.get("alias")
+        if alias is None or alias.this is None:
+            called = node.alias or node.name or number
+        else:
+            called = name_of(alias.this, self._source, place)
+        known = len(self._ctes)
+        sources = self._sources(exp.Select(from_=exp.From(this=table.copy())), ctes, _SCRATCH, depth + 1)
+        del self._ctes[known:]
+        columns = [column.name for column in sources.visible.output]
+        tree = rewritten(pivot, table, sources.first.name, columns, number, self._source)
+        if isinstance(table, exp.Subquery) and table.args.get("alias") is None:
+            table.set("alias", exp.TableAlias(this=exp.to_identifier(sources.first.name, quoted=True)))
+        return self._nested(trees.placed(tree, place), called, self._columns(alias, place), ctes, at, depth)
 
     def _nested(
         self, tree: exp.Expr, alias: str, columns: tuple[str, ...], ctes: Mapping[str, Cte], at: str, depth: int
