@@ -357,7 +357,8 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports everything in this job."""
-        if is_of_version_12(self.sql, self.query):
+        newest = any(table.needs_version_12 for table in self.file_tables.values())
+        if newest or is_of_version_12(self.sql, self.query):
             return SPEC_VERSION
         if self._uses_version_11:
             return _SUBQUERIES_VERSION
