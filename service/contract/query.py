@@ -84,7 +84,7 @@ TABLE_COLUMNS = Limit(
     "columns in the tables to read, counting each use of a table",
     "Store the columns that you need in a separate table, or read the table fewer times.",
 )
-VALUES_ROWS = Limit("values_rows", 1_000, "rows in one VALUES", _USE_A_FILE)
+VALUES_ROWS = Limit("values_rows", 1_024, "rows in one VALUES", _USE_A_FILE)
 JOINS = Limit("joins", 100, "joins in one FROM", _SPLIT)
 COLUMNS = Limit("columns", 1024, "columns in one SELECT, counting those of `*`", "Name fewer columns.")
 GROUP_KEYS = Limit("group_keys", 64, "keys in one GROUP BY or SELECT DISTINCT", "Group by fewer columns.")

@@ -154,6 +154,7 @@ def test_newer_fields_with_default_values_are_not_stored() -> None:
         ({"sql": "SELECT x.a FROM t x LEFT JOIN t y"}, 12),
         ({"sql": "SELECT x.* FROM t x, t y"}, 12),
         ({"sql": "SELECT 1 AS one"}, 12),
+        ({"sql": "-- columns\nDESC t"}, 12),
         ({"sql": "SELECT a FROM t MINUS /* rows */ ALL SELECT a FROM t"}, 12),
         ({"compare_with": "e0a9a1ab-1ff8-4d24-8f9e-cb6b3df1f6c4"}, 8),
         ({"compare_with": "e0a9a1ab-1ff8-4d24-8f9e-cb6b3df1f6c4", "limits": {"failure_retries": 1}}, 8),

@@ -25,9 +25,11 @@ from workers.engine.plan.nodes import (
     Phases,
     Project,
     Union,
+    Values,
     Watermark,
     WindowFunctions,
     Windows,
+    output_of,
 )
 from workers.engine.plan.validation import InvalidPlanError, check
 
@@ -62,6 +64,7 @@ FINAL_KEYS = (Named(column("uid", BIGINT), "uid"),)
         (Union((ORDERS,)), "a union needs at least two inputs"),
         (Union((ORDERS, USERS)), "its inputs emit different columns: o.uid"),
         (MultisetOperation(ORDERS, USERS, "except_all"), "its inputs emit different columns: o.uid"),
+        (Values(output_of(ORDERS), ((),)), "a row has another number of values"),
         (Limit(ORDERS, -1), "the limit is negative"),
         (Limit(ORDERS, None, -1), "the limit is negative"),
         (Aggregate(ORDERS, KEYS, (), phases=Phases.ONE_PHASE), "one phase needs an exchange"),

@@ -27,6 +27,7 @@ from workers.engine.plan.nodes import (
     Project,
     Scan,
     Union,
+    Values,
     WindowFunctions,
     Windows,
 )
@@ -81,6 +82,7 @@ def join(kind: JoinKind, right: Scan = USERS, residual: Scalar | None = None) ->
         (Limit(ORDERS, 9, 5000), 0),
         (MultisetOperation(Limit(ORDERS, 9), Limit(ORDERS, 5), "except_all"), 9),
         (MultisetOperation(Limit(ORDERS, 9), Limit(ORDERS, 5), "intersect_all"), 5),
+        (Values((), ((), (), ())), 3),
         (Expand(ORDERS, 2, "b"), 6000),
         (WindowFunctions(ORDERS, ()), 3000),
         (Windows(ORDERS, column("o.at", TIMESTAMP), 60_000, 20_000, "w"), 9000),

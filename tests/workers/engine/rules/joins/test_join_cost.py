@@ -23,6 +23,7 @@ from workers.engine.plan.nodes import (
     Project,
     Scan,
     Union,
+    Values,
 )
 from workers.engine.rules.joins.strategy_cost import (
     JoinAlgorithm,
@@ -59,6 +60,7 @@ def left_side(node: Node, statistics: Statistics = STATISTICS) -> JoinSide:
         (Expand(A, 3, "e"), 3000),
         (Union((A, A)), 2000),
         (Union((A, UNKNOWN)), None),
+        (Values((), ((), ())), 2),
         (MultisetOperation(Limit(A, 7), A, "intersect_all"), 7),
         (Aggregate(A, (), ()), 1),
         (Aggregate(Limit(A, 9), BY_K, ()), 9),
