@@ -43,6 +43,7 @@ from workers.engine.plan.nodes import (
     WindowFunctions,
     Windows,
     Within,
+    inputs_of,
     output_of,
 )
 
@@ -63,25 +64,25 @@ _NO_EVENT_TIME = {"evenkeel.eventTime": "in another column"}
 """Metadata that replaces that of a watermark. With empty metadata, Spark would keep the watermark."""
 
 
-def lower(node: Node, scans: Mapping[str, DataFrame]) -> DataFrame:
+def lower(node: Node, scans: Mapping[str, DataFrame], session: SparkSession | None = None) -> DataFrame:
     """Returns the DataFrame that computes `node`, with the columns of `output_of(node)` in their order.
 
-    `scans` has a DataFrame for each alias, with columns named `alias.column`. Nothing is executed.
+    `scans` has a DataFrame for each alias, with columns named `alias.column`. `session` is theirs, which rows of
+    constants need too; by default, it is that of a scan or the active one. Nothing is executed.
     """
     if isinstance(node, Scan):
         return _scan(scans[node.alias], [field.name for field, _ in node.columns])
     if isinstance(node, Values):
-        frame = next(iter(scans.values()), None)
-        session = SparkSession.active() if frame is None else frame.sparkSession
-        return session.sql(values_sql(node))
+        of_scan = next((frame.sparkSession for frame in scans.values()), None)
+        return (session or of_scan or SparkSession.active()).sql(values_sql(node))
+    inputs = [lower(child, scans, session) for child in inputs_of(node)]
     if isinstance(node, Join):
-        return _join(node, lower(node.left, scans), lower(node.right, scans))
+        return _join(node, inputs[0], inputs[1])
     if isinstance(node, Union):
-        return reduce(DataFrame.union, (lower(branch, scans) for branch in node.inputs))
+        return reduce(DataFrame.union, inputs)
     if isinstance(node, MultisetOperation):
-        left, right = lower(node.left, scans), lower(node.right, scans)
-        return left.exceptAll(right) if node.kind == "except_all" else left.intersectAll(right)
-    return _unary(node, lower(node.input, scans))
+        return inputs[0].exceptAll(inputs[1]) if node.kind == "except_all" else inputs[0].intersectAll(inputs[1])
+    return _unary(node, inputs[0])
 
 
 def physical_plan(frame: DataFrame) -> str:

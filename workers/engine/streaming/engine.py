@@ -149,7 +149,7 @@ class StreamEngine:
         check()
         inputs = read_inputs(self._session, joined.after, tables, bounds)
         check()
-        frame = lower(joined.after, inputs)
+        frame = lower(joined.after, inputs, self._session)
         check()
         trace = (*notes_on(query, built), *traces_of(plan, streams, settings, is_changed=bool(added)), *joined.trace)
         report = plan_report(replace(joined, before=plan.before, trace=trace), statistics, None)
