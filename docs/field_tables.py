@@ -35,6 +35,8 @@ def _section(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {name}"
     if schema.get("description"):
         yield "\n\n".join(sentence(part) for part in schema["description"].split("\n\n"))
+    if "oneOf" in schema:
+        yield f"{described_type(schema, document())}."
     required = schema.get("required", ())
     rows = [_row(field, given, field in required) for field, given in schema.get("properties", {}).items()]
     if rows:

@@ -19,6 +19,7 @@ from .options import JobSettings, OptimizerSettings, StateSettings, Toggle
 from .parameters import Parameters, stored_parameters
 from .query import SQL_CHARACTERS, Identifier, Query, queries_in
 from .read_options import TableFormat
+from .sql_versions import is_of_version_12
 from .tables import (
     FOLLOW,
     RateTable,
@@ -32,7 +33,7 @@ from .tables import (
 
 MAX_TABLES = 64
 
-SPEC_VERSION = 11
+SPEC_VERSION = 12
 """The version of the job format. It grows with every field or value that workers of earlier versions do not support.
 The version that a job needs is stored with it, and older workers leave the job to newer ones. 1: the first. 2: `queue`.
 3: queries in FROM, UNION, grouping sets, more aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all
@@ -41,7 +42,8 @@ joins or one. `skew.join_strategy`, which had no effect until then, is read as `
 streams that are bounded by event time. 6: `multi_line` of CSV, which had no effect until then.
 7: `limits.failure_retries`. 8: `compare_with`. 9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins.
 10: `parameters`; ORC, Avro, XML and Delta, partitions, wildcards, and more read options. 11: subqueries in expressions,
-INTERSECT, EXCEPT, OVER, QUALIFY, the function raise_error, and `skewed_windows`."""
+INTERSECT, EXCEPT, OVER, QUALIFY, and the function raise_error. 12: more statements and clauses of SQL, such as OFFSET
+and VALUES; `skewed_windows`; `merge_schema` of ORC and Avro."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -52,6 +54,7 @@ _COMPARISON_VERSION = 8
 _LARGE_QUERIES_VERSION = 9
 FILES_VERSION = 10
 """The version that reads files of more formats, and has parameters."""
+_SUBQUERIES_VERSION = 11
 
 _MAX_JOINS_BEFORE_9 = 32
 """The limit of joins in one query before version 9."""
@@ -244,9 +247,8 @@ class Limits(Frozen):
         default=0,
         ge=0,
         le=10,
-        description="How often a batch job is run again, in addition to `max_attempts`, after it FAILED for a "
-        "temporary reason: a data store that is not available (`storage_unavailable`), a full disk (`disk_full`), a "
-        "file that was written while the job ran (`files_changed`) or an `internal_error`. The retries follow after "
+        description="How often a batch job is run again, in addition to `max_attempts`, after it FAILED with "
+        "`storage_unavailable`, `disk_full`, `files_changed` or `internal_error`. The retries follow after "
         "10 s, 20 s and so on up to 5 min, within the time limit of the job.",
     )
 
@@ -295,9 +297,8 @@ class JobSpec(Frozen):
     )
     parameters: Parameters | None = Field(
         default=None,
-        description="The values of the placeholders in `sql`: an object for `:name`, a list for `?`. Each becomes a "
-        "literal of its type. Without a type, a string is a STRING, an integer an INT or, if it is large, a BIGINT, "
-        "and another number a DOUBLE.",
+        description="The values of the placeholders in `sql`: an object for `:name`, a list for `?`. Without a "
+        "type, a string is a STRING, an integer an INT or a BIGINT, and another number a DOUBLE.",
         examples=[{"day": {"type": "DATE", "value": "2024-01-31"}, "carrier": "UA"}],
     )
     query: Query | None = Field(default=None, description="The query as a structure, instead of `sql`.")
@@ -319,9 +320,8 @@ class JobSpec(Frozen):
     limits: Limits = Limits()
     queue: QueueChoice = Field(
         default=QueueChoice.AUTO,
-        description="The queue of the job. `short` and `long` jobs may have separate workers, so that short jobs do "
-        "not wait for long ones. `auto` is `long` if the tables are large. The queue of a continuous job is always "
-        "`stream`.",
+        description="`short` and `long` jobs may have separate workers, so that short jobs do not wait for long ones. "
+        "`auto` is `long` if the tables are large. The queue of a continuous job is always `stream`.",
     )
     compare_with: str | None = Field(
         default=None,
@@ -362,13 +362,14 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports everything in this job."""
-        sets_version_11 = self.settings.skewed_windows is not Toggle.AUTO
         if (
-            sets_version_11
-            or self._uses_version_11
+            self.settings.skewed_windows is not Toggle.AUTO
             or any(table.needs_version_12 for table in self.file_tables.values())
+            or is_of_version_12(self.sql, self.query)
         ):
             return SPEC_VERSION
+        if self._uses_version_11:
+            return _SUBQUERIES_VERSION
         if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):
             return FILES_VERSION
         if self.settings.optimizer != OptimizerSettings() or self._has_large_query:

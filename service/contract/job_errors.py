@@ -231,7 +231,7 @@ OF_TABLES = (
 OF_STREAMING_QUERIES = (
     ErrorCode(
         "unbounded_order",
-        "ORDER BY, LIMIT or OVER needs all rows, and a stream has no end.",
+        "ORDER BY, LIMIT, OVER, INTERSECT ALL or EXCEPT ALL needs all rows, and a stream has no end.",
         "Sort or limit the rows when you read the result; compute OVER in a batch job.",
     ),
     ErrorCode(

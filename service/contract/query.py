@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import TypeAliasType
 
 from .model import Bounds, Duration, Flag, Frozen, refuse_boolean
 from .options import JoinLocal, JoinShip, JoinSkew
@@ -83,6 +84,7 @@ TABLE_COLUMNS = Limit(
     "columns in the tables to read, counting each use of a table",
     "Store the columns that you need in a separate table, or read the table fewer times.",
 )
+VALUES_ROWS = Limit("values_rows", 1_024, "rows in one VALUES", _USE_A_FILE)
 JOINS = Limit("joins", 100, "joins in one FROM", _SPLIT)
 COLUMNS = Limit("columns", 1024, "columns in one SELECT, counting those of `*`", "Name fewer columns.")
 GROUP_KEYS = Limit("group_keys", 64, "keys in one GROUP BY, SELECT DISTINCT or PARTITION BY", "Group by fewer columns.")
@@ -204,7 +206,7 @@ class TableRef(Frozen):
 
 
 class QueryRef(Frozen):
-    """A derived table: a query under an alias. It may have ORDER BY and LIMIT."""
+    """A derived table: a query under an alias."""
 
     kind: Literal["query"]
     query: Query
@@ -212,7 +214,7 @@ class QueryRef(Frozen):
     columns: Annotated[tuple[Identifier, ...], BeforeValidator(COLUMNS.check)] = Field(
         default=(),
         max_length=COLUMNS.most,
-        description="Names of its columns, in order; by default, those of the query.",
+        description="Names of its columns; by default, those of the query.",
     )
 
     @property
@@ -221,13 +223,16 @@ class QueryRef(Frozen):
         return self.alias
 
 
+SetKind = Literal["union_all", "intersect_all", "except_all"]
+
+
 class UnionRef(Frozen):
-    """The rows of all `queries`, including duplicates (UNION ALL), under an alias.
+    """UNION ALL, INTERSECT ALL or EXCEPT ALL of `queries`, from left to right, under an alias.
 
     Columns are matched by position. They have the names of the first query's columns, and the least common type.
     """
 
-    kind: Literal["union_all"]
+    kind: SetKind
     queries: Annotated[tuple[Query, ...], BeforeValidator(BRANCHES.check)] = Field(
         min_length=2, max_length=BRANCHES.most
     )
@@ -235,7 +240,7 @@ class UnionRef(Frozen):
     columns: Annotated[tuple[Identifier, ...], BeforeValidator(COLUMNS.check)] = Field(
         default=(),
         max_length=COLUMNS.most,
-        description="Names of its columns, in order; by default, those of the first query.",
+        description="Names of its columns; by default, those of the first query.",
     )
 
     @property
@@ -244,7 +249,33 @@ class UnionRef(Frozen):
         return self.alias
 
 
-Source = Annotated[TableRef | QueryRef | UnionRef, Field(discriminator="kind")]
+_Row = Annotated[tuple[ExpressionText, ...], Field(min_length=1), BeforeValidator(COLUMNS.check)]
+
+
+class ValuesRef(Frozen):
+    """Rows of constants (VALUES) under an alias."""
+
+    kind: Literal["values"]
+    rows: Annotated[tuple[_Row, ...], BeforeValidator(VALUES_ROWS.check)] = Field(
+        min_length=1, max_length=VALUES_ROWS.most
+    )
+    alias: Identifier
+    columns: Annotated[tuple[Identifier, ...], BeforeValidator(COLUMNS.check)] = Field(
+        default=(), description="By default `col1`, `col2` …"
+    )
+
+    @property
+    def name(self) -> str:
+        """The name in expressions."""
+        return self.alias
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return self.columns or tuple(f"col{number}" for number in range(1, len(self.rows[0]) + 1))
+
+
+Source = TypeAliasType("Source", Annotated["TableRef | QueryRef | UnionRef | ValuesRef", Field(discriminator="kind")])
 """An item of FROM."""
 
 
@@ -260,9 +291,7 @@ class Join(Frozen):
 
     kind: JoinKind
     right: Source
-    on: tuple[JoinKey, ...] = Field(
-        default=(), max_length=16, description="Equality conditions; may be empty only for `cross`."
-    )
+    on: tuple[JoinKey, ...] = Field(default=(), max_length=16, description="Equality conditions.")
     residual: ExpressionText | None = Field(default=None, description="An additional condition on both sides.")
     ship: JoinShip | None = Field(default=None, description="`join.ship` for this join only.")
     local: JoinLocal | None = Field(default=None, description="`join.local` for this join only.")
@@ -309,23 +338,23 @@ class _Window(Frozen):
     start: Identifier = Field(
         default="window_start",
         examples=["window_start"],
-        description="Name of the column with the window's start (inclusive).",
+        description="The column with the window's start (inclusive).",
     )
     end: Identifier = Field(
         default="window_end",
         examples=["window_end"],
-        description="Name of the column with the window's end (exclusive).",
+        description="The column with the window's end (exclusive).",
     )
 
 
 class TumblingWindow(_Window):
-    """Tumbling windows: adjacent windows of the same length. Each row is in one of them."""
+    """Adjacent windows of the same length. Each row is in one of them."""
 
     kind: Literal["tumble"]
 
 
 class HoppingWindow(_Window):
-    """Hopping windows: a window begins every `slide`, windows overlap, and each row is in all that cover it."""
+    """Windows that overlap: one begins every `slide`, and each row is in all that cover it."""
 
     kind: Literal["hop"]
     slide: _Length = Field(
@@ -346,11 +375,10 @@ class SortKey(Frozen):
 
 
 class Query(Frozen):
-    """FROM, joins, WHERE, GROUP BY with aggregates, HAVING, SELECT, ORDER BY, LIMIT, applied in this order.
+    """FROM, joins, WHERE, GROUP BY with aggregates, HAVING, SELECT, ORDER BY, OFFSET, LIMIT, applied in this order.
 
-    Without `group_by`, `window` and `aggregates`, the query does not aggregate, and `select` is required. With only
-    `aggregates`, it aggregates all rows into one. Without `select`, the output is the window's start and end, the group
-    keys, then the aggregates.
+    Without `group_by`, `window` and `aggregates`, `select` is required. With only `aggregates`, all rows are one group.
+    Without `select`, the output is the window's start and end, the group keys, then the aggregates.
     """
 
     source: Source = Field(description="The first table (FROM).")
@@ -368,8 +396,8 @@ class Query(Frozen):
     window: GroupWindow | None = Field(
         default=None,
         exclude_if=lambda window: window is None,
-        description="Streaming modes: a window of event time to group by, in addition to `group_by`. `select` and "
-        "`having` may use its `start` and `end` columns.",
+        description="Streaming modes: a window of event time to group by. `select` and `having` may use its "
+        "`start` and `end`.",
     )
     aggregates: Annotated[tuple[AggregateCall, ...], BeforeValidator(AGGREGATES.check)] = Field(
         default=(), max_length=AGGREGATES.most
@@ -382,8 +410,15 @@ class Query(Frozen):
         default=(), max_length=SORT_KEYS.most
     )
     limit: int | None = Field(default=None, ge=0, le=MAX_LIMIT)
+    offset: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_LIMIT,
+        exclude_if=lambda offset: offset == 0,
+        description="Rows to skip before `limit`.",
+    )
 
-    _limit_is_not_boolean = field_validator("limit", mode="before")(refuse_boolean)
+    _limit_is_not_boolean = field_validator("limit", "offset", mode="before")(refuse_boolean)
 
 
 def sources_in(query: Query) -> tuple[Source, ...]:

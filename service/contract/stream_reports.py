@@ -25,15 +25,11 @@ class StateMetrics(Frozen):
     updated: int = Field(description="Keys that the mini-batch added or changed.")
     removed: int = Field(description="Keys that it removed because their window had ended.")
     late_rows: int = Field(description="Rows that it ignored because their window had ended.")
-    memory_bytes: int = Field(
-        description="Memory that the state store uses; for `rocksdb`, caches and buffers, whose size does not depend "
-        "on that of the state."
-    )
+    memory_bytes: int = Field(description="Memory that the state store uses; for `rocksdb`, caches and buffers.")
     state_bytes: int | None = Field(
-        description="Size of the state. For `rocksdb`, this is the size of its files. New files are written after ten "
-        "or more mini-batches, so the value does not change until then, and the files contain replaced values until "
-        "they are compacted. Before there are files, it is the compressed size of all changes in the checkpoint. Null "
-        "if unknown."
+        description="Size of the state; for `rocksdb`, of its files, which are written every ten or more mini-batches "
+        "and contain replaced values until they are compacted. Before there are files, the compressed size of all "
+        "changes. Null if unknown."
     )
     partitions: int = Field(description="Number of partitions of the state; each has its own task.")
     commit_ms: int = Field(description="Time to commit the changes, summed over all partitions.")
@@ -56,8 +52,8 @@ class BatchMetrics(Frozen):
 
     duration_ms: int = Field(description="From the search for new files to the end of the mini-batch.")
     busy: float | None = Field(
-        description="`duration_ms` divided by `mini_batch.allow_latency`. Above 1, rows wait longer than requested, "
-        "because the next mini-batch cannot start in time. Null if the job does not wait between mini-batches."
+        description="`duration_ms` divided by `mini_batch.allow_latency`. Above 1, rows wait longer than requested. "
+        "Null if the job does not wait between mini-batches."
     )
     rows_per_second: float | None
     durations_ms: dict[str, int] = Field(description="The parts of the duration, as Spark reports them.")

@@ -120,8 +120,8 @@ class JobStream(Frozen):
     )
     unmeasured_batches: int = Field(
         description="Committed mini-batches of this generation whose rows are not included in `rows_in`. The newest "
-        "one may still be measured. The others will not be: their worker was lost first, or the database was "
-        "unavailable for more than a hundred later mini-batches. The result is exact nevertheless."
+        "one may still be measured; for the others, the worker was lost or the database unavailable. The result is "
+        "exact nevertheless."
     )
     rows_out: int = Field(description="Rows written to the sink in this generation.")
     sink_version: int | None = Field(description="Version of the result, if the sink has versions.")

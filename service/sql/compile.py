@@ -27,6 +27,7 @@ from service.sql.resolve.binder import bind
 from service.sql.resolve.bound import BoundQuery
 from service.sql.resolve.event_time import EventTimes
 from service.sql.resolve.from_clause import check_work
+from service.sql.statements.describe import described_query, described_table, rows_of
 from service.sql.statements.query import QueryCompiler
 from service.sql.statements.select import Origins, check_expansion
 from service.sql.types.data_types import Schema
@@ -107,6 +108,9 @@ def compile_sql(
     raises.
     """
     source = Text(text, "/sql", is_accepted=is_accepted)
+    described = described_table(source, schemas)
+    if described is not None:
+        return CompiledSql(described, text, Origins(), is_accepted=is_accepted)
     _check_statement(source)
     tree = _query_of(source)
     bindings = bind_parameters(source, tree, parameters)
@@ -130,6 +134,9 @@ def _check_statement(source: Text) -> None:
 
 def _query_of(source: Text) -> exp.Expr:
     tree = parse_query(source)
+    if isinstance(tree, exp.Values):
+        around = {key: tree.args.pop(key, None) for key in ("order", "limit", "offset")}
+        tree = exp.Select(expressions=[exp.Star()], from_=exp.From(this=tree), **around)
     if not isinstance(tree, exp.Query):
         raise source.unsupported(tree.key.upper(), at=position(tree), hint="Write a SELECT.")
     return tree
@@ -194,11 +201,17 @@ def _bound_query(
     `/parameters`.
     """
     tables = dict(schemas)
+    inner = described_query(Text(text, "/sql", is_accepted=is_accepted))
+    if inner is not None:
+        _, query = _bound_query(inner, schemas, None, parameters, is_accepted=is_accepted)
+        compiled = CompiledSql(rows_of(query.output), text, Origins(), is_accepted=is_accepted)
+        return compiled, bind(compiled.query, {}, event_times=event_times)
     compiled = compile_sql(text, tables, parameters, is_accepted=is_accepted)
     with compiled.located():
         if not is_accepted:
             check_work(compiled.query, tables, _POINTER, is_read=False)
         query = bind(compiled.query, tables, event_times=event_times, text_of=compiled.text_of)
+        query = replace(query, notes=tuple(dict.fromkeys(compiled.origins.notes)))
         for index, unused in enumerate(compiled.unused):
             bind(unused, tables, f"{_POINTER}/unused/{index}", event_times=event_times, text_of=compiled.text_of)
     return compiled, query

@@ -28,6 +28,7 @@ from service.contract.problems import SpecError
 from service.contract.query import CODE, NESTING, OPERATOR_DEPTH, SQL_CHARACTERS, SQL_TOKENS, Limit
 from service.sql.expressions.nodes import Expression
 from service.sql.refusals import ARITHMETIC, COMPARISONS
+from service.sql.token_order import dangling, misplaced
 from service.sql.types.data_types import TypeName
 
 _MISSING = re.compile(r"Required (?:keyword|argument): '(\w+)' missing for <class '.*\.(\w+)'>")
@@ -66,32 +67,6 @@ _DIALECT_HINTS = {
     "PREWHERE": "Write WHERE.",
 }
 """What to write instead of words and signs of other dialects, at or before an unexpected token."""
-_END_TOKENS = frozenset(
-    {
-        TokenType.R_PAREN,
-        TokenType.R_BRACKET,
-        TokenType.COMMA,
-        TokenType.FROM,
-        TokenType.WHERE,
-        TokenType.GROUP_BY,
-        TokenType.HAVING,
-        TokenType.ORDER_BY,
-        TokenType.UNION,
-    }
-)
-_NEED_OPERAND = frozenset({TokenType.COMMA, TokenType.ON, TokenType.ALIAS})
-"""Tokens that must be followed by something; sqlglot accepts them without, and reads a missing condition as TRUE."""
-
-_CLAUSE_ORDER = {
-    TokenType.JOIN: 1,
-    TokenType.WHERE: 2,
-    TokenType.GROUP_BY: 3,
-    TokenType.HAVING: 4,
-    TokenType.ORDER_BY: 5,
-    TokenType.LIMIT: 6,
-}
-_QUERY_STARTS = frozenset({TokenType.SELECT, TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT})
-
 FIRST = "first"
 """In the `meta` of a node: the smallest offset of its parts that have one."""
 
@@ -114,44 +89,6 @@ _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 _PrimaryParser = Callable[[BaseParser, Token], exp.Expr | None]
-
-
-def dangling(tokens: Sequence[Token]) -> Token | None:
-    """Returns the first comma, ON or AS that nothing follows."""
-    for index, token in enumerate(tokens):
-        if token.token_type not in _NEED_OPERAND:
-            continue
-        if index + 1 == len(tokens) or tokens[index + 1].token_type in _END_TOKENS:
-            return token
-    return None
-
-
-def misplaced(tokens: Sequence[Token]) -> tuple[Token, str] | None:
-    """Returns the first clause of a SELECT that is in the wrong order, and the message; sqlglot accepts any order."""
-    latest: list[Token | None] = [None]
-    for index, token in enumerate(tokens):
-        if token.token_type is TokenType.L_PAREN:
-            latest.append(None)
-        elif token.token_type is TokenType.R_PAREN and len(latest) > 1:
-            latest.pop()
-        elif token.token_type in _QUERY_STARTS:
-            latest[-1] = None
-        elif token.token_type in _CLAUSE_ORDER and not _is_name(tokens, index):
-            before = latest[-1]
-            if before is not None and _CLAUSE_ORDER[before.token_type] > _CLAUSE_ORDER[token.token_type]:
-                order = ", ".join(type_.name.replace("_", " ") for type_ in _CLAUSE_ORDER)
-                clause, other = token.text.upper(), before.text.upper()
-                return token, f"{clause} must come before {other}. The order of clauses is FROM, {order}."
-            latest[-1] = token
-    return None
-
-
-def _is_name(tokens: Sequence[Token], index: int) -> bool:
-    """Whether the token is a column called `limit`: the clause is followed by a number."""
-    if tokens[index].token_type is not TokenType.LIMIT:
-        return False
-    numbers = {TokenType.NUMBER, TokenType.PLACEHOLDER}
-    return index + 1 == len(tokens) or tokens[index + 1].token_type not in numbers
 
 
 def describe_parse_error(error: ParseError, tokens: Sequence[Token]) -> tuple[str, int | None, int | None]:

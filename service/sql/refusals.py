@@ -180,6 +180,7 @@ ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
         exp.Order: "this expressions",
         exp.Ordered: "this desc nulls_first",
         exp.Limit: "expression",
+        exp.Offset: "expression",
         exp.Where: "this",
         exp.Having: "this",
         exp.Star: "",
@@ -190,12 +191,10 @@ ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
 }
 """The arguments that are read from each supported node; any other one is refused, since it would be ignored."""
 CLAUSES = {
-    "offset": "OFFSET",
     "laterals": "LATERAL VIEW",
     "sort": "SORT BY",
     "cluster": "CLUSTER BY",
     "distribute": "DISTRIBUTE BY",
-    "pivots": "PIVOT",
     "into": "INTO",
     "locks": "FOR UPDATE",
     "kind": "AS STRUCT",
@@ -209,9 +208,7 @@ CLAUSES = {
 }
 """Names of unsupported clauses of a query or a table, by sqlglot's name."""
 CLAUSE_HINTS = {
-    "offset": "Use ORDER BY and LIMIT, and skip the first rows when you read the result.",
     "laterals": "Store one row per element in the files.",
-    "pivots": "Write one aggregate with FILTER (WHERE …) for each column.",
     "sample": "Filter by a hash of a key: pmod(xxhash64(k), 100) < 10.",
     "into": "Set the job's 'sink' to choose where the result is written.",
     "sort": "Use ORDER BY.",

@@ -28,6 +28,7 @@ from workers.engine.plan.nodes import (
     Join,
     JoinStrategy,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Project,
@@ -35,6 +36,7 @@ from workers.engine.plan.nodes import (
     Sort,
     SortItem,
     Union,
+    Values,
     WindowFunctions,
 )
 from workers.engine.plan.sql import sql_of
@@ -156,6 +158,9 @@ def test_text_has_the_hints_of_its_plan(texts: Texts, tables: dict[str, DataFram
     [
         Union((LEFT, Filter(LEFT, scalar("`l.k` > 2", BOOLEAN)), LEFT)),
         Limit(Sort(Union((LEFT, LEFT)), (SortItem(column("l.k", BIGINT), SortDirection.DESC, NullsOrder.LAST),)), 9),
+        MultisetOperation(Union((LEFT, LEFT)), LEFT, "except_all"),
+        Values((Field("v.x", BIGINT),), ((scalar("1L", BIGINT),), (scalar("CAST(NULL AS BIGINT)", BIGINT),))),
+        Limit(Sort(LEFT, (SortItem(column("l.k", BIGINT), SortDirection.DESC, NullsOrder.LAST),)), 3, 2),
         Exchange(LEFT, (PARITY,)),
         Exchange(LEFT, (PARITY,), 3),
         Exchange(LEFT, (column("l.k", BIGINT),), 3),

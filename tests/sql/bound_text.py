@@ -13,6 +13,7 @@ from service.sql.resolve.bound import (
     BoundTable,
     BoundTimes,
     BoundUnion,
+    BoundValues,
     BoundWatermark,
 )
 from service.sql.types.data_types import Field
@@ -24,9 +25,10 @@ def lines_of(query: BoundQuery | BoundUnion) -> Iterator[str]:
     """The clauses of `query`, one a line; those of queries inside of it are indented."""
     if isinstance(query, BoundUnion):
         for branch in query.queries:
-            yield "union all"
+            yield query.kind.replace("_", " ")
             yield from _indented(branch)
         return
+    yield from (f"note {note}" for note in query.notes)
     yield from _source("from", query.source)
     for join in query.joins:
         yield from _join(join)
@@ -42,6 +44,8 @@ def lines_of(query: BoundQuery | BoundUnion) -> Iterator[str]:
         yield f"order by {sort.expression} {sort.direction.value} nulls {sort.nulls.value}"
     if query.limit is not None:
         yield f"limit {query.limit}"
+    if query.offset:
+        yield f"offset {query.offset}"
     for item, field in zip(query.select, query.output.fields, strict=True):
         yield f"select {item.expression} as {_field(field)}"
 
@@ -57,6 +61,9 @@ def _source(word: str, source: BoundSource, rest: str = "") -> Iterator[str]:
         yield f"{word} {source.table}{alias} ({columns}){rest}"
         return
     yield f"{word} {source.alias} ({columns}){rest}"
+    if isinstance(source, BoundValues):
+        yield from (f"{_INDENT}values {', '.join(map(str, row))}" for row in source.rows)
+        return
     yield from _indented(source.query)
 
 

@@ -64,6 +64,9 @@ from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 STATISTICS = "statistics"
 """The name in the trace for statistics that were not read before the run."""
 
+COLUMNS = "columns"
+"""The name in the trace for columns that got another name."""
+
 DISTINCT_METHOD = "distinct_method"
 """The name in the trace if the setting is set and no aggregate of the query has DISTINCT values."""
 
@@ -94,7 +97,13 @@ def plan_query(
     Raises `InvalidPlanError` if the plan of the builder or of a rule violates an invariant, and the errors of the check
     of `budget`. Without a budget, the pass has no time limit and cannot be cancelled.
     """
-    return apply_rules(build(query), RuleContext(settings, statistics, budget=budget or PlanningBudget()))
+    plan = apply_rules(build(query), RuleContext(settings, statistics, budget=budget or PlanningBudget()))
+    return replace(plan, trace=(*notes_on(query, plan.before), *plan.trace))
+
+
+def notes_on(query: BoundQuery, built: Node) -> tuple[RuleTrace, ...]:
+    """Returns the traces of what the report says about the query; `built` is its plan before the rules."""
+    return tuple(trace_of(COLUMNS, built, Skip(note)) for note in query.notes)
 
 
 def apply_rules(before: Node, ctx: RuleContext) -> Plan:

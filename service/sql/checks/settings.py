@@ -150,7 +150,7 @@ def _join_below(query: BoundQuery) -> BoundJoin | None:
         return None
     inner = source.query
     is_sorted = any(key.expression.columns for key in inner.order_by)
-    return None if inner.is_aggregate or is_sorted or inner.limit is not None else _join_below(inner)
+    return None if inner.is_aggregate or is_sorted or inner.is_cut else _join_below(inner)
 
 
 def _refusal(query: BoundQuery, join: BoundJoin) -> str | None:

@@ -73,7 +73,7 @@ def grouped_join(query: BoundQuery, at: str) -> GroupedJoin | None:
 
 def is_ordered(query: BoundQuery) -> bool:
     """Whether the query has an ORDER BY with a column, or a LIMIT."""
-    return query.limit is not None or any(key.expression.columns for key in query.order_by)
+    return query.is_cut or any(key.expression.columns for key in query.order_by)
 
 
 def _conditions(query: BoundQuery, columns: Columns) -> tuple[Expression | None, ...]:

@@ -29,6 +29,7 @@ from service.sql.resolve.bound import (
     BoundSource,
     BoundTable,
     BoundUnion,
+    BoundValues,
     Named,
     queries_of,
     sources_of,
@@ -123,6 +124,13 @@ class _Refusals:
         if not isinstance(source.query, BoundUnion):
             yield from self._inner(source.query, f"{at}/query")
             return
+        if source.query.kind != "union_all":
+            detail = (
+                "INTERSECT ALL and EXCEPT ALL need all rows of both queries, and a stream has no end. Run a batch job "
+                "over the results."
+            )
+            yield Issue(code="unbounded_order", detail=detail, pointer=at)
+            return
         for index, branch in enumerate(source.query.queries):
             if self._query_streams(branch):
                 yield from self._inner(branch, f"{at}/queries/{index}")
@@ -208,6 +216,8 @@ class _Refusals:
     def _streams_in(self, source: BoundSource) -> bool:
         if isinstance(source, BoundTable):
             return source.table in self._streams
+        if isinstance(source, BoundValues):
+            return False
         queries = source.query.queries if isinstance(source.query, BoundUnion) else (source.query,)
         return any(map(self._query_streams, queries))
 
@@ -230,9 +240,11 @@ def _issues_in_one_state(query: BoundQuery, at: str, join: JoinOfStreams) -> Ite
 
 def _order_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
     if is_ordered(query):
-        word, part, instead = (
-            ("LIMIT", "limit", "Limit the rows") if query.limit is not None else ("ORDER BY", "order_by/0", "Sort")
-        )
+        word, part, instead = "ORDER BY", "order_by/0", "Sort"
+        if query.limit is not None:
+            word, part, instead = "LIMIT", "limit", "Limit the rows"
+        elif query.offset:
+            word, part, instead = "OFFSET", "offset", "Skip rows"
         detail = f"{word} needs the complete result, and a stream has no end. {instead} when you read the result."
         yield Issue(code="unbounded_order", detail=detail, pointer=f"{at}/{part}")
     if query.windows:

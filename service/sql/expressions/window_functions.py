@@ -70,6 +70,8 @@ _EXAMPLES = {"ntile": "4", "nth_value": "x, 2"}
 """Arguments for examples in messages, unless they are `x` or none."""
 _FRAME = "Write for example ROWS BETWEEN 2 PRECEDING AND CURRENT ROW."
 _CURRENT_ROW = "CURRENT ROW"
+_PARTS = ("partition_by", "order", "spec")
+"""The parts of a window, by sqlglot's name."""
 
 
 def with_named_windows(select: exp.Select, source: Text) -> exp.Select:
@@ -132,10 +134,12 @@ def _define(call: exp.Window, named: dict[str, exp.Window], source: Text) -> Non
         suggestions = nearest_names(name, [each.this.name for each in named.values()])
         detail = f"There is no window {name[:60]}. Define it after FROM and WHERE: WINDOW {name[:60]} AS (ORDER BY t)."
         raise source.error("unsupported_construct", detail + did_you_mean(suggestions), at=at, suggestions=suggestions)
-    if any(call.args.get(key) for key in ("partition_by", "order", "spec")):
-        hint = f"Write OVER {name[:60]}, or repeat its PARTITION BY and ORDER BY in the parentheses."
+    changes = {key for key in _PARTS if call.args.get(key)}
+    has = {key for key in _PARTS if window.args.get(key)}
+    if changes and ("partition_by" in changes or "spec" in has or changes & has):
+        hint = "Add ORDER BY or a frame only to a window that has neither, or repeat its parts in the parentheses."
         raise source.unsupported("A window that changes a named window", at=at, hint=hint)
-    for key in ("partition_by", "order", "spec"):
+    for key in _PARTS:
         value = window.args.get(key)
         if value:
             call.set(key, [part.copy() for part in value] if isinstance(value, list) else value.copy())

@@ -14,6 +14,7 @@ from itertools import count
 from service.contract.problems import SpecError, did_you_mean, its_tables, nearest_names
 from service.contract.query import (
     CONDITIONS,
+    MAX_LIMIT,
     JoinKind,
     NullsOrder,
     Query,
@@ -22,6 +23,7 @@ from service.contract.query import (
     Source,
     TableRef,
     UnionRef,
+    ValuesRef,
 )
 from service.sql.expressions.compile_expression import TableScope, full_name, resolve, scalar_of, window_of
 from service.sql.expressions.limits import check_replaced, conditions_in
@@ -36,6 +38,8 @@ from service.sql.resolve.bound import (
     BoundQuery,
     BoundSource,
     BoundTable,
+    BoundUnion,
+    BoundValues,
     BoundWindow,
     Named,
     SortItem,
@@ -50,7 +54,9 @@ from service.sql.resolve.from_clause import (
     check_name,
     check_size,
     derived_table,
+    longest_of,
     united,
+    values_of,
     with_equalities,
 )
 from service.sql.types import data_types
@@ -154,6 +160,10 @@ class _Binder:
     def bind(self) -> BoundQuery:
         """Returns the query with all columns of its tables; `pruned` removes the unused ones."""
         query = self._query
+        if query.offset + (query.limit or 0) > MAX_LIMIT:
+            raise self._error(
+                "limit_out_of_range", f"LIMIT and OFFSET must be at most {MAX_LIMIT} together.", "/offset"
+            )
         self._claim_aliases()
         scope = self._scope(query.source, "/source")
         steps: list[Step] = []
@@ -213,6 +223,16 @@ class _Binder:
             sizes: Mapping[str, int] = {}
             columns = tuple((Field(full_name(alias, field.name), field.type), field.name) for field in schema.fields)
             self._sources[source.name] = BoundTable(source.table, alias, columns)
+        elif isinstance(source, ValuesRef):
+            values = self._values(source, alias, at)
+            self._sources[source.name] = values
+            schema = Schema(tuple(Field(name, field.type) for field, name in values.columns))
+            cells = zip(*values.rows, strict=True)
+            longest = {
+                field.name: max(map(longest_of, column))
+                for (field, _), column in zip(values.columns, cells, strict=True)
+            }
+            sizes = {}
         else:
             derived = self._derived(source, alias, at)
             schema, longest, sizes = derived.schema, derived.longest, derived.sizes
@@ -227,6 +247,17 @@ class _Binder:
             raise self._error("unknown_table", detail, f"{at}/table", suggestions)
         return self._schemas[table.table]
 
+    def _values(self, source: ValuesRef, alias: str, at: str) -> BoundValues:
+        def bound(text: str, at: str) -> Scalar:
+            cell = self._text(text, at)
+            return scalar_of(resolve(read_expression(cell), TableScope({}), cell), cell)
+
+        rows = [
+            [bound(text, f"{at}/rows/{index}/{number}") for number, text in enumerate(row)]
+            for index, row in enumerate(source.rows)
+        ]
+        return values_of(rows, alias, source.names, self._pointer + at)
+
     def _derived(self, source: QueryRef | UnionRef, alias: str, at: str) -> Derived:
         def bound(query: Query, pointer: str) -> BoundQuery:
             binder = _Binder(query, self._schemas, pointer, self._aliases, alias, self._event_times, self._text_of)
@@ -238,18 +269,22 @@ class _Binder:
         if isinstance(source, QueryRef):
             return derived_table(bound(source.query, f"{pointer}/query"), alias, source.columns, pointer)
         branches = [bound(query, f"{pointer}/queries/{index}") for index, query in enumerate(source.queries)]
-        return derived_table(united(branches, f"{pointer}/queries"), alias, source.columns, pointer)
+        union = united(branches, source.kind, f"{pointer}/queries")
+        if source.kind != "union_all":
+            self._check_comparable(union, f"{at}/queries")
+        return derived_table(union, alias, source.columns, pointer)
+
+    def _check_comparable(self, union: BoundUnion, at: str) -> None:
+        """Raises SpecError `type_mismatch` for a column whose values have no equality."""
+        for number, query in enumerate(union.queries):
+            for index, item in enumerate(query.select):
+                source = self._text("", f"{at}/{number}/select/{index}")
+                Typing(source).groupable(item.expression.tree)
 
     def _join(self, index: int, left: TableScope, right: TableScope, both: TableScope) -> Step:
         join, at = self._query.joins[index], f"/joins/{index}"
         if join.kind is JoinKind.CROSS and (join.on or join.residual is not None):
             raise self._error("unsupported_construct", "A cross join has no condition. Use an inner join.", at)
-        if join.kind is not JoinKind.CROSS and not join.on:
-            raise self._error(
-                "unsupported_construct",
-                f"The {join.kind} join with {join.right.name} needs an equality between both sides.",
-                at,
-            )
         keys = []
         for number, key in enumerate(join.on):
             left_text = self._text(key.left, f"{at}/on/{number}/left")
@@ -354,6 +389,7 @@ class _Binder:
             grouping_sets=positions_of(query.grouping_sets, query.group_by, self._pointer),
             output=Schema(tuple(Field(item.name, item.expression.type or UNKNOWN) for item in select)),
             windows=windows,
+            offset=query.offset,
         )
 
     def _bound_joins(self, steps: Sequence[Step], where: Scalar | None) -> tuple[BoundJoin, ...]:

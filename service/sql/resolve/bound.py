@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
-from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SortDirection
+from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SetKind, SortDirection
 from service.sql.expressions.scalar import Scalar
 from service.sql.types.data_types import Field, Schema
 
@@ -43,10 +43,20 @@ class BoundDerived:
 
 
 @dataclass(frozen=True)
+class BoundValues:
+    """Rows of constants: those of the columns that the query uses, each with the field `alias.column`."""
+
+    alias: str
+    columns: tuple[tuple[Field, str], ...]
+    rows: tuple[tuple[Scalar, ...], ...]
+
+
+@dataclass(frozen=True)
 class BoundUnion:
-    """UNION ALL of at least two queries, each with the same `output`."""
+    """UNION ALL, INTERSECT ALL or EXCEPT ALL of at least two queries, each with the same `output`."""
 
     queries: tuple[BoundQuery, ...]
+    kind: SetKind = "union_all"
 
     @property
     def output(self) -> Schema:
@@ -145,11 +155,12 @@ class SortItem:
 
 @dataclass(frozen=True)
 class BoundQuery:
-    """FROM, joins, WHERE, then (if `is_aggregate`) GROUP BY and HAVING, then `windows`, ORDER BY, LIMIT and SELECT.
+    """FROM, joins, WHERE, then (if `is_aggregate`) GROUP BY and HAVING, then `windows`, ORDER BY, OFFSET, LIMIT,
+    SELECT.
 
     `windows` are calls with OVER; ORDER BY and SELECT use them as columns. `grouping_sets` are positions in `keys`;
     empty if the query groups by all of them. HAVING and later clauses may use the start and end of a `window` like
-    `keys`.
+    `keys`. `notes` are sentences for the job's report.
     """
 
     source: BoundSource
@@ -166,10 +177,17 @@ class BoundQuery:
     grouping_sets: tuple[tuple[int, ...], ...] = ()
     window: BoundWindow | None = None
     windows: tuple[Named, ...] = ()
+    offset: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether LIMIT or OFFSET leaves out rows."""
+        return self.limit is not None or self.offset > 0
 
 
-BoundSource = BoundTable | BoundDerived
-"""A source in FROM: a table or a derived table."""
+BoundSource = BoundTable | BoundDerived | BoundValues
+"""A source in FROM: a table, a derived table or VALUES."""
 
 
 def queries_of(query: BoundQuery | BoundUnion) -> Iterator[BoundQuery]:
@@ -210,12 +228,19 @@ def pruned(query: BoundQuery) -> BoundQuery:
 
 def _source(source: BoundSource, used: frozenset[str]) -> BoundSource:
     columns = tuple(column for column in source.columns if column[0].name in used) or source.columns[:1]
+    if isinstance(source, BoundValues):
+        places = [source.columns.index(column) for column in columns]
+        return replace(source, columns=columns, rows=tuple(tuple(row[at] for at in places) for row in source.rows))
     if not isinstance(source, BoundDerived):
         return replace(source, columns=columns)
     names = frozenset(name for _, name in columns)
     inner = source.query
     if isinstance(inner, BoundUnion):
-        return replace(source, columns=columns, query=BoundUnion(tuple(_only(each, names) for each in inner.queries)))
+        # INTERSECT and EXCEPT compare all columns.
+        kept = names if inner.kind == "union_all" else frozenset(inner.output.names)
+        return replace(
+            source, columns=columns, query=replace(inner, queries=tuple(_only(each, kept) for each in inner.queries))
+        )
     return replace(source, columns=columns, query=_only(inner, names))
 
 

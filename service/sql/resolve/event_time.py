@@ -30,6 +30,7 @@ from service.sql.resolve.bound import (
     BoundTable,
     BoundTimes,
     BoundUnion,
+    BoundValues,
     BoundWatermark,
     BoundWindow,
     queries_of,
@@ -130,6 +131,8 @@ def is_streaming(source: BoundSource, event_times: EventTimes) -> bool:
     """Whether rows of `source` come from a stream."""
     if isinstance(source, BoundTable):
         return source.table in event_times
+    if isinstance(source, BoundValues):
+        return False
     return any(is_streaming(inner, event_times) for query in queries_of(source.query) for inner in sources_of(query))
 
 
@@ -198,6 +201,8 @@ def origins_of(name: str, sources: Iterable[BoundSource]) -> Iterator[Origin]:
         inner = next((inner for field, inner in source.columns if field.name == name), None)
         if inner is None:
             continue
+        if isinstance(source, BoundValues):
+            raise NotAColumnError("a constant")
         if isinstance(source, BoundTable):
             yield Origin(source.table, source.alias, name, inner)
         else:
@@ -264,6 +269,8 @@ def _time_of(source: BoundSource, event_times: EventTimes) -> str:
 
 
 def _tables(source: BoundSource) -> tuple[str, ...]:
+    if isinstance(source, BoundValues):
+        return ()
     if isinstance(source, BoundTable):
         return (source.table,)
     branches = source.query.queries if isinstance(source.query, BoundUnion) else (source.query,)

@@ -25,7 +25,9 @@ from service.contract.query import (
     JoinKind,
     Limit,
     Query,
+    SetKind,
     TableRef,
+    ValuesRef,
     queries_in,
     sources_in,
 )
@@ -33,7 +35,7 @@ from service.sql.expressions.compile_expression import full_name
 from service.sql.expressions.limits import of_column
 from service.sql.expressions.nodes import Cast, Column, Comparison, Connective, Expression, conjuncts
 from service.sql.expressions.scalar import Scalar
-from service.sql.resolve.bound import BoundDerived, BoundQuery, BoundUnion, Named
+from service.sql.resolve.bound import BoundDerived, BoundQuery, BoundUnion, BoundValues, Named
 from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Incompatible, Schema, widest
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -41,6 +43,7 @@ _INNER = frozenset({JoinKind.INNER, JoinKind.CROSS})
 _KEEPS_LEFT = _INNER | {JoinKind.LEFT, JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI}
 """Joins below which a condition on the preceding tables may be moved."""
 Equality = tuple[Column, Column]
+_WORDS: Mapping[SetKind, str] = {"union_all": "UNION", "intersect_all": "INTERSECT", "except_all": "EXCEPT"}
 _FIRST = -1
 """The number of the first table; a joined table has the index of its step."""
 
@@ -68,26 +71,50 @@ def derived_table(query: BoundQuery | BoundUnion, alias: str, columns: Sequence[
         detail = f"The query has {len(inner.fields)} columns, but {len(columns)} names. Name every column once."
         raise SpecError.of("unsupported_construct", detail, pointer=pointer)
     names = tuple(columns) or inner.names
-    times = Counter(name.casefold() for name in names)
-    for name in names:
-        check_name(name, pointer)
-        if times[name.casefold()] > 1:
-            detail = f"Two columns are called {name} (case is ignored). Rename one of them."
-            raise SpecError.of("duplicate_column", detail, pointer=pointer)
+    _check_names(names, pointer)
     schema = Schema(tuple(Field(name, field.type) for name, field in zip(names, inner.fields, strict=True)))
     pairs = tuple(
         (Field(full_name(alias, field.name), field.type), old)
         for field, old in zip(schema.fields, inner.names, strict=True)
     )
     branches = query.queries if isinstance(query, BoundUnion) else (query,)
-    bounds = zip(*([_longest(item.expression) for item in branch.select] for branch in branches), strict=True)
+    bounds = zip(*([longest_of(item.expression) for item in branch.select] for branch in branches), strict=True)
     longest = {field.name: max(bound) for (field, _), bound in zip(pairs, bounds, strict=True)}
     nodes = zip(*([item.expression.size for item in branch.select] for branch in branches), strict=True)
     sizes = {field.name: max(several) for (field, _), several in zip(pairs, nodes, strict=True)}
     return Derived(BoundDerived(query, alias, pairs), schema, longest, sizes)
 
 
-def _longest(scalar: Scalar) -> int:
+def values_of(rows: Sequence[Sequence[Scalar]], alias: str, names: Sequence[str], pointer: str) -> BoundValues:
+    """Returns VALUES with the common type of each column; `names` are those of the columns.
+
+    Raises SpecError `type_mismatch`, `duplicate_column`, and `unsupported_construct` if a row is shorter or longer.
+    """
+    for index, row in enumerate(rows):
+        if len(row) != len(names):
+            detail = f"This row of VALUES has {len(row)} values, and the first one {len(names)}."
+            raise SpecError.of("unsupported_construct", detail, pointer=f"{pointer}/rows/{index}")
+    _check_names(names, pointer)
+    types = []
+    for name, column in zip(names, zip(*rows, strict=True), strict=True):
+        cells = [Named(scalar, name) for scalar in column]
+        types.append(_common(cells, "VALUES", [f"{pointer}/rows/{index}" for index in range(len(cells))]))
+    columns = tuple(
+        (Field(full_name(alias, name), type_ or UNKNOWN), name) for name, type_ in zip(names, types, strict=True)
+    )
+    return BoundValues(alias, columns, tuple(tuple(map(_cast, row, types)) for row in rows))
+
+
+def _check_names(names: Sequence[str], pointer: str) -> None:
+    times = Counter(name.casefold() for name in names)
+    for name in names:
+        check_name(name, pointer)
+        if times[name.casefold()] > 1:
+            detail = f"Two columns are called {name} (case is ignored). Rename one of them."
+            raise SpecError.of("duplicate_column", detail, pointer=pointer)
+
+
+def longest_of(scalar: Scalar) -> int:
     """Returns the maximum bytes of a value; if unknown, those that are assumed for a column."""
     return of_column(scalar.type) if scalar.longest is None else scalar.longest
 
@@ -131,6 +158,9 @@ def _require(limit: Limit, found: int, pointer: str) -> None:
 
 def _texts(query: Query) -> Iterator[str]:
     """Yields the expressions of one query, without those of the queries inside it."""
+    for source in sources_in(query):
+        for row in source.rows if isinstance(source, ValuesRef) else ():
+            yield from row
     for join in query.joins:
         for key in join.on:
             yield from (key.left, key.right)
@@ -142,8 +172,8 @@ def _texts(query: Query) -> Iterator[str]:
         yield from (*call.arguments, call.filter or "", call.order_by or "")
 
 
-def united(branches: Sequence[BoundQuery], pointer: str) -> BoundUnion:
-    """Returns the branches with equal outputs, and with casts if types differ; `pointer` is that of their list.
+def united(branches: Sequence[BoundQuery], kind: SetKind, pointer: str) -> BoundUnion:
+    """Returns the union of the branches with equal outputs, and casts if types differ; `pointer` is that of their list.
 
     Raises SpecError `type_mismatch`, and `unsupported_construct` if the numbers of columns differ.
     """
@@ -152,28 +182,30 @@ def united(branches: Sequence[BoundQuery], pointer: str) -> BoundUnion:
         if len(branch.select) != len(first.select):
             raise SpecError.of(
                 "unsupported_construct",
-                f"The queries of UNION have {len(first.select)} and {len(branch.select)} columns. "
+                f"The queries of {_WORDS[kind]} have {len(first.select)} and {len(branch.select)} columns. "
                 "Select the same number of columns in each.",
                 pointer=f"{pointer}/{index}",
             )
     columns = zip(*(branch.select for branch in branches), strict=True)
-    types = [_common(items, pointer) for items in columns]
-    return BoundUnion(tuple(_aligned(branch, first.output.names, types) for branch in branches))
+    pointers = [f"{pointer}/{index}" for index in range(len(branches))]
+    types = [_common(items, _WORDS[kind], pointers) for items in columns]
+    return BoundUnion(tuple(_aligned(branch, first.output.names, types) for branch in branches), kind)
 
 
-def _common(items: Sequence[Named], pointer: str) -> DataType | None:
+def _common(items: Sequence[Named], what: str, pointers: Sequence[str]) -> DataType | None:
     found: DataType | None = items[0].expression.type
     for index, item in enumerate(items[1:], start=1):
         other = item.expression.type
         try:
             found = widest((found, other), strings_convert=True)
         except Incompatible:
+            unit = "row" if what == "VALUES" else "query"
             is_nested = any(one is not None and one.parts for one in (found, other))
             remedy = "Store it with the same type in the files" if is_nested else "CAST one of them"
             raise SpecError.of(
                 "type_mismatch",
-                f"The column {items[0].name} of UNION is {found} in one query and {other} in another. {remedy}.",
-                pointer=f"{pointer}/{index}",
+                f"The column {items[0].name} of {what} is {found} in one {unit} and {other} in another. {remedy}.",
+                pointer=pointers[index],
             ) from None
     return found
 
@@ -302,7 +334,7 @@ def _ordered(steps: Sequence[Step], tables: _Tables, pairs: _Pairs) -> list[Step
     placed, ordered = {_FIRST}, list[Step]()
     while pending:
         ready = [step for step in pending if reads[step.index] <= placed]
-        joined = (step for step in ready if step.join.kind is not JoinKind.CROSS or pairs.connect(placed, step.index))
+        joined = (step for step in ready if step.keys or pairs.connect(placed, step.index))
         step = next(joined, ready[0])
         pending.remove(step)
         ordered.append(step)

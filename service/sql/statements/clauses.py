@@ -1,4 +1,4 @@
-"""Reads clauses of one SELECT: the list of columns, GROUP BY with grouping sets and group windows, ORDER BY, LIMIT.
+"""Reads clauses of one SELECT: the list of columns, GROUP BY with grouping sets and group windows, ORDER BY.
 
 ROLLUP, CUBE and GROUPING SETS are expanded into their grouping sets; several of them are multiplied. A group window is
 TUMBLE or HOP in GROUP BY, whose start and end become columns.
@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from service.contract.problems import SpecError
-from service.contract.query import COLUMNS, CUBE_KEYS, GROUPING_SETS, MAX_LIMIT, HoppingWindow, SortKey, TumblingWindow
+from service.contract.query import COLUMNS, CUBE_KEYS, GROUPING_SETS, HoppingWindow, SortKey, TumblingWindow
 from service.sql.expressions.calls import PARTS, WINDOWS, GroupWindow, Part, column_of, is_window, part_of, window_of
 from service.sql.expressions.compile_expression import matching
 from service.sql.expressions.nodes import (
@@ -22,13 +22,12 @@ from service.sql.expressions.nodes import (
     Call,
     Expression,
     Name,
-    Number,
     Over,
     map_children,
     position_of,
     walk,
 )
-from service.sql.expressions.reader import ExpressionReader, placeholder, position
+from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.expressions.scalar import render
 from service.sql.parser import Text, place_of
 from service.sql.statements.from_clause import Sources, checked_name, name_of
@@ -42,15 +41,21 @@ Order = list[tuple[Expression, SortKey]]
 
 @dataclass(frozen=True)
 class Item:
-    """An output column: its expression over the tables, with aggregates, its name and its offset in the text."""
+    """An output column: its expression over the tables, with aggregates, its name and its offset in the text.
+
+    `is_of_star`: it is one of the columns of a star. `renamed_from` is its own name if another column has that name.
+    """
 
     tree: Expression
     name: str
     at: int | None
+    is_of_star: bool = False
+    renamed_from: str | None = None
 
 
 def read_items(select: exp.Select, sources: Sources, source: Text, *, repeats_names: bool = False) -> list[Item]:
-    """Returns the output columns of `select`, with stars expanded. Duplicate names get a number if `repeats_names`.
+    """Returns the output columns of `select`, with stars expanded. Duplicate names get a number if `repeats_names`, and
+    those of stars always.
 
     Raises SpecError `duplicate_column`, `name_too_long`, `query_too_deep` and what expressions and names raise.
     """
@@ -66,11 +71,15 @@ def read_items(select: exp.Select, sources: Sources, source: Text, *, repeats_na
             # Each remaining node is at least one column.
             found = len(items) + len(select.expressions) - number
             raise source.beyond(COLUMNS, found, at=items[COLUMNS.most].at)
+    if not items:
+        raise source.unsupported("* without FROM", at=position(select), hint="Name one of the job's tables in FROM.")
     taken: set[str] = set()
     free = _FreeNames(item.name.casefold() for item in items)
     for index, item in enumerate(items):
         if item.name.casefold() in taken and repeats_names:
             items[index] = item = replace(item, name=free.like(item.name))
+        elif item.name.casefold() in taken and item.is_of_star:
+            items[index] = item = replace(item, name=free.like(item.name), renamed_from=item.name)
         elif item.name.casefold() in taken:
             detail = f"Two columns are called {item.name} (case is ignored). Rename one of them with AS."
             raise source.error("duplicate_column", detail, at=item.at)
@@ -86,13 +95,13 @@ class _FreeNames:
         self._numbers: dict[str, int] = {}
 
     def like(self, name: str) -> str:
-        """Returns `name` in lower case, shortened, with the first number after it that makes it unique."""
-        stem = name.casefold()[:MAX_GENERATED_NAME]
-        number = self._numbers.get(stem, 2)
-        while (found := f"{stem}_{number}") in self._taken:
+        """Returns `name`, shortened, with the first number after it that makes it unique."""
+        stem = name[:MAX_GENERATED_NAME]
+        number = self._numbers.get(stem.casefold(), 2)
+        while (found := f"{stem}_{number}").casefold() in self._taken:
             number += 1
-        self._numbers[stem] = number + 1
-        self._taken.add(found)
+        self._numbers[stem.casefold()] = number + 1
+        self._taken.add(found.casefold())
         return found
 
 
@@ -114,7 +123,9 @@ def _star(node: exp.Star | exp.Column, sources: Sources, source: Text) -> list[I
             # Raises an error with the nearest names.
             sources.scope.locate(Name(node.table, "*", at), source)
         columns = sources.visible.of(alias or "")
-    return [Item(_placed(column.tree, at), checked_name(column.name, source, at), at) for column in columns]
+    return [
+        Item(_placed(column.tree, at), checked_name(column.name, source, at), at, is_of_star=True) for column in columns
+    ]
 
 
 def qualified(tree: Expression, sources: Sources, source: Text, items: Iterable[Item], clause: str) -> Expression:
@@ -355,41 +366,3 @@ def over_columns(order: Order, items: Sequence[Item], alias: str, source: Text) 
         return map_children(tree, replaced)
 
     return [(replaced(tree), key) for tree, key in order]
-
-
-def read_limit(select: exp.Expr, source: Text) -> int | None:
-    """Returns the number of LIMIT. Raises SpecError `unsupported_construct`, `limit_out_of_range`."""
-    clause = select.args.get("limit")
-    if clause is None:
-        return None
-    if isinstance(clause, exp.Fetch):
-        raise source.unsupported("FETCH", at=position(clause), hint="Write LIMIT and a number.")
-    ExpressionReader(source, aggregates=False).check_clauses(clause)
-    value = clause.expression
-    if isinstance(value, exp.Var) and value.name.upper() == "ALL":
-        return None
-    if isinstance(value, exp.Placeholder):
-        return _limit_of(value, source)
-    if is_whole(value) and len(value.name) <= 20 and int(value.name) <= MAX_LIMIT:
-        return int(value.name)
-    # Only for errors, since it scans all tokens of the text.
-    at = place_of(source, TokenType.LIMIT, position(select))
-    if not is_whole(value):
-        raise source.unsupported("LIMIT with an expression", at=at, hint="Write a whole number.")
-    raise source.error("limit_out_of_range", f"LIMIT must be at most {MAX_LIMIT}.", at=at)
-
-
-def _limit_of(node: exp.Placeholder, source: Text) -> int:
-    value = ExpressionReader(source, aggregates=False).read(node)
-    if not isinstance(value, Number) or not value.is_integer:
-        raise source.unsupported(
-            f"The value of {placeholder(node)}", at=position(node), hint="Give LIMIT a whole number of 0 or more."
-        )
-    if int(value.text) > MAX_LIMIT:
-        raise source.error("limit_out_of_range", f"LIMIT must be at most {MAX_LIMIT}.", at=position(node))
-    return int(value.text)
-
-
-def is_whole(node: exp.Expr) -> bool:
-    """Whether `node` is a number without a sign or a decimal point."""
-    return isinstance(node, exp.Literal) and not node.is_string and node.name.isascii() and node.name.isdigit()

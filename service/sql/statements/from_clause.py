@@ -10,16 +10,15 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from sqlglot import exp
-from sqlglot.tokenizer_core import TokenType
 
 from service.contract.problems import SpecError, did_you_mean, its_tables, nearest_names
-from service.contract.query import JOINS, MAX_NAME_LENGTH, JoinKind, QueryRef, TableRef, UnionRef
+from service.contract.query import JOINS, MAX_NAME_LENGTH, JoinKind, QueryRef, TableRef, UnionRef, ValuesRef
 from service.contract.query import Source as Relation
 from service.sql.expressions.compile_expression import TableScope, matching
 from service.sql.expressions.nodes import Boolean, Call, Comparison, Connective, Expression, Name, map_children, walk
 from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.joins import ONE_SIDED
-from service.sql.parser import Text, place_of
+from service.sql.parser import Text
 from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
 from service.sql.types.data_types import Schema
 
@@ -147,8 +146,8 @@ class Sources:
         return map_children(tree, lambda child: self.qualify(child, source))
 
 
-Derived = Callable[[exp.Expr, str], tuple[QueryRef | UnionRef, Schema] | None]
-"""Compiles a node of FROM, with its JSON pointer, into a query and its columns; returns None for a table."""
+Derived = Callable[[exp.Expr, str], tuple[QueryRef | UnionRef | ValuesRef, Schema] | None]
+"""Compiles a node of FROM, with its JSON pointer, into a source and its columns; returns None for a table."""
 
 
 def read_from(
@@ -159,10 +158,7 @@ def read_from(
     Raises SpecError `unknown_table`, `duplicate_table`, `unsupported_construct`, `name_too_long`, `query_too_deep` and
     what expressions raise.
     """
-    clause = select.args.get("from_")
-    if clause is None:
-        place = place_of(source, TokenType.SELECT, position(select))
-        raise source.unsupported("A SELECT without FROM", at=place, hint="Name one of the job's tables in FROM.")
+    clause = select.args["from_"]
     _move_joins(select, clause.this)
     reader = _FromReader(source, schemas, derived, at)
     first, schema = reader.table(clause.this, f"{at}/source")
@@ -202,8 +198,6 @@ class _FromReader:
             raise self._source.unsupported(what, at=at, hint=hint)
         if isinstance(node, exp.Lateral | exp.Unnest):
             raise self._source.unsupported("LATERAL", at=at, hint="Join a derived table on a key.")
-        if isinstance(node, exp.Values):
-            raise self._source.unsupported("VALUES", at=at, hint="Put the rows into a file and name it in 'tables'.")
         if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier | exp.Dot):
             raise self._source.unsupported("A table function", at=at, hint="Name one of the job's tables in FROM.")
         alias = node.args.get("alias")
@@ -222,9 +216,6 @@ class _FromReader:
         for key, value in node.args.items():
             if value and key not in {"this", "alias"}:
                 construct = CLAUSES.get(key, f"A table with {key.upper()}")
-                if key == "pivots" and value[0].args.get("unpivot"):
-                    hint = "Write one SELECT per column, and join them by UNION ALL."
-                    raise self._source.unsupported("UNPIVOT", at=at, hint=hint)
                 raise self._source.unsupported(construct, at=at, hint=CLAUSE_HINTS.get(key, ""))
         if alias is not None and alias.args.get("columns"):
             hint = "Rename the columns in a derived table."
@@ -253,6 +244,8 @@ class _FromReader:
         )
         merged = dict(before.merged)
         columns = join.args.get("using") or []
+        if join.args.get("method"):
+            columns = _natural(before, schema, at)
         if "using" in join.args and not columns:
             raise self._source.error("sql_syntax", "USING needs at least one column.", at=at)
         keys = [self._using(column, before, table, schema, kind, merged) for column in columns]
@@ -265,13 +258,6 @@ class _FromReader:
             kind = JoinKind.CROSS
         if kind is JoinKind.CROSS and (keys or rest):
             kind = JoinKind.INNER
-        if kind is not JoinKind.CROSS and not keys:
-            hint = "Write CROSS JOIN, and move the condition to WHERE."
-            if kind is not JoinKind.INNER:
-                hint = "Add an equality between both sides to ON."
-            raise self._source.unsupported(
-                f"A join with {table.name} without an equality between both sides", at=at, hint=hint
-            )
         residual = None if not rest else rest[0] if len(rest) == 1 else Connective("AND", tuple(rest))
         scope = both.scope.without(table.name) if kind in ONE_SIDED else both.scope
         step = JoinedTable(kind, table, tuple(keys), residual, at)
@@ -279,10 +265,9 @@ class _FromReader:
 
     def _kind(self, join: exp.Join, at: int | None) -> JoinKind:
         for key, value in join.args.items():
-            if value and key not in {"this", "side", "kind", "on", "using"}:
+            if value and key not in {"this", "side", "kind", "on", "using"} and value != "NATURAL":
                 named = f"{value} JOIN" if key == "method" else f"A join with {key.upper()}"
-                hint = "Write ON or USING." if named == "NATURAL JOIN" else ""
-                raise self._source.unsupported(named, at=at, hint=hint)
+                raise self._source.unsupported(named, at=at)
         kind = _KINDS.get((join.side.upper(), join.kind.upper()))
         if kind is None:
             hint = "Swap both sides, and write LEFT." if join.side.upper() == "RIGHT" else ""
@@ -332,6 +317,15 @@ class _FromReader:
         return keys, rest
 
 
+def _natural(before: Sources, schema: Schema, at: int | None) -> list[exp.Identifier]:
+    """Returns the columns of a NATURAL JOIN with a table of `schema`: those that both sides have."""
+    names = dict.fromkeys(column.name for column in before.visible.output if schema.find(column.name) is not None)
+    columns = [exp.to_identifier(name, quoted=True) for name in names]
+    for column in columns:
+        column.meta["start"] = at
+    return columns
+
+
 def _visible(
     before: Sources, alias: str, schema: Schema, kind: JoinKind, using: Sequence[tuple[Expression, Expression]]
 ) -> Visible:
@@ -340,7 +334,7 @@ def _visible(
 
 def _scope(node: exp.Expr, table: Relation, schema: Schema) -> TableScope:
     """Returns the scope of `table` alone; `node` is the node of FROM."""
-    is_unnamed = isinstance(node, exp.Subquery) and node.args.get("alias") is None
+    is_unnamed = isinstance(node, exp.Subquery | exp.Values) and node.args.get("alias") is None
     return TableScope({table.name: schema}, unnamed=frozenset({table.name} if is_unnamed else ()))
 
 

@@ -28,7 +28,9 @@ from service.contract.query import (
     NamedExpression,
     Query,
     QueryRef,
+    SetKind,
     UnionRef,
+    ValuesRef,
 )
 from service.sql.expressions.compile_expression import TableScope
 from service.sql.expressions.nodes import Expression, Name, map_children, position_of
@@ -37,10 +39,13 @@ from service.sql.expressions.scalar import render
 from service.sql.expressions.window_functions import with_named_windows
 from service.sql.parser import Text, place_of
 from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
+from service.sql.statements import trees
 from service.sql.statements.clauses import over_columns
 from service.sql.statements.from_clause import JoinedTable, Sources, Visible, name_of, read_from
+from service.sql.statements.pivot import rewritten
 from service.sql.statements.select import Origins, SelectCompiler, WrittenNodes
 from service.sql.statements.subqueries import LATER, Nested, Unnested, refuse_in_clauses, unnest
+from service.sql.statements.values import one_row, read_values
 from service.sql.types.data_types import NULL, Field, Schema
 
 _KEYWORDS = {"locks": TokenType.FOR, "kind": TokenType.SELECT}
@@ -57,16 +62,24 @@ _SELECT = frozenset(
         "windows",
         "order",
         "limit",
+        "offset",
         "distinct",
         "with_",
         "hint",
     }
 )
-_UNION = frozenset({"this", "expression", "distinct", "order", "limit", "with_"})
-_SUBQUERY = frozenset({"this", "alias", "order", "limit", "with_"})
-_MODIFIERS = ("order", "limit", "with_")
+_UNION = frozenset({"this", "expression", "distinct", "order", "limit", "offset", "with_"})
+_SUBQUERY = frozenset({"this", "alias", "order", "limit", "offset", "with_"})
+_ARRANGED = ("order", "limit", "offset")
+"""The clauses after the rows of a query are complete."""
+_MODIFIERS = (*_ARRANGED, "with_")
 _ROWS_OF = {exp.Except: "`{0}` = 1", exp.Intersect: "`{1}` = 1 AND `{0}` = 2"}
 """The conditions for a row of EXCEPT and INTERSECT: {0} is the last, {1} the first of the sides that have it."""
+_KINDS: Mapping[type[exp.Expr], SetKind] = {
+    exp.Union: "union_all",
+    exp.Intersect: "intersect_all",
+    exp.Except: "except_all",
+}
 _SCRATCH = "/scratch"
 """The pointer of parts of a query that are read to resolve names only."""
 _MAX_UNDERSCORES = 64
@@ -92,6 +105,7 @@ class QueryCompiler:
         self._schemas = schemas
         self._queries = 0
         self._subqueries = 0
+        self._unnamed_tables = 0
         self._columns_written = 0
         self._written = WrittenNodes(source)
         self._ctes: list[Cte] = []
@@ -114,14 +128,14 @@ class QueryCompiler:
         if isinstance(tree, exp.Select):
             return self._select(tree, ctes, at, depth, later)
         ref: QueryRef | UnionRef
-        if isinstance(tree, exp.Union):
+        if isinstance(tree, exp.SetOperation) and (isinstance(tree, exp.Union) or not tree.args.get("distinct")):
             ref = self._united(tree, self._unnamed, (), ctes, f"{at}/source", depth)
         elif isinstance(tree, exp.SetOperation):
             query = self._compared(tree, ctes, f"{at}/source/query", depth + 1)
             ref = QueryRef(kind="query", query=query, alias=self._unnamed)
         else:
             ref = self._nested(tree.this, self._unnamed, (), ctes, f"{at}/source", depth)
-        around = exp.Select(expressions=[exp.Star()], order=tree.args.get("order"), limit=tree.args.get("limit"))
+        around = exp.Select(expressions=[exp.Star()], **{key: tree.args.get(key) for key in _ARRANGED})
         if isinstance(tree, exp.Union) and tree.args.get("distinct"):
             around.set("distinct", exp.Distinct())
         return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written).query()
@@ -207,7 +221,7 @@ class QueryCompiler:
         ).query()
         inner = self._finished(inner, unnested, inner_at)
         ref = QueryRef(kind="query", query=inner, alias=self._unnamed)
-        kept = {key: select.args.get(key) for key in ("distinct", "order", "limit")}
+        kept = {key: select.args.get(key) for key in ("distinct", *_ARRANGED)}
         around = exp.Select(expressions=[exp.Star()], **kept)
         order = over_columns(compiler.order(), compiler.items, self._unnamed, self._source)
         return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written, order).query()
@@ -231,7 +245,7 @@ class QueryCompiler:
             pointer = f"{inner_at}/select/{len(query.select) + index}"
             self.origins.move(f"{inner_at}/order_by/{index}", pointer)
             keys.append(NamedExpression(expression=key.expression, name=f"{self._unnamed}_key_{index + 1}"))
-        inner = query.model_copy(update={"select": (*query.select, *keys), "order_by": (), "limit": None})
+        inner = query.model_copy(update={"select": (*query.select, *keys), "order_by": (), "limit": None, "offset": 0})
         return Query(
             source=QueryRef(kind="query", query=inner, alias=self._unnamed),
             where=render(where),
@@ -243,17 +257,22 @@ class QueryCompiler:
                 for key, column in zip(query.order_by, keys, strict=True)
             ),
             limit=query.limit,
+            offset=query.offset,
         )
+
+    def _sources(self, tree: exp.Select, known: Mapping[str, Cte], pointer: str, depth: int) -> Sources:
+        """Reads FROM of `tree`, whose pointer is `pointer`."""
+
+        def derived(node: exp.Expr, pointer: str) -> tuple[QueryRef | UnionRef | ValuesRef, Schema] | None:
+            ref = self._derived(node, known, pointer, depth)
+            return (ref, columns_of(ref)) if ref is not None else None
+
+        if tree.args.get("from_") is None:
+            return Sources(one_row(f"{self._unnamed}_row"), (), TableScope({}), lambda: Visible(()))
+        return read_from(tree, self._source, self._schemas, derived, pointer)
 
     def _unnested(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int) -> Unnested:
         """Returns `select` with its tables, and with joins in place of the subqueries of its expressions."""
-
-        def sources_of(tree: exp.Select, known: Mapping[str, Cte], pointer: str, depth: int) -> Sources:
-            def derived(node: exp.Expr, pointer: str) -> tuple[QueryRef | UnionRef, Schema] | None:
-                ref = self._derived(node, known, pointer, depth)
-                return (ref, columns_of(ref)) if ref is not None else None
-
-            return read_from(tree, self._source, self._schemas, derived, pointer)
 
         def compiled(tree: exp.Expr, pointer: str) -> QueryRef:
             query = self.query(tree, ctes, f"{at}{pointer}/query", depth + 1)
@@ -264,14 +283,14 @@ class QueryCompiler:
             number = len(self._ctes)
             known = self._with(tree, ctes)
             del self._ctes[number:]
-            return sources_of(tree.copy(), known, _SCRATCH, depth + 1)
+            return self._sources(tree.copy(), known, _SCRATCH, depth + 1)
 
         def alias() -> str:
             self._subqueries += 1
             return f"{self._unnamed}_s{self._subqueries}"
 
         refuse_in_clauses(select, self._source)
-        sources = sources_of(select, ctes, at, depth)
+        sources = self._sources(select, ctes, at, depth)
         return unnest(select, sources, self._source, Nested(compiled, sources_of_subquery, alias))
 
     def _joined_to_groups(self, query: Query, later: tuple[JoinedTable, ...], at: str) -> Query:
@@ -300,6 +319,7 @@ class QueryCompiler:
                 "having": None,
                 "order_by": (),
                 "limit": None,
+                "offset": 0,
             }
         )
         return Query(
@@ -315,6 +335,7 @@ class QueryCompiler:
                 for index, key in enumerate(query.order_by)
             ),
             limit=query.limit,
+            offset=query.offset,
         )
 
     def _check(self, tree: exp.Expr, known: frozenset[str]) -> None:
@@ -330,11 +351,22 @@ class QueryCompiler:
 
     # Queries in FROM
 
-    def _derived(self, node: exp.Expr, ctes: Mapping[str, Cte], at: str, depth: int) -> QueryRef | UnionRef | None:
-        """Compiles `node` of FROM if it is a derived table or a common table expression; else returns None."""
+    def _derived(
+        self, node: exp.Expr, ctes: Mapping[str, Cte], at: str, depth: int
+    ) -> QueryRef | UnionRef | ValuesRef | None:
+        """Compiles `node` of FROM if it is a derived table, a common table expression or VALUES; else returns None."""
         place = position(node)
         alias = node.args.get("alias")
         columns = self._columns(alias, place)
+        if node.args.get("pivots"):
+            return self._pivoted(node, ctes, at, depth)
+        if isinstance(node, exp.Values):
+            self._check(node, frozenset({"expressions", "alias"}))
+            self._unnamed_tables += 1
+            called = f"{self._unnamed}_v{self._unnamed_tables}"
+            if alias is not None and alias.this is not None:
+                called = name_of(alias.this, self._source, place)
+            return read_values(node, called, columns, self._source, at, self.origins)
         if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Query):
             self._check(node, _SUBQUERY)
             called = (
@@ -350,9 +382,31 @@ class QueryCompiler:
             self._used.add(id(cte.tree))
             tree, columns, ctes = cte.tree, columns or cte.columns, cte.before
         tree = _bare(tree)
-        if isinstance(tree, exp.Union) and not any(tree.args.get(key) for key in ("distinct", *_MODIFIERS)):
+        if isinstance(tree, exp.SetOperation) and not any(tree.args.get(key) for key in ("distinct", *_MODIFIERS)):
             return self._united(tree, called, columns, ctes, at, depth)
         return self._nested(tree, called, columns, ctes, at, depth)
+
+    def _pivoted(self, node: exp.Expr, ctes: Mapping[str, Cte], at: str, depth: int) -> QueryRef:
+        """Compiles a table with PIVOT or UNPIVOT."""
+        place = position(node)
+        table = node.copy()
+        *earlier, pivot = table.args["pivots"]
+        table.set("pivots", earlier)
+        self._unnamed_tables += 1
+        number = f"{self._unnamed}_p{self._unnamed_tables}"
+        alias = pivot.args.get("alias")
+        if alias is None or alias.this is None:
+            called = node.alias or node.name or number
+        else:
+            called = name_of(alias.this, self._source, place)
+        known = len(self._ctes)
+        sources = self._sources(exp.Select(from_=exp.From(this=table.copy())), ctes, _SCRATCH, depth + 1)
+        del self._ctes[known:]
+        columns = [column.name for column in sources.visible.output]
+        tree = rewritten(pivot, table, sources.first.name, columns, number, self._source)
+        if isinstance(table, exp.Subquery) and table.args.get("alias") is None:
+            table.set("alias", exp.TableAlias(this=exp.to_identifier(sources.first.name, quoted=True)))
+        return self._nested(trees.placed(tree, place), called, self._columns(alias, place), ctes, at, depth)
 
     def _nested(
         self, tree: exp.Expr, alias: str, columns: tuple[str, ...], ctes: Mapping[str, Cte], at: str, depth: int
@@ -364,22 +418,19 @@ class QueryCompiler:
     def _united(
         self, tree: exp.SetOperation, alias: str, columns: tuple[str, ...], ctes: Mapping[str, Cte], at: str, depth: int
     ) -> UnionRef:
-        """Compiles the branches of a UNION; the caller applies DISTINCT, ORDER BY and LIMIT."""
+        """Compiles the branches of UNION, INTERSECT ALL or EXCEPT ALL; the caller applies what follows them."""
         branches = self._branches(tree)
         queries = tuple(
             self.query(branch, ctes, f"{at}/queries/{index}", depth + 1, later=index > 0)
             for index, branch in enumerate(branches)
         )
         self._check_columns(queries[0], alias, columns, tree)
-        return UnionRef(kind="union_all", queries=queries, alias=alias, columns=columns)
+        return UnionRef(kind=_KINDS[type(tree)], queries=queries, alias=alias, columns=columns)
 
     def _compared(self, tree: exp.SetOperation, ctes: Mapping[str, Cte], at: str, depth: int) -> Query:
         """Compiles INTERSECT or EXCEPT: the rows of both sides are united, and grouped by all columns."""
         self._check(tree, _UNION)
         name = tree.key.upper()
-        if not tree.args.get("distinct"):
-            hint = f"Write {name}, which returns each row once."
-            raise self._source.unsupported(f"{name} ALL", at=position(tree.expression), hint=hint)
         sides = []
         side, first, last = (f"{self._unnamed}_{word}" for word in ("side", "first", "last"))
         for index, branch in enumerate((tree.this, tree.expression)):
@@ -418,10 +469,16 @@ class QueryCompiler:
             raise self._source.error("unsupported_construct", detail, at=position(tree))
 
     def _branches(self, tree: exp.SetOperation) -> list[exp.Expr]:
-        """Returns the queries of a UNION, left to right; if `tree` is DISTINCT, UNION ALL below it is included too."""
+        """Returns the queries of a UNION, left to right; if `tree` is DISTINCT, UNION ALL below it is included too.
+        INTERSECT and EXCEPT have two.
+        """
         found: list[exp.Expr] = []
         current: exp.Expr = tree
-        while isinstance(current, exp.Union):
+        if not isinstance(tree, exp.Union):
+            self._check(tree, _UNION)
+            found.append(tree.expression)
+            current = tree.this
+        while isinstance(tree, exp.Union) and isinstance(current, exp.Union):
             self._check(current, _UNION)
             if current is not tree and current.args.get("distinct") and not tree.args.get("distinct"):
                 break
@@ -436,9 +493,9 @@ class QueryCompiler:
 
     def _check_branch(self, branch: exp.Expr) -> None:
         """Raises SpecError if a branch of a UNION has ORDER BY or LIMIT without parentheses around the branch."""
-        clause = branch.args.get("order") or branch.args.get("limit")
+        clause = next((branch.args[key] for key in _ARRANGED if branch.args.get(key) is not None), None)
         if isinstance(branch, exp.Select) and clause is not None:
-            keyword = "ORDER BY" if isinstance(clause, exp.Order) else "LIMIT"
+            keyword = "ORDER BY" if isinstance(clause, exp.Order) else clause.key.upper()
             raise self._source.unsupported(
                 f"{keyword} before UNION, INTERSECT or EXCEPT",
                 at=position(clause),
@@ -475,8 +532,10 @@ def _bare(tree: exp.Expr) -> exp.Expr:
     return tree
 
 
-def columns_of(ref: QueryRef | UnionRef) -> Schema:
+def columns_of(ref: QueryRef | UnionRef | ValuesRef) -> Schema:
     """Returns the columns of a compiled source; their types are not known before the query is bound."""
+    if isinstance(ref, ValuesRef):
+        return Schema(tuple(Field(name, NULL) for name in ref.names))
     first = ref.query if isinstance(ref, QueryRef) else ref.queries[0]
     names = ref.columns or tuple(item.name for item in first.select)
     return Schema(tuple(Field(name, NULL) for name in names))

@@ -50,16 +50,15 @@ from service.sql.statements.clauses import (
     Item,
     Order,
     WindowReader,
-    is_whole,
     over_columns,
     qualified,
     read_grouping,
     read_items,
-    read_limit,
     text_as_name,
 )
 from service.sql.statements.from_clause import Sources
 from service.sql.statements.join_hints import read_hints
+from service.sql.statements.row_limits import is_whole, read_limit, read_offset
 
 T = TypeVar("T")
 _CLAUSES = {
@@ -73,10 +72,13 @@ _CLAUSES = {
 
 @dataclass(frozen=True)
 class Origins:
-    """By JSON pointer: the offset in the SQL of each part, and the tree of each expression."""
+    """By JSON pointer: the offset in the SQL of each part, and the tree of each expression. `notes` are sentences about
+    the query for the job's report.
+    """
 
     places: dict[str, int] = field(default_factory=dict)
     trees: dict[str, Expression] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def add(self, pointer: str, tree: Expression, place: int | None) -> None:
         """Records an expression; `place` is its offset if none of its parts has one."""
@@ -231,6 +233,9 @@ class SelectCompiler:
         for index, item in enumerate(items):
             if item.at is not None:
                 self._origins.places[f"{self._at}/select/{index}"] = item.at
+            if item.renamed_from is not None:
+                note = f"Several columns of * are called {item.renamed_from}: a later one is called {item.name}."
+                self._origins.notes.append(note)
         keys = self._group_by(items)
         having = self._having(items, keys)
         qualify = self._qualify(items)
@@ -254,6 +259,7 @@ class SelectCompiler:
         where = self._select.args.get("where")
         condition = self._where(where.this, items) if where is not None else None
         self._written.count(*([condition] if condition is not None else []), *self._joined())
+        self._place_cuts()
         try:
             group_by = self._named_keys(keys or [], items)
             return Query(
@@ -280,6 +286,7 @@ class SelectCompiler:
                 # Last, because the expressions above add calls.
                 aggregates=self._aggregates(),
                 limit=read_limit(self._select, self._source),
+                offset=read_offset(self._select, self._source),
             )
         except ValidationError as error:
             raise self._beyond(error) from None
@@ -310,6 +317,8 @@ class SelectCompiler:
         clause = self._select.args.get("group")
         if clause is None:
             return None
+        if [key for key, value in clause.args.items() if value] == ["all"]:
+            return self._all_keys(items)
 
         def read_key(node: exp.Expr) -> Expression:
             tree = self._group_key(node, items)
@@ -328,6 +337,15 @@ class SelectCompiler:
         grouping = read_grouping(clause, self._source, read_key, position(self._select))
         self._sets = grouping.sets
         return self._window.keys_without_window(grouping.keys, has_sets=bool(self._sets))
+
+    def _all_keys(self, items: list[Item]) -> list[Expression] | None:
+        """Returns the keys of GROUP BY ALL: the columns of SELECT without an aggregate or a call with OVER."""
+        keys = [item for item in items if not _aggregates_in([item.tree]) and not has_windows([item.tree])]
+        for item in keys:
+            if parts_in(item.tree):
+                hint = "Name the keys, and the window: TUMBLE(…) or HOP(…)."
+                raise self._source.unsupported("The start or end of a window in GROUP BY ALL", at=item.at, hint=hint)
+        return list(dict.fromkeys(item.tree for item in keys)) or None
 
     def _group_key(self, node: exp.Expr, items: list[Item]) -> Expression:
         ordinal = self._ordinal(node, items)
@@ -430,18 +448,25 @@ class SelectCompiler:
             return self._read_order
         clause, items = self._select.args.get("order"), self.items
         order: Order = []
-        for node in clause.expressions if clause is not None else []:
+        keys = clause.expressions if clause is not None else []
+        for node in keys:
             self._reader.check_clauses(node)
-            if isinstance(node.this, exp.Var):
-                raise self._source.unsupported("ORDER BY ALL", at=position(node), hint="Name the columns.")
-            tree = self._ordinal(node.this, items)
-            if tree is None:
-                tree = self._over_output(self._reader.read(node.this), [])
             descending = bool(node.args.get("desc"))
             nulls = NullsOrder.FIRST if node.args.get("nulls_first") else NullsOrder.LAST
             direction = SortDirection.DESC if descending else SortDirection.ASC
-            order.append((tree, SortKey(expression="NULL", direction=direction, nulls=nulls)))
+            key = SortKey(expression="NULL", direction=direction, nulls=nulls)
+            if isinstance(node.this, exp.Var) and len(keys) == 1:
+                # ORDER BY ALL.
+                return [(item.tree, key) for item in items]
+            order.append((self._sort_key(node.this, items), key))
         return order
+
+    def _sort_key(self, node: exp.Expr, items: list[Item]) -> Expression:
+        if isinstance(node, exp.Var):
+            at = place_of(self._source, TokenType.ORDER_BY, position(self._select))
+            raise self._source.unsupported("ALL next to other keys of ORDER BY", at=at, hint="Name the columns.")
+        ordinal = self._ordinal(node, items)
+        return self._over_output(self._reader.read(node), []) if ordinal is None else ordinal
 
     def _over_output(self, tree: Expression, keys: list[Expression]) -> Expression:
         """Returns `tree` with aliases of SELECT replaced, except in parts that equal one of `keys`, the group keys."""
@@ -472,6 +497,13 @@ class SelectCompiler:
             except SpecError:
                 return tree
         return map_children(tree, self._where_known)
+
+    def _place_cuts(self) -> None:
+        for key in ("limit", "offset"):
+            clause = self._select.args.get(key)
+            place = position(clause) if clause is not None else None
+            if place is not None:
+                self._origins.places[f"{self._at}/{key}"] = place
 
     # Joins and aggregates
 

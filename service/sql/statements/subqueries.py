@@ -36,9 +36,6 @@ _COUNTS = frozenset({"COUNT", "APPROX_COUNT_DISTINCT"})
 _TOO_MANY_ROWS = "A subquery that is used as a value returned more than one row."
 LATER = "/later"
 """The pointer of the joins with the groups, below that of the SELECT, until the caller moves them."""
-_NO_EQUALITY = (
-    "Compare a column of the subquery with one of the outer query by = in the WHERE of the subquery, joined by AND."
-)
 _JOIN_INSTEAD = "Write the subquery as a derived table in FROM, and join it."
 
 
@@ -217,8 +214,6 @@ class _Unnesting:
         node: exp.Expr,
     ) -> None:
         """Adds a semi or anti join with `query`. `compared` are the columns of IN with the expressions before IN."""
-        if not correlated.keys and (is_negated or not compared):
-            raise self._source.unsupported("A subquery without an equality", at=position(node), hint=_NO_EQUALITY)
         inner = self._sources_of(query)
         alias = self._nested.alias()
         names: dict[exp.Expr, str] = {}
@@ -363,7 +358,9 @@ class _Unnesting:
 
     def _value_by_key(self, query: exp.Expr, correlated: _Correlated, node: exp.Expr) -> exp.Expr:
         self._check_before_aggregation(node)
-        if not isinstance(query, exp.Select) or any(query.args.get(key) for key in ("group", "having", "limit")):
+        if not isinstance(query, exp.Select) or any(
+            query.args.get(key) for key in ("group", "having", "limit", "offset")
+        ):
             hint = f"Leave out GROUP BY, HAVING and LIMIT. Otherwise: {_JOIN_INSTEAD}"
             raise self._source.unsupported("This subquery as a value", at=position(node), hint=hint)
         if correlated.others or not correlated.keys:
@@ -497,7 +494,7 @@ class _Unnesting:
         """Returns `query`. Raises SpecError if its rows are not those of its tables that match its conditions."""
         if (
             not isinstance(query, exp.Select)
-            or any(query.args.get(key) for key in ("having", "limit"))
+            or any(query.args.get(key) for key in ("having", "limit", "offset"))
             or any(True for item in query.expressions for _ in trees.calls_in(item))
         ):
             hint = f"Leave out aggregates, HAVING and LIMIT. Otherwise: {_JOIN_INSTEAD}"
@@ -541,7 +538,7 @@ class _Unnesting:
     def _reads_outside(self, query: exp.Select) -> bool:
         """Whether WHERE of `query` has columns at all, so that FROM is worth reading to resolve them."""
         where = query.args.get("where")
-        return where is not None and query.args.get("from_") is not None and any(True for _ in trees.columns_in(where))
+        return where is not None and any(True for _ in trees.columns_in(where))
 
     def _equality(self, term: exp.Expr, inner: Sources) -> tuple[exp.Expr, exp.Expr] | None:
         bare = term.unnest()

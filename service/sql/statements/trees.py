@@ -49,7 +49,9 @@ def columns_in(node: exp.Expr) -> Iterator[exp.Column]:
 
 def query_in(node: exp.Expr) -> exp.Expr:
     """Returns the query inside parentheses."""
-    while isinstance(node, exp.Subquery) and not any(node.args.get(key) for key in ("order", "limit", "with_")):
+    while isinstance(node, exp.Subquery) and not any(
+        node.args.get(key) for key in ("order", "limit", "offset", "with_")
+    ):
         node = node.this
     return node
 
@@ -238,9 +240,11 @@ def placed(node: exp.Expr, at: int | None) -> exp.Expr:
 
 
 def selected_keys(select: exp.Select) -> set[int]:
-    """Returns the indexes of the columns of SELECT by which GROUP BY groups, by number or by alias."""
+    """Returns the indexes of the columns of SELECT by which GROUP BY groups: by number, by alias, or ALL."""
     group = select.args.get("group")
     keys = list(group.expressions) if group is not None else []
+    if group is not None and group.args.get("all"):
+        return {index for index, item in enumerate(select.expressions) if not any(True for _ in calls_in(item))}
     numbers = {int(key.name) - 1 for key in keys if isinstance(key, exp.Literal) and key.name.isdecimal()}
     names = {key.name.casefold() for key in keys if isinstance(key, exp.Column) and not key.table}
     aliases = (item.alias.casefold() for item in select.expressions)

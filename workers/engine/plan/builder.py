@@ -19,6 +19,7 @@ from service.sql.resolve.bound import (
     BoundSource,
     BoundTable,
     BoundUnion,
+    BoundValues,
     BoundWatermark,
     BoundWindow,
 )
@@ -31,12 +32,14 @@ from workers.engine.plan.nodes import (
     Join,
     JoinStrategy,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Project,
     Scan,
     Sort,
     Union,
+    Values,
     Watermark,
     WindowFunctions,
     Windows,
@@ -76,8 +79,8 @@ def _selected_rows(query: BoundQuery) -> Node:
     order = tuple(key for key in query.order_by if key.expression.columns)
     if order:
         node = Sort(node, order)
-    if query.limit is not None:
-        node = Limit(node, query.limit)
+    if query.is_cut:
+        node = Limit(node, query.limit, query.offset)
     return node
 
 
@@ -104,6 +107,10 @@ def _strategy(join: BoundJoin) -> JoinStrategy:
 def _source(source: BoundSource) -> Node:
     if isinstance(source, BoundTable):
         return Scan(source.table, source.alias, source.columns)
+    if isinstance(source, BoundValues):
+        return Values(tuple(field for field, _ in source.columns), source.rows)
+    if isinstance(source.query, BoundUnion) and source.query.kind != "union_all":
+        return _multisets(source, source.query)
     if isinstance(source.query, BoundUnion):
         return Union(tuple(_derived(source, branch) for branch in source.query.queries))
     return _derived(source, source.query)
@@ -114,6 +121,16 @@ def _derived(source: BoundDerived, query: BoundQuery) -> Project:
     expressions = {item.name: item.expression for item in query.select}
     items = tuple(Named(expressions[name], field.name) for field, name in source.columns)
     return Project(_selected_rows(query), items)
+
+
+def _multisets(source: BoundDerived, union: BoundUnion) -> Project:
+    first, *others = (build(branch) for branch in union.queries)
+    node = first
+    for other in others:
+        node = MultisetOperation(node, other, union.kind)
+    types = {field.name: field.type for field in union.output.fields}
+    items = tuple(Named(column(name, known(types[name])), field.name) for field, name in source.columns)
+    return Project(node, items)
 
 
 def _call(call: BoundCall) -> Call:

@@ -20,6 +20,7 @@ from workers.engine.plan.nodes import (
     Filter,
     Join,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Phases,
@@ -28,6 +29,7 @@ from workers.engine.plan.nodes import (
     Sort,
     SortItem,
     Union,
+    Values,
     Watermark,
     WindowFunctions,
     Windows,
@@ -82,6 +84,8 @@ def detail_of(node: Node) -> str:
         case Scan():
             columns = ", ".join(field.name for field, _ in node.columns)
             return f"{node.table} AS {node.alias} [{columns}]"
+        case Values():
+            return f"{len(node.rows)} rows [{', '.join(field.name for field in node.columns)}]"
         case Watermark():
             return f"{node.column} DELAY {_duration(node.delay_ms)}"
         case Windows():
@@ -105,10 +109,12 @@ def detail_of(node: Node) -> str:
             return _exchange(node)
         case Union():
             return f"{len(node.inputs)} inputs"
+        case MultisetOperation():
+            return node.kind.replace("_", " ").upper()
         case Sort():
             return ", ".join(_sort_item(item) for item in node.keys)
         case Limit():
-            return str(node.count)
+            return _limit(node)
 
 
 def call_text(call: Call) -> str:
@@ -193,6 +199,11 @@ def _named(items: tuple[Named, ...]) -> str:
         else f"{_without_the_middle(str(item.expression))} AS {item.name}"
         for item in items
     )
+
+
+def _limit(node: Limit) -> str:
+    count = [] if node.count is None else [str(node.count)]
+    return " ".join([*count, *([f"OFFSET {node.offset}"] if node.offset else [])])
 
 
 def _sort_item(item: SortItem) -> str:

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from functools import lru_cache, reduce
 
-from service.contract.query import AggregateFunction
+from service.contract.query import AggregateFunction, JoinKind
 from service.sql.expressions.nodes import (
     Binary,
     Boolean,
@@ -27,9 +27,9 @@ from service.sql.expressions.nodes import (
     map_children,
 )
 from service.sql.expressions.reader import read_template
-from service.sql.expressions.scalar import Scalar
+from service.sql.expressions.scalar import Scalar, quoted
 from service.sql.types.data_types import BOOLEAN, NULL, DataType, TypeName
-from workers.engine.plan.nodes import Call, Join, PlanFunction
+from workers.engine.plan.nodes import Call, Join, PlanFunction, Values
 
 _PLACE = re.compile(r"\{(\d+)\}")
 
@@ -149,12 +149,21 @@ def call_sql(call: Call) -> str:
     return f"{text} FILTER (WHERE {call.filter.sql})" if call.filter is not None else text
 
 
+def values_sql(node: Values) -> str:
+    """Returns the query of a node's rows of constants."""
+    rows = ", ".join(f"({', '.join(value.sql for value in row)})" for row in node.rows)
+    names = ", ".join(quoted(field.name) for field in node.columns)
+    return f"SELECT *\nFROM VALUES {rows} AS `values`({names})"
+
+
 def join_condition(join: Join) -> str:
-    """Returns the condition of the join in Spark's SQL; an empty text for a cross join."""
+    """Returns the condition of the join in Spark's SQL; an empty text if all pairs of rows match in an inner join."""
     equals = "<=>" if join.null_safe else "="
     conditions = [f"({left.sql}) {equals} ({right.sql})" for left, right in join.keys]
     if join.residual is not None:
         conditions.append(f"({join.residual.sql})")
+    if not conditions and join.kind not in {JoinKind.INNER, JoinKind.CROSS}:
+        return "TRUE"
     return " AND ".join(conditions)
 
 

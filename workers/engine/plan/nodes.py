@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import cast
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
-from service.contract.query import AggregateFunction, JoinKind
+from service.contract.query import AggregateFunction, JoinKind, SetKind
 from service.sql.expressions.scalar import Scalar
 from service.sql.joins import ONE_SIDED, Side
 from service.sql.resolve import bound
@@ -96,6 +96,14 @@ class Scan(PlanNode):
     table: str
     alias: str
     columns: tuple[tuple[Field, str], ...]
+
+
+@dataclass(frozen=True)
+class Values(PlanNode):
+    """Emits rows of constants, whose values have the types of `columns`."""
+
+    columns: tuple[Field, ...]
+    rows: tuple[tuple[Scalar, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -276,6 +284,19 @@ class Union(PlanNode):
 
 
 @dataclass(frozen=True)
+class MultisetOperation(PlanNode):
+    """INTERSECT ALL or EXCEPT ALL of two inputs whose columns have the same names and types. Emits each row of `left`
+    as often as `kind` says: the smaller of its numbers in both inputs, or the difference. NULL equals NULL.
+
+    Spark counts equal rows before and after the shuffle, so a hot row is no skew.
+    """
+
+    left: Node
+    right: Node
+    kind: SetKind
+
+
+@dataclass(frozen=True)
 class Sort(PlanNode):
     """Sorts all rows. Emits its input's columns."""
 
@@ -285,10 +306,16 @@ class Sort(PlanNode):
 
 @dataclass(frozen=True)
 class Limit(PlanNode):
-    """Keeps the first `count` rows. Emits its input's columns."""
+    """Skips the first `offset` rows, and keeps the next `count`, or all others if None. Emits its input's columns."""
 
     input: Node
-    count: int
+    count: int | None
+    offset: int = 0
+
+    def rows(self, below: float) -> float:
+        """Returns the number of rows that it keeps of `below` rows."""
+        left = max(below - self.offset, 0)
+        return left if self.count is None else min(left, self.count)
 
 
 UnaryNode = (
@@ -306,15 +333,15 @@ UnaryNode = (
 )
 """A node with one input."""
 
-Node = Scan | UnaryNode | Join | Union
+Node = Scan | Values | UnaryNode | Join | Union | MultisetOperation
 """Any plan node."""
 
 
 def inputs_of(node: Node) -> tuple[Node, ...]:
     """Returns the inputs of a node, left first."""
-    if isinstance(node, Scan):
+    if isinstance(node, Scan | Values):
         return ()
-    if isinstance(node, Join):
+    if isinstance(node, Join | MultisetOperation):
         return (node.left, node.right)
     if isinstance(node, Union):
         return node.inputs
@@ -346,6 +373,8 @@ def _output_of(node: Node) -> tuple[Field, ...]:
     match node:
         case Scan():
             return tuple(field for field, _ in node.columns)
+        case Values():
+            return node.columns
         case Project():
             return tuple(_field(item) for item in node.items)
         case Aggregate():
@@ -361,6 +390,8 @@ def _output_of(node: Node) -> tuple[Field, ...]:
             return (*output_of(node.input), Field(node.name, window_type(node.column.type or UNKNOWN)))
         case Union():
             return output_of(node.inputs[0])
+        case MultisetOperation():
+            return output_of(node.left)
         case _:
             return output_of(node.input)
 
@@ -407,7 +438,7 @@ def _scanned(node: Node, name: str) -> str | None:
             return name
         case Union() | Project() if node.replaces is not None:
             return _scanned(node.replaces, name)
-        case Union():
+        case Union() | MultisetOperation() | Values():
             return None
         case Join():
             return _scanned(node.left if name in names_of(node.left) else node.right, name)

@@ -20,7 +20,7 @@ from typing import get_args
 from service.contract.query import JoinKind, NullsOrder
 from service.sql.expressions.scalar import Scalar, quoted
 from service.sql.joins import Side
-from workers.engine.plan.expressions import call_sql, fresh_name, join_condition
+from workers.engine.plan.expressions import call_sql, fresh_name, join_condition, values_sql
 from workers.engine.plan.nodes import (
     Aggregate,
     Deduplicate,
@@ -29,6 +29,7 @@ from workers.engine.plan.nodes import (
     Filter,
     Join,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Project,
@@ -37,6 +38,7 @@ from workers.engine.plan.nodes import (
     SortItem,
     UnaryNode,
     Union,
+    Values,
     Watermark,
     WindowFunctions,
     Windows,
@@ -92,6 +94,7 @@ class _Select:
     distribute_by: tuple[str, ...] = ()
     order_by: tuple[SortItem, ...] = ()
     limit: int | None = None
+    offset: int = 0
     whole: bool = False
 
     @property
@@ -102,7 +105,12 @@ class _Select:
     @property
     def is_arranged(self) -> bool:
         """Whether its rows are shuffled, sorted or limited."""
-        return bool(self.distribute_by or self.order_by or self.hint_moves or self.limit is not None)
+        return bool(self.distribute_by or self.order_by or self.hint_moves or self.is_cut)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it has LIMIT or OFFSET."""
+        return self.limit is not None or self.offset > 0
 
     @property
     def hint_moves(self) -> bool:
@@ -127,6 +135,8 @@ class _Select:
             lines.append(f"ORDER BY {', '.join(map(_sort_key, self.order_by))}")
         if self.limit is not None:
             lines.append(f"LIMIT {self.limit}")
+        if self.offset:
+            lines.append(f"OFFSET {self.offset}")
         return "\n".join(lines)
 
 
@@ -147,11 +157,17 @@ class _Writer:
         self._nodes += 1
         if isinstance(node, Scan):
             return _scan(node, number)
+        if isinstance(node, Values):
+            return _Select("values", number, values_sql(node), whole=True)
         if isinstance(node, Join):
             return self._join(node, number, inputs[0], inputs[1])
         if isinstance(node, Union):
             branches = [_Select("", number, self._step(branch)).text() for branch in inputs]
             return _Select("union", number, "\nUNION ALL\n".join(branches), whole=True)
+        if isinstance(node, MultisetOperation):
+            one, other = (_Select("", number, self._step(side)).text() for side in inputs)
+            word = node.kind.replace("_", " ").upper()
+            return _Select(word.split()[0].lower(), number, f"{one}\n{word}\n{other}", whole=True)
         return replace(self._unary(node, inputs[0], number), operator=type(node).__name__.lower(), number=number)
 
     def _unary(
@@ -198,7 +214,8 @@ class _Writer:
                 select = self._over(below, number, not below.whole and not below.is_arranged and not below.distinct)
                 return replace(select, order_by=node.keys)
             case Limit():
-                return replace(self._over(below, number, not below.whole and below.limit is None), limit=node.count)
+                select = self._over(below, number, not below.whole and not below.is_cut)
+                return replace(select, limit=node.count, offset=node.offset)
 
     def _join(self, node: Join, number: int, left: _Select, right: _Select) -> _Select:
         # Both become steps before the text uses their names.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from itertools import count
 
-from workers.engine.plan.nodes import Join, Node, Scan, Union, inputs_of
+from workers.engine.plan.nodes import Join, MultisetOperation, Node, Scan, Union, Values, inputs_of
 
 _NOT_COMPARED = frozenset({"id", "input", "inputs", "left", "right"})
 
@@ -18,9 +18,9 @@ def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
     """
     if len(inputs) != len(inputs_of(node)):
         raise ValueError(f"{type(node).__name__} has {len(inputs_of(node))} inputs, not {len(inputs)}")
-    if isinstance(node, Scan) or all(new is own for new, own in zip(inputs, inputs_of(node), strict=True)):
+    if isinstance(node, Scan | Values) or all(new is own for new, own in zip(inputs, inputs_of(node), strict=True)):
         return node
-    if isinstance(node, Join):
+    if isinstance(node, Join | MultisetOperation):
         return replace(node, left=inputs[0], right=inputs[1])
     if isinstance(node, Union):
         return replace(node, inputs=inputs)

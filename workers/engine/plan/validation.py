@@ -20,12 +20,14 @@ from workers.engine.plan.nodes import (
     Filter,
     Join,
     Limit,
+    MultisetOperation,
     Node,
     Phases,
     Project,
     Scan,
     Sort,
     Union,
+    Values,
     Watermark,
     WindowFunctions,
     Windows,
@@ -69,8 +71,10 @@ def _violations(node: Node) -> Iterator[str]:
         yield from _aggregate_violations(node)
     if isinstance(node, Exchange) and node.partitions is not None and node.partitions < 1:
         yield "an exchange needs at least one partition"
-    if isinstance(node, Union):
+    if isinstance(node, Union | MultisetOperation):
         yield from _union_violations(node)
+    if isinstance(node, Values) and any(len(row) != len(node.columns) for row in node.rows):
+        yield "a row has another number of values"
     if isinstance(node, Expand) and node.branches < 1:
         yield "an expansion needs at least one branch"
     if isinstance(node, WindowFunctions) and not all(isinstance(call.expression.tree, Over) for call in node.calls):
@@ -81,12 +85,12 @@ def _violations(node: Node) -> Iterator[str]:
         yield "the delay is negative"
     if isinstance(node, Windows) and not 1 <= node.slide_ms <= node.size_ms:
         yield "the slide of a window must be at least a millisecond and at most its size"
-    if isinstance(node, Limit) and node.count < 0:
+    if isinstance(node, Limit) and ((node.count or 0) < 0 or node.offset < 0):
         yield "the limit is negative"
 
 
 def _unknown_columns(node: Node) -> Iterator[str]:
-    if isinstance(node, Union):
+    if isinstance(node, Union | MultisetOperation | Values):
         return
     if isinstance(node, Join):
         left, right = names_of(node.left), names_of(node.right)
@@ -128,7 +132,7 @@ def _scalars(node: Node) -> Iterator[Scalar]:
             yield from node.keys
         case Sort():
             yield from (item.expression for item in node.keys)
-        case Scan() | Join() | Deduplicate() | Expand() | Union() | Limit():
+        case Scan() | Values() | Join() | Deduplicate() | Expand() | Union() | MultisetOperation() | Limit():
             return
 
 
@@ -168,10 +172,10 @@ def _is_exchanged_by_keys(node: Aggregate) -> bool:
     return isinstance(below, Exchange) and bool(below.keys) and set(below.keys) <= set(keys)
 
 
-def _union_violations(node: Union) -> Iterator[str]:
-    if len(node.inputs) < 2:
+def _union_violations(node: Union | MultisetOperation) -> Iterator[str]:
+    if len(inputs_of(node)) < 2:
         yield "a union needs at least two inputs"
-    outputs = [output_of(branch) for branch in node.inputs]
+    outputs = [output_of(branch) for branch in inputs_of(node)]
     if any(output != outputs[0] for output in outputs):
         yield f"its inputs emit different columns: {'; '.join(_columns(output) for output in outputs)}"
 

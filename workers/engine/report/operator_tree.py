@@ -28,6 +28,7 @@ from workers.engine.plan.nodes import (
     Scan,
     Sort,
     Union,
+    Values,
     WindowFunctions,
     inputs_of,
 )
@@ -71,6 +72,7 @@ class Kind(Enum):
     """What produces the rows of a segment."""
 
     SCAN = auto()
+    VALUES = auto()
     JOIN = auto()
     AGGREGATE = auto()
     UNION = auto()
@@ -81,6 +83,7 @@ class Kind(Enum):
 
 _KINDS: dict[type, Kind] = {
     Scan: Kind.SCAN,
+    Values: Kind.VALUES,
     Join: Kind.JOIN,
     Aggregate: Kind.AGGREGATE,
     Deduplicate: Kind.AGGREGATE,
@@ -229,6 +232,8 @@ def _kind_of(operator: OperatorMetrics) -> Kind:
     name, inputs = name_of(operator), len(operator.inputs)
     if name.startswith("Scan ") and not inputs:
         return Kind.SCAN
+    if name == "LocalTableScan" and not inputs:
+        return Kind.VALUES
     if name in JOINS and inputs == 2:
         return Kind.JOIN
     if name in _AGGREGATES and inputs == 1:

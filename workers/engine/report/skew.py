@@ -21,11 +21,13 @@ from workers.engine.plan.nodes import (
     AggregateRole,
     Deduplicate,
     Join,
+    MultisetOperation,
     Node,
     Phases,
     Project,
     Scan,
     Union,
+    Values,
     columns_below,
     names_of,
 )
@@ -322,9 +324,9 @@ def _rows_of(key: HotKey, node: Node, columns: tuple[str, ...], statistics: Stat
 def _is_aggregated(node: Node, columns: tuple[str, ...]) -> bool:
     """Whether rows that are equal in `columns` of `node` have been combined since they were read from their table."""
     match node:
-        case Scan():
+        case Scan() | Values():
             return False
-        case Aggregate() | Deduplicate():
+        case Aggregate() | Deduplicate() | MultisetOperation():
             return True
         case Union() | Project() if node.replaces is not None:
             return _is_aggregated(node.replaces, columns)

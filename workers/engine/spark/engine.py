@@ -277,7 +277,7 @@ def _planned(
     raise_hash_limit(reads.session, plan.after, statistics.task_memory)
     scans = reads.frames(plan.after)
     check()
-    frame = lower(plan.after, scans)
+    frame = lower(plan.after, scans, reads.session)
     check()
     physical = physical_plan(frame)
     check()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.types import StructField
@@ -19,7 +19,7 @@ from service.sql.expressions.analysis import columns_by_name, conjuncts_of
 from service.sql.expressions.scalar import Scalar, column, quoted
 from service.sql.joins import Side
 from workers.engine.plan.explain import seconds
-from workers.engine.plan.expressions import call_sql, fresh_name, join_condition
+from workers.engine.plan.expressions import call_sql, fresh_name, join_condition, values_sql
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -29,6 +29,7 @@ from workers.engine.plan.nodes import (
     Filter,
     Join,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Project,
@@ -37,10 +38,12 @@ from workers.engine.plan.nodes import (
     SortItem,
     UnaryNode,
     Union,
+    Values,
     Watermark,
     WindowFunctions,
     Windows,
     Within,
+    inputs_of,
     output_of,
 )
 
@@ -61,18 +64,25 @@ _NO_EVENT_TIME = {"evenkeel.eventTime": "in another column"}
 """Metadata that replaces that of a watermark. With empty metadata, Spark would keep the watermark."""
 
 
-def lower(node: Node, scans: Mapping[str, DataFrame]) -> DataFrame:
+def lower(node: Node, scans: Mapping[str, DataFrame], session: SparkSession | None = None) -> DataFrame:
     """Returns the DataFrame that computes `node`, with the columns of `output_of(node)` in their order.
 
-    `scans` has a DataFrame for each alias, with columns named `alias.column`. Nothing is executed.
+    `scans` has a DataFrame for each alias, with columns named `alias.column`. `session` is theirs, which rows of
+    constants need too; by default, it is that of a scan or the active one. Nothing is executed.
     """
     if isinstance(node, Scan):
         return _scan(scans[node.alias], [field.name for field, _ in node.columns])
+    if isinstance(node, Values):
+        of_scan = next((frame.sparkSession for frame in scans.values()), None)
+        return (session or of_scan or SparkSession.active()).sql(values_sql(node))
+    inputs = [lower(child, scans, session) for child in inputs_of(node)]
     if isinstance(node, Join):
-        return _join(node, lower(node.left, scans), lower(node.right, scans))
+        return _join(node, inputs[0], inputs[1])
     if isinstance(node, Union):
-        return reduce(DataFrame.union, (lower(branch, scans) for branch in node.inputs))
-    return _unary(node, lower(node.input, scans))
+        return reduce(DataFrame.union, inputs)
+    if isinstance(node, MultisetOperation):
+        return inputs[0].exceptAll(inputs[1]) if node.kind == "except_all" else inputs[0].intersectAll(inputs[1])
+    return _unary(node, inputs[0])
 
 
 def physical_plan(frame: DataFrame) -> str:
@@ -115,7 +125,8 @@ def _unary(
         case Sort():
             return frame.orderBy([_sort_key(item) for item in node.keys])
         case Limit():
-            return frame.limit(node.count)
+            frame = frame.offset(node.offset) if node.offset else frame
+            return frame if node.count is None else frame.limit(node.count)
 
 
 def _watermark(node: Watermark, frame: DataFrame) -> DataFrame:

@@ -26,10 +26,12 @@ from workers.engine.plan.nodes import (
     Filter,
     Join,
     Limit,
+    MultisetOperation,
     Node,
     Project,
     Scan,
     Union,
+    Values,
     Windows,
     columns_below,
     columns_of,
@@ -164,11 +166,11 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
             return profile_of(node.input, renamed, statistics) if renamed else None
         case Aggregate():
             return _group_profile(node, columns, statistics)
-        case Union():
+        case Union() | MultisetOperation() | Values():
             return None
         case Limit():
             below = profile_of(node.input, columns, statistics)
-            return below and below.scaled(min(node.count / below.rows, 1.0) if below.rows else 1.0)
+            return below and below.scaled(node.rows(below.rows) / below.rows if below.rows else 1.0)
         case Expand():
             below = profile_of(node.input, columns, statistics)
             return below and below.scaled(node.branches)
@@ -207,6 +209,8 @@ def _rows(node: Node, statistics: Statistics) -> float | None:
         case Scan():
             size = statistics.tables.get(node.alias)
             return None if size is None else float(size.rows)
+        case Values():
+            return float(len(node.rows))
         case Join():
             return _join_rows(node, statistics)
         case Aggregate():
@@ -216,6 +220,10 @@ def _rows(node: Node, statistics: Statistics) -> float | None:
         case Union():
             rows = [_rows(branch, statistics) for branch in node.inputs]
             return None if None in rows else sum(count for count in rows if count is not None)
+        case MultisetOperation():
+            left, right = _rows(node.left, statistics), _rows(node.right, statistics)
+            # The most that are possible.
+            return left if left is None or right is None or node.kind == "except_all" else min(left, right)
         case _:
             below = _rows(node.input, statistics)
             if below is None:
@@ -226,7 +234,7 @@ def _rows(node: Node, statistics: Statistics) -> float | None:
                 return below * node.branches
             if isinstance(node, Windows):
                 return below * node.size_ms / node.slide_ms
-            return min(below, node.count) if isinstance(node, Limit) else below
+            return node.rows(below) if isinstance(node, Limit) else below
 
 
 def _groups(node: Aggregate, statistics: Statistics) -> float | None:
@@ -281,7 +289,7 @@ def _join_rows(join: Join, statistics: Statistics) -> float | None:
     left, right = _rows(join.left, statistics), _rows(join.right, statistics)
     if left is None or right is None:
         return None
-    matched = bounded(left * right) if join.kind is JoinKind.CROSS else _matched_rows(join, left, right, statistics)
+    matched = bounded(left * right) if not join.keys else _matched_rows(join, left, right, statistics)
     if join.residual is not None:
         matched *= UNKNOWN_CONDITION
     if join.kind is JoinKind.LEFT_SEMI:

@@ -20,16 +20,19 @@ from workers.engine.plan.nodes import (
     Exchange,
     Expand,
     Join,
+    MultisetOperation,
     Named,
     Node,
     Project,
     Scan,
     Union,
+    Values,
     WindowFunctions,
     output_of,
 )
 from workers.engine.statistics.model import Statistics, once_per_node
 
+_BYTES_OF_VALUE = 20
 BROADCAST_BYTES = 10 << 20
 """`spark.sql.autoBroadcastJoinThreshold`: a join side estimated below it is broadcast, and nothing is shuffled."""
 
@@ -53,7 +56,7 @@ def partitionings_of(node: Node, statistics: Statistics) -> tuple[frozenset[str]
             return _of_aggregate(node, statistics)
         case WindowFunctions():
             return _of_windows(node, statistics)
-        case Scan() | Expand() | Union():
+        case Scan() | Values() | Expand() | Union() | MultisetOperation():
             return ()
         case _:
             return partitionings_of(node.input, statistics)
@@ -72,6 +75,8 @@ def size_of(node: Node, statistics: Statistics) -> int | None:
         case Scan():
             size = statistics.tables.get(node.alias)
             return None if size is None else size.bytes
+        case Values():
+            return len(node.rows) * (1 + len(node.columns)) * _BYTES_OF_VALUE
         case Join():
             left, right = size_of(node.left, statistics), size_of(node.right, statistics)
             if left is None or right is None:
@@ -80,6 +85,9 @@ def size_of(node: Node, statistics: Statistics) -> int | None:
         case Union():
             sizes = [size_of(branch, statistics) for branch in node.inputs]
             return None if None in sizes else sum(size for size in sizes if size is not None)
+        case MultisetOperation():
+            # Spark expects more rows of what it computes this by than it has.
+            return None
         case _:
             return size_of(node.input, statistics)
 

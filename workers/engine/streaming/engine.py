@@ -30,7 +30,7 @@ from workers.engine.plan.builder import build
 from workers.engine.plan.explain import seconds
 from workers.engine.plan.nodes import Join, Node, Windows, Within
 from workers.engine.plan.traversal import NodeIds, id_of, walk_up, with_ids
-from workers.engine.planner import plan_report, trace_of
+from workers.engine.planner import notes_on, plan_report, trace_of
 from workers.engine.rules.rule import Match, Skip
 from workers.engine.spark.lowering import lower
 from workers.engine.spark.session_options import task_memory
@@ -149,9 +149,9 @@ class StreamEngine:
         check()
         inputs = read_inputs(self._session, joined.after, tables, bounds)
         check()
-        frame = lower(joined.after, inputs)
+        frame = lower(joined.after, inputs, self._session)
         check()
-        trace = (*traces_of(plan, streams, settings, is_changed=bool(added)), *joined.trace)
+        trace = (*notes_on(query, built), *traces_of(plan, streams, settings, is_changed=bool(added)), *joined.trace)
         report = plan_report(replace(joined, before=plan.before, trace=trace), statistics, None)
         planned = replace(plan, node=joined.after)
         return PlannedStream(report, planned, frame, emits, layout, reads_of(frame), self._of_nothing(plan))

@@ -31,6 +31,7 @@ from workers.engine.plan.nodes import (
     Filter,
     Join,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Project,
@@ -385,7 +386,7 @@ def _deduplicated(node: Node, streams: frozenset[str]) -> Node:
         _check_comparable(tuple(key.expression for key in node.keys))
         keys = tuple(replace(key, expression=normalised(key.expression)) for key in node.keys)
         return Deduplicate(Project(node.input, keys))
-    if isinstance(node, Sort | Limit | Exchange | WindowFunctions):
+    if isinstance(node, Sort | Limit | Exchange | WindowFunctions | MultisetOperation):
         raise StreamPlanError(_ORDERED)
     if isinstance(node, Join) and not _keeps_streams(node, streams):
         raise StreamPlanError("the join keeps rows of a static table that have no match in the stream")

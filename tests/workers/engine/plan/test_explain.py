@@ -20,6 +20,7 @@ from workers.engine.plan.nodes import (
     Filter,
     Join,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Phases,
@@ -27,6 +28,7 @@ from workers.engine.plan.nodes import (
     Scan,
     Sort,
     SortItem,
+    Values,
     Watermark,
     WindowFunctions,
     Windows,
@@ -62,7 +64,11 @@ JOIN = Join(ORDERS, USERS, JoinKind.LEFT, ((UID, column("u.uid", BIGINT)),), sca
         ),
         (Exchange(ORDERS, (UID, X)), "Exchange BY o.uid, o.x"),
         (Sort(ORDERS, (SortItem(UID, SortDirection.DESC, NullsOrder.LAST),)), "Sort o.uid DESC NULLS LAST"),
+        (MultisetOperation(ORDERS, ORDERS, "intersect_all"), "MultisetOperation INTERSECT ALL"),
+        (Values((Field("v.x", BIGINT),), ((UID,), (UID,))), "Values 2 rows [v.x]"),
         (Limit(ORDERS, 5), "Limit 5"),
+        (Limit(ORDERS, 5, 2), "Limit 5 OFFSET 2"),
+        (Limit(ORDERS, None, 2), "Limit OFFSET 2"),
     ],
 )
 def test_a_node_on_one_line(node: Node, line: str) -> None:

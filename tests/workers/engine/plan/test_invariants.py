@@ -19,14 +19,17 @@ from workers.engine.plan.nodes import (
     Filter,
     Join,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Phases,
     Project,
     Union,
+    Values,
     Watermark,
     WindowFunctions,
     Windows,
+    output_of,
 )
 from workers.engine.plan.validation import InvalidPlanError, check
 
@@ -60,7 +63,10 @@ FINAL_KEYS = (Named(column("uid", BIGINT), "uid"),)
         (Windows(ORDERS, UID, 1, 1, "O.UID"), "two columns have the name"),
         (Union((ORDERS,)), "a union needs at least two inputs"),
         (Union((ORDERS, USERS)), "its inputs emit different columns: o.uid"),
+        (MultisetOperation(ORDERS, USERS, "except_all"), "its inputs emit different columns: o.uid"),
+        (Values(output_of(ORDERS), ((),)), "a row has another number of values"),
         (Limit(ORDERS, -1), "the limit is negative"),
+        (Limit(ORDERS, None, -1), "the limit is negative"),
         (Aggregate(ORDERS, KEYS, (), phases=Phases.ONE_PHASE), "one phase needs an exchange"),
         (
             Aggregate(Exchange(ORDERS, (UID,)), (), (COUNT,), phases=Phases.ONE_PHASE),

@@ -18,6 +18,7 @@ from workers.engine.plan.nodes import (
     Filter,
     Join,
     Limit,
+    MultisetOperation,
     Named,
     Project,
     Scan,
@@ -60,6 +61,12 @@ def test_a_join_emits_both_sides_unless_it_is_semi_or_anti(kind: JoinKind) -> No
 def test_an_aggregate_emits_keys_then_calls() -> None:
     call = Call(AggregateFunction.COUNT, (), Field("n", BIGINT))
     assert output_of(Aggregate(ORDERS, (Named(KEY, "uid"),), (call,))) == (Field("uid", BIGINT), Field("n", BIGINT))
+
+
+def test_a_multiset_operation_emits_its_left_input() -> None:
+    both = MultisetOperation(ORDERS, ORDERS, "except_all")
+    assert output_of(both) == (UID,)
+    assert scanned_columns(both, ("o.uid",)) is None
 
 
 def test_an_expansion_appends_the_branch() -> None:

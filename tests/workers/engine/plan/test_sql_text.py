@@ -22,6 +22,7 @@ from workers.engine.plan.nodes import (
     Join,
     JoinStrategy,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Project,
@@ -29,6 +30,7 @@ from workers.engine.plan.nodes import (
     Sort,
     SortItem,
     Union,
+    Values,
     Watermark,
     WindowFunctions,
     Windows,
@@ -40,6 +42,7 @@ ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.x", BIG
 USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "u`id"),))
 UID, X = column("o.uid", BIGINT), column("o.x", BIGINT)
 POSITIVE = scalar("`o.x` > 0", BOOLEAN)
+UID_OF_VALUES = scalar("1L", BIGINT)
 RANKED = WindowFunctions(ORDERS, (Named(scalar("rank() OVER (PARTITION BY `o.x` ORDER BY `o.uid` DESC)", INT), "r"),))
 KEYS = ((UID, column("u.uid", BIGINT)),)
 BY_UID = Aggregate(ORDERS, (Named(UID, "uid"),), (COUNT,))
@@ -124,7 +127,13 @@ LIMIT 3"""
         (Exchange(ORDERS, ()), "SELECT /*+ REBALANCE */ * FROM scan_0"),
         (Exchange(ORDERS, (), 7), "SELECT /*+ REPARTITION(7) */ * FROM scan_0"),
         (Union((ORDERS, ORDERS)), "SELECT * FROM scan_0 UNION ALL SELECT * FROM scan_1"),
+        (MultisetOperation(ORDERS, ORDERS, "except_all"), "SELECT * FROM scan_0 EXCEPT ALL SELECT * FROM scan_1"),
+        (
+            Values((Field("v.x", BIGINT),), ((UID_OF_VALUES,), (UID_OF_VALUES,))),
+            "SELECT * FROM VALUES (1L), (1L) AS `values`(`v.x`)",
+        ),
         (Limit(Limit(ORDERS, 5), 3), "SELECT * FROM limit_1 LIMIT 3"),
+        (Limit(Limit(ORDERS, None, 2), 3, 1), "SELECT * FROM limit_1 LIMIT 3 OFFSET 1"),
     ],
 )
 def test_each_operator(node: Node, last: str) -> None:
@@ -168,6 +177,7 @@ def test_a_name_with_a_backquote() -> None:
 
 KNOWN_FIELDS = {
     Scan: {"table", "alias", "columns"},
+    Values: {"columns", "rows"},
     Watermark: {"input", "column", "delay_ms"},
     Windows: {"input", "column", "size_ms", "slide_ms", "name"},
     Filter: {"input", "condition"},
@@ -180,7 +190,8 @@ KNOWN_FIELDS = {
     Exchange: {"input", "keys", "partitions"},
     Union: {"inputs"},
     Sort: {"input", "keys"},
-    Limit: {"input", "count"},
+    MultisetOperation: {"left", "right", "kind"},
+    Limit: {"input", "count", "offset"},
 }
 
 

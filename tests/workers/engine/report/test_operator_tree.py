@@ -157,7 +157,8 @@ def test_calls_with_over_are_one_segment() -> None:
 @pytest.mark.parametrize(
     ("name", "inputs", "kind"),
     [
-        *((name, 0, Kind.OTHER) for name in ("EmptyRelation", "LocalTableScan", "Window", "InMemoryTableScan")),
+        *((name, 0, Kind.OTHER) for name in ("EmptyRelation", "Window", "InMemoryTableScan")),
+        ("LocalTableScan", 0, Kind.VALUES),
         *((name, 0, Kind.OTHER) for name in ("Expand", "ReusedExchange", "HashAggregate", "Generate")),
         ("Scan parquet", 1, Kind.OTHER),
         *((name, 1, Kind.AGGREGATE) for name in ("HashAggregate", "ObjectHashAggregate", "SortAggregate")),

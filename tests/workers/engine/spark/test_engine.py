@@ -84,6 +84,13 @@ RowsOf = Callable[[PlannedQuery], list[dict[str, Any]]]
 ORDERS = {"kind": "table", "table": "orders", "alias": "o"}
 
 
+def test_constants_need_no_table(plan: Plan, rows_of: RowsOf) -> None:
+    values = {"kind": "values", "rows": [["1", "'a'"], ["2", "NULL"]], "alias": "v", "columns": ["x", "y"]}
+    columns = [{"expression": f"v.{name}", "name": name} for name in "xy"]
+    planned = plan({"source": values, "select": columns, "order_by": [{"expression": "x"}], "offset": 1})
+    assert rows_of(planned) == [{"x": 2, "y": None}]
+
+
 @pytest.mark.parametrize(
     "settings",
     [

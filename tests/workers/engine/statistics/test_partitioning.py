@@ -24,6 +24,7 @@ from workers.engine.plan.nodes import (
     Join,
     JoinStrategy,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Phases,
@@ -71,6 +72,7 @@ def test_an_exchange_partitions_by_its_keys() -> None:
         ORDERS,
         Expand(Exchange(ORDERS, (UID,)), 2, "branch"),
         Union((Exchange(ORDERS, (UID,)), Exchange(ORDERS, (UID,)))),
+        MultisetOperation(Exchange(ORDERS, (UID,)), Exchange(ORDERS, (UID,)), "except_all"),
     ],
 )
 def test_nothing_is_known_of_scans_expands_and_unions(node: Node) -> None:

@@ -15,10 +15,12 @@ from workers.engine.plan.nodes import (
     Aggregate,
     Filter,
     Join,
+    MultisetOperation,
     Node,
     Project,
     Scan,
     Union,
+    Values,
     columns_below,
     columns_of,
     inputs_of,
@@ -187,7 +189,7 @@ def _sketch_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
         case Join():
             side = node.left if set(columns) <= names_of(node.left) else node.right
             return _sketch_of(side, columns, statistics)
-        case Aggregate() | Union():
+        case Aggregate() | Union() | MultisetOperation() | Values():
             return None
         case _:
             return _sketch_of(node.input, columns, statistics)

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
+from service.contract.query import JoinKind
 from service.sql.joins import HASHED_SIDE, refusal_of_local, refusal_of_pair, refusal_of_ship
 from workers.engine.plan.nodes import Join, Node
 from workers.engine.rules.cost import Choice, Cost, too_few_rows
@@ -89,10 +90,12 @@ class JoinStrategy:
     name = "join_strategy"
 
     def match(self, node: Node, ctx: RuleContext) -> Match[Join] | Skip | None:
-        """Returns None for other nodes than joins, and for joins without keys for which nothing is forced."""
+        """Returns None for other nodes than joins, and for cross joins for which nothing is forced."""
         if not isinstance(node, Join):
             return None
         forced = forced_strategy(node, ctx.settings.join)
+        if forced == NOT_FORCED and not node.keys and node.kind is not JoinKind.CROSS:
+            return Skip("The join has no equality, so Spark compares each pair of rows: the join is left to Spark.")
         if forced == NOT_FORCED:
             return _choose_algorithm_by_cost(node, ctx) if node.keys else None
         refusal = (

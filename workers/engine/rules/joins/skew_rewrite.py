@@ -37,6 +37,7 @@ from workers.engine.plan.nodes import (
     Join,
     JoinStrategy,
     Limit,
+    MultisetOperation,
     Named,
     Node,
     Phases,
@@ -127,7 +128,7 @@ def refusal_of(join: Join) -> str | None:
     """Returns a sentence that says why no key of `join` can be joined separately; None if one can be."""
     if any(not _have_one_exact_type(left.type, right.type) for left, right in join.keys):
         return "The keys do not have one exact type, so a value of one side cannot be identified on the other side."
-    if any(isinstance(part, Aggregate | Limit) for part in walk_up(join)):
+    if any(isinstance(part, Aggregate | Limit | MultisetOperation) for part in walk_up(join)):
         return "A side is an aggregate or has a LIMIT: each part of the join would compute it again."
     if _nested_splits(join) >= MAX_NESTED_SPLITS:
         return (

@@ -26,10 +26,12 @@ from workers.engine.plan.nodes import (
     Filter,
     Join,
     Limit,
+    MultisetOperation,
     Node,
     Project,
     Scan,
     Union,
+    Values,
     output_of,
     scanned_columns,
 )
@@ -264,11 +266,15 @@ def max_rows(node: Node, statistics: Statistics) -> float | None:
         case Scan():
             size = statistics.tables.get(node.alias)
             return float(size.rows) if size is not None and size.rows_are_exact else None
+        case Values():
+            return float(len(node.rows))
         case Join():
             return None
         case Union():
             branches = [max_rows(branch, statistics) for branch in node.inputs]
             return None if None in branches else sum(rows for rows in branches if rows is not None)
+        case MultisetOperation():
+            return max_rows(node.left, statistics)
         case Aggregate() if not node.keys:
             return 1.0
         case Aggregate() if node.grouping_sets:
@@ -280,7 +286,7 @@ def max_rows(node: Node, statistics: Statistics) -> float | None:
                 return None
             if isinstance(node, Expand):
                 return below * node.branches
-            return min(below, float(node.count)) if isinstance(node, Limit) else below
+            return node.rows(below) if isinstance(node, Limit) else below
 
 
 def max_joined_rows(node: Node, statistics: Statistics) -> float | None:

@@ -11,7 +11,20 @@ from service.contract.query import JoinKind
 from service.sql.expressions.scalar import column
 from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, NULL, STRING, Field, decimal
 from tests.support.scalars import scalar
-from workers.engine.plan.nodes import Aggregate, Expand, Filter, Join, Limit, Named, Node, Project, Scan, Union
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Expand,
+    Filter,
+    Join,
+    Limit,
+    MultisetOperation,
+    Named,
+    Node,
+    Project,
+    Scan,
+    Union,
+    Values,
+)
 from workers.engine.rules.joins.strategy_cost import (
     JoinAlgorithm,
     JoinSide,
@@ -47,6 +60,8 @@ def left_side(node: Node, statistics: Statistics = STATISTICS) -> JoinSide:
         (Expand(A, 3, "e"), 3000),
         (Union((A, A)), 2000),
         (Union((A, UNKNOWN)), None),
+        (Values((), ((), ())), 2),
+        (MultisetOperation(Limit(A, 7), A, "intersect_all"), 7),
         (Aggregate(A, (), ()), 1),
         (Aggregate(Limit(A, 9), BY_K, ()), 9),
         (Aggregate(Limit(A, 9), BY_K, (), grouping_sets=((0,), ())), 18),
