@@ -28,14 +28,14 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from service.config.data import Location, is_uri, path_of_file_uri, resolve
-from service.contract.problems import SpecError, did_you_mean
+from service.contract.problems import SpecError
 from service.contract.read_options import TableFormat
 from service.contract.tables import TableSource
 from service.data.delta_log import LOG
 from service.data.delta_snapshot import Snapshot, StoredTable, delta_table_around, is_delta, read_snapshot
 from service.data.file_io import DataFile, UriFile, local_path, size_of, version_of
 from service.data.partitions import NO_PARTITIONS, Partitions, is_partition, of_values, partitions_of
-from service.data.path_patterns import PathPattern, nearest_paths, pattern_of, without_root_name
+from service.data.path_patterns import PathPattern, advice_on_path, pattern_of
 from service.data.roots import Child, DirectoryRoot, ListingOverdueError, Root, Store, StoreRoot, StoreUnavailableError
 
 MAX_FILES = 100_000
@@ -385,13 +385,7 @@ def _find_files(
     except OSError as error:
         raise unreadable(given, error, pointer) from None
     if search.is_inside_roots:
-        repeated = without_root_name(given, search.allowed)
-        if repeated is not None:
-            near: tuple[str, ...] = (repeated[1],)
-            why = f" A path begins inside of a data root, here inside of '{repeated[0]}': write '{repeated[1]}'."
-        else:
-            near = nearest_paths(given, search.allowed)
-            why = did_you_mean(near) or " A relative path begins at a data root of the service."
+        why, near = advice_on_path(given, search.allowed)
         detail = f"There is no file or directory '{given}'.{why}"
         raise SpecError.of("path_not_found", detail, pointer=pointer, suggestions=near)
     detail = f"'{given}' is not inside a data root. Paths are relative to the configured data roots."

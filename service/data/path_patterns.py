@@ -8,13 +8,13 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from service.contract.problems import nearest_names
+from service.contract.problems import did_you_mean, nearest_names
 from service.contract.tables import has_wildcards
 
 _ANY_DIRECTORIES = "**"
@@ -126,3 +126,13 @@ def without_root_name(given: str, roots: Iterable[Path]) -> tuple[str, str] | No
             if (root == found or root in found.parents) and found.exists():
                 return root.name, "/".join(parts[length:]) or "."
     return None
+
+
+def advice_on_path(given: str, roots: Sequence[Path]) -> tuple[str, tuple[str, ...]]:
+    """Returns a sentence about the path `given`, which does not exist in the local `roots`, and the paths it names."""
+    repeated = without_root_name(given, roots)
+    if repeated is not None:
+        root, path = repeated
+        return f" A path begins inside of a data root, here inside of '{root}': write '{path}'.", (path,)
+    near = nearest_paths(given, roots)
+    return did_you_mean(near) or " A relative path begins at a data root of the service.", near
