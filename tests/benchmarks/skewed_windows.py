@@ -1,11 +1,12 @@
 """Compares calls with OVER over skewed rows: plain Spark, and Evenkeel's engine with default settings.
 
     python tests/benchmarks/skewed_windows.py [--data DIR] [--rows 20000000] [--rounds 5] [--cases NAME,…] [--slots 2]
-        [--setting auto] [--json FILE]
+        [--setting auto] [--threshold 64MB] [--json FILE]
 
 Both sides write no rows (`noop`), run in one driver with `local[2]` in turn, each round beginning with the other side,
 after a warm-up round in which the sums of their rows are compared. `--slots` is the number of slots for which Evenkeel
-plans and Spark has partitions (two per slot).
+plans and Spark has partitions (two per slot). Fewer rows than the default need a lower `--threshold`
+(`skew.threshold`), or no partition is hot.
 
 Prints for each case the medians of the wall times, the sums of the processor times of all tasks, and the makespans on 2
 and on `--slots` slots, simulated from the processor times of the tasks, stage by stage, longest task first. Wall times
@@ -102,8 +103,8 @@ def generate(case: Case, root: Path, rows: int) -> Path:
 class Sides:
     """Both sides for one table, in a session."""
 
-    def __init__(self, root: Path, slots: int, setting: str, memory: str) -> None:
-        self.slots, self._setting, self._root = slots, setting, root
+    def __init__(self, root: Path, slots: int, settings: dict[str, str], memory: str) -> None:
+        self.slots, self._settings = slots, JobSettings.model_validate(settings)
         self._cache = StatisticsCache()
         self._spark = _session(root, slots, memory)
         self.fired: list[str] = []
@@ -118,8 +119,7 @@ class Sides:
         table = TableInput(source, files, read_schema("e", source, files))
         sources = {"e": source.model_dump(mode="json", by_alias=True)}
         query = compile_job(JobSpec.model_validate({"tables": sources, "sql": sql}), {"e": table.schema})
-        settings = JobSettings.model_validate({"skewed_windows": self._setting})
-        planned = Engine(self._spark, self.slots, self._cache).plan(query, {"e": table}, settings)
+        planned = Engine(self._spark, self.slots, self._cache).plan(query, {"e": table}, self._settings)
         self.fired = sorted({one.rule for one in planned.report.rules if one.outcome is RuleOutcome.FIRED})
         return planned.frame
 
@@ -190,12 +190,14 @@ def main() -> None:
     parser.add_argument("--cases", default="", help="names, separated by commas; all of them by default")
     parser.add_argument("--slots", type=int, default=2)
     parser.add_argument("--setting", default="auto", help="the value of skewed_windows")
+    parser.add_argument("--threshold", default="64MB", help="the value of skew.threshold")
     parser.add_argument("--memory", default="5g", help="of Spark's driver")
     parser.add_argument("--json", type=Path, default=Path("skewed_windows.json"))
     arguments = parser.parse_args()
     chosen = arguments.cases.split(",") if arguments.cases else [case.name for case in CASES]
     arguments.data.mkdir(parents=True, exist_ok=True)
-    sides = Sides(arguments.data, arguments.slots, arguments.setting, arguments.memory)
+    settings = {"skewed_windows": arguments.setting, "skew.threshold": arguments.threshold}
+    sides = Sides(arguments.data, arguments.slots, settings, arguments.memory)
     slots = sorted({2, arguments.slots})
     figures = []
     sys.stdout.write(f"| case | side | wall | processor | {' | '.join(f'{one} slots' for one in slots)} | rules |\n")

@@ -274,7 +274,7 @@ def test_hot_values_without_literals_are_left_alone() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_the_sides_that_may_be_split_are_split(kind: JoinKind) -> None:
-    """Hot on the left, hot on the right, and rows with NULL keys."""
+    """Hot on the left, hot on the right (of which semi and anti joins need only the key), and rows with NULL keys."""
     fired = {
         "left": rewritten(join(kind, ("k",)), context(("k",), {0: 0.9}, {})),
         "right": rewritten(join(kind, ("k",)), context(("k",), {}, {0: 0.9})),
@@ -285,8 +285,8 @@ def test_only_the_sides_that_may_be_split_are_split(kind: JoinKind) -> None:
         JoinKind.LEFT: {"left", "nulls"},
         JoinKind.RIGHT: {"right", "nulls"},
         JoinKind.FULL: {"nulls"},
-        JoinKind.LEFT_SEMI: {"left"},
-        JoinKind.LEFT_ANTI: {"left", "nulls"},
+        JoinKind.LEFT_SEMI: {"left", "right"},
+        JoinKind.LEFT_ANTI: {"left", "right", "nulls"},
     }[kind]
 
 
