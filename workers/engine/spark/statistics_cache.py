@@ -40,6 +40,7 @@ class KnownTable:
     `sketches` have the names of the columns in the files. `kept` has the share of rows that terms of a condition keep
     and the number of unknown terms, by a digest of their text and columns. `columns` are those that were read, `ranges`
     those of them that have a range. `widths` has the bytes of a text column's value in memory, None if not known.
+    `kept_ranges` has the ranges of keys of integers among the rows that the terms keep, by the digest in `kept`.
     """
 
     rows: int
@@ -49,6 +50,7 @@ class KnownTable:
     kept: Mapping[str, tuple[float | None, int]] = field(default_factory=dict)
     columns: frozenset[str] = frozenset()
     widths: Mapping[str, float | None] = field(default_factory=dict)
+    kept_ranges: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
 
     def merged_with(self, later: KnownTable) -> KnownTable:
         """Returns the statistics of both; those of `later` win."""
@@ -59,6 +61,7 @@ class KnownTable:
             kept=_merged(self.kept, later.kept),
             columns=self.columns | later.columns,
             widths={**self.widths, **later.widths},
+            kept_ranges=_merged(self.kept_ranges, later.kept_ranges),
         )
 
 
@@ -119,7 +122,9 @@ def _limited(known: KnownTable, max_bytes: int) -> KnownTable:
     lengths = [len(text) for text, _ in kept]
     while kept and sum(lengths) > max_bytes // 2:
         del kept[0], lengths[0]
-    return replace(known, sketches=dict(sketches), kept=dict(kept))
+    names = {text for text, _ in kept}
+    ranges = {text: found for text, found in known.kept_ranges.items() if text in names}
+    return replace(known, sketches=dict(sketches), kept=dict(kept), kept_ranges=ranges)
 
 
 def file_set_of(table: TableInput) -> str | None:
