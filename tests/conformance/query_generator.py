@@ -281,7 +281,7 @@ class Generator:
         if type_ in {INT, DOUBLE}:
             made += [f"{one} + {other}", f"{one} * 2 - {other}", f"ABS({one})"]
         elif type_ == TEXT:
-            made += [f"CONCAT({one}, {other})", f"UPPER({one})", f"SUBSTRING({one}, 1, 1)"]
+            made += [f"{one} || {other}", f"UPPER({one})", f"SUBSTRING({one}, 1, 1)"]
         elif type_ == FLAG:
             made += [f"NOT {one}", f"({one} AND {other})"]
         return Column(self._random.choice(made), type_)
