@@ -203,8 +203,8 @@ class _Gathered:
         for place, (terms, names) in request.terms.items():
             self.kept[place] = known.kept.get(_terms_key(terms, names), (None, len(terms.terms)))
             ranges = known.kept_ranges.get(_terms_key(terms, names), {})
-            emitted = {field.name: name for scan in aliases if scan.alias == place[0] for field, name in scan.columns}
-            self.kept_ranges[place] = {column: ranges[name] for column, name in emitted.items() if name in ranges}
+            columns = [pair for scan in aliases if scan.alias == place[0] for pair in scan.columns]
+            self.kept_ranges[place] = {found.name: ranges[name] for found, name in columns if name in ranges}
 
     def kept_keys(self, by_alias: Mapping[str, Terms]) -> tuple[KeptKeys, ...]:
         """Returns the keys that the terms on each table keep."""
