@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
 from typing import ClassVar
 
 from sqlglot import exp
@@ -29,6 +28,7 @@ from service.contract.query import CODE, NESTING, OPERATOR_DEPTH, SQL_CHARACTERS
 from service.sql.expressions.nodes import Expression
 from service.sql.refusals import ARITHMETIC, COMPARISONS
 from service.sql.token_order import dangling, misplaced
+from service.sql.tokens import check_names, longest_chain
 from service.sql.types.data_types import TypeName
 
 _MISSING = re.compile(r"Required (?:keyword|argument): '(\w+)' missing for <class '.*\.(\w+)'>")
@@ -79,8 +79,6 @@ _UNREADABLE = re.compile(r"(?:Missing (?P<quote>.+)|(?P<other>.+)) from \d+:(?P<
 _CLOSED = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|(?!/\*)[^'"`]""", re.DOTALL)
 _COMMENTS = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`""", re.DOTALL)
 _INVALID_CHARACTER = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
-_TEXT_QUOTES = "\u2018\u2019\u201c\u201d"
-_NOT_IN_NAMES = re.compile(f"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff{_TEXT_QUOTES}]")
 _PARAMETER_NAME = re.compile(PARAMETER_NAME)
 _ESCAPE = re.compile(rf"\\({_CODE_POINT}|.)", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
@@ -310,25 +308,8 @@ def _tokens(source: Text) -> tuple[Token, ...]:
     if deepest > NESTING.most:
         raise source.beyond(NESTING, deepest, at=place)
     if not source.is_accepted and not source.text.isascii():
-        _check_names(source, tokens)
+        check_names(source, tokens)
     return tuple(_with_spark_strings(source, tokens))
-
-
-def _check_names(source: Text, tokens: Iterable[Token]) -> None:
-    """Refuses names without quotes that contain invisible characters or quotation marks of texts: they come from a
-    word processor or a web page, and the message about an unknown name would not show them.
-    """
-    for token in tokens:
-        if token.token_type is TokenType.VAR and not token.text.isascii():
-            found = _NOT_IN_NAMES.search(token.text)
-            if found is None:
-                continue
-            if found.group() in _TEXT_QUOTES:
-                detail = f"{found.group()} is not a quotation mark of SQL. Write ' around a text, and ` around a name."
-            else:
-                character = f"U+{ord(found.group()):04X}"
-                detail = f"The name contains the invisible character {character}. Remove it, or quote the name with `."
-            raise source.error("sql_syntax", detail, at=token.start + found.start())
 
 
 def place_of(source: Text, keyword: TokenType, within: int | None = None) -> int | None:
@@ -393,7 +374,7 @@ def _parse(source: Text, into: type[exp.Expr]) -> exp.Expr:
         raise _syntax_error(source, error, tokens) from None
     except RecursionError:
         # For example a chain of NOT or of minus signs, which the check of brackets does not count.
-        raise source.beyond(NESTING, at=_longest_chain(tokens)) from None
+        raise source.beyond(NESTING, at=longest_chain(tokens)) from None
     except (SqlglotError, ValueError) as error:
         raise source.error("sql_syntax", f"The text cannot be parsed: {_first_line(str(error))}.", at=0) from None
     tree = trees[0] if len(trees) == 1 else None
@@ -402,12 +383,6 @@ def _parse(source: Text, into: type[exp.Expr]) -> exp.Expr:
         raise source.error("sql_syntax", detail, at=0)
     _note_places(_check_depth(source, tree))
     return tree
-
-
-def _longest_chain(tokens: Sequence[Token]) -> int:
-    """Returns the offset of the longest sequence of equal tokens."""
-    chains = [list(chain) for _, chain in groupby(tokens, key=lambda token: token.text.upper())]
-    return max(chains, key=len)[0].start
 
 
 def _token_error(source: Text, error: SqlglotError) -> SpecError:

@@ -127,11 +127,12 @@ class Generator:
     def _any(self, depth: int, types: tuple[str, ...] | None = None) -> Query:
         """Returns a query, with columns of these types if given."""
         makers = [self._plain, self._grouped, self._distinct]
-        if types is None:
-            makers += [self._windows, self._rolled_up]
         if depth < _DEEPEST:
             makers += [self._set_operation, self._grouped]
-        return self._random.choice(makers)(depth, types)
+        made = self._random.randint(0, len(makers) + (1 if types is None else -1))
+        if made >= len(makers):
+            return self._windows(depth) if made == len(makers) else self._rolled_up(depth)
+        return makers[made](depth, types)
 
     def _source(self, depth: int, *, unique: bool = False) -> tuple[str, tuple[Column, ...], str]:
         """Returns FROM, its columns, and the text before SELECT: common table expressions."""
@@ -193,7 +194,7 @@ class Generator:
         text = f"{before}SELECT {_named(chosen)} FROM {source}{self._where(columns, depth)}{group}"
         return Query(text + (having if self._random.random() < 0.3 else ""), _types(chosen))
 
-    def _rolled_up(self, depth: int, _types_wanted: tuple[str, ...] | None) -> Query:
+    def _rolled_up(self, depth: int) -> Query:
         source, columns, before = self._source(depth)
         keys = [column for column in self._some(columns, 1, 2) if column.type != DOUBLE] or [columns[0]]
         calls = [self._aggregate(columns, INT, []), Column("GROUPING(" + keys[0].text + ")", INT)]
@@ -204,7 +205,7 @@ class Generator:
         text = f"{before}SELECT {_named(chosen)} FROM {source}{self._where(columns, depth)}{group} HAVING COUNT(*) > 0"
         return Query(text, _types(chosen))
 
-    def _windows(self, depth: int, _types_wanted: tuple[str, ...] | None) -> Query:
+    def _windows(self, depth: int) -> Query:
         unique = self._random.random() < 0.6
         source, columns, before = self._source(depth, unique=unique)
         chosen = list(self._some(columns, 1, 3))
@@ -280,7 +281,7 @@ class Generator:
         if type_ in {INT, DOUBLE}:
             made += [f"{one} + {other}", f"{one} * 2 - {other}", f"ABS({one})"]
         elif type_ == TEXT:
-            made += [f"CONCAT({one}, {other})", f"UPPER({one})", f"SUBSTRING({one}, 1, 1)"]
+            made += [f"{one} || {other}", f"UPPER({one})", f"SUBSTRING({one}, 1, 1)"]
         elif type_ == FLAG:
             made += [f"NOT {one}", f"({one} AND {other})"]
         return Column(self._random.choice(made), type_)

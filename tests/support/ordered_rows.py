@@ -27,7 +27,8 @@ def sort_keys(sql: str, names: Sequence[str]) -> list[int]:
     """
     tree = sqlglot.parse_one(sql, dialect="duckdb")
     order = tree.args.get("order")
-    written = [each.this if isinstance(each, exp.Alias) else each for each in tree.selects]
+    selected = tree.selects if isinstance(tree, exp.Query) else []
+    written = [each.this if isinstance(each, exp.Alias) else each for each in selected]
     found: list[int] = []
     for key in order.expressions if order is not None else ():
         at = _position(key.this, written, [name.casefold() for name in names])

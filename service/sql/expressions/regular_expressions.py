@@ -35,7 +35,7 @@ _COUNT = re.compile(r"\{([0-9]{1,9})(,([0-9]{1,9})?)?\}")
 _LITERAL = re.compile(r"\\Q(?!\\E|$).+?(?:\\E|$)", re.DOTALL)
 _REFERENCE = re.compile(r"\\(?:[1-9]|k<[^>]*>)")
 _LOOKS = ("(?=", "(?!", "(?<=", "(?<!")
-_LOOKS_BEHIND = ("(?<=", "(?<!")
+_BACKWARDS = ("(?<=", "(?<!")
 _BOUNDARIES = frozenset(rf"\{letter}" for letter in "bBAzZG")
 # Only escapes whose end is clear. Java reads any character after `\c` as a part of it, even a bracket.
 _ESCAPED = (
@@ -203,7 +203,7 @@ class _Reader:
         if not self._take(")"):
             raise PatternError(r"has a parenthesis that is not closed. Write a literal parenthesis as \(")
         looks = self._pattern.startswith(_LOOKS, opened)
-        if work.loops and self._pattern.startswith(_LOOKS_BEHIND, opened):
+        if work.loops and self._pattern.startswith(_BACKWARDS, opened):
             raise PatternError(
                 "repeats a part without a maximum inside (?<=…) or (?<!…), which Java refuses. Write a count such as "
                 "{0,10} there"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -106,6 +107,28 @@ def share_kept(
         return None, unknown
     matching = _matching(kept, rows)
     return (matching if is_whole else max(matching, 0.5)) / rows, unknown
+
+
+def ranges_kept(
+    terms: Sequence[Expression],
+    sample: Mapping[str, pa.ChunkedArray],
+    keys: Mapping[str, pa.ChunkedArray],
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, tuple[int, int]]:
+    """Returns the smallest and the largest value of each of `keys`, columns of the rows of `sample`, among the rows for
+    which all known `terms` are true. Only keys of integers have one, if there is such a row. None has one if a term
+    has a pattern, which takes long.
+    """
+    if any(isinstance(node, Like) for term in terms for node in walk(term)):
+        return {}
+    evaluation = _Evaluation(sample, clock() + SECONDS, clock)
+    masks = [mask for mask in map(evaluation.mask, terms) if mask is not None and not isinstance(mask, pa.Scalar)]
+    if not masks:
+        return {}
+    kept = reduce(pc.and_kleene, masks)
+    whole = {name: values for name, values in keys.items() if pa.types.is_integer(values.type)}
+    found = {name: pc.min_max(values.filter(kept)).as_py() for name, values in whole.items()}
+    return {name: (each["min"], each["max"]) for name, each in found.items() if each["min"] is not None}
 
 
 def typed(values: pa.ChunkedArray, type_: DataType) -> pa.ChunkedArray:

@@ -45,6 +45,7 @@ class KnownTable:
     and the number of unknown terms, by a digest of their text and columns. `columns` are those that were read, `ranges`
     those of them that have a range. `widths` has the bytes of a text column's value in memory, None if not known.
     `orders` has the order of the rows of hot keys.
+    `kept_ranges` has the ranges of keys of integers among the rows that the terms keep, by the digest in `kept`.
     """
 
     rows: int
@@ -55,6 +56,7 @@ class KnownTable:
     columns: frozenset[str] = frozenset()
     widths: Mapping[str, float | None] = field(default_factory=dict)
     orders: Mapping[OrderSketchKey, tuple[OrderedKey, ...]] = field(default_factory=dict)
+    kept_ranges: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
 
     def merged_with(self, later: KnownTable) -> KnownTable:
         """Returns the statistics of both; those of `later` win."""
@@ -66,6 +68,7 @@ class KnownTable:
             columns=self.columns | later.columns,
             widths={**self.widths, **later.widths},
             orders=_merged(self.orders, later.orders),
+            kept_ranges=_merged(self.kept_ranges, later.kept_ranges),
         )
 
 
@@ -129,7 +132,9 @@ def _limited(known: KnownTable, max_bytes: int) -> KnownTable:
     orders = list(known.orders.items())[-MAX_ORDERS:]
     while orders and sum(len(repr(order)) for order in orders) > max_bytes // 2:
         del orders[0]
-    return replace(known, sketches=dict(sketches), kept=dict(kept), orders=dict(orders))
+    names = {text for text, _ in kept}
+    ranges = {text: found for text, found in known.kept_ranges.items() if text in names}
+    return replace(known, sketches=dict(sketches), kept=dict(kept), orders=dict(orders), kept_ranges=ranges)
 
 
 def file_set_of(table: TableInput) -> str | None:

@@ -24,7 +24,7 @@ from workers.engine.budget import no_check
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.parquet_sampling import decoded_widths, sample_parquet
 from workers.engine.spark.partition_statistics import partition_ranges, partition_sample
-from workers.engine.spark.predicate_evaluation import share_kept, typed
+from workers.engine.spark.predicate_evaluation import ranges_kept, share_kept, typed
 from workers.engine.spark.row_sampling import BINARY_SAMPLERS, sample_rows
 from workers.engine.spark.sampling import BYTES_PER_ROW, FileReads, Sample, sample_text
 from workers.engine.spark.sources import TableInput
@@ -37,7 +37,15 @@ from workers.engine.spark.statistics_cache import (
 )
 from workers.engine.statistics.cardinality import Terms, combined, terms_by_table
 from workers.engine.statistics.hot_keys import key_sketch
-from workers.engine.statistics.model import KeyOrder, KeySketch, OrderedKey, Statistics, TableSize, ValueRange
+from workers.engine.statistics.model import (
+    KeptKeys,
+    KeyOrder,
+    KeySketch,
+    OrderedKey,
+    Statistics,
+    TableSize,
+    ValueRange,
+)
 from workers.engine.statistics.orders import ordered_keys
 
 MAX_CONDITION_COLUMNS = 4
@@ -103,6 +111,7 @@ def gather_statistics(
             if (share := gathered.selectivity(by_alias, unknown)) is not None
         },
         widths=gathered.widths,
+        kept_keys={condition.sql: gathered.kept_keys(by_alias) for condition, (by_alias, _) in split.items()},
         warnings=tuple(gathered.warnings),
         orders=gathered.orders,
     )
@@ -192,6 +201,7 @@ class _Gathered:
     kept: dict[tuple[str, str], tuple[float | None, int]] = field(default_factory=dict)
     warnings: list[tuple[str | None, str]] = field(default_factory=list)
     orders: dict[KeyOrder, tuple[OrderedKey, ...]] = field(default_factory=dict)
+    kept_ranges: dict[tuple[str, str], dict[str, tuple[int, int]]] = field(default_factory=dict)
 
     def add(
         self,
@@ -220,6 +230,14 @@ class _Gathered:
             self.orders[order] = known.orders.get(order_key, ())
         for place, (terms, names) in request.terms.items():
             self.kept[place] = known.kept.get(_terms_key(terms, names), (None, len(terms.terms)))
+            ranges = known.kept_ranges.get(_terms_key(terms, names), {})
+            columns = [pair for scan in aliases if scan.alias == place[0] for pair in scan.columns]
+            self.kept_ranges[place] = {found.name: ranges[name] for found, name in columns if name in ranges}
+
+    def kept_keys(self, by_alias: Mapping[str, Terms]) -> tuple[KeptKeys, ...]:
+        """Returns the keys that the terms on each table keep."""
+        places = ((alias, terms.text) for alias, terms in by_alias.items())
+        return tuple(KeptKeys(self.kept_ranges[place]) for place in places if self.kept_ranges.get(place))
 
     def selectivity(self, by_alias: Mapping[str, Terms], unknown: int) -> float | None:
         """Returns the share of rows that a condition keeps, from its terms on each table; None if none is known."""
@@ -278,6 +296,10 @@ def _read(table: TableInput, request: _Request, check: Callable[[], None]) -> tu
         frozenset(keys | in_conditions | request.ranged),
         widths,
         {key: _order(key, types, sample) for key in request.orders.values()},
+        {
+            _terms_key(terms, names): _ranges_kept(terms, names, keys, types, sample)
+            for terms, names in request.terms.values()
+        },
     )
     return known, tuple(dict.fromkeys((*sample.warnings, *reads.warnings())))
 
@@ -384,6 +406,20 @@ def _kept(
             unknown += missing - len(own)
     known = [share for share in shares if share is not None]
     return (math.prod(known) if known else None), unknown
+
+
+def _ranges_kept(
+    terms: Terms, names: Mapping[str, str], keys: Collection[str], types: Mapping[str, DataType], sample: Sample
+) -> dict[str, tuple[int, int]]:
+    """Returns the ranges of the keys, by their names in the files, among the sampled rows that the terms keep."""
+    if sample.table is None:
+        return {}
+    known = set(sample.table.column_names) - sample.cut_short
+    if not set(names.values()) <= known:
+        return {}
+    columns = {emitted: typed(sample.table.column(name), types[name]) for emitted, name in names.items()}
+    of_keys = {name: typed(sample.table.column(name), types[name]) for name in sorted(known & set(keys))}
+    return ranges_kept(terms.terms, columns, of_keys)
 
 
 def _kept_of(

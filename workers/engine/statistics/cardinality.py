@@ -39,7 +39,7 @@ from workers.engine.plan.nodes import (
     names_of,
 )
 from workers.engine.plan.traversal import walk_up, with_inputs
-from workers.engine.statistics.model import KeySketch, Statistics, once_per_node
+from workers.engine.statistics.model import KeptKeys, KeySketch, Statistics, once_per_node
 
 ABUNDANT = 50
 """A value that occurs more often than this in the sample is counted as it is and not extrapolated."""
@@ -158,7 +158,7 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
             return _scan_profile(node, columns, statistics)
         case Filter():
             below = profile_of(node.input, columns, statistics)
-            return below and below.filtered(share_of(node.condition, statistics))
+            return below and below.filtered(_share_at(node, statistics))
         case Join():
             return _join_profile(node, columns, statistics)
         case Project():
@@ -229,7 +229,7 @@ def _rows(node: Node, statistics: Statistics) -> float | None:
             if below is None:
                 return None
             if isinstance(node, Filter):
-                return below * share_of(node.condition, statistics)
+                return below * _share_at(node, statistics)
             if isinstance(node, Expand):
                 return below * node.branches
             if isinstance(node, Windows):
@@ -419,6 +419,43 @@ def combined(shares: list[float | None], unknown: int) -> float | None:
     if not known:
         return None
     return math.prod(known) * (UNKNOWN_CONDITION if unknown or len(known) < len(shares) else 1.0)
+
+
+@once_per_node
+def _share_at(node: Filter, statistics: Statistics) -> float:
+    """Returns the share of the rows that a filter keeps. Its condition was measured on whole tables. If a table is
+    joined by a key of which the other side has only a part of the range, as facts of five years have of a calendar,
+    the share is that of the rows in this part.
+    """
+    share = share_of(node.condition, statistics)
+    for kept in statistics.kept_keys.get(node.condition.sql, ()):
+        factors = [
+            factor
+            for join in walk_up(node.input)
+            if isinstance(join, Join) and join.kind is JoinKind.INNER
+            for pair in join.keys
+            for factor in _factors(pair, kept, statistics)
+        ]
+        share *= max(factors, default=1.0)
+    return min(share, 1.0)
+
+
+def _factors(pair: tuple[Scalar, Scalar], kept: KeptKeys, statistics: Statistics) -> Iterator[float]:
+    """Yields how many times as many of the rows in the other side's range are kept as of all rows, if keys are evenly
+    distributed over the range of the table, and kept keys over theirs.
+    """
+    for key, other in (pair, pair[::-1]):
+        range_kept = kept.ranges.get(key.column or "")
+        whole, others = statistics.ranges.get(key.column or ""), statistics.ranges.get(other.column or "")
+        if range_kept is not None and whole is not None and others is not None:
+            joined = _overlap((whole.low, whole.high), (others.low, others.high))
+            if joined:
+                yield _overlap(range_kept, (others.low, others.high)) / joined
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> float:
+    """Returns the share of the values of the range `one` that are in `other`."""
+    return max(min(one[1], other[1]) - max(one[0], other[0]) + 1, 0) / (one[1] - one[0] + 1)
 
 
 def share_of(condition: Scalar, statistics: Statistics) -> float:

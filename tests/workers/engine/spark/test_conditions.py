@@ -14,7 +14,14 @@ from service.sql.expressions.nodes import Expression
 from service.sql.types.data_types import BIGINT, BOOLEAN, DATE, DOUBLE, STRING, DataType, TypeName, decimal
 from tests.support.scalars import scalar
 from workers.engine.spark import predicate_evaluation
-from workers.engine.spark.predicate_evaluation import MAX_PATTERN_LENGTH, MAX_PATTERNS, PATTERN_ROWS, share_kept, typed
+from workers.engine.spark.predicate_evaluation import (
+    MAX_PATTERN_LENGTH,
+    MAX_PATTERNS,
+    PATTERN_ROWS,
+    ranges_kept,
+    share_kept,
+    typed,
+)
 
 SAMPLE = {
     "t.i": pa.chunked_array([[1, 2, 3, 4], [5, 6, None, -7]]),
@@ -142,3 +149,17 @@ def test_a_long_condition_is_unknown_after_the_time_limit() -> None:
 )
 def test_texts_of_files_are_read_as_their_types(values: list[object], type_: DataType, expected: list[object]) -> None:
     assert typed(pa.chunked_array([values]), type_).to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("`t.q`", {"i": (1, 5)}),
+        ("`t.d` > 2", {"i": (-7, 6)}),
+        ("`t.d` > 100", {}),
+        ("`t.s` LIKE 'a%'", {}),
+    ],
+)
+def test_the_keys_that_a_condition_keeps_have_a_range(text: str, found: dict[str, tuple[int, int]]) -> None:
+    keys = {"i": SAMPLE["t.i"], "s": SAMPLE["t.s"]}
+    assert ranges_kept([tree(text)], SAMPLE, keys, clock=lambda: 0.0) == found

@@ -6,13 +6,21 @@ from dataclasses import replace
 
 import pytest
 
+from service.contract.query import JoinKind
 from service.sql.expressions.scalar import Scalar
 from service.sql.types.data_types import BIGINT, BOOLEAN, Field
 from tests.support.joined import call, joined, text
 from tests.support.scalars import scalar
-from workers.engine.plan.nodes import Filter, Scan
-from workers.engine.statistics.cardinality import UNKNOWN_CONDITION, combined, conditions_of, share_of, terms_by_table
-from workers.engine.statistics.model import Statistics
+from workers.engine.plan.nodes import Filter, Join, Scan
+from workers.engine.statistics.cardinality import (
+    UNKNOWN_CONDITION,
+    combined,
+    conditions_of,
+    estimate_rows,
+    share_of,
+    terms_by_table,
+)
+from workers.engine.statistics.model import KeptKeys, Statistics, TableSize, ValueRange
 
 TABLE_OF = {"l.a": "l", "l.b": "l", "r.a": "r"}
 
@@ -71,3 +79,33 @@ def test_conditions_are_known_where_aggregating_below_a_join_puts_them() -> None
     both = text("l.i > 0 AND l.q AND r.i > 1", "l.i", "l.q", "r.i")
     found = [one.sql for one in conditions_of(replace(node, input=Filter(node.input, both)))]
     assert found == [both.sql, "`l.i` > 0 AND `l.q`", "`r.i` > 1"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept_days", "rows"),
+    [
+        # 365 of 73,000 days, and all of them in the five years of the sales.
+        (JoinKind.INNER, (36_500, 36_864), 200),
+        # The days are anywhere in the 200 years.
+        (JoinKind.INNER, (0, 72_999), 5),
+        # No day is in the five years.
+        (JoinKind.INNER, (0, 364), 0),
+        (JoinKind.LEFT, (36_500, 36_864), 5),
+    ],
+)
+def test_a_condition_keeps_more_where_the_other_side_has_a_part_of_the_keys(
+    kind: JoinKind, kept_days: tuple[int, int], rows: int
+) -> None:
+    days = Scan("days", "d", ((Field("d.day", BIGINT), "day"), (Field("d.year", BIGINT), "year")))
+    sales = Scan("sales", "s", ((Field("s.day", BIGINT), "day"),))
+    join = Join(sales, days, kind, ((scalar("`s.day`", BIGINT), scalar("`d.day`", BIGINT)),))
+    of_a_year = condition("`d.year` = 2001")
+    known = Statistics(
+        {"s": TableSize("s", 1, 1_000, 1_000, True), "d": TableSize("d", 1, 1_000, 1_000, True)},
+        {},
+        2,
+        ranges={"s.day": ValueRange(36_000, 37_824), "d.day": ValueRange(0, 72_999)},
+        selectivities={of_a_year.sql: 0.005},
+        kept_keys={of_a_year.sql: (KeptKeys({"d.day": kept_days}),)},
+    )
+    assert estimate_rows(Filter(join, of_a_year), known) == rows
