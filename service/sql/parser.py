@@ -27,7 +27,7 @@ from service.contract.problems import SpecError
 from service.contract.query import CODE, NESTING, OPERATOR_DEPTH, SQL_CHARACTERS, SQL_TOKENS, Limit
 from service.sql.expressions.nodes import Expression
 from service.sql.refusals import ARITHMETIC, COMPARISONS
-from service.sql.types.data_types import TypeName
+from service.sql.types.data_types import ATOMIC, NESTED, TypeName
 
 _MISSING = re.compile(r"Required (?:keyword|argument): '(\w+)' missing for <class '.*\.(\w+)'>")
 _OPERATORS = {kind.__name__: sign for kind, sign in {**ARITHMETIC, **COMPARISONS, exp.Neg: "-"}.items()}
@@ -39,7 +39,7 @@ _PARTS = {
     "GroupingSets": "GROUPING SETS",
 }
 _TABLE = re.compile(r"Expected table name but got .*", re.DOTALL)
-_TYPES = ", ".join(name.value for name in TypeName if name not in {TypeName.NULL, TypeName.OTHER})
+_TYPES = ", ".join(name.value for name in TypeName if name in ATOMIC or name in NESTED)
 _COMMA_FORMS = {
     "SUBSTRING": "substring(x, 1, 2)",
     "SUBSTR": "substring(x, 1, 2)",
@@ -295,6 +295,8 @@ class _Parser(SparkParser):
         name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in {"CAST", "TRY_CAST", "EXTRACT"}
     }
     NO_PAREN_FUNCTIONS: ClassVar = {}
+    # sqlglot would read `array(1)[0]` as an array with the element 0.
+    ARRAY_CONSTRUCTORS: ClassVar = {}
     # So that the error names the session window, not an unexpected parenthesis.
     FUNC_TOKENS: ClassVar = {*SparkParser.FUNC_TOKENS, TokenType.SESSION}
     NO_PAREN_FUNCTION_PARSERS: ClassVar = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}

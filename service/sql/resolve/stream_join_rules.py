@@ -153,7 +153,7 @@ def call_text(call: AggregateCall) -> str:
 
 def is_known(type_: DataType | None) -> bool:
     """Whether a state can have a column of the type."""
-    return type_ is not None and (type_.name is not TypeName.OTHER or bool(type_.parts))
+    return type_ is not None and type_.is_groupable
 
 
 def kind_refusal(kind: JoinKind, *, has_keys: bool) -> Refusal | None:

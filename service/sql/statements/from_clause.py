@@ -16,7 +16,17 @@ from service.contract.problems import SpecError, did_you_mean, its_tables, neare
 from service.contract.query import JOINS, MAX_NAME_LENGTH, JoinKind, QueryRef, TableRef, UnionRef
 from service.contract.query import Source as Relation
 from service.sql.expressions.compile_expression import TableScope, matching
-from service.sql.expressions.nodes import Boolean, Call, Comparison, Connective, Expression, Name, map_children, walk
+from service.sql.expressions.nodes import (
+    Boolean,
+    Call,
+    Comparison,
+    Connective,
+    Expression,
+    GetField,
+    Name,
+    map_children,
+    walk,
+)
 from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.joins import ONE_SIDED
 from service.sql.parser import Text, place_of
@@ -142,6 +152,9 @@ class Sources:
             call = self.scope.call_by_name(tree, source)
             if call is not None:
                 return call
+            around = self.scope.column_around(tree)
+            if around is not None:
+                return GetField(self.qualify(around, source), tree.name, tree.at)
             alias, found = self.scope.locate(tree, source)
             return Name(alias, found.name, tree.at)
         return map_children(tree, lambda child: self.qualify(child, source))

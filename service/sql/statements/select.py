@@ -31,9 +31,11 @@ from service.contract.query import (
     SortKey,
 )
 from service.sql.expressions.calls import PARTS, parts_in
+from service.sql.expressions.compile_expression import matching
 from service.sql.expressions.nodes import (
     Aggregate,
     Expression,
+    GetField,
     Name,
     NodeCounter,
     Over,
@@ -355,9 +357,16 @@ class SelectCompiler:
         return {item.name.casefold(): item.tree for item in reversed(self.items)}
 
     def _alias(self, tree: Expression) -> Expression | None:
-        if not isinstance(tree, Name) or tree.qualifier is not None:
+        if not isinstance(tree, Name):
             return None
-        return self._aliases.get(tree.name.casefold())
+        if tree.qualifier is None:
+            return self._aliases.get(tree.name.casefold())
+        # A field of a structure that SELECT computes.
+        whole = self._aliases.get(tree.qualifier.casefold())
+        is_table = matching(tree.qualifier, self.sources.scope.tables) is not None
+        if whole is None or is_table or self.sources.scope.column_around(tree) is not None:
+            return None
+        return GetField(whole, tree.name, tree.at)
 
     def _distinct(
         self, node: exp.Expr, items: list[Item], keys: list[Expression] | None, aggregates: bool

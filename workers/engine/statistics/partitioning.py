@@ -146,7 +146,7 @@ def _of_aggregate(node: Aggregate, statistics: Statistics) -> tuple[frozenset[st
 def _by_all_keys(node: Aggregate) -> tuple[frozenset[str], ...]:
     # Spark groups by a normalized form of fractions, which may differ from the group keys of an aggregate above.
     types = [key.expression.type for key in node.keys]
-    if any(type_ is None or type_.name is TypeName.OTHER or type_.is_fractional for type_ in types):
+    if any(type_ is None or not type_.is_atomic or type_.is_fractional for type_ in types):
         return ()
     return (frozenset(quoted(key.name) for key in node.keys),)
 

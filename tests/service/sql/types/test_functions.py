@@ -14,6 +14,8 @@ from tests.service.sql.types.test_inference import check
 
 SAMPLES = {
     Kind.ANY: "s",
+    Kind.VALUE: "s",
+    Kind.ALL: "s",
     Kind.NUMBER: "i",
     Kind.TIME: "dt",
     Kind.BOOLEAN: "bo",
@@ -73,7 +75,7 @@ def test_arity_is_told_in_words() -> None:
 
 def test_names_are_lower_case_and_none_reaches_outside() -> None:
     assert all(name == name.lower() == function.name for name, function in FUNCTIONS.items())
-    outside = {"java_method", "reflect", "input_file_name", "rand", "uuid", "repeat", "space", "from_json", "xpath"}
+    outside = {"java_method", "reflect", "input_file_name", "rand", "uuid", "repeat", "space", "shuffle", "xpath"}
     assert not outside & FUNCTIONS.keys()
 
 

@@ -97,7 +97,7 @@ def value_columns(
     for number, values in enumerate(sets, start=1):
         used: list[tuple[DataType | int, int]] = []
         for value in values:
-            known = value.type is not None and value.type.name is not TypeName.OTHER
+            known = value.type is not None and value.type.is_atomic
             kind: DataType | int = value.type if known and value.type is not None else number
             place = (kind, sum(1 for other, _ in used if other == kind))
             arms.setdefault(place, []).append((number, value))

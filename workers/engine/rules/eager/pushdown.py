@@ -160,7 +160,7 @@ def _call_refusal(call: Call, over: JoinedAggregate, aggregated: frozenset[Side]
 def _carried_refusal(side: Side, over: JoinedAggregate, aggregated: frozenset[Side]) -> str | None:
     fields = {field.name: field.type for field in output_of(over.input(side))}
     for key in over.key(side):
-        if key.type is None or key.type.name is TypeName.OTHER:
+        if key.type is None or not key.type.is_atomic:
             return f"The join key {key} has a type that may not be groupable."
     for name in carried_columns(side, over, aggregated):
         if not fields[name].is_groupable:

@@ -160,7 +160,7 @@ def salt_columns(join: Join, probe: Side) -> tuple[Scalar, ...]:
     return tuple(
         column(field.name, field.type)
         for field in output_of(join_input(join, probe))
-        if field.name not in keys and field.type.name is not TypeName.OTHER
+        if field.name not in keys and field.type.is_atomic
     )
 
 
