@@ -84,6 +84,7 @@ TABLE_COLUMNS = Limit(
     "Store the columns that you need in a separate table, or read the table fewer times.",
 )
 JOINS = Limit("joins", 100, "joins in one FROM", _SPLIT)
+GENERATORS = Limit("generators", 8, "calls of functions such as explode in one FROM", _SPLIT)
 COLUMNS = Limit("columns", 1024, "columns in one SELECT, counting those of `*`", "Name fewer columns.")
 GROUP_KEYS = Limit("group_keys", 64, "keys in one GROUP BY or SELECT DISTINCT", "Group by fewer columns.")
 GROUPING_SETS = Limit("grouping_sets", 256, "grouping sets in one GROUP BY", "Write several queries.")
@@ -185,6 +186,16 @@ class AggregateFunction(StrEnum):
     GROUPING_ID = "GROUPING_ID"
 
 
+class GeneratorFunction(StrEnum):
+    """The functions that make several rows of one. JSON_TUPLE makes one row of several columns."""
+
+    EXPLODE = "explode"
+    POSEXPLODE = "posexplode"
+    INLINE = "inline"
+    STACK = "stack"
+    JSON_TUPLE = "json_tuple"
+
+
 class TableRef(Frozen):
     """A table of the job, under an alias."""
 
@@ -273,6 +284,16 @@ class NamedExpression(Frozen):
     name: Identifier
 
 
+class Generator(Frozen):
+    """`LATERAL VIEW [OUTER] function(arguments) alias AS columns`."""
+
+    function: GeneratorFunction
+    arguments: tuple[ExpressionText, ...] = Field(min_length=1, max_length=COLUMNS.most)
+    alias: Identifier
+    columns: tuple[Identifier, ...] = Field(min_length=1, max_length=COLUMNS.most)
+    outer: Flag = Field(default=False, description="Keeps rows for which the function makes no row.")
+
+
 class AggregateCall(Frozen):
     """One aggregate: `COUNT(DISTINCT o.category) FILTER (WHERE o.ok) AS categories`."""
 
@@ -352,6 +373,12 @@ class Query(Frozen):
 
     source: Source = Field(description="The first table (FROM).")
     joins: Annotated[tuple[Join, ...], BeforeValidator(JOINS.check)] = Field(default=(), max_length=JOINS.most)
+    generators: Annotated[tuple[Generator, ...], BeforeValidator(GENERATORS.check)] = Field(
+        default=(),
+        max_length=GENERATORS.most,
+        exclude_if=lambda generators: not generators,
+        description="Applied after the joins; each may use the columns of those before it.",
+    )
     where: ExpressionText | None = None
     group_by: Annotated[tuple[NamedExpression, ...], BeforeValidator(GROUP_KEYS.check)] = Field(
         default=(), max_length=GROUP_KEYS.most

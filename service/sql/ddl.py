@@ -37,8 +37,8 @@ _NAMES = {
 _NESTED = frozenset({"ARRAY", "MAP", "STRUCT"})
 
 
-def parse_schema(text: str, pointer: str) -> Schema:
-    """Parses Spark's DDL; `NOT NULL` and `COMMENT '…'` are accepted and ignored.
+def parse_schema(text: str, pointer: str, *, is_atomic: bool = False) -> Schema:
+    """Parses Spark's DDL; `NOT NULL` and `COMMENT '…'` are accepted and ignored. `is_atomic`: no type is nested.
 
     Raises SpecError `invalid_schema`.
     """
@@ -48,17 +48,17 @@ def parse_schema(text: str, pointer: str) -> Schema:
     except SpecError as error:
         issue = error.issues[0]
         raise SpecError([issue.model_copy(update={"code": "invalid_schema"})]) from None
-    return _Reader(source, tokens).schema()
+    return _Reader(source, tokens, is_atomic=is_atomic).schema()
 
 
-def parse_type(text: str, pointer: str) -> DataType:
-    """Parses a type, such as `BIGINT` or `ARRAY<STRING>`. Raises SpecError `invalid_schema`."""
+def parse_type(text: str, pointer: str, *, is_atomic: bool = False) -> DataType:
+    """Parses a type, such as `BIGINT` or, unless `is_atomic`, `ARRAY<STRING>`. Raises SpecError `invalid_schema`."""
     source = Text(text, pointer)
     try:
         tokens = tokens_of_schema(source)
     except SpecError as error:
         raise SpecError([error.issues[0].model_copy(update={"code": "invalid_schema"})]) from None
-    return _Reader(source, tokens).only_type()
+    return _Reader(source, tokens, is_atomic=is_atomic).only_type()
 
 
 def schema_text(schema: Schema) -> str:
@@ -71,7 +71,8 @@ def _column_name(name: str) -> str:
 
 
 class _Reader:
-    def __init__(self, source: Text, tokens: list[Token]) -> None:
+    def __init__(self, source: Text, tokens: list[Token], *, is_atomic: bool) -> None:
+        self._is_atomic = is_atomic
         self._source = source
         self._tokens = tokens
         self._next = 0
@@ -155,12 +156,12 @@ class _Reader:
         spelled = token.text.upper()
         name = _NAMES.get(spelled) if token.token_type not in {TokenType.STRING, TokenType.IDENTIFIER} else None
         if name is None and spelled in _NESTED:
+            if self._is_atomic:
+                raise self._error(f"{spelled} is not an atomic type. Declare the column as STRING.", token)
             return self._nested(spelled, token)
         if name is None:
             suggestions = nearest_names(spelled, sorted((*_NAMES, *_NESTED)))
-            raise self._error(
-                f"{token.text} is not a type.{did_you_mean(suggestions)}", token, suggestions=suggestions
-            )
+            raise self._error(f"{token.text} is not a type.{did_you_mean(suggestions)}", token, suggestions=suggestions)
         parameters: list[int] = []
         if self._skip(TokenType.L_PAREN):
             parameters.append(self._number())

@@ -197,7 +197,6 @@ ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
 """The arguments that are read from each supported node; any other one is refused, since it would be ignored."""
 CLAUSES = {
     "offset": "OFFSET",
-    "laterals": "LATERAL VIEW",
     "sort": "SORT BY",
     "cluster": "CLUSTER BY",
     "distribute": "DISTRIBUTE BY",
@@ -216,7 +215,6 @@ CLAUSES = {
 """Names of unsupported clauses of a query or a table, by sqlglot's name."""
 CLAUSE_HINTS = {
     "offset": "Use ORDER BY and LIMIT, and skip the first rows when you read the result.",
-    "laterals": "Store one row per element in the files.",
     "pivots": "Write one aggregate with FILTER (WHERE …) for each column.",
     "sample": "Filter by a hash of a key: pmod(xxhash64(k), 100) < 10.",
     "into": "Set the job's 'sink' to choose where the result is written.",
@@ -328,7 +326,8 @@ _KINDS = (
     ),
     (
         "reads documents of a form that is not supported. For JSON, write get_json_object(x, '$.a'), or from_json.",
-        "json_extract json_value parse_json variant_get from_csv to_csv schema_of_csv from_xml to_xml xpath xpath_string",
+        "json_extract json_value parse_json variant_get from_csv to_csv schema_of_csv from_xml to_xml xpath "
+        "xpath_string",
     ),
     (
         "returns another value each time a task runs, and Spark may run a task twice. Compute the value from a key, "

@@ -95,7 +95,7 @@ class NestedReader:
             name = alias.name if isinstance(alias, exp.Identifier) else f"col{index}"
             if alias is None and isinstance(value, Name | GetField | Variable):
                 name = value.name
-            arguments += [String(name), value]
+            arguments += [String(self._checked(name, at)), value]
         return Call("named_struct", tuple(arguments), at)
 
     def type(self, node: exp.DataType, read: Callable[[exp.DataType], DataType], at: int | None) -> DataType | None:
@@ -147,7 +147,8 @@ def zipped(call: Call) -> Call:
         is_named = isinstance(argument, Name | GetField | Variable)
         name = argument.name if is_named else str(index)
         pairs += [String(name), GetField(item, str(index))]
-    return Call("transform", (replace(call, arguments=values), Lambda(("item",), Call("named_struct", tuple(pairs)))), call.at)
+    item_with_names = Lambda(("item",), Call("named_struct", tuple(pairs)))
+    return Call("transform", (replace(call, arguments=values), item_with_names), call.at)
 
 
 def _example(parameters: int) -> str:

@@ -22,6 +22,7 @@ from service.contract.query import (
     QUERIES,
     WRITTEN_NODES,
     AggregateCall,
+    Generator,
     Join,
     JoinKey,
     NamedExpression,
@@ -261,6 +262,7 @@ class SelectCompiler:
             return Query(
                 source=self.sources.first,
                 joins=self._joins(),
+                generators=self._generators(),
                 where=self._optional(condition, "/where"),
                 group_by=group_by,
                 window=self._window.query_window(self._text),
@@ -487,6 +489,8 @@ class SelectCompiler:
             yield from (side for key in join.keys for side in key)
             if join.residual is not None:
                 yield join.residual
+        for generated in self.sources.generators:
+            yield from generated.arguments
 
     def _joins(self) -> tuple[Join, ...]:
         joins = []
@@ -513,6 +517,26 @@ class SelectCompiler:
                 Join(kind=join.kind, right=join.table, on=keys, residual=residual, ship=hint.ship, local=hint.local)
             )
         return tuple(joins)
+
+    def _generators(self) -> tuple[Generator, ...]:
+        found = []
+        for index, generated in enumerate(self.sources.generators):
+            at = f"/generators/{index}"
+            if generated.at is not None:
+                self._origins.places[self._at + at] = generated.at
+            arguments = enumerate(generated.arguments)
+            found.append(
+                Generator(
+                    function=generated.function,
+                    arguments=tuple(
+                        self._text(tree, f"{at}/arguments/{place}", generated.at) for place, tree in arguments
+                    ),
+                    alias=generated.alias,
+                    columns=generated.columns,
+                    outer=generated.outer,
+                )
+            )
+        return tuple(found)
 
     def _name_calls(self, items: list[Item]) -> None:
         for item in items:

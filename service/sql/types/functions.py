@@ -181,7 +181,9 @@ GROUPS: dict[str, dict[str, Function]] = {
         **rows("left", 2, 2, (Kind.ANY, Kind.NUMBER), _TEXT_OR_BYTES),
         **rows("right", 2, 2, (Kind.ANY, Kind.NUMBER), always(STRING)),
         **rows("lpad rpad", 3, 3, (Kind.ANY, Kind.NUMBER, Kind.ANY), by_types("STRING", _padded_type)),
-        **rows("concat", 1, None, _VALUE, by_types("STRING, or BINARY or an array if all arguments are", _concatenated)),
+        **rows(
+            "concat", 1, None, _VALUE, by_types("STRING, or BINARY or an array if all arguments are", _concatenated)
+        ),
         **rows("concat_ws", 2, None, (Kind.ANY, Kind.VALUE), by_types("STRING", _joined_texts)),
         **rows("replace", 2, 3, _ANY, always(STRING)),
         **rows("translate regexp_replace", 3, 3, _ANY, always(STRING)),

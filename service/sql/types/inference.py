@@ -366,6 +366,8 @@ class Typing:
             return of.parts[0]
         if of.name is not TypeName.MAP:
             raise self.mismatch(f"{_text(node.operand)} is {of}, which has no elements.", node)
+        if of.parts[0] == STRING and index is not None and index.is_atomic:
+            return of.parts[1]
         try:
             if index is not None:
                 data_types.common_type(of.parts[0], index, strings_convert=False)

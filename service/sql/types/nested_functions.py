@@ -136,7 +136,8 @@ def _key(type_: DataType) -> DataType:
 
 def _structure(types: Types, arguments: Arguments) -> DataType | None:
     names = arguments[::2]
-    if len(types) % 2 or not all(isinstance(name, String) and name.value for name in names):
+    # Spark would replace `${…}` where the name becomes part of a type.
+    if len(types) % 2 or not all(isinstance(name, String) and name.value and "${" not in name.value for name in names):
         raise Incompatible
     values = types[1::2]
     labels = [name.value for name in names if isinstance(name, String)]
@@ -326,7 +327,7 @@ def _zipped_maps(types: Types) -> DataType | None:
     return None if types[2] is None or key is None else mapping(key, types[2])
 
 
-def _parsed(types: Types, arguments: Arguments) -> DataType | None:
+def _parsed(_types: Types, arguments: Arguments) -> DataType | None:
     schema = arguments[1]
     if not isinstance(schema, String):
         raise Incompatible
@@ -362,7 +363,9 @@ _SAME = by_types("the type of the first argument", _first)
 _SAME_ORDERED = by_types("the type of the first argument, whose elements have an order", _ordered)
 _ELEMENT = by_types("the type of an element", _element)
 _COMMON_ARRAY = by_types("the common type of the arrays", _both)
-_LONGER = by_types("the array, with the common type of its elements and the value", lambda types: _with_element(types, 1))
+_LONGER = by_types(
+    "the array, with the common type of its elements and the value", lambda types: _with_element(types, 1)
+)
 _TRUTH = by_types("BOOLEAN", _condition)
 _NEW_ARRAY = by_types("an array of the results of the lambda", _transformed)
 _FOLDED = by_types("the result of the last lambda", _folded)
@@ -390,7 +393,9 @@ NESTED_GROUPS: dict[str, dict[str, Function]] = {
             3,
             3,
             (Kind.ARRAY, Kind.DAYS, Kind.VALUE),
-            by_types("the array, with the common type of its elements and the value", lambda types: _with_element(types, 2)),
+            by_types(
+                "the array, with the common type of its elements and the value", lambda types: _with_element(types, 2)
+            ),
         ),
         **rows("array_distinct", 1, 1, _ARRAY, _SAME_ORDERED),
         **rows("array_compact", 1, 1, _ARRAY, _SAME),
@@ -401,7 +406,9 @@ NESTED_GROUPS: dict[str, dict[str, Function]] = {
         **rows("array_join", 2, 3, (Kind.ARRAY, Kind.ANY), by_types("STRING", _joined)),
         **rows("slice", 3, 3, (Kind.ARRAY, Kind.DAYS), _SAME),
         **rows("flatten", 1, 1, _ARRAY, by_types("the type of an element, an array", _flat)),
-        **rows("array_repeat", 2, 2, (Kind.VALUE, Kind.DAYS), by_types("an array of the value", lambda t: _array_of(t[:1]))),
+        **rows(
+            "array_repeat", 2, 2, (Kind.VALUE, Kind.DAYS), by_types("an array of the value", lambda t: _array_of(t[:1]))
+        ),
         **rows("sequence", 2, 3, (Kind.ANY,), by_types("an array of the common type of the bounds", _sequence)),
         **rows("arrays_zip", 1, None, _ARRAY, by_types("an array of structures of the elements", _zipped)),
         **rows("split", 2, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), always(array(STRING))),
@@ -418,9 +425,7 @@ NESTED_GROUPS: dict[str, dict[str, Function]] = {
         **rows("str_to_map", 1, 3, _ANY, always(mapping(STRING, STRING))),
     },
     "structures": {
-        **rows(
-            "named_struct", 2, None, _VALUE, Result("a structure; each name is a string literal", _structure)
-        ),
+        **rows("named_struct", 2, None, _VALUE, Result("a structure; each name is a string literal", _structure)),
     },
     "lambdas": {
         **rows("transform", 2, 2, (Kind.ARRAY, Kind.LAMBDA), _NEW_ARRAY),
@@ -456,4 +461,3 @@ NESTED_GROUPS: dict[str, dict[str, Function]] = {
     },
 }
 """By the name of a group, then by lower-case name."""
-

@@ -1,4 +1,4 @@
-"""What the table of functions says of a function: the types of its arguments, and the rule for the type of its result."""
+"""What the table of functions says of a function: the types of its arguments, and the rule for its result's type."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Result:
 
 
 class Kind(Enum):
-    """The types that an argument may have. As in Spark, a string is converted to any atomic one at run time. ANY are the
-    atomic types, VALUE are these and the nested types, and ALL also those that only Spark has.
+    """The types that an argument may have. As in Spark, a string is converted to any atomic one at run time. ANY are
+    the atomic types, VALUE are these and the nested types, and ALL also those that only Spark has.
     """
 
     ANY = ATOMIC | {TypeName.NULL}

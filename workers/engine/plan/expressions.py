@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from functools import lru_cache, reduce
 
-from service.contract.query import AggregateFunction
+from service.contract.query import AggregateFunction, GeneratorFunction
 from service.sql.expressions.nodes import (
     Binary,
     Boolean,
@@ -27,9 +27,9 @@ from service.sql.expressions.nodes import (
     map_children,
 )
 from service.sql.expressions.reader import read_template
-from service.sql.expressions.scalar import Scalar
+from service.sql.expressions.scalar import Scalar, quoted
 from service.sql.types.data_types import BOOLEAN, NULL, DataType, TypeName
-from workers.engine.plan.nodes import Call, Join, PlanFunction
+from workers.engine.plan.nodes import Call, Generate, Join, PlanFunction
 
 _PLACE = re.compile(r"\{(\d+)\}")
 
@@ -39,6 +39,8 @@ _SPARK_NAMES: dict[AggregateFunction | PlanFunction, str] = {
 }
 """Names that differ in Spark. First and last by a column are the values with its minimum and maximum: Spark's own
 `first_value` returns the first row in any order."""
+
+_HAVE_OUTER = frozenset({GeneratorFunction.EXPLODE, GeneratorFunction.POSEXPLODE, GeneratorFunction.INLINE})
 
 _INTEGERS = {
     TypeName.TINYINT: (7, "Y"),
@@ -147,6 +149,15 @@ def call_sql(call: Call) -> str:
     inner = ", ".join(arguments) or ("*" if call.function is AggregateFunction.COUNT else "")
     text = f"{name}({'DISTINCT ' if call.distinct else ''}{inner}){order}"
     return f"{text} FILTER (WHERE {call.filter.sql})" if call.filter is not None else text
+
+
+def generator_sql(node: Generate) -> str:
+    """Returns the item of SELECT that computes the columns of a generator: ``explode(`t.a`) AS (`u.x`)``."""
+    # json_tuple and stack always make a row.
+    suffix = "_outer" if node.outer and node.function in _HAVE_OUTER else ""
+    arguments = ", ".join(argument.sql for argument in node.arguments)
+    columns = ", ".join(quoted(field.name) for field in node.columns)
+    return f"{node.function.value}{suffix}({arguments}) AS ({columns})"
 
 
 def join_condition(join: Join) -> str:

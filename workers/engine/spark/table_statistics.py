@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from service.sql.expressions.nodes import columns_of as columns_of_expression
 from service.sql.expressions.scalar import Scalar
-from service.sql.types.data_types import DataType, TypeName
+from service.sql.types.data_types import DataType
 from workers.engine.budget import no_check
 from workers.engine.plan.nodes import Scan
 from workers.engine.spark.parquet_sampling import decoded_widths, sample_parquet

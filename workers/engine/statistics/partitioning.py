@@ -12,12 +12,12 @@ from service.contract.options import JoinLocal, JoinShip
 from service.contract.query import JoinKind
 from service.sql.expressions.scalar import Scalar, quoted
 from service.sql.joins import BROADCASTS_LEFT, BROADCASTS_RIGHT, ONE_SIDED
-from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import spark_expands
 from workers.engine.plan.nodes import (
     Aggregate,
     Exchange,
     Expand,
+    Generate,
     Join,
     Named,
     Node,
@@ -49,7 +49,7 @@ def partitionings_of(node: Node, statistics: Statistics) -> tuple[frozenset[str]
             return _renamed(partitionings_of(node.input, statistics), node.items)
         case Aggregate():
             return _of_aggregate(node, statistics)
-        case Scan() | Expand() | WindowFunctions() | Union():
+        case Scan() | Expand() | Generate() | WindowFunctions() | Union():
             return ()
         case _:
             return partitionings_of(node.input, statistics)

@@ -12,7 +12,7 @@ from itertools import count
 
 from service.contract.query import AggregateFunction
 from service.sql.expressions.scalar import Scalar, column
-from service.sql.types.data_types import BOOLEAN, DataType, Field, TypeName
+from service.sql.types.data_types import BOOLEAN, DataType, Field
 from workers.engine.plan.aggregates import distinct_set_of, distinct_sets, is_distinct, split_call
 from workers.engine.plan.expressions import compose, conjunction, fresh_name
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Named, Node

@@ -17,7 +17,6 @@ from service.sql.expressions.nodes import Expression
 from service.sql.expressions.scalar import Scalar
 from service.sql.joins import Side
 from service.sql.types.aggregates import refusal_of_parts
-from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import is_distinct
 from workers.engine.plan.explain import call_text
 from workers.engine.plan.joined_aggregate import JoinedAggregate

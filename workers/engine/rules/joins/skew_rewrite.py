@@ -18,7 +18,7 @@ from service.contract.query import JoinKind
 from service.sql.expressions.nodes import Number
 from service.sql.expressions.scalar import Scalar, column
 from service.sql.joins import Side
-from service.sql.types.data_types import BOOLEAN, INT, DataType, Field, TypeName
+from service.sql.types.data_types import BOOLEAN, INT, DataType, Field
 from workers.engine.plan.expressions import (
     all_of,
     any_of,
