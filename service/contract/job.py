@@ -362,7 +362,7 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports everything in this job."""
-        if any("<" in (table.declared_schema or "") for table in self.file_tables.values()):
+        if any(table.needs_version_12 for table in self.file_tables.values()):
             return NESTED_VERSION
         if self._uses_version_11:
             return _SUBQUERIES_VERSION
