@@ -42,7 +42,7 @@ streams that are bounded by event time. 6: `multi_line` of CSV, which had no eff
 7: `limits.failure_retries`. 8: `compare_with`. 9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins.
 10: `parameters`; ORC, Avro, XML and Delta, partitions, wildcards, and more read options. 11: subqueries in expressions,
 INTERSECT, EXCEPT, OVER, QUALIFY, and the function raise_error. 12: parts of nested values, functions of them, lambdas,
-JSON, LATERAL VIEW and UNNEST, and nested types in declared schemas."""
+JSON, LATERAL VIEW and UNNEST, nested types in declared schemas, and `merge_schema` of ORC and Avro."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4

@@ -368,6 +368,7 @@ _LONGER = by_types(
 )
 _TRUTH = by_types("BOOLEAN", _condition)
 _NEW_ARRAY = by_types("an array of the results of the lambda", _transformed)
+_TEXTS = by_types("an array of STRING", lambda _types: array(STRING))
 _FOLDED = by_types("the result of the last lambda", _folded)
 
 
@@ -411,7 +412,7 @@ NESTED_GROUPS: dict[str, dict[str, Function]] = {
         ),
         **rows("sequence", 2, 3, (Kind.ANY,), by_types("an array of the common type of the bounds", _sequence)),
         **rows("arrays_zip", 1, None, _ARRAY, by_types("an array of structures of the elements", _zipped)),
-        **rows("split", 2, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), always(array(STRING))),
+        **rows("split", 2, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _TEXTS),
     },
     "maps": {
         **rows("map", 0, None, _VALUE, by_types("a map of the common types of keys and values", _map_of)),
@@ -422,7 +423,7 @@ NESTED_GROUPS: dict[str, dict[str, Function]] = {
         **rows("map_from_entries", 1, 1, _ARRAY, by_types("a map of the fields of the elements", _from_entries)),
         **rows("map_concat", 1, None, _MAP, by_types("the common type of the maps", _maps)),
         **rows("map_contains_key", 2, 2, (Kind.MAP, Kind.VALUE), by_types("BOOLEAN", _has_key)),
-        **rows("str_to_map", 1, 3, _ANY, always(mapping(STRING, STRING))),
+        **rows("str_to_map", 1, 3, _ANY, by_types("a map of STRING to STRING", lambda _types: mapping(STRING, STRING))),
     },
     "structures": {
         **rows("named_struct", 2, None, _VALUE, Result("a structure; each name is a string literal", _structure)),
@@ -454,7 +455,7 @@ NESTED_GROUPS: dict[str, dict[str, Function]] = {
     "JSON": {
         **rows("get_json_object", 2, 2, _ANY, always(STRING)),
         **rows("json_array_length", 1, 1, _ANY, always(INT)),
-        **rows("json_object_keys", 1, 1, _ANY, always(array(STRING))),
+        **rows("json_object_keys", 1, 1, _ANY, _TEXTS),
         **rows("from_json", 2, 2, _ANY, Result("the type that the second argument, a string literal, names", _parsed)),
         **rows("to_json", 1, 1, (Kind.DOCUMENT,), always(STRING)),
         **rows("schema_of_json", 1, 1, _ANY, Result("STRING; the argument is a string literal", _described)),
