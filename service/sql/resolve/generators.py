@@ -64,11 +64,11 @@ def _types(generator: Generator, arguments: tuple[Scalar, ...], source: Text) ->
     if function is GeneratorFunction.JSON_TUPLE:
         if len(arguments) < 2:
             raise source.unsupported("json_tuple without a field", hint="Write json_tuple(x, 'a', 'b').")
-        return [STRING] * (len(arguments) - 1)
+        return [STRING for _ in arguments[1:]]
     if len(arguments) != 1:
         raise source.unsupported(f"{function} with {len(arguments)} arguments", hint="It takes one, an array or a map.")
     if first is None:
-        return [None] * len(generator.columns)
+        return [None for _ in generator.columns]
     found = _elements(function, first)
     if found is None:
         what = "an array of structures" if function is GeneratorFunction.INLINE else "an array or a map"
@@ -80,11 +80,11 @@ def _types(generator: Generator, arguments: tuple[Scalar, ...], source: Text) ->
 def _elements(function: GeneratorFunction, type_: DataType) -> Types | None:
     if function is GeneratorFunction.INLINE:
         is_fit = type_.name is TypeName.ARRAY and type_.parts[0].name is TypeName.STRUCT
-        return list(type_.parts[0].parts) if is_fit else None
+        return [*type_.parts[0].parts] if is_fit else None
     if type_.name not in {TypeName.ARRAY, TypeName.MAP}:
         return None
-    place: Types = [INT] if function is GeneratorFunction.POSEXPLODE else []
-    return place + list(type_.parts)
+    place = (INT,) if function is GeneratorFunction.POSEXPLODE else ()
+    return [*place, *type_.parts]
 
 
 def _stacked(arguments: tuple[Scalar, ...], source: Text) -> Types:

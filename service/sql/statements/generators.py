@@ -45,7 +45,7 @@ def is_generated(node: exp.Expr) -> bool:
 
 
 def read_generator(
-    node: exp.Lateral | exp.Unnest,
+    node: exp.Expr,
     number: int,
     source: Text,
     read: Callable[[exp.Expr], Expression],

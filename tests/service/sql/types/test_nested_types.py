@@ -40,7 +40,7 @@ def in_spark(spark: SparkSession, sql: str) -> str | None:
         field = frame.select(*[frame[name].alias(f"t.{name}") for name in names]).selectExpr(sql).schema.fields[0]
     except (AnalysisException, ParseException):
         return None
-    return field.dataType.simpleString().upper()
+    return str(field.dataType.simpleString()).upper()
 
 
 @pytest.mark.spark
