@@ -218,7 +218,7 @@ def _at(types: Types) -> DataType | None:
         if types[1] is not None:
             common_type(of.parts[0], types[1], strings_convert=False)
         return of.parts[1]
-    if types[1] is not None and not types[1].is_integral:
+    if types[1] is not None and (not types[1].is_integral or types[1] == BIGINT):
         raise Incompatible
     return of.parts[0]
 
