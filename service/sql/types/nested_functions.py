@@ -185,6 +185,8 @@ def _both(types: Types) -> DataType | None:
 
 def _found_in(result: DataType) -> Callable[[Types], DataType]:
     def rule(types: Types) -> DataType:
+        if types[1] == NULL:
+            raise Incompatible
         _compared(types)
         return result
 
