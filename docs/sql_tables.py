@@ -40,7 +40,8 @@ from service.sql.types.data_types import (
     arithmetic,
     decimal,
 )
-from service.sql.types.functions import GROUPS, Function, Kind
+from service.sql.types.functions import GROUPS
+from service.sql.types.signatures import Function, Kind
 
 KINDS: Mapping[Kind, str] = {
     Kind.ANY: "any",

@@ -187,7 +187,7 @@ class AggregateFunction(StrEnum):
 
 
 class GeneratorFunction(StrEnum):
-    """The functions that make several rows of one. JSON_TUPLE makes one row of several columns."""
+    """Makes rows of one row."""
 
     EXPLODE = "explode"
     POSEXPLODE = "posexplode"
@@ -230,9 +230,8 @@ class QueryRef(Frozen):
 
 
 class UnionRef(Frozen):
-    """The rows of all `queries`, including duplicates (UNION ALL), under an alias.
-
-    Columns are matched by position. They have the names of the first query's columns, and the least common type.
+    """The rows of all `queries`, including duplicates (UNION ALL), under an alias. Columns are matched by position; they
+    have the least common type.
     """
 
     kind: Literal["union_all"]
@@ -288,10 +287,10 @@ class Generator(Frozen):
     """`LATERAL VIEW [OUTER] function(arguments) alias AS columns`."""
 
     function: GeneratorFunction
-    arguments: tuple[ExpressionText, ...] = Field(min_length=1, max_length=COLUMNS.most)
+    arguments: tuple[ExpressionText, ...] = Field(min_length=1)
     alias: Identifier
-    columns: tuple[Identifier, ...] = Field(min_length=1, max_length=COLUMNS.most)
-    outer: Flag = Field(default=False, description="Keeps rows for which the function makes no row.")
+    columns: tuple[Identifier, ...] = Field(min_length=1)
+    outer: Flag = False
 
 
 class AggregateCall(Frozen):
@@ -347,7 +346,7 @@ class HoppingWindow(_Window):
 
     kind: Literal["hop"]
     slide: _Length = Field(
-        description="The time from the start of a window to the start of the next one; at most `size`.", examples=["1m"]
+        description="From the start of a window to the start of the next one; at most `size`.", examples=["1m"]
     )
 
 
@@ -364,7 +363,7 @@ class SortKey(Frozen):
 
 
 class Query(Frozen):
-    """FROM, joins, WHERE, GROUP BY with aggregates, HAVING, SELECT, ORDER BY, LIMIT, applied in this order.
+    """FROM, joins, generators, WHERE, GROUP BY with aggregates, HAVING, SELECT, ORDER BY, LIMIT, in this order.
 
     Without `group_by`, `window` and `aggregates`, the query does not aggregate, and `select` is required. With only
     `aggregates`, it aggregates all rows into one. Without `select`, the output is the window's start and end, the group
@@ -377,7 +376,6 @@ class Query(Frozen):
         default=(),
         max_length=GENERATORS.most,
         exclude_if=lambda generators: not generators,
-        description="Applied after the joins; each may use the columns of those before it.",
     )
     where: ExpressionText | None = None
     group_by: Annotated[tuple[NamedExpression, ...], BeforeValidator(GROUP_KEYS.check)] = Field(
@@ -386,14 +384,14 @@ class Query(Frozen):
     grouping_sets: Annotated[tuple[tuple[Identifier, ...], ...], BeforeValidator(GROUPING_SETS.check)] = Field(
         default=(),
         max_length=GROUPING_SETS.most,
-        description="Sets of names of `group_by` entries. The query groups by each set; keys that are not in the set "
-        "are NULL. `[[a, b], [a], []]` is ROLLUP (a, b).",
+        description="Names of `group_by` entries. Keys that are not in a set are NULL. `[[a, b], [a], []]` is ROLLUP "
+        "(a, b).",
     )
     window: GroupWindow | None = Field(
         default=None,
         exclude_if=lambda window: window is None,
-        description="Streaming modes: a window of event time to group by, in addition to `group_by`. `select` and "
-        "`having` may use its `start` and `end` columns.",
+        description="Streaming modes: a window of event time to group by. `select` and `having` may use its `start` "
+        "and `end`.",
     )
     aggregates: Annotated[tuple[AggregateCall, ...], BeforeValidator(AGGREGATES.check)] = Field(
         default=(), max_length=AGGREGATES.most

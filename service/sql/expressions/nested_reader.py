@@ -144,8 +144,7 @@ def zipped(call: Call) -> Call:
     item = Variable("item")
     pairs: list[Expression] = []
     for index, argument in enumerate(call.arguments):
-        is_named = isinstance(argument, Name | GetField | Variable)
-        name = argument.name if is_named else str(index)
+        name = argument.name if isinstance(argument, Name | GetField | Variable) else str(index)
         pairs += [String(name), GetField(item, str(index))]
     item_with_names = Lambda(("item",), Call("named_struct", tuple(pairs)))
     return Call("transform", (replace(call, arguments=values), item_with_names), call.at)

@@ -217,9 +217,9 @@ class ExpressionReader:
                 return reader.call(node, position(node))
             case exp.Anonymous():
                 return self._call(node)
-        part = self._part(node)
-        if part is not None:
-            return part
+        found = self._part(node)
+        if found is not None:
+            return found
         raise self._refused(node)
 
     def _part(self, node: exp.Expr) -> Expression | None:
