@@ -230,7 +230,7 @@ class QueryRef(Frozen):
 
 
 class UnionRef(Frozen):
-    """The rows of all `queries`, including duplicates (UNION ALL), under an alias. Columns are matched by position; they
+    """The rows of all `queries`, including duplicates (UNION ALL), under an alias. Columns are matched by position, and
     have the least common type.
     """
 
