@@ -40,10 +40,18 @@ from service.sql.types.data_types import (
     arithmetic,
     decimal,
 )
-from service.sql.types.functions import GROUPS, Function, Kind
+from service.sql.types.functions import GROUPS
+from service.sql.types.signatures import Function, Kind
 
 KINDS: Mapping[Kind, str] = {
     Kind.ANY: "any",
+    Kind.VALUE: "value",
+    Kind.ALL: "anything",
+    Kind.ARRAY: "array",
+    Kind.MAP: "map",
+    Kind.COLLECTION: "array or map",
+    Kind.DOCUMENT: "nested",
+    Kind.LAMBDA: "lambda",
     Kind.NUMBER: "number",
     Kind.TIME: "time",
     Kind.BOOLEAN: "boolean",
@@ -53,6 +61,13 @@ KINDS: Mapping[Kind, str] = {
     Kind.BYTES: "bytes",
 }
 """The names of the kinds of arguments in signatures."""
+
+_DESCRIBED = {
+    Kind.ANY: "any type but ARRAY, MAP and STRUCT",
+    Kind.VALUE: "any type",
+    Kind.ALL: "any type, also one that only Spark has",
+    Kind.LAMBDA: "a lambda, such as `x -> x + 1`",
+}
 
 _PAIRS: tuple[tuple[DataType, DataType], ...] = (
     (INT, BIGINT),
@@ -214,8 +229,8 @@ def _signature(function: Function) -> str:
 
 
 def _types_of(kind: Kind) -> str:
-    if kind.value is None:
-        return "any type"
+    if kind in _DESCRIBED:
+        return _DESCRIBED[kind]
     return ", ".join(sorted(name.value for name in kind.value if name is not TypeName.NULL))
 
 

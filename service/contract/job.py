@@ -43,7 +43,8 @@ streams that are bounded by event time. 6: `multi_line` of CSV, which had no eff
 7: `limits.failure_retries`. 8: `compare_with`. 9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins.
 10: `parameters`; ORC, Avro, XML and Delta, partitions, wildcards, and more read options. 11: subqueries in expressions,
 INTERSECT, EXCEPT, OVER, QUALIFY, and the function raise_error. 12: more statements and clauses of SQL, such as OFFSET
-and VALUES; `skewed_windows`; `merge_schema` of ORC and Avro."""
+and VALUES; parts of nested values, functions of them, lambdas, JSON, LATERAL VIEW and UNNEST; nested types in declared
+schemas; `skewed_windows`; `merge_schema` of ORC and Avro."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -55,6 +56,10 @@ _LARGE_QUERIES_VERSION = 9
 FILES_VERSION = 10
 """The version that reads files of more formats, and has parameters."""
 _SUBQUERIES_VERSION = 11
+
+_SUBQUERIES_VERSION = 11
+NESTED_VERSION = 12
+"""The version that computes with nested values."""
 
 _MAX_JOINS_BEFORE_9 = 32
 """The limit of joins in one query before version 9."""

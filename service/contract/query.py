@@ -86,6 +86,7 @@ TABLE_COLUMNS = Limit(
 )
 VALUES_ROWS = Limit("values_rows", 1_024, "rows in one VALUES", _USE_A_FILE)
 JOINS = Limit("joins", 100, "joins in one FROM", _SPLIT)
+GENERATORS = Limit("generators", 8, "calls of functions such as explode in one FROM", _SPLIT)
 COLUMNS = Limit("columns", 1024, "columns in one SELECT, counting those of `*`", "Name fewer columns.")
 GROUP_KEYS = Limit("group_keys", 64, "keys in one GROUP BY, SELECT DISTINCT or PARTITION BY", "Group by fewer columns.")
 GROUPING_SETS = Limit("grouping_sets", 256, "grouping sets in one GROUP BY", "Write several queries.")
@@ -190,6 +191,16 @@ class AggregateFunction(StrEnum):
     GROUPING_ID = "GROUPING_ID"
 
 
+class GeneratorFunction(StrEnum):
+    """Makes rows of one row."""
+
+    EXPLODE = "explode"
+    POSEXPLODE = "posexplode"
+    INLINE = "inline"
+    STACK = "stack"
+    JSON_TUPLE = "json_tuple"
+
+
 class TableRef(Frozen):
     """A table of the job, under an alias."""
 
@@ -227,9 +238,8 @@ SetKind = Literal["union_all", "intersect_all", "except_all"]
 
 
 class UnionRef(Frozen):
-    """UNION ALL, INTERSECT ALL or EXCEPT ALL of `queries`, from left to right, under an alias.
-
-    Columns are matched by position. They have the names of the first query's columns, and the least common type.
+    """UNION ALL, INTERSECT ALL or EXCEPT ALL of `queries`, from left to right, under an alias. Columns are matched by
+    position. They have the names of the first query's columns, and the least common type.
     """
 
     kind: SetKind
@@ -305,6 +315,16 @@ class NamedExpression(Frozen):
     name: Identifier
 
 
+class Generator(Frozen):
+    """`LATERAL VIEW [OUTER] function(arguments) alias AS columns`."""
+
+    function: GeneratorFunction
+    arguments: tuple[ExpressionText, ...] = Field(min_length=1)
+    alias: Identifier
+    columns: tuple[Identifier, ...] = Field(min_length=1)
+    outer: Flag = False
+
+
 class AggregateCall(Frozen):
     """One aggregate: `COUNT(DISTINCT o.category) FILTER (WHERE o.ok) AS categories`."""
 
@@ -358,7 +378,7 @@ class HoppingWindow(_Window):
 
     kind: Literal["hop"]
     slide: _Length = Field(
-        description="The time from the start of a window to the start of the next one; at most `size`.", examples=["1m"]
+        description="From the start of a window to the start of the next one; at most `size`.", examples=["1m"]
     )
 
 
@@ -375,7 +395,7 @@ class SortKey(Frozen):
 
 
 class Query(Frozen):
-    """FROM, joins, WHERE, GROUP BY with aggregates, HAVING, SELECT, ORDER BY, OFFSET, LIMIT, applied in this order.
+    """FROM, joins, generators, WHERE, GROUP BY with aggregates, HAVING, SELECT, ORDER BY, OFFSET, LIMIT, in this order.
 
     Without `group_by`, `window` and `aggregates`, `select` is required. With only `aggregates`, all rows are one group.
     Without `select`, the output is the window's start and end, the group keys, then the aggregates.
@@ -383,6 +403,11 @@ class Query(Frozen):
 
     source: Source = Field(description="The first table (FROM).")
     joins: Annotated[tuple[Join, ...], BeforeValidator(JOINS.check)] = Field(default=(), max_length=JOINS.most)
+    generators: Annotated[tuple[Generator, ...], BeforeValidator(GENERATORS.check)] = Field(
+        default=(),
+        max_length=GENERATORS.most,
+        exclude_if=lambda generators: not generators,
+    )
     where: ExpressionText | None = None
     group_by: Annotated[tuple[NamedExpression, ...], BeforeValidator(GROUP_KEYS.check)] = Field(
         default=(), max_length=GROUP_KEYS.most
@@ -390,14 +415,14 @@ class Query(Frozen):
     grouping_sets: Annotated[tuple[tuple[Identifier, ...], ...], BeforeValidator(GROUPING_SETS.check)] = Field(
         default=(),
         max_length=GROUPING_SETS.most,
-        description="Sets of names of `group_by` entries. The query groups by each set; keys that are not in the set "
-        "are NULL. `[[a, b], [a], []]` is ROLLUP (a, b).",
+        description="Names of `group_by` entries. Keys that are not in a set are NULL. `[[a, b], [a], []]` is ROLLUP "
+        "(a, b).",
     )
     window: GroupWindow | None = Field(
         default=None,
         exclude_if=lambda window: window is None,
-        description="Streaming modes: a window of event time to group by. `select` and `having` may use its "
-        "`start` and `end`.",
+        description="Streaming modes: a window of event time to group by. `select` and `having` may use its `start` "
+        "and `end`.",
     )
     aggregates: Annotated[tuple[AggregateCall, ...], BeforeValidator(AGGREGATES.check)] = Field(
         default=(), max_length=AGGREGATES.most

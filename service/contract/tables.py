@@ -212,7 +212,8 @@ class TableSource(Frozen):
     @property
     def needs_version_12(self) -> bool:
         """Whether workers of job format 11 refuse the table."""
-        return self.options.merge_schema and not self.kind.is_parquet
+        has_nested_columns = "<" in (self.declared_schema or "")
+        return has_nested_columns or (self.options.merge_schema and not self.kind.is_parquet)
 
 
 def schema_not_applicable(format_: TableFormat, field: str) -> str:

@@ -4,8 +4,8 @@ The job is stored with the inferred schema as if it had been declared, and later
 with the options that are found: whether CSV files have a header, and whether a JSON file is one document.
 
 A type is inferred only if every value of the sample has it and is printed again as it was written; all other columns
-are STRING. A number with leading zeros, or one that would lose digits, stays text. Objects and arrays of JSON are read
-as their text.
+are STRING. A number with leading zeros, or one that would lose digits, stays text. Objects and arrays of JSON become
+structures and arrays; they are read as their text if they are empty, too deep, or have too many or equal names.
 """
 
 from __future__ import annotations
@@ -41,7 +41,23 @@ from service.data.spread import spread
 from service.data.text_heads import Head, read_head
 from service.data.xml_rows import XmlRowsError, xml_rows
 from service.sql.ddl import MAX_COLUMNS, parse_schema, schema_text
-from service.sql.types.data_types import BIGINT, BOOLEAN, DATE, DOUBLE, STRING, TIMESTAMP, DataType, Field, Schema
+from service.sql.types.data_types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    MAX_TYPE_DEPTH,
+    STRING,
+    TIMESTAMP,
+    DataType,
+    Field,
+    Schema,
+    array,
+    struct,
+)
+
+MAX_FIELDS = 200
+"""Objects with more different keys are read as text: their keys are probably values."""
 
 FILES_READ = 16
 """At most this many files are sampled, evenly spread, including the first and the last."""
@@ -385,15 +401,20 @@ def _all(known: pa.Array, pattern: str) -> bool:
 
 @dataclass
 class _Values:
-    """The values found under one key of the JSON documents."""
+    """The values found under one key of the JSON documents; those inside objects by their keys, and those of arrays."""
 
     kinds: set[type] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
     fits: bool = True
     is_exact: bool = True
+    depth: int = 1
+    fields: dict[str, _Values] = field(default_factory=dict)
+    elements: _Values | None = None
 
     def add(self, value: Any) -> None:
         self.kinds.add(type(value))
+        if isinstance(value, dict | list) and self.depth <= MAX_TYPE_DEPTH:
+            self._add_parts(value)
         if isinstance(value, str):
             self.texts.add(value)
         elif isinstance(value, int):
@@ -412,8 +433,31 @@ class _Values:
         if self.kinds == {str} and not any(map(_SURROGATE.search, self.texts)):
             known = pa.array(sorted(self.texts))
             return _type_of_texts(known, options) if is_text else _type_of_times(known, options)
-        # Objects, arrays, and values of mixed types are read as text.
-        return STRING
+        # Values of mixed types are read as text.
+        return (None if is_text else self._nested(options)) or STRING
+
+    def _add_parts(self, value: dict[str, Any] | list[Any]) -> None:
+        if isinstance(value, list):
+            self.elements = self.elements or _Values(depth=self.depth + 1)
+            parts = [(self.elements, one) for one in value]
+        else:
+            parts = [(self.fields.setdefault(name, _Values(depth=self.depth + 1)), one) for name, one in value.items()]
+        for values, one in parts:
+            if one is not None:
+                values.add(one)
+
+    def _nested(self, options: ReadOptions) -> DataType | None:
+        """Returns the type of objects or arrays; None if they are read as text."""
+        if self.depth > MAX_TYPE_DEPTH:
+            return None
+        if self.kinds == {list} and self.elements is not None and self.elements.kinds:
+            return array(self.elements.type(options, is_text=False))
+        names = {name.casefold() for name in self.fields}
+        is_fit = len(names) == len(self.fields) <= MAX_FIELDS and all(name and "${" not in name for name in names)
+        if self.kinds != {dict} or not names or not is_fit:
+            return None
+        parts = self.fields.items()
+        return struct([Field(name, values.type(options, is_text=False)) for name, values in parts])
 
 
 def _of_documents(heads: Sequence[Head], reading: _Reading) -> dict[str, DataType]:

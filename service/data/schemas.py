@@ -114,7 +114,7 @@ def read_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     data = _with_corrupt_record(_data_schema(table, source, files), source)
     if source.partitions is None:
         return data
-    declared = parse_schema(source.partitions, f"{pointer_of(table)}/partitions")
+    declared = parse_schema(source.partitions, f"{pointer_of(table)}/partitions", is_atomic=True)
     check_columns(declared, files.partitions, source.path, f"{pointer_of(table)}/partitions")
     return _with_partitions(data, declared, source, pointer_of(table))
 
@@ -150,7 +150,8 @@ def _data_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     read = _READERS.get(source.kind)
     if read is not None:
         return (_merged if source.options.merge_schema else _compared)(files, f"{at}/path", read)
-    schema = parse_schema(source.declared_schema or "", f"{at}/schema")
+    has_atoms = source.format is TableFormat.CSV
+    schema = parse_schema(source.declared_schema or "", f"{at}/schema", is_atomic=has_atoms)
     if source.options.mode is ParseMode.PERMISSIVE:
         schema = without_column(schema, source.options.column_name_of_corrupt_record)
     if source.format is TableFormat.CSV and (source.options.has_header or source.options.multi_line):

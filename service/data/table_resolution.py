@@ -96,7 +96,7 @@ def resolve_table(
 
 def _schema_without_files(source: TableSource, at: str) -> Schema:
     if source.declared_schema is not None and source.format is not None:
-        return parse_schema(source.declared_schema, f"{at}/schema")
+        return parse_schema(source.declared_schema, f"{at}/schema", is_atomic=source.format is TableFormat.CSV)
     needs_schema = source.format is None or source.format.is_text
     raise SpecError.of(
         "schema_cannot_be_inferred",
@@ -159,7 +159,9 @@ def _with_partitions(source: TableSource, files: TableFiles, at: str) -> TableSo
     """Returns the table with its partition columns. Their types are those that `partitions` or `schema` declares."""
     found = files.partitions
     if source.partitions is not None:
-        check_columns(parse_schema(source.partitions, f"{at}/partitions"), found, source.path, f"{at}/partitions")
+        check_columns(
+            parse_schema(source.partitions, f"{at}/partitions", is_atomic=True), found, source.path, f"{at}/partitions"
+        )
         return source
     if not found.names:
         return source

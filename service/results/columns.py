@@ -12,7 +12,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from service.contract.model import Frozen
-from service.sql.types.data_types import DataType, TypeName
+from service.sql.types.data_types import ATOMIC, DataType, TypeName
 from service.sql.types.data_types import Field as SchemaField
 
 _SIMPLE_TYPES: dict[str, pa.DataType] = {
@@ -42,7 +42,7 @@ _NAMES = {
 }
 """The first name in `_SIMPLE_TYPES` of each Arrow type."""
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|\w+|[<>(),:])")
-_ATOMIC = frozenset(TypeName) - {TypeName.OTHER, TypeName.NULL, TypeName.DECIMAL}
+_ATOMIC = ATOMIC - {TypeName.DECIMAL}
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _SPARK_NAMES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
 

@@ -1,4 +1,4 @@
-"""Parses a table's declared schema: `uid BIGINT, name STRING, price DECIMAL(10,2)`."""
+"""Parses a table's declared schema: `uid BIGINT, tags ARRAY<STRING>, price DECIMAL(10,2)`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ from sqlglot.tokenizer_core import Token, TokenType
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.sql.expressions.scalar import quoted
 from service.sql.parser import Text, tokens_of_schema
-from service.sql.types.data_types import MAX_PRECISION, DataType, Field, Schema, TypeName, decimal
+from service.sql.types.data_types import (
+    ATOMIC,
+    MAX_PRECISION,
+    MAX_TYPE_DEPTH,
+    DataType,
+    Field,
+    Schema,
+    TypeName,
+    array,
+    decimal,
+    mapping,
+    struct,
+)
 
 MAX_COLUMNS = 10_000
 
 _NAMES = {
-    **{name.value: name for name in TypeName if name not in {TypeName.NULL, TypeName.OTHER}},
+    **{name.value: name for name in TypeName if name in ATOMIC},
     "BYTE": TypeName.TINYINT,
     "SHORT": TypeName.SMALLINT,
     "INTEGER": TypeName.INT,
@@ -25,8 +37,8 @@ _NAMES = {
 _NESTED = frozenset({"ARRAY", "MAP", "STRUCT"})
 
 
-def parse_schema(text: str, pointer: str) -> Schema:
-    """Parses Spark's DDL with atomic types; `NOT NULL` and `COMMENT '…'` are accepted and ignored.
+def parse_schema(text: str, pointer: str, *, is_atomic: bool = False) -> Schema:
+    """Parses Spark's DDL; `NOT NULL` and `COMMENT '…'` are accepted and ignored. `is_atomic`: no type is nested.
 
     Raises SpecError `invalid_schema`.
     """
@@ -36,17 +48,17 @@ def parse_schema(text: str, pointer: str) -> Schema:
     except SpecError as error:
         issue = error.issues[0]
         raise SpecError([issue.model_copy(update={"code": "invalid_schema"})]) from None
-    return _Reader(source, tokens).schema()
+    return _Reader(source, tokens, is_atomic=is_atomic).schema()
 
 
-def parse_type(text: str, pointer: str) -> DataType:
-    """Parses an atomic type, such as `BIGINT` or `DECIMAL(10,2)`. Raises SpecError `invalid_schema`."""
+def parse_type(text: str, pointer: str, *, is_atomic: bool = False) -> DataType:
+    """Parses a type, such as `BIGINT` or, unless `is_atomic`, `ARRAY<STRING>`. Raises SpecError `invalid_schema`."""
     source = Text(text, pointer)
     try:
         tokens = tokens_of_schema(source)
     except SpecError as error:
         raise SpecError([error.issues[0].model_copy(update={"code": "invalid_schema"})]) from None
-    return _Reader(source, tokens).only_type()
+    return _Reader(source, tokens, is_atomic=is_atomic).only_type()
 
 
 def schema_text(schema: Schema) -> str:
@@ -59,10 +71,12 @@ def _column_name(name: str) -> str:
 
 
 class _Reader:
-    def __init__(self, source: Text, tokens: list[Token]) -> None:
+    def __init__(self, source: Text, tokens: list[Token], *, is_atomic: bool) -> None:
+        self._is_atomic = is_atomic
         self._source = source
         self._tokens = tokens
         self._next = 0
+        self._depth = 0
 
     def schema(self) -> Schema:
         if not self._tokens:
@@ -89,6 +103,36 @@ class _Reader:
             raise self._error(f"'{extra.text}' is not expected after the type.", extra)
         return type_
 
+    def _nested(self, spelled: str, token: Token) -> DataType:
+        """Reads what follows ARRAY, MAP or STRUCT."""
+        self._depth += 1
+        if self._depth > MAX_TYPE_DEPTH:
+            raise self._error(f"The type has more than {MAX_TYPE_DEPTH} levels. Declare the column as STRING.", token)
+        self._expect(TokenType.LT, "<")
+        found = self._parts(spelled)
+        self._expect(TokenType.GT, ">")
+        self._depth -= 1
+        return found
+
+    def _parts(self, spelled: str) -> DataType:
+        if spelled == "ARRAY":
+            return array(self._type())
+        if spelled == "MAP":
+            start, key = self._peek(), self._type()
+            if not key.is_groupable:
+                raise self._error(f"{key} cannot be the key of a map.", start)
+            self._expect(TokenType.COMMA, "a comma")
+            return mapping(key, self._type())
+        fields: list[Field] = []
+        while not fields or self._skip(TokenType.COMMA):
+            start = self._peek()
+            fields.append(self._field())
+            if len({field.name.casefold() for field in fields}) < len(fields):
+                raise self._error(f"The field {fields[-1].name} is declared twice (case is ignored).", start)
+            if len(fields) > MAX_COLUMNS:
+                raise self._error(f"The structure has too many fields. Declare at most {MAX_COLUMNS}.", start)
+        return struct(fields)
+
     def _field(self) -> Field:
         token = self._take("a column name")
         quoted = token.token_type is TokenType.IDENTIFIER
@@ -112,12 +156,12 @@ class _Reader:
         spelled = token.text.upper()
         name = _NAMES.get(spelled) if token.token_type not in {TokenType.STRING, TokenType.IDENTIFIER} else None
         if name is None and spelled in _NESTED:
-            raise self._error(f"{spelled} is not an atomic type. Declare the column as STRING.", token)
+            if self._is_atomic:
+                raise self._error(f"{spelled} is not an atomic type. Declare the column as STRING.", token)
+            return self._nested(spelled, token)
         if name is None:
-            suggestions = nearest_names(spelled, sorted(_NAMES))
-            raise self._error(
-                f"{token.text} is not an atomic type.{did_you_mean(suggestions)}", token, suggestions=suggestions
-            )
+            suggestions = nearest_names(spelled, sorted((*_NAMES, *_NESTED)))
+            raise self._error(f"{token.text} is not a type.{did_you_mean(suggestions)}", token, suggestions=suggestions)
         parameters: list[int] = []
         if self._skip(TokenType.L_PAREN):
             parameters.append(self._number())

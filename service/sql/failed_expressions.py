@@ -191,7 +191,7 @@ def _folded(text: str) -> str:
 def _nodes(query: BoundQuery) -> Iterator[_Node]:
     for inner in queries_of(query):
         columns = _derived_columns(inner)
-        for tree in _trees_of(inner):
+        for tree in trees_of(inner):
             for node in walk(tree):
                 # A column alone is not what fails, but the expression that computes it, which has a node of its own.
                 yield _Node(node, () if not columns or isinstance(node, Column) else (_expanded(node, columns),))
@@ -225,11 +225,13 @@ def _expanded(tree: Expression, columns: Mapping[str, Expression]) -> Expression
     return map_children(tree, lambda part: _expanded(part, columns))
 
 
-def _trees_of(query: BoundQuery) -> Iterator[Expression]:
+def trees_of(query: BoundQuery) -> Iterator[Expression]:
+    """Yields the expressions of one query, without those of the queries inside it and of calls with OVER."""
     for join in query.joins:
         for left, right in join.keys:
             yield Comparison("=", left.tree, right.tree)
         yield from _of(join.residual)
+    yield from _of(*(argument for generator in query.generators for argument in generator.arguments))
     yield from _of(query.where, query.having)
     yield from _of(*(key.expression for key in query.keys))
     yield from _of(*(item.expression for item in query.select), *(item.expression for item in query.order_by))

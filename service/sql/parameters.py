@@ -181,7 +181,7 @@ def literal_of(value: ParameterValue, pointer: str) -> Expression:
     except _UnfitError as error:
         raise SpecError.of("parameter_value", str(error), pointer=pointer) from None
     try:
-        type_ = parse_type(value.type, f"{pointer}/type")
+        type_ = parse_type(value.type, f"{pointer}/type", is_atomic=True)
     except SpecError as error:
         issue = error.issues[0]
         raise SpecError.of(

@@ -29,7 +29,7 @@ from service.sql.expressions.nodes import Expression
 from service.sql.refusals import ARITHMETIC, COMPARISONS
 from service.sql.token_order import dangling, misplaced
 from service.sql.tokens import check_names, longest_chain
-from service.sql.types.data_types import TypeName
+from service.sql.types.data_types import ATOMIC, NESTED, TypeName
 
 _MISSING = re.compile(r"Required (?:keyword|argument): '(\w+)' missing for <class '.*\.(\w+)'>")
 _OPERATORS = {kind.__name__: sign for kind, sign in {**ARITHMETIC, **COMPARISONS, exp.Neg: "-"}.items()}
@@ -41,7 +41,7 @@ _PARTS = {
     "GroupingSets": "GROUPING SETS",
 }
 _TABLE = re.compile(r"Expected table name but got .*", re.DOTALL)
-_TYPES = ", ".join(name.value for name in TypeName if name not in {TypeName.NULL, TypeName.OTHER})
+_TYPES = ", ".join(name.value for name in TypeName if name in ATOMIC or name in NESTED)
 _COMMA_FORMS = {
     "SUBSTRING": "substring(x, 1, 2)",
     "SUBSTR": "substring(x, 1, 2)",
@@ -234,6 +234,8 @@ class _Parser(SparkParser):
         name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in {"CAST", "TRY_CAST", "EXTRACT"}
     }
     NO_PAREN_FUNCTIONS: ClassVar = {}
+    # sqlglot would read `array(1)[0]` as an array with the element 0.
+    ARRAY_CONSTRUCTORS: ClassVar = {}
     # So that the error names the session window, not an unexpected parenthesis.
     FUNC_TOKENS: ClassVar = {*SparkParser.FUNC_TOKENS, TokenType.SESSION}
     NO_PAREN_FUNCTION_PARSERS: ClassVar = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}

@@ -65,7 +65,6 @@ NUMBER = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,5})?", re.ASCII)
 INTERVAL_VALUE = re.compile(r"[+-]?\d{1,9}(?:\.\d{1,6})?", re.ASCII)
 HEX = re.compile(r"(?:[0-9A-Fa-f]{2})*")
 _SUBQUERY = "Use it in SELECT, WHERE, HAVING or ORDER BY of a job's `sql`, or join a derived table."
-NESTED = "Nested values can be selected but not used in expressions. Store their parts in separate columns."
 QUANTIFIED = "Write IN instead of = ANY. Otherwise, compare with a subquery that returns the MIN or MAX."
 PARAMETER_SIGNS = frozenset({":", "?", "@", "$", "{"})
 CONSTRUCTS: dict[type[exp.Expr], str] = {
@@ -74,8 +73,10 @@ CONSTRUCTS: dict[type[exp.Expr], str] = {
     exp.Exists: "EXISTS with a subquery",
     exp.Lambda: "A lambda function",
     exp.JSONExtract: "A lambda function or path",
-    exp.Bracket: "Access to an element ([…])",
-    exp.Dot: "Access to a field",
+    exp.Bracket: "A slice ([…:…])",
+    exp.Dot: "This access to a field",
+    exp.Identifier: "A parameter of a lambda",
+    exp.Window: "A call with OVER inside a lambda",
     exp.Placeholder: "A parameter",
     exp.Parameter: "A parameter",
     exp.Star: "*",
@@ -108,14 +109,15 @@ HINTS: dict[type[exp.Expr], str] = {
     exp.Subquery: _SUBQUERY,
     exp.Select: _SUBQUERY,
     exp.Exists: _SUBQUERY,
-    exp.Lambda: NESTED,
-    exp.JSONExtract: NESTED,
-    exp.Bracket: NESTED,
-    exp.Dot: NESTED,
+    exp.Lambda: "Write it as an argument of a function such as transform or filter.",
+    exp.JSONExtract: "Write a lambda as an argument of a function such as transform, or get_json_object(x, '$.a').",
+    exp.Bracket: "Write slice(a, 1, 2).",
+    exp.Dot: "Write value.field.",
+    exp.Window: "Compute it in a derived table.",
     exp.BitwiseXor: "For a power, write power(x, n).",
     exp.BitwiseLeftShift: "Write x * power(2, n).",
     exp.BitwiseRightShift: "For example, write x DIV 4 instead of x >> 2.",
-    exp.Array: "To quote a name, write it in backquotes: `a name`.",
+    exp.Array: "Write array(1, 2). To quote a name, write it in backquotes: `a name`.",
     exp.AtTimeZone: "All times are in the session's time zone, UTC. Remove AT TIME ZONE.",
     exp.SimilarTo: "Write RLIKE.",
     exp.Glob: "Write LIKE or RLIKE.",
@@ -149,6 +151,10 @@ ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
     kind: frozenset(names.split())
     for kind, names in {
         exp.Paren: "this",
+        exp.Dot: "this expression",
+        exp.Bracket: "this expressions",
+        exp.Lambda: "this expressions",
+        exp.Identifier: "this quoted",
         exp.Column: "this table db catalog",
         exp.Literal: "this is_string",
         exp.RawString: "this is_string",
@@ -191,7 +197,6 @@ ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
 }
 """The arguments that are read from each supported node; any other one is refused, since it would be ignored."""
 CLAUSES = {
-    "laterals": "LATERAL VIEW",
     "sort": "SORT BY",
     "cluster": "CLUSTER BY",
     "distribute": "DISTRIBUTE BY",
@@ -208,7 +213,6 @@ CLAUSES = {
 }
 """Names of unsupported clauses of a query or a table, by sqlglot's name."""
 CLAUSE_HINTS = {
-    "laterals": "Store one row per element in the files.",
     "sample": "Filter by a hash of a key: pmod(xxhash64(k), 100) < 10.",
     "into": "Set the job's 'sink' to choose where the result is written.",
     "sort": "Use ORDER BY.",
@@ -272,7 +276,6 @@ UNSUPPORTED_SCALARS = {
     "len": "length(x).",
     "charindex": "instr(text, part).",
     "strpos": "instr(text, part).",
-    "split": "split_part(text, ',', 1) for one of the parts.",
     "substring_index": "split_part(text, ',', 1).",
     "regexp_like": "x RLIKE 'pattern'.",
     "regexp": "x RLIKE 'pattern'.",
@@ -315,20 +318,13 @@ _KINDS = (
         "row_number rank dense_rank percent_rank cume_dist ntile lag lead nth_value",
     ),
     (
-        "returns several rows, which is not supported. Store one row per element in the files.",
-        "explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple flatten unnest",
+        "returns several rows. Write it alone as a column of SELECT, or in FROM: LATERAL VIEW explode(a) t AS x.",
+        "explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple unnest",
     ),
     (
-        "works on nested values or documents, which can be selected but not used in expressions. Store their parts in "
-        "separate columns.",
-        "array map struct named_struct array_append array_compact array_contains array_distinct array_except "
-        "array_insert array_intersect array_join array_max array_min array_position array_prepend array_remove "
-        "array_repeat array_size array_sort array_union arrays_overlap arrays_zip size cardinality element_at get "
-        "sort_array slice sequence transform filter aggregate reduce exists forall zip_with map_concat "
-        "map_contains_key map_entries map_filter map_from_arrays map_from_entries map_keys map_values map_zip_with "
-        "str_to_map transform_keys transform_values from_json to_json get_json_object schema_of_json "
-        "json_array_length json_object_keys json_extract json_value parse_json variant_get from_csv to_csv "
-        "schema_of_csv from_xml to_xml xpath xpath_string",
+        "reads documents of a form that is not supported. For JSON, write get_json_object(x, '$.a'), or from_json.",
+        "json_extract json_value parse_json variant_get from_csv to_csv schema_of_csv from_xml to_xml xpath "
+        "xpath_string",
     ),
     (
         "returns another value each time a task runs, and Spark may run a task twice. Compute the value from a key, "

@@ -105,7 +105,7 @@ def declare_stream(
     Raises SpecError `invalid_schema`, StreamDiffersError if the stream exists with other columns, TooManyStreamsError
     if the tenant's limit is reached, and StorageUnavailableError.
     """
-    schema = parse_schema(ddl, "/schema")
+    schema = parse_schema(ddl, "/schema", is_atomic=True)
     with database.read() as session:
         known = input_streams.find_stream(session, tenant, name)
         if known is None:

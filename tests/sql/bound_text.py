@@ -32,6 +32,10 @@ def lines_of(query: BoundQuery | BoundUnion) -> Iterator[str]:
     yield from _source("from", query.source)
     for join in query.joins:
         yield from _join(join)
+    for generator in query.generators:
+        outer = " outer" if generator.outer else ""
+        columns = ", ".join(map(_field, generator.columns))
+        yield f"generate{outer} {generator.function.value}({_list(generator.arguments)}) as {columns}"
     if query.where is not None:
         yield f"where {query.where}"
     if query.is_aggregate:

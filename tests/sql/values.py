@@ -1,11 +1,14 @@
 """Values as the files of SQL cases write them: `NULL`, `1`, `1.50`, `NaN`, `true`, `'it''s'`, `2013-01-02`.
 
+The nested values of a table are JSON in quotes; those of a result are written as `[1, 2]`, `{'a': 1}` and `(1, 'x')`.
+
 A row is its values with ` | ` between them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -86,9 +89,24 @@ def _value(cell: str, column: Field) -> Any:
     if cell == "NULL":
         return None
     try:
+        if column.type.is_nested:
+            return _nested_value(json.loads(_unquoted(cell)), column.type)
         return _READ[column.type.name](cell)
     except (KeyError, ValueError, ArithmeticError):
         raise ValueError(f"{cell} is no {column.type}, which {column.name} is") from None
+
+
+def _nested_value(value: Any, type_: DataType) -> Any:
+    """A value of JSON as Python holds it in a row of Spark's."""
+    if value is None:
+        return None
+    if type_.name is TypeName.ARRAY:
+        return [_nested_value(one, type_.parts[0]) for one in value]
+    if type_.name is TypeName.MAP:
+        return {_nested_value(key, type_.parts[0]): _nested_value(one, type_.parts[1]) for key, one in value.items()}
+    if type_.name is TypeName.STRUCT:
+        return tuple(_nested_value(value.get(field.name), field.type) for field in type_.fields)
+    return value if isinstance(value, str) and type_.name is TypeName.STRING else _READ[type_.name](str(value).lower())
 
 
 def _unquoted(cell: str) -> str:
@@ -112,6 +130,12 @@ def written(value: Any) -> str:
         return f"{value:f}"
     if isinstance(value, datetime):
         return value.isoformat(" ")
+    if isinstance(value, list):
+        return f"[{', '.join(map(written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(sorted(f'{written(key)}: {written(one)}' for key, one in value.items()))}}}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(written, value))})"
     return str(value)
 
 

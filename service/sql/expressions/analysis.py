@@ -31,7 +31,6 @@ from service.sql.expressions.nodes import (
     Connective,
     Expression,
     Extract,
-    GetField,
     InList,
     Like,
     Negation,
@@ -87,7 +86,7 @@ def is_standard(tree: Expression) -> bool:
         match node:
             case Call(name) if name not in FUNCTIONS:
                 return False
-            case GetField() | Arithmetic("&" | "|"):
+            case Arithmetic("&" | "|"):
                 return False
     return True
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.sql.expressions.limits import conditions_in, expanded, longest
-from service.sql.expressions.nodes import Call, Column, Expression, Name, Over, map_children
+from service.sql.expressions.nodes import Call, Column, Expression, GetField, Name, Over, map_children
 from service.sql.expressions.reader import read_expression
 from service.sql.expressions.regular_expressions import check_patterns
 from service.sql.expressions.scalar import Scalar
 from service.sql.parser import Text
-from service.sql.refusals import NESTED
-from service.sql.types.data_types import DataType, Field, Schema, TypeName, known
+from service.sql.types.data_types import NULL, UNKNOWN, DataType, Field, Schema, known
 from service.sql.types.inference import Typing
 from service.sql.types.windows import type_of_window
 
@@ -86,6 +85,24 @@ class TableScope:
             raise _unknown_column(f"{name.qualifier}.{name.name}", name, self.tables[alias].names, source, alias)
         return alias, found
 
+    def expression(self, name: Name, source: Text) -> Column | GetField:
+        """Returns the column that `name` refers to, or the field of a column. Raises SpecError as `locate` does."""
+        around = self.column_around(name)
+        return self.find(name, source) if around is None else GetField(self.find(around, source), name.name, name.at)
+
+    def column_around(self, name: Name) -> Name | None:
+        """Returns the column `s` if `name` is its field, `s.f`; None if it is a column, perhaps an unknown one."""
+        qualifier = name.qualifier
+        if qualifier is None:
+            return None
+        alias = matching(qualifier, self.tables)
+        if alias is not None and self.tables[alias].alike(name.name):
+            return None
+        fields = [field for schema in self.tables.values() for field in schema.alike(qualifier)]
+        # The type of a column of a derived table is not known before the query is bound.
+        may_have_fields = any(field.type.is_nested or field.type in {NULL, UNKNOWN} for field in fields)
+        return Name(None, qualifier, name.at) if may_have_fields else None
+
     def has_column(self, name: str) -> bool:
         """Whether a table has a column called `name`; case is ignored."""
         return any(schema.alike(name) for schema in self.tables.values())
@@ -133,11 +150,6 @@ class TableScope:
                 "its left side. Use them in ON.",
                 at=name.at,
             )
-        nested = Name(None, qualifier)
-        for schema in self.tables.values():
-            outer = schema.find(nested.name)
-            if outer is not None and outer.type.name is TypeName.OTHER:
-                return source.unsupported(f"Access to a field of {outer.name}", at=name.at, hint=NESTED)
         named = [alias for alias in self.tables if alias not in self.unnamed]
         suggestions = nearest_names(qualifier, named)
         others = f" The tables are {', '.join(named[:8])}." if named and not suggestions else ""
@@ -152,7 +164,7 @@ class TableScope:
 def resolve(node: Expression, scope: TableScope, source: Text) -> Expression:
     """Returns `node` with every name replaced by its column. Raises SpecError as `TableScope.find` does."""
     if isinstance(node, Name):
-        return scope.call_by_name(node, source) or scope.find(node, source)
+        return scope.call_by_name(node, source) or scope.expression(node, source)
     return map_children(node, lambda child: resolve(child, scope, source))
 
 

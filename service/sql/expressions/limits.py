@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from service.contract.query import CONDITIONS, EXPANDED_NODES
+from service.sql.expressions.nested_limits import bytes_of_call
 from service.sql.expressions.nodes import (
     Arithmetic,
     Binary,
@@ -17,18 +18,23 @@ from service.sql.expressions.nodes import (
     Cast,
     Column,
     Connective,
+    Element,
     Expression,
+    GetField,
+    Lambda,
     NodeCounter,
     Not,
     Over,
     String,
+    Variable,
     children,
     position_of,
     walk,
 )
 from service.sql.parser import Text
 from service.sql.types.data_types import DataType, TypeName
-from service.sql.types.functions import MAX_PADDED_LENGTH, literal_integer
+from service.sql.types.functions import MAX_PADDED_LENGTH
+from service.sql.types.signatures import literal_integer
 
 MAX_VALUE_BYTES = 1 << 20
 COLUMN_BYTES = 256
@@ -47,7 +53,10 @@ def longest(node: Expression, source: Text) -> int:
 
     Raises SpecError `unsupported_construct` if it is more than MAX_VALUE_BYTES.
     """
-    bytes_ = _bytes_of(node, [longest(child, source) for child in children(node)])
+    parts = [longest(child, source) for child in children(node)]
+    bytes_ = bytes_of_call(node, parts, lambda tree: longest(tree, source)) if isinstance(node, Call) else None
+    if bytes_ is None:
+        bytes_ = _bytes_of(node, parts)
     if bytes_ > MAX_VALUE_BYTES:
         what = node.name if isinstance(node, Call) else "||"
         raise source.error(
@@ -107,7 +116,7 @@ def conditions_in(tree: Expression, source: Text) -> int:
 
 def of_column(type_: DataType | None) -> int:
     """Returns the assumed bytes of a column's values."""
-    return COLUMN_BYTES if type_ is None or type_.name in _TEXTS else _SHORT
+    return COLUMN_BYTES if type_ is None or type_.name in _TEXTS or type_.is_nested else _SHORT
 
 
 def _bytes_of(node: Expression, parts: list[int]) -> int:
@@ -118,10 +127,14 @@ def _bytes_of(node: Expression, parts: list[int]) -> int:
             return len(digits) // 2
         case Column(type=type_):
             return node.longest if node.longest is not None else of_column(type_)
+        case Variable():
+            return COLUMN_BYTES
+        case GetField() | Element() | Lambda():
+            return max(_SHORT, parts[0])
         case Arithmetic("||"):
             return sum(parts)
         case Cast(_, type_):
-            return max(_SHORT, *parts) if type_.name in _TEXTS else _SHORT
+            return max(_SHORT, *parts) if type_.name in _TEXTS or type_.is_nested else _SHORT
         case Case():
             return max(parts)
         case Over():

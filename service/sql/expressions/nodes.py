@@ -6,7 +6,7 @@ Nodes compare by value; their offset in the text is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from service.contract.query import AggregateFunction
@@ -208,10 +208,36 @@ class Extract:
 
 @dataclass(frozen=True)
 class GetField:
-    """`operand.name`: a field of a structure. Only rules write it."""
+    """`operand.name`: a field of a structure, or of each structure of an array, or the value of a map for a key."""
 
     operand: Expression
     name: str
+    at: int | None = _position()
+
+
+@dataclass(frozen=True)
+class Element:
+    """`operand[index]`: the element of an array at `index`, from 0, or the value of a map for the key `index`."""
+
+    operand: Expression
+    index: Expression
+    at: int | None = _position()
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A parameter of the innermost `Lambda` around it that has one of this name, in lower case."""
+
+    name: str
+    at: int | None = _position()
+
+
+@dataclass(frozen=True)
+class Lambda:
+    """`(parameters) -> body`: an argument of a higher-order function. The names are in lower case."""
+
+    parameters: tuple[str, ...]
+    body: Expression
 
 
 @dataclass(frozen=True)
@@ -296,6 +322,9 @@ Expression = (
     | Call
     | Extract
     | GetField
+    | Element
+    | Variable
+    | Lambda
     | Over
     | Aggregate
 )
@@ -306,6 +335,10 @@ def map_children(node: Expression, change: Callable[[Expression], Expression]) -
     match node:
         case Negation() | Not() | Test() | Cast() | GetField() | Extract():
             return replace(node, operand=change(node.operand))
+        case Lambda(_, body):
+            return replace(node, body=change(body))
+        case Element(operand, index):
+            return replace(node, operand=change(operand), index=change(index))
         case Arithmetic(_, left, right) | Comparison(_, left, right):
             return replace(node, left=change(left), right=change(right))
         case Connective(_, terms):
@@ -348,6 +381,10 @@ def children(node: Expression) -> tuple[Expression, ...]:
     match node:
         case Negation() | Not() | Test() | Cast() | GetField() | Extract():
             return (node.operand,)
+        case Lambda(_, body):
+            return (body,)
+        case Element(operand, index):
+            return (operand, index)
         case Arithmetic(_, left, right) | Comparison(_, left, right) | Like(_, left, right):
             return (left, right)
         case Connective(_, terms):
@@ -406,9 +443,18 @@ class NodeCounter:
 def position_of(node: Expression) -> int | None:
     """Returns the offset in the text of the first name or call of `node`; None if there is none."""
     for part in walk(node):
-        if isinstance(part, Name | Column | Call | Over | Aggregate) and part.at is not None:
+        if isinstance(part, Name | Column | Variable | Call | Over | Aggregate) and part.at is not None:
             return part.at
     return None
+
+
+def with_variables(node: Expression, values: Mapping[str, Expression]) -> Expression:
+    """Returns the body of a lambda with its parameters, by name, replaced by `values`."""
+    if isinstance(node, Variable):
+        return values.get(node.name, node)
+    if isinstance(node, Lambda):
+        values = {name: value for name, value in values.items() if name not in node.parameters}
+    return map_children(node, lambda child: with_variables(child, values))
 
 
 def columns_of(node: Expression) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from service.sql.expressions.calls import (
     misplaced,
     session_refused,
 )
+from service.sql.expressions.nested_reader import NestedReader, zipped
 from service.sql.expressions.nodes import (
     Aggregate,
     Arithmetic,
@@ -61,7 +62,6 @@ from service.sql.refusals import (
     INTERVAL_VALUE,
     LIKES,
     LOST,
-    NESTED,
     NUMBER,
     PARAMETER_SIGNS,
     PREDICATES,
@@ -132,6 +132,7 @@ class ExpressionReader:
         self._aggregates = aggregates
         self._windows = windows
         self._names_parameters = names_parameters
+        self._nested = NestedReader(source, self.read)
 
     def read(self, node: exp.Expr | None) -> Expression:
         """Returns the tree of `node`. Raises SpecError with the construct that is not supported, and its place."""
@@ -211,12 +212,26 @@ class ExpressionReader:
                 call = self._within_group(node)
                 if call is not None:
                     return call
-            case exp.Window():
+            case exp.Window() if not self._nested.in_lambda:
                 reader = WindowCallReader(self._source, self.read, self.check_clauses, self._unsupported)
                 return reader.call(node, position(node))
             case exp.Anonymous():
                 return self._call(node)
+        found = self._part(node)
+        if found is not None:
+            return found
         raise self._refused(node)
+
+    def _part(self, node: exp.Expr) -> Expression | None:
+        """Returns access to a part of a nested value, or a parameter of a lambda; None for another expression."""
+        match node:
+            case exp.Dot():
+                return self._nested.dot(node, position(node))
+            case exp.Bracket():
+                return self._nested.bracket(node, position(node))
+            case exp.Identifier():
+                return self._nested.parameter(node, position(node))
+        return None
 
     def _refused(self, node: exp.Expr) -> SpecError:
         construct = CONSTRUCTS.get(type(node), f"The construct {node.key.upper()}")
@@ -256,14 +271,15 @@ class ExpressionReader:
             raise self._refused(node)
         return _placed(literal, node.meta["start"])
 
-    def _name(self, node: exp.Column) -> Name:
+    def _name(self, node: exp.Column) -> Expression:
         if isinstance(node.this, exp.Placeholder):
             raise self._unsupported(node, "A parameter in place of a name", "Write the name.")
         if not isinstance(node.this, exp.Identifier):
             raise self._unsupported(node, "*", "Name the columns. To count rows, write COUNT(*).")
-        if node.args.get("db"):
-            raise self._unsupported(node, "A name of more than two parts", "Write alias.column. " + NESTED)
-        return Name(node.table or None, node.name, position(node))
+        tree = self._nested.name(node.parts, position(node))
+        if tree is None:
+            raise self._unsupported(node, "A parameter in place of a name", "Write the name.")
+        return tree
 
     def _literal(self, node: exp.Expr, *, negative: bool = False) -> Expression:
         text = str(node.this)
@@ -323,11 +339,14 @@ class ExpressionReader:
         return Cast(self.read(node.this), self._type(node.to, position(node)), tries)
 
     def _type(self, node: exp.DataType, at: int | None) -> DataType:
+        nested = self._nested.type(node, lambda part: self._type(part, at), at)
+        if nested is not None:
+            return nested
         construct = f"The type {node.sql()[:60]}"
         name = TYPES.get(node.this) if isinstance(node.this, exp.DType) else None
         parameters = [str(part.this.name) for part in node.expressions if isinstance(part, exp.DataTypeParam)]
         if name is None or node.args.get("nested") or (node.expressions and name is not TypeName.DECIMAL):
-            hint = "Use an atomic type, such as BIGINT, DECIMAL(10,2), STRING, DATE or TIMESTAMP."
+            hint = "Use a type such as BIGINT, DECIMAL(10,2), STRING, DATE, TIMESTAMP or ARRAY<INT>."
             raise self._source.unsupported(construct, at=at, hint=hint)
         if name is not TypeName.DECIMAL:
             return DataType(name)
@@ -366,6 +385,8 @@ class ExpressionReader:
         if not isinstance(node.this, str):
             raise self._unsupported(node, f"The quoted function name {node.name}", "Remove the quotes.")
         name = node.this.lower()
+        if name == "struct":
+            return self._nested.structure(node.expressions, at)
         aggregate = function_named(name)
         if aggregate is not None:
             return self._aggregate(aggregate, node, at)
@@ -377,10 +398,11 @@ class ExpressionReader:
         if function is None:
             detail, suggestions = unknown_function(name, _CALLABLE)
             raise self._source.error("unsupported_function", detail, at=at, suggestions=suggestions)
-        arguments = tuple(self.read(argument) for argument in node.expressions)
+        parts = enumerate(node.expressions)
+        arguments = tuple(self._nested.argument(name, index, part, at) for index, part in parts)
         if not function.accepts(len(arguments)):
             raise self._source.error("unsupported_function", wrong_arity(name, function.arity, len(arguments)), at=at)
-        return Call(name, arguments, at)
+        return zipped(Call(name, arguments, at)) if name == "arrays_zip" else Call(name, arguments, at)
 
     def _window(self, name: str, node: exp.Anonymous, at: int | None) -> Call:
         if name not in self._windows:
@@ -388,7 +410,7 @@ class ExpressionReader:
         return Call(name, tuple(self.read(argument) for argument in node.expressions), at)
 
     def _aggregate(self, function: AggregateFunction, node: exp.Anonymous, at: int | None) -> Aggregate:
-        if not self._aggregates:
+        if not self._aggregates or self._nested.in_lambda:
             where = "in SELECT, HAVING and ORDER BY"
             if self._source.pointer != "/sql":
                 where = "in the query's `aggregates`, whose names `select`, `having` and `order_by` use"

@@ -52,7 +52,8 @@ _UNEVENLY_REPEATED = (
     "units), which overflows the stack on long texts. Write .*, or a possessive repetition such as (.)*+, or repeat at "
     f"most {_MAX_UNEVEN_TURNS:,} times"
 )
-_OF_PATTERNS = frozenset({"regexp_replace", "regexp_extract"})
+_OF_PATTERNS = {"regexp_replace": 1, "regexp_extract": 1, "split": 1, "str_to_map": 1}
+"""By function, the place of its first pattern. A third argument of str_to_map is a pattern too."""
 """Functions whose second argument is a regular expression."""
 _MAX_WILDCARDS = 12
 
@@ -267,7 +268,9 @@ def check_patterns(tree: Expression, source: Text) -> None:
         elif isinstance(node, Like):
             _check_regular_expression(node.pattern, "RLIKE", position_of(node), source)
         elif isinstance(node, Call) and node.name in _OF_PATTERNS:
-            _check_regular_expression(node.arguments[1], node.name, node.at, source)
+            last = len(node.arguments) if node.name == "str_to_map" else 2
+            for pattern in node.arguments[_OF_PATTERNS[node.name] : last]:
+                _check_regular_expression(pattern, node.name, node.at, source)
 
 
 def _check_regular_expression(pattern: Expression, what: str, at: int | None, source: Text) -> None:

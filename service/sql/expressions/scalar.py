@@ -5,6 +5,7 @@ The text is generated from the tree alone, so no text of a client reaches Spark.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import assert_never
@@ -22,12 +23,14 @@ from service.sql.expressions.nodes import (
     Column,
     Comparison,
     Connective,
+    Element,
     Expression,
     Extract,
     FrameBound,
     GetField,
     InList,
     Interval,
+    Lambda,
     Like,
     Name,
     Negation,
@@ -38,7 +41,9 @@ from service.sql.expressions.nodes import (
     Over,
     String,
     Test,
+    Variable,
     columns_of,
+    walk,
 )
 from service.sql.types.data_types import DataType
 
@@ -87,6 +92,7 @@ class _Writer:
     def __init__(self) -> None:
         self.parts: list[str] = []
         self.add = self.parts.append
+        self._variables: Mapping[str, str] = {}
 
     def write(self, node: Expression, place: int) -> None:
         if _binding(node) < place:
@@ -116,6 +122,15 @@ class _Writer:
             case GetField(operand, name):
                 self.write(operand, _ATOM)
                 self.add("." + quoted(name))
+            case Element(operand, index):
+                self.write(operand, _ATOM)
+                self.add("[")
+                self.write(index, _OR)
+                self.add("]")
+            case Variable(name):
+                self.add(quoted(self._variables.get(name, name)))
+            case Lambda():
+                self._lambda(node)
             case Null():
                 self.add("NULL")
             case Boolean(value):
@@ -189,6 +204,22 @@ class _Writer:
                     self.add(f" ESCAPE {string_literal(escape)}")
             case _:
                 assert_never(node)
+
+    def _lambda(self, node: Lambda) -> None:
+        """Writes a lambda. Its parameters get names that no column in it has: Spark would take the column for one."""
+        outer = self._variables
+        taken = {name.casefold() for name in _names_in(node.body)} | set(outer.values())
+        names = []
+        for name in node.parameters:
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            names.append(name)
+        written = ", ".join(map(quoted, names))
+        self.add(f"({written}) -> " if len(names) > 1 else f"{written} -> ")
+        self._variables = {**outer, **dict(zip(node.parameters, names, strict=True))}
+        self.write(node.body, _OR)
+        self._variables = outer
 
     def _case(self, node: Case) -> None:
         self.add("CASE")
@@ -265,6 +296,15 @@ class _Writer:
             self.add(" FILTER (WHERE ")
             self.write(condition, _OR)
             self.add(")")
+
+
+def _names_in(tree: Expression) -> Iterator[str]:
+    """Yields the first part of each name that Spark would resolve in `tree`."""
+    for part in walk(tree):
+        if isinstance(part, Name):
+            yield part.name if part.qualifier is None else part.qualifier
+        elif isinstance(part, Column):
+            yield part.name
 
 
 def _binding(node: Expression) -> int:

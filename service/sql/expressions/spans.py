@@ -26,6 +26,7 @@ from service.sql.expressions.nodes import (
     Connective,
     Expression,
     Extract,
+    GetField,
     InList,
     Like,
     Name,
@@ -35,6 +36,7 @@ from service.sql.expressions.nodes import (
     Number,
     String,
     Test,
+    Variable,
     children,
 )
 
@@ -83,6 +85,11 @@ class Spans:
     def _span(self, node: Expression) -> Span | None:
         match node:
             case Name() | Column() | Call() | Null() | Boolean() | Number() | String():
+                return None if node.at is None else self._leaf(node.at)
+            case GetField(operand) if isinstance(operand, Column | Name | Variable | GetField):
+                # Its offset is that of the first name.
+                return self._span(operand)
+            case Variable():
                 return None if node.at is None else self._leaf(node.at)
             case Cast():
                 return self._cast(node)

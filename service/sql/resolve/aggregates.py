@@ -15,6 +15,7 @@ from service.sql.expressions.compile_expression import TableScope, resolve, scal
 from service.sql.expressions.nodes import (
     Column,
     Expression,
+    GetField,
     Name,
     Negation,
     Number,
@@ -209,6 +210,8 @@ class Grouped:
         """Does the same as `resolve`; `over_tables` is `tree` with the names of the tables' columns resolved."""
         if isinstance(tree, Column):
             return tree
+        if isinstance(tree, Name) and isinstance(over_tables, GetField):
+            tree = GetField(Name(None, tree.qualifier or "", tree.at), tree.name, tree.at)
         if isinstance(tree, Name) and tree.qualifier is None:
             column = self._by_folded_name.get(tree.name.casefold())
             if column is not None:

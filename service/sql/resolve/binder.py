@@ -34,6 +34,7 @@ from service.sql.joins import ONE_SIDED
 from service.sql.parser import Text, TextOf
 from service.sql.resolve.aggregates import Grouped, Key, bind_call, check_keys, condition, over_keys, positions_of
 from service.sql.resolve.bound import (
+    BoundGenerator,
     BoundJoin,
     BoundQuery,
     BoundSource,
@@ -59,6 +60,7 @@ from service.sql.resolve.from_clause import (
     values_of,
     with_equalities,
 )
+from service.sql.resolve.generators import bind_generator
 from service.sql.types import data_types
 from service.sql.types.aggregates import OF_GROUPING_SETS
 from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Schema
@@ -156,6 +158,7 @@ class _Binder:
         self._plan_names: dict[str, str] = {}
         self._sources: dict[str, BoundSource] = {}
         self._windows: dict[Over, tuple[str, Scalar]] = {}
+        self._generators: list[BoundGenerator] = []
 
     def bind(self) -> BoundQuery:
         """Returns the query with all columns of its tables; `pruned` removes the unused ones."""
@@ -173,6 +176,7 @@ class _Binder:
             both = scope.with_tables(right)
             steps.append(self._join(index, scope, right, both))
             scope = both.without(join.right.name) if join.kind in ONE_SIDED else both
+        scope = self._generated(scope)
         where = self._where(scope, steps) if query.where is not None else None
         joins = self._bound_joins(steps, where)
         if query.window is not None:
@@ -207,12 +211,27 @@ class _Binder:
         # Before the inner queries, so that the tables of the outer one keep the names in the query.
         sources = [(self._query.source, "/source")]
         sources += [(join.right, f"/joins/{index}/right") for index, join in enumerate(self._query.joins)]
-        for source, at in sources:
-            if source.name.casefold() in {name.casefold() for name in self._plan_names}:
-                detail = f"Two tables are called {source.name}. Give one of them an alias."
+        named = [(source.name, at) for source, at in sources]
+        named += [(each.alias, f"/generators/{index}") for index, each in enumerate(self._query.generators)]
+        for name, at in named:
+            if name.casefold() in {name.casefold() for name in self._plan_names}:
+                detail = f"Two tables are called {name}. Give one of them an alias."
                 raise self._error("duplicate_table", detail, at)
-            check_name(source.name, self._pointer + at)
-            self._plan_names[source.name] = self._aliases.claim(source.name, self._within)
+            check_name(name, self._pointer + at)
+            self._plan_names[name] = self._aliases.claim(name, self._within)
+
+    def _generated(self, scope: TableScope) -> TableScope:
+        """Returns `scope` with the columns of the generators, and stores their bound forms."""
+        for index, generator in enumerate(self._query.generators):
+            at = f"/generators/{index}"
+            for name in generator.columns:
+                check_name(name, self._pointer + at)
+            texts = [self._text(text, f"{at}/arguments/{place}") for place, text in enumerate(generator.arguments)]
+            plan_name = self._plan_names[generator.alias]
+            bound, made = bind_generator(generator, texts, scope, plan_name, self._pointer + at)
+            self._generators.append(bound)
+            scope = scope.with_tables(made)
+        return scope
 
     def _scope(self, source: Source, at: str) -> TableScope:
         """Returns the scope of `source` alone, and stores its bound form."""
@@ -390,6 +409,7 @@ class _Binder:
             output=Schema(tuple(Field(item.name, item.expression.type or UNKNOWN) for item in select)),
             windows=windows,
             offset=query.offset,
+            generators=tuple(self._generators),
         )
 
     def _bound_joins(self, steps: Sequence[Step], where: Scalar | None) -> tuple[BoundJoin, ...]:

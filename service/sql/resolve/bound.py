@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
-from service.contract.query import AggregateFunction, JoinKind, NullsOrder, SetKind, SortDirection
+from service.contract.query import AggregateFunction, GeneratorFunction, JoinKind, NullsOrder, SetKind, SortDirection
 from service.sql.expressions.scalar import Scalar
 from service.sql.types.data_types import Field, Schema
 
@@ -108,6 +108,16 @@ class BoundJoin:
 
 
 @dataclass(frozen=True)
+class BoundGenerator:
+    """A function that makes several rows of one, over the joined tables and the `columns` of generators before it."""
+
+    function: GeneratorFunction
+    arguments: tuple[Scalar, ...]
+    columns: tuple[Field, ...]
+    outer: bool
+
+
+@dataclass(frozen=True)
 class Named:
     """An expression and its output column."""
 
@@ -155,8 +165,8 @@ class SortItem:
 
 @dataclass(frozen=True)
 class BoundQuery:
-    """FROM, joins, WHERE, then (if `is_aggregate`) GROUP BY and HAVING, then `windows`, ORDER BY, OFFSET, LIMIT,
-    SELECT.
+    """FROM, joins, `generators`, WHERE, then (if `is_aggregate`) GROUP BY and HAVING, then `windows`, ORDER BY, OFFSET,
+    LIMIT, SELECT.
 
     `windows` are calls with OVER; ORDER BY and SELECT use them as columns. `grouping_sets` are positions in `keys`;
     empty if the query groups by all of them. HAVING and later clauses may use the start and end of a `window` like
@@ -177,6 +187,7 @@ class BoundQuery:
     grouping_sets: tuple[tuple[int, ...], ...] = ()
     window: BoundWindow | None = None
     windows: tuple[Named, ...] = ()
+    generators: tuple[BoundGenerator, ...] = ()
     offset: int = 0
     notes: tuple[str, ...] = ()
 
@@ -268,6 +279,8 @@ def _table_scalars(query: BoundQuery) -> Iterator[Scalar]:
         yield from (side for key in join.keys for side in key)
         if join.residual is not None:
             yield join.residual
+    for generator in query.generators:
+        yield from generator.arguments
     if query.where is not None:
         yield query.where
     if not query.is_aggregate:

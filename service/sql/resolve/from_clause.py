@@ -165,6 +165,8 @@ def _texts(query: Query) -> Iterator[str]:
         for key in join.on:
             yield from (key.left, key.right)
         yield join.residual or ""
+    for generator in query.generators:
+        yield from generator.arguments
     yield from (query.where or "", query.having or "")
     yield from (item.expression for item in (*query.group_by, *query.select))
     yield from (key.expression for key in query.order_by)
@@ -220,6 +222,9 @@ def _aligned(branch: BoundQuery, names: Sequence[str], types: Sequence[DataType 
 
 
 def _cast(scalar: Scalar, type_: DataType | None) -> Scalar:
+    if type_ is not None and type_.is_nested and scalar.type != type_ and "${" in str(type_):
+        # Spark would replace it, and a name cannot escape it.
+        type_ = None
     if type_ is None:
         # Spark finds the common type by itself.
         return replace(scalar, type=None)

@@ -31,7 +31,7 @@ from service.sql.expressions.nodes import Arithmetic, Column, Connective, Expres
 from service.sql.expressions.scalar import Scalar
 from service.sql.joins import CONDITION_MOVES, NULL_EXTENDED, ONE_SIDED, RESIDUAL_MOVES, Side
 from service.sql.types.aggregates import product_has_parts, refusal_of_parts
-from service.sql.types.data_types import DataType, TypeName
+from service.sql.types.data_types import DataType
 
 _BOTH = frozenset(Side)
 _LEFT, _RIGHT = frozenset({Side.LEFT}), frozenset({Side.RIGHT})
@@ -153,7 +153,7 @@ def call_text(call: AggregateCall) -> str:
 
 def is_known(type_: DataType | None) -> bool:
     """Whether a state can have a column of the type."""
-    return type_ is not None and (type_.name is not TypeName.OTHER or bool(type_.parts))
+    return type_ is not None and type_.is_groupable
 
 
 def kind_refusal(kind: JoinKind, *, has_keys: bool) -> Refusal | None:

@@ -21,6 +21,7 @@ from service.sql.expressions.nodes import (
     Aggregate,
     Call,
     Expression,
+    GetField,
     Name,
     Over,
     map_children,
@@ -168,7 +169,7 @@ def _item(node: exp.Expr, sources: Sources, source: Text, before: Sequence[Item]
         shown = named.read(node.this if isinstance(node, exp.Alias) else node)
     part = part_of(shown)
     otherwise = text_as_name(shown, f"column_{len(before) + 1}") if part is None else column_of(part)
-    name = shown.name if isinstance(shown, Name) else otherwise
+    name = shown.name if isinstance(shown, Name | GetField) else otherwise
     return Item(tree, alias or checked_name(name, source, at), at)
 
 

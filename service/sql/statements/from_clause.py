@@ -6,7 +6,7 @@ Stars have Spark's order of columns: the columns of USING come first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from sqlglot import exp
@@ -15,12 +15,23 @@ from service.contract.problems import SpecError, did_you_mean, its_tables, neare
 from service.contract.query import JOINS, MAX_NAME_LENGTH, JoinKind, QueryRef, TableRef, UnionRef, ValuesRef
 from service.contract.query import Source as Relation
 from service.sql.expressions.compile_expression import TableScope, matching
-from service.sql.expressions.nodes import Boolean, Call, Comparison, Connective, Expression, Name, map_children, walk
+from service.sql.expressions.nodes import (
+    Boolean,
+    Call,
+    Comparison,
+    Connective,
+    Expression,
+    GetField,
+    Name,
+    map_children,
+    walk,
+)
 from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.joins import ONE_SIDED
 from service.sql.parser import Text
 from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
-from service.sql.types.data_types import Schema
+from service.sql.statements.generators import Generated, is_generated, read_generator
+from service.sql.types.data_types import NULL, Field, Schema
 
 _KINDS = {
     ("", ""): JoinKind.INNER,
@@ -126,6 +137,7 @@ class Sources:
     scope: TableScope
     show: Callable[[], Visible]
     merged: Mapping[str, Expression] = field(default_factory=dict)
+    generators: tuple[Generated, ...] = ()
 
     @cached_property
     def visible(self) -> Visible:
@@ -141,6 +153,9 @@ class Sources:
             call = self.scope.call_by_name(tree, source)
             if call is not None:
                 return call
+            around = self.scope.column_around(tree)
+            if around is not None:
+                return GetField(self.qualify(around, source), tree.name, tree.at)
             alias, found = self.scope.locate(tree, source)
             return Name(alias, found.name, tree.at)
         return map_children(tree, lambda child: self.qualify(child, source))
@@ -168,7 +183,9 @@ def read_from(
         # Checked before any join is read: USING builds an expression that grows with each join.
         raise source.beyond(JOINS, len(joins), at=position(joins[JOINS.most].this))
     for join in joins:
-        sources = reader.joined(sources, join)
+        sources = reader.generated_by_join(sources, join) if is_generated(join.this) else reader.joined(sources, join)
+    for view in select.args.get("laterals") or []:
+        sources = reader.generated(sources, view)
     return sources
 
 
@@ -197,9 +214,11 @@ class _FromReader:
             what, hint = PARENTHESES["join"]
             raise self._source.unsupported(what, at=at, hint=hint)
         if isinstance(node, exp.Lateral | exp.Unnest):
-            raise self._source.unsupported("LATERAL", at=at, hint="Join a derived table on a key.")
+            hint = "Name one of the job's tables first: FROM t, UNNEST(t.a) AS u(x)."
+            raise self._source.unsupported("LATERAL or UNNEST as the first table", at=at, hint=hint)
         if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier | exp.Dot):
-            raise self._source.unsupported("A table function", at=at, hint="Name one of the job's tables in FROM.")
+            hint = "Name one of the job's tables in FROM; after it, write LATERAL explode(a) AS u(x)."
+            raise self._source.unsupported("A table function", at=at, hint=hint)
         alias = node.args.get("alias")
         self._check_table(node, alias, at)
         name = matching(node.name, self._schemas)
@@ -230,9 +249,48 @@ class _FromReader:
             suggestions=suggestions,
         )
 
+    def generated_by_join(self, before: Sources, join: exp.Join) -> Sources:
+        """Returns `before` with UNNEST or LATERAL as one more table."""
+        at = position(join.this)
+        kind, condition = self._kind(join, at), join.args.get("on")
+        is_plain = condition is None or (isinstance(condition, exp.Boolean) and bool(condition.this))
+        if kind not in {JoinKind.INNER, JoinKind.CROSS, JoinKind.LEFT} or not is_plain or join.args.get("using"):
+            hint = "Write CROSS JOIN, or LEFT JOIN … ON TRUE, and move the condition to WHERE."
+            raise self._source.unsupported("This join with UNNEST or LATERAL", at=at, hint=hint)
+        return self.generated(before, join.this, outer=kind is JoinKind.LEFT)
+
+    def generated(self, before: Sources, node: exp.Expr, *, outer: bool = False) -> Sources:
+        """Returns `before` with the columns of a generator."""
+        at = position(node)
+        if not is_generated(node):
+            raise self._source.unsupported("LATERAL", at=at, hint="Join a derived table on a key.")
+        found = read_generator(
+            node,
+            len(before.generators) + 1,
+            self._source,
+            lambda part: before.qualify(self._reader.read(part), self._source),
+            outer=outer,
+        )
+        if matching(found.alias, [*before.scope.tables, *before.scope.hidden]) is not None:
+            detail = f"Two tables are called {found.alias}. Give one of them an alias."
+            raise self._source.error("duplicate_table", detail, at=at)
+        for name in (found.alias, *found.columns):
+            checked_name(name, self._source, at)
+        schema = Schema(tuple(Field(name, NULL) for name in found.columns))
+        show = partial(_visible, before, found.alias, schema, JoinKind.CROSS, ()) if found.is_shown else before.show
+        return replace(
+            before,
+            scope=before.scope.with_tables(TableScope({found.alias: schema})),
+            show=show,
+            generators=(*before.generators, found),
+        )
+
     def joined(self, before: Sources, join: exp.Join) -> Sources:
         """Returns `before` with one more join."""
         at = position(join.this)
+        if before.generators:
+            hint = "Write the joins first, or put UNNEST or LATERAL into a derived table."
+            raise self._source.unsupported("A join after UNNEST or LATERAL", at=at, hint=hint)
         kind = self._kind(join, at)
         table, schema = self.table(join.this, f"{self._at}/joins/{len(before.joins)}/right")
         if matching(table.name, [*before.scope.tables, *before.scope.hidden]) is not None:

@@ -42,6 +42,7 @@ from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
 from service.sql.statements import trees
 from service.sql.statements.clauses import over_columns
 from service.sql.statements.from_clause import JoinedTable, Sources, Visible, name_of, read_from
+from service.sql.statements.generators import with_laterals
 from service.sql.statements.pivot import rewritten
 from service.sql.statements.select import Origins, SelectCompiler, WrittenNodes
 from service.sql.statements.subqueries import LATER, Nested, Unnested, refuse_in_clauses, unnest
@@ -60,6 +61,7 @@ _SELECT = frozenset(
         "having",
         "qualify",
         "windows",
+        "laterals",
         "order",
         "limit",
         "offset",
@@ -106,6 +108,7 @@ class QueryCompiler:
         self._queries = 0
         self._subqueries = 0
         self._unnamed_tables = 0
+        self._generators = 0
         self._columns_written = 0
         self._written = WrittenNodes(source)
         self._ctes: list[Cte] = []
@@ -290,7 +293,13 @@ class QueryCompiler:
             return f"{self._unnamed}_s{self._subqueries}"
 
         refuse_in_clauses(select, self._source)
+        self._generators += 1
+        select = with_laterals(select, f"{self._unnamed}_g{self._generators}", self._source)
         sources = self._sources(select, ctes, at, depth)
+        subquery = next((found for part in trees.expressions_of(select) for found in trees.subqueries_in(part)), None)
+        if sources.generators and subquery is not None:
+            hint = "Write LATERAL VIEW or explode in a derived table, and the subquery in the query around it."
+            raise self._source.unsupported("A subquery next to explode", at=position(subquery), hint=hint)
         return unnest(select, sources, self._source, Nested(compiled, sources_of_subquery, alias))
 
     def _joined_to_groups(self, query: Query, later: tuple[JoinedTable, ...], at: str) -> Query:
@@ -298,7 +307,7 @@ class QueryCompiler:
         SELECT, ORDER BY and LIMIT.
         """
         inner_at = f"{at}/source/query"
-        for part in ("/source", "/joins", "/where", "/group_by", "/grouping_sets", "/aggregates"):
+        for part in ("/source", "/joins", "/generators", "/where", "/group_by", "/grouping_sets", "/aggregates"):
             self.origins.move(at + part, inner_at + part)
         self.origins.move(at + "/having", at + "/where")
         self.origins.move(at + LATER, f"{at}/joins")

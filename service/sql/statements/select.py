@@ -22,6 +22,7 @@ from service.contract.query import (
     QUERIES,
     WRITTEN_NODES,
     AggregateCall,
+    Generator,
     Join,
     JoinKey,
     NamedExpression,
@@ -31,9 +32,11 @@ from service.contract.query import (
     SortKey,
 )
 from service.sql.expressions.calls import PARTS, parts_in
+from service.sql.expressions.compile_expression import matching
 from service.sql.expressions.nodes import (
     Aggregate,
     Expression,
+    GetField,
     Name,
     NodeCounter,
     Over,
@@ -265,6 +268,7 @@ class SelectCompiler:
             return Query(
                 source=self.sources.first,
                 joins=self._joins(),
+                generators=self._generators(),
                 where=self._optional(condition, "/where"),
                 group_by=group_by,
                 window=self._window.query_window(self._text),
@@ -376,9 +380,16 @@ class SelectCompiler:
         return {item.name.casefold(): item.tree for item in reversed(self.items)}
 
     def _alias(self, tree: Expression) -> Expression | None:
-        if not isinstance(tree, Name) or tree.qualifier is not None:
+        if not isinstance(tree, Name):
             return None
-        return self._aliases.get(tree.name.casefold())
+        if tree.qualifier is None:
+            return self._aliases.get(tree.name.casefold())
+        # A field of a structure that SELECT computes.
+        whole = self._aliases.get(tree.qualifier.casefold())
+        is_table = matching(tree.qualifier, self.sources.scope.tables) is not None
+        if whole is None or is_table or self.sources.scope.column_around(tree) is not None:
+            return None
+        return GetField(whole, tree.name, tree.at)
 
     def _distinct(
         self, node: exp.Expr, items: list[Item], keys: list[Expression] | None, aggregates: bool
@@ -513,6 +524,8 @@ class SelectCompiler:
             yield from (side for key in join.keys for side in key)
             if join.residual is not None:
                 yield join.residual
+        for generated in self.sources.generators:
+            yield from generated.arguments
 
     def _joins(self) -> tuple[Join, ...]:
         joins = []
@@ -539,6 +552,26 @@ class SelectCompiler:
                 Join(kind=join.kind, right=join.table, on=keys, residual=residual, ship=hint.ship, local=hint.local)
             )
         return tuple(joins)
+
+    def _generators(self) -> tuple[Generator, ...]:
+        found = []
+        for index, generated in enumerate(self.sources.generators):
+            at = f"/generators/{index}"
+            if generated.at is not None:
+                self._origins.places[self._at + at] = generated.at
+            arguments = enumerate(generated.arguments)
+            found.append(
+                Generator(
+                    function=generated.function,
+                    arguments=tuple(
+                        self._text(tree, f"{at}/arguments/{place}", generated.at) for place, tree in arguments
+                    ),
+                    alias=generated.alias,
+                    columns=generated.columns,
+                    outer=generated.outer,
+                )
+            )
+        return tuple(found)
 
     def _name_calls(self, items: list[Item]) -> None:
         for item in items:

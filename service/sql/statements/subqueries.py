@@ -557,7 +557,8 @@ class _Unnesting:
 
     def _is_own(self, node: exp.Column, inner: Sources) -> bool:
         """Whether a column of a subquery is one of its own tables. An unknown one is; compiling it raises the error."""
-        name = Name(node.table or None, node.name, position(node))
+        first, *rest = (part.name for part in node.parts)
+        name = Name(first if rest else None, rest[0] if rest else first, position(node))
         if _can_read(inner, name, self._source):
             return True
         is_of_inner = name.qualifier is None or matching(name.qualifier, inner.scope.tables) is not None

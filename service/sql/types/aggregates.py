@@ -74,7 +74,7 @@ def takes(function: AggregateFunction, type_: DataType) -> bool:
         return type_.name in _SUMMABLE
     if function in SPREADS or function is AggregateFunction.PERCENTILE:
         return type_.name in _READ_AS_NUMBERS
-    return type_.name is not TypeName.OTHER
+    return type_.is_atomic
 
 
 def result_type(function: AggregateFunction, argument: DataType | None) -> DataType | None:

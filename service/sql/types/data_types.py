@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -16,9 +16,7 @@ _MINIMUM_SCALE = 6
 
 
 class TypeName(StrEnum):
-    """The types of columns. `OTHER` is a nested or Spark-only type: it can be selected and, if nested, grouped by, but
-    not used in expressions.
-    """
+    """The types of columns. `OTHER` is a type that only Spark has: it can be selected, but not used in expressions."""
 
     BOOLEAN = "BOOLEAN"
     TINYINT = "TINYINT"
@@ -33,6 +31,9 @@ class TypeName(StrEnum):
     DATE = "DATE"
     TIMESTAMP = "TIMESTAMP"
     TIMESTAMP_NTZ = "TIMESTAMP_NTZ"
+    ARRAY = "ARRAY"
+    MAP = "MAP"
+    STRUCT = "STRUCT"
     NULL = "VOID"
     OTHER = "OTHER"
 
@@ -41,14 +42,20 @@ INTEGRAL = frozenset({TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeNam
 FRACTIONAL = frozenset({TypeName.FLOAT, TypeName.DOUBLE})
 NUMERIC = INTEGRAL | FRACTIONAL | {TypeName.DECIMAL}
 TEMPORAL = frozenset({TypeName.DATE, TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ})
+NESTED = frozenset({TypeName.ARRAY, TypeName.MAP, TypeName.STRUCT})
+ATOMIC = frozenset(TypeName) - NESTED - {TypeName.NULL, TypeName.OTHER}
+"""The types that a declared column may have without brackets."""
+MAX_TYPE_DEPTH = 16
+"""The most levels of arrays, maps and structures inside each other, in types that a job declares."""
 _INTEGRAL_ORDER = (TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeName.BIGINT)
 _AS_DECIMAL = {TypeName.TINYINT: 3, TypeName.SMALLINT: 5, TypeName.INT: 10, TypeName.BIGINT: 20}
 
 
 @dataclass(frozen=True)
 class DataType:
-    """A column type. `precision` and `scale` are only set for DECIMAL; `text` is the name of an OTHER type, in Spark's
-    DDL if it is nested; `parts` are the types inside an array or a structure.
+    """A column type. `precision` and `scale` are only set for DECIMAL; `text` is the name of an OTHER type. `parts` are
+    the types inside a nested type: the element of an array, the key and the value of a map, or the fields of a
+    structure, whose names are `labels`.
     """
 
     name: TypeName
@@ -56,11 +63,45 @@ class DataType:
     scale: int | None = None
     text: str | None = None
     parts: tuple[DataType, ...] = ()
+    labels: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        if self.name is TypeName.DECIMAL:
-            return f"DECIMAL({self.precision},{self.scale})"
-        return self.text if self.name is TypeName.OTHER and self.text else self.name.value
+        match self.name:
+            case TypeName.DECIMAL:
+                return f"DECIMAL({self.precision},{self.scale})"
+            case TypeName.ARRAY | TypeName.MAP:
+                return f"{self.name.value}<{', '.join(map(str, self.parts))}>"
+            case TypeName.STRUCT:
+                return f"STRUCT<{', '.join(f'{_quoted_if_needed(one.name)}: {one.type}' for one in self.fields)}>"
+            case TypeName.OTHER if self.text:
+                return self.text
+            case _:
+                return self.name.value
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields of a structure, in order; empty for other types."""
+        return tuple(Field(label, part) for label, part in zip(self.labels, self.parts, strict=False))
+
+    @property
+    def depth(self) -> int:
+        """The levels of nested types: 0 for an atomic type, 2 for an array of arrays of numbers."""
+        return 1 + max((part.depth for part in self.parts), default=0) if self.name in NESTED else 0
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether it is neither a nested type nor one that only Spark has."""
+        return self.name not in NESTED and self.name is not TypeName.OTHER
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it is an array, a map or a structure."""
+        return self.name in NESTED
+
+    @property
+    def is_known(self) -> bool:
+        """Whether neither the type nor a type inside it is one that only Spark has."""
+        return self.name is not TypeName.OTHER and all(part.is_known for part in self.parts)
 
     @property
     def is_numeric(self) -> bool:
@@ -79,17 +120,17 @@ class DataType:
 
     @property
     def nests_fractions(self) -> bool:
-        """Whether it is an array or a structure that contains FLOAT or DOUBLE at any depth."""
+        """Whether it is a nested type that contains FLOAT or DOUBLE at any depth."""
         return any(part.is_fractional or part.nests_fractions for part in self.parts)
 
     @property
     def is_groupable(self) -> bool:
-        """Whether GROUP BY and DISTINCT support the type: atomic types and arrays and structures of them, but not maps
-        and Spark-only types.
+        """Whether GROUP BY, DISTINCT and comparisons support the type: atomic types and arrays and structures of them,
+        but not maps and Spark-only types.
         """
-        if self.name is not TypeName.OTHER:
-            return True
-        return bool(self.parts) and all(part.is_groupable for part in self.parts)
+        if self.name in {TypeName.MAP, TypeName.OTHER}:
+            return False
+        return all(part.is_groupable for part in self.parts)
 
 
 BOOLEAN = DataType(TypeName.BOOLEAN)
@@ -123,21 +164,22 @@ class Field:
 
 def array(element: DataType) -> DataType:
     """Returns ARRAY<`element`>."""
-    return DataType(TypeName.OTHER, text=f"ARRAY<{element}>", parts=(element,))
+    return DataType(TypeName.ARRAY, parts=(element,))
 
 
 def struct(fields: Sequence[Field]) -> DataType:
-    """Returns a structure of `fields`; special names are quoted, since the text may become part of a CAST."""
-    inner = ", ".join(f"{_quoted_if_needed(field.name)}: {field.type}" for field in fields)
-    return DataType(TypeName.OTHER, text=f"STRUCT<{inner}>", parts=tuple(field.type for field in fields))
+    """Returns a structure of `fields`."""
+    parts, labels = tuple(field.type for field in fields), tuple(field.name for field in fields)
+    return DataType(TypeName.STRUCT, parts=parts, labels=labels)
 
 
 def mapping(key: DataType, value: DataType) -> DataType:
-    """Returns a map, which can only be selected."""
-    return DataType(TypeName.OTHER, text=f"MAP<{key}, {value}>")
+    """Returns MAP<`key`, `value`>."""
+    return DataType(TypeName.MAP, parts=(key, value))
 
 
 def _quoted_if_needed(name: str) -> str:
+    # The text of a type may become part of a CAST.
     return name if name.isascii() and name.isidentifier() else "`" + name.replace("`", "``") + "`"
 
 
@@ -175,6 +217,11 @@ def known(type_: DataType) -> DataType | None:
     return None if type_ == UNKNOWN else type_
 
 
+def of_parts(type_: DataType, parts: Sequence[DataType]) -> DataType:
+    """Returns a nested type with other types inside it."""
+    return replace(type_, parts=tuple(parts))
+
+
 class Incompatible(Exception):  # noqa: N818 - describes types; callers turn it into a SpecError with a place
     """An operation that Spark refuses for operands of these types."""
 
@@ -194,6 +241,8 @@ def as_decimal(type_: DataType) -> tuple[int, int]:
 def arithmetic(operator: str, left: DataType, right: DataType) -> DataType | None:
     """Returns the type of `left operator right`; None if it is not known. Raises Incompatible if Spark refuses it."""
     if operator == "||":
+        if left.is_nested or right.is_nested:
+            return _joined_arrays(left, right)
         both_bytes = left.name is TypeName.BINARY and right.name is TypeName.BINARY
         return left if both_bytes else DataType(TypeName.STRING)
     if is_null(left) and is_null(right):
@@ -209,6 +258,12 @@ def arithmetic(operator: str, left: DataType, right: DataType) -> DataType | Non
     if operator in "+-" and names & TEMPORAL and not names & {TypeName.BOOLEAN, TypeName.BINARY}:
         return _with_time(operator, left, right)
     raise Incompatible
+
+
+def _joined_arrays(left: DataType, right: DataType) -> DataType | None:
+    if not all(side.name in {TypeName.ARRAY, TypeName.NULL} for side in (left, right)):
+        raise Incompatible
+    return common_type(left, right, strings_convert=False)
 
 
 def _numeric(operator: str, left: DataType, right: DataType) -> DataType | None:
@@ -283,9 +338,19 @@ def wider_number(left: DataType, right: DataType) -> DataType:
 
 def comparable(left: DataType, right: DataType) -> bool:
     """Whether Spark can compare the two; a string is converted to the other side's type."""
+    if left.is_nested or right.is_nested:
+        return _nested_comparable(left, right)
     if is_null(left) or is_null(right) or TypeName.STRING in {left.name, right.name}:
         return True
     return left.name == right.name or {left.name, right.name} <= NUMERIC or {left.name, right.name} <= TEMPORAL
+
+
+def _nested_comparable(left: DataType, right: DataType) -> bool:
+    try:
+        common = common_type(left, right, strings_convert=False)
+    except Incompatible:
+        return False
+    return common is None or common.is_groupable
 
 
 def common_type(left: DataType, right: DataType, *, strings_convert: bool) -> DataType | None:
@@ -295,8 +360,9 @@ def common_type(left: DataType, right: DataType, *, strings_convert: bool) -> Da
     if is_null(left):
         return right
     names = {left.name, right.name}
+    if names & NESTED:
+        return _common_nested(left, right, strings_convert=strings_convert)
     if TypeName.STRING in names:
-        # Spark does not convert a nested value to a string implicitly.
         if not strings_convert or TypeName.OTHER in names:
             raise Incompatible
         other = right if left.name is TypeName.STRING else left
@@ -309,6 +375,19 @@ def common_type(left: DataType, right: DataType, *, strings_convert: bool) -> Da
         winner = TypeName.TIMESTAMP if TypeName.TIMESTAMP in names else TypeName.TIMESTAMP_NTZ
         return DataType(winner)
     raise Incompatible
+
+
+def _common_nested(left: DataType, right: DataType, *, strings_convert: bool) -> DataType | None:
+    """Returns the common type of two types, at least one of which is nested: Spark does not convert a nested value to a
+    string, and two structures need the same names in the same order.
+    """
+    folded = [[label.casefold() for label in side.labels] for side in (left, right)]
+    if left.name is not right.name or folded[0] != folded[1]:
+        raise Incompatible
+    pairs = zip(left.parts, right.parts, strict=True)
+    parts = [common_type(one, other, strings_convert=strings_convert) for one, other in pairs]
+    found = [part for part in parts if part is not None]
+    return of_parts(left, found) if len(found) == len(parts) else None
 
 
 def widest(types: Sequence[DataType | None], *, strings_convert: bool) -> DataType | None:

@@ -7,11 +7,7 @@ uuid), reach outside the query (java_method, input_file_name) or grow their inpu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from enum import Enum
-
-from service.sql.expressions.nodes import Expression, Negation, Null, Number
+from service.sql.expressions.nodes import Null
 from service.sql.types.data_types import (
     BIGINT,
     BOOLEAN,
@@ -20,85 +16,31 @@ from service.sql.types.data_types import (
     INT,
     MAX_PRECISION,
     NULL,
-    NUMERIC,
     STRING,
-    TEMPORAL,
     TIMESTAMP,
     DataType,
+    Incompatible,
     TypeName,
     arithmetic,
+    array,
     decimal,
     widest,
+)
+from service.sql.types.nested_functions import NESTED_GROUPS, concatenated_arrays
+from service.sql.types.signatures import (
+    Arguments,
+    Function,
+    Kind,
+    Result,
+    Types,
+    always,
+    by_types,
+    literal_integer,
+    rows,
 )
 
 MAX_PADDED_LENGTH = 65_536
 _ROUNDING = frozenset({"round", "bround", "floor", "ceil", "ceiling"})
-
-Types = tuple[DataType | None, ...]
-Arguments = tuple[Expression, ...]
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result type of a function, as a rule over its arguments; `text` describes it for the documentation."""
-
-    text: str
-    of: Callable[[Types, Arguments], DataType | None]
-
-    def __call__(self, types: Types, arguments: Arguments) -> DataType | None:
-        """Returns the type; None if it is not known. Raises Incompatible if the arguments have no common type."""
-        return self.of(types, arguments)
-
-
-class Kind(Enum):
-    """The types that an argument may have. As in Spark, a string is converted to any of them at run time."""
-
-    ANY = None
-    NUMBER = NUMERIC | {TypeName.STRING, TypeName.NULL}
-    TIME = TEMPORAL | {TypeName.STRING, TypeName.NULL}
-    BOOLEAN = frozenset({TypeName.BOOLEAN, TypeName.STRING, TypeName.NULL})
-    DAYS = frozenset({TypeName.TINYINT, TypeName.SMALLINT, TypeName.INT, TypeName.STRING, TypeName.NULL})
-    SECONDS = NUMERIC | {TypeName.NULL}
-    FORMAT = frozenset({TypeName.STRING, TypeName.NULL})
-    BYTES = frozenset({TypeName.BINARY, TypeName.STRING, TypeName.NULL})
-
-    def admits(self, type_: DataType) -> bool:
-        """Whether Spark accepts an argument of this type, unchanged or converted."""
-        return self.value is None or type_.name in self.value
-
-
-@dataclass(frozen=True)
-class Function:
-    """`kinds` are those of the arguments; the last one repeats. `most` is None if there is no upper bound."""
-
-    name: str
-    least: int
-    most: int | None
-    kinds: tuple[Kind, ...]
-    result: Result
-
-    def accepts(self, arguments: int) -> bool:
-        """Whether a call may have this number of arguments."""
-        return self.least <= arguments and (self.most is None or arguments <= self.most)
-
-    @property
-    def arity(self) -> str:
-        """The number of arguments, for messages: `2`, `1 to 3`, `at least 1`."""
-        if self.most is None:
-            return f"at least {self.least}"
-        return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
-
-    def kind(self, index: int) -> Kind:
-        """Returns the kind of the argument at `index`."""
-        return self.kinds[min(index, len(self.kinds) - 1)]
-
-
-def _always(type_: DataType) -> Result:
-    return Result(str(type_), lambda _types, _arguments: type_)
-
-
-def _by_types(text: str, rule: Callable[[Types], DataType | None]) -> Result:
-    return Result(text, lambda types, _arguments: rule(types))
 
 
 def _common(types: Types) -> DataType | None:
@@ -139,14 +81,6 @@ def _rounded(types: Types, arguments: Arguments) -> DataType | None:
     return decimal(whole + scale, scale)
 
 
-def literal_integer(node: Expression) -> int | None:
-    """Returns the value of an integer literal of up to nine digits, with its sign; None for other expressions."""
-    if isinstance(node, Negation):
-        inner = literal_integer(node.operand)
-        return -inner if inner is not None else None
-    return int(node.text) if isinstance(node, Number) and node.is_integer and len(node.text) < 10 else None
-
-
 def _whole_number(types: Types) -> DataType | None:
     type_ = types[0]
     if len(types) > 1 or type_ is None or type_.name is TypeName.NULL:
@@ -164,10 +98,31 @@ def _text_or_bytes(types: Types) -> DataType | None:
     return types[0] if types[0].name is TypeName.BINARY else STRING
 
 
+def _reversed(types: Types) -> DataType | None:
+    if types[0] is not None and types[0].is_nested:
+        return concatenated_arrays(types)
+    return _text_or_bytes(types)
+
+
+def _joined_texts(types: Types) -> DataType | None:
+    for type_ in types:
+        if type_ is not None and type_.is_nested and type_ != array(STRING):
+            raise Incompatible
+    return STRING
+
+
 def _concatenated(types: Types) -> DataType | None:
+    if any(type_ is not None and type_.is_nested for type_ in types):
+        return concatenated_arrays(types)
     if not types or any(type_ is not None and type_.name is not TypeName.BINARY for type_ in types):
         return STRING
     return None if None in types else types[0]
+
+
+def _hashed(types: Types, type_: DataType) -> DataType:
+    if any(argument is not None and not argument.is_groupable for argument in types):
+        raise Incompatible
+    return type_
 
 
 def _padded_type(types: Types) -> DataType | None:
@@ -184,85 +139,84 @@ def _remainder(types: Types) -> DataType | None:
     return arithmetic("%", types[0], types[1]) if types[0] is not None and types[1] is not None else None
 
 
-def _rows(names: str, least: int, most: int | None, kinds: Iterable[Kind], result: Result) -> dict[str, Function]:
-    return {name: Function(name, least, most, tuple(kinds), result) for name in names.split()}
+_ANY, _VALUE, _NUMBER, _TIME = (Kind.ANY,), (Kind.VALUE,), (Kind.NUMBER,), (Kind.TIME,)
 
-
-_ANY, _NUMBER, _TIME = (Kind.ANY,), (Kind.NUMBER,), (Kind.TIME,)
-
-_COMMON = _by_types("the common type of the arguments", _common)
+_COMMON = by_types("the common type of the arguments", _common)
 _ROUNDED = Result("the type of the first argument with these digits; DOUBLE for a string", _rounded)
-_COMMON_OF_LAST = _by_types("the common type of the last two arguments", _second_or_third)
-_TEXT_OR_BYTES = _by_types("STRING, or BINARY for BINARY", _text_or_bytes)
-_SAME_NUMBER = _by_types("the type of the argument; DOUBLE for a string", _same_number)
+_COMMON_OF_LAST = by_types("the common type of the last two arguments", _second_or_third)
+_TEXT_OR_BYTES = by_types("STRING, or BINARY for BINARY", _text_or_bytes)
+_SAME_NUMBER = by_types("the type of the argument; DOUBLE for a string", _same_number)
 
 GROUPS: dict[str, dict[str, Function]] = {
     "conditions": {
-        **_rows("coalesce", 1, None, _ANY, _COMMON),
-        **_rows("nvl ifnull", 2, 2, _ANY, _COMMON),
-        **_rows("nvl2", 3, 3, _ANY, _COMMON_OF_LAST),
-        **_rows("if", 3, 3, (Kind.BOOLEAN, Kind.ANY), _COMMON_OF_LAST),
-        **_rows("nullif", 2, 2, _ANY, _by_types("the type of the first argument", _first)),
-        **_rows("greatest least", 2, None, _ANY, _by_types("the common type of the arguments", _extreme)),
-        **_rows("isnull isnotnull", 1, 1, _ANY, _always(BOOLEAN)),
-        **_rows("isnan", 1, 1, _NUMBER, _always(BOOLEAN)),
-        **_rows("raise_error", 1, 1, _ANY, _by_types("the type of the other branch", lambda _types: NULL)),
+        **rows("coalesce", 1, None, _VALUE, _COMMON),
+        **rows("nvl ifnull", 2, 2, _VALUE, _COMMON),
+        **rows("nvl2", 3, 3, _VALUE, _COMMON_OF_LAST),
+        **rows("if", 3, 3, (Kind.BOOLEAN, Kind.VALUE), _COMMON_OF_LAST),
+        **rows("nullif", 2, 2, _VALUE, by_types("the type of the first argument", _first)),
+        **rows("greatest least", 2, None, _ANY, by_types("the common type of the arguments", _extreme)),
+        **rows("isnull isnotnull", 1, 1, (Kind.ALL,), always(BOOLEAN)),
+        **rows("isnan", 1, 1, _NUMBER, always(BOOLEAN)),
+        **rows("raise_error", 1, 1, _ANY, by_types("the type of the other branch", lambda _types: NULL)),
     },
     "numbers": {
-        **_rows("abs positive negative", 1, 1, _NUMBER, _SAME_NUMBER),
-        **_rows("round bround", 1, 2, _NUMBER, _ROUNDED),
-        **_rows("floor ceil ceiling", 1, 2, _NUMBER, _by_types("BIGINT, or DECIMAL for a DECIMAL", _whole_number)),
-        **_rows("sqrt cbrt exp expm1 ln log10 log1p log2 sin cos tan asin acos atan", 1, 1, _NUMBER, _always(DOUBLE)),
-        **_rows("sinh cosh tanh degrees radians sign signum rint", 1, 1, _NUMBER, _always(DOUBLE)),
-        **_rows("log", 1, 2, _NUMBER, _always(DOUBLE)),
-        **_rows("power pow atan2 hypot", 2, 2, _NUMBER, _always(DOUBLE)),
-        **_rows("mod pmod", 2, 2, _NUMBER, _by_types("as of the operator %", _remainder)),
-        **_rows("hash", 1, None, _ANY, _always(INT)),
-        **_rows("xxhash64", 1, None, _ANY, _always(BIGINT)),
-        **_rows("crc32", 1, 1, (Kind.BYTES,), _always(BIGINT)),
+        **rows("abs positive negative", 1, 1, _NUMBER, _SAME_NUMBER),
+        **rows("round bround", 1, 2, _NUMBER, _ROUNDED),
+        **rows("floor ceil ceiling", 1, 2, _NUMBER, by_types("BIGINT, or DECIMAL for a DECIMAL", _whole_number)),
+        **rows("sqrt cbrt exp expm1 ln log10 log1p log2 sin cos tan asin acos atan", 1, 1, _NUMBER, always(DOUBLE)),
+        **rows("sinh cosh tanh degrees radians sign signum rint", 1, 1, _NUMBER, always(DOUBLE)),
+        **rows("log", 1, 2, _NUMBER, always(DOUBLE)),
+        **rows("power pow atan2 hypot", 2, 2, _NUMBER, always(DOUBLE)),
+        **rows("mod pmod", 2, 2, _NUMBER, by_types("as of the operator %", _remainder)),
+        **rows("hash", 1, None, _VALUE, by_types("INT", lambda types: _hashed(types, INT))),
+        **rows("xxhash64", 1, None, _VALUE, by_types("BIGINT", lambda types: _hashed(types, BIGINT))),
+        **rows("crc32", 1, 1, (Kind.BYTES,), always(BIGINT)),
     },
     "strings": {
-        **_rows("upper lower ucase lcase initcap hex", 1, 1, _ANY, _always(STRING)),
-        **_rows("trim ltrim rtrim btrim", 1, 2, _ANY, _always(STRING)),
-        **_rows("length char_length character_length octet_length bit_length ascii", 1, 1, _ANY, _always(INT)),
-        **_rows("reverse", 1, 1, _ANY, _TEXT_OR_BYTES),
-        **_rows("substring substr", 2, 3, (Kind.ANY, Kind.NUMBER), _TEXT_OR_BYTES),
-        **_rows("left", 2, 2, (Kind.ANY, Kind.NUMBER), _TEXT_OR_BYTES),
-        **_rows("right", 2, 2, (Kind.ANY, Kind.NUMBER), _always(STRING)),
-        **_rows("lpad rpad", 3, 3, (Kind.ANY, Kind.NUMBER, Kind.ANY), _by_types("STRING", _padded_type)),
-        **_rows("concat", 1, None, _ANY, _by_types("STRING, or BINARY if all arguments are BINARY", _concatenated)),
-        **_rows("concat_ws", 2, None, _ANY, _always(STRING)),
-        **_rows("replace", 2, 3, _ANY, _always(STRING)),
-        **_rows("translate regexp_replace", 3, 3, _ANY, _always(STRING)),
-        **_rows("regexp_extract", 3, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(STRING)),
-        **_rows("split_part", 3, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(STRING)),
-        **_rows("instr levenshtein", 2, 2, _ANY, _always(INT)),
-        **_rows("locate position", 2, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(INT)),
-        **_rows("startswith endswith contains", 2, 2, _ANY, _always(BOOLEAN)),
-        **_rows("md5 sha1 sha", 1, 1, (Kind.BYTES,), _always(STRING)),
-        **_rows("sha2", 2, 2, (Kind.BYTES, Kind.NUMBER), _always(STRING)),
+        **rows("upper lower ucase lcase initcap hex", 1, 1, _ANY, always(STRING)),
+        **rows("trim ltrim rtrim btrim", 1, 2, _ANY, always(STRING)),
+        **rows("length char_length character_length octet_length bit_length ascii", 1, 1, _ANY, always(INT)),
+        **rows("reverse", 1, 1, _VALUE, by_types("STRING, or BINARY or an array as the argument", _reversed)),
+        **rows("substring substr", 2, 3, (Kind.ANY, Kind.NUMBER), _TEXT_OR_BYTES),
+        **rows("left", 2, 2, (Kind.ANY, Kind.NUMBER), _TEXT_OR_BYTES),
+        **rows("right", 2, 2, (Kind.ANY, Kind.NUMBER), always(STRING)),
+        **rows("lpad rpad", 3, 3, (Kind.ANY, Kind.NUMBER, Kind.ANY), by_types("STRING", _padded_type)),
+        **rows(
+            "concat", 1, None, _VALUE, by_types("STRING, or BINARY or an array if all arguments are", _concatenated)
+        ),
+        **rows("concat_ws", 2, None, (Kind.ANY, Kind.VALUE), by_types("STRING", _joined_texts)),
+        **rows("replace", 2, 3, _ANY, always(STRING)),
+        **rows("translate regexp_replace", 3, 3, _ANY, always(STRING)),
+        **rows("regexp_extract", 3, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), always(STRING)),
+        **rows("split_part", 3, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), always(STRING)),
+        **rows("instr levenshtein", 2, 2, _ANY, always(INT)),
+        **rows("locate position", 2, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), always(INT)),
+        **rows("startswith endswith contains", 2, 2, _ANY, always(BOOLEAN)),
+        **rows("md5 sha1 sha", 1, 1, (Kind.BYTES,), always(STRING)),
+        **rows("sha2", 2, 2, (Kind.BYTES, Kind.NUMBER), always(STRING)),
     },
     "dates and times": {
-        **_rows("current_date", 0, 0, _ANY, _always(DATE)),
-        **_rows("current_timestamp now", 0, 0, _ANY, _always(TIMESTAMP)),
-        **_rows("year quarter month day dayofmonth dayofweek dayofyear weekday weekofyear", 1, 1, _TIME, _always(INT)),
-        **_rows("hour minute second", 1, 1, _TIME, _always(INT)),
-        **_rows("date", 1, 1, _TIME, _always(DATE)),
-        **_rows("last_day", 1, 1, _TIME, _always(DATE)),
-        **_rows("to_date", 1, 2, _ANY, _always(DATE)),
-        **_rows("to_timestamp", 1, 2, _ANY, _by_types("TIMESTAMP", _parsed_timestamp)),
-        **_rows("date_trunc", 2, 2, (Kind.ANY, Kind.TIME), _always(TIMESTAMP)),
-        **_rows("trunc next_day", 2, 2, (Kind.TIME, Kind.ANY), _always(DATE)),
-        **_rows("date_add date_sub dateadd", 2, 2, (Kind.TIME, Kind.DAYS), _always(DATE)),
-        **_rows("add_months", 2, 2, (Kind.TIME, Kind.NUMBER), _always(DATE)),
-        **_rows("datediff date_diff", 2, 2, _TIME, _always(INT)),
-        **_rows("months_between", 2, 2, _TIME, _always(DOUBLE)),
-        **_rows("date_format", 2, 2, (Kind.TIME, Kind.ANY), _always(STRING)),
-        **_rows("unix_timestamp to_unix_timestamp", 1, 2, (Kind.TIME, Kind.FORMAT), _always(BIGINT)),
-        **_rows("from_unixtime", 1, 2, (Kind.NUMBER, Kind.ANY), _always(STRING)),
-        **_rows("timestamp_seconds", 1, 1, (Kind.SECONDS,), _always(TIMESTAMP)),
-        **_rows("make_date", 3, 3, _NUMBER, _always(DATE)),
+        **rows("current_date", 0, 0, _ANY, always(DATE)),
+        **rows("current_timestamp now", 0, 0, _ANY, always(TIMESTAMP)),
+        **rows("year quarter month day dayofmonth dayofweek dayofyear weekday weekofyear", 1, 1, _TIME, always(INT)),
+        **rows("hour minute second", 1, 1, _TIME, always(INT)),
+        **rows("date", 1, 1, _TIME, always(DATE)),
+        **rows("last_day", 1, 1, _TIME, always(DATE)),
+        **rows("to_date", 1, 2, _ANY, always(DATE)),
+        **rows("to_timestamp", 1, 2, _ANY, by_types("TIMESTAMP", _parsed_timestamp)),
+        **rows("date_trunc", 2, 2, (Kind.ANY, Kind.TIME), always(TIMESTAMP)),
+        **rows("trunc next_day", 2, 2, (Kind.TIME, Kind.ANY), always(DATE)),
+        **rows("date_add date_sub dateadd", 2, 2, (Kind.TIME, Kind.DAYS), always(DATE)),
+        **rows("add_months", 2, 2, (Kind.TIME, Kind.NUMBER), always(DATE)),
+        **rows("datediff date_diff", 2, 2, _TIME, always(INT)),
+        **rows("months_between", 2, 2, _TIME, always(DOUBLE)),
+        **rows("date_format", 2, 2, (Kind.TIME, Kind.ANY), always(STRING)),
+        **rows("unix_timestamp to_unix_timestamp", 1, 2, (Kind.TIME, Kind.FORMAT), always(BIGINT)),
+        **rows("from_unixtime", 1, 2, (Kind.NUMBER, Kind.ANY), always(STRING)),
+        **rows("timestamp_seconds", 1, 1, (Kind.SECONDS,), always(TIMESTAMP)),
+        **rows("make_date", 3, 3, _NUMBER, always(DATE)),
     },
+    **NESTED_GROUPS,
 }
 """By the name of a group, then by lower-case name."""
 FUNCTIONS: dict[str, Function] = {name: function for group in GROUPS.values() for name, function in group.items()}

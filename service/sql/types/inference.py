@@ -7,8 +7,9 @@ certain to refuse.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from service.contract.problems import SpecError
+from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.sql.expressions.nodes import (
     Aggregate,
     Arithmetic,
@@ -21,11 +22,13 @@ from service.sql.expressions.nodes import (
     Column,
     Comparison,
     Connective,
+    Element,
     Expression,
     Extract,
     GetField,
     InList,
     Interval,
+    Lambda,
     Like,
     Name,
     Negation,
@@ -35,6 +38,7 @@ from service.sql.expressions.nodes import (
     Over,
     String,
     Test,
+    Variable,
     position_of,
 )
 from service.sql.expressions.scalar import render
@@ -54,10 +58,14 @@ from service.sql.types.data_types import (
     TEMPORAL,
     DataType,
     Incompatible,
+    Schema,
     TypeName,
     decimal,
 )
 from service.sql.types.functions import FUNCTIONS, MAX_PADDED_LENGTH, digits_are_bounded, padding_is_bounded
+from service.sql.types.lambdas import LAMBDAS, part_of
+from service.sql.types.nested_functions import NESTED_GROUPS, limit_fault
+from service.sql.types.signatures import Function, Kind, Types
 
 _INTEGER_TEXT = re.compile(r"[+-]?\d+", re.ASCII)
 _NUMBER_TEXT = re.compile(
@@ -67,6 +75,8 @@ _NUMBER_TEXT = re.compile(
 _CONDITIONS = frozenset({TypeName.BOOLEAN, TypeName.STRING, TypeName.NULL})
 _NUMBERS = NUMERIC | {TypeName.STRING, TypeName.NULL}
 _TIMES = TEMPORAL | {TypeName.STRING, TypeName.NULL}
+_INDEXES = INTEGRAL | {TypeName.NULL}
+_NESTED_NAMES = frozenset(name for group in NESTED_GROUPS.values() for name in group)
 _SUFFIX_TYPES = {
     "L": TypeName.BIGINT,
     "S": TypeName.SMALLINT,
@@ -80,6 +90,7 @@ class Typing:
 
     def __init__(self, source: Text) -> None:
         self._source = source
+        self._variables: Mapping[str, DataType | None] = {}
 
     def type_of(self, node: Expression) -> DataType | None:
         """Returns the type of `node`. Raises SpecError `type_mismatch`."""
@@ -110,8 +121,10 @@ class Typing:
                 operand = self.computable(node.operand)
                 self._require(operand, _TIMES, node.operand, f"EXTRACT({node.part} …)")
                 return decimal(8, 6) if node.part == "SECOND" else INT
-            case Interval() | Name() | GetField() | Aggregate():
+            case Interval() | Name() | Aggregate():
                 return None
+            case GetField() | Element() | Variable() | Lambda():
+                return self._part(node)
             case Over():
                 raise self._source.unsupported(
                     f"{node.function.upper()} with OVER",
@@ -127,13 +140,18 @@ class Typing:
 
     def computable(self, node: Expression) -> DataType | None:
         """Returns the type of an operand. Raises SpecError `type_mismatch` for a nested or Spark-only one."""
+        type_ = self.value(node)
+        if type_ is not None and type_.is_nested:
+            detail = f"{_text(node)} has the type {type_}, which cannot be used here."
+            raise self.mismatch(f"{detail} Use its parts, such as {_part_of(node, type_)}.", node)
+        return type_
+
+    def value(self, node: Expression) -> DataType | None:
+        """Returns the type of a value that may be nested. Raises SpecError `type_mismatch` for a Spark-only type."""
         type_ = self.type_of(node)
         if type_ is not None and type_.name is TypeName.OTHER:
-            detail = (
-                f"{_text(node)} has the type {type_}, which can be selected but not used in expressions. Store its "
-                "parts in separate columns."
-            )
-            raise self.mismatch(detail, node)
+            detail = f"{_text(node)} has the type {type_}, which can be selected but not used in expressions."
+            raise self.mismatch(f"{detail} Store it with another type in the files.", node)
         return type_
 
     def groupable(self, node: Expression) -> DataType | None:
@@ -142,7 +160,7 @@ class Typing:
         if type_ is not None and not type_.is_groupable:
             raise self.mismatch(
                 f"{_text(node)} has the type {type_}, whose values cannot be compared. Use atomic values, or arrays or "
-                "structures of them; store the needed parts in separate columns.",
+                "structures of them; for a map, write map_entries(m).",
                 node,
             )
         return type_
@@ -163,8 +181,8 @@ class Typing:
             raise self.mismatch(f"{what} does not take {_text(node)}, which is {type_}.", node)
 
     def _cast(self, node: Cast) -> DataType:
-        source, target = self.computable(node.operand), node.type
-        if source is not None and not castable(source.name, target.name):
+        source, target = self.value(node.operand), node.type
+        if source is not None and not convertible(source, target):
             raise self.mismatch(f"{_text(node.operand)} is {source}, which cannot be CAST to {target}.", node)
         return target
 
@@ -180,8 +198,11 @@ class Typing:
     def _arithmetic(self, node: Arithmetic) -> DataType | None:
         if isinstance(node.left, Interval) or isinstance(node.right, Interval):
             return self._with_interval(node)
-        left, right = self.computable(node.left), self.computable(node.right)
+        joins = node.operator == "||"
+        left, right = (self.value(side) if joins else self.computable(side) for side in (node.left, node.right))
         if left is None or right is None:
+            if any(side is not None and side.is_nested for side in (left, right)):
+                return None
             return STRING if node.operator == "||" and _is_text(left, right) else None
         if TypeName.DECIMAL in {left.name, right.name} and node.operator != "||":
             left, right = _narrow(node.left, left), _narrow(node.right, right)
@@ -239,9 +260,9 @@ class Typing:
 
     def _compare(self, operator: str, left: Expression, *others: Expression) -> None:
         """Raises SpecError `type_mismatch` unless `left`, which is typed once, can be compared with all `others`."""
-        one = self.computable(left)
+        one = self.value(left)
         for right in others:
-            other = self.computable(right)
+            other = self.value(right)
             if one is not None and other is not None and not data_types.comparable(one, other):
                 detail = (
                     f"{operator} cannot compare {_text(left)}, which is {one}, with {_text(right)}, which is {other}. "
@@ -274,7 +295,7 @@ class Typing:
             for when in conditions:
                 self.require_condition(when, "WHEN")
         values = [then for _, then in node.branches] + ([node.default] if node.default is not None else [])
-        types = [self.computable(value) for value in values]
+        types = [self.value(value) for value in values]
         try:
             return data_types.widest(types, strings_convert=True)
         except Incompatible:
@@ -284,9 +305,10 @@ class Typing:
 
     def _call(self, node: Call) -> DataType | None:
         function = FUNCTIONS[node.name]
-        anything = node.name in {"isnull", "isnotnull"}
-        types = tuple(self.type_of(part) if anything else self.computable(part) for part in node.arguments)
+        types = self._arguments(node, function)
         for index, (type_, argument) in enumerate(zip(types, node.arguments, strict=True)):
+            if isinstance(argument, Lambda):
+                continue
             if type_ is not None and not function.kind(index).admits(type_):
                 raise self.mismatch(f"{node.name} does not take {_text(argument)}, which is {type_}.", node)
         if not padding_is_bounded(node.name, node.arguments):
@@ -294,6 +316,9 @@ class Typing:
             raise self.mismatch(detail, node)
         if not digits_are_bounded(node.name, node.arguments):
             raise self.mismatch(f"The digits of {node.name} must be an integer literal from -38 to 38.", node)
+        fault = limit_fault(node.name, node.arguments)
+        if fault is not None:
+            raise self.mismatch(fault, node)
         if node.name == "if":
             self.require_condition(node.arguments[0], "IF")
         if node.name == "nullif":
@@ -301,9 +326,77 @@ class Typing:
         try:
             return function.result(types, node.arguments)
         except Incompatible:
-            found = ", ".join(str(type_) for type_ in types)
-            detail = f"The arguments of {node.name} have no common type: {found}. CAST them to one type."
-            raise self.mismatch(detail, node) from None
+            raise self.mismatch(refused_arguments(node.name, types), node) from None
+
+    def _arguments(self, node: Call, function: Function) -> Types:
+        """Returns the types of the arguments; that of a lambda is the type of its body."""
+        types: tuple[DataType | None, ...] = ()
+        shapes = LAMBDAS.get(node.name, {})
+        for index, argument in enumerate(node.arguments):
+            if isinstance(argument, Lambda) and index in shapes:
+                types = (*types, self._body(argument, shapes[index].types(types)))
+            elif function.kind(index) is Kind.ALL:
+                types = (*types, self.type_of(argument))
+            else:
+                types = (*types, self.value(argument))
+        return types
+
+    def _body(self, node: Lambda, types: Types) -> DataType | None:
+        outer = self._variables
+        self._variables = {**outer, **dict(zip(node.parameters, types, strict=False))}
+        try:
+            return self.value(node.body)
+        finally:
+            self._variables = outer
+
+    def _part(self, node: GetField | Element | Variable | Lambda) -> DataType | None:
+        match node:
+            case Variable(name):
+                return self._variables.get(name)
+            case Lambda():
+                return self._body(node, (None,) * len(node.parameters))
+            case GetField(operand, name):
+                return self._field(node, self.value(operand), name)
+            case Element(operand, index):
+                return self._element(node, self.value(operand), self.value(index))
+
+    def _field(self, node: GetField, of: DataType | None, name: str) -> DataType | None:
+        """Returns the type of a field: of a structure, of each structure of an array, or a map's value for a key."""
+        if of is None or of.name is TypeName.NULL:
+            return None
+        if of.name is TypeName.MAP and of.parts[0] == STRING:
+            return of.parts[1]
+        inner = part_of(of, TypeName.ARRAY) or of
+        if inner.name is not TypeName.STRUCT:
+            raise self.mismatch(f"{_text(node.operand)} is {of}, which has no fields, so {name} is not one.", node)
+        fields = Schema(inner.fields)
+        found = fields.find(name)
+        if found is None:
+            alike = fields.alike(name) or ()
+            names = [each.name for each in alike] or list(inner.labels)
+            code = "ambiguous_column" if alike else "unknown_column"
+            suggestions = () if alike else nearest_names(name, names)
+            hint = did_you_mean(suggestions) or f" The fields are {', '.join(names[:12])}."
+            detail = f"{_text(node.operand)} has no field {name}.{hint}"
+            raise self._source.error(code, detail, at=position_of(node), suggestions=suggestions)
+        return found.type if inner is of else data_types.array(found.type)
+
+    def _element(self, node: Element, of: DataType | None, index: DataType | None) -> DataType | None:
+        if of is None or of.name is TypeName.NULL:
+            return None
+        if of.name is TypeName.ARRAY:
+            self._require(index, _INDEXES, node.index, "[…]")
+            return of.parts[0]
+        if of.name is not TypeName.MAP:
+            raise self.mismatch(f"{_text(node.operand)} is {of}, which has no elements.", node)
+        if of.parts[0] == STRING and index is not None and index.is_atomic:
+            return of.parts[1]
+        try:
+            if index is not None:
+                data_types.common_type(of.parts[0], index, strings_convert=False)
+        except Incompatible:
+            raise self.mismatch(f"A key of {_text(node.operand)} is {of.parts[0]}, not {index}.", node) from None
+        return of.parts[1]
 
 
 def number_type(node: Number) -> DataType:
@@ -317,6 +410,42 @@ def number_type(node: Number) -> DataType:
     whole, _, fraction = node.text.partition(".")
     digits = len((whole + fraction).lstrip("0"))
     return decimal(max(digits, len(fraction), 1), len(fraction))
+
+
+def convertible(source: DataType, target: DataType) -> bool:
+    """Whether Spark accepts a cast between these types, which may be nested."""
+    if source.is_nested and target.name is TypeName.STRING:
+        return True
+    if source.is_nested or target.is_nested:
+        if source.name is TypeName.NULL:
+            return True
+        pairs = zip(source.parts, target.parts, strict=False)
+        return (
+            source.name is target.name
+            and len(source.parts) == len(target.parts)
+            and all(convertible(*pair) for pair in pairs)
+        )
+    return castable(source.name, target.name)
+
+
+def refused_arguments(name: str, types: Types) -> str:
+    """Returns the message for arguments that fit no call of the function `name`."""
+    found = ", ".join(str(type_) for type_ in types)
+    if name == "from_json":
+        return (
+            "The schema of from_json must be a string literal such as 'a INT, b STRING' or 'ARRAY<INT>', with types "
+            "that columns may have."
+        )
+    if name in {"named_struct", "map"}:
+        names = "names, which are string literals," if name == "named_struct" else "keys"
+        return f"{name} takes pairs of {names} and values of one type each, not {found}."
+    if name in {"aggregate", "reduce"}:
+        return f"The lambda of {name} returns {types[2]}, but the start value is {types[1]}. CAST the start value."
+    if name == "schema_of_json":
+        return "schema_of_json takes a string literal."
+    if name in _NESTED_NAMES:
+        return f"{name} does not take arguments of these types: {found}. CAST them."
+    return f"The arguments of {name} have no common type: {found}. CAST them to one type."
 
 
 def castable(source: TypeName, target: TypeName) -> bool:
@@ -351,6 +480,14 @@ def _narrow(node: Expression, type_: DataType) -> DataType:
 
 def _is_text(left: DataType | None, right: DataType | None) -> bool:
     return any(type_ is not None and type_.name is not TypeName.BINARY for type_ in (left, right))
+
+
+def _part_of(node: Expression, type_: DataType) -> str:
+    """Returns an example of an expression for a part of a nested value."""
+    text = _text(node)
+    if type_.name is TypeName.STRUCT and type_.labels:
+        return f"{text}.{type_.labels[0]}"
+    return f"element_at({text}, 1)" if type_.name is TypeName.ARRAY else f"map_values({text})[0]"
 
 
 def _text(node: Expression) -> str:

@@ -243,6 +243,23 @@ def test_workers_of_older_versions_cannot_read_compressed_headers(
     assert (checked.needs_version == 10) == needs
 
 
+@pytest.mark.parametrize(
+    ("schema", "sql", "version"),
+    [
+        ("a ARRAY<INT>", "SELECT a FROM t", 12),
+        ("a STRING", "SELECT split(a, ',') AS x FROM t", 12),
+        ("a STRING", "SELECT t.a, x.c0 FROM t LATERAL VIEW json_tuple(a, 'b') x", 12),
+        ("a STRING", "SELECT coalesce(a, 'x') AS x FROM t", 3),
+    ],
+)
+def test_workers_of_older_versions_do_not_compute_with_nested_values(
+    tmp_path: Path, schema: str, sql: str, version: int
+) -> None:
+    _file(tmp_path, "x.json", b'{"a": null}')
+    posted = {"tables": {"t": {"path": "t", "format": "json", "schema": schema}}, "sql": sql}
+    assert check_job(JobSpec.model_validate(posted), (tmp_path,)).needs_version == version
+
+
 def test_the_blocks_of_some_files_are_checked_at_submission_and_those_of_all_by_the_worker(tmp_path: Path) -> None:
     good = struct.pack(">ii", len(CSV), 10) + b"\x08\x1c" + CSV
     for number in range(40):

@@ -79,11 +79,32 @@ def test_columns_of_documents_are_those_of_all_of_them(tmp_path: Path) -> None:
     ]
     lines = "\n".join(map(json.dumps, rows))
     expected = (
-        "id BIGINT, at TIMESTAMP, nested STRING, mixed STRING, ok BOOLEAN, price DOUBLE, list STRING, never STRING, "
-        "wide STRING, `of two` BIGINT"
+        "id BIGINT, at TIMESTAMP, nested STRUCT<a: BIGINT>, mixed STRING, ok BOOLEAN, price DOUBLE, "
+        "list ARRAY<BIGINT>, never STRING, wide STRING, `of two` BIGINT"
     )
     assert told(tmp_path, {"1.json": lines}, "json") == expected
     assert told(tmp_path, {"1.json": json.dumps(rows, indent=1)}, "json", multi_line=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "type_"),
+    [
+        ([{"b": {"c": [1]}}, {"b": {"c": [], "d": "x"}}], "STRUCT<b: STRUCT<c: ARRAY<BIGINT>, d: STRING>>"),
+        ([[{"at": "2026-01-01"}, {"n": None}]], "ARRAY<STRUCT<at: DATE, n: STRING>>"),
+        ([[[1], [2.5]]], "ARRAY<ARRAY<DOUBLE>>"),
+        ([[1, "x"]], "ARRAY<STRING>"),
+        ([[], [None]], "STRING"),
+        ([{}], "STRING"),
+        ([{"b": 1}, [1]], "STRING"),
+        ([{"b": 1, "B": 2}], "STRING"),
+        ([{"${env:HOME}": 1}], "STRING"),
+        ([{str(number): number for number in range(201)}], "STRING"),
+        ([json.loads("[" * 17 + "1" + "]" * 17)], "ARRAY<" * 16 + "STRING" + ">" * 16),
+    ],
+)
+def test_nested_values_of_json(tmp_path: Path, values: list[Any], type_: str) -> None:
+    lines = "\n".join(json.dumps({"a": value}) for value in values)
+    assert told(tmp_path, {"1.json": lines}, "json") == f"a {type_}"
 
 
 def test_a_sample_of_large_files_and_of_many_suffices(tmp_path: Path) -> None:

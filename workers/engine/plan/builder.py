@@ -29,6 +29,7 @@ from workers.engine.plan.nodes import (
     Aggregate,
     Call,
     Filter,
+    Generate,
     Join,
     JoinStrategy,
     Limit,
@@ -52,8 +53,8 @@ from workers.engine.plan.traversal import transform_up, walk_up
 
 
 def build(query: BoundQuery) -> Node:
-    """Returns the plan: scans and joins, then WHERE, aggregate, HAVING, calls with OVER, ORDER BY, LIMIT and SELECT, as
-    far as the query has them.
+    """Returns the plan: scans and joins, generators, then WHERE, aggregate, HAVING, calls with OVER, ORDER BY, LIMIT
+    and SELECT, as far as the query has them.
 
     The root is always the `Project` of SELECT, whose output is `query.output`. A derived table has a plan in place of a
     scan, whose `Project` emits `alias.column`.
@@ -88,6 +89,8 @@ def _rows(query: BoundQuery) -> Node:
     node = _source(query.source)
     for join in query.joins:
         node = _join(node, _source(join.right), join)
+    for each in query.generators:
+        node = Generate(node, each.function, each.arguments, each.columns, each.outer)
     return node if query.where is None else Filter(node, query.where)
 
 

@@ -18,6 +18,7 @@ from workers.engine.plan.nodes import (
     Exchange,
     Expand,
     Filter,
+    Generate,
     Join,
     Limit,
     MultisetOperation,
@@ -103,6 +104,10 @@ def detail_of(node: Node) -> str:
             return ""
         case Expand():
             return f"{node.branches} branches AS {node.name}"
+        case Generate():
+            arguments = ", ".join(map(str, node.arguments))
+            columns = ", ".join(field.name for field in node.columns)
+            return f"{'OUTER ' if node.outer else ''}{node.function.value}({arguments}) AS {columns}"
         case WindowFunctions():
             return _named(node.calls)
         case Exchange():

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from functools import lru_cache, reduce
 
-from service.contract.query import AggregateFunction, JoinKind
+from service.contract.query import AggregateFunction, GeneratorFunction, JoinKind
 from service.sql.expressions.nodes import (
     Binary,
     Boolean,
@@ -29,7 +29,7 @@ from service.sql.expressions.nodes import (
 from service.sql.expressions.reader import read_template
 from service.sql.expressions.scalar import Scalar, quoted
 from service.sql.types.data_types import BOOLEAN, NULL, DataType, TypeName
-from workers.engine.plan.nodes import Call, Join, PlanFunction, Values
+from workers.engine.plan.nodes import Call, Generate, Join, PlanFunction, Values
 
 _PLACE = re.compile(r"\{(\d+)\}")
 
@@ -39,6 +39,8 @@ _SPARK_NAMES: dict[AggregateFunction | PlanFunction, str] = {
 }
 """Names that differ in Spark. First and last by a column are the values with its minimum and maximum: Spark's own
 `first_value` returns the first row in any order."""
+
+_HAVE_OUTER = frozenset({GeneratorFunction.EXPLODE, GeneratorFunction.POSEXPLODE, GeneratorFunction.INLINE})
 
 _INTEGERS = {
     TypeName.TINYINT: (7, "Y"),
@@ -156,6 +158,15 @@ def values_sql(node: Values) -> str:
     return f"SELECT *\nFROM VALUES {rows} AS `values`({names})"
 
 
+def generator_sql(node: Generate) -> str:
+    """Returns the item of SELECT that computes the columns of a generator: ``explode(`t.a`) AS (`u.x`)``."""
+    # json_tuple and stack always make a row.
+    suffix = "_outer" if node.outer and node.function in _HAVE_OUTER else ""
+    arguments = ", ".join(argument.sql for argument in node.arguments)
+    columns = ", ".join(quoted(field.name) for field in node.columns)
+    return f"{node.function.value}{suffix}({arguments}) AS ({columns})"
+
+
 def join_condition(join: Join) -> str:
     """Returns the condition of the join in Spark's SQL; an empty text if all pairs of rows match in an inner join."""
     equals = "<=>" if join.null_safe else "="
@@ -209,7 +220,7 @@ def identity_of(literals: tuple[Scalar, ...]) -> str:
 
 def typed_null(type_: DataType) -> Scalar | None:
     """Returns NULL of `type_`; None for a type without a name to cast to."""
-    if type_.name in {TypeName.OTHER, TypeName.NULL}:
+    if not type_.is_atomic or type_.name is TypeName.NULL:
         return None
     return Scalar(Cast(Null(), type_, tries=False), type_)
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import cast
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
-from service.contract.query import AggregateFunction, JoinKind, SetKind
+from service.contract.query import AggregateFunction, GeneratorFunction, JoinKind, SetKind
 from service.sql.expressions.scalar import Scalar
 from service.sql.joins import ONE_SIDED, Side
 from service.sql.resolve import bound
@@ -248,6 +248,19 @@ class Expand(PlanNode):
 
 
 @dataclass(frozen=True)
+class Generate(PlanNode):
+    """Emits each row once for each row that `function` makes of `arguments`: its input's columns, followed by
+    `columns`. A row of which it makes none is left out; with `outer` it is emitted once, with NULLs.
+    """
+
+    input: Node
+    function: GeneratorFunction
+    arguments: tuple[Scalar, ...]
+    columns: tuple[Field, ...]
+    outer: bool = False
+
+
+@dataclass(frozen=True)
 class WindowFunctions(PlanNode):
     """Computes calls with OVER. Emits its input's columns, followed by `calls`.
 
@@ -326,6 +339,7 @@ UnaryNode = (
     | Aggregate
     | Deduplicate
     | Expand
+    | Generate
     | WindowFunctions
     | Exchange
     | Sort
@@ -384,6 +398,8 @@ def _output_of(node: Node) -> tuple[Field, ...]:
             return left if node.kind in ONE_SIDED else (*left, *output_of(node.right))
         case Expand():
             return (*output_of(node.input), Field(node.name, INT))
+        case Generate():
+            return (*output_of(node.input), *node.columns)
         case WindowFunctions():
             return (*output_of(node.input), *(_field(call) for call in node.calls))
         case Windows():
@@ -448,7 +464,7 @@ def _scanned(node: Node, name: str) -> str | None:
             return _scanned(node.input, below[0]) if below else None
         case Expand() | Windows() if name == node.name:
             return None
-        case WindowFunctions() if name not in names_of(node.input):
+        case WindowFunctions() | Generate() if name not in names_of(node.input):
             return None
         case _:
             return _scanned(node.input, name)

@@ -20,13 +20,14 @@ from typing import get_args
 from service.contract.query import JoinKind, NullsOrder
 from service.sql.expressions.scalar import Scalar, quoted
 from service.sql.joins import Side
-from workers.engine.plan.expressions import call_sql, fresh_name, join_condition, values_sql
+from workers.engine.plan.expressions import call_sql, fresh_name, generator_sql, join_condition, values_sql
 from workers.engine.plan.nodes import (
     Aggregate,
     Deduplicate,
     Exchange,
     Expand,
     Filter,
+    Generate,
     Join,
     Limit,
     MultisetOperation,
@@ -205,6 +206,9 @@ class _Writer:
             case Expand():
                 select = self._over(below, number, below.takes_rows)
                 return replace(select, columns=("*", f"explode(sequence(1, {node.branches})) AS {quoted(node.name)}"))
+            case Generate():
+                select = self._over(below, number, below.takes_rows)
+                return replace(select, columns=("*", generator_sql(node)))
             case WindowFunctions():
                 select = self._over(below, number, below.takes_rows)
                 return replace(select, columns=("*", *_named(node.calls)))

@@ -18,6 +18,7 @@ from workers.engine.plan.nodes import (
     Exchange,
     Expand,
     Filter,
+    Generate,
     Join,
     Limit,
     MultisetOperation,
@@ -81,6 +82,8 @@ def _violations(node: Node) -> Iterator[str]:
         yield "a call without OVER"
     if isinstance(node, Watermark | Windows) and node.column.column is None:
         yield "it needs a column, not an expression"
+    if isinstance(node, Generate) and not (node.arguments and node.columns):
+        yield "a generator needs arguments and columns"
     if isinstance(node, Watermark) and node.delay_ms < 0:
         yield "the delay is negative"
     if isinstance(node, Windows) and not 1 <= node.slide_ms <= node.size_ms:
@@ -126,6 +129,8 @@ def _scalars(node: Node) -> Iterator[Scalar]:
             yield from (key.expression for key in node.keys)
             for call in node.calls:
                 yield from _call_scalars(call)
+        case Generate():
+            yield from node.arguments
         case WindowFunctions():
             yield from (call.expression for call in node.calls)
         case Exchange():

@@ -54,7 +54,7 @@ SPARK_DEFAULTS = {
 }
 """By rule, the rule's name for what Spark does without it. For a join strategy it depends on the sizes of the sides."""
 
-_NEVER_SHUFFLES = frozenset({"Scan", "Filter", "Project", "Expand", "Union"})
+_NEVER_SHUFFLES = frozenset({"Scan", "Filter", "Project", "Expand", "Generate", "Union"})
 _EAGER = "eager_aggregation"
 _JOIN_STRATEGY = "join_strategy"
 _ESTIMATED_BY = {"incremental_aggregate": "split_distinct_aggregate"}

@@ -21,6 +21,7 @@ from workers.engine.plan.nodes import (
     Exchange,
     Expand,
     Filter,
+    Generate,
     Join,
     Limit,
     Node,
@@ -89,6 +90,7 @@ _KINDS: dict[type, Kind] = {
     Deduplicate: Kind.AGGREGATE,
     Union: Kind.UNION,
     Expand: Kind.EXPAND,
+    Generate: Kind.EXPAND,
     WindowFunctions: Kind.WINDOW,
 }
 

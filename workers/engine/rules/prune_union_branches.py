@@ -30,6 +30,7 @@ from workers.engine.plan.nodes import (
     Aggregate,
     Deduplicate,
     Filter,
+    Generate,
     Join,
     Limit,
     Named,
@@ -248,6 +249,8 @@ def _required_below(node: Node, required: Required) -> tuple[Required, ...]:
             return (_renamed(node.keys, required),)
         case Filter() | Sort() | Deduplicate():
             return (required,)
+        case Generate():
+            return ({name: needed for name, needed in required.items() if name in names_of(node.input)},)
         case Join():
             return (required, {} if node.kind in ONE_SIDED else required)
         case _:

@@ -19,7 +19,7 @@ from service.sql.expressions.analysis import columns_by_name, conjuncts_of
 from service.sql.expressions.scalar import Scalar, column, quoted
 from service.sql.joins import Side
 from workers.engine.plan.explain import seconds
-from workers.engine.plan.expressions import call_sql, fresh_name, join_condition, values_sql
+from workers.engine.plan.expressions import call_sql, fresh_name, generator_sql, join_condition, values_sql
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -27,6 +27,7 @@ from workers.engine.plan.nodes import (
     Exchange,
     Expand,
     Filter,
+    Generate,
     Join,
     Limit,
     MultisetOperation,
@@ -118,6 +119,8 @@ def _unary(
             return (distinct_in_batch(frame) if frame.isStreaming else frame).dropDuplicates()
         case Expand():
             return frame.select("*", F.expr(f"explode(sequence(1, {node.branches}))").alias(node.name))
+        case Generate():
+            return frame.selectExpr("*", generator_sql(node))
         case WindowFunctions():
             return frame.selectExpr("*", *(_aliased(call.expression.sql, call.name) for call in node.calls))
         case Exchange():

@@ -24,7 +24,7 @@ from service.data.file_io import DataFile, UriFile
 from service.data.files import TableFiles
 from service.data.schemas import without_column
 from service.sql.expressions.scalar import quoted
-from service.sql.types.data_types import STRING, DataType, Field, Schema, TypeName
+from service.sql.types.data_types import STRING, DataType, Field, Schema
 from workers.engine.plan.nodes import Node, Scan
 from workers.engine.plan.traversal import walk_up
 from workers.engine.spark.avro_source import read_avro
@@ -156,7 +156,7 @@ def _read_fields(session: SparkSession, fields: tuple[Field, ...], table: TableI
     reader = _reader(session, table)
     if table.partition_names:
         reader = reader.option("basePath", _base_path(table.files))
-    if table.files.snapshot is not None or all(_has_ddl(field.type) for field in fields):
+    if table.files.snapshot is not None or table.source.kind.is_text or all(_has_ddl(field.type) for field in fields):
         reader = reader.schema(ddl_of(fields))
     # Otherwise Spark reads the schema from the files: DDL has no names for some types of Parquet.
     return reader.load(paths)
@@ -168,7 +168,7 @@ def _reader(session: SparkSession, table: TableInput) -> DataFrameReader:
 
 
 def _has_ddl(type_: DataType) -> bool:
-    return type_.name is not TypeName.OTHER
+    return type_.is_atomic
 
 
 def _read_by_values(

@@ -169,7 +169,7 @@ def _request(
     sketches: dict[Key, tuple[Scan, SketchKey]] = {}
     for scan in aliases:
         # Arrow cannot group by nested values, so such keys have no sketch.
-        atomic = ((field, name) for field, name in scan.columns if field.type.name is not TypeName.OTHER)
+        atomic = ((field, name) for field, name in scan.columns if field.type.is_atomic)
         types = {field.name: (name, str(field.type)) for field, name in atomic}
         for key in sorted(keys):
             if key and key not in sketches and all(column in types for column in key):

@@ -11,19 +11,21 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from service.contract.query import JoinKind
+from service.contract.query import GeneratorFunction, JoinKind
 from service.contract.reports import HotKey
 from service.sql.expressions.analysis import is_standard
 from service.sql.expressions.nodes import Connective, Expression
 from service.sql.expressions.nodes import columns_of as columns_of_expression
 from service.sql.expressions.scalar import Scalar, render
 from service.sql.joins import ONE_SIDED
+from service.sql.types.signatures import literal_integer
 from workers.engine.plan.joined_aggregate import joined_aggregate
 from workers.engine.plan.nodes import (
     Aggregate,
     AggregateRole,
     Expand,
     Filter,
+    Generate,
     Join,
     Limit,
     MultisetOperation,
@@ -53,6 +55,9 @@ difference of two such estimates is not a number."""
 
 _LEFT_KEPT = frozenset({JoinKind.LEFT, JoinKind.FULL})
 _RIGHT_KEPT = frozenset({JoinKind.RIGHT, JoinKind.FULL})
+
+UNKNOWN_ELEMENTS = 4.0
+"""The elements of an array or a map without statistics."""
 
 UNKNOWN_CONDITION = 1 / 3
 """Share of the rows that a condition without statistics keeps (Selinger et al., 1979)."""
@@ -134,6 +139,13 @@ class KeyProfile:
         )
 
 
+def rows_made(node: Generate) -> float:
+    """Returns the rows that a generator is assumed to make of one row: those of `stack` are known, others are not."""
+    if node.function is GeneratorFunction.STACK:
+        return literal_integer(node.arguments[0].tree) or 1
+    return 1.0 if node.function is GeneratorFunction.JSON_TUPLE else UNKNOWN_ELEMENTS
+
+
 def bounded(rows: float) -> float:
     """Returns the smaller of `rows` and `MOST_ROWS`."""
     return min(rows, MOST_ROWS)
@@ -174,6 +186,9 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
         case Expand():
             below = profile_of(node.input, columns, statistics)
             return below and below.scaled(node.branches)
+        case Generate():
+            below = profile_of(node.input, columns, statistics) if set(columns) <= names_of(node.input) else None
+            return below and below.scaled(rows_made(node))
         case Windows():
             below = profile_of(node.input, columns, statistics)
             return below and below.scaled(node.size_ms / node.slide_ms)
@@ -232,6 +247,8 @@ def _rows(node: Node, statistics: Statistics) -> float | None:
                 return below * _share_at(node, statistics)
             if isinstance(node, Expand):
                 return below * node.branches
+            if isinstance(node, Generate):
+                return bounded(below * rows_made(node))
             if isinstance(node, Windows):
                 return below * node.size_ms / node.slide_ms
             return node.rows(below) if isinstance(node, Limit) else below

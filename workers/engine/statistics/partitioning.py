@@ -13,12 +13,12 @@ from service.contract.query import JoinKind
 from service.sql.expressions.nodes import Column, Over
 from service.sql.expressions.scalar import Scalar, quoted
 from service.sql.joins import BROADCASTS_LEFT, BROADCASTS_RIGHT, ONE_SIDED
-from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import spark_expands
 from workers.engine.plan.nodes import (
     Aggregate,
     Exchange,
     Expand,
+    Generate,
     Join,
     MultisetOperation,
     Named,
@@ -56,7 +56,7 @@ def partitionings_of(node: Node, statistics: Statistics) -> tuple[frozenset[str]
             return _of_aggregate(node, statistics)
         case WindowFunctions():
             return _of_windows(node, statistics)
-        case Scan() | Values() | Expand() | Union() | MultisetOperation():
+        case Scan() | Values() | Expand() | Generate() | Union() | MultisetOperation():
             return ()
         case _:
             return partitionings_of(node.input, statistics)
@@ -178,7 +178,7 @@ def _of_aggregate(node: Aggregate, statistics: Statistics) -> tuple[frozenset[st
 def _by_all_keys(node: Aggregate) -> tuple[frozenset[str], ...]:
     # Spark groups by a normalized form of fractions, which may differ from the group keys of an aggregate above.
     types = [key.expression.type for key in node.keys]
-    if any(type_ is None or type_.name is TypeName.OTHER or type_.is_fractional for type_ in types):
+    if any(type_ is None or not type_.is_atomic or type_.is_fractional for type_ in types):
         return ()
     return (frozenset(quoted(key.name) for key in node.keys),)
 

@@ -65,7 +65,7 @@ def test_nested_types_are_spelled_as_spark_spells_them() -> None:
         (MAP, False, False),
         (array(MAP), False, False),
         (struct([Field("x", INT), Field("m", MAP)]), False, False),
-        (struct([]), False, False),
+        (struct([]), True, False),
         (array(UNKNOWN), False, False),
         (UNKNOWN, False, False),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.contract.query import AggregateFunction, JoinKind
+from service.contract.query import AggregateFunction, GeneratorFunction, JoinKind
 from service.sql.expressions.scalar import column
 from service.sql.types.data_types import BIGINT, INT, STRING, Field
 from tests.support.plan_parts import COUNT, ORDERS, USERS
@@ -17,6 +17,7 @@ from workers.engine.plan.nodes import (
     Exchange,
     Expand,
     Filter,
+    Generate,
     Join,
     Limit,
     MultisetOperation,
@@ -55,6 +56,7 @@ FINAL_KEYS = (Named(column("uid", BIGINT), "uid"),)
         (Expand(ORDERS, 0, "b"), "an expansion needs at least one branch"),
         (WindowFunctions(ORDERS, (Named(scalar("rank() OVER (ORDER BY `o.z`)", INT), "r"),)), "has no column o.z"),
         (WindowFunctions(ORDERS, (Named(UID, "r"),)), "a call without OVER"),
+        (Generate(ORDERS, GeneratorFunction.EXPLODE, (), ()), "a generator needs arguments and columns"),
         (Exchange(ORDERS, (), 0), "an exchange needs at least one partition"),
         (Watermark(ORDERS, NOWHERE, 0), "its input has no column o.nowhere"),
         (Watermark(ORDERS, UID, -1), "the delay is negative"),

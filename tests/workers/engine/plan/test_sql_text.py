@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from service.contract.options import JoinLocal, JoinShip
-from service.contract.query import JoinKind, NullsOrder, SortDirection
+from service.contract.query import GeneratorFunction, JoinKind, NullsOrder, SortDirection
 from service.sql.expressions.scalar import column
 from service.sql.types.data_types import BIGINT, BOOLEAN, INT, Field
 from tests.support.plan_parts import COUNT
@@ -19,6 +19,7 @@ from workers.engine.plan.nodes import (
     Exchange,
     Expand,
     Filter,
+    Generate,
     Join,
     JoinStrategy,
     Limit,
@@ -118,6 +119,10 @@ LIMIT 3"""
         (Deduplicate(Filter(ORDERS, POSITIVE)), "SELECT DISTINCT `o.uid`, `o.x` FROM scan_0 WHERE `o.x` > 0"),
         (Deduplicate(Limit(ORDERS, 3)), "SELECT DISTINCT `o.uid`, `o.x` FROM limit_1"),
         (Filter(Deduplicate(ORDERS), POSITIVE), "SELECT * FROM deduplicate_1 WHERE `o.x` > 0"),
+        (
+            Generate(ORDERS, GeneratorFunction.EXPLODE, (UID,), (Field("u.x", INT),), outer=True),
+            "SELECT *, explode_outer(`o.uid`) AS (`u.x`) FROM scan_0",
+        ),
         (Expand(ORDERS, 3, "$b"), "SELECT *, explode(sequence(1, 3)) AS `$b` FROM scan_0"),
         (RANKED, "SELECT *, rank() OVER (PARTITION BY `o.x` ORDER BY `o.uid` DESC) AS `r` FROM scan_0"),
         (Filter(RANKED, POSITIVE), "SELECT * FROM windowfunctions_1 WHERE `o.x` > 0"),
@@ -186,6 +191,7 @@ KNOWN_FIELDS = {
     Aggregate: {"input", "keys", "calls", "role", "phases", "grouping_sets"},
     Deduplicate: {"input"},
     Expand: {"input", "branches", "name"},
+    Generate: {"input", "function", "arguments", "columns", "outer"},
     WindowFunctions: {"input", "calls"},
     Exchange: {"input", "keys", "partitions"},
     Union: {"inputs"},

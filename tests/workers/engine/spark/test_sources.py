@@ -17,7 +17,7 @@ from service.data.file_io import UriFile
 from service.data.files import TableFiles, find_table_files
 from service.data.roots import DirectoryRoot
 from service.sql.expressions.scalar import column
-from service.sql.types.data_types import BIGINT, STRING, Field
+from service.sql.types.data_types import BIGINT, STRING, Field, array, mapping, struct
 from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Join, Scan
 from workers.engine.spark.corrupt_records import CorruptRecords
@@ -143,6 +143,14 @@ def test_a_quote_that_is_not_closed_takes_no_more_than_a_value_may_hold(
 def test_json_over_several_lines(spark: SparkSession, text_table: Tables, scan_of: Scans) -> None:
     table = text_table(TableFormat.JSON, ['[{"uid": 1,\n"name": "a"},\n{"uid": 2}]'], UID_NAME, multi_line=True)
     assert set(map(tuple, read_scan(spark, scan_of(table), table).collect())) == {(1, "a"), (2, None)}
+
+
+def test_nested_columns_of_json(spark: SparkSession, text_table: Tables, scan_of: Scans) -> None:
+    parts = struct((Field("b c", array(BIGINT)), Field("m", mapping(STRING, BIGINT))))
+    lines = '{"uid": 1, "s": {"b c": [1, 2], "m": {"x": 3}}}\n{"uid": 2, "s": null}\n'
+    table = text_table(TableFormat.JSON, [lines], (Field("uid", BIGINT), Field("s", parts)))
+    rows = {row[0]: row[1] for row in read_scan(spark, scan_of(table), table).collect()}
+    assert rows == {1: ([1, 2], {"x": 3}), 2: None}
 
 
 @pytest.mark.parametrize(

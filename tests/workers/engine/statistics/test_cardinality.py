@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from service.contract.query import AggregateFunction, JoinKind
+from service.contract.query import AggregateFunction, GeneratorFunction, JoinKind
 from service.contract.reports import HotKey
 from service.sql.expressions.scalar import Scalar, column
-from service.sql.types.data_types import BIGINT, BOOLEAN, TIMESTAMP, Field
+from service.sql.types.data_types import BIGINT, BOOLEAN, INT, TIMESTAMP, Field
 from tests.support.plan_parts import ORDERS, USERS
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import (
@@ -19,6 +19,7 @@ from workers.engine.plan.nodes import (
     Exchange,
     Expand,
     Filter,
+    Generate,
     Join,
     Limit,
     MultisetOperation,
@@ -84,6 +85,8 @@ def join(kind: JoinKind, right: Scan = USERS, residual: Scalar | None = None) ->
         (MultisetOperation(Limit(ORDERS, 9), Limit(ORDERS, 5), "intersect_all"), 5),
         (Values((), ((), (), ())), 3),
         (Expand(ORDERS, 2, "b"), 6000),
+        (Generate(ORDERS, GeneratorFunction.EXPLODE, (UID,), (Field("g.x", BIGINT),)), 12_000),
+        (Generate(ORDERS, GeneratorFunction.STACK, (scalar("3", INT), UID), (Field("g.x", BIGINT),)), 9000),
         (WindowFunctions(ORDERS, ()), 3000),
         (Windows(ORDERS, column("o.at", TIMESTAMP), 60_000, 20_000, "w"), 9000),
         (Aggregate(ORDERS, (), ()), 1),

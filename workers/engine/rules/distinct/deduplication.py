@@ -12,7 +12,7 @@ from itertools import count
 
 from service.contract.query import AggregateFunction
 from service.sql.expressions.scalar import Scalar, column
-from service.sql.types.data_types import BOOLEAN, DataType, Field, TypeName
+from service.sql.types.data_types import BOOLEAN, DataType, Field
 from workers.engine.plan.aggregates import distinct_set_of, distinct_sets, is_distinct, split_call
 from workers.engine.plan.expressions import compose, conjunction, fresh_name
 from workers.engine.plan.nodes import Aggregate, AggregateRole, Call, Named, Node
@@ -97,7 +97,7 @@ def value_columns(
     for number, values in enumerate(sets, start=1):
         used: list[tuple[DataType | int, int]] = []
         for value in values:
-            known = value.type is not None and value.type.name is not TypeName.OTHER
+            known = value.type is not None and value.type.is_atomic
             kind: DataType | int = value.type if known and value.type is not None else number
             place = (kind, sum(1 for other, _ in used if other == kind))
             arms.setdefault(place, []).append((number, value))

@@ -225,7 +225,7 @@ def _may_be_sent_by(node: Aggregate, sent: KeyProfile, settings: JobSettings, st
         # The values are deduplicated in one phase, and counted in two.
         and settings.agg_phase is AggPhase.AUTO
         # Spark groups by a normalized form of a fraction, so it would shuffle the rows again.
-        and all(type_ is not None and type_.name is not TypeName.OTHER and not type_.is_fractional for type_ in types)
+        and all(type_ is not None and type_.is_atomic and not type_.is_fractional for type_ in types)
         and _is_even(node, sent, settings, statistics)
     )
 

@@ -17,7 +17,6 @@ from service.sql.expressions.nodes import Expression
 from service.sql.expressions.scalar import Scalar
 from service.sql.joins import Side
 from service.sql.types.aggregates import refusal_of_parts
-from service.sql.types.data_types import TypeName
 from workers.engine.plan.aggregates import is_distinct
 from workers.engine.plan.explain import call_text
 from workers.engine.plan.joined_aggregate import JoinedAggregate
@@ -160,7 +159,7 @@ def _call_refusal(call: Call, over: JoinedAggregate, aggregated: frozenset[Side]
 def _carried_refusal(side: Side, over: JoinedAggregate, aggregated: frozenset[Side]) -> str | None:
     fields = {field.name: field.type for field in output_of(over.input(side))}
     for key in over.key(side):
-        if key.type is None or key.type.name is TypeName.OTHER:
+        if key.type is None or not key.type.is_atomic:
             return f"The join key {key} has a type that may not be groupable."
     for name in carried_columns(side, over, aggregated):
         if not fields[name].is_groupable:

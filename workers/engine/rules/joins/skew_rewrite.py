@@ -18,7 +18,7 @@ from service.contract.query import JoinKind
 from service.sql.expressions.nodes import Number
 from service.sql.expressions.scalar import Scalar, column
 from service.sql.joins import ONE_SIDED, Side
-from service.sql.types.data_types import BOOLEAN, INT, DataType, Field, TypeName
+from service.sql.types.data_types import BOOLEAN, INT, DataType, Field
 from workers.engine.plan.expressions import (
     all_of,
     any_of,
@@ -170,7 +170,7 @@ def salt_columns(join: Join, probe: Side) -> tuple[Scalar, ...]:
     return tuple(
         column(field.name, field.type)
         for field in output_of(join_input(join, probe))
-        if field.name not in keys and field.type.name is not TypeName.OTHER
+        if field.name not in keys and field.type.is_atomic
     )
 
 

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from service.contract.options import JoinLocal, JoinSettings, JoinShip, JoinSkew
+from service.contract.query import GeneratorFunction
 from service.sql.expressions.scalar import Scalar
 from service.sql.joins import refusal_of_local, refusal_of_ship
 from service.sql.types.data_types import NUMERIC, TEMPORAL, TypeName
@@ -24,6 +25,7 @@ from workers.engine.plan.nodes import (
     Aggregate,
     Expand,
     Filter,
+    Generate,
     Join,
     Limit,
     MultisetOperation,
@@ -37,7 +39,7 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.cost import Cost, hottest_task, key_profile
-from workers.engine.statistics.cardinality import KeyProfile, bounded, bytes_per_row, estimate_rows
+from workers.engine.statistics.cardinality import KeyProfile, bounded, bytes_per_row, estimate_rows, rows_made
 from workers.engine.statistics.model import Statistics, once_per_node
 from workers.engine.statistics.partitioning import broadcast_side
 
@@ -275,6 +277,8 @@ def max_rows(node: Node, statistics: Statistics) -> float | None:
             return None if None in branches else sum(rows for rows in branches if rows is not None)
         case MultisetOperation():
             return max_rows(node.left, statistics)
+        case Generate() if node.function not in {GeneratorFunction.STACK, GeneratorFunction.JSON_TUPLE}:
+            return None
         case Aggregate() if not node.keys:
             return 1.0
         case Aggregate() if node.grouping_sets:
@@ -286,6 +290,8 @@ def max_rows(node: Node, statistics: Statistics) -> float | None:
                 return None
             if isinstance(node, Expand):
                 return below * node.branches
+            if isinstance(node, Generate):
+                return below * rows_made(node)
             return node.rows(below) if isinstance(node, Limit) else below
 
 

@@ -148,7 +148,7 @@ def _refusal_of_order(over: Over, types: Mapping[str, DataType]) -> str | None:
     if not isinstance(first, Column):
         return "The first key of ORDER BY is an expression, whose values are not known before the run."
     type_ = types.get(first.name, UNKNOWN)
-    if type_.is_fractional or type_.name is TypeName.OTHER:
+    if type_.is_fractional or not type_.is_atomic:
         return f"The first key of ORDER BY is a {type_}, whose values cannot be written as literals."
     return None
 
@@ -240,7 +240,7 @@ def _average(argument: _Argument) -> RunningCall | str:
 
 def _extreme(function: AggregateFunction, merged: str) -> Callable[[_Argument], RunningCall | str]:
     def make(argument: _Argument) -> RunningCall | str:
-        if argument.result.name is TypeName.OTHER:
+        if not argument.result.is_atomic:
             return f"The type of {function.value} is not known before the run."
         part = Part(function.value, argument.trees, argument.result, function, function, argument.result)
         return RunningCall((part,), f"{merged}({{0}}, {{1}})")

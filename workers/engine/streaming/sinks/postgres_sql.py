@@ -14,7 +14,7 @@ import psycopg
 from psycopg import sql
 
 from service.sql.types.aggregates import FinalColumn, FinalLevel, Merge
-from service.sql.types.data_types import BOOLEAN, DataType, Field, TypeName
+from service.sql.types.data_types import BOOLEAN, NESTED, DataType, Field, TypeName
 from workers.engine.streaming.sinks.base import SinkError
 
 LEAST_VERSION = 150_000
@@ -39,7 +39,7 @@ _TYPES = {
     TypeName.DATE: ("date",),
     TypeName.TIMESTAMP: ("timestamptz",),
     TypeName.TIMESTAMP_NTZ: ("timestamp",),
-    TypeName.OTHER: ("jsonb", "json"),
+    **dict.fromkeys((TypeName.OTHER, *NESTED), ("jsonb", "json")),
 }
 """The types that a column may have in an existing table; the first is used in tables that the sink creates."""
 
@@ -297,7 +297,7 @@ def check_final(final: FinalLevel, types: dict[str, Field]) -> None:
         type_ = types[column.name].type
         if column.merge is Merge.SUM and not type_.is_numeric:
             raise SinkError(f"PostgreSQL has no SUM of {type_} ('{column.name}'). CAST it to a numeric type.")
-        if column.merge is not Merge.SUM and type_.name in {TypeName.BINARY, TypeName.OTHER}:
+        if column.merge is not Merge.SUM and (type_.name is TypeName.BINARY or not type_.is_atomic):
             raise SinkError(f"PostgreSQL has no {column.merge} of {type_} ('{column.name}'). CAST it to STRING.")
 
 

@@ -1,0 +1,147 @@
+"""Reads the functions that make several rows of one: in LATERAL VIEW, in FROM (UNNEST, LATERAL), and in SELECT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from service.contract.query import GeneratorFunction
+from service.sql.expressions.nodes import Expression
+from service.sql.expressions.reader import position
+from service.sql.parser import Text
+from service.sql.statements import trees
+
+_OUTER = "_outer"
+_NAMES = frozenset(GeneratorFunction) | {
+    f"{name}{_OUTER}" for name in (GeneratorFunction.EXPLODE, GeneratorFunction.POSEXPLODE, GeneratorFunction.INLINE)
+}
+_DEFAULTS = {GeneratorFunction.EXPLODE: ("col",), GeneratorFunction.POSEXPLODE: ("pos", "col")}
+_DERIVED = "Write it in a derived table."
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A call in FROM. `is_shown`: `*` includes its columns."""
+
+    function: GeneratorFunction
+    arguments: tuple[Expression, ...]
+    alias: str
+    columns: tuple[str, ...]
+    outer: bool
+    at: int | None
+    is_shown: bool = True
+
+
+def is_generator(node: exp.Expr) -> bool:
+    """Whether `node` is a call of a function that makes several rows of one."""
+    return isinstance(node, exp.Anonymous) and isinstance(node.this, str) and node.this.lower() in _NAMES
+
+
+def is_generated(node: exp.Expr) -> bool:
+    """Whether a node of FROM is a generator: UNNEST, or LATERAL before a call."""
+    return isinstance(node, exp.Unnest) or (isinstance(node, exp.Lateral) and isinstance(node.this, exp.Anonymous))
+
+
+def read_generator(
+    node: exp.Expr,
+    number: int,
+    source: Text,
+    read: Callable[[exp.Expr], Expression],
+    *,
+    outer: bool = False,
+) -> Generated:
+    """Reads a LATERAL VIEW, or UNNEST or LATERAL in FROM; `number` is its place, `read` reads an argument.
+
+    Raises SpecError `unsupported_construct`, and what expressions raise.
+    """
+    at = position(node)
+    call = node if isinstance(node, exp.Unnest) else node.this
+    if isinstance(node, exp.Unnest):
+        function, arguments = GeneratorFunction.EXPLODE, list(node.expressions)
+        if len(arguments) != 1 or node.args.get("offset"):
+            hint = "Write UNNEST(a) AS t(x), or LATERAL VIEW posexplode(a) t AS place, x."
+            raise source.unsupported("UNNEST of several arrays, or WITH ORDINALITY", at=at, hint=hint)
+    elif is_generator(call):
+        name = str(call.this).lower()
+        outer = outer or bool(node.args.get("outer")) or name.endswith(_OUTER)
+        function, arguments = GeneratorFunction(name.removesuffix(_OUTER)), list(call.expressions)
+        if node.args.get("ordinality"):
+            raise source.unsupported("WITH ORDINALITY", at=at, hint="Write posexplode(a).")
+    else:
+        hint = f"Use {', '.join(sorted(_NAMES))}."
+        raise source.unsupported("This function after LATERAL", at=at, hint=hint)
+    alias = node.args.get("alias")
+    called = alias.this.name if alias is not None and isinstance(alias.this, exp.Identifier) else f"lateral_{number}"
+    columns = tuple(column.name for column in (alias.args.get("columns") or ())) if alias is not None else ()
+    if not columns and isinstance(node, exp.Unnest):
+        columns = (called,)
+    columns = columns or _default_names(function, arguments, source, at)
+    return Generated(function, tuple(map(read, arguments)), called, columns, outer, at, not node.meta.get("hidden"))
+
+
+def _default_names(
+    function: GeneratorFunction, arguments: list[exp.Expr], source: Text, at: int | None
+) -> tuple[str, ...]:
+    if function in _DEFAULTS:
+        return _DEFAULTS[function]
+    if function is GeneratorFunction.JSON_TUPLE:
+        return tuple(f"c{index}" for index in range(len(arguments) - 1)) or ("c0",)
+    first = arguments[0] if arguments else None
+    if function is GeneratorFunction.STACK and isinstance(first, exp.Literal) and first.name.isdecimal():
+        rows = max(int(first.name[:9]), 1)
+        return tuple(f"col{index}" for index in range(max(-(-(len(arguments) - 1) // rows), 1)))
+    raise source.unsupported(f"{function} without names of its columns", at=at, hint="Name them after AS.")
+
+
+def with_laterals(select: exp.Select, alias: str, source: Text) -> exp.Select:
+    """Returns `select` with a generator among its columns as a LATERAL VIEW called `alias`.
+
+    Raises SpecError `unsupported_construct` for several generators, or one next to aggregates or calls with OVER.
+    """
+    found = [item for item in select.expressions if is_generator(_bare(item))]
+    if not found:
+        return select
+    item = found[0]
+    call, at = _bare(item), position(item)
+    name = str(call.this).lower()
+    if len(found) > 1:
+        hint = "Write LATERAL VIEW for each of them."
+        raise source.unsupported(f"A second function such as {name} in SELECT", at=position(found[1]), hint=hint)
+    clauses = any(select.args.get(key) for key in ("group", "having", "qualify"))
+    if clauses or any(True for each in select.expressions for _ in _groups(each)):
+        hint = f"{_DERIVED} The query around it has the aggregates or OVER."
+        raise source.unsupported(f"{name} next to aggregates, GROUP BY or OVER", at=at, hint=hint)
+    function = GeneratorFunction(name.removesuffix(_OUTER))
+    names = _written_names(item) or _default_names(function, list(call.expressions), source, at)
+    view = exp.Lateral(
+        this=call,
+        view=True,
+        outer=False,
+        alias=exp.TableAlias(this=trees.identifier(alias), columns=[trees.identifier(each) for each in names]),
+    )
+    view.meta["hidden"] = True
+    shown = [
+        trees.placed(exp.Alias(this=trees.column(alias, each, at), alias=trees.identifier(each)), at) for each in names
+    ]
+    items = [part for each in select.expressions for part in (shown if each is item else [each])]
+    select.set("expressions", items)
+    select.set("laterals", [*(select.args.get("laterals") or []), view])
+    return select
+
+
+def _bare(item: exp.Expr) -> exp.Expr:
+    inner = item.this if isinstance(item, exp.Alias | exp.Aliases) else item
+    return inner if isinstance(inner, exp.Expr) else item
+
+
+def _written_names(item: exp.Expr) -> tuple[str, ...]:
+    if isinstance(item, exp.Aliases):
+        return tuple(each.name for each in item.expressions)
+    return (item.alias,) if isinstance(item, exp.Alias) else ()
+
+
+def _groups(item: exp.Expr) -> Iterator[exp.Expr]:
+    yield from trees.calls_in(item)
+    yield from item.find_all(exp.Window)
