@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -109,6 +110,19 @@ def _allow_setting_aliases(settings: dict[str, Any]) -> None:
     Client generators ignore `patternProperties`: a generated client would silently drop such keys from a request.
     """
     others = [key for setting in declared_settings() for key in (setting.key, *setting.aliases) if "." in key]
-    names = "|".join(key.replace(".", r"\.") for key in (*settings["properties"], *others))
-    settings["propertyNames"] = {"pattern": f"^({names})$"}
+    keys = [key.split(".") for key in (*settings["properties"], *others)]
+    settings["propertyNames"] = {"pattern": f"^({_any_of(keys)})$"}
     settings["additionalProperties"] = {"description": "A setting under its dotted key or under its Flink key."}
+
+
+def _any_of(keys: Sequence[Sequence[str]]) -> str:
+    """Returns a pattern of the keys, given by their parts between dots, in which each beginning stands once."""
+    by_first: dict[str, list[Sequence[str]]] = {}
+    for first, *rest in keys:
+        by_first.setdefault(first, []).append(rest)
+    found = []
+    for first, endings in by_first.items():
+        longer = [ending for ending in endings if ending]
+        rest = rf"\.({_any_of(longer)})" if longer else ""
+        found.append(f"{first}({rest})?" if longer and len(longer) < len(endings) else first + rest)
+    return "|".join(found)

@@ -229,7 +229,7 @@ class InvalidRequestError(
     title="The request is not valid",
     remedy="Correct the fields that `errors` names.",
 ):
-    """Parameters or body do not have the required form; `issues` has an entry for each error."""
+    """Parameters or body are invalid; `errors` has each error."""
 
 
 class IdempotencyKeyReusedError(
@@ -352,7 +352,7 @@ class JobStateUnknownError(
     title="The job's state is unknown to this version",
     remedy="Upgrade this API process to the version of the others.",
 ):
-    """The job is in a state, or has fields, that only a newer version of the service defines."""
+    """Only a newer version of the service defines the job's state or fields."""
 
 
 class ResultNotReadyError(
@@ -385,7 +385,7 @@ class StateNotCompatibleError(
     title="The stream's state is not compatible with these settings",
     remedy='Restore the previous values, or resume with `{"from": "scratch"}`, which builds a new state.',
 ):
-    """The stream's state was created with other settings; `issues` has an entry for each setting that differs."""
+    """The stream's state was created with other settings; `errors` has each setting that differs."""
 
 
 class WorkerSilentError(
@@ -403,7 +403,7 @@ class StreamDiffersError(
     title="The stream has another schema",
     remedy="Declare the new schema under another name, or delete the stream first.",
 ):
-    """The stream was declared with another schema; `issues` has an entry for each difference."""
+    """The stream was declared with another schema; `errors` has each difference."""
 
 
 class StreamInUseError(
@@ -487,7 +487,7 @@ class DatabaseUnavailableError(
     title="The database is not available",
     remedy="Repeat the request after `Retry-After`. If the change may have been stored, the detail says so: check.",
 ):
-    """The database cannot be reached, or did not answer in time."""
+    """The database did not answer in time."""
 
 
 class StoppingError(
@@ -496,7 +496,7 @@ class StoppingError(
     title="The service is stopping",
     remedy="Repeat the request: another process answers it, or this one after its restart.",
 ):
-    """This API process is shutting down and cannot process the request in time."""
+    """This API process is shutting down."""
 
 
 class StorageUnavailableError(
@@ -514,7 +514,7 @@ class NotReadyError(
     title="The service is not ready",
     remedy="Repair the component that the issue names; `evenkeel doctor` checks all of them.",
 ):
-    """A component that jobs need is not available; `issues` has an entry for each."""
+    """A component that jobs need is not available; `errors` has each."""
 
 
 class WorkerUnavailableError(
