@@ -59,7 +59,37 @@ INTERVAL_HINT = (
     f"Write one number and one unit ({', '.join(sorted(INTERVAL_UNITS))}), for example INTERVAL '1' DAY. To add the "
     "days in a column n, write date_add(d, n)."
 )
-EXTRACT_PARTS = {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFWEEK", "DOY", "HOUR", "MINUTE", "SECOND"}
+EXTRACT_PARTS = {
+    "YEAR",
+    "YEAROFWEEK",
+    "QUARTER",
+    "MONTH",
+    "WEEK",
+    "DAY",
+    "DAYOFWEEK",
+    "DAYOFWEEK_ISO",
+    "DOY",
+    "HOUR",
+    "MINUTE",
+    "SECOND",
+}
+EXTRACT_SYNONYMS = {
+    synonym: part
+    for part, synonyms in {
+        "YEAR": "Y YEARS YR YRS",
+        "QUARTER": "QTR",
+        "MONTH": "MON MONS MONTHS",
+        "WEEK": "W WEEKS",
+        "DAY": "D DAYS",
+        "DAYOFWEEK": "DOW",
+        "DAYOFWEEK_ISO": "DOW_ISO",
+        "HOUR": "H HOURS HR HRS",
+        "MINUTE": "M MIN MINS MINUTES",
+        "SECOND": "S SEC SECONDS SECS",
+    }.items()
+    for synonym in synonyms.split()
+}
+"""Other names of the parts of EXTRACT, as in Spark."""
 SUFFIXED = re.compile(r"(\d+)([LSY])", re.ASCII | re.IGNORECASE)
 NUMBER = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,5})?", re.ASCII)
 INTERVAL_VALUE = re.compile(r"[+-]?\d{1,9}(?:\.\d{1,6})?", re.ASCII)
@@ -294,7 +324,7 @@ UNSUPPORTED_SCALARS = {
     "timestampdiff": _SECONDS,
     "timestampadd": "t + INTERVAL '1' HOUR.",
     "make_interval": "INTERVAL '1' DAY, or date_add(d, n).",
-    **dict.fromkeys(("getdate", "sysdate", "localtimestamp"), "current_timestamp()."),
+    **dict.fromkeys(("getdate", "sysdate", ), "current_timestamp()."),
     **dict.fromkeys(("curdate", "today"), "current_date()."),
     **dict.fromkeys(
         ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "binary"),

@@ -96,6 +96,13 @@ class Interval:
 
 
 @dataclass(frozen=True)
+class Keyword:
+    """A word that is an argument of a call: the unit of `timestampadd` and `timestampdiff`."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Negation:
     """Arithmetic minus."""
 
@@ -281,6 +288,7 @@ Expression = (
     | String
     | Binary
     | Interval
+    | Keyword
     | Negation
     | Not
     | Arithmetic

@@ -51,7 +51,7 @@ _UNEVENLY_REPEATED = (
     "units), which overflows the stack on long texts. Write .*, or a possessive repetition such as (.)*+, or repeat at "
     f"most {_MAX_UNEVEN_TURNS:,} times"
 )
-_OF_PATTERNS = frozenset({"regexp_replace", "regexp_extract"})
+_OF_PATTERNS = frozenset({"regexp_replace", "regexp_extract", "regexp_count", "regexp_instr", "regexp_substr"})
 """Functions whose second argument is a regular expression."""
 _MAX_WILDCARDS = 12
 

@@ -28,6 +28,7 @@ from service.sql.expressions.nodes import (
     GetField,
     InList,
     Interval,
+    Keyword,
     Like,
     Name,
     Negation,
@@ -128,6 +129,8 @@ class _Writer:
                 self.add(f"X'{digits}'")
             case Interval(value, unit):
                 self.add(f"INTERVAL {string_literal(value)} {unit}")
+            case Keyword(text):
+                self.add(text)
             case Aggregate():
                 self._aggregate(node)
             case Over():

@@ -2,7 +2,8 @@
 
 Result types are those of Spark 4.3 with ANSI mode on, checked against it by
 `tests/service/sql/types/test_functions.py`. Not included are functions that differ from call to call (rand,
-uuid), reach outside the query (java_method, input_file_name) or grow their input without bound (repeat, space).
+uuid) or reach outside the query (java_method, input_file_name), see `service.sql.builtins`. Arguments that could make
+a value or the work large must be literals, see `service.sql.types.literal_arguments`.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from service.sql.expressions.nodes import Expression, Negation, Null, Number
+from service.sql.expressions.nodes import Expression, Negation, Null, Number, String
+from service.sql.types import function_results
 from service.sql.types.data_types import (
     BIGINT,
+    BINARY,
     BOOLEAN,
     DATE,
     DOUBLE,
     INT,
+    INTEGRAL,
     MAX_PRECISION,
     NULL,
     NUMERIC,
     STRING,
     TEMPORAL,
     TIMESTAMP,
+    TIMESTAMP_NTZ,
+    TINYINT,
     DataType,
     TypeName,
     arithmetic,
@@ -61,6 +67,11 @@ class Kind(Enum):
     SECONDS = NUMERIC | {TypeName.NULL}
     FORMAT = frozenset({TypeName.STRING, TypeName.NULL})
     BYTES = frozenset({TypeName.BINARY, TypeName.STRING, TypeName.NULL})
+    INTEGER = INTEGRAL | {TypeName.NULL}
+    BITS = INTEGRAL | {TypeName.BOOLEAN, TypeName.NULL}
+    DAY = frozenset({TypeName.DATE, TypeName.NULL})
+    INSTANT = frozenset({TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ, TypeName.NULL})
+    PRINTABLE = NUMERIC | TEMPORAL | {TypeName.STRING, TypeName.BINARY, TypeName.NULL}
 
     def admits(self, type_: DataType) -> bool:
         """Whether Spark accepts an argument of this type, unchanged or converted."""
@@ -188,13 +199,34 @@ def _rows(names: str, least: int, most: int | None, kinds: Iterable[Kind], resul
     return {name: Function(name, least, most, tuple(kinds), result) for name in names.split()}
 
 
-_ANY, _NUMBER, _TIME = (Kind.ANY,), (Kind.NUMBER,), (Kind.TIME,)
+def _chosen(types: Types) -> DataType | None:
+    return function_results.bytes_or_text(types[1:])
+
+
+def _tried(operator: str) -> Result:
+    return _by_types(f"as of the operator {operator}", lambda types: function_results.tried(operator, types))
+
+
+def _number_in_format(_types: Types, arguments: Arguments) -> DataType | None:
+    format_ = arguments[1]
+    return function_results.of_number_format(format_.value) if isinstance(format_, String) else None
+
+
+_ANY, _NUMBER, _TIME, _BYTES = (Kind.ANY,), (Kind.NUMBER,), (Kind.TIME,), (Kind.BYTES,)
 
 _COMMON = _by_types("the common type of the arguments", _common)
 _ROUNDED = Result("the type of the first argument with these digits; DOUBLE for a string", _rounded)
 _COMMON_OF_LAST = _by_types("the common type of the last two arguments", _second_or_third)
 _TEXT_OR_BYTES = _by_types("STRING, or BINARY for BINARY", _text_or_bytes)
 _SAME_NUMBER = _by_types("the type of the argument; DOUBLE for a string", _same_number)
+_STRING, _INT, _BIGINT, _DOUBLE, _BOOLEAN = map(_always, (STRING, INT, BIGINT, DOUBLE, BOOLEAN))
+_DATE, _TIMESTAMP, _LOCAL_TIME, _BINARY = map(_always, (DATE, TIMESTAMP, TIMESTAMP_NTZ, BINARY))
+_OVERLAID = _by_types("STRING, or BINARY for two BINARY", function_results.overlaid)
+_SHIFTED = _by_types("INT, or BIGINT for BIGINT", function_results.shifted)
+_SAME_TIME = _by_types("TIMESTAMP, or TIMESTAMP_NTZ for a TIMESTAMP_NTZ", function_results.same_time)
+_NUMBER_IN_FORMAT = Result("the DECIMAL of the format", _number_in_format)
+_PARTS = (*[Kind.NUMBER] * 6, Kind.ANY)
+_TEXT_AND_NUMBER = (Kind.ANY, Kind.ANY, Kind.NUMBER)
 
 GROUPS: dict[str, dict[str, Function]] = {
     "conditions": {
@@ -206,6 +238,10 @@ GROUPS: dict[str, dict[str, Function]] = {
         **_rows("greatest least", 2, None, _ANY, _by_types("the common type of the arguments", _extreme)),
         **_rows("isnull isnotnull", 1, 1, _ANY, _always(BOOLEAN)),
         **_rows("isnan", 1, 1, _NUMBER, _always(BOOLEAN)),
+        **_rows("nanvl", 2, 2, _NUMBER, _by_types("DOUBLE, or FLOAT for two FLOAT", function_results.not_a_number_or)),
+        **_rows("zeroifnull", 1, 1, _NUMBER, _by_types("the common type with INT", function_results.or_zero)),
+        **_rows("nullifzero", 1, 1, _NUMBER, _by_types("the type of the argument", function_results.or_null)),
+        **_rows("typeof", 1, 1, _ANY, _STRING),
         **_rows("raise_error", 1, 1, _ANY, _by_types("the type of the other branch", lambda _types: NULL)),
     },
     "numbers": {
@@ -220,27 +256,71 @@ GROUPS: dict[str, dict[str, Function]] = {
         **_rows("hash", 1, None, _ANY, _always(INT)),
         **_rows("xxhash64", 1, None, _ANY, _always(BIGINT)),
         **_rows("crc32", 1, 1, (Kind.BYTES,), _always(BIGINT)),
+        **_rows("acosh asinh atanh cot sec csc", 1, 1, _NUMBER, _DOUBLE),
+        **_rows("e pi", 0, 0, _ANY, _DOUBLE),
+        **_rows("factorial", 1, 1, _NUMBER, _BIGINT),
+        **_rows("bin", 1, 1, _NUMBER, _STRING),
+        **_rows("conv", 3, 3, (Kind.ANY, Kind.NUMBER), _STRING),
+        **_rows("width_bucket", 4, 4, _NUMBER, _BIGINT),
+        **_rows("bit_count", 1, 1, (Kind.BITS,), _INT),
+        **_rows("bit_get getbit", 2, 2, (Kind.INTEGER, Kind.NUMBER), _always(TINYINT)),
+        **_rows("shiftleft shiftright shiftrightunsigned", 2, 2, (Kind.NUMBER,), _SHIFTED),
+        **_rows("try_add", 2, 2, _ANY, _tried("+")),
+        **_rows("try_subtract", 2, 2, _ANY, _tried("-")),
+        **_rows("try_multiply", 2, 2, _ANY, _tried("*")),
+        **_rows("try_divide", 2, 2, _ANY, _tried("/")),
+        **_rows("try_mod", 2, 2, _ANY, _tried("%")),
     },
     "strings": {
         **_rows("upper lower ucase lcase initcap hex", 1, 1, _ANY, _always(STRING)),
         **_rows("trim ltrim rtrim btrim", 1, 2, _ANY, _always(STRING)),
-        **_rows("length char_length character_length octet_length bit_length ascii", 1, 1, _ANY, _always(INT)),
+        **_rows("length len char_length character_length octet_length bit_length ascii", 1, 1, _ANY, _always(INT)),
         **_rows("reverse", 1, 1, _ANY, _TEXT_OR_BYTES),
         **_rows("substring substr", 2, 3, (Kind.ANY, Kind.NUMBER), _TEXT_OR_BYTES),
         **_rows("left", 2, 2, (Kind.ANY, Kind.NUMBER), _TEXT_OR_BYTES),
         **_rows("right", 2, 2, (Kind.ANY, Kind.NUMBER), _always(STRING)),
-        **_rows("lpad rpad", 3, 3, (Kind.ANY, Kind.NUMBER, Kind.ANY), _by_types("STRING", _padded_type)),
+        **_rows("lpad rpad", 2, 3, (Kind.ANY, Kind.NUMBER, Kind.ANY), _by_types("STRING", _padded_type)),
         **_rows("concat", 1, None, _ANY, _by_types("STRING, or BINARY if all arguments are BINARY", _concatenated)),
         **_rows("concat_ws", 2, None, _ANY, _always(STRING)),
         **_rows("replace", 2, 3, _ANY, _always(STRING)),
-        **_rows("translate regexp_replace", 3, 3, _ANY, _always(STRING)),
-        **_rows("regexp_extract", 3, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(STRING)),
+        **_rows("translate", 3, 3, _ANY, _always(STRING)),
+        **_rows("regexp_replace", 3, 4, (Kind.ANY, Kind.ANY, Kind.ANY, Kind.NUMBER), _always(STRING)),
+        **_rows("regexp_extract", 2, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(STRING)),
         **_rows("split_part", 3, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(STRING)),
-        **_rows("instr levenshtein", 2, 2, _ANY, _always(INT)),
+        **_rows("instr", 2, 2, _ANY, _always(INT)),
+        **_rows("levenshtein", 2, 3, _TEXT_AND_NUMBER, _INT),
         **_rows("locate position", 2, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _always(INT)),
         **_rows("startswith endswith contains", 2, 2, _ANY, _always(BOOLEAN)),
         **_rows("md5 sha1 sha", 1, 1, (Kind.BYTES,), _always(STRING)),
         **_rows("sha2", 2, 2, (Kind.BYTES, Kind.NUMBER), _always(STRING)),
+        **_rows("soundex", 1, 1, (Kind.FORMAT,), _STRING),
+        **_rows("quote url_encode url_decode try_url_decode", 1, 1, _ANY, _STRING),
+        **_rows("make_valid_utf8 validate_utf8 try_validate_utf8", 1, 1, _ANY, _STRING),
+        **_rows("luhn_check is_valid_utf8", 1, 1, _ANY, _BOOLEAN),
+        **_rows("chr char", 1, 1, _NUMBER, _STRING),
+        **_rows("space", 1, 1, _NUMBER, _STRING),
+        **_rows("repeat", 2, 2, (Kind.ANY, Kind.NUMBER), _STRING),
+        **_rows("substring_index", 3, 3, _TEXT_AND_NUMBER, _STRING),
+        **_rows("overlay", 3, 4, _TEXT_AND_NUMBER, _OVERLAID),
+        **_rows("find_in_set", 2, 2, _ANY, _INT),
+        **_rows("elt", 2, None, (Kind.NUMBER, Kind.ANY), _by_types("STRING, or BINARY if all are", _chosen)),
+        **_rows("jaro_winkler_similarity", 2, 2, _ANY, _DOUBLE),
+        **_rows("mask", 1, 5, (Kind.FORMAT,), _STRING),
+        **_rows("regexp_count", 2, 2, _ANY, _INT),
+        **_rows("regexp_instr", 2, 3, _TEXT_AND_NUMBER, _INT),
+        **_rows("regexp_substr", 2, 2, _ANY, _STRING),
+        **_rows("parse_url try_parse_url", 2, 3, (Kind.FORMAT,), _STRING),
+        **_rows("format_string printf", 1, None, _ANY, _STRING),
+        **_rows("format_number", 2, 2, (Kind.SECONDS, Kind.ANY), _STRING),
+        **_rows("to_char to_varchar", 2, 2, (Kind.PRINTABLE, Kind.ANY), _STRING),
+        **_rows("to_number try_to_number", 2, 2, _ANY, _NUMBER_IN_FORMAT),
+        **_rows("encode", 2, 2, _ANY, _BINARY),
+        **_rows("decode", 2, 2, (Kind.BYTES, Kind.ANY), _STRING),
+        **_rows("base64 to_base32", 1, 1, _BYTES, _STRING),
+        **_rows("unbase64 unhex from_base32", 1, 1, _ANY, _BINARY),
+        **_rows("to_binary try_to_binary", 1, 2, _ANY, _BINARY),
+        **_rows("hmac", 2, 3, (Kind.BYTES, Kind.BYTES, Kind.ANY), _BINARY),
+        **_rows("aes_decrypt try_aes_decrypt", 2, 5, (Kind.BYTES, Kind.BYTES, Kind.ANY, Kind.ANY, Kind.BYTES), _BINARY),
     },
     "dates and times": {
         **_rows("current_date", 0, 0, _ANY, _always(DATE)),
@@ -256,12 +336,29 @@ GROUPS: dict[str, dict[str, Function]] = {
         **_rows("date_add date_sub dateadd", 2, 2, (Kind.TIME, Kind.DAYS), _always(DATE)),
         **_rows("add_months", 2, 2, (Kind.TIME, Kind.NUMBER), _always(DATE)),
         **_rows("datediff date_diff", 2, 2, _TIME, _always(INT)),
-        **_rows("months_between", 2, 2, _TIME, _always(DOUBLE)),
+        **_rows("months_between", 2, 3, (Kind.TIME, Kind.TIME, Kind.BOOLEAN), _always(DOUBLE)),
         **_rows("date_format", 2, 2, (Kind.TIME, Kind.ANY), _always(STRING)),
         **_rows("unix_timestamp to_unix_timestamp", 1, 2, (Kind.TIME, Kind.FORMAT), _always(BIGINT)),
         **_rows("from_unixtime", 1, 2, (Kind.NUMBER, Kind.ANY), _always(STRING)),
         **_rows("timestamp_seconds", 1, 1, (Kind.SECONDS,), _always(TIMESTAMP)),
         **_rows("make_date", 3, 3, _NUMBER, _always(DATE)),
+        **_rows("curdate", 0, 0, _ANY, _DATE),
+        **_rows("localtimestamp", 0, 0, _ANY, _LOCAL_TIME),
+        **_rows("dayname monthname", 1, 1, _TIME, _STRING),
+        **_rows("try_to_date", 1, 2, _ANY, _DATE),
+        **_rows("to_timestamp_ltz try_to_timestamp", 1, 2, _ANY, _by_types("TIMESTAMP", _parsed_timestamp)),
+        **_rows("to_timestamp_ntz", 1, 2, _ANY, _LOCAL_TIME),
+        **_rows("make_timestamp make_timestamp_ltz try_make_timestamp try_make_timestamp_ltz", 6, 7, _PARTS, _TIMESTAMP),
+        **_rows("make_timestamp_ntz try_make_timestamp_ntz", 6, 6, _NUMBER, _LOCAL_TIME),
+        **_rows("timestampadd", 3, 3, (Kind.ANY, Kind.NUMBER, Kind.TIME), _SAME_TIME),
+        **_rows("timestampdiff", 3, 3, (Kind.ANY, Kind.TIME, Kind.TIME), _BIGINT),
+        **_rows("time_bucket", 2, 2, (Kind.ANY, Kind.INSTANT), _SAME_TIME),
+        **_rows("from_utc_timestamp to_utc_timestamp", 2, 2, (Kind.TIME, Kind.ANY), _TIMESTAMP),
+        **_rows("convert_timezone", 3, 3, (Kind.ANY, Kind.ANY, Kind.TIME), _LOCAL_TIME),
+        **_rows("unix_date", 1, 1, (Kind.DAY,), _INT),
+        **_rows("unix_seconds unix_millis unix_micros", 1, 1, (Kind.INSTANT,), _BIGINT),
+        **_rows("date_from_unix_date", 1, 1, _NUMBER, _DATE),
+        **_rows("timestamp_millis timestamp_micros", 1, 1, (Kind.INTEGER,), _TIMESTAMP),
     },
 }
 """By the name of a group, then by lower-case name."""

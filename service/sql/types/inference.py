@@ -24,6 +24,7 @@ from service.sql.expressions.nodes import (
     GetField,
     InList,
     Interval,
+    Keyword,
     Like,
     Name,
     Negation,
@@ -54,7 +55,8 @@ from service.sql.types.data_types import (
     TypeName,
     decimal,
 )
-from service.sql.types.functions import FUNCTIONS, MAX_PADDED_LENGTH, digits_are_bounded, padding_is_bounded
+from service.sql.types.functions import FUNCTIONS
+from service.sql.types.literal_arguments import refused_literal
 
 _CONDITIONS = frozenset({TypeName.BOOLEAN, TypeName.STRING, TypeName.NULL})
 _NUMBERS = NUMERIC | {TypeName.STRING, TypeName.NULL}
@@ -102,7 +104,7 @@ class Typing:
                 operand = self.computable(node.operand)
                 self._require(operand, _TIMES, node.operand, f"EXTRACT({node.part} …)")
                 return decimal(8, 6) if node.part == "SECOND" else INT
-            case Interval() | Name() | GetField() | Aggregate():
+            case Interval() | Name() | GetField() | Aggregate() | Keyword():
                 return None
             case Over():
                 raise self._source.unsupported(
@@ -264,11 +266,9 @@ class Typing:
         for index, (type_, argument) in enumerate(zip(types, node.arguments, strict=True)):
             if type_ is not None and not function.kind(index).admits(type_):
                 raise self.mismatch(f"{node.name} does not take {_text(argument)}, which is {type_}.", node)
-        if not padding_is_bounded(node.name, node.arguments):
-            detail = f"The length of {node.name} must be an integer literal of at most {MAX_PADDED_LENGTH}."
-            raise self.mismatch(detail, node)
-        if not digits_are_bounded(node.name, node.arguments):
-            raise self.mismatch(f"The digits of {node.name} must be an integer literal from -38 to 38.", node)
+        refused = refused_literal(node.name, types, node.arguments)
+        if refused is not None:
+            raise self.mismatch(refused, node)
         if node.name == "if":
             self.require_condition(node.arguments[0], "IF")
         if node.name == "nullif":

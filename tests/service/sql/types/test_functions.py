@@ -9,6 +9,7 @@ import pytest
 from service.sql.expressions.compile_expression import TableScope
 from service.sql.expressions.nodes import Expression, Name, Negation, Null, Number
 from service.sql.types.functions import FUNCTIONS, Function, Kind, digits_are_bounded, padding_is_bounded
+from service.sql.types.literal_arguments import refused_literal, widths_in
 from tests.service.sql.conftest import COLUMNS, TypesInSpark
 from tests.service.sql.types.test_inference import check
 
@@ -21,18 +22,35 @@ SAMPLES = {
     Kind.DAYS: "i",
     Kind.SECONDS: "i",
     Kind.FORMAT: "s",
+    Kind.INTEGER: "i",
+    Kind.BITS: "i",
+    Kind.DAY: "dt",
+    Kind.INSTANT: "ts",
+    Kind.PRINTABLE: "i",
 }
 # These want a literal, or arguments of one type.
 FIRST = {
     "lpad": ["s", "5", "'x'"],
     "rpad": ["s", "5", "'x'"],
-    "regexp_replace": ["s", "'x'"],
     "regexp_extract": ["s", "'x'"],
     "floor": ["dc"],
     "ceil": ["dc"],
     "ceiling": ["dc"],
     "round": ["dc", "1"],
     "bround": ["dc", "1"],
+    **dict.fromkeys(("regexp_count", "regexp_instr", "regexp_substr"), ["s", "'x'"]),
+    "repeat": ["s", "5"],
+    "space": ["5"],
+    **dict.fromkeys(("format_string", "printf"), ["'%s %s %s'"]),
+    "format_number": ["d", "2"],
+    **dict.fromkeys(("to_char", "to_varchar"), ["i", "'999'"]),
+    **dict.fromkeys(("to_number", "try_to_number"), ["s", "'999.99'"]),
+    **dict.fromkeys(("to_binary", "try_to_binary"), ["s", "'hex'"]),
+    "time_bucket": ["INTERVAL '1' HOUR"],
+    "mask": ["s", "'X'", "'x'", "'n'", "NULL"],
+    "regexp_replace": ["s", "'x'", "s", "2"],
+    **dict.fromkeys(("timestampadd", "timestampdiff"), ["DAY"]),
+    **dict.fromkeys(("try_add", "try_subtract", "try_multiply", "try_divide", "try_mod"), ["i", "i"]),
 }
 
 
@@ -73,7 +91,7 @@ def test_arity_is_told_in_words() -> None:
 
 def test_names_are_lower_case_and_none_reaches_outside() -> None:
     assert all(name == name.lower() == function.name for name, function in FUNCTIONS.items())
-    outside = {"java_method", "reflect", "input_file_name", "rand", "uuid", "repeat", "space", "from_json", "xpath"}
+    outside = {"java_method", "reflect", "input_file_name", "rand", "uuid", "from_json", "xpath"}
     assert not outside & FUNCTIONS.keys()
 
 
