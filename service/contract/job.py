@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .enums import Mode, OutputMode, QueueChoice
+from .function_versions import has_functions_of_version_12
 from .model import Bounds, Duration, Frozen, Whole, discriminated_by, renamed
 from .options import JobSettings, OptimizerSettings, StateSettings
 from .parameters import Parameters, stored_parameters
@@ -32,7 +33,7 @@ from .tables import (
 
 MAX_TABLES = 64
 
-SPEC_VERSION = 11
+SPEC_VERSION = 12
 """The version of the job format. It grows with every field or value that workers of earlier versions do not support.
 The version that a job needs is stored with it, and older workers leave the job to newer ones. 1: the first. 2: `queue`.
 3: queries in FROM, UNION, grouping sets, more aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all
@@ -41,7 +42,7 @@ joins or one. `skew.join_strategy`, which had no effect until then, is read as `
 streams that are bounded by event time. 6: `multi_line` of CSV, which had no effect until then.
 7: `limits.failure_retries`. 8: `compare_with`. 9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins.
 10: `parameters`; ORC, Avro, XML and Delta, partitions, wildcards, and more read options. 11: subqueries in expressions,
-INTERSECT, EXCEPT, OVER, QUALIFY, and the function raise_error."""
+INTERSECT, EXCEPT, OVER, QUALIFY, and the function raise_error. 12: more functions, and standard spellings of calls."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -52,6 +53,7 @@ _COMPARISON_VERSION = 8
 _LARGE_QUERIES_VERSION = 9
 FILES_VERSION = 10
 """The version that reads files of more formats, and has parameters."""
+_SUBQUERIES_VERSION = 11
 
 _MAX_JOINS_BEFORE_9 = 32
 """The limit of joins in one query before version 9."""
@@ -357,8 +359,10 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports everything in this job."""
-        if self._uses_version_11:
+        if has_functions_of_version_12(self.sql, self.query):
             return SPEC_VERSION
+        if self._uses_version_11:
+            return _SUBQUERIES_VERSION
         if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):
             return FILES_VERSION
         if self.settings.optimizer != OptimizerSettings() or self._has_large_query:

@@ -230,6 +230,11 @@ class _Writer:
             self.add(f"{node.function}(*)")
         else:
             self._wrapped(node.function, node.arguments)
+        if node.function == AggregateFunction.LISTAGG and not node.order_by:
+            # Without an order of the window, the values are sorted.
+            self.add(" WITHIN GROUP (ORDER BY ")
+            self.write(node.arguments[0], _OR)
+            self.add(")")
         self._filter(node.filter)
         self.add(" IGNORE NULLS OVER (" if node.ignores_nulls else " OVER (")
         separator = ""

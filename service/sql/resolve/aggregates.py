@@ -11,6 +11,7 @@ from functools import cached_property
 
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.contract.query import AggregateCall, AggregateFunction, NamedExpression
+from service.sql.expressions.aggregate_parameters import check_parameter, is_parameter
 from service.sql.expressions.compile_expression import TableScope, resolve, scalar_of
 from service.sql.expressions.nodes import (
     Column,
@@ -26,7 +27,6 @@ from service.sql.expressions.reader import read_expression
 from service.sql.expressions.scalar import Scalar
 from service.sql.parser import Text, TextOf
 from service.sql.resolve.aggregate_forms import Computed, computed
-from service.sql.resolve.aggregate_parameters import check_parameter, is_parameter
 from service.sql.resolve.bound import BoundCall
 from service.sql.types.aggregates import (
     IDEMPOTENT,
