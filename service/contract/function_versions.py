@@ -57,7 +57,6 @@ _AGGREGATES_BEFORE_12 = frozenset(
 )
 _ORDERED = frozenset({AggregateFunction.FIRST_VALUE, AggregateFunction.LAST_VALUE, AggregateFunction.LISTAGG})
 _CALL = re.compile(r"(\w+)\s*\(")
-_LOCAL_TIME = re.compile(r"\blocaltimestamp\b", re.IGNORECASE)
 _SPELLED = re.compile(r"\b(?:substring|substr|trim)\s*\(|[()]|\bfrom\b", re.IGNORECASE)
 
 
@@ -70,11 +69,7 @@ def has_functions_of_version_12(sql: str | None, query: Query | None) -> bool:
         sql = query.model_dump_json()
     sql = sql or ""
     called = (found[1].lower() for found in _CALL.finditer(sql))
-    return (
-        any(name not in _FUNCTIONS_BEFORE_12 and name not in _WORDS for name in called)
-        or _LOCAL_TIME.search(sql) is not None
-        or _has_words(sql)
-    )
+    return any(name not in _FUNCTIONS_BEFORE_12 and name not in _WORDS for name in called) or _has_words(sql)
 
 
 def _is_new(query: Query) -> bool:

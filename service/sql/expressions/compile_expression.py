@@ -17,7 +17,7 @@ from service.sql.types.data_types import DataType, Field, Schema, TypeName, know
 from service.sql.types.inference import Typing
 from service.sql.types.windows import type_of_window
 
-_WITHOUT_PARENTHESES = frozenset({"current_date", "current_timestamp", "localtimestamp"})
+_WITHOUT_PARENTHESES = frozenset({"current_date", "current_timestamp"})
 
 _LISTED = 12
 """A message lists a table's columns if there are at most this many and no similar name."""

@@ -15,7 +15,7 @@ from service.sql.expressions.scalar import Scalar
 from service.sql.types.aggregates import CONDITIONAL, NEAREST
 from service.sql.types.data_types import BOOLEAN, TypeName
 
-_COMPUTED_AS = {
+COMPUTED_AS = {
     AggregateFunction.COUNT_IF: AggregateFunction.COUNT,
     AggregateFunction.BOOL_AND: AggregateFunction.MIN,
     AggregateFunction.BOOL_OR: AggregateFunction.MAX,
@@ -23,6 +23,7 @@ _COMPUTED_AS = {
     AggregateFunction.MAX_BY: AggregateFunction.LAST_VALUE,
     AggregateFunction.ANY_VALUE: AggregateFunction.MIN,
 }
+"""By function, the one that computes it. A plan has none of the keys."""
 _BY_ORDER = {
     AggregateFunction.FIRST: AggregateFunction.FIRST_VALUE,
     AggregateFunction.LAST: AggregateFunction.LAST_VALUE,
@@ -43,12 +44,12 @@ def computed(call: Computed) -> Computed:
     """Returns how a checked call is computed."""
     function, arguments, order_by = call.function, call.arguments, call.order_by
     if function in NEAREST:
-        return Computed(_COMPUTED_AS[function], arguments[:1], arguments[1])
+        return Computed(COMPUTED_AS[function], arguments[:1], arguments[1])
     if function in CONDITIONAL:
         condition = _as_condition(arguments[0])
         if function is AggregateFunction.COUNT_IF:
             condition = _with_tree(condition, Call("nullif", (condition.tree, Boolean(False))))
-        return Computed(_COMPUTED_AS[function], (condition,), None)
+        return Computed(COMPUTED_AS[function], (condition,), None)
     if function is AggregateFunction.ANY_VALUE:
         of = arguments[0].type
         is_nested = of is not None and of.name is TypeName.OTHER
