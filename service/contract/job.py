@@ -359,7 +359,8 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports everything in this job."""
-        if has_functions_of_version_12(self.sql, self.query):
+        new_tables = any(table.needs_version_12 for table in self.file_tables.values())
+        if new_tables or has_functions_of_version_12(self.sql, self.query):
             return SPEC_VERSION
         if self._uses_version_11:
             return _SUBQUERIES_VERSION

@@ -41,7 +41,7 @@ _UNITS_BYTES = {"": 1, "b": 1, "bytes": 1} | {
 _QUANTITY = re.compile(r"\s*([0-9]{1,19})\s*([A-Za-z]*)\s*")
 _LONGEST = timedelta(days=3650)
 _LARGEST = 1 << 60
-_DURATION_PATTERN = rf"^\s*[0-9]{{1,19}}\s*({'|'.join(_UNITS_MS)})\s*$"
+_DURATION_PATTERN = r"^\s*[0-9]{1,19}\s*(ms|millis?|milliseconds?|s|secs?|seconds?|m|min|minutes?|h|hours?|d|days?)\s*$"
 """For the OpenAPI document. Units are also accepted in upper case, which a readable pattern cannot express."""
 
 _SIZE_PATTERN = r"^\s*[0-9]{1,19}\s*([bB]([yY][tT][eE][sS])?|[kKmMgGtT][bB]?)?\s*$"

@@ -217,8 +217,8 @@ class ReadOptions(Frozen):
     )
     merge_schema: Flag = Field(
         default=False,
-        description="Parquet: the table has the columns of all files, which may differ. A column that a file does not "
-        "have is NULL there; numbers get the wider type.",
+        description="Parquet, ORC, Avro: the table has the columns of all files, which may differ. A column that a "
+        "file does not have is NULL there; numbers get the wider type.",
     )
 
     @model_validator(mode="before")

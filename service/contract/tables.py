@@ -209,6 +209,11 @@ class TableSource(Frozen):
             or bool(self.options.model_dump(exclude=set(OPTIONS_BEFORE_10), exclude_defaults=True))
         )
 
+    @property
+    def needs_version_12(self) -> bool:
+        """Whether workers of job format 11 refuse the table."""
+        return self.options.merge_schema and not self.kind.is_parquet
+
 
 def schema_not_applicable(format_: TableFormat, field: str) -> str:
     """Returns the error text for a table whose files contain their schema."""

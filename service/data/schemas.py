@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -77,6 +77,8 @@ _MAX_PARTS = 100_000
 """For every list in a footer: row groups, column chunks, and columns with their nested parts."""
 _MAX_MESSAGE_NAMES_LENGTH = 2000
 _TAIL_BYTES = 8
+_Reader = Callable[[DataFile, TableFiles, str], Schema]
+"""Reads the columns of one file; the last argument is the pointer of errors."""
 _SIMPLE_TYPES: dict[pa.DataType, DataType] = {
     pa.bool_(): BOOLEAN,
     pa.int8(): DataType(TypeName.TINYINT),
@@ -145,14 +147,9 @@ def _with_partitions(data: Schema, declared: Schema, source: TableSource, at: st
 
 def _data_schema(table: str, source: TableSource, files: TableFiles) -> Schema:
     at = pointer_of(table)
-    if source.format is TableFormat.PARQUET:
-        if source.options.merge_schema:
-            return _merged_schema(files, f"{at}/path")
-        return _compared(files, f"{at}/path", _footer)
-    if source.format is TableFormat.ORC:
-        return _compared(files, f"{at}/path", _orc)
-    if source.format is TableFormat.AVRO:
-        return _compared(files, f"{at}/path", _avro)
+    read = _READERS.get(source.kind)
+    if read is not None:
+        return (_merged if source.options.merge_schema else _compared)(files, f"{at}/path", read)
     schema = parse_schema(source.declared_schema or "", f"{at}/schema")
     if source.options.mode is ParseMode.PERMISSIVE:
         schema = without_column(schema, source.options.column_name_of_corrupt_record)
@@ -168,24 +165,23 @@ def _name(file: DataFile, files: TableFiles) -> str:
     return str(path.relative_to(base)) if base in path.parents else path.name
 
 
-def _compared(files: TableFiles, pointer: str, read: Callable[[DataFile, TableFiles, str], Schema]) -> Schema:
+def _compared(files: TableFiles, pointer: str, read: _Reader) -> Schema:
     """Returns the columns of the first file, if those of the others are the same."""
-    hint = _MERGE_HINT if read is _footer else ""
     chosen = spread(files.files, FOOTERS_COMPARED)
     footers = for_each(chosen, lambda file: read(file, files, pointer))
     first = next(footers)
     for file, footer in zip(chosen[1:], footers, strict=True):
-        _compare(first, footer, _name(chosen[0], files), _name(file, files), pointer, hint)
+        _compare(first, footer, _name(chosen[0], files), _name(file, files), pointer)
     return _without_duplicates(first, pointer)
 
 
-def _merged_schema(files: TableFiles, pointer: str) -> Schema:
+def _merged(files: TableFiles, pointer: str, read: _Reader) -> Schema:
     """Returns the columns of all files, with the wider type of each."""
     if len(files.files) > FOOTERS_MERGED:
         detail = f"Columns of at most {FOOTERS_MERGED} files can be merged; the table has {len(files.files)}."
         raise _unsupported(detail, pointer)
     merged: dict[str, tuple[Field, str]] = {}
-    footers = for_each(files.files, lambda file: _footer(file, files, pointer))
+    footers = for_each(files.files, lambda file: read(file, files, pointer))
     for file, footer in zip(files.files, footers, strict=True):
         for field in footer.fields:
             known, other = merged.get(field.name, (field, _name(file, files)))
@@ -201,7 +197,7 @@ def _merged_schema(files: TableFiles, pointer: str) -> Schema:
 
 
 def wider_type(one: DataType, other: DataType) -> DataType | None:
-    """Returns the type as which Spark reads Parquet columns of both types without a loss; None if there is none."""
+    """Returns the type as which columns of both types are read without a loss; None if there is none."""
     if one == other:
         return one
     if one.is_integral and other.is_integral:
@@ -285,6 +281,13 @@ def _avro(file: DataFile, files: TableFiles, pointer: str) -> Schema:
         raise unreadable(name, error, pointer) from None
 
 
+_READERS: Mapping[TableFormat, _Reader] = {
+    TableFormat.PARQUET: _footer,
+    TableFormat.ORC: _orc,
+    TableFormat.AVRO: _avro,
+}
+
+
 def _leaves(schema: pq.ParquetSchema, name: str, pointer: str) -> list[pq.ColumnSchema]:
     """Returns the primitive columns, including those inside nested ones, after checking their number and names."""
     if len(schema) > MAX_COLUMNS:
@@ -325,20 +328,24 @@ def _corrupt(name: str, pointer: str) -> SpecError:
     )
 
 
-def _compare(first: Schema, other: Schema, first_name: str, other_name: str, pointer: str, hint: str) -> None:
+def _compare(first: Schema, other: Schema, first_name: str, other_name: str, pointer: str) -> None:
     known, found = ({field.name: field.type for field in schema.fields} for schema in (first, other))
     for name, type_ in known.items():
         if name not in found:
-            raise _mismatch(f"The column {name} exists in '{first_name}' but not in '{other_name}'.{hint}", pointer)
+            raise _mismatch(
+                f"The column {name} exists in '{first_name}' but not in '{other_name}'.{_MERGE_HINT}", pointer
+            )
         if found[name] != type_:
             # Without a common type, merging fails too.
-            way_out = "" if wider_type(type_, found[name]) is None else hint
+            way_out = "" if wider_type(type_, found[name]) is None else _MERGE_HINT
             raise _mismatch(
                 f"The column {name} is {type_} in '{first_name}' and {found[name]} in '{other_name}'.{way_out}", pointer
             )
     for name in found:
         if name not in known:
-            raise _mismatch(f"The column {name} exists in '{other_name}' but not in '{first_name}'.{hint}", pointer)
+            raise _mismatch(
+                f"The column {name} exists in '{other_name}' but not in '{first_name}'.{_MERGE_HINT}", pointer
+            )
 
 
 def format_names(names: Sequence[str]) -> str:

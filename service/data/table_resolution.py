@@ -29,6 +29,9 @@ from service.sql.types.data_types import Field, Schema
 STREAMED = frozenset({TableFormat.PARQUET, TableFormat.CSV, TableFormat.JSON})
 """The formats of streams of files."""
 
+MERGED = frozenset({TableFormat.PARQUET, TableFormat.ORC, TableFormat.AVRO})
+"""The formats whose files may have different columns, with `merge_schema`."""
+
 
 @dataclass(frozen=True)
 class Resolved:
@@ -143,7 +146,7 @@ def _check_fields(source: TableSource, at: str, *, is_stream: bool) -> None:
             raise SpecError.of("option_not_applicable", detail, pointer=f"{at}/{field}")
     for field, is_set, allowed in (
         ("row_tag", options.row_tag is not None, format_ is TableFormat.XML),
-        ("merge_schema", options.merge_schema, format_ is TableFormat.PARQUET),
+        ("merge_schema", options.merge_schema, format_ in MERGED),
         ("mode", options.mode is not ParseMode.FAILFAST, format_.is_text and not is_stream),
     ):
         if is_set and not allowed:

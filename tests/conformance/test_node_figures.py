@@ -23,10 +23,11 @@ from tests.conformance.laboratory import interpreted, parquet, table_input
 from workers.engine.plan.nodes import Node, Scan
 from workers.engine.report.operator_matching import figures_of
 from workers.engine.report.operator_tree import Numbered, numbered
+from workers.engine.spark.corrupt_records import CorruptRecords
 from workers.engine.spark.engine import Engine, PlannedQuery
 from workers.engine.spark.lowering import lower
 from workers.engine.spark.monitor import SparkMonitor
-from workers.engine.spark.sources import TableInput, read_scans
+from workers.engine.spark.sources import ScanReads, TableInput
 
 pytestmark = pytest.mark.spark
 
@@ -150,7 +151,7 @@ def counted(spark: SparkSession, ran: Ran) -> dict[int, int]:
     """Returns the rows of every node that runs alone, in one action."""
 
     def count(number: int, node: Node) -> DataFrame:
-        rows = lower(node, read_scans(spark, node, ran.tables))
+        rows = lower(node, ScanReads(spark, ran.tables, CorruptRecords()).frames(node))
         return rows.groupBy().agg(F.lit(number).alias("node"), F.count(F.lit(1)).alias("rows"))
 
     with interpreted(spark):

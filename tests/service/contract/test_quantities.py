@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from service.contract.model import format_bytes, format_duration, parse_bytes, parse_duration
+from service.contract.model import Duration, format_bytes, format_duration, parse_bytes, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,26 @@ def test_durations(text: object, duration: timedelta) -> None:
 def test_invalid_durations(value: object) -> None:
     with pytest.raises(ValueError, match="a duration is"):
         parse_duration(value)
+
+
+UNITS = (
+    *("ms", "milli", "millis", "millisecond", "milliseconds"),
+    *("s", "sec", "secs", "second", "seconds"),
+    *("m", "min", "minute", "minutes", "h", "hour", "hours", "d", "day", "days"),
+)
+
+
+@pytest.mark.parametrize(
+    "text", [f"{space}5{space}{unit}{space}" for unit in [*UNITS, "", "mss", "day s"] for space in ("", " ")]
+)
+def test_the_documented_pattern_is_that_of_valid_durations(text: str) -> None:
+    pattern = TypeAdapter(Duration).json_schema()["pattern"]
+    try:
+        parse_duration(text)
+    except ValueError:
+        assert not re.search(pattern, text)
+    else:
+        assert re.search(pattern, text)
 
 
 @pytest.mark.parametrize(

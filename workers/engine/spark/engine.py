@@ -53,7 +53,7 @@ from workers.engine.spark.session_options import (
     raise_hash_limit,
     task_memory,
 )
-from workers.engine.spark.sources import TableInput, read_scans, scans_of
+from workers.engine.spark.sources import ScanReads, TableInput, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_only
 from workers.engine.statistics.cardinality import conditions_of
@@ -145,14 +145,19 @@ class Engine:
         """
         built = build(query)
         check()
+        needs_little_memory = crashes > 0 and (has_joins(built) or _counts_distinct(built))
+        reads = _reads(self._session, tables)
+        if not needs_little_memory:
+            # Spark looks at the files while pyarrow reads their statistics.
+            reads.begin(scans_of(without_excluded_branches(built)))
         gathered = self._statistics(built, tables, settings, check)
         statistics = replace(gathered, hashes_blocks=may_hash_bitmaps(built))
         check()
-        if crashes and (has_joins(built) or _counts_distinct(built)):
+        if needs_little_memory:
             return self._plan_with_low_memory(built, tables, statistics, settings, crash_reason(crashes), check)
         plan = plan_query(query, statistics, settings, _budget(settings, check))
         check()
-        return _planned(self._session, plan, tables, statistics, settings, check)
+        return _planned(reads, plan, statistics, settings, check)
 
     def fall_back(
         self,
@@ -204,8 +209,8 @@ class Engine:
     ) -> PlannedQuery:
         plan = low_memory_plan(built, statistics, settings, why, _budget(settings, check))
         check()
-        session = low_memory_session(self._session)
-        return replace(_planned(session, plan, tables, statistics, settings, check), low_memory=True)
+        reads = _reads(low_memory_session(self._session), tables)
+        return replace(_planned(reads, plan, statistics, settings, check), low_memory=True)
 
     def _statistics(
         self, built: Node, tables: Mapping[str, TableInput], settings: JobSettings, check: Callable[[], None]
@@ -255,25 +260,27 @@ def _counts_distinct(plan: Node) -> bool:
     return any(call.distinct for node in walk_up(plan) if isinstance(node, Aggregate) for call in node.calls)
 
 
+def _reads(session: SparkSession, tables: Mapping[str, TableInput]) -> ScanReads:
+    session.conf.set(*_LIST_ON_DRIVER)
+    return ScanReads(session, tables, CorruptRecords())
+
+
 def _planned(
-    session: SparkSession,
+    reads: ScanReads,
     plan: Plan,
-    tables: Mapping[str, TableInput],
     statistics: Statistics,
     settings: JobSettings,
     check: Callable[[], None],
 ) -> PlannedQuery:
-    session.conf.set(*_LIST_ON_DRIVER)
-    raise_hash_limit(session, plan.after, statistics.task_memory)
-    corrupt = CorruptRecords()
-    scans = read_scans(session, plan.after, tables, corrupt)
+    raise_hash_limit(reads.session, plan.after, statistics.task_memory)
+    scans = reads.frames(plan.after)
     check()
     frame = lower(plan.after, scans)
     check()
     physical = physical_plan(frame)
     check()
     report = plan_report(plan, statistics, physical)
-    return PlannedQuery(report, plan.after, frame, statistics, plan, settings, corrupt=corrupt)
+    return PlannedQuery(report, plan.after, frame, statistics, plan, settings, corrupt=reads.corrupt)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def sample_rows(
     parts = [one.table for one in found if one.table is not None]
     table = None
     try:
-        table = pa.concat_tables(parts) if parts else None
+        table = pa.concat_tables(parts, promote_options="permissive") if parts else None
     except pa.ArrowException as error:
         reads.add("A sample", None, error)
     is_cut = table is not None and any(not one.is_whole for one in found)

@@ -7,8 +7,11 @@ aggregate of objects by the number of its entries, not by memory; `raise_hash_li
 
 from __future__ import annotations
 
+import math
 import re
+from functools import lru_cache
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from service.contract.query import AggregateFunction, JoinKind
@@ -64,20 +67,26 @@ def task_memory(session: SparkSession, slots: int) -> int:
     In local mode, the driver's heap is the executor's. If the cores of an executor are not configured, all `slots` are
     assumed to be in one executor: the standalone master gives all cores of a Spark worker to a single executor.
     """
-    context = session.sparkContext
-    jvm = context._jvm
-    # Not `context.getConf()`, which copies every setting of the driver with one call each.
-    conf = session.conf
-    driver = int(jvm.java.lang.Runtime.getRuntime().maxMemory()) if jvm is not None else 1 << 30
-    fraction = float(conf.get("spark.memory.fraction", _FRACTION) or _FRACTION)
+    shared, cores, most = _executor_memory(session.sparkContext)
+    return max(1, round(min(shared / (cores or slots), most)))
+
+
+@lru_cache(maxsize=1)
+def _executor_memory(context: SparkContext) -> tuple[float, int | None, float]:
+    """Returns the bytes that the tasks of an executor share, its cores if they are configured, and the bytes that the
+    driver has for the broadcast of a task. Cached: nothing of it changes, and it takes a dozen calls of the JVM.
+    """
+    jvm, conf = context._jvm, context.getConf()
+    if jvm is None:
+        raise RuntimeError("the session has no JVM")
+    driver = int(jvm.java.lang.Runtime.getRuntime().maxMemory())
+    fraction = float(conf.get("spark.memory.fraction", _FRACTION))
     if is_in_driver(str(context.master)):
-        return max(1, round((driver - _RESERVED) * fraction / slots))
-    configured = conf.get("spark.executor.memory", "1g") or "1g"
-    heap = (
-        int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(configured)) if jvm is not None else 1 << 30
-    )
-    cores = int(conf.get("spark.executor.cores", str(slots)) or slots)
-    return max(1, round(min((heap - _RESERVED) * fraction / cores, driver / _DRIVER_PARTS)))
+        return (driver - _RESERVED) * fraction, None, math.inf
+    configured = conf.get("spark.executor.memory", "1g")
+    heap = int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(configured))
+    cores = conf.get("spark.executor.cores")
+    return (heap - _RESERVED) * fraction, None if cores is None else int(cores), driver / _DRIVER_PARTS
 
 
 def low_memory_session(session: SparkSession) -> SparkSession:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
+from pyspark import InheritableThread
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
@@ -77,23 +79,47 @@ def scans_of(node: Node) -> tuple[Scan, ...]:
     return tuple(merged.values())
 
 
-def read_scans(
-    session: SparkSession, node: Node, tables: Mapping[str, TableInput], corrupt: CorruptRecords | None = None
-) -> dict[str, DataFrame]:
-    """Returns the DataFrames of a plan's scans, by alias. `tables` is by table name; no row is read yet. Records that
-    do not match the schema are counted in `corrupt` if it is given, unless they fail the job.
+class ScanReads:
+    """Reads the scans of a plan. No row is read yet, but Spark looks at each file.
 
+    `tables` is by table name. Records that do not match the schema are counted in `corrupt`, unless they fail the job.
     Aliases of a table with the same columns share one DataFrame, because Spark checks all files of the table for each.
     """
-    read: dict[tuple[str, tuple[Field, ...]], DataFrame] = {}
-    frames = {}
-    for scan in scans_of(node):
-        table = tables[scan.table]
+
+    def __init__(self, session: SparkSession, tables: Mapping[str, TableInput], corrupt: CorruptRecords) -> None:
+        self.session = session
+        self.corrupt = corrupt
+        self._tables = tables
+        self._read: dict[tuple[str, tuple[Field, ...]], DataFrame] = {}
+        self._thread: InheritableThread | None = None
+
+    def begin(self, scans: Sequence[Scan]) -> None:
+        """Begins to read `scans` in another thread. Errors are left to `frames`, which reads again."""
+
+        def read() -> None:
+            with suppress(Exception):
+                for scan in scans:
+                    self._frame(scan)
+
+        self._thread = InheritableThread(read, name="read-scans", daemon=True)
+        self._thread.start()
+
+    def frames(self, node: Node) -> dict[str, DataFrame]:
+        """Returns the DataFrames of the scans of `node`, by alias.
+
+        Raises SpecError `unreadable_file` for a file name that Spark does not support, and what Spark raises.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        return {scan.alias: _selected(self._frame(scan), scan) for scan in scans_of(node)}
+
+    def _frame(self, scan: Scan) -> DataFrame:
+        table = self._tables[scan.table]
         fields = fields_to_read(scan, table.source.kind, table.schema, table.partition_names)
-        if (scan.table, fields) not in read:
-            read[scan.table, fields] = _read(session, fields, table, corrupt)
-        frames[scan.alias] = _selected(read[scan.table, fields], scan)
-    return frames
+        key = scan.table, fields
+        if key not in self._read:
+            self._read[key] = _read(self.session, fields, table, self.corrupt)
+        return self._read[key]
 
 
 def read_scan(session: SparkSession, scan: Scan, table: TableInput) -> DataFrame:

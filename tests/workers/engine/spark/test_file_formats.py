@@ -174,7 +174,7 @@ class TestDelta:
 
 
 class TestMergedSchemas:
-    """Parquet files whose columns differ."""
+    """Parquet files whose columns differ. `test_format_writers.py` has ORC and Avro."""
 
     def test_columns_of_all_files_with_the_wider_type(self, spark: SparkSession, tmp_path: Path) -> None:
         (tmp_path / "t").mkdir()

@@ -23,7 +23,7 @@ from deltalake import write_deltalake
 from pyarrow import orc
 
 from service.contract.problems import SpecError
-from tests.support.accepted import accepted, rows
+from tests.support.accepted import accepted, planned, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -302,11 +302,48 @@ class TestChangedColumns:
             {"a": 2, "b": "y"},
         ]
 
-    def test_avro_with_other_columns_is_refused(self, tmp_path: Path) -> None:
+    def test_avro(self, spark: SparkSession, tmp_path: Path) -> None:
         (tmp_path / "t").mkdir()
-        for number, type_ in enumerate(("int", "long")):
-            schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": type_}]}
-            with (tmp_path / "t" / f"{number}.avro").open("wb") as file:
-                fastavro.writer(file, schema, [{"a": 1}])
-        with pytest.raises(SpecError, match=r"The column a is INT in .* and BIGINT in"):
+        _write_avro(
+            tmp_path / "t" / "1.avro", [{"a": 1, "f": 0.5, "b": "x"}], {"a": "int", "f": "float", "b": "string"}
+        )
+        later = {"c": ["null", "string"], "f": "double", "a": "long"}
+        _write_avro(
+            tmp_path / "t" / "2.avro", [{"c": "y", "f": 0.25, "a": 2**40}, {"c": None, "f": 1.0, "a": 2}], later
+        )
+        with pytest.raises(
+            SpecError, match=r"The column a is INT in .* and BIGINT in .* Set the option 'merge_schema'"
+        ):
             accepted(tmp_path, {"path": "t"})
+        table = {"path": "t", "options": {"merge_schema": True}}
+        assert rows(spark, tmp_path, table, "SELECT a, f, b, c FROM t ORDER BY a") == [
+            {"a": 1, "f": 0.5, "b": "x", "c": None},
+            {"a": 2, "f": 1.0, "b": None, "c": None},
+            {"a": 2**40, "f": 0.25, "b": None, "c": "y"},
+        ]
+        found = planned(spark, tmp_path, table, "SELECT c, COUNT(DISTINCT a) AS n FROM t WHERE a > 1 GROUP BY c")
+        assert set(found.frame.collect()) == {(None, 1), ("y", 1)}
+        assert not [note for note in found.statistics.warnings if note[0] is not None]
+
+    def test_orc(self, spark: SparkSession, tmp_path: Path) -> None:
+        (tmp_path / "t").mkdir()
+        old = pa.table({"a": pa.array([1], pa.int32()), "f": pa.array([0.5], pa.float32()), "b": ["x"]})
+        orc.write_table(old, tmp_path / "t" / "1.orc")
+        orc.write_table(pa.table({"c": ["y", None], "f": [0.25, 1.0], "a": [2**40, 2]}), tmp_path / "t" / "2.orc")
+        with pytest.raises(SpecError, match="merge_schema"):
+            accepted(tmp_path, {"path": "t"})
+        table = {"path": "t", "options": {"merge_schema": True}}
+        assert rows(spark, tmp_path, table, "SELECT a, f, b, c FROM t ORDER BY a") == [
+            {"a": 1, "f": 0.5, "b": "x", "c": None},
+            {"a": 2, "f": 1.0, "b": None, "c": None},
+            {"a": 2**40, "f": 0.25, "b": None, "c": "y"},
+        ]
+        found = planned(spark, tmp_path, table, "SELECT c, COUNT(DISTINCT a) AS n FROM t WHERE a > 1 GROUP BY c")
+        assert set(found.frame.collect()) == {(None, 1), ("y", 1)}
+        assert not [note for note in found.statistics.warnings if note[0] is not None]
+
+
+def _write_avro(path: Path, records: list[dict[str, Any]], types: dict[str, Any]) -> None:
+    fields = [{"name": name, "type": type_} for name, type_ in types.items()]
+    with path.open("wb") as file:
+        fastavro.writer(file, {"type": "record", "name": "r", "fields": fields}, records)

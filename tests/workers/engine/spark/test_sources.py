@@ -20,8 +20,9 @@ from service.sql.expressions.scalar import column
 from service.sql.types.data_types import BIGINT, STRING, Field
 from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Join, Scan
+from workers.engine.spark.corrupt_records import CorruptRecords
 from workers.engine.spark.error_mapping import problem_of_spark_error
-from workers.engine.spark.sources import TableInput, read_scan, read_scans, scans_of
+from workers.engine.spark.sources import ScanReads, TableInput, read_scan, scans_of
 
 pytestmark = pytest.mark.spark
 
@@ -42,7 +43,7 @@ def test_a_table_may_be_scanned_under_two_aliases(spark: SparkSession, parquet_t
     table = parquet_table(pa.table({"a": [1, 2]}))
     left, right = scan_of(table, "x"), scan_of(table, "y")
     keys = ((column("x.a", BIGINT), column("y.a", BIGINT)),)
-    frames = read_scans(spark, Join(left, right, JoinKind.INNER, keys), {"t": table})
+    frames = ScanReads(spark, {"t": table}, CorruptRecords()).frames(Join(left, right, JoinKind.INNER, keys))
     assert {alias: frame.columns for alias, frame in frames.items()} == {"x": ["x.a"], "y": ["y.a"]}
 
 
