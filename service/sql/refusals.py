@@ -164,7 +164,7 @@ HINTS: dict[type[exp.Expr], str] = {
 }
 """What to write instead of some constructs."""
 LOST: dict[tuple[type[exp.Expr], str], tuple[str, str]] = {
-    (exp.In, "field"): ("IN without a list", "Write IN (1, 2), or position(a, b) instead of POSITION(a IN b)."),
+    (exp.In, "field"): ("IN without a list", "Write IN (1, 2)."),
     (exp.In, "unnest"): ("IN with UNNEST", "Write IN (1, 2)."),
     (exp.Limit, "limit_options"): ("LIMIT with PERCENT or TIES", "Write a number of rows."),
     (exp.Limit, "expressions"): (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from service.sql.expressions.compile_expression import TableScope
-from service.sql.expressions.nodes import Expression, Name, Negation, Null, Number
+from service.sql.expressions.nodes import Expression, Name, Negation, Null, Number, String
 from service.sql.types.functions import FUNCTIONS, Function, Kind, digits_are_bounded, padding_is_bounded
 from service.sql.types.literal_arguments import refused_literal, widths_in
 from tests.service.sql.conftest import COLUMNS, TypesInSpark
@@ -137,3 +137,37 @@ def test_rounding_needs_a_bearable_literal(function: str, digits: Expression, bo
     assert digits_are_bounded(function, (value, digits)) is bounded
     assert digits_are_bounded(function, (value,))
     assert digits_are_bounded("log", (value, digits))
+
+
+@pytest.mark.withstands(
+    "text functions that repeat or pad their arguments",
+    kind="attack",
+    how="`repeat(s, 2147483647)`, `space(999999999)`, `format_string('%999999999d', n)`, `format_number(x, 1000000)` and "
+    "others, which would fill the memory",
+    times=11,
+    guaranteed="422 `type_mismatch`, before anything runs",
+)
+@pytest.mark.parametrize(
+    ("name", "arguments", "refused"),
+    [
+        ("repeat", (Name(None, "s"), Number("65536")), False),
+        ("repeat", (Name(None, "s"), Number("2147483647")), True),
+        ("repeat", (Name(None, "s"), Name(None, "n")), True),
+        ("space", (Number("999999999"),), True),
+        ("format_string", (String("%999999999d"), Name(None, "n")), True),
+        ("format_string", (Name(None, "s"), Name(None, "n")), True),
+        ("printf", (String("%5.2f %1$s %%"), Name(None, "n")), False),
+        ("format_number", (Name(None, "x"), Number("1000000")), True),
+        ("to_number", (Name(None, "s"), String("text")), True),
+        ("mask", (Name(None, "s"), String("XX")), True),
+        ("regexp_replace", (Name(None, "s"), String("a"), String("b"), Number("0")), True),
+    ],
+)
+def test_lengths_and_formats_are_bounded_literals(name: str, arguments: tuple[Expression, ...], refused: bool) -> None:
+    assert (refused_literal(name, (None, None), arguments) is not None) is refused
+
+
+def test_widths_of_a_format_are_added() -> None:
+    assert widths_in("%5.2f and %-10s and %%") == 17
+    assert widths_in("%") is None
+    assert widths_in("%101d") is None
