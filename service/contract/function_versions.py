@@ -10,8 +10,7 @@ import re
 
 from .query import AggregateFunction, Query, queries_in
 
-_FUNCTIONS_BEFORE_12 = frozenset(
-    """
+_NAMES_BEFORE_12 = """
     abs acos add_months ascii asin atan atan2 bit_length bround btrim cbrt ceil ceiling char_length character_length
     coalesce concat concat_ws contains cos cosh crc32 current_date current_timestamp date date_format date_sub
     date_trunc day dayofmonth dayofweek dayofyear degrees endswith exp expm1 floor from_unixtime greatest hash hex hour
@@ -24,16 +23,15 @@ _FUNCTIONS_BEFORE_12 = frozenset(
     grouping grouping_id
     row_number rank dense_rank percent_rank cume_dist ntile lag lead nth_value
     tumble hop tumble_start tumble_end hop_start hop_end
-    """.split()
-)
+"""
+_FUNCTIONS_BEFORE_12 = frozenset(_NAMES_BEFORE_12.split())
 """Functions whose calls version 11 supports in all the forms that version 12 does."""
-_WORDS = frozenset(
-    """
+_WORDS_BEFORE_PARENTHESES = """
     all and any as between broadcast broadcastjoin by case cast cube decimal distinct div else except exists filter
     from group having in intersect interval is join like ilike rlike limit mapjoin merge mergejoin minus not on or over
     partition qualify rollup select sets shuffle_hash shuffle_merge then try_cast union using when where window with
-    """.split()
-)
+"""
+_WORDS = frozenset(_WORDS_BEFORE_PARENTHESES.split())
 """Words before a parenthesis that begins no call."""
 _AGGREGATES_BEFORE_12 = frozenset(
     {

@@ -1,8 +1,9 @@
 """The class of every function of Spark 4.3 (`SHOW SYSTEM FUNCTIONS`): supported, or excluded and why.
 
 The supported functions have their types in `service.sql.types.functions` (scalar functions), in
-`service.sql.types.aggregates` (aggregates) and in `service.sql.expressions.window_functions`. `EXCLUDED` has all others;
-messages and the documentation are written from it. `tests/service/sql/test_builtins.py` compares both with Spark.
+`service.sql.types.aggregates` (aggregates) and in `service.sql.expressions.window_functions`. `EXCLUDED` has all
+others; messages and the documentation are written from it. `tests/service/sql/test_builtins.py` compares both with
+Spark.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ class FunctionClass(StrEnum):
 
 CLOCKS = frozenset({"current_date", "curdate", "current_timestamp", "now", "localtimestamp"})
 """Functions that return the time at which an attempt begins: the same for all rows, but another one in a retry."""
-OPERATORS = frozenset(
-    "! != % & * + - / < << <= <=> <> = == > >= >> >>> ^ | || ~ and or not in between case when cast extract div".split()
+_OPERATORS = (
+    "! != % & * + - / < << <= <=> <> = == > >= >> >>> ^ | || ~ and or not in between case when cast extract div"
 )
+OPERATORS = frozenset(_OPERATORS.split())
 """Names under which Spark lists operators and syntax."""
 
 

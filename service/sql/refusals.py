@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from service.contract.problems import did_you_mean, nearest_names
-from service.contract.query import AggregateFunction
 from service.sql.types.data_types import TypeName
 
 ARITHMETIC: dict[type[exp.Expr], str] = {
@@ -294,13 +293,19 @@ UNSUPPORTED_SCALARS = {
     "assert_true": "CASE WHEN NOT condition THEN raise_error('text') END.",
     "counter_diff": "x - LAG(x) OVER (ORDER BY t).",
     "sentences": "split_part(text, '.', 1).",
-    **dict.fromkeys(("timestamp_nanos", "unix_nanos"), "timestamp_micros(n) or unix_micros(t): times have microseconds."),
+    **dict.fromkeys(("timestamp_nanos", "unix_nanos"), "timestamp_micros(n) or unix_micros(t)."),
     **dict.fromkeys(("collate", "collation", "collations"), "UPPER or LOWER of both sides to compare them."),
     **dict.fromkeys(
         ("current_timezone", "current_catalog", "current_database", "current_schema", "current_path"),
         "the value: a job has no session of its own. The time zone is 'UTC'.",
     ),
-    **dict.fromkeys(("getdate", "sysdate", ), "current_timestamp()."),
+    **dict.fromkeys(
+        (
+            "getdate",
+            "sysdate",
+        ),
+        "current_timestamp().",
+    ),
     "today": "current_date().",
     **dict.fromkeys(
         ("window", "window_time", "session_window", "cumulate"),
@@ -351,7 +356,7 @@ _KINDS = (
         "current_user session_user user version python_worker_logs sql_keywords measure",
     ),
     (
-        "works on a sketch, whose bytes only Spark can read. Use APPROX_COUNT_DISTINCT(x) or APPROX_PERCENTILE(x, 0.5).",
+        "works on a sketch, which only Spark can read. Use APPROX_COUNT_DISTINCT(x) or APPROX_PERCENTILE(x, 0.5).",
         "approx_top_k_accumulate approx_top_k_combine approx_top_k_estimate bitmap_and_agg bitmap_bit_position "
         "bitmap_bucket_number bitmap_construct_agg bitmap_count bitmap_or_agg count_min_sketch hll_sketch_agg "
         "hll_sketch_estimate hll_union hll_union_agg kll_merge_agg_bigint kll_merge_agg_double kll_merge_agg_float "

@@ -220,8 +220,8 @@ def _notes(plan: Node) -> Iterator[RuleTrace]:
                 yield trace_of(ORDER, node, Skip(f"{call.output.name} has no order: its values are sorted."))
             elif call.function in ORDER_DEPENDENT:
                 reason = (
-                    f"{call.output.name} depends on the order in which Spark reads the rows, and may differ when the job "
-                    "runs again."
+                    f"{call.output.name} depends on the order in which Spark reads the rows, and may differ when the "
+                    "job runs again."
                 )
                 yield trace_of(ORDER, node, Skip(reason))
 

@@ -39,12 +39,16 @@ def _is_accuracy(node: Expression) -> bool:
 
 
 def _percentage(example: str) -> Parameter:
-    return Parameter("A percentage that is not a number literal from 0 to 1", f"Write for example {example}.", _is_fraction)
+    return Parameter(
+        "A percentage that is not a number literal from 0 to 1", f"Write for example {example}.", _is_fraction
+    )
 
 
 def _switch(example: str) -> Parameter:
     return Parameter(
-        "A second argument that is not TRUE or FALSE", f"Write for example {example}.", lambda node: isinstance(node, Boolean)
+        "A second argument that is not TRUE or FALSE",
+        f"Write for example {example}.",
+        lambda node: isinstance(node, Boolean),
     )
 
 

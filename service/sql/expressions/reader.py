@@ -76,7 +76,9 @@ from service.sql.refusals import (
 from service.sql.types.data_types import MAX_PRECISION, DataType, TypeName, decimal
 from service.sql.types.functions import FUNCTIONS
 
-_CALLABLE = frozenset({*FUNCTIONS, *FORMS, *WINDOW_FUNCTIONS, *(name.lower() for name in (*AggregateFunction, *SYNONYMS))})
+_CALLABLE = frozenset(
+    {*FUNCTIONS, *FORMS, *WINDOW_FUNCTIONS, *(name.lower() for name in (*AggregateFunction, *SYNONYMS))}
+)
 _SPARK_NUMBER = re.compile(r"(?<![\w`.])(\d+(?:\.\d+)?(?:E[+-]?\d+)?)(BD|D)\b")
 
 

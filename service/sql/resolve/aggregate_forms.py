@@ -1,8 +1,8 @@
 """Aggregate functions that are computed as others, so that plans, rules and streams need not know them.
 
-COUNT_IF is a COUNT, BOOL_AND and BOOL_OR are MIN and MAX of conditions, MIN_BY and MAX_BY are FIRST_VALUE and LAST_VALUE
-with an order. ANY_VALUE is MIN and MODE returns the smallest of equally frequent values, so that the result is the same
-whenever the job runs.
+COUNT_IF is a COUNT, BOOL_AND and BOOL_OR are MIN and MAX of conditions, MIN_BY and MAX_BY are FIRST_VALUE and
+LAST_VALUE with an order. ANY_VALUE is MIN and MODE returns the smallest of equally frequent values, so that
+the result is the same whenever the job runs.
 """
 
 from __future__ import annotations

@@ -103,4 +103,3 @@ def of_number_format(text: str) -> DataType | None:
     whole = sum(character in "09" for character in found["whole"])
     scale = len(found["fraction"] or "")
     return decimal(whole + scale, scale) if 0 < whole + scale <= 38 else None
-

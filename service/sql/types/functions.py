@@ -348,7 +348,9 @@ GROUPS: dict[str, dict[str, Function]] = {
         **_rows("try_to_date", 1, 2, _ANY, _DATE),
         **_rows("to_timestamp_ltz try_to_timestamp", 1, 2, _ANY, _by_types("TIMESTAMP", _parsed_timestamp)),
         **_rows("to_timestamp_ntz", 1, 2, _ANY, _LOCAL_TIME),
-        **_rows("make_timestamp make_timestamp_ltz try_make_timestamp try_make_timestamp_ltz", 6, 7, _PARTS, _TIMESTAMP),
+        **_rows(
+            "make_timestamp make_timestamp_ltz try_make_timestamp try_make_timestamp_ltz", 6, 7, _PARTS, _TIMESTAMP
+        ),
         **_rows("make_timestamp_ntz try_make_timestamp_ntz", 6, 6, _NUMBER, _LOCAL_TIME),
         **_rows("timestampadd", 3, 3, (Kind.ANY, Kind.NUMBER, Kind.TIME), _SAME_TIME),
         **_rows("timestampdiff", 3, 3, (Kind.ANY, Kind.TIME, Kind.TIME), _BIGINT),

@@ -93,9 +93,7 @@ _LENGTH = f"an integer literal of at most {MAX_PADDED_LENGTH}"
 _FORMAT = f"a string literal of at most {MAX_FORMAT_LENGTH} characters"
 _NUMBER_FORMAT = "a string literal such as '999,990.00'"
 _DIGITS = f"an integer literal of at most {MAX_PRECISION}, or {_FORMAT}"
-_PRINTF_FORMAT = (
-    f"a string literal with widths and precisions of at most {MAX_FORMAT_LENGTH}, such as '%5.2f'"
-)
+_PRINTF_FORMAT = f"a string literal with widths and precisions of at most {MAX_FORMAT_LENGTH}, such as '%5.2f'"
 _LITERALS: dict[str, tuple[Literal, ...]] = {
     "repeat": (Literal(1, f"The number of repetitions of repeat must be {_LENGTH}.", _length),),
     "space": (Literal(0, f"The length of space must be {_LENGTH}.", _length),),

@@ -45,8 +45,8 @@ class Phases(StrEnum):
 
 
 class PlanFunction(Enum):
-    """Aggregate functions that only rewrites use, in addition to `AggregateFunction`. None equals a function of a query,
-    also if both have the same name.
+    """Aggregate functions that only rewrites use, in addition to `AggregateFunction`. None equals a function of a
+    query, also if both have the same name.
 
     BIT_OR sets every bit that is set in one of its arguments. BITMAP_CONSTRUCT_AGG builds a bitmap of 32,768 bits from
     the positions of bits, 0 to 32,767. COLLECT_LIST of NULLs is an empty list.

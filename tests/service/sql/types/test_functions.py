@@ -38,19 +38,19 @@ FIRST = {
     "ceiling": ["dc"],
     "round": ["dc", "1"],
     "bround": ["dc", "1"],
-    **dict.fromkeys(("regexp_count", "regexp_instr", "regexp_substr"), ["s", "'x'"]),
+    **{key: ["s", "'x'"] for key in ("regexp_count", "regexp_instr", "regexp_substr")},
     "repeat": ["s", "5"],
     "space": ["5"],
-    **dict.fromkeys(("format_string", "printf"), ["'%s %s %s'"]),
+    **{key: ["'%s %s %s'"] for key in ("format_string", "printf")},
     "format_number": ["d", "2"],
-    **dict.fromkeys(("to_char", "to_varchar"), ["i", "'999'"]),
-    **dict.fromkeys(("to_number", "try_to_number"), ["s", "'999.99'"]),
-    **dict.fromkeys(("to_binary", "try_to_binary"), ["s", "'hex'"]),
+    **{key: ["i", "'999'"] for key in ("to_char", "to_varchar")},
+    **{key: ["s", "'999.99'"] for key in ("to_number", "try_to_number")},
+    **{key: ["s", "'hex'"] for key in ("to_binary", "try_to_binary")},
     "time_bucket": ["INTERVAL '1' HOUR"],
     "mask": ["s", "'X'", "'x'", "'n'", "NULL"],
     "regexp_replace": ["s", "'x'", "s", "2"],
-    **dict.fromkeys(("timestampadd", "timestampdiff"), ["DAY"]),
-    **dict.fromkeys(("try_add", "try_subtract", "try_multiply", "try_divide", "try_mod"), ["i", "i"]),
+    **{key: ["DAY"] for key in ("timestampadd", "timestampdiff")},
+    **{key: ["i", "i"] for key in ("try_add", "try_subtract", "try_multiply", "try_divide", "try_mod")},
 }
 
 
@@ -142,8 +142,8 @@ def test_rounding_needs_a_bearable_literal(function: str, digits: Expression, bo
 @pytest.mark.withstands(
     "text functions that repeat or pad their arguments",
     kind="attack",
-    how="`repeat(s, 2147483647)`, `space(999999999)`, `format_string('%999999999d', n)`, `format_number(x, 1000000)` and "
-    "others, which would fill the memory",
+    how="`repeat(s, 2147483647)`, `space(999999999)`, `format_string('%999999999d', n)`, "
+    "`format_number(x, 1000000)` and others, which would fill the memory",
     times=11,
     guaranteed="422 `type_mismatch`, before anything runs",
 )
