@@ -9,7 +9,10 @@ from sqlglot import exp
 
 from docs.markdown import code, codes, table
 from service.contract.query import AggregateFunction
+from service.sql.builtins import FunctionClass, by_class
 from service.sql.expressions.calls import SYNONYMS, WITHIN_GROUP
+from service.sql.expressions.function_forms import FORMS, MANY
+from service.sql.expressions.window_functions import WINDOW_FUNCTIONS
 from service.sql.refusals import (
     ARITHMETIC,
     CLAUSE_HINTS,
@@ -40,7 +43,7 @@ from service.sql.types.data_types import (
     arithmetic,
     decimal,
 )
-from service.sql.types.functions import GROUPS
+from service.sql.types.functions import FUNCTIONS, GROUPS
 from service.sql.types.signatures import Function, Kind
 
 KINDS: Mapping[Kind, str] = {
@@ -59,6 +62,11 @@ KINDS: Mapping[Kind, str] = {
     Kind.SECONDS: "seconds",
     Kind.FORMAT: "format",
     Kind.BYTES: "bytes",
+    Kind.INTEGER: "integer",
+    Kind.BITS: "bits",
+    Kind.DAY: "day",
+    Kind.INSTANT: "timestamp",
+    Kind.PRINTABLE: "printable",
 }
 """The names of the kinds of arguments in signatures."""
 
@@ -142,6 +150,38 @@ def kinds_table() -> str:
     return table(("Argument", "Types"), [(code(name), _types_of(kind)) for kind, name in KINDS.items()])
 
 
+def forms_table() -> str:
+    """Returns the table of functions that are read as an operator, a CAST or another call."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, form in FORMS.items():
+        alike.setdefault((form.arity if form.most < MANY else f"at least {form.least}", form.text), []).append(name)
+    rows = [(codes(names), arity, code(text)) for (arity, text), names in alike.items()]
+    return table(("Function", "Number of arguments", "Read as"), rows)
+
+
+def classes_table() -> str:
+    """Returns the table of the classes of functions, with the functions of those that are not deterministic."""
+    aggregates = [name.lower() for name in (*AggregateFunction, *SYNONYMS)]
+    scalars = [*FUNCTIONS, *FORMS]
+    found = by_class((*scalars, *aggregates, *WINDOW_FUNCTIONS))
+    rows = [
+        (kind.value, codes(names) if kind in _LISTED else "all others", _MEANINGS[kind])
+        for kind, names in found.items()
+        if kind in _MEANINGS
+    ]
+    return table(("Class", "Functions", "Result"), rows)
+
+
+_LISTED = {FunctionClass.CLOCK, FunctionClass.ORDER_DEPENDENT, FunctionClass.APPROXIMATE}
+_MEANINGS = {
+    FunctionClass.DETERMINISTIC: "the same whenever the job runs",
+    FunctionClass.CLOCK: "the same for all rows; a retry has another time",
+    FunctionClass.AGGREGATE: "the same whenever the job runs, but for the last digits of FLOAT and DOUBLE",
+    FunctionClass.ORDER_DEPENDENT: "depends on the order in which Spark reads the rows; the plan has a note (`order`)",
+    FunctionClass.APPROXIMATE: "an estimate, which depends on how the rows are distributed",
+}
+
+
 def aggregates_table() -> str:
     """Returns the result types of the aggregate functions, by the type of their argument."""
     synonyms: dict[AggregateFunction, list[str]] = {}
@@ -155,7 +195,7 @@ def aggregates_table() -> str:
 
 
 def ordered_table() -> str:
-    """Returns the lists of functions that need an order, and how it is written."""
+    """Returns the lists of functions that take an order, and how it is written."""
     inside = [function.value for function in ORDERED if function.value not in WITHIN_GROUP]
     return table(
         ("Functions", "How the order is written"),
@@ -249,6 +289,8 @@ def _all() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "kinds of arguments", kinds_table
     for name, group in GROUPS.items():
         yield f"functions of {name}", partial(functions_table, group)
+    yield "forms of functions", forms_table
+    yield "classes of functions", classes_table
     yield "aggregate functions", aggregates_table
     yield "ordered aggregates", ordered_table
     yield "refused clauses", refused_clauses

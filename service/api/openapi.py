@@ -123,6 +123,6 @@ def _any_of(keys: Sequence[Sequence[str]]) -> str:
     found = []
     for first, endings in by_first.items():
         longer = [ending for ending in endings if ending]
-        rest = rf"\.({_any_of(longer)})" if longer else ""
-        found.append(f"{first}({rest})?" if longer and len(longer) < len(endings) else first + rest)
+        inner = rf"\.({_any_of(longer)})" if longer else ""
+        found.append(f"{first}({inner})?" if longer and len(longer) < len(endings) else first + inner)
     return "|".join(found)

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .enums import Mode, OutputMode, QueueChoice
+from .function_versions import has_functions_of_version_12
 from .model import Bounds, Duration, Frozen, Whole, discriminated_by, renamed
 from .options import JobSettings, OptimizerSettings, StateSettings, Toggle
 from .parameters import Parameters, stored_parameters
@@ -43,8 +44,8 @@ streams that are bounded by event time. 6: `multi_line` of CSV, which had no eff
 7: `limits.failure_retries`. 8: `compare_with`. 9: `optimizer.timeout`, and larger queries, such as 33 to 100 joins.
 10: `parameters`; ORC, Avro, XML and Delta, partitions, wildcards, and more read options. 11: subqueries in expressions,
 INTERSECT, EXCEPT, OVER, QUALIFY, and the function raise_error. 12: more statements and clauses of SQL, such as OFFSET
-and VALUES; parts of nested values, functions of them, lambdas, JSON, LATERAL VIEW and UNNEST; nested types in declared
-schemas; `skewed_windows`; `merge_schema` of ORC and Avro."""
+and VALUES; more functions, and standard spellings of calls; parts of nested values, lambdas, JSON, LATERAL VIEW and
+UNNEST; nested types in declared schemas; `skewed_windows`; `merge_schema` of ORC and Avro."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -371,6 +372,7 @@ class JobSpec(Frozen):
             self.settings.skewed_windows is not Toggle.AUTO
             or any(table.needs_version_12 for table in self.file_tables.values())
             or is_of_version_12(self.sql, self.query)
+            or has_functions_of_version_12(self.sql, self.query)
         ):
             return SPEC_VERSION
         if self._uses_version_11:

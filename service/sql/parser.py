@@ -26,6 +26,7 @@ from service.contract.parameters import PARAMETER_NAME
 from service.contract.problems import SpecError
 from service.contract.query import CODE, NESTING, OPERATOR_DEPTH, SQL_CHARACTERS, SQL_TOKENS, Limit
 from service.sql.expressions.nodes import Expression
+from service.sql.function_words import FUNCTIONS_WITH_WORDS
 from service.sql.refusals import ARITHMETIC, COMPARISONS
 from service.sql.token_order import dangling, misplaced
 from service.sql.tokens import check_names, longest_chain
@@ -43,10 +44,6 @@ _PARTS = {
 _TABLE = re.compile(r"Expected table name but got .*", re.DOTALL)
 _TYPES = ", ".join(name.value for name in TypeName if name in ATOMIC or name in NESTED)
 _COMMA_FORMS = {
-    "SUBSTRING": "substring(x, 1, 2)",
-    "SUBSTR": "substring(x, 1, 2)",
-    "TRIM": "btrim(x, ' '), ltrim(x, ' ') or rtrim(x, ' ') in place of trim(' ' FROM x)",
-    "OVERLAY": "concat(left(x, 2), 'new', substring(x, 5))",
     "CEIL": "ceil(x, 1)",
     "FLOOR": "floor(x, 1)",
     "LISTAGG": "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t)",
@@ -231,7 +228,8 @@ class _Parser(SparkParser):
     }
     FUNCTIONS: ClassVar = {}
     FUNCTION_PARSERS: ClassVar = {
-        name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in {"CAST", "TRY_CAST", "EXTRACT"}
+        **{name: SparkParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "EXTRACT")},
+        **FUNCTIONS_WITH_WORDS,
     }
     NO_PAREN_FUNCTIONS: ClassVar = {}
     # sqlglot would read `array(1)[0]` as an array with the element 0.

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from service.contract.problems import did_you_mean, nearest_names
-from service.contract.query import AggregateFunction
 from service.sql.types.data_types import TypeName
 
 ARITHMETIC: dict[type[exp.Expr], str] = {
@@ -59,7 +58,37 @@ INTERVAL_HINT = (
     f"Write one number and one unit ({', '.join(sorted(INTERVAL_UNITS))}), for example INTERVAL '1' DAY. To add the "
     "days in a column n, write date_add(d, n)."
 )
-EXTRACT_PARTS = {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFWEEK", "DOY", "HOUR", "MINUTE", "SECOND"}
+EXTRACT_PARTS = {
+    "YEAR",
+    "YEAROFWEEK",
+    "QUARTER",
+    "MONTH",
+    "WEEK",
+    "DAY",
+    "DAYOFWEEK",
+    "DAYOFWEEK_ISO",
+    "DOY",
+    "HOUR",
+    "MINUTE",
+    "SECOND",
+}
+EXTRACT_SYNONYMS = {
+    synonym: part
+    for part, synonyms in {
+        "YEAR": "Y YEARS YR YRS",
+        "QUARTER": "QTR",
+        "MONTH": "MON MONS MONTHS",
+        "WEEK": "W WEEKS",
+        "DAY": "D DAYS",
+        "DAYOFWEEK": "DOW",
+        "DAYOFWEEK_ISO": "DOW_ISO",
+        "HOUR": "H HOURS HR HRS",
+        "MINUTE": "M MIN MINS MINUTES",
+        "SECOND": "S SEC SECONDS SECS",
+    }.items()
+    for synonym in synonyms.split()
+}
+"""Other names of the parts of EXTRACT, as in Spark."""
 SUFFIXED = re.compile(r"(\d+)([LSY])", re.ASCII | re.IGNORECASE)
 NUMBER = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,5})?", re.ASCII)
 INTERVAL_VALUE = re.compile(r"[+-]?\d{1,9}(?:\.\d{1,6})?", re.ASCII)
@@ -136,7 +165,7 @@ HINTS: dict[type[exp.Expr], str] = {
 }
 """What to write instead of some constructs."""
 LOST: dict[tuple[type[exp.Expr], str], tuple[str, str]] = {
-    (exp.In, "field"): ("IN without a list", "Write IN (1, 2), or position(a, b) instead of POSITION(a IN b)."),
+    (exp.In, "field"): ("IN without a list", "Write IN (1, 2)."),
     (exp.In, "unnest"): ("IN with UNNEST", "Write IN (1, 2)."),
     (exp.Limit, "limit_options"): ("LIMIT with PERCENT or TIES", "Write a number of rows."),
     (exp.Limit, "expressions"): (
@@ -237,72 +266,49 @@ PARENTHESES = {
     ),
 }
 """Parentheses in FROM that do not contain a query: how messages name them, and what to write instead."""
-_BOOLEAN = "{}(CASE WHEN condition THEN 1 ELSE 0 END) = 1."
-_ORDERED = "Without an order the result would be arbitrary."
 _LIST = "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t), which returns a string."
-_SECONDS = "datediff(b, a) for days, or (unix_timestamp(b) - unix_timestamp(a)) DIV 3600 for hours."
 UNSUPPORTED_AGGREGATES = {
-    "first": f"FIRST_VALUE(x ORDER BY t). {_ORDERED}",
-    "last": f"LAST_VALUE(x ORDER BY t). {_ORDERED}",
-    "any_value": f"MIN(x) or FIRST_VALUE(x ORDER BY t). {_ORDERED}",
-    "min_by": "FIRST_VALUE(x ORDER BY t).",
-    "max_by": "LAST_VALUE(x ORDER BY t).",
-    "count_if": "COUNT(*) FILTER (WHERE condition).",
-    "countif": "COUNT(*) FILTER (WHERE condition).",
-    "approx_percentile": "PERCENTILE(x, p), which is exact.",
-    "percentile_approx": "PERCENTILE(x, p), which is exact.",
-    "percentile_disc": "PERCENTILE(x, p), which interpolates between values.",
+    "countif": "COUNT_IF(condition).",
     "quantile": "PERCENTILE(x, p).",
-    "array_agg": _LIST,
-    "collect_list": _LIST,
-    "group_concat": _LIST,
-    "wm_concat": _LIST,
-    "collect_set": "LISTAGG(DISTINCT x, ',') WITHIN GROUP (ORDER BY x), which returns a string.",
+    **dict.fromkeys(("group_concat", "wm_concat"), _LIST),
     "count_distinct": "COUNT(DISTINCT x).",
     "approx_distinct": "APPROX_COUNT_DISTINCT(x).",
-    **dict.fromkeys(("any", "some", "bool_or"), _BOOLEAN.format("MAX")),
-    **dict.fromkeys(("every", "bool_and"), _BOOLEAN.format("MIN")),
-    **dict.fromkeys(
-        ("bit_and", "bit_or", "bit_xor", "corr", "covar_pop", "covar_samp", "kurtosis", "mode", "skewness"), ""
-    ),
+    "histogram_numeric": "GROUP BY width_bucket(x, 0, 100, 10), and count the rows of each bucket.",
+    "approx_top_k": "COUNT(*) with GROUP BY x, and ORDER BY and LIMIT.",
 }
 """Aggregate functions that are not supported, and what to write instead."""
 
 UNSUPPORTED_SCALARS = {
     "iif": "if(condition, x, y).",
-    "decode": "CASE x WHEN 1 THEN 'a' ELSE 'b' END.",
-    "zeroifnull": "coalesce(x, 0).",
-    "nullifzero": "nullif(x, 0).",
-    "len": "length(x).",
     "charindex": "instr(text, part).",
     "strpos": "instr(text, part).",
-    "substring_index": "split_part(text, ',', 1).",
-    "regexp_like": "x RLIKE 'pattern'.",
-    "regexp": "x RLIKE 'pattern'.",
-    "rlike": "x RLIKE 'pattern'.",
-    "like": "x LIKE 'pattern'.",
-    "ilike": "x ILIKE 'pattern'.",
-    "try_divide": "x / nullif(y, 0).",
     "convert": "CAST(x AS STRING).",
     "safe_cast": "TRY_CAST(x AS INT).",
-    "to_number": "CAST(x AS DECIMAL(10,2)).",
-    "to_char": "date_format(t, 'yyyy-MM-dd'), or CAST(x AS STRING).",
-    "to_varchar": "date_format(t, 'yyyy-MM-dd'), or CAST(x AS STRING).",
     "strftime": "date_format(t, 'yyyy-MM-dd').",
-    "date_part": "EXTRACT(YEAR FROM t).",
-    "datepart": "EXTRACT(YEAR FROM t).",
-    "timestampdiff": _SECONDS,
-    "timestampadd": "t + INTERVAL '1' HOUR.",
-    "make_interval": "INTERVAL '1' DAY, or date_add(d, n).",
-    **dict.fromkeys(("getdate", "sysdate", "localtimestamp"), "current_timestamp()."),
-    **dict.fromkeys(("curdate", "today"), "current_date()."),
     **dict.fromkeys(
-        ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "binary"),
-        "CAST(x AS …).",
+        ("make_interval", "try_make_interval", "make_dt_interval", "make_ym_interval"),
+        "INTERVAL '1' DAY, or timestampadd(DAY, n, t).",
     ),
-    "timestamp": "CAST(x AS TIMESTAMP).",
+    "aes_encrypt": "hmac(key, x) or sha2(x, 256): each encryption would use other random bytes.",
+    "assert_true": "CASE WHEN NOT condition THEN raise_error('text') END.",
+    "counter_diff": "x - LAG(x) OVER (ORDER BY t).",
+    "sentences": "split_part(text, '.', 1).",
+    **dict.fromkeys(("timestamp_nanos", "unix_nanos"), "timestamp_micros(n) or unix_micros(t)."),
+    **dict.fromkeys(("collate", "collation", "collations"), "UPPER or LOWER of both sides to compare them."),
     **dict.fromkeys(
-        ("window", "window_time", "cumulate"),
+        ("current_timezone", "current_catalog", "current_database", "current_schema", "current_path"),
+        "the value: a job has no session of its own. The time zone is 'UTC'.",
+    ),
+    **dict.fromkeys(
+        (
+            "getdate",
+            "sysdate",
+        ),
+        "current_timestamp().",
+    ),
+    "today": "current_date().",
+    **dict.fromkeys(
+        ("window", "window_time", "session_window", "cumulate"),
         "GROUP BY TUMBLE(t, INTERVAL '10' MINUTE) over a stream, or GROUP BY date_trunc('hour', t) in a batch job.",
     ),
     **dict.fromkeys(
@@ -322,39 +328,87 @@ _KINDS = (
         "explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple unnest",
     ),
     (
+        "returns rows, which is not supported. Write the values with VALUES, or explode(sequence(1, 10)).",
+        "range",
+    ),
+    (
         "reads documents of a form that is not supported. For JSON, write get_json_object(x, '$.a'), or from_json.",
-        "json_extract json_value parse_json variant_get from_csv to_csv schema_of_csv from_xml to_xml xpath "
-        "xpath_string",
+        "json_extract json_value parse_json variant_get from_csv to_csv schema_of_csv from_xml to_xml schema_of_xml "
+        "xpath xpath_string xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short",
+    ),
+    (
+        "works on arrays in a way that is not supported. Use transform, filter or aggregate with a lambda.",
+        "collect_union regexp_extract_all vector_avg vector_cosine_similarity vector_inner_product vector_l2_distance "
+        "vector_norm vector_normalize vector_sum",
     ),
     (
         "returns another value each time a task runs, and Spark may run a task twice. Compute the value from a key, "
         "for example with xxhash64(k).",
         "rand random randn uuid shuffle monotonically_increasing_id spark_partition_id input_file_name "
-        "input_file_block_start input_file_block_length newid gen_random_uuid",
+        "input_file_block_start input_file_block_length newid gen_random_uuid uniform randstr",
+    ),
+    (
+        "calls code of the Java machine, which is not supported. Use the functions of SQL.",
+        "java_method reflect try_reflect",
+    ),
+    (
+        "returns who or what runs the query, not a value of its tables. Write the value.",
+        "current_user session_user user version python_worker_logs sql_keywords measure",
+    ),
+    (
+        "works on a sketch, which only Spark can read. Use APPROX_COUNT_DISTINCT(x) or APPROX_PERCENTILE(x, 0.5).",
+        "approx_top_k_accumulate approx_top_k_combine approx_top_k_estimate bitmap_and_agg bitmap_bit_position "
+        "bitmap_bucket_number bitmap_construct_agg bitmap_count bitmap_or_agg count_min_sketch hll_sketch_agg "
+        "hll_sketch_estimate hll_union hll_union_agg kll_merge_agg_bigint kll_merge_agg_double kll_merge_agg_float "
+        "kll_sketch_agg_bigint kll_sketch_agg_double kll_sketch_agg_float kll_sketch_get_n_bigint "
+        "kll_sketch_get_n_double kll_sketch_get_n_float kll_sketch_get_quantile_bigint "
+        "kll_sketch_get_quantile_double kll_sketch_get_quantile_float kll_sketch_get_rank_bigint "
+        "kll_sketch_get_rank_double kll_sketch_get_rank_float kll_sketch_merge_bigint kll_sketch_merge_double "
+        "kll_sketch_merge_float kll_sketch_to_string_bigint kll_sketch_to_string_double kll_sketch_to_string_float "
+        "theta_difference theta_intersection theta_intersection_agg theta_sketch_agg theta_sketch_estimate theta_union "
+        "theta_union_agg tuple_difference_double tuple_difference_integer tuple_difference_theta_double "
+        "tuple_difference_theta_integer tuple_intersection_agg_double tuple_intersection_agg_integer "
+        "tuple_intersection_double tuple_intersection_integer tuple_intersection_theta_double "
+        "tuple_intersection_theta_integer tuple_sketch_agg_double tuple_sketch_agg_integer "
+        "tuple_sketch_estimate_double tuple_sketch_estimate_integer tuple_sketch_summary_double "
+        "tuple_sketch_summary_integer tuple_sketch_theta_double tuple_sketch_theta_integer tuple_union_agg_double "
+        "tuple_union_agg_integer tuple_union_double tuple_union_integer tuple_union_theta_double "
+        "tuple_union_theta_integer",
+    ),
+    (
+        "has arguments or results of the type TIME, VARIANT or GEOMETRY, which tables and results cannot have. Use a "
+        "TIMESTAMP or a STRING.",
+        "current_time localtime make_time time time_diff time_from_micros time_from_millis time_from_seconds "
+        "time_to_micros time_to_millis time_to_seconds time_trunc to_time try_to_time is_valid_variant is_variant_null "
+        "schema_of_variant schema_of_variant_agg to_variant_object try_parse_json try_variant_array_append "
+        "try_variant_get try_variant_insert try_variant_set variant_array_append variant_delete variant_explode "
+        "variant_explode_outer variant_insert variant_set variant_strip_nulls st_asbinary st_geogfromwkb "
+        "st_geomfromwkb st_setsrid st_srid",
+    ),
+    (
+        "reads or writes records of a binary format. Read files of the format as a table of the job.",
+        "from_avro to_avro schema_of_avro from_protobuf to_protobuf",
     ),
 )
 UNSUPPORTED_KINDS = {name: kind for kind, names in _KINDS for name in names.split()}
 """Functions of kinds that are not supported, and why, as the end of a sentence."""
+EXCLUDED = {
+    **{name: f"is not supported. Write {instead}" for name, instead in UNSUPPORTED_SCALARS.items()},
+    **{name: f"is not supported. Write {instead}" for name, instead in UNSUPPORTED_AGGREGATES.items()},
+    **UNSUPPORTED_KINDS,
+}
+"""By the name of a function that is not supported: why, and what to write instead, as the end of a sentence."""
 _ARITY_HINTS = {
-    "datediff": f"Write {_SECONDS}",
-    "date_diff": f"Write {_SECONDS}",
-    "dateadd": "Write date_add(d, n), add_months(d, n) or t + INTERVAL '1' HOUR.",
-    "date_add": "Write date_add(d, n), add_months(d, n) or t + INTERVAL '1' HOUR.",
+    **dict.fromkeys(("datediff", "date_diff"), "Write datediff(b, a) for days, or timestampdiff(HOUR, a, b)."),
+    **dict.fromkeys(("dateadd", "date_add"), "Write date_add(d, n), or timestampadd(HOUR, n, t)."),
     "isnull": "Write coalesce(x, 0).",
 }
 
 
 def unknown_function(name: str, supported: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     """Returns the message for the unknown function `name`, in lower case, and the nearest of the `supported` names."""
-    if name in UNSUPPORTED_AGGREGATES:
-        detail = f"The aggregate function {name} is not supported"
-        instead = UNSUPPORTED_AGGREGATES[name]
-        hint = f"Write {instead}" if instead else f"The aggregate functions are {', '.join(AggregateFunction)}."
-        return f"{detail}. {hint}", ()
-    if name in UNSUPPORTED_SCALARS:
-        return f"The function {name} is not supported. Write {UNSUPPORTED_SCALARS[name]}", ()
-    if name in UNSUPPORTED_KINDS:
-        return f"The function {name} {UNSUPPORTED_KINDS[name]}", ()
+    if name in EXCLUDED:
+        return f"The {'aggregate ' if name in UNSUPPORTED_AGGREGATES else ''}function {name} {EXCLUDED[name]}", ()
     suggestions = nearest_names(name, sorted(set(supported)), min_similarity=0.65)
     return f"There is no function {name[:60]}.{did_you_mean(suggestions)}", suggestions
 

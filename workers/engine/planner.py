@@ -24,12 +24,13 @@ from service.contract.options import (
     StateSettings,
     Toggle,
 )
-from service.contract.query import JoinKind
+from service.contract.query import AggregateFunction, JoinKind
 from service.contract.reports import KeyStatistics, PlanReport, RuleOutcome, RuleTrace, TableStatistics
 from service.sql.checks.settings import contradict
 from service.sql.expressions.analysis import tree_of
 from service.sql.expressions.scalar import Scalar
 from service.sql.resolve.bound import BoundQuery
+from service.sql.types.aggregates import ORDER_DEPENDENT
 from service.sql.types.data_types import BOOLEAN
 from workers.engine.budget import PlanningBudget
 from workers.engine.plan.aggregates import distinct_sets
@@ -66,6 +67,8 @@ STATISTICS = "statistics"
 
 COLUMNS = "columns"
 """The name in the trace for columns that got another name."""
+ORDER = "order"
+"""The name in the trace for aggregates whose result depends on an order that the query does not give."""
 
 DISTINCT_METHOD = "distinct_method"
 """The name in the trace if the setting is set and no aggregate of the query has DISTINCT values."""
@@ -128,7 +131,7 @@ def apply_some_rules(
         check(after, rule.name, output_of(before))
     alive = {node.id for node in walk_up(after)}
     changed_by = {number: rule_name for number, rule_name in rewriting.changed_by.items() if number in alive}
-    trace = (*_warnings(before, ctx.statistics), *rewriting.trace)
+    trace = (*_warnings(before, ctx.statistics), *_notes(before), *rewriting.trace)
     return Plan(before, after, trace, MappingProxyType(changed_by))
 
 
@@ -244,6 +247,20 @@ def _warnings(plan: Node, statistics: Statistics) -> Iterator[RuleTrace]:
     for table, sentence in statistics.warnings:
         reason = sentence if table is None else f"{sentence} The planner uses defaults for what is not known."
         yield trace_of(STATISTICS, scans.get(table or "", plan), Skip(reason))
+
+
+def _notes(plan: Node) -> Iterator[RuleTrace]:
+    """Yields a trace for each aggregate call whose result depends on an order that the query does not give."""
+    for node in walk_up(plan):
+        for call in node.calls if isinstance(node, Aggregate) else ():
+            if call.function is AggregateFunction.LISTAGG and call.order_by is None:
+                yield trace_of(ORDER, node, Skip(f"{call.output.name} has no order: its values are sorted."))
+            elif call.function in ORDER_DEPENDENT:
+                reason = (
+                    f"{call.output.name} depends on the order in which Spark reads the rows, and may differ when the "
+                    "job runs again."
+                )
+                yield trace_of(ORDER, node, Skip(reason))
 
 
 def trace_of(rule: str, node: Node, found: Match[Any] | Skip) -> RuleTrace:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from service.contract.enums import OutputMode
 from service.contract.job import DeltaSink, JobSpec, ParquetSink, PostgresSink
 from service.contract.problems import Issue, SpecError
-from service.contract.query import AggregateFunction, JoinKind
+from service.contract.query import JoinKind
 from service.sql.checks.stream_joins import (
     JoinOfStreams,
     grouped_join,
@@ -37,10 +37,8 @@ from service.sql.resolve.bound import (
 )
 from service.sql.resolve.event_time import EventTimes
 from service.sql.resolve.stream_join_rules import call_text, is_distinct, is_known
+from service.sql.types.aggregates import KEEPS_VALUES
 from service.sql.types.data_types import UNKNOWN, DataType, Field
-
-_GROWING_VALUES = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
-"""Functions whose state contains all values of a group."""
 
 _KEEPS = {
     JoinKind.LEFT: (True, False),
@@ -285,7 +283,7 @@ def _aggregate_issues(query: BoundQuery, at: str, *, is_closed: bool) -> Iterato
             )
             yield Issue(code="having_may_turn_false", detail=detail, pointer=f"{at}/having")
     for index, call in enumerate(query.calls):
-        if call.function in _GROWING_VALUES and query.window is None:
+        if call.function in KEEPS_VALUES and query.window is None:
             detail = (
                 f"{call_text(call)} keeps every value of its group for ever. Use COUNT, MIN, MAX, AVG or "
                 "APPROX_COUNT_DISTINCT, group by a window (TUMBLE, HOP), or run the query in mode 'batch'."

@@ -40,10 +40,24 @@ SYNONYMS = {
     "MEAN": AggregateFunction.AVG,
     "PERCENTILE_CONT": AggregateFunction.PERCENTILE,
     "MEDIAN": AggregateFunction.PERCENTILE,
+    "PERCENTILE_APPROX": AggregateFunction.APPROX_PERCENTILE,
+    "EVERY": AggregateFunction.BOOL_AND,
+    "ANY": AggregateFunction.BOOL_OR,
+    "SOME": AggregateFunction.BOOL_OR,
+    "ARRAY_AGG": AggregateFunction.COLLECT_LIST,
 }
-"""Other names of the aggregate functions; the last two take other arguments too."""
-WITHIN_GROUP = frozenset({"LISTAGG", "STRING_AGG", "PERCENTILE_CONT"})
+"""Other names of the aggregate functions; PERCENTILE_CONT and MEDIAN take other arguments too."""
+WITHIN_GROUP = frozenset({"LISTAGG", "STRING_AGG", "PERCENTILE_CONT", "PERCENTILE_DISC", "MODE"})
 """Functions whose order is written after the call, in WITHIN GROUP."""
+
+_ONLY_ORDERED = frozenset({"PERCENTILE_CONT", "PERCENTILE_DISC"})
+"""Functions that must have WITHIN GROUP."""
+_ORDERS_ITS_VALUES = {
+    "PERCENTILE_CONT": "Order ascending, and write the value of 1 - p.",
+    "PERCENTILE_DISC": "Order ascending.",
+    "MODE": "Order ascending, or write MODE(x).",
+}
+"""Functions whose values are written as an order, and what to do about a descending one."""
 
 
 class Part(StrEnum):
@@ -165,9 +179,12 @@ class AggregateReader:
 
     def call(self, function: AggregateFunction, node: exp.Anonymous, at: int | None) -> Aggregate:
         """Reads a call without the clauses after its parentheses. Raises SpecError."""
-        if node.name.upper() == "PERCENTILE_CONT" and not isinstance(node.parent, exp.WithinGroup):
-            hint = "Write PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY x), or PERCENTILE(x, 0.5)."
-            raise self.refuse(node, "PERCENTILE_CONT without WITHIN GROUP", hint)
+        name = node.name.upper()
+        is_ordered = isinstance(node.parent, exp.WithinGroup)
+        if name in _ONLY_ORDERED and not is_ordered:
+            other = ", or PERCENTILE(x, 0.5)" if name == "PERCENTILE_CONT" else ""
+            hint = f"Write {name}(0.5) WITHIN GROUP (ORDER BY x){other}."
+            raise self.refuse(node, f"{name} without WITHIN GROUP", hint)
         raw = list(node.expressions)
         distinct = len(raw) == 1 and isinstance(raw[0], exp.Distinct)
         if distinct:
@@ -184,10 +201,10 @@ class AggregateReader:
         if counts_all and isinstance(raw[0], exp.Star):
             self.check(raw[0])
             raw = []
-        elif not raw and function is not AggregateFunction.GROUPING_ID:
+        elif not raw and function is not AggregateFunction.GROUPING_ID and not (name == "MODE" and is_ordered):
             raise self.source.error("unsupported_function", f"{node.name.upper()} needs an argument.", at=at)
         arguments = tuple(self.read(argument) for argument in raw)
-        if node.name.upper() == "MEDIAN":
+        if name == "MEDIAN":
             arguments = (*arguments, Number("0.5"))
         call = Aggregate(function, arguments, distinct, None, None, at)
         return call if order is None else self._ordered(call, order)
@@ -200,12 +217,10 @@ class AggregateReader:
             hint = f"Use it with {', '.join(sorted(WITHIN_GROUP))}."
             raise self.refuse(node, f"WITHIN GROUP after {name}", hint)
         ordered = self._ordered(call, order)
-        if name != "PERCENTILE_CONT":
+        if name not in _ORDERS_ITS_VALUES:
             return ordered
         if ordered.descending or ordered.order_by is None:
-            raise self.refuse(
-                node, "A descending order in PERCENTILE_CONT", "Order ascending, and write the value of 1 - p."
-            )
+            raise self.refuse(node, f"A descending order in {name}", _ORDERS_ITS_VALUES[name])
         return replace(call, arguments=(ordered.order_by, *call.arguments))
 
     def _ordered(self, call: Aggregate, order: exp.Order) -> Aggregate:

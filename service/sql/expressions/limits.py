@@ -34,6 +34,7 @@ from service.sql.expressions.nodes import (
 from service.sql.parser import Text
 from service.sql.types.data_types import DataType, TypeName
 from service.sql.types.functions import MAX_PADDED_LENGTH
+from service.sql.types.literal_arguments import widths_in
 from service.sql.types.signatures import literal_integer
 
 MAX_VALUE_BYTES = 1 << 20
@@ -43,6 +44,8 @@ _SHORT = 128
 _CHARACTER_BYTES = 4
 # The longest output of one letter of a date format is the name of a time zone.
 _DATE_PART_BYTES = 32
+# The digits of the largest DOUBLE, which some formats write out, with separators of thousands.
+_DOUBLE_DIGITS = 512
 _TEXTS = {TypeName.STRING, TypeName.BINARY}
 
 _Rule = Callable[[Call, list[int]], int]
@@ -158,7 +161,7 @@ def _replaced(call: Call, parts: list[int]) -> int:
 
 
 def _replaced_by_pattern(call: Call, parts: list[int]) -> int:
-    subject, _, replacement = parts
+    subject, _, replacement = parts[:3]
     pattern, by = call.arguments[1], call.arguments[2]
     # The empty text between any two characters may match.
     matches = subject + 1
@@ -186,6 +189,24 @@ def _padded_length(call: Call, _parts: list[int]) -> int:
     return _CHARACTER_BYTES * (MAX_PADDED_LENGTH if length is None else max(length, 0))
 
 
+def _repeated(call: Call, parts: list[int]) -> int:
+    times = literal_integer(call.arguments[1])
+    return parts[0] * (MAX_PADDED_LENGTH if times is None else max(times, 0))
+
+
+def _spaces(call: Call, _parts: list[int]) -> int:
+    length = literal_integer(call.arguments[0])
+    return MAX_PADDED_LENGTH if length is None else max(length, 0)
+
+
+def _printed(call: Call, parts: list[int]) -> int:
+    format_ = call.arguments[0]
+    widths = widths_in(format_.value) if isinstance(format_, String) else None
+    # An argument may be used several times, each of at most the characters of one specifier.
+    uses = format_.value.count("%") if isinstance(format_, String) else 1
+    return parts[0] + (widths or 0) + uses * (_DOUBLE_DIGITS + max(parts[1:], default=0))
+
+
 def _formatted(_call: Call, parts: list[int]) -> int:
     return _SHORT + (parts[1] * _DATE_PART_BYTES if len(parts) > 1 else 0)
 
@@ -205,4 +226,22 @@ _RULES: dict[str, _Rule] = {
     "rpad": _padded_length,
     "date_format": _formatted,
     "from_unixtime": _formatted,
+    "to_char": _formatted,
+    "to_varchar": _formatted,
+    "repeat": _repeated,
+    "space": _spaces,
+    "format_string": _printed,
+    "printf": _printed,
+    "format_number": lambda _call, parts: _DOUBLE_DIGITS + parts[1],
+    "overlay": lambda _call, parts: parts[0] + parts[1],
+    "base64": lambda _call, parts: 2 * parts[0] + 4,
+    "to_base32": lambda _call, parts: 2 * parts[0] + 8,
+    "encode": lambda _call, parts: _CHARACTER_BYTES * parts[0] + 4,
+    "decode": lambda call, parts: 3 * parts[0] if len(call.arguments) == 2 else max(parts),
+    "url_encode": lambda _call, parts: 3 * parts[0],
+    "url_decode": lambda _call, parts: 3 * parts[0],
+    "try_url_decode": lambda _call, parts: 3 * parts[0],
+    "make_valid_utf8": lambda _call, parts: 3 * parts[0],
+    "quote": lambda _call, parts: 2 * parts[0] + 2,
+    "mask": lambda _call, parts: _CHARACTER_BYTES * parts[0],
 }

@@ -97,6 +97,13 @@ class Interval:
 
 
 @dataclass(frozen=True)
+class Keyword:
+    """A word that is an argument of a call: the unit of `timestampadd` and `timestampdiff`."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Negation:
     """Arithmetic minus."""
 
@@ -308,6 +315,7 @@ Expression = (
     | String
     | Binary
     | Interval
+    | Keyword
     | Negation
     | Not
     | Arithmetic

@@ -20,6 +20,7 @@ from service.sql.expressions.calls import (
     misplaced,
     session_refused,
 )
+from service.sql.expressions.function_forms import FORMS, WITH_UNITS, part_named, read_form, with_unit
 from service.sql.expressions.nested_reader import NestedReader, zipped
 from service.sql.expressions.nodes import (
     Aggregate,
@@ -75,7 +76,9 @@ from service.sql.refusals import (
 from service.sql.types.data_types import MAX_PRECISION, DataType, TypeName, decimal
 from service.sql.types.functions import FUNCTIONS
 
-_CALLABLE = frozenset({*FUNCTIONS, *WINDOW_FUNCTIONS, *(name.lower() for name in (*AggregateFunction, *SYNONYMS))})
+_CALLABLE = frozenset(
+    {*FUNCTIONS, *FORMS, *WINDOW_FUNCTIONS, *(name.lower() for name in (*AggregateFunction, *SYNONYMS))}
+)
 _SPARK_NUMBER = re.compile(r"(?<![\w`.])(\d+(?:\.\d+)?(?:E[+-]?\d+)?)(BD|D)\b")
 
 
@@ -199,10 +202,11 @@ class ExpressionReader:
             case exp.Interval():
                 return self._interval(node)
             case exp.Extract():
-                part = str(node.this.name).upper()
-                if part not in EXTRACT_PARTS:
+                written = str(node.this.name).upper()
+                part = part_named(written)
+                if part is None:
                     hint = f"Use {', '.join(sorted(EXTRACT_PARTS))}, or unix_timestamp(t) for the seconds since 1970."
-                    raise self._unsupported(node, f"EXTRACT({part} …)", hint)
+                    raise self._unsupported(node, f"EXTRACT({written} …)", hint)
                 return Extract(part, self.read(node.expression))
             case exp.Filter():
                 call = self._filtered(node)
@@ -394,7 +398,9 @@ class ExpressionReader:
             raise session_refused(name, at, self._source)
         if name in WINDOWS or name in PARTS:
             return self._window(name, node, at)
-        function = FUNCTIONS.get(name)
+        if name in WITH_UNITS and len(node.expressions) == 3:
+            return with_unit(name, node.expressions, at, self._source, self.read)
+        function = FORMS.get(name) or FUNCTIONS.get(name)
         if function is None:
             detail, suggestions = unknown_function(name, _CALLABLE)
             raise self._source.error("unsupported_function", detail, at=at, suggestions=suggestions)
@@ -402,6 +408,8 @@ class ExpressionReader:
         arguments = tuple(self._nested.argument(name, index, part, at) for index, part in parts)
         if not function.accepts(len(arguments)):
             raise self._source.error("unsupported_function", wrong_arity(name, function.arity, len(arguments)), at=at)
+        if name in FORMS:
+            return read_form(name, arguments, at, self._source)
         return zipped(Call(name, arguments, at)) if name == "arrays_zip" else Call(name, arguments, at)
 
     def _window(self, name: str, node: exp.Anonymous, at: int | None) -> Call:

@@ -52,9 +52,10 @@ _UNEVENLY_REPEATED = (
     "units), which overflows the stack on long texts. Write .*, or a possessive repetition such as (.)*+, or repeat at "
     f"most {_MAX_UNEVEN_TURNS:,} times"
 )
-_OF_PATTERNS = {"regexp_replace": 1, "regexp_extract": 1, "split": 1, "str_to_map": 1}
-"""By function, the place of its first pattern. A third argument of str_to_map is a pattern too."""
-"""Functions whose second argument is a regular expression."""
+_OF_PATTERNS = frozenset(
+    {"regexp_replace", "regexp_extract", "regexp_count", "regexp_instr", "regexp_substr", "split", "str_to_map"}
+)
+"""Functions whose second argument is a regular expression; of str_to_map, the third one is too."""
 _MAX_WILDCARDS = 12
 
 
@@ -269,7 +270,7 @@ def check_patterns(tree: Expression, source: Text) -> None:
             _check_regular_expression(node.pattern, "RLIKE", position_of(node), source)
         elif isinstance(node, Call) and node.name in _OF_PATTERNS:
             last = len(node.arguments) if node.name == "str_to_map" else 2
-            for pattern in node.arguments[_OF_PATTERNS[node.name] : last]:
+            for pattern in node.arguments[1:last]:
                 _check_regular_expression(pattern, node.name, node.at, source)
 
 

@@ -30,6 +30,7 @@ from service.sql.expressions.nodes import (
     GetField,
     InList,
     Interval,
+    Keyword,
     Lambda,
     Like,
     Name,
@@ -143,6 +144,8 @@ class _Writer:
                 self.add(f"X'{digits}'")
             case Interval(value, unit):
                 self.add(f"INTERVAL {string_literal(value)} {unit}")
+            case Keyword(text):
+                self.add(text)
             case Aggregate():
                 self._aggregate(node)
             case Over():
@@ -258,6 +261,11 @@ class _Writer:
             self.add(f"{node.function}(*)")
         else:
             self._wrapped(node.function, node.arguments)
+        if node.function == AggregateFunction.LISTAGG and not node.order_by:
+            # Without an order of the window, the values are sorted.
+            self.add(" WITHIN GROUP (ORDER BY ")
+            self.write(node.arguments[0], _OR)
+            self.add(")")
         self._filter(node.filter)
         self.add(" IGNORE NULLS OVER (" if node.ignores_nulls else " OVER (")
         separator = ""

@@ -13,8 +13,10 @@ from sqlglot import exp
 
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.contract.query import GROUP_KEYS, SORT_KEYS, WINDOWS, AggregateFunction
+from service.sql.expressions.aggregate_parameters import check_parameter, is_parameter
 from service.sql.expressions.calls import function_named, milliseconds_of
 from service.sql.expressions.nodes import (
+    Boolean,
     Expression,
     Frame,
     FrameBound,
@@ -26,6 +28,7 @@ from service.sql.expressions.nodes import (
     Over,
 )
 from service.sql.parser import FIRST, Text
+from service.sql.types.aggregates import BITS, CONDITIONAL, NEAREST, PAIRED
 
 WINDOW_FUNCTIONS = {
     "row_number": (0, 0),
@@ -52,9 +55,31 @@ AGGREGATES_OVER_WINDOWS = frozenset(
         AggregateFunction.STDDEV_SAMP,
         AggregateFunction.VAR_POP,
         AggregateFunction.VAR_SAMP,
+        AggregateFunction.SKEWNESS,
+        AggregateFunction.KURTOSIS,
+        AggregateFunction.TRY_SUM,
+        AggregateFunction.TRY_AVG,
+        AggregateFunction.LISTAGG,
+        AggregateFunction.COLLECT_LIST,
+        AggregateFunction.COLLECT_SET,
+        AggregateFunction.APPROX_COUNT_DISTINCT,
+        AggregateFunction.PERCENTILE,
+        AggregateFunction.APPROX_PERCENTILE,
+        AggregateFunction.MODE,
+        *CONDITIONAL,
+        *BITS,
+        *NEAREST,
+        *PAIRED,
     }
 )
 """The aggregate functions that may have OVER."""
+_ARITY = {
+    AggregateFunction.LISTAGG: (1, 2),
+    AggregateFunction.PERCENTILE: (2, 2),
+    AggregateFunction.APPROX_PERCENTILE: (2, 3),
+    **dict.fromkeys(NEAREST | PAIRED, (2, 2)),
+}
+"""The smallest and largest number of arguments of aggregates, unless they take one."""
 _UNFRAMED = frozenset({"row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile", "lag", "lead"})
 """Functions whose result does not depend on a frame. Spark accepts none."""
 _ORDERED = _UNFRAMED | {"nth_value"}
@@ -232,16 +257,30 @@ class WindowCallReader:
         if function == AggregateFunction.COUNT and len(raw) == 1 and isinstance(raw[0], exp.Star):
             self.check(raw[0])
             return ()
-        least, most = WINDOW_FUNCTIONS.get(function, (1, 1))
+        least, most = WINDOW_FUNCTIONS.get(function) or _ARITY.get(AggregateFunction(function), (1, 1))
+        if node.name.upper() == "MEDIAN":
+            least = most = 1
         if not least <= len(raw) <= most:
             wanted = f"{least}" if least == most else f"{least} to {most}"
             detail = f"{name} takes {wanted} argument{'' if wanted == '1' else 's'}, not {len(raw)}."
             raise self.source.error("unsupported_function", detail, at=at)
         arguments = tuple(self.read(argument) for argument in raw)
+        if node.name.upper() == "MEDIAN":
+            arguments = (*arguments, Number("0.5"))
+        if function in AggregateFunction.__members__:
+            self._check_parameters(arguments, raw, AggregateFunction(function))
+            return (*arguments, Boolean(True)) if function == AggregateFunction.MODE else arguments
         position = _LITERALS.get(function)
         if position is not None and position < len(arguments):
             self._check_literal(arguments[position], raw[position], function, node)
         return arguments
+
+    def _check_parameters(
+        self, arguments: tuple[Expression, ...], written: list[exp.Expr], function: AggregateFunction
+    ) -> None:
+        for index, (argument, node) in enumerate(zip(arguments, written, strict=False)):
+            if is_parameter(function, index) and not _is_named_parameter(argument, node):
+                check_parameter(function, index, argument, self.source)
 
     def _check_literal(self, value: Expression, written: exp.Expr, function: str, node: exp.Expr) -> None:
         signed = function in {"lag", "lead"}

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.contract.query import AggregateCall, AggregateFunction, NamedExpression
+from service.sql.expressions.aggregate_parameters import check_parameter, is_parameter
 from service.sql.expressions.compile_expression import TableScope, resolve, scalar_of
 from service.sql.expressions.nodes import (
     Column,
@@ -19,7 +20,6 @@ from service.sql.expressions.nodes import (
     Name,
     Negation,
     Number,
-    String,
     children,
     map_children,
     walk,
@@ -27,21 +27,51 @@ from service.sql.expressions.nodes import (
 from service.sql.expressions.reader import read_expression
 from service.sql.expressions.scalar import Scalar
 from service.sql.parser import Text, TextOf
+from service.sql.resolve.aggregate_forms import Computed, computed
 from service.sql.resolve.bound import BoundCall
-from service.sql.types.aggregates import IDEMPOTENT, OF_GROUPING_SETS, ORDERED, result_type, takes
+from service.sql.types.aggregates import (
+    IDEMPOTENT,
+    NEAREST,
+    OF_GROUPING_SETS,
+    ORDERED,
+    PAIRED,
+    deciding,
+    result_type,
+    takes,
+)
 from service.sql.types.data_types import UNKNOWN, Field, TypeName, known
 from service.sql.types.inference import Typing
 
 _NOT_ONE_TEXT = frozenset({TypeName.FLOAT, TypeName.DOUBLE, TypeName.TIMESTAMP})
 """Types whose equal values may have different texts, or different values the same text."""
-_PARAMETERS = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
-"""Functions whose second argument is the same for all rows."""
 _ARITY = {
     AggregateFunction.LISTAGG: (1, 2),
-    AggregateFunction.PERCENTILE: (2, 2),
+    AggregateFunction.PERCENTILE: (2, 3),
+    AggregateFunction.PERCENTILE_DISC: (2, 2),
+    AggregateFunction.APPROX_PERCENTILE: (2, 3),
+    AggregateFunction.APPROX_COUNT_DISTINCT: (1, 2),
     AggregateFunction.GROUPING_ID: (0, 16),
+    **dict.fromkeys((AggregateFunction.FIRST, AggregateFunction.LAST, AggregateFunction.MODE), (1, 2)),
+    **dict.fromkeys(NEAREST | PAIRED, (2, 2)),
 }
-_NEEDED = {1: "one argument", 2: "two arguments: the values and the percentage"}
+_NEEDED = {
+    (1, 1): "one argument",
+    (1, 2): "one or two arguments",
+    (2, 2): "two arguments",
+    (2, 3): "two or three arguments: the values, the percentage, and an optional number",
+}
+_NO_DISTINCT = (
+    NEAREST
+    | PAIRED
+    | {
+        AggregateFunction.FIRST,
+        AggregateFunction.LAST,
+        AggregateFunction.MODE,
+        AggregateFunction.PERCENTILE_DISC,
+        AggregateFunction.APPROX_PERCENTILE,
+    }
+)
+"""Functions that have no DISTINCT."""
 
 
 def bind_call(call: AggregateCall, pointer: str, scope: TableScope, text_of: TextOf = Text) -> BoundCall:
@@ -56,20 +86,22 @@ def bind_call(call: AggregateCall, pointer: str, scope: TableScope, text_of: Tex
     for index, text in enumerate(call.arguments):
         source = text_of(text, f"{pointer}/arguments/{index}")
         tree = resolve(read_expression(source), scope, source)
-        if index and call.function in _PARAMETERS:
-            _check_parameter(call.function, tree, source)
+        if index and is_parameter(call.function, index):
+            check_parameter(call.function, index, tree, source)
         else:
-            _check_type(call, text, tree, source)
+            _check_type(call, index, text, tree, source)
         arguments.append(scalar_of(tree, source))
-    type_ = result_type(call.function, arguments[0].type if arguments else None)
+    type_ = result_type(call.function, arguments[deciding(call.function)].type if arguments else None)
+    order = _order(text_of(call.order_by, f"{pointer}/order_by"), scope) if call.order_by is not None else None
+    as_ = computed(Computed(call.function, tuple(arguments), order))
     return BoundCall(
-        function=call.function,
-        arguments=tuple(arguments),
+        function=as_.function,
+        arguments=as_.arguments,
         distinct=call.distinct and call.function not in IDEMPOTENT,
         filter=condition(text_of(call.filter, f"{pointer}/filter"), scope, "FILTER")
         if call.filter is not None
         else None,
-        order_by=_order(text_of(call.order_by, f"{pointer}/order_by"), scope) if call.order_by is not None else None,
+        order_by=as_.order_by,
         output=Field(call.name, type_ or UNKNOWN),
         descending=call.descending,
     )
@@ -88,8 +120,16 @@ def _order(source: Text, scope: TableScope) -> Scalar:
     return scalar_of(tree, source)
 
 
-def _check_type(call: AggregateCall, text: str, tree: Expression, source: Text) -> None:
+def _check_type(call: AggregateCall, index: int, text: str, tree: Expression, source: Text) -> None:
     type_ = Typing(source).type_of(tree)
+    if index and call.function in NEAREST:
+        Typing(source).groupable(tree)
+        return
+    if index and call.function is AggregateFunction.PERCENTILE:
+        if type_ is not None and not type_.is_integral:
+            detail = f"The frequency of PERCENTILE must be an integer, but {text.replace('`', '')} is {type_}."
+            raise Typing(source).mismatch(detail, tree)
+        return
     counted = call.function is AggregateFunction.COUNT and not call.distinct
     if type_ is not None and not counted and not takes(call.function, type_):
         function = f"{call.function}(DISTINCT x)" if call.distinct else call.function
@@ -103,15 +143,6 @@ def _check_type(call: AggregateCall, text: str, tree: Expression, source: Text) 
         raise Typing(source).mismatch(detail, tree)
     if call.distinct and type_.name in _NOT_ONE_TEXT:
         raise Typing(source).mismatch(f"LISTAGG(DISTINCT x) does not support {type_}. CAST x to STRING.", tree)
-
-
-def _check_parameter(function: AggregateFunction, tree: Expression, source: Text) -> None:
-    if function is AggregateFunction.LISTAGG and not isinstance(tree, String):
-        hint = "Write for example LISTAGG(x, ', ') WITHIN GROUP (ORDER BY t)."
-        raise source.unsupported("A delimiter that is not a string literal", hint=hint)
-    if function is AggregateFunction.PERCENTILE and not (isinstance(tree, Number) and 0 <= float(tree.text) <= 1):
-        hint = "Write for example PERCENTILE(x, 0.9)."
-        raise source.unsupported("A percentage that is not a number literal from 0 to 1", hint=hint)
 
 
 def _refusal(call: AggregateCall) -> str | None:
@@ -131,28 +162,22 @@ def _refusal(call: AggregateCall) -> str | None:
     least, most = _ARITY.get(function, (1, 1))
     if function is AggregateFunction.LISTAGG and count > most:
         return f"LISTAGG takes the values and a delimiter, not {count} arguments."
-    return None if least <= count <= most else f"{function} takes {_NEEDED[least]}, not {count}."
+    if call.distinct and function in _NO_DISTINCT:
+        return f"{function} does not support DISTINCT. Remove it."
+    return None if least <= count <= most else f"{function} takes {_NEEDED[least, most]}, not {count}."
 
 
 def _refused_order(call: AggregateCall) -> str | None:
     function = call.function
     if function is AggregateFunction.LISTAGG:
-        if call.order_by is None:
-            return (
-                "LISTAGG needs an order, because its result would be arbitrary without one. Write for example "
-                "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t)."
-            )
-        if call.distinct and call.arguments[:1] != (call.order_by,):
+        if call.order_by is not None and call.distinct and call.arguments[:1] != (call.order_by,):
             return "LISTAGG(DISTINCT x) can only be ordered by x."
         return None
     if call.descending:
         return f"{function} does not support a descending order. Order ascending."
     if function in ORDERED:
-        if call.order_by is None:
-            return (
-                f"{function} needs an order, because its result would be arbitrary without one. Write for example "
-                f"{function}(x ORDER BY t)."
-            )
+        if call.order_by is not None and len(call.arguments) > 1:
+            return f"{function} takes one argument if it has an order, not {len(call.arguments)}."
         return f"{function} does not support DISTINCT. Remove it." if call.distinct else None
     return f"{function} does not depend on an order. Remove it." if call.order_by is not None else None
 

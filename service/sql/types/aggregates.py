@@ -15,19 +15,59 @@ from enum import StrEnum
 from service.contract.query import AggregateFunction
 from service.sql.types.data_types import (
     BIGINT,
+    BOOLEAN,
     DOUBLE,
+    INTEGRAL,
     NUMERIC,
     STRING,
+    TEMPORAL,
     TINYINT,
     DataType,
     Field,
     TypeName,
+    array,
     as_decimal,
     decimal,
 )
 
 ORDERED = frozenset({AggregateFunction.FIRST_VALUE, AggregateFunction.LAST_VALUE, AggregateFunction.LISTAGG})
-"""Functions whose result depends on an order."""
+"""Functions that take an order."""
+
+ORDER_DEPENDENT = frozenset(
+    {
+        AggregateFunction.FIRST,
+        AggregateFunction.LAST,
+        AggregateFunction.COLLECT_LIST,
+        AggregateFunction.COLLECT_SET,
+    }
+)
+"""Functions whose result depends on the order in which Spark reads the rows, and may differ when a job runs again."""
+
+APPROXIMATE = frozenset({AggregateFunction.APPROX_COUNT_DISTINCT, AggregateFunction.APPROX_PERCENTILE})
+"""Functions whose result is an estimate."""
+
+KEEPS_VALUES = frozenset(
+    {
+        AggregateFunction.LISTAGG,
+        AggregateFunction.PERCENTILE,
+        AggregateFunction.PERCENTILE_DISC,
+        AggregateFunction.MODE,
+        AggregateFunction.COLLECT_LIST,
+        AggregateFunction.COLLECT_SET,
+    }
+)
+"""Functions whose state contains all values of a group."""
+
+CONDITIONAL = frozenset({AggregateFunction.COUNT_IF, AggregateFunction.BOOL_AND, AggregateFunction.BOOL_OR})
+"""Functions of a condition."""
+
+NEAREST = frozenset({AggregateFunction.MIN_BY, AggregateFunction.MAX_BY})
+"""Functions that return the value of the row with the smallest or largest order."""
+BITS = frozenset({AggregateFunction.BIT_AND, AggregateFunction.BIT_OR, AggregateFunction.BIT_XOR})
+PAIRED = frozenset(
+    function for function in AggregateFunction if function.startswith(("REGR_", "COVAR_")) or function == "CORR"
+)
+"""Statistics of pairs of numbers."""
 
 SPREADS = frozenset(
     {
@@ -42,14 +82,54 @@ SPREADS = frozenset(
 OF_GROUPING_SETS = frozenset({AggregateFunction.GROUPING, AggregateFunction.GROUPING_ID})
 """Functions of the grouping set that a row belongs to."""
 
-IDEMPOTENT = frozenset({AggregateFunction.MIN, AggregateFunction.MAX, AggregateFunction.APPROX_COUNT_DISTINCT})
+IDEMPOTENT = frozenset(
+    {
+        AggregateFunction.MIN,
+        AggregateFunction.MAX,
+        AggregateFunction.APPROX_COUNT_DISTINCT,
+        AggregateFunction.BOOL_AND,
+        AggregateFunction.BOOL_OR,
+        AggregateFunction.BIT_AND,
+        AggregateFunction.BIT_OR,
+        AggregateFunction.ANY_VALUE,
+        AggregateFunction.COLLECT_SET,
+    }
+)
 """Functions that DISTINCT does not change."""
 
 _SUMMABLE = NUMERIC | {TypeName.STRING, TypeName.NULL, TypeName.TIMESTAMP}
 
 
 _READ_AS_NUMBERS = NUMERIC | {TypeName.STRING, TypeName.NULL}
-_COUNTS = frozenset({AggregateFunction.COUNT, AggregateFunction.APPROX_COUNT_DISTINCT, AggregateFunction.GROUPING_ID})
+_COUNTS = frozenset(
+    {
+        AggregateFunction.COUNT,
+        AggregateFunction.COUNT_IF,
+        AggregateFunction.REGR_COUNT,
+        AggregateFunction.APPROX_COUNT_DISTINCT,
+        AggregateFunction.GROUPING_ID,
+    }
+)
+_SUMS = {
+    AggregateFunction.SUM: AggregateFunction.SUM,
+    AggregateFunction.TRY_SUM: AggregateFunction.SUM,
+    AggregateFunction.AVG: AggregateFunction.AVG,
+    AggregateFunction.TRY_AVG: AggregateFunction.AVG,
+    AggregateFunction.REGR_AVGX: AggregateFunction.AVG,
+    AggregateFunction.REGR_AVGY: AggregateFunction.AVG,
+}
+_DOUBLES = (
+    SPREADS
+    | (PAIRED - _SUMS.keys())
+    | {
+        AggregateFunction.PERCENTILE,
+        AggregateFunction.PERCENTILE_DISC,
+        AggregateFunction.SKEWNESS,
+        AggregateFunction.KURTOSIS,
+    }
+)
+_OF_NESTED = frozenset({AggregateFunction.COLLECT_LIST, AggregateFunction.FIRST, AggregateFunction.LAST})
+"""Functions that take every type."""
 MAX_SUM_PRECISION = 28
 """Maximum digits of a DECIMAL whose SUM is computed below a join: like Spark's own type, the sum has ten more."""
 MAX_PRODUCT_PRECISION = 20
@@ -68,37 +148,59 @@ MAX_FACTOR_SCALE = 6
 
 def takes(function: AggregateFunction, type_: DataType) -> bool:
     """Whether Spark accepts a first argument of this type."""
-    if function is AggregateFunction.COUNT or function in OF_GROUPING_SETS:
+    if function is AggregateFunction.COUNT or function in OF_GROUPING_SETS | _OF_NESTED:
         return True
-    if function in {AggregateFunction.SUM, AggregateFunction.AVG}:
+    if function in _SUMS.keys() - PAIRED:
         return type_.name in _SUMMABLE
-    if function in SPREADS or function is AggregateFunction.PERCENTILE:
+    if function in _DOUBLES | PAIRED:
         return type_.name in _READ_AS_NUMBERS
-    return type_.is_atomic
+    if function in CONDITIONAL:
+        return type_.name in {TypeName.BOOLEAN, TypeName.STRING, TypeName.NULL}
+    if function in BITS:
+        return type_.name in INTEGRAL
+    if function is AggregateFunction.APPROX_PERCENTILE:
+        return type_.name in _READ_AS_NUMBERS | TEMPORAL
+    if function in {AggregateFunction.COLLECT_SET, AggregateFunction.ANY_VALUE, AggregateFunction.MODE}:
+        return type_.is_groupable
+    return type_.is_known if function is AggregateFunction.COLLECT_LIST else type_.is_atomic
+
+
+def deciding(function: AggregateFunction) -> int:
+    """Returns the position of the argument whose type decides that of the result."""
+    return 1 if function is AggregateFunction.REGR_AVGX else 0
 
 
 def result_type(function: AggregateFunction, argument: DataType | None) -> DataType | None:
-    """Returns the result type for a first argument that `takes` accepts; None if it is not known before the query runs.
+    """Returns the result type for a `deciding` argument that `takes` accepts; None if it is not known before the query
+    runs.
 
     SUM of integers is a BIGINT, of DECIMAL(p,s) a DECIMAL(p+10,s), else a DOUBLE; AVG of DECIMAL(p,s) is a
-    DECIMAL(p+4,s+4), else a DOUBLE; counts are BIGINT, variances and percentiles DOUBLE; LISTAGG returns a STRING, or
-    BINARY for BINARY; the others return the argument's type.
+    DECIMAL(p+4,s+4), else a DOUBLE; counts are BIGINT, variances, percentiles and other statistics DOUBLE; LISTAGG
+    returns a STRING, or BINARY for BINARY, a list of values an ARRAY; the others return the argument's type.
     """
     if function in _COUNTS:
         return BIGINT
     if function is AggregateFunction.GROUPING:
         return TINYINT
-    if function in SPREADS or function is AggregateFunction.PERCENTILE:
+    if function in _DOUBLES:
         return DOUBLE
+    if function in {AggregateFunction.BOOL_AND, AggregateFunction.BOOL_OR}:
+        return BOOLEAN
+    if argument is None:
+        return None
     if function is AggregateFunction.LISTAGG:
-        return argument if argument is None or argument.name is TypeName.BINARY else STRING
-    if argument is None or function not in {AggregateFunction.SUM, AggregateFunction.AVG}:
+        return argument if argument.name is TypeName.BINARY else STRING
+    if function in {AggregateFunction.COLLECT_LIST, AggregateFunction.COLLECT_SET}:
+        return array(argument)
+    if function is AggregateFunction.APPROX_PERCENTILE and argument.name is TypeName.STRING:
+        return DOUBLE
+    if function not in _SUMS:
         return argument
     if argument.name is TypeName.DECIMAL and argument.precision is not None and argument.scale is not None:
-        if function is AggregateFunction.SUM:
+        if _SUMS[function] is AggregateFunction.SUM:
             return decimal(argument.precision + 10, argument.scale)
         return decimal(argument.precision + 4, argument.scale + 4)
-    return BIGINT if argument.is_integral and function is AggregateFunction.SUM else DOUBLE
+    return BIGINT if argument.is_integral and _SUMS[function] is AggregateFunction.SUM else DOUBLE
 
 
 def refusal_of_parts(of: DataType | None, *, is_average: bool, weighed: bool) -> str | None:

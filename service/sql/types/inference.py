@@ -28,6 +28,7 @@ from service.sql.expressions.nodes import (
     GetField,
     InList,
     Interval,
+    Keyword,
     Lambda,
     Like,
     Name,
@@ -62,8 +63,9 @@ from service.sql.types.data_types import (
     TypeName,
     decimal,
 )
-from service.sql.types.functions import FUNCTIONS, MAX_PADDED_LENGTH, digits_are_bounded, padding_is_bounded
+from service.sql.types.functions import FUNCTIONS
 from service.sql.types.lambdas import LAMBDAS, part_of
+from service.sql.types.literal_arguments import refused_literal
 from service.sql.types.nested_functions import NESTED_GROUPS, limit_fault
 from service.sql.types.signatures import Function, Kind, Types
 
@@ -121,7 +123,7 @@ class Typing:
                 operand = self.computable(node.operand)
                 self._require(operand, _TIMES, node.operand, f"EXTRACT({node.part} …)")
                 return decimal(8, 6) if node.part == "SECOND" else INT
-            case Interval() | Name() | Aggregate():
+            case Interval() | Name() | Aggregate() | Keyword():
                 return None
             case GetField() | Element() | Variable() | Lambda():
                 return self._part(node)
@@ -311,12 +313,7 @@ class Typing:
                 continue
             if type_ is not None and not function.kind(index).admits(type_):
                 raise self.mismatch(f"{node.name} does not take {_text(argument)}, which is {type_}.", node)
-        if not padding_is_bounded(node.name, node.arguments):
-            detail = f"The length of {node.name} must be an integer literal of at most {MAX_PADDED_LENGTH}."
-            raise self.mismatch(detail, node)
-        if not digits_are_bounded(node.name, node.arguments):
-            raise self.mismatch(f"The digits of {node.name} must be an integer literal from -38 to 38.", node)
-        fault = limit_fault(node.name, node.arguments)
+        fault = refused_literal(node.name, types, node.arguments) or limit_fault(node.name, node.arguments)
         if fault is not None:
             raise self.mismatch(fault, node)
         if node.name == "if":

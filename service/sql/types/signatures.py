@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from service.sql.expressions.nodes import Expression, Negation, Number
-from service.sql.types.data_types import ATOMIC, NESTED, NUMERIC, TEMPORAL, DataType, TypeName
+from service.sql.types.data_types import ATOMIC, INTEGRAL, NESTED, NUMERIC, TEMPORAL, DataType, TypeName
 
 Types = tuple[DataType | None, ...]
 Arguments = tuple[Expression, ...]
@@ -45,6 +45,11 @@ class Kind(Enum):
     SECONDS = NUMERIC | {TypeName.NULL}
     FORMAT = frozenset({TypeName.STRING, TypeName.NULL})
     BYTES = frozenset({TypeName.BINARY, TypeName.STRING, TypeName.NULL})
+    INTEGER = INTEGRAL | {TypeName.NULL}
+    BITS = INTEGRAL | {TypeName.BOOLEAN, TypeName.NULL}
+    DAY = frozenset({TypeName.DATE, TypeName.NULL})
+    INSTANT = frozenset({TypeName.TIMESTAMP, TypeName.TIMESTAMP_NTZ, TypeName.NULL})
+    PRINTABLE = NUMERIC | TEMPORAL | {TypeName.STRING, TypeName.BINARY, TypeName.NULL}
 
     def admits(self, type_: DataType) -> bool:
         """Whether Spark accepts an argument of this type, unchanged or converted."""

@@ -8,7 +8,7 @@ from service.contract.query import AggregateFunction
 from service.sql.expressions.nodes import Expression, Frame, Interval, Number, OrderKey, Over
 from service.sql.expressions.scalar import render
 from service.sql.refusals import INTERVAL_UNITS
-from service.sql.types.aggregates import result_type, takes
+from service.sql.types.aggregates import NEAREST, PAIRED, deciding, result_type, takes
 from service.sql.types.data_types import BIGINT, DATE, DOUBLE, INT, NUMERIC, TEMPORAL, DataType, TypeName
 from service.sql.types.inference import Typing, castable, number_type
 
@@ -50,10 +50,13 @@ def _aggregate(node: Over, types: list[DataType | None], typing: Typing) -> Data
     function = AggregateFunction(node.function)
     if not types:
         return BIGINT
-    if types[0] is not None and not takes(function, types[0]):
-        argument = render(node.arguments[0]).replace("`", "")
-        raise typing.mismatch(f"{function} does not take {argument}, which is {types[0]}.", node)
-    return result_type(function, types[0])
+    for type_, argument in zip(types[: 2 if function in PAIRED else 1], node.arguments, strict=False):
+        if type_ is not None and not takes(function, type_):
+            text = render(argument).replace("`", "")
+            raise typing.mismatch(f"{function} does not take {text}, which is {type_}.", node)
+    if function in NEAREST:
+        typing.groupable(node.arguments[1])
+    return result_type(function, types[deciding(function)])
 
 
 def _check_default(node: Over, type_: DataType | None, default: DataType | None, typing: Typing) -> None:

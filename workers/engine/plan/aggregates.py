@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from service.contract.options import AggPhase
 from service.contract.query import AggregateFunction
 from service.sql.expressions.scalar import Scalar, column
-from service.sql.types.aggregates import result_type
+from service.sql.types.aggregates import BITS, PAIRED, result_type
 from service.sql.types.data_types import DOUBLE, FRACTIONAL, INTEGRAL, DataType, Field, TypeName, decimal
 from workers.engine.plan.expressions import compose
 from workers.engine.plan.nodes import UNKNOWN, Aggregate, AggregateRole, Call, Exchange, Named, Phases, PlanFunction
@@ -120,6 +120,12 @@ def _extreme(function: AggregateFunction, distinct: bool) -> AlgebraRow:
     return AlgebraRow(function, distinct, None, partial=(part,), final=(part,))
 
 
+def _bits(function: AggregateFunction, distinct: bool) -> AlgebraRow:
+    """Returns the row for an aggregate of bits. Only BIT_XOR depends on DISTINCT."""
+    keeps = distinct and function is AggregateFunction.BIT_XOR
+    return AlgebraRow(function, distinct, INTEGRAL, (Part(function, (_FIRST,), keeps),), (Part(function, (_FIRST,)),))
+
+
 def _nearest(function: AggregateFunction, by: PlanFunction, bound: AggregateFunction) -> AlgebraRow:
     """Returns the row for FIRST_VALUE or LAST_VALUE: the value with the smallest or largest order. Rows with a NULL
     order do not count, as in Spark's MIN_BY.
@@ -141,6 +147,18 @@ _REFUSED = {
     AggregateFunction.LISTAGG: "it needs all rows in one order",
     AggregateFunction.APPROX_COUNT_DISTINCT: "its sketch would have to be stored in a column",
     AggregateFunction.PERCENTILE: "it needs all values in order",
+    AggregateFunction.PERCENTILE_DISC: "it needs all values in order",
+    AggregateFunction.APPROX_PERCENTILE: "its summary would have to be stored in a column",
+    AggregateFunction.MODE: "it needs the number of rows of each value",
+    AggregateFunction.FIRST: "it depends on the order of the rows",
+    AggregateFunction.LAST: "it depends on the order of the rows",
+    AggregateFunction.COLLECT_LIST: "its lists would have to be stored in a column",
+    AggregateFunction.COLLECT_SET: "its lists would have to be stored in a column",
+    AggregateFunction.TRY_SUM: "a part of the sum may overflow where the sum does not",
+    AggregateFunction.TRY_AVG: "a part of the sum may overflow where the average does not",
+    AggregateFunction.SKEWNESS: "sums of powers lose the digits of a small variance",
+    AggregateFunction.KURTOSIS: "sums of powers lose the digits of a small variance",
+    **dict.fromkeys(sorted(PAIRED), "sums of products lose the digits of a small variance"),
     AggregateFunction.GROUPING: "it distinguishes grouping sets, not rows",
     AggregateFunction.GROUPING_ID: "it distinguishes grouping sets, not rows",
 }
@@ -170,6 +188,7 @@ ALGEBRA: tuple[AlgebraRow, ...] = (
     _extreme(_MAX, True),
     _nearest(AggregateFunction.FIRST_VALUE, PlanFunction.MIN_BY, _MIN),
     _nearest(AggregateFunction.LAST_VALUE, PlanFunction.MAX_BY, _MAX),
+    *(_bits(function, one) for function in sorted(BITS) for one in (False, True)),
     *(AlgebraRow(function, one, None, refusal=why) for function, why in _REFUSED.items() for one in (False, True)),
 )
 """The first row that covers a call applies to it."""

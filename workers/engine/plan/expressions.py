@@ -141,8 +141,11 @@ def call_sql(call: Call) -> str:
     """Returns the call in Spark's SQL: ``count(DISTINCT `o.d`) FILTER (WHERE `o.ok`)``."""
     arguments = [argument.sql for argument in call.arguments]
     order = ""
-    if call.order_by is not None and call.function is AggregateFunction.LISTAGG:
-        order = f" WITHIN GROUP (ORDER BY {_order_of(call, call.order_by)})"
+    if call.function is AggregateFunction.LISTAGG:
+        order = f" WITHIN GROUP (ORDER BY {_order_of(call, call.order_by or call.arguments[0])})"
+    elif call.function is AggregateFunction.PERCENTILE_DISC:
+        order = f" WITHIN GROUP (ORDER BY {arguments[0]})"
+        arguments = arguments[1:]
     elif call.order_by is not None:
         arguments.append(call.order_by.sql)
     name = _SPARK_NAMES.get(call.function, call.function.value.lower())

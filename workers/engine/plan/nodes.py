@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import cast
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
@@ -44,8 +44,9 @@ class Phases(StrEnum):
     TWO_PHASE = "TWO_PHASE"
 
 
-class PlanFunction(StrEnum):
-    """Aggregate functions that only rewrites use, in addition to `AggregateFunction`.
+class PlanFunction(Enum):
+    """Aggregate functions that only rewrites use, in addition to `AggregateFunction`. None equals a function of a
+    query, also if both have the same name.
 
     BIT_OR sets every bit that is set in one of its arguments. BITMAP_CONSTRUCT_AGG builds a bitmap of 32,768 bits from
     the positions of bits, 0 to 32,767. COLLECT_LIST of NULLs is an empty list.
@@ -56,6 +57,9 @@ class PlanFunction(StrEnum):
     BIT_OR = "BIT_OR"
     BITMAP_CONSTRUCT_AGG = "BITMAP_CONSTRUCT_AGG"
     COLLECT_LIST = "COLLECT_LIST"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from service.contract.query import AggregateFunction, JoinKind
+from service.sql.types.aggregates import KEEPS_VALUES
 from workers.engine.plan.nodes import Aggregate, Join, Node, PlanFunction
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.distinct.bitmaps import BLOCK_BYTES
@@ -46,9 +47,6 @@ _HASH_LIMIT = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
 """The number of entries after which a task sorts instead of hashing."""
 
 _DEFAULT_HASH_LIMIT = 128
-
-_UNBOUNDED = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
-"""Calls whose buffers are objects that grow with the rows."""
 
 _MEMORY_PARTS = 2
 """The rules choose bitmaps if they are expected to need a quarter of a task's memory. Above half of it, Spark sorts."""
@@ -129,7 +127,7 @@ def has_bitmaps(plan: Node) -> bool:
 
 def may_hash_bitmaps(plan: Node) -> bool:
     """Whether a higher limit is safe: False if the same limit would apply to objects that grow with the rows."""
-    return not _functions(plan) & _UNBOUNDED
+    return not _functions(plan) & KEEPS_VALUES
 
 
 def raise_hash_limit(session: SparkSession, plan: Node, task_memory: int) -> None:

@@ -47,7 +47,11 @@ from workers.engine.rules.distinct.deduplication import names, value_columns
 
 _ONE = Scalar(Number("1"), INT)
 
-_MERGES = {AggregateFunction.SUM: Merge.SUM, AggregateFunction.MIN: Merge.MIN, AggregateFunction.MAX: Merge.MAX}
+_MERGES: dict[AggregateFunction | PlanFunction, Merge] = {
+    AggregateFunction.SUM: Merge.SUM,
+    AggregateFunction.MIN: Merge.MIN,
+    AggregateFunction.MAX: Merge.MAX,
+}
 _PLAIN = frozenset({AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.MIN, AggregateFunction.MAX})
 _MERGED_SUMS = frozenset({TypeName.BIGINT, TypeName.DOUBLE})
 
@@ -334,7 +338,7 @@ def _distinct_part(call: Call, integer: Scalar, part_names: Iterator[str]) -> _P
 def _plain_part(call: Call, part_names: Iterator[str]) -> _Part:
     split = split_call(call, part_names, part_names)
     merged = tuple(
-        MergedColumn(part.output.name, _MERGES[AggregateFunction(final.function)])
+        MergedColumn(part.output.name, _MERGES[final.function])
         for part, final in zip(split.partial, split.final, strict=True)
     )
     emitted = tuple(Named(column(part.output.name, part.output.type), part.output.name) for part in split.partial)

@@ -17,7 +17,7 @@ from service.contract.enums import OutputMode
 from service.contract.query import AggregateFunction, JoinKind
 from service.sql.expressions.analysis import turning_part
 from service.sql.expressions.scalar import Scalar, column
-from service.sql.types.aggregates import FinalLevel
+from service.sql.types.aggregates import KEEPS_VALUES, FinalLevel
 from service.sql.types.data_types import BIGINT, Field
 from workers.engine.plan.aggregates import is_distinct
 from workers.engine.plan.builder import without_watermarks
@@ -63,9 +63,6 @@ from workers.engine.streaming.stream_joins import (
 _JOINED_REASON = (
     "Both streams are united and aggregated by the join key together: no row of either stream is kept for the join."
 )
-
-_GROWING_VALUES = frozenset({AggregateFunction.LISTAGG, AggregateFunction.PERCENTILE})
-"""Calls whose state contains all values of a group."""
 
 _ORDERED = "ORDER BY and LIMIT need the complete result, and a stream has no end"
 
@@ -332,7 +329,7 @@ def _with_grouping_id(aggregate: Aggregate) -> tuple[Aggregate, tuple[Field, ...
 
 def _shaped(node: Aggregate, streams: frozenset[str], *, updates: bool) -> tuple[Shape, Node, str]:
     """Returns the shape of an aggregate, the plan of that shape, and the reason. `updates`: it emits changed groups."""
-    growing = next((call for call in node.calls if call.function in _GROWING_VALUES), None)
+    growing = next((call for call in node.calls if call.function in KEEPS_VALUES), None)
     if growing is not None and windows_of(node) is None:
         raise StreamPlanError(f"{call_text(growing)} keeps every value of its group")
     joins = _joins_of_streams(node, streams)

@@ -273,7 +273,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "sum of two": ({"aggregates": [call("SUM", "oid", "uid")]}, "unsupported_construct", "/aggregates/0"),
     "count of two": ({"aggregates": [call("COUNT", "oid", "uid")]}, "unsupported_construct", "/aggregates/0"),
     "distinct star": ({"aggregates": [call("COUNT", distinct=True)]}, "unsupported_construct", "/aggregates/0"),
-    "first without order": ({"aggregates": [call("FIRST_VALUE", "oid")]}, "unsupported_construct", "/aggregates/0"),
+    "distinct mode": ({"aggregates": [call("MODE", "oid", distinct=True)]}, "unsupported_construct", "/aggregates/0"),
+    "one of a pair": ({"aggregates": [call("CORR", "oid")]}, "unsupported_construct", "/aggregates/0"),
+    "sum of bits": ({"aggregates": [call("BIT_OR", "day")]}, "type_mismatch", "/aggregates/0/arguments/0"),
+    "frequency": (
+        {"aggregates": [call("PERCENTILE", "oid", "0.5", "1.5")]},
+        "type_mismatch",
+        "/aggregates/0/arguments/2",
+    ),
+    "deviation": (
+        {"aggregates": [call("APPROX_COUNT_DISTINCT", "oid", "0.0001")]},
+        "unsupported_construct",
+        "/aggregates/0/arguments/1",
+    ),
     "distinct last": (
         {"aggregates": [call("LAST_VALUE", "oid", order_by="day", distinct=True)]},
         "unsupported_construct",

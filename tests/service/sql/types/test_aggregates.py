@@ -8,11 +8,15 @@ import pytest
 
 from service.contract.query import AggregateFunction
 from service.sql.ddl import parse_schema
-from service.sql.types.aggregates import OF_GROUPING_SETS, result_type, takes
+from service.sql.types.aggregates import NEAREST, OF_GROUPING_SETS, PAIRED, result_type, takes
 from service.sql.types.data_types import DataType, TypeName
 from tests.service.sql.conftest import COLUMNS, TypesInSpark
 
 WRITTEN = {
+    AggregateFunction.PERCENTILE_DISC: "percentile_disc(0.5) WITHIN GROUP (ORDER BY {column})",
+    AggregateFunction.APPROX_PERCENTILE: "approx_percentile({column}, 0.5)",
+    **dict.fromkeys(PAIRED, "{function}({column}, {column})"),
+    **dict.fromkeys(NEAREST, "{function}({column}, `t.i`)"),
     AggregateFunction.PERCENTILE: "percentile({column}, 0.5)",
     AggregateFunction.LISTAGG: "listagg({column}) WITHIN GROUP (ORDER BY {column})",
 }
@@ -37,10 +41,11 @@ def test_every_function_over_every_type(types_in_spark: TypesInSpark) -> None:
     assert types_in_spark(refused, False) == [None] * len(refused)
 
 
-def test_nested_values_can_be_counted_alone() -> None:
-    nested = DataType(TypeName.OTHER, text="ARRAY<INT>")
+def test_maps_can_be_counted_and_listed_alone() -> None:
+    nested = DataType(TypeName.OTHER, text="MAP<INT, INT>")
     taking = {function for function in AggregateFunction if takes(function, nested)}
-    assert taking == {AggregateFunction.COUNT, *OF_GROUPING_SETS}
+    lists = {AggregateFunction.COLLECT_LIST, AggregateFunction.FIRST, AggregateFunction.LAST}
+    assert taking == {AggregateFunction.COUNT, *lists, *OF_GROUPING_SETS}
 
 
 def test_an_unknown_argument_gives_an_unknown_result_except_for_count() -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from service.sql.expressions.compile_expression import TableScope
-from service.sql.expressions.nodes import Expression, Name, Negation, Null, Number
+from service.sql.expressions.nodes import Expression, Name, Negation, Null, Number, String
 from service.sql.types.functions import FUNCTIONS, digits_are_bounded, padding_is_bounded
+from service.sql.types.literal_arguments import refused_literal, widths_in
 from service.sql.types.nested_functions import NESTED_GROUPS
 from service.sql.types.signatures import Function, Kind
 from tests.service.sql.conftest import COLUMNS, TypesInSpark
@@ -25,18 +26,35 @@ SAMPLES = {
     Kind.DAYS: "i",
     Kind.SECONDS: "i",
     Kind.FORMAT: "s",
+    Kind.INTEGER: "i",
+    Kind.BITS: "i",
+    Kind.DAY: "dt",
+    Kind.INSTANT: "ts",
+    Kind.PRINTABLE: "i",
 }
 # These want a literal, or arguments of one type.
 FIRST = {
     "lpad": ["s", "5", "'x'"],
     "rpad": ["s", "5", "'x'"],
-    "regexp_replace": ["s", "'x'"],
     "regexp_extract": ["s", "'x'"],
     "floor": ["dc"],
     "ceil": ["dc"],
     "ceiling": ["dc"],
     "round": ["dc", "1"],
     "bround": ["dc", "1"],
+    **{key: ["s", "'x'"] for key in ("regexp_count", "regexp_instr", "regexp_substr")},
+    "repeat": ["s", "5"],
+    "space": ["5"],
+    **{key: ["'%s %s %s'"] for key in ("format_string", "printf")},
+    "format_number": ["d", "2"],
+    **{key: ["i", "'999'"] for key in ("to_char", "to_varchar")},
+    **{key: ["s", "'999.99'"] for key in ("to_number", "try_to_number")},
+    **{key: ["s", "'hex'"] for key in ("to_binary", "try_to_binary")},
+    "time_bucket": ["INTERVAL '1' HOUR"],
+    "mask": ["s", "'X'", "'x'", "'n'", "NULL"],
+    "regexp_replace": ["s", "'x'", "s", "2"],
+    **{key: ["DAY"] for key in ("timestampadd", "timestampdiff")},
+    **{key: ["i", "i"] for key in ("try_add", "try_subtract", "try_multiply", "try_divide", "try_mod")},
 }
 
 
@@ -81,7 +99,7 @@ def test_arity_is_told_in_words() -> None:
 
 def test_names_are_lower_case_and_none_reaches_outside() -> None:
     assert all(name == name.lower() == function.name for name, function in FUNCTIONS.items())
-    outside = {"java_method", "reflect", "input_file_name", "rand", "uuid", "repeat", "space", "shuffle", "xpath"}
+    outside = {"java_method", "reflect", "input_file_name", "rand", "uuid", "shuffle", "xpath"}
     assert not outside & FUNCTIONS.keys()
 
 
@@ -127,3 +145,37 @@ def test_rounding_needs_a_bearable_literal(function: str, digits: Expression, bo
     assert digits_are_bounded(function, (value, digits)) is bounded
     assert digits_are_bounded(function, (value,))
     assert digits_are_bounded("log", (value, digits))
+
+
+@pytest.mark.withstands(
+    "text functions that repeat or pad their arguments",
+    kind="attack",
+    how="`repeat(s, 2147483647)`, `space(999999999)`, `format_string('%999999999d', n)`, "
+    "`format_number(x, 1000000)` and others, which would fill the memory",
+    times=11,
+    guaranteed="422 `type_mismatch`, before anything runs",
+)
+@pytest.mark.parametrize(
+    ("name", "arguments", "refused"),
+    [
+        ("repeat", (Name(None, "s"), Number("65536")), False),
+        ("repeat", (Name(None, "s"), Number("2147483647")), True),
+        ("repeat", (Name(None, "s"), Name(None, "n")), True),
+        ("space", (Number("999999999"),), True),
+        ("format_string", (String("%999999999d"), Name(None, "n")), True),
+        ("format_string", (Name(None, "s"), Name(None, "n")), True),
+        ("printf", (String("%5.2f %1$s %%"), Name(None, "n")), False),
+        ("format_number", (Name(None, "x"), Number("1000000")), True),
+        ("to_number", (Name(None, "s"), String("text")), True),
+        ("mask", (Name(None, "s"), String("XX")), True),
+        ("regexp_replace", (Name(None, "s"), String("a"), String("b"), Number("0")), True),
+    ],
+)
+def test_lengths_and_formats_are_bounded_literals(name: str, arguments: tuple[Expression, ...], refused: bool) -> None:
+    assert (refused_literal(name, (None, None), arguments) is not None) is refused
+
+
+def test_widths_of_a_format_are_added() -> None:
+    assert widths_in("%5.2f and %-10s and %%") == 17
+    assert widths_in("%") is None
+    assert widths_in("%101d") is None

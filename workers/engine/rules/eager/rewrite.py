@@ -69,7 +69,7 @@ _LONG = decimal(20, 0)
 _RAISED = "9223372036854775807L + NULLIF(CAST({0} IS NOT NULL AS BIGINT), 0L)"
 """NULL for NULL; ARITHMETIC_OVERFLOW for any other value."""
 
-_BY = {
+_BY: dict[AggregateFunction | PlanFunction, tuple[PlanFunction, AggregateFunction]] = {
     AggregateFunction.FIRST_VALUE: (PlanFunction.MIN_BY, AggregateFunction.MIN),
     AggregateFunction.LAST_VALUE: (PlanFunction.MAX_BY, AggregateFunction.MAX),
 }
@@ -165,7 +165,7 @@ class EagerCalls:
         below = replace(call, distinct=False, filter=self._own_filter(call, placement), output=made.output)
         if call.order_by is None:
             return self._final(replace(made, arguments=(self._partial(placement.argument, below),)))
-        by, bound = _BY[AggregateFunction(call.function)]
+        by, bound = _BY[call.function]
         value = replace(below, function=by, arguments=(*call.arguments, call.order_by), order_by=None)
         order = Call(bound, (call.order_by,), Field("", call.order_by.type or call.output.type), filter=below.filter)
         parts = (self._partial(placement.argument, value), self._partial(placement.argument, order))

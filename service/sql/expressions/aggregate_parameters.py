@@ -1,0 +1,90 @@
+"""Arguments of aggregate functions that are literals, since they are the same for all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from service.contract.query import AggregateFunction
+from service.sql.expressions.nodes import Boolean, Expression, Number, String
+from service.sql.parser import Text
+
+MIN_DEVIATION, MAX_DEVIATION = 0.01, 0.39
+"""The relative standard deviations of APPROX_COUNT_DISTINCT. Spark keeps a column for each ten of 1.2 / deviation^2
+registers, and refuses larger deviations."""
+MAX_ACCURACY = 1_000_000
+"""The largest accuracy of APPROX_PERCENTILE. A group keeps so many samples."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a literal is: `what` names any other argument in messages, `hint` says what to write."""
+
+    what: str
+    hint: str
+    is_valid: Callable[[Expression], bool]
+
+
+def _is_fraction(node: Expression) -> bool:
+    return isinstance(node, Number) and 0 <= float(node.text) <= 1
+
+
+def _is_deviation(node: Expression) -> bool:
+    return isinstance(node, Number) and MIN_DEVIATION <= float(node.text) <= MAX_DEVIATION
+
+
+def _is_accuracy(node: Expression) -> bool:
+    is_whole = isinstance(node, Number) and node.is_integer and len(node.text) <= len(str(MAX_ACCURACY))
+    return is_whole and isinstance(node, Number) and 1 <= int(node.text) <= MAX_ACCURACY
+
+
+def _percentage(example: str) -> Parameter:
+    return Parameter(
+        "A percentage that is not a number literal from 0 to 1", f"Write for example {example}.", _is_fraction
+    )
+
+
+def _switch(example: str) -> Parameter:
+    return Parameter(
+        "A second argument that is not TRUE or FALSE",
+        f"Write for example {example}.",
+        lambda node: isinstance(node, Boolean),
+    )
+
+
+_PARAMETERS: dict[tuple[AggregateFunction, int], Parameter] = {
+    (AggregateFunction.LISTAGG, 1): Parameter(
+        "A delimiter that is not a string literal",
+        "Write for example LISTAGG(x, ', ') WITHIN GROUP (ORDER BY t).",
+        lambda node: isinstance(node, String),
+    ),
+    (AggregateFunction.PERCENTILE, 1): _percentage("PERCENTILE(x, 0.9)"),
+    (AggregateFunction.PERCENTILE_DISC, 1): _percentage("PERCENTILE_DISC(0.9) WITHIN GROUP (ORDER BY x)"),
+    (AggregateFunction.APPROX_PERCENTILE, 1): _percentage("APPROX_PERCENTILE(x, 0.9)"),
+    (AggregateFunction.APPROX_PERCENTILE, 2): Parameter(
+        f"An accuracy that is not an integer literal from 1 to {MAX_ACCURACY:,}",
+        "Write for example APPROX_PERCENTILE(x, 0.9, 10000).",
+        _is_accuracy,
+    ),
+    (AggregateFunction.APPROX_COUNT_DISTINCT, 1): Parameter(
+        f"A deviation that is not a number literal from {MIN_DEVIATION} to {MAX_DEVIATION}",
+        "Write for example APPROX_COUNT_DISTINCT(x, 0.05).",
+        _is_deviation,
+    ),
+    (AggregateFunction.FIRST, 1): _switch("FIRST(x, TRUE), which ignores NULLs"),
+    (AggregateFunction.LAST, 1): _switch("LAST(x, TRUE), which ignores NULLs"),
+    (AggregateFunction.MODE, 1): _switch("MODE(x, TRUE)"),
+}
+"""By function and position of the argument."""
+
+
+def is_parameter(function: AggregateFunction, index: int) -> bool:
+    """Whether the argument at `index` is a literal."""
+    return (function, index) in _PARAMETERS
+
+
+def check_parameter(function: AggregateFunction, index: int, tree: Expression, source: Text) -> None:
+    """Raises SpecError `unsupported_construct` unless `tree` is the literal that `function` takes at `index`."""
+    parameter = _PARAMETERS[function, index]
+    if not parameter.is_valid(tree):
+        raise source.unsupported(parameter.what, hint=parameter.hint)
