@@ -28,8 +28,9 @@ from service.sql.resolve.bound import BoundQuery
 from service.sql.resolve.event_time import EventTimes
 from service.sql.resolve.from_clause import check_work
 from service.sql.statements.describe import described_query, described_table, rows_of
+from service.sql.statements.expansion import check_expansion
+from service.sql.statements.origins import Origins
 from service.sql.statements.query import QueryCompiler
-from service.sql.statements.select import Origins, check_expansion
 from service.sql.types.data_types import Schema
 
 _STATEMENTS = frozenset(

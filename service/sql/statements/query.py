@@ -41,10 +41,12 @@ from service.sql.parser import Text, place_of
 from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
 from service.sql.statements import trees
 from service.sql.statements.clauses import over_columns
+from service.sql.statements.expansion import WrittenNodes
 from service.sql.statements.from_clause import JoinedTable, Sources, Visible, name_of, read_from
 from service.sql.statements.generators import with_laterals
+from service.sql.statements.origins import Origins
 from service.sql.statements.pivot import rewritten
-from service.sql.statements.select import Origins, SelectCompiler, WrittenNodes
+from service.sql.statements.select import SelectCompiler
 from service.sql.statements.subqueries import LATER, Nested, Unnested, refuse_in_clauses, unnest
 from service.sql.statements.values import one_row, read_values
 from service.sql.types.data_types import NULL, Field, Schema

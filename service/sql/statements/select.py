@@ -1,15 +1,10 @@
-"""Compiles one SELECT into a structured query: every distinct aggregate in its expressions becomes a named call.
-
-Also here: the places of a query's parts in the SQL text (`Origins`), and the size of a query once aliases and common
-table expressions are replaced, which is calculated without expanding them.
-"""
+"""Compiles one SELECT into a structured query: every distinct aggregate in its expressions becomes a named call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
-from typing import TypeVar
 
 from pydantic import ValidationError
 from sqlglot import exp
@@ -18,9 +13,6 @@ from sqlglot.tokenizer_core import TokenType
 from service.contract.problems import SpecError
 from service.contract.query import (
     CODE,
-    NODES,
-    QUERIES,
-    WRITTEN_NODES,
     AggregateCall,
     Generator,
     Join,
@@ -38,7 +30,6 @@ from service.sql.expressions.nodes import (
     Expression,
     GetField,
     Name,
-    NodeCounter,
     Over,
     children,
     map_children,
@@ -59,11 +50,12 @@ from service.sql.statements.clauses import (
     read_items,
     text_as_name,
 )
+from service.sql.statements.expansion import WrittenNodes
 from service.sql.statements.from_clause import Sources
 from service.sql.statements.join_hints import read_hints
+from service.sql.statements.origins import Origins
 from service.sql.statements.row_limits import is_whole, read_limit, read_offset
 
-T = TypeVar("T")
 _CLAUSES = {
     "where": TokenType.WHERE,
     "group_by": TokenType.GROUP_BY,
@@ -71,109 +63,6 @@ _CLAUSES = {
     "order_by": TokenType.ORDER_BY,
 }
 """The keywords of the parts of a structured query in SQL, except for SELECT."""
-
-
-@dataclass(frozen=True)
-class Origins:
-    """By JSON pointer: the offset in the SQL of each part, and the tree of each expression. `notes` are sentences about
-    the query for the job's report.
-    """
-
-    places: dict[str, int] = field(default_factory=dict)
-    trees: dict[str, Expression] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def add(self, pointer: str, tree: Expression, place: int | None) -> None:
-        """Records an expression; `place` is its offset if none of its parts has one."""
-        self.trees[pointer] = tree
-        at = position_of(tree)
-        if at is not None or place is not None:
-            self.places[pointer] = at if at is not None else place or 0
-
-    def move(self, pointer: str, to: str) -> None:
-        """Moves all parts below `pointer` to pointers below `to`."""
-        _move(self.places, pointer, to)
-        _move(self.trees, pointer, to)
-
-    def place_of(self, part: str) -> int | None:
-        """Returns the offset of a part, of the first part inside it, or of the nearest part around it; else None."""
-        inside = [place for pointer, place in self.places.items() if pointer.startswith(f"{part}/")]
-        if part not in self.places and inside:
-            return min(inside)
-        while part and part not in self.places:
-            part = part.rpartition("/")[0]
-        return self.places.get(part)
-
-
-def _move(found: dict[str, T], pointer: str, to: str) -> None:
-    for each in [each for each in found if each.startswith(f"{pointer}/") or (pointer and each == pointer)]:
-        found[to + each.removeprefix(pointer)] = found.pop(each)
-
-
-@dataclass(frozen=True)
-class _Size:
-    """Numbers of SELECTs and of nodes of the syntax tree."""
-
-    queries: int = 0
-    nodes: int = 0
-
-    def __add__(self, other: _Size) -> _Size:
-        return _Size(self.queries + other.queries, self.nodes + other.nodes)
-
-
-def check_expansion(tree: exp.Expr, source: Text) -> None:
-    """Raises SpecError `query_too_deep` if the query `tree` is too large once common table expressions are expanded.
-
-    Each one that uses the preceding one twice doubles the number of queries and nodes.
-    """
-    size = _size(tree, {})
-    if size.queries > QUERIES.most:
-        raise source.beyond(QUERIES, size.queries, at=position(tree))
-    if size.nodes > NODES.most:
-        raise source.beyond(NODES, size.nodes, at=position(tree))
-
-
-def _size(query: exp.Expr, known: Mapping[str, _Size]) -> _Size:
-    """Returns the size of `query`; `known` are the common table expressions that it may use, by case-folded name."""
-    clause = query.args.get("with_")
-    if clause is not None:
-        known = dict(known)
-        for cte in clause.expressions:
-            known[cte.alias.casefold()] = _size(cte.this, known)
-    found, queries, nodes = _Size(), 0, 0
-    pending = [query]
-    while pending:
-        node = pending.pop()
-        if node is not query and node.args.get("with_") is not None:
-            found += _size(node, known)
-            continue
-        nodes += 1
-        queries += isinstance(node, exp.Select)
-        if isinstance(node, exp.Table) and not node.args.get("db"):
-            found += known.get(node.name.casefold(), _Size())
-        pending += [child for child in node.iter_expressions() if not isinstance(child, exp.With)]
-    return found + _Size(queries, nodes)
-
-
-class WrittenNodes:
-    """Counts the nodes of the expressions of one text, with aliases of SELECT replaced by their expressions.
-
-    An accepted text has no limit, because earlier versions did not have this limit.
-    """
-
-    def __init__(self, source: Text) -> None:
-        self._source = source
-        self._total = 0
-        self._counter = NodeCounter()
-
-    def count(self, *trees: Expression) -> None:
-        """Adds the nodes of `trees`. Raises SpecError `query_too_deep` if the total is too large."""
-        if self._source.is_accepted:
-            return
-        for tree in trees:
-            self._total += self._counter.count(tree)
-            if self._total > WRITTEN_NODES.most:
-                raise self._source.beyond(WRITTEN_NODES, self._total, at=position_of(tree))
 
 
 class SelectCompiler:

@@ -10,7 +10,7 @@ from service.sql.expressions.nodes import Expression, Name, map_children, walk
 from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.expressions.scalar import render
 from service.sql.parser import Text
-from service.sql.statements.select import Origins
+from service.sql.statements.origins import Origins
 
 
 def read_values(
