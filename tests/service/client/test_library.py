@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import math
 import pickle
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -225,11 +226,16 @@ def test_interruption_of_sql_cancels_the_job(client: Client, monkeypatch: pytest
         _thread.interrupt_main()
 
     monkeypatch.setattr(Job, "result", waiting)
+    # A process that a shell starts in the background ignores SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        client.sql(SQL, tables=TABLES, least=0)
-    thread.join()
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.sql(SQL, tables=TABLES, least=0)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert [job.status for job in client.jobs()] == ["CANCELLED"]
 
 
