@@ -28,12 +28,14 @@ def _substring(parser: _Parser, name: str) -> exp.Anonymous:
 
 
 def _trim(parser: _Parser, _name: str) -> exp.Anonymous:
-    """`trim(LEADING 'x' FROM y)` is `ltrim(y, 'x')`."""
+    """`trim(LEADING 'x' FROM y)` is `ltrim('x', y)`, and `trim(BOTH 'x' FROM y)` is `btrim(y, 'x')`."""
     side = next((word for word in _TRIMS if parser._match_text_seq(word)), "BOTH")
     characters = None if parser._curr.token_type is TokenType.FROM else parser._parse_bitwise()
     _require(parser, "FROM")
     text = parser._parse_bitwise()
-    return exp.Anonymous(this=_TRIMS[side], expressions=[text] if characters is None else [text, characters])
+    arguments = [text] if characters is None else [text, characters]
+    # In Spark, only `btrim` begins with the text.
+    return exp.Anonymous(this=_TRIMS[side], expressions=arguments if side == "BOTH" else arguments[::-1])
 
 
 def _position(parser: _Parser, name: str) -> exp.Anonymous:
