@@ -43,6 +43,7 @@ from service.sql.types.functions import MAX_PADDED_LENGTH
 SETTINGS_GROUPS: Mapping[str, tuple[str, ...]] = {
     "aggregates": ("agg_phase", "distinct_method", "distinct_split", "incremental_agg", "eager_aggregation"),
     "joins": ("join", "skew"),
+    "windows": ("skewed_windows",),
     "streams": ("mini_batch", "state"),
     "planning": ("optimizer",),
 }

@@ -68,7 +68,7 @@ def test_every_function_is_in_a_table() -> None:
     text = text_of(sql_tables.TABLES)
     assert all(f"`{name}`" in text for name in (*FUNCTIONS, *AggregateFunction))
     assert "| `substring`, `substr` | `(any, number[, number])` | STRING, or BINARY for BINARY |" in text
-    assert "| `coalesce` | `(any, …)` | the common type of the arguments |" in text
+    assert "| `coalesce` | `(value, …)` | the common type of the arguments |" in text
     assert "| `current_date`, `curdate` | `()` | DATE |" in text
 
 

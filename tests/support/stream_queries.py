@@ -9,7 +9,7 @@ from service.contract.job import JobSpec
 from service.sql.compile import compile_job
 from service.sql.ddl import parse_schema
 from service.sql.resolve.bound import BoundQuery, tables_of
-from service.sql.types.data_types import DOUBLE, INT, DataType, Field, Schema, TypeName
+from service.sql.types.data_types import DOUBLE, INT, STRING, Field, Schema, array, mapping
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Node
 from workers.engine.streaming.stream_plan import StreamPlan, stream_plan
@@ -19,9 +19,9 @@ _ATOMIC = (
     "w DECIMAL(30,5), z DECIMAL(18,8), q BOOLEAN, da DATE, ts TIMESTAMP"
 )
 _NESTED = (
-    Field("a", DataType(TypeName.OTHER, text="ARRAY<DOUBLE>", parts=(DOUBLE,))),
-    Field("l", DataType(TypeName.OTHER, text="ARRAY<INT>", parts=(INT,))),
-    Field("p", DataType(TypeName.OTHER, text="MAP<STRING, INT>")),
+    Field("a", array(DOUBLE)),
+    Field("l", array(INT)),
+    Field("p", mapping(STRING, INT)),
 )
 STREAMS = frozenset("stu")
 SCHEMAS = {

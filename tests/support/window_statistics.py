@@ -42,13 +42,16 @@ def window_statistics(plan: Node, rows: Mapping[str, Sequence[Row]], names: Mapp
     ordered = window_orders(plan)
     for key in statistics_keys(plan) | {key for key, _ in ordered if key}:
         alias = next(one for one, scan in scans.items() if key[0] in {field.name for field, _ in scan.columns})
-        if not rows[scans[alias].table]:
+        # Nested keys have no sketch.
+        if not rows[scans[alias].table] or not all(values(name)[1].is_atomic for name in key):
             continue
         top, literals = hottest(key)
         hot = HotKey(value=", ".join(map(str, top)), share=0.9, estimated_rows=len(rows[scans[alias].table]))
         keys[key] = KeySketch(alias, key, 100, 3, 0.0, (hot,), literals=(literals,))
     for key, order in ordered:
         found, type_ = values(order)
+        if not all(values(name)[1].is_atomic for name in key):
+            continue
         top, literals = hottest(key) if key and found else ((), ())
         if literals is None:
             continue
