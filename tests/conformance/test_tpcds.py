@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.conformance.duckdb_comparison import DuckDBComparison
+from tests.conformance.laboratory import interpreted
 from tests.conformance.tpcds_workload import NULL_ORDER, QUERIES, generate, specified
 from workers.engine.spark.statistics_cache import StatisticsCache
 
@@ -27,7 +28,8 @@ WITHOUT_ROWS = 16
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDBComparison]:
     """The generated tables. Queries share the statistics of their files, as on a worker."""
     root = generate(tmp_path_factory.mktemp("tpcds"), SCALE)
-    with DuckDBComparison(spark, root, known=StatisticsCache(), setting=NULL_ORDER) as found:
+    comparison = DuckDBComparison(spark, root, known=StatisticsCache(), setting=NULL_ORDER)
+    with interpreted(spark), comparison as found:
         yield found
 
 
