@@ -25,7 +25,7 @@ _ENTRIES = 2
 """The number of entries of a map in a short example."""
 _TEXT_CHARACTERS = 160
 """The number of characters of a text with several lines in a short example; further lines are left out."""
-_OPTIONAL_CHARACTERS = 160
+_OPTIONAL_CHARACTERS = 180
 """The number of characters of JSON above which a short example leaves out an optional member."""
 
 Schema = Mapping[str, Any]

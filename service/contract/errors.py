@@ -219,7 +219,7 @@ class DuplicateKeyError(
     title="The body has a duplicate key",
     remedy="Remove all members of the name except one.",
 ):
-    """A JSON object of the body has two members with the same name."""
+    """A JSON object has two members of one name."""
 
 
 class InvalidRequestError(

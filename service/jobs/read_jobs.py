@@ -195,7 +195,7 @@ class JobPage(Frozen):
     """One page of a list of jobs."""
 
     jobs: tuple[JobSummary, ...]
-    next_cursor: str = Field(description="Pass it as `cursor` to get the next page; empty on the last page.")
+    next_cursor: str = Field(description="The `cursor` of the next page; empty on the last page.")
 
 
 def list_jobs(

@@ -48,7 +48,7 @@ class ResultPage(Frozen):
     columns: tuple[Column, ...]
     rows: Rows
     total_rows: int
-    next_cursor: str = Field(description="Pass it as `cursor` to get the next page; empty on the last page.")
+    next_cursor: str = Field(description="The `cursor` of the next page; empty on the last page.")
 
 
 @dataclass(frozen=True)

@@ -205,7 +205,7 @@ class JobBatchPage(Frozen):
     """One page of the mini-batches of a job."""
 
     batches: tuple[JobBatch, ...]
-    next_cursor: str = Field(description="Pass it as `cursor` to get the next page; empty on the last page.")
+    next_cursor: str = Field(description="The `cursor` of the next page; empty on the last page.")
 
 
 def list_job_batches(database: Database, tenant: str, job_id: str, cursor: str, page_size: int) -> JobBatchPage:

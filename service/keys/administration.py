@@ -145,7 +145,7 @@ class KeyPage(Frozen):
     """One page of the list of keys."""
 
     keys: tuple[ApiKey, ...]
-    next_cursor: str = Field(description="Pass it as `cursor` to get the next page; empty on the last page.")
+    next_cursor: str = Field(description="The `cursor` of the next page; empty on the last page.")
 
 
 def list_keys(database: Database, tenant: str | None, cursor: str, page_size: int) -> KeyPage:

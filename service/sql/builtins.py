@@ -32,6 +32,8 @@ class FunctionClass(StrEnum):
     EXCLUDED = "excluded"
 
 
+STRUCT = "struct"
+"""The function that is read as `named_struct`."""
 CLOCKS = frozenset({"current_date", "curdate", "current_timestamp", "now", "localtimestamp"})
 """Functions that return the time at which an attempt begins: the same for all rows, but another one in a retry."""
 _OPERATORS = (
@@ -54,7 +56,7 @@ def class_of(name: str) -> FunctionClass | None:
         return FunctionClass.APPROXIMATE if aggregate in APPROXIMATE else FunctionClass.AGGREGATE
     if name in WINDOW_FUNCTIONS:
         return FunctionClass.WINDOW
-    if name in FUNCTIONS or name in FORMS or name in WITH_UNITS:
+    if name in FUNCTIONS or name in FORMS or name in WITH_UNITS or name == STRUCT:
         return FunctionClass.DETERMINISTIC
     return FunctionClass.EXCLUDED if name in EXCLUDED else None
 

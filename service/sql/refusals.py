@@ -293,6 +293,7 @@ UNSUPPORTED_SCALARS = {
     "assert_true": "CASE WHEN NOT condition THEN raise_error('text') END.",
     "counter_diff": "x - LAG(x) OVER (ORDER BY t).",
     "sentences": "split_part(text, '.', 1).",
+    "try_element_at": "get(a, 0) for the first element, or NULL if there is none.",
     **dict.fromkeys(("timestamp_nanos", "unix_nanos"), "timestamp_micros(n) or unix_micros(t)."),
     **dict.fromkeys(("collate", "collation", "collations"), "UPPER or LOWER of both sides to compare them."),
     **dict.fromkeys(

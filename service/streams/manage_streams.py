@@ -183,7 +183,7 @@ class StreamPage(Frozen):
     """One page of the list of streams."""
 
     streams: tuple[Stream, ...]
-    next_cursor: str = Field(description="Pass it as `cursor` to get the next page; empty on the last page.")
+    next_cursor: str = Field(description="The `cursor` of the next page; empty on the last page.")
 
 
 def list_streams(database: Database, tenant: str, cursor: str, page_size: int) -> StreamPage:

@@ -66,7 +66,7 @@ def facts_of(text: str) -> Facts:
     if any(counted in text for counted in _BY_GROUPS_WITH_BITS):
         methods.add("bitmap")
     grouped = text in EAGER or text in _OVER_A_JOIN or text in OVERFLOWS
-    phases = {"TWO_PHASE"} if _AGGREGATE.search(text) else set()
+    phases = {"TWO_PHASE"} if _AGGREGATE.search(text) and (" OVER " not in text or "GROUP BY" in text) else set()
     if phases and ("GROUP BY" in text or "SELECT DISTINCT" in text or "UNION" in text or calls or joins):
         phases.add("ONE_PHASE")
     eager = grouped and bool(joins) and joins[-1] != "FULL"
