@@ -219,6 +219,8 @@ class _FromReader:
         if isinstance(node, exp.Subquery):
             what, hint = PARENTHESES["join"]
             raise self._source.unsupported(what, at=at, hint=hint)
+        if isinstance(node, exp.Lateral) and not is_generated(node):
+            raise self._source.unsupported("LATERAL before a query", at=at, hint="Join a derived table on a key.")
         if isinstance(node, exp.Lateral | exp.Unnest):
             hint = "Name one of the job's tables first: FROM t, UNNEST(t.a) AS u(x)."
             raise self._source.unsupported("LATERAL or UNNEST as the first table", at=at, hint=hint)
