@@ -143,6 +143,9 @@ class QueryCompiler:
         around = exp.Select(expressions=[exp.Star()], **{key: tree.args.get(key) for key in _ARRANGED})
         if isinstance(tree, exp.Union) and tree.args.get("distinct"):
             around.set("distinct", exp.Distinct())
+            place = position(tree.expression)
+            if place is not None:
+                self.origins.places[f"{at}/group_by"] = place
         return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written).query()
 
     def unused(self) -> tuple[Query, ...]:
