@@ -57,8 +57,6 @@ _LARGE_QUERIES_VERSION = 9
 FILES_VERSION = 10
 """The version that reads files of more formats, and has parameters."""
 _SUBQUERIES_VERSION = 11
-
-_SUBQUERIES_VERSION = 11
 NESTED_VERSION = 12
 """The version that computes with nested values."""
 

@@ -18,11 +18,15 @@ _ALL = re.compile(r"\ball\b", re.IGNORECASE)
 _UNION_ALL = re.compile(r"\bunion\s+all\b", re.IGNORECASE)
 """The only ALL that earlier versions know."""
 _SELECT = re.compile(r"\bselect\b", re.IGNORECASE)
-_FROM = re.compile(r"(\(\s*\w+\s+)?\bfrom\b", re.IGNORECASE)
-"""FROM of a query, or, with the group, of EXTRACT and similar functions."""
+_FROM = re.compile(r"(\(\s*\w+\s+|\bdistinct\s+)?\bfrom\b", re.IGNORECASE)
+"""FROM of a query, or, with the group, of EXTRACT and similar functions, or of IS DISTINCT FROM."""
+_LIMIT_AND_OFFSET = re.compile(r"\blimit\s+[^\s(),]+\s*,", re.IGNORECASE)
 _STAR = re.compile(r"(?:\bselect(?:\s+(?:distinct|all))?|,|\.)\s*\*", re.IGNORECASE)
 _SEVERAL_TABLES = re.compile(r"\bjoin\b|\bfrom\s+[^\s(),]+(?:\s+[^\s(),]+){0,2}\s*,", re.IGNORECASE)
-"""With a star, columns may have equal names."""
+_DERIVED_AND_OTHERS = re.compile(r"\)\s*+(?:\w++(?:\s++\w++)?+)?+\s*+,")
+"""A derived table and a comma, after FROM."""
+_LISTS = re.compile(r"\bfrom\b|(?=\bselect\b)", re.IGNORECASE)
+"""Where the columns of SELECT begin and end."""
 _JOIN = re.compile(r"\bjoin\b", re.IGNORECASE)
 _CROSS_JOIN = re.compile(r"\bcross\s+join\b", re.IGNORECASE)
 _ON = re.compile(
@@ -43,11 +47,11 @@ def is_of_version_12(sql: str | None, query: Query | None) -> bool:
     if query is not None:
         return any(map(_is_new, (each for each, _ in queries_in(query))))
     sql = sql or ""
-    words = (_WORDS, _DESCRIBE, _CHANGED_WINDOW, _EXISTS)
+    words = (_WORDS, _DESCRIBE, _CHANGED_WINDOW, _EXISTS, _LIMIT_AND_OFFSET)
     return (
         any(found.search(sql) is not None for found in words)
         or _count(_ALL, sql) > _count(_UNION_ALL, sql)
-        or (_STAR.search(sql) is not None and _SEVERAL_TABLES.search(sql) is not None)
+        or _may_repeat_names(sql)
         or (_NOT.search(sql) is not None and _IN.search(sql) is not None)
         or _count(_SELECT, sql) > sum(1 for found in _FROM.finditer(sql) if found[1] is None)
         or _may_join_without_equality(sql)
@@ -56,6 +60,18 @@ def is_of_version_12(sql: str | None, query: Query | None) -> bool:
 
 def _count(pattern: re.Pattern[str], sql: str) -> int:
     return sum(1 for _ in pattern.finditer(sql))
+
+
+def _may_repeat_names(sql: str) -> bool:
+    """Whether the columns of a star, or of several, may have equal names."""
+    if _STAR.search(sql) is None:
+        return False
+    from_ = _FROM.search(sql)
+    return (
+        _SEVERAL_TABLES.search(sql) is not None
+        or (from_ is not None and _DERIVED_AND_OTHERS.search(sql, from_.end()) is not None)
+        or any(_count(_STAR, part) > 1 for part in _LISTS.split(sql))
+    )
 
 
 def _may_join_without_equality(sql: str) -> bool:

@@ -193,11 +193,6 @@ class TableSource(Frozen):
         return self.format
 
     @property
-    def lacks_schema(self) -> bool:
-        """Whether the schema is neither declared nor part of the files. The format must be known."""
-        return self.kind.is_text and self.declared_schema is None
-
-    @property
     def needs_version_10(self) -> bool:
         """Whether workers of job format 9 cannot read the table."""
         is_new = self.format not in {TableFormat.PARQUET, TableFormat.CSV, TableFormat.JSON} or any(

@@ -184,6 +184,12 @@ def read_from(
         raise source.beyond(JOINS, len(joins), at=position(joins[JOINS.most].this))
     for join in joins:
         sources = reader.generated_by_join(sources, join) if is_generated(join.this) else reader.joined(sources, join)
+    return with_views(sources, select, source)
+
+
+def with_views(sources: Sources, select: exp.Select, source: Text) -> Sources:
+    """Returns `sources`, the tables of `select`, with its LATERAL VIEWs. Raises SpecError as `read_from` does."""
+    reader = _FromReader(source, {}, lambda node, pointer: None, "")
     for view in select.args.get("laterals") or []:
         sources = reader.generated(sources, view)
     return sources
@@ -213,6 +219,8 @@ class _FromReader:
         if isinstance(node, exp.Subquery):
             what, hint = PARENTHESES["join"]
             raise self._source.unsupported(what, at=at, hint=hint)
+        if isinstance(node, exp.Lateral) and not is_generated(node):
+            raise self._source.unsupported("LATERAL before a query", at=at, hint="Join a derived table on a key.")
         if isinstance(node, exp.Lateral | exp.Unnest):
             hint = "Name one of the job's tables first: FROM t, UNNEST(t.a) AS u(x)."
             raise self._source.unsupported("LATERAL or UNNEST as the first table", at=at, hint=hint)

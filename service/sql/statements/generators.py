@@ -109,6 +109,9 @@ def with_laterals(select: exp.Select, alias: str, source: Text) -> exp.Select:
     if len(found) > 1:
         hint = "Write LATERAL VIEW for each of them."
         raise source.unsupported(f"A second function such as {name} in SELECT", at=position(found[1]), hint=hint)
+    if any(True for _ in _groups(call)):
+        hint = f"Compute the argument in a derived table, and write {name} in the query around it."
+        raise source.unsupported(f"{name} of an aggregate or of a call with OVER", at=at, hint=hint)
     clauses = any(select.args.get(key) for key in ("group", "having", "qualify"))
     if clauses or any(True for each in select.expressions for _ in _groups(each)):
         hint = f"{_DERIVED} The query around it has the aggregates or OVER."

@@ -43,7 +43,7 @@ class _Pivot:
     def query(self, table: exp.Expr) -> exp.Select:
         keys = _parts(self._field.this)
         parts = (*self._pivot.expressions, *keys)
-        used = {column.name.casefold() for part in parts for column in part.find_all(exp.Column)}
+        used = {self._read(column) for part in parts for column in part.find_all(exp.Column)}
         groups = [trees.column(self._alias, name) for name in self._columns if name.casefold() not in used]
         items: list[exp.Expr] = [*groups]
         for value in self._field.expressions:
@@ -56,6 +56,12 @@ class _Pivot:
             items += [self._item(aggregate, matches, value) for aggregate in self._pivot.expressions]
         group = exp.Group(expressions=[column.copy() for column in groups]) if groups else None
         return exp.Select(expressions=items, from_=exp.From(this=table), group=group)
+
+    def _read(self, column: exp.Column) -> str:
+        """Returns the case-folded name of the column that `column` reads: for a field, that of its structure."""
+        first, *rest = (part.name.casefold() for part in column.parts)
+        is_qualified = rest and first == self._alias.casefold() and rest[0] in map(str.casefold, self._columns)
+        return rest[0] if is_qualified else first
 
     def _item(self, aggregate: exp.Expr, matches: exp.Expr, value: exp.Expr) -> exp.Expr:
         at = position(aggregate)

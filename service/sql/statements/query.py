@@ -42,7 +42,7 @@ from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
 from service.sql.statements import trees
 from service.sql.statements.clauses import over_columns
 from service.sql.statements.expansion import WrittenNodes
-from service.sql.statements.from_clause import JoinedTable, Sources, Visible, name_of, read_from
+from service.sql.statements.from_clause import JoinedTable, Sources, Visible, name_of, read_from, with_views
 from service.sql.statements.generators import with_laterals
 from service.sql.statements.origins import Origins
 from service.sql.statements.pivot import rewritten
@@ -143,6 +143,9 @@ class QueryCompiler:
         around = exp.Select(expressions=[exp.Star()], **{key: tree.args.get(key) for key in _ARRANGED})
         if isinstance(tree, exp.Union) and tree.args.get("distinct"):
             around.set("distinct", exp.Distinct())
+            place = position(tree.expression)
+            if place is not None:
+                self.origins.places[f"{at}/group_by"] = place
         return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written).query()
 
     def unused(self) -> tuple[Query, ...]:
@@ -273,7 +276,8 @@ class QueryCompiler:
             return (ref, columns_of(ref)) if ref is not None else None
 
         if tree.args.get("from_") is None:
-            return Sources(one_row(f"{self._unnamed}_row"), (), TableScope({}), lambda: Visible(()))
+            row = Sources(one_row(f"{self._unnamed}_row"), (), TableScope({}), lambda: Visible(()))
+            return with_views(row, tree, self._source)
         return read_from(tree, self._source, self._schemas, derived, pointer)
 
     def _unnested(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int) -> Unnested:

@@ -37,6 +37,7 @@ _TOO_MANY_ROWS = "A subquery that is used as a value returned more than one row.
 LATER = "/later"
 """The pointer of the joins with the groups, below that of the SELECT, until the caller moves them."""
 _JOIN_INSTEAD = "Write the subquery as a derived table in FROM, and join it."
+_OR_JOIN = "Otherwise, write it as a derived table in FROM, and join it."
 
 
 @dataclass(frozen=True)
@@ -299,7 +300,7 @@ class _Unnesting:
         operands = self._operands(node)
         correlated = self._correlated(query)
         if len(operands) > 1:
-            hint = f"Move it to WHERE, joined by AND. Otherwise: {_JOIN_INSTEAD}"
+            hint = f"Move it to WHERE, joined by AND. {_OR_JOIN}"
             raise self._source.unsupported("IN of several columns here", at=position(node), hint=hint)
         if correlated.is_empty:
             inner, name = self._nested.alias(), f"{self._nested.alias()}_1"
@@ -315,7 +316,7 @@ class _Unnesting:
     def _in_value(self, node: exp.In) -> exp.Expr:
         """Returns TRUE, FALSE or NULL."""
         if not self._correlated(trees.query_in(node.args["query"])).is_empty:
-            hint = f"Move it to WHERE, joined by AND. Otherwise: {_JOIN_INSTEAD}"
+            hint = f"Move it to WHERE, joined by AND. {_OR_JOIN}"
             raise self._source.unsupported("A correlated IN as a value", at=position(node), hint=hint)
         is_found, operand, query = self._is_found(node)
         rows, values = self._counts(query, node)
@@ -335,7 +336,7 @@ class _Unnesting:
         """Joins the distinct keys of `query`. Returns a column that is NULL if an outer row has no partner."""
         self._check_before_aggregation(node)
         if correlated.others:
-            hint = f"Move it to WHERE, joined by AND. Otherwise: {_JOIN_INSTEAD}"
+            hint = f"Move it to WHERE, joined by AND. {_OR_JOIN}"
             raise self._source.unsupported("A comparison other than = in this subquery", at=position(node), hint=hint)
         keys = [*correlated.keys, *pairs]
         expressions = [own.copy() for own, _ in keys]
@@ -361,7 +362,7 @@ class _Unnesting:
         if not isinstance(query, exp.Select) or any(
             query.args.get(key) for key in ("group", "having", "limit", "offset")
         ):
-            hint = f"Leave out GROUP BY, HAVING and LIMIT. Otherwise: {_JOIN_INSTEAD}"
+            hint = f"Leave out GROUP BY, HAVING, LIMIT and OFFSET. {_OR_JOIN}"
             raise self._source.unsupported("This subquery as a value", at=position(node), hint=hint)
         if correlated.others or not correlated.keys:
             raise self._source.unsupported(
@@ -497,7 +498,7 @@ class _Unnesting:
             or any(query.args.get(key) for key in ("having", "limit", "offset"))
             or any(True for item in query.expressions for _ in trees.calls_in(item))
         ):
-            hint = f"Leave out aggregates, HAVING and LIMIT. Otherwise: {_JOIN_INSTEAD}"
+            hint = f"Leave out aggregates, HAVING, LIMIT and OFFSET. {_OR_JOIN}"
             raise self._source.unsupported(f"This subquery of {what}", at=position(node), hint=hint)
         return query
 

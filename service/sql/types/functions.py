@@ -167,7 +167,6 @@ _SAME_NUMBER = by_types("the type of the argument; DOUBLE for a string", _same_n
 _STRING, _INT, _BIGINT, _DOUBLE, _BOOLEAN = map(always, (STRING, INT, BIGINT, DOUBLE, BOOLEAN))
 _DATE, _TIMESTAMP, _LOCAL_TIME, _BINARY = map(always, (DATE, TIMESTAMP, TIMESTAMP_NTZ, BINARY))
 _OVERLAID = by_types("STRING, or BINARY for two BINARY", function_results.overlaid)
-_CONCATENATED = by_types("STRING, or BINARY or an array if all arguments are", _concatenated)
 _SHIFTED = by_types("INT, or BIGINT for BIGINT", function_results.shifted)
 _SAME_TIME = by_types("TIMESTAMP, or TIMESTAMP_NTZ for a TIMESTAMP_NTZ", function_results.same_time)
 _NUMBER_IN_FORMAT = Result("the DECIMAL of the format", _number_in_format)

@@ -266,9 +266,10 @@ class Typing:
         for right in others:
             other = self.value(right)
             if one is not None and other is not None and not data_types.comparable(one, other):
+                hint = "Compare map_entries(m), or the values of keys." if one == other else "CAST one of them."
                 detail = (
                     f"{operator} cannot compare {_text(left)}, which is {one}, with {_text(right)}, which is {other}. "
-                    "CAST one of them."
+                    f"{hint}"
                 )
                 raise self.mismatch(detail, left)
             self._check_parameter(right, left, one)
@@ -440,6 +441,8 @@ def refused_arguments(name: str, types: Types) -> str:
         return f"The lambda of {name} returns {types[2]}, but the start value is {types[1]}. CAST the start value."
     if name == "schema_of_json":
         return "schema_of_json takes a string literal."
+    if name in {"hash", "xxhash64"}:
+        return f"{name} does not take a map ({found}). Write map_entries(m)."
     if name in _NESTED_NAMES:
         return f"{name} does not take arguments of these types: {found}. CAST them."
     return f"The arguments of {name} have no common type: {found}. CAST them to one type."
