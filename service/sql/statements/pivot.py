@@ -14,8 +14,6 @@ from service.sql.expressions.reader import position
 from service.sql.parser import Text
 from service.sql.statements import trees
 
-_COUNTS = frozenset({"COUNT", "APPROX_COUNT_DISTINCT"})
-
 
 def rewritten(
     pivot: exp.Pivot, table: exp.Expr, alias: str, columns: Sequence[str], unused: str, source: Text
@@ -75,7 +73,7 @@ class _Pivot:
             name = f"{name}_{aggregate.alias}"
         bare = aggregate.unalias().copy()
         filtered = trees.mapped_calls(bare, lambda call: _filtered(call, matches))
-        if trees.function_of(bare) not in trees.AGGREGATES - _COUNTS:
+        if trees.function_of(bare) not in trees.AGGREGATES - trees.COUNTS:
             # As in Spark, the value is NULL if no row matches.
             rows = _filtered(trees.call("COUNT", exp.Star()), matches)
             filtered = exp.Case(ifs=[exp.If(this=exp.GT(this=rows, expression=trees.number(0)), true=filtered)])

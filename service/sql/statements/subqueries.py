@@ -31,8 +31,6 @@ from service.sql.statements import trees
 from service.sql.statements.from_clause import JoinedTable, Sources
 from service.sql.types.data_types import NULL, Field, Schema
 
-_COUNTS = frozenset({"COUNT", "APPROX_COUNT_DISTINCT"})
-"""Aggregates that are 0 without rows; the others are NULL."""
 _TOO_MANY_ROWS = "A subquery that is used as a value returned more than one row."
 LATER = "/later"
 """The pointer of the joins with the groups, below that of the SELECT, until the caller moves them."""
@@ -386,8 +384,10 @@ class _Unnesting:
         by_call = dict(zip(calls, columns, strict=True))
 
         def column(part: exp.Expr) -> exp.Expr:
-            found = by_call[part].copy()
-            return trees.call("COALESCE", found, trees.number(0)) if trees.function_of(part) in _COUNTS else found
+            found, function = by_call[part].copy(), trees.function_of(part)
+            if function in trees.COUNTS:
+                return trees.call("COALESCE", found, trees.number(0))
+            return trees.call("COALESCE", found, trees.call("ARRAY")) if function in trees.LISTS else found
 
         return exp.Paren(this=trees.mapped_calls(item, column))
 

@@ -13,6 +13,10 @@ from service.sql.parser import FIRST
 
 AGGREGATES = frozenset(name.upper() for name in (*AggregateFunction, *SYNONYMS))
 """The names of aggregate functions, in upper case."""
+COUNTS = frozenset({"COUNT", "COUNT_IF", "REGR_COUNT", "APPROX_COUNT_DISTINCT"})
+"""Aggregates that are 0 without rows."""
+LISTS = frozenset({"COLLECT_LIST", "COLLECT_SET", "ARRAY_AGG"})
+"""Aggregates that are empty arrays without rows; all others are NULL."""
 
 
 def subqueries_in(node: exp.Expr | None) -> Iterator[exp.Expr]:
