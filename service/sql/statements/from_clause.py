@@ -189,7 +189,7 @@ def read_from(
 
 def with_views(sources: Sources, select: exp.Select, source: Text) -> Sources:
     """Returns `sources`, the tables of `select`, with its LATERAL VIEWs. Raises SpecError as `read_from` does."""
-    reader = _FromReader(source, {}, lambda node, pointer: None, "")
+    reader = _FromReader(source, {}, lambda _node, _pointer: None, "")
     for view in select.args.get("laterals") or []:
         sources = reader.generated(sources, view)
     return sources
