@@ -347,7 +347,7 @@ class NamedExpression(Frozen):
     name: Identifier
 
 
-class Generator(Frozen):
+class Lateral(Frozen):
     """`LATERAL VIEW [OUTER] function(arguments) alias AS columns`."""
 
     function: GeneratorFunction
@@ -435,7 +435,7 @@ class Query(Frozen):
 
     source: Source = Field(description="The first table (FROM).")
     joins: Annotated[tuple[Join, ...], BeforeValidator(JOINS.check)] = Field(default=(), max_length=JOINS.most)
-    generators: Annotated[tuple[Generator, ...], BeforeValidator(GENERATORS.check)] = Field(
+    generators: Annotated[tuple[Lateral, ...], BeforeValidator(GENERATORS.check)] = Field(
         default=(),
         max_length=GENERATORS.most,
         exclude_if=lambda generators: not generators,

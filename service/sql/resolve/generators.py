@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from service.contract.problems import SpecError
-from service.contract.query import Generator, GeneratorFunction
+from service.contract.query import GeneratorFunction, Lateral
 from service.sql.expressions.compile_expression import TableScope, full_name, resolve, scalar_of
 from service.sql.expressions.reader import read_expression
 from service.sql.expressions.scalar import Scalar
@@ -20,7 +20,7 @@ Types = list[DataType | None]
 
 
 def bind_generator(
-    generator: Generator, sources: Sequence[Text], scope: TableScope, plan_name: str, pointer: str
+    generator: Lateral, sources: Sequence[Text], scope: TableScope, plan_name: str, pointer: str
 ) -> tuple[BoundGenerator, TableScope]:
     """Returns `generator` over the columns of `scope`, and the scope of its own columns. `sources` are the texts of its
     arguments, `plan_name` its alias in the plan.
@@ -56,7 +56,7 @@ def bind_generator(
     return bound, made
 
 
-def _types(generator: Generator, arguments: tuple[Scalar, ...], source: Text) -> Types:
+def _types(generator: Lateral, arguments: tuple[Scalar, ...], source: Text) -> Types:
     """Returns the types of the columns; as many as there are names if the argument's type is not known."""
     function, first = generator.function, arguments[0].type
     if function is GeneratorFunction.STACK:

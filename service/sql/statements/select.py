@@ -14,9 +14,9 @@ from service.contract.problems import SpecError
 from service.contract.query import (
     CODE,
     AggregateCall,
-    Generator,
     Join,
     JoinKey,
+    Lateral,
     NamedExpression,
     NullsOrder,
     Query,
@@ -442,7 +442,7 @@ class SelectCompiler:
             )
         return tuple(joins)
 
-    def _generators(self) -> tuple[Generator, ...]:
+    def _generators(self) -> tuple[Lateral, ...]:
         found = []
         for index, generated in enumerate(self.sources.generators):
             at = f"/generators/{index}"
@@ -450,7 +450,7 @@ class SelectCompiler:
                 self._origins.places[self._at + at] = generated.at
             arguments = enumerate(generated.arguments)
             found.append(
-                Generator(
+                Lateral(
                     function=generated.function,
                     arguments=tuple(
                         self._text(tree, f"{at}/arguments/{place}", generated.at) for place, tree in arguments
