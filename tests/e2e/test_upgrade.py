@@ -69,7 +69,7 @@ def result(service: Service, job_id: str) -> list[tuple[str, ...]] | None:
     """The result of a stream that has read all rows, None before."""
     if not has_read(service, job_id, 40 * _BATCHES):
         return None
-    return sorted_rows(service.rows(job_id, limit=1000))
+    return sorted_rows(service.rows(job_id, page_size=1000))
 
 
 def sorted_rows(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
