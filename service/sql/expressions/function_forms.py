@@ -16,6 +16,7 @@ from service.sql.expressions.nodes import Call, Case, Cast, Comparison, Expressi
 from service.sql.parser import Text
 from service.sql.refusals import EXTRACT_PARTS, EXTRACT_SYNONYMS
 from service.sql.types.data_types import DataType, TypeName, decimal
+from service.sql.types.signatures import Arguments
 
 TIME_UNITS = (
     "YEAR",
@@ -44,8 +45,6 @@ WITH_UNITS = {
 MANY = 256
 """The most arguments of a form that takes any number of pairs."""
 
-_Arguments = tuple[Expression, ...]
-
 
 @dataclass(frozen=True)
 class Form:
@@ -54,7 +53,7 @@ class Form:
     least: int
     most: int
     text: str
-    read: Callable[[_Arguments], Expression | None]
+    read: Callable[[Arguments], Expression | None]
 
     def accepts(self, arguments: int) -> bool:
         """Whether a call may have this number of arguments."""
@@ -67,7 +66,7 @@ class Form:
 
 
 def _like(operator: str) -> Form:
-    def read(arguments: _Arguments) -> Expression | None:
+    def read(arguments: Arguments) -> Expression | None:
         operand, pattern, *rest = arguments
         if not rest:
             return Like(operator, operand, pattern, None)
@@ -82,7 +81,7 @@ def _cast(type_: DataType) -> Form:
     return Form(1, 1, f"CAST(x AS {type_})", lambda arguments: Cast(arguments[0], type_, tries=False))
 
 
-def _part(arguments: _Arguments) -> Expression | None:
+def _part(arguments: Arguments) -> Expression | None:
     part, operand = arguments
     name = part_named(part.value) if isinstance(part, String) else None
     return Extract(name, operand) if name is not None else None
@@ -94,7 +93,7 @@ def part_named(text: str) -> str | None:
     return upper if upper in EXTRACT_PARTS else EXTRACT_SYNONYMS.get(upper)
 
 
-def _decode(arguments: _Arguments) -> Expression | None:
+def _decode(arguments: Arguments) -> Expression | None:
     if len(arguments) == 2:
         return Call("decode", arguments)
     operand, *rest = arguments
@@ -103,7 +102,7 @@ def _decode(arguments: _Arguments) -> Expression | None:
     return Case(None, tuple((Comparison("<=>", operand, search), result) for search, result in pairs), default)
 
 
-def _convert_timezone(arguments: _Arguments) -> Expression | None:
+def _convert_timezone(arguments: Arguments) -> Expression | None:
     # The time zone of a session is UTC.
     return Call("convert_timezone", arguments if len(arguments) == 3 else (String("UTC"), *arguments))
 
@@ -127,7 +126,7 @@ _HINTS = {
 }
 
 
-def read_form(name: str, arguments: _Arguments, at: int | None, source: Text) -> Expression:
+def read_form(name: str, arguments: Arguments, at: int | None, source: Text) -> Expression:
     """Returns the tree of a call of a function of FORMS with as many arguments as it takes. Raises SpecError."""
     tree = FORMS[name].read(arguments)
     if tree is None:

@@ -20,8 +20,7 @@ from service.sql.types.data_types import (
     decimal,
     widest,
 )
-
-Types = tuple[DataType | None, ...]
+from service.sql.types.signatures import Types
 
 _NUMBER_FORMAT = re.compile(
     r"(?:MI|S)?\$?(?P<whole>(?:[09]|(?<=[09])[,G](?=[09]))*)(?:[.D](?P<fraction>[09]+))?\$?(?:MI|S|PR)?", re.IGNORECASE

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from service.sql.types.data_types import INT, DataType, TypeName
+from service.sql.types.signatures import Types
 
 MAX_LAMBDA_DEPTH = 4
 """The most lambdas inside each other: Spark evaluates the innermost one for each combination of elements."""
-
-Types = tuple[DataType | None, ...]
 
 
 @dataclass(frozen=True)
