@@ -73,6 +73,8 @@ class Laboratory:
         self._spark = spark
         self._duck = duckdb.connect(config={"threads": 1})
         self._duck.execute(NULL_ORDER)
+        # DuckDB's own CONCAT skips NULLs.
+        self._duck.execute("CREATE MACRO concat(a, b) AS a || b")
         self.tables: list[Table] = []
         self._frames: dict[str, DataFrame] = {}
         self._inputs = {}
