@@ -80,6 +80,7 @@ version before can run the jobs during an upgrade."""
 _MODES = "the modes 'incremental' and 'continuous'"
 _NAME = r"[A-Za-z_][A-Za-z0-9_$]{0,62}"
 _YEAR = timedelta(days=365)
+_DEFAULT_STATE, _DEFAULT_OPTIMIZER = StateSettings(), OptimizerSettings()
 
 
 class Schedule(Frozen):
@@ -377,7 +378,7 @@ class JobSpec(Frozen):
             return _SUBQUERIES_VERSION
         if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):
             return FILES_VERSION
-        if self.settings.optimizer != OptimizerSettings() or self._has_large_query:
+        if self.settings.optimizer != _DEFAULT_OPTIMIZER or self._has_large_query:
             return _LARGE_QUERIES_VERSION
         if self.compare_with is not None:
             return _COMPARISON_VERSION
@@ -388,7 +389,7 @@ class JobSpec(Frozen):
         timed = [name for name in self.streams if self.tables[name].event_time is not None]
         if self.refreshed or len(timed) > 1:
             return _TIMED_VERSION
-        streams = self.mode.is_streaming or self.settings.state != StateSettings()
+        streams = self.mode.is_streaming or self.settings.state != _DEFAULT_STATE
         return _STREAMING_VERSION if streams else _BATCH_VERSION
 
     @property
@@ -446,21 +447,27 @@ class JobSpec(Frozen):
         """The tables that are stored in files below a data root: all tables of a batch job."""
         return {name: table for name, table in self.tables.items() if isinstance(table, TableSource)}
 
-    def stored(self) -> dict[str, Any]:
+    def dumped(self) -> dict[str, Any]:
+        """Returns the job's canonical JSON, with all fields."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def stored(self, dumped: dict[str, Any] | None = None) -> dict[str, Any]:
         """Returns the job's canonical JSON, with the old names of renamed fields, which earlier workers can read.
 
         Fields that were added after the first version are omitted if they have their default value, so that the first
-        version can run the job after a downgrade.
+        version can run the job after a downgrade. `dumped` is what the method of that name returns, unless it must be
+        called; it is not changed.
         """
-        stored = with_old_names(self.model_dump(mode="json", by_alias=True))
+        stored = with_old_names(self.dumped() if dumped is None else dumped)
+        stored["limits"], stored["settings"] = {**stored["limits"]}, {**stored["settings"]}
         stored["parameters"] = stored_parameters(stored["parameters"]) if self.parameters else None
         if self.queue is QueueChoice.AUTO:
             del stored["queue"]
         if not self.limits.failure_retries:
             del stored["limits"]["failure_retries"]
-        if self.settings.state == StateSettings():
+        if self.settings.state == _DEFAULT_STATE:
             del stored["settings"]["state"]
-        if self.settings.optimizer == OptimizerSettings():
+        if self.settings.optimizer == _DEFAULT_OPTIMIZER:
             del stored["settings"]["optimizer"]
         if self.settings.skewed_windows is Toggle.AUTO:
             del stored["settings"]["skewed_windows"]

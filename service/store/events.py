@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from service.store.tables import JobEventRow, OutboxRow, table_of
 
 # `inline`: to fetch the generated id would cost more than the insert.
 _INSERT_EVENT = insert(table_of(JobEventRow)).inline()
-_INSERT_MESSAGE = insert(table_of(OutboxRow)).inline()
+_OUTBOX = table_of(OutboxRow)
+_INSERT_MESSAGE = insert(_OUTBOX).inline()
+_DELETE_MESSAGES = delete(_OUTBOX).where(_OUTBOX.c.job_id.in_(bindparam("job_ids", expanding=True)))
 
 
 def append_event(session: Session, *, job_id: str, tenant: str, now: int, type: str, data: dict[str, Any]) -> None:  # noqa: A002
@@ -36,4 +38,4 @@ def add_message(session: Session, *, job_id: str, tenant: str, now: int) -> None
 
 def delete_messages(session: Session, job_ids: Iterable[str]) -> None:
     """Deletes the messages of these jobs, which the broker has accepted."""
-    session.execute(delete(OutboxRow).where(OutboxRow.job_id.in_(list(job_ids))))
+    session.execute(_DELETE_MESSAGES, {"job_ids": list(job_ids)})
