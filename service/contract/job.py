@@ -20,7 +20,7 @@ from .options import JobSettings, OptimizerSettings, StateSettings, Toggle
 from .parameters import Parameters, stored_parameters
 from .query import SQL_CHARACTERS, Identifier, Query, queries_in
 from .read_options import TableFormat
-from .sql_versions import is_of_version_12
+from .sql_versions import is_of_version_12, words_of
 from .tables import (
     FOLLOW,
     RateTable,
@@ -64,10 +64,8 @@ _MAX_JOINS_BEFORE_9 = 32
 """The limit of joins in one query before version 9."""
 _MAX_CHARACTERS_BEFORE_9 = 10_000
 """SQL up to this length was within all limits before version 9, unless it had many joins or branches of a UNION."""
-_SEPARATORS = re.compile(r",|\b(?:join|union)\b", re.IGNORECASE)
-"""What precedes every table after the first, and every branch of a UNION after the first."""
-
-_ADDED_IN_11 = re.compile(r"\b(?:intersect|except|minus|over|raise_error)\b", re.IGNORECASE)
+_ADDED_IN_11 = frozenset({"intersect", "except", "minus", "over", "raise_error"})
+_SUBQUERY = re.compile(r"\(\s*(?:select|with)\b", re.IGNORECASE)
 _QUERY_IN_PARENTHESES = re.compile(r"(\w+|[^\s\w])\s*(?:\(\s*)+(?:select|with)\b", re.IGNORECASE)
 """Its group is what precedes the parentheses."""
 _BEFORE_TABLES = frozenset({"from", "join", "as", "union", "all"})
@@ -397,11 +395,13 @@ class JobSpec(Frozen):
         """Whether earlier versions may refuse the query because of what version 11 added. An upper bound, like
         `_has_large_query`.
         """
-        if self.query is not None:
-            return _ADDED_IN_11.search(self.query.model_dump_json()) is not None
-        sql = self.sql or ""
-        return _ADDED_IN_11.search(sql) is not None or any(
-            found[1].lower() not in _BEFORE_TABLES for found in _QUERY_IN_PARENTHESES.finditer(sql)
+        sql = self.sql or "" if self.query is None else self.query.model_dump_json()
+        if not _ADDED_IN_11.isdisjoint(words_of(sql)):
+            return True
+        return (
+            self.query is None
+            and _SUBQUERY.search(sql) is not None
+            and any(found[1].lower() not in _BEFORE_TABLES for found in _QUERY_IN_PARENTHESES.finditer(sql))
         )
 
     @property
@@ -414,7 +414,12 @@ class JobSpec(Frozen):
         if self.query is not None:
             return any(len(query.joins) > _MAX_JOINS_BEFORE_9 for query, _ in queries_in(self.query))
         sql = self.sql or ""
-        return len(sql) > _MAX_CHARACTERS_BEFORE_9 or sum(1 for _ in _SEPARATORS.finditer(sql)) > _MAX_JOINS_BEFORE_9
+        if len(sql) > _MAX_CHARACTERS_BEFORE_9:
+            return True
+        words = words_of(sql)
+        # What precedes every table after the first, and every branch of a UNION after the first.
+        separators = sql.count(",") + words.count("join") + words.count("union")
+        return separators > _MAX_JOINS_BEFORE_9
 
     @property
     def title(self) -> str:
