@@ -20,7 +20,7 @@ from .options import JobSettings, OptimizerSettings, StateSettings, Toggle
 from .parameters import Parameters, stored_parameters
 from .query import SQL_CHARACTERS, Identifier, Query, queries_in
 from .read_options import TableFormat
-from .sql_versions import is_of_version_12
+from .sql_versions import is_of_version_12, words_of
 from .tables import (
     FOLLOW,
     RateTable,
@@ -64,10 +64,8 @@ _MAX_JOINS_BEFORE_9 = 32
 """The limit of joins in one query before version 9."""
 _MAX_CHARACTERS_BEFORE_9 = 10_000
 """SQL up to this length was within all limits before version 9, unless it had many joins or branches of a UNION."""
-_SEPARATORS = re.compile(r",|\b(?:join|union)\b", re.IGNORECASE)
-"""What precedes every table after the first, and every branch of a UNION after the first."""
-
-_ADDED_IN_11 = re.compile(r"\b(?:intersect|except|minus|over|raise_error)\b", re.IGNORECASE)
+_ADDED_IN_11 = frozenset({"intersect", "except", "minus", "over", "raise_error"})
+_SUBQUERY = re.compile(r"\(\s*(?:select|with)\b", re.IGNORECASE)
 _QUERY_IN_PARENTHESES = re.compile(r"(\w+|[^\s\w])\s*(?:\(\s*)+(?:select|with)\b", re.IGNORECASE)
 """Its group is what precedes the parentheses."""
 _BEFORE_TABLES = frozenset({"from", "join", "as", "union", "all"})
@@ -80,6 +78,7 @@ version before can run the jobs during an upgrade."""
 _MODES = "the modes 'incremental' and 'continuous'"
 _NAME = r"[A-Za-z_][A-Za-z0-9_$]{0,62}"
 _YEAR = timedelta(days=365)
+_DEFAULT_STATE, _DEFAULT_OPTIMIZER = StateSettings(), OptimizerSettings()
 
 
 class Schedule(Frozen):
@@ -377,7 +376,7 @@ class JobSpec(Frozen):
             return _SUBQUERIES_VERSION
         if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):
             return FILES_VERSION
-        if self.settings.optimizer != OptimizerSettings() or self._has_large_query:
+        if self.settings.optimizer != _DEFAULT_OPTIMIZER or self._has_large_query:
             return _LARGE_QUERIES_VERSION
         if self.compare_with is not None:
             return _COMPARISON_VERSION
@@ -388,7 +387,7 @@ class JobSpec(Frozen):
         timed = [name for name in self.streams if self.tables[name].event_time is not None]
         if self.refreshed or len(timed) > 1:
             return _TIMED_VERSION
-        streams = self.mode.is_streaming or self.settings.state != StateSettings()
+        streams = self.mode.is_streaming or self.settings.state != _DEFAULT_STATE
         return _STREAMING_VERSION if streams else _BATCH_VERSION
 
     @property
@@ -396,11 +395,13 @@ class JobSpec(Frozen):
         """Whether earlier versions may refuse the query because of what version 11 added. An upper bound, like
         `_has_large_query`.
         """
-        if self.query is not None:
-            return _ADDED_IN_11.search(self.query.model_dump_json()) is not None
-        sql = self.sql or ""
-        return _ADDED_IN_11.search(sql) is not None or any(
-            found[1].lower() not in _BEFORE_TABLES for found in _QUERY_IN_PARENTHESES.finditer(sql)
+        sql = self.sql or "" if self.query is None else self.query.model_dump_json()
+        if not _ADDED_IN_11.isdisjoint(words_of(sql)):
+            return True
+        return (
+            self.query is None
+            and _SUBQUERY.search(sql) is not None
+            and any(found[1].lower() not in _BEFORE_TABLES for found in _QUERY_IN_PARENTHESES.finditer(sql))
         )
 
     @property
@@ -413,7 +414,12 @@ class JobSpec(Frozen):
         if self.query is not None:
             return any(len(query.joins) > _MAX_JOINS_BEFORE_9 for query, _ in queries_in(self.query))
         sql = self.sql or ""
-        return len(sql) > _MAX_CHARACTERS_BEFORE_9 or sum(1 for _ in _SEPARATORS.finditer(sql)) > _MAX_JOINS_BEFORE_9
+        if len(sql) > _MAX_CHARACTERS_BEFORE_9:
+            return True
+        words = words_of(sql)
+        # What precedes every table after the first, and every branch of a UNION after the first.
+        separators = sql.count(",") + words.count("join") + words.count("union")
+        return separators > _MAX_JOINS_BEFORE_9
 
     @property
     def title(self) -> str:
@@ -446,21 +452,27 @@ class JobSpec(Frozen):
         """The tables that are stored in files below a data root: all tables of a batch job."""
         return {name: table for name, table in self.tables.items() if isinstance(table, TableSource)}
 
-    def stored(self) -> dict[str, Any]:
+    def dumped(self) -> dict[str, Any]:
+        """Returns the job's canonical JSON, with all fields."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def stored(self, dumped: dict[str, Any] | None = None) -> dict[str, Any]:
         """Returns the job's canonical JSON, with the old names of renamed fields, which earlier workers can read.
 
         Fields that were added after the first version are omitted if they have their default value, so that the first
-        version can run the job after a downgrade.
+        version can run the job after a downgrade. `dumped` is what the method of that name returns, unless it must be
+        called; it is not changed.
         """
-        stored = with_old_names(self.model_dump(mode="json", by_alias=True))
+        stored = with_old_names(self.dumped() if dumped is None else dumped)
+        stored["limits"], stored["settings"] = {**stored["limits"]}, {**stored["settings"]}
         stored["parameters"] = stored_parameters(stored["parameters"]) if self.parameters else None
         if self.queue is QueueChoice.AUTO:
             del stored["queue"]
         if not self.limits.failure_retries:
             del stored["limits"]["failure_retries"]
-        if self.settings.state == StateSettings():
+        if self.settings.state == _DEFAULT_STATE:
             del stored["settings"]["state"]
-        if self.settings.optimizer == OptimizerSettings():
+        if self.settings.optimizer == _DEFAULT_OPTIMIZER:
             del stored["settings"]["optimizer"]
         if self.settings.skewed_windows is Toggle.AUTO:
             del stored["settings"]["skewed_windows"]

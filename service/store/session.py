@@ -85,8 +85,8 @@ _POSTGRESQL_OPTIONS: Mapping[str, str | int] = {
     "application_name": "evenkeel",
 }
 # Julian days, since unixepoch() has whole seconds only before SQLite 3.42.
-_SQLITE_NOW = text("SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)")
-_POSTGRESQL_NOW = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)")
+_SQLITE_NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+_POSTGRESQL_NOW = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
 
 T = TypeVar("T")
 
@@ -258,8 +258,9 @@ def _answers(engine: Engine, connection: Any) -> bool:
 
 def database_clock(session: Session) -> int:
     """Returns the database's time, so that processes on machines with different clocks agree on leases."""
-    is_sqlite = session.get_bind().dialect.name == "sqlite"
-    return int(session.execute(_SQLITE_NOW if is_sqlite else _POSTGRESQL_NOW).scalar_one())
+    connection = session.connection()
+    is_sqlite = connection.dialect.name == "sqlite"
+    return int(connection.exec_driver_sql(_SQLITE_NOW if is_sqlite else _POSTGRESQL_NOW).scalar_one())
 
 
 class _Session(Session):
@@ -341,7 +342,8 @@ class Database:
 
 def json_text(value: object) -> str:
     """Returns JSON for a column. U+0000, which PostgreSQL cannot store, becomes U+FFFD."""
-    return _NUL.sub(r"\1\\ufffd", json.dumps(value))
+    written = json.dumps(value)
+    return _NUL.sub(r"\1\\ufffd", written) if "\\u0000" in written else written
 
 
 def json_or_null(model: BaseModel | None) -> Any:
