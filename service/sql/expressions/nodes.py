@@ -111,6 +111,13 @@ class Negation:
 
 
 @dataclass(frozen=True)
+class BitwiseNot:
+    """`~operand`."""
+
+    operand: Expression
+
+
+@dataclass(frozen=True)
 class Not:
     """Logical NOT."""
 
@@ -119,7 +126,7 @@ class Not:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """`+ - * / % DIV ||`; rules write `&` and `|` too."""
+    """`+ - * / % DIV || & ^ |`."""
 
     operator: str
     left: Expression
@@ -317,6 +324,7 @@ Expression = (
     | Interval
     | Keyword
     | Negation
+    | BitwiseNot
     | Not
     | Arithmetic
     | Comparison
@@ -341,7 +349,7 @@ Expression = (
 def map_children(node: Expression, change: Callable[[Expression], Expression]) -> Expression:
     """Returns `node` with `change` applied to each of its direct parts, in order of appearance."""
     match node:
-        case Negation() | Not() | Test() | Cast() | GetField() | Extract():
+        case Negation() | BitwiseNot() | Not() | Test() | Cast() | GetField() | Extract():
             return replace(node, operand=change(node.operand))
         case Lambda(_, body):
             return replace(node, body=change(body))
@@ -387,7 +395,7 @@ def map_children(node: Expression, change: Callable[[Expression], Expression]) -
 def children(node: Expression) -> tuple[Expression, ...]:
     """Returns the direct parts of `node`, in the same order as `map_children`."""
     match node:
-        case Negation() | Not() | Test() | Cast() | GetField() | Extract():
+        case Negation() | BitwiseNot() | Not() | Test() | Cast() | GetField() | Extract():
             return (node.operand,)
         case Lambda(_, body):
             return (body,)

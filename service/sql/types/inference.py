@@ -15,6 +15,7 @@ from service.sql.expressions.nodes import (
     Arithmetic,
     Between,
     Binary,
+    BitwiseNot,
     Boolean,
     Call,
     Case,
@@ -115,6 +116,10 @@ class Typing:
                 return self._arithmetic(node)
             case Negation():
                 return self._negation(node)
+            case BitwiseNot(operand):
+                type_ = self.computable(operand)
+                self._require(type_, _INDEXES, operand, "~")
+                return None if type_ == NULL else type_
             case Case():
                 return self._case(node)
             case Call():
