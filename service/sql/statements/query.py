@@ -25,6 +25,7 @@ from service.contract.query import (
     AggregateCall,
     AggregateFunction,
     Join,
+    JoinKind,
     NamedExpression,
     Query,
     QueryRef,
@@ -42,8 +43,17 @@ from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
 from service.sql.statements import trees
 from service.sql.statements.clauses import over_columns
 from service.sql.statements.expansion import WrittenNodes
-from service.sql.statements.from_clause import JoinedTable, Sources, Visible, name_of, read_from, with_views
+from service.sql.statements.from_clause import (
+    JoinedTable,
+    LateralTable,
+    Sources,
+    Visible,
+    name_of,
+    read_from,
+    with_views,
+)
 from service.sql.statements.generators import with_laterals
+from service.sql.statements.lateral import read_lateral
 from service.sql.statements.origins import Origins
 from service.sql.statements.pivot import rewritten
 from service.sql.statements.select import SelectCompiler
@@ -278,10 +288,27 @@ class QueryCompiler:
         if tree.args.get("from_") is None:
             row = Sources(one_row(f"{self._unnamed}_row"), (), TableScope({}), lambda: Visible(()))
             return with_views(row, tree, self._source)
-        return read_from(tree, self._source, self._schemas, derived, pointer)
+        nested = self._nested_queries(known, "", depth)
+
+        def lateral(node: exp.Lateral, kind: JoinKind, before: Sources, pointer: str) -> LateralTable:
+            return read_lateral(node, kind, before, self._source, nested, pointer)
+
+        return read_from(tree, self._source, self._schemas, derived, lateral, pointer)
 
     def _unnested(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int) -> Unnested:
         """Returns `select` with its tables, and with joins in place of the subqueries of its expressions."""
+        refuse_in_clauses(select, self._source)
+        self._generators += 1
+        select = with_laterals(select, f"{self._unnamed}_g{self._generators}", self._source)
+        sources = self._sources(select, ctes, at, depth)
+        subquery = next((found for part in trees.expressions_of(select) for found in trees.subqueries_in(part)), None)
+        if sources.generators and subquery is not None:
+            hint = "Write LATERAL VIEW or explode in a derived table, and the subquery in the query around it."
+            raise self._source.unsupported("A subquery next to explode", at=position(subquery), hint=hint)
+        return unnest(select, sources, self._source, self._nested_queries(ctes, at, depth))
+
+    def _nested_queries(self, ctes: Mapping[str, Cte], at: str, depth: int) -> Nested:
+        """Returns how the subqueries of the query with the pointer `at` are compiled."""
 
         def compiled(tree: exp.Expr, pointer: str) -> QueryRef:
             query = self.query(tree, ctes, f"{at}{pointer}/query", depth + 1)
@@ -298,15 +325,7 @@ class QueryCompiler:
             self._subqueries += 1
             return f"{self._unnamed}_s{self._subqueries}"
 
-        refuse_in_clauses(select, self._source)
-        self._generators += 1
-        select = with_laterals(select, f"{self._unnamed}_g{self._generators}", self._source)
-        sources = self._sources(select, ctes, at, depth)
-        subquery = next((found for part in trees.expressions_of(select) for found in trees.subqueries_in(part)), None)
-        if sources.generators and subquery is not None:
-            hint = "Write LATERAL VIEW or explode in a derived table, and the subquery in the query around it."
-            raise self._source.unsupported("A subquery next to explode", at=position(subquery), hint=hint)
-        return unnest(select, sources, self._source, Nested(compiled, sources_of_subquery, alias))
+        return Nested(compiled, sources_of_subquery, alias)
 
     def _joined_to_groups(self, query: Query, later: tuple[JoinedTable, ...], at: str) -> Query:
         """Returns a query around `query`, which has aggregates: its groups joined with rows of subqueries, then HAVING,
