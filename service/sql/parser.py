@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -65,6 +65,8 @@ _DIALECT_HINTS = {
     "PREWHERE": "Write WHERE.",
 }
 """What to write instead of words and signs of other dialects, at or before an unexpected token."""
+LEVELS = "levels"
+"""In the `meta` of the alias of a common table expression: the text after MAX RECURSION LEVEL."""
 FIRST = "first"
 """In the `meta` of a node: the smallest offset of its parts that have one."""
 
@@ -269,6 +271,14 @@ class _Parser(SparkParser):
             self.raise_error(f"An operand of {operator.sign} is missing")
         else:
             operands.append(operator.build(left, right))
+
+    def _parse_table_alias(self, alias_tokens: Collection[TokenType] | None = None) -> exp.TableAlias | None:
+        """Keeps the number of MAX RECURSION LEVEL after the name of a common table expression."""
+        alias = super()._parse_table_alias(alias_tokens)
+        if alias is not None and self._match_text_seq("MAX", "RECURSION", "LEVEL"):
+            alias.meta[LEVELS] = self._curr.text if self._curr else ""
+            self._advance()
+        return alias
 
     def _parse_hint(self) -> exp.Hint | None:
         """Keeps the comment's text and offset: `service.sql.statements.join_hints` reads it."""

@@ -12,7 +12,17 @@ from functools import cached_property, partial
 from sqlglot import exp
 
 from service.contract.problems import SpecError, did_you_mean, its_tables, nearest_names
-from service.contract.query import JOINS, MAX_NAME_LENGTH, JoinKind, QueryRef, TableRef, UnionRef, ValuesRef
+from service.contract.query import (
+    JOINS,
+    MAX_NAME_LENGTH,
+    JoinKind,
+    QueryRef,
+    RecursiveRef,
+    RowsRef,
+    TableRef,
+    UnionRef,
+    ValuesRef,
+)
 from service.contract.query import Source as Relation
 from service.sql.expressions.compile_expression import TableScope, matching
 from service.sql.expressions.nodes import (
@@ -195,7 +205,9 @@ class Sources:
         return map_children(tree, lambda child: self.qualify(child, source))
 
 
-Derived = Callable[[exp.Expr, str], tuple[QueryRef | UnionRef | ValuesRef, Schema] | None]
+Derivation = QueryRef | UnionRef | ValuesRef | RecursiveRef | RowsRef
+"""A query in FROM."""
+Derived = Callable[[exp.Expr, str], tuple[Derivation, Schema] | None]
 """Compiles a node of FROM, with its JSON pointer, into a source and its columns; returns None for a table."""
 
 

@@ -88,8 +88,9 @@ class _Lateral:
         self._reader = ExpressionReader(source, aggregates=False)
         self._prefix = nested.alias()
         alias = node.args.get("alias")
-        self._is_unnamed = alias is None or alias.this is None
-        self._alias = self._prefix if self._is_unnamed else name_of(alias.this, source, self._at)
+        called = alias.this if alias is not None else None
+        self._is_unnamed = called is None
+        self._alias = self._prefix if called is None else name_of(called, source, self._at)
         listed = alias.args.get("columns") if alias is not None else None
         self._listed = tuple(name_of(column, source, self._at) for column in listed or ())
 
