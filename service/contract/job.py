@@ -20,7 +20,7 @@ from .options import JobSettings, OptimizerSettings, StateSettings, Toggle
 from .parameters import Parameters, stored_parameters
 from .query import SQL_CHARACTERS, Identifier, Query, queries_in
 from .read_options import TableFormat
-from .sql_versions import is_of_version_12, words_of
+from .sql_versions import is_of_version_12, is_of_version_13, words_of
 from .tables import (
     FOLLOW,
     RateTable,
@@ -34,7 +34,7 @@ from .tables import (
 
 MAX_TABLES = 64
 
-SPEC_VERSION = 12
+SPEC_VERSION = 13
 """The version of the job format. It grows with every field or value that workers of earlier versions do not support.
 The version that a job needs is stored with it, and older workers leave the job to newer ones. 1: the first. 2: `queue`.
 3: queries in FROM, UNION, grouping sets, more aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all
@@ -45,7 +45,8 @@ streams that are bounded by event time. 6: `multi_line` of CSV, which had no eff
 10: `parameters`; ORC, Avro, XML and Delta, partitions, wildcards, and more read options. 11: subqueries in expressions,
 INTERSECT, EXCEPT, OVER, QUALIFY, and the function raise_error. 12: more statements and clauses of SQL, such as OFFSET
 and VALUES; more functions, and standard spellings of calls; parts of nested values, lambdas, JSON, LATERAL VIEW and
-UNNEST; nested types in declared schemas; `skewed_windows`; `merge_schema` of ORC and Avro."""
+UNNEST; nested types in declared schemas; `skewed_windows`; `merge_schema` of ORC and Avro. 13: bitwise operators,
+LATERAL before a query, WITH RECURSIVE."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -58,7 +59,7 @@ FILES_VERSION = 10
 """The version that reads files of more formats, and has parameters."""
 _SUBQUERIES_VERSION = 11
 NESTED_VERSION = 12
-"""The version that computes with nested values."""
+"""The version that computes with nested values, and has OFFSET, VALUES and more functions."""
 
 _MAX_JOINS_BEFORE_9 = 32
 """The limit of joins in one query before version 9."""
@@ -365,13 +366,15 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports everything in this job."""
+        if is_of_version_13(self.sql, self.query):
+            return SPEC_VERSION
         if (
             self.settings.skewed_windows is not Toggle.AUTO
             or any(table.needs_version_12 for table in self.file_tables.values())
             or is_of_version_12(self.sql, self.query)
             or has_functions_of_version_12(self.sql, self.query)
         ):
-            return SPEC_VERSION
+            return NESTED_VERSION
         if self._uses_version_11:
             return _SUBQUERIES_VERSION
         if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):

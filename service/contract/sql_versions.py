@@ -1,4 +1,4 @@
-"""Finds SQL and structured queries that only workers of version 12 of the job format support.
+"""Finds SQL and structured queries that only workers of version 12 or 13 of the job format support.
 
 SQL is not parsed here, so the answers for it are upper bounds. A false positive only means that the job waits for a
 newer worker.
@@ -39,6 +39,15 @@ _EQUALITY = re.compile(r"\b(\w+)`?\.`?\w+`?\s*=\s*`?(?!\1\b)\w+`?\.`?\w+")
 """An equality of columns of two tables."""
 _IN = re.compile(r"\bin\s*\(\s*select\b", re.IGNORECASE)
 """NOT IN may have no equality with the outer query."""
+
+
+_NEW_IN_13 = re.compile(r"[&^~]|(?<!\|)\|(?!\|)|<<|>>|\blateral\s*\(|\brecursive\b", re.IGNORECASE)
+"""Bitwise operators, LATERAL before a query, and recursive queries."""
+
+
+def is_of_version_13(sql: str | None, query: Query | None) -> bool:
+    """Whether workers of version 12 may refuse the query of a job, which is either SQL or a structure."""
+    return _NEW_IN_13.search(sql or "" if query is None else query.model_dump_json()) is not None
 
 
 def is_of_version_12(sql: str | None, query: Query | None) -> bool:

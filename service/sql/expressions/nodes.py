@@ -112,6 +112,13 @@ class Negation:
 
 
 @dataclass(frozen=True)
+class BitwiseNot:
+    """`~operand`."""
+
+    operand: Expression
+
+
+@dataclass(frozen=True)
 class Not:
     """Logical NOT."""
 
@@ -120,7 +127,7 @@ class Not:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """`+ - * / % DIV ||`; rules write `&` and `|` too."""
+    """`+ - * / % DIV || & ^ |`."""
 
     operator: str
     left: Expression
@@ -318,6 +325,7 @@ Expression = (
     | Interval
     | Keyword
     | Negation
+    | BitwiseNot
     | Not
     | Arithmetic
     | Comparison
@@ -355,7 +363,7 @@ def map_children(node: Expression, change: Callable[[Expression], Expression]) -
 def _with_children(node: Expression, parts: Sequence[Expression]) -> Expression:
     """Returns `node` with other parts, in the order of `children`."""
     match node:
-        case Negation() | Not():
+        case Negation() | BitwiseNot() | Not():
             return type(node)(parts[0])
         case Test():
             return Test(parts[0], node.what)
@@ -419,7 +427,7 @@ def children(node: Expression) -> tuple[Expression, ...]:
             return node.arguments
         case Connective():
             return node.terms
-        case Negation() | Not() | Test() | Cast() | GetField() | Extract():
+        case Negation() | BitwiseNot() | Not() | Test() | Cast() | GetField() | Extract():
             return (node.operand,)
         case Lambda():
             return (node.body,)

@@ -17,6 +17,7 @@ from service.sql.expressions.nodes import (
     Aggregate,
     Arithmetic,
     Between,
+    BitwiseNot,
     Boolean,
     Call,
     Case,
@@ -100,6 +101,8 @@ class Spans:
                 return None if span is None else self._around(span[0], {"EXTRACT"})
             case Negation(operand):
                 return self._prefixed(operand, "-")
+            case BitwiseNot(operand):
+                return self._prefixed(operand, "~")
             case Not(operand):
                 return self._prefixed(operand, "NOT")
             case Arithmetic(_, left, right) | Comparison(_, left, right) | Like(_, left, right):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from types import MappingProxyType
 
 from service.contract.problems import SpecError, did_you_mean, its_tables, nearest_names
 from service.contract.query import (
@@ -19,6 +20,8 @@ from service.contract.query import (
     NullsOrder,
     Query,
     QueryRef,
+    RecursiveRef,
+    RowsRef,
     SortDirection,
     Source,
     TableRef,
@@ -61,6 +64,7 @@ from service.sql.resolve.from_clause import (
     with_equalities,
 )
 from service.sql.resolve.generators import bind_generator
+from service.sql.resolve.recursion import RecursiveRows, recursive_table
 from service.sql.types import data_types
 from service.sql.types.aggregates import OF_GROUPING_SETS
 from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Schema
@@ -133,8 +137,13 @@ def _check_columns(query: BoundQuery, pointer: str) -> None:
                 check_name(name, pointer + at)
 
 
+_NO_RECURSIONS: Mapping[str, RecursiveRows] = MappingProxyType({})
+
+
 class _Binder:
-    """Binds one query. `within` is the alias in the plan of the derived table that it is, empty for the outermost."""
+    """Binds one query. `within` is the alias in the plan of the derived table that it is, empty for the outermost.
+    `recursions` are the rows that the step of a recursive query around it reads, by `RowsRef.rows`.
+    """
 
     def __init__(
         self,
@@ -145,7 +154,9 @@ class _Binder:
         within: str,
         event_times: EventTimes | None,
         text_of: TextOf,
+        recursions: Mapping[str, RecursiveRows] = _NO_RECURSIONS,
     ) -> None:
+        self._recursions = recursions
         self._query = query
         self._schemas = schemas
         self._pointer = pointer
@@ -252,6 +263,12 @@ class _Binder:
                 for (field, _), column in zip(values.columns, cells, strict=True)
             }
             sizes = {}
+        elif isinstance(source, RowsRef):
+            rows = self._recursions.get(source.rows)
+            if rows is None:
+                raise self._error("unknown_table", "The rows of a recursive query are read outside of its step.", at)
+            self._sources[source.name], schema = rows.source(source, alias, self._pointer + at)
+            longest, sizes = rows.longest_of(schema, alias), {}
         else:
             derived = self._derived(source, alias, at)
             schema, longest, sizes = derived.schema, derived.longest, derived.sizes
@@ -277,9 +294,12 @@ class _Binder:
         ]
         return values_of(rows, alias, source.names, self._pointer + at)
 
-    def _derived(self, source: QueryRef | UnionRef, alias: str, at: str) -> Derived:
-        def bound(query: Query, pointer: str) -> BoundQuery:
-            binder = _Binder(query, self._schemas, pointer, self._aliases, alias, self._event_times, self._text_of)
+    def _derived(self, source: QueryRef | UnionRef | RecursiveRef, alias: str, at: str) -> Derived:
+        def bound(query: Query, pointer: str, recursions: Mapping[str, RecursiveRows] = self._recursions) -> BoundQuery:
+            aliases = self._aliases
+            binder = _Binder(
+                query, self._schemas, pointer, aliases, alias, self._event_times, self._text_of, recursions
+            )
             found = binder.bind()
             self._conditions_below = max(self._conditions_below, binder.conditions)
             return found
@@ -287,6 +307,8 @@ class _Binder:
         pointer = self._pointer + at
         if isinstance(source, QueryRef):
             return derived_table(bound(source.query, f"{pointer}/query"), alias, source.columns, pointer)
+        if isinstance(source, RecursiveRef):
+            return recursive_table(source, bound, self._recursions, alias, pointer)
         branches = [bound(query, f"{pointer}/queries/{index}") for index, query in enumerate(source.queries)]
         union = united(branches, source.kind, f"{pointer}/queries")
         if source.kind != "union_all":

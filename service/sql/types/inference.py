@@ -15,6 +15,7 @@ from service.sql.expressions.nodes import (
     Arithmetic,
     Between,
     Binary,
+    BitwiseNot,
     Boolean,
     Call,
     Case,
@@ -115,6 +116,8 @@ class Typing:
                 return self._arithmetic(node)
             case Negation():
                 return self._negation(node)
+            case BitwiseNot():
+                return self._bitwise_not(node)
             case Case():
                 return self._case(node)
             case Call():
@@ -196,6 +199,11 @@ class Typing:
         type_ = self.computable(operand)
         self._require(type_, _NUMBERS, operand, "-")
         return DOUBLE if type_ in {STRING, NULL} else type_
+
+    def _bitwise_not(self, node: BitwiseNot) -> DataType | None:
+        type_ = self.computable(node.operand)
+        self._require(type_, _INDEXES, node.operand, "~")
+        return None if type_ == NULL else type_
 
     def _arithmetic(self, node: Arithmetic) -> DataType | None:
         if isinstance(node.left, Interval) or isinstance(node.right, Interval):
