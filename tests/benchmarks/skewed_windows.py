@@ -54,6 +54,22 @@ RUNNING = (
     "FROM e WINDOW w AS (PARTITION BY k ORDER BY t, id)"
 )
 SHARE = "SELECT k, t, v, SUM(v) OVER (PARTITION BY k) AS total, COUNT(*) OVER (PARTITION BY k) AS number FROM e"
+OFFSETS = (
+    "SELECT k, t, v, LAG(v) OVER w AS total, LAG(id, 2) OVER w AS number "
+    "FROM e WINDOW w AS (PARTITION BY k ORDER BY t, id)"
+)
+BOTH = (
+    "SELECT k, t, v, LAG(v) OVER w AS total, LEAD(id) OVER w AS number "
+    "FROM e WINDOW w AS (PARTITION BY k ORDER BY t, id)"
+)
+DENSE = (
+    "SELECT k, t, v, SUM(v) OVER w AS total, DENSE_RANK() OVER w AS number "
+    "FROM e WINDOW w AS (PARTITION BY k ORDER BY t)"
+)
+GROUPED = (
+    "SELECT k, t, SUM(v) AS v, SUM(SUM(v)) OVER w AS total, ROW_NUMBER() OVER w AS number "
+    "FROM e GROUP BY k, t WINDOW w AS (PARTITION BY k ORDER BY t)"
+)
 WHOLE = "SELECT k, t, v, SUM(v) OVER (ORDER BY t, id) AS total, ROW_NUMBER() OVER (ORDER BY t, id) AS number FROM e"
 
 
@@ -75,6 +91,12 @@ CASES = (
     Case("whole-90-many", 0.9, 3_000_000, SHARE),
     Case("whole-uniform", 0.0, 100_000, SHARE),
     Case("one-partition", 0.0, 100_000, WHOLE),
+    Case("lag-90", 0.9, 100_000, OFFSETS),
+    Case("lag-50", 0.5, 100_000, OFFSETS),
+    Case("lag-lead-90", 0.9, 100_000, BOTH),
+    Case("dense-90", 0.9, 100_000, DENSE),
+    Case("grouped-90", 0.9, 100_000, GROUPED),
+    Case("lag-uniform", 0.0, 100_000, OFFSETS),
 )
 
 
