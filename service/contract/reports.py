@@ -201,7 +201,7 @@ class HotKeyReport(Frozen):
 
     table: str
     columns: tuple[str, ...]
-    role: str = Field(description="`group key`, `join key` or `distinct value`.")
+    role: str = Field(description="`group key`, `join key`, `partition key` or `distinct value`.")
     hot_keys: tuple[HotKey, ...]
     sampled_rows: int
     rows_on_one_task: int | None = Field(
