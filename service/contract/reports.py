@@ -206,7 +206,7 @@ class HotKeyReport(Frozen):
     sampled_rows: int
     rows_on_one_task: int | None = Field(
         default=None,
-        description="Estimated number of rows of the hottest key that one task reads in the plan that ran. Null if the "
+        description="Estimated rows of the hottest key that one task reads in the plan that ran. Null if the "
         "plan distributes, aggregates or does not shuffle these rows, and if their number is unknown.",
     )
     estimate_is_wrong: bool = Field(

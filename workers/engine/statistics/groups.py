@@ -31,10 +31,10 @@ def profile_of_groups(node: Node, columns: tuple[str, ...], statistics: Statisti
         return None
     keys, groups = columns_below(node.keys, columns), estimate_rows(node, statistics)
     rows = profile_of(node.input, keys, statistics) if keys else None
-    return None if rows is None or groups is None else _grouped(rows, float(groups))
+    return None if rows is None or groups is None else grouped(rows, float(groups))
 
 
-def _grouped(rows: KeyProfile, groups: float) -> KeyProfile:
+def grouped(rows: KeyProfile, groups: float) -> KeyProfile:
     """Returns the distribution of `groups` groups whose rows are distributed as `rows`."""
     low, high = 0.0, math.log(max(rows.rows, 1.0)) + 10.0
     for _ in range(_STEPS):
