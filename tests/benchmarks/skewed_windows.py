@@ -1,4 +1,4 @@
-"""Compares calls with OVER, and percentiles, over skewed rows: plain Spark, and Evenkeel's engine with default settings.
+"""Compares calls with OVER, and percentiles, over skewed rows: plain Spark, and Evenkeel's engine.
 
     python tests/benchmarks/skewed_windows.py [--data DIR] [--rows 20000000] [--rounds 5] [--cases NAME,…] [--slots 2]
         [--setting auto] [--threshold 64MB] [--json FILE]

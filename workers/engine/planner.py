@@ -293,7 +293,10 @@ def _settings_without_effect(plan: Node, settings: JobSettings) -> Iterator[tupl
     split, method = settings.distinct_split, settings.distinct_method
     counted = any(map(percentiles_of, aggregates))
     if split != DistinctSplitSettings() and not counted and not any(call.distinct for call in calls):
-        yield SplitDistinctAggregate.name, "distinct_split.* is set, but the query has no DISTINCT call and no PERCENTILE."
+        yield (
+            SplitDistinctAggregate.name,
+            "distinct_split.* is set, but the query has no DISTINCT call and no PERCENTILE.",
+        )
     if method is not DistinctMethod.AUTO and not counted and not any(map(distinct_sets, aggregates)):
         yield DISTINCT_METHOD, "distinct_method is set, but no aggregate has DISTINCT values or PERCENTILE."
     if contradict(split.enabled, method):

@@ -304,9 +304,7 @@ def _changes_for_join(hottest: HotKey, side: Side, node: Join, situation: Situat
         )
 
 
-def _on_window(
-    report: HotKeyReport, node: Node, partitions: Partitions, node_id: int, situation: Situation
-) -> Effect:
+def _on_window(report: HotKeyReport, node: Node, partitions: Partitions, node_id: int, situation: Situation) -> Effect:
     subject, statistics = _subject(report), situation.statistics
     if partitions.are_divided and _has_fired(_WINDOWS_RULE, situation):
         return Advice(f"{subject}. {_WINDOWS_RULE} computed these rows in several tasks. Nothing needs to change.")

@@ -150,8 +150,8 @@ def undecided(plan: Node, settings: JobSettings) -> Callable[[Node], bool]:
     """Returns a predicate on nodes of `plan`: whether a rule still has to decide about the node, and so needs its keys.
 
     A join is decided if its ship and local strategy are forced and `join.skew` is NONE; an aggregate if its phases are
-    forced and, with DISTINCT or PERCENTILE, its method. If aggregation below joins is possible, both are undecided. Calls with OVER
-    are decided if `skewed_windows` is false, or if they cannot be computed in parts.
+    forced and, with DISTINCT or PERCENTILE, its method. If aggregation below joins is possible, both are undecided.
+    Calls with OVER are decided if `skewed_windows` is false, or if they cannot be computed in parts.
     """
     nodes = list(walk_up(plan))
     joins = [node for node in nodes if isinstance(node, Join) and node.keys]

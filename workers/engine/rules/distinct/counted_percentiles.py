@@ -134,7 +134,11 @@ class CountedPercentiles:
             if condition not in counts:
                 output = Field(next(count_names), BIGINT)
                 counts[condition] = Call(AggregateFunction.COUNT, (), output, filter=call.filter)
-            arguments = (column(counted.name, value.type), call.arguments[1], column(counts[condition].output.name, BIGINT))
+            arguments = (
+                column(counted.name, value.type),
+                call.arguments[1],
+                column(counts[condition].output.name, BIGINT),
+            )
             final = Call(call.function, arguments, Field(next(final_names), call.output.type))
             finals.append(final)
             results.append(Named(column(final.output.name, final.output.type), call.output.name))
@@ -171,10 +175,11 @@ def _obstacle(node: Aggregate) -> str | None:
 
 
 def _costs(node: Aggregate, statistics: Statistics) -> tuple[KeyProfile, Choice] | str:
-    """Returns how the rows are distributed over the groups and the costs of both plans, or which statistics are missing.
+    """Returns how the rows are distributed over the groups, and the costs of both plans; or which statistics are
+    missing.
 
-    n rows, of which each of `tasks` tasks has a share, become maps in Spark's plan; all maps of a group are merged by
-    one task. In the other plan, the different values of a group do.
+    In Spark's plan each task adds its rows to maps, and the maps of a group are merged by one task. In the other plan,
+    the tasks add the different values of a group instead of its rows.
     """
     keys = tuple(key.expression for key in node.keys)
     pairs = key_profile(node.input, (*keys, percentiles_of(node)[0].arguments[0]), statistics)
@@ -192,9 +197,7 @@ def _costs(node: Aggregate, statistics: Statistics) -> tuple[KeyProfile, Choice]
     sent = distinct_in_share(pairs, 1 / tasks) * tasks
     hot_rows, hot_values = (profile.hot[0][1] if profile.hot else profile.even_rows for profile in (groups, values))
     merged = distinct_in_share(KeyProfile(hot_rows, hot_values, ()), 1 / tasks) * tasks
-    native = Cost(
-        row * groups.rows / slots + _merged(sent, merged, slots), sent, max(sent / slots, merged)
-    )
+    native = Cost(row * groups.rows / slots + _merged(sent, merged, slots), sent, max(sent / slots, merged))
     counts = two_phase(pairs, slots, tasks)
     counted = Cost(
         counts.slowest + row * pairs.distinct / slots + _merged(pairs.distinct, hot_values, slots),
@@ -217,7 +220,9 @@ def _choose_by_cost(node: Aggregate, groups: KeyProfile, choice: Choice, ctx: Ru
     hot = hot_group(groups, ctx.settings.skew, ctx.statistics.slots, size)
     if node.keys and hot is None:
         return choice.skip("No group is hot: many tasks share the maps of the groups.")
-    named = f"Group {hot.value} {hot.share_text} of all rows" if node.keys and hot is not None else "All rows are one group"
+    named = "All rows are one group"
+    if node.keys and hot is not None:
+        named = f"Group {hot.value} {hot.share_text} of all rows"
     if not choice.is_clearly_cheaper(COUNTED, NATIVE, MARGIN):
         return choice.skip(f"{named}, but counting the rows of each value would not be clearly cheaper.")
     return choice.match(node, COUNTED, f"{named}: the rows of each value are counted first.")

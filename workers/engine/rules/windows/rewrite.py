@@ -210,9 +210,7 @@ def _number(value: int) -> Scalar:
     return Scalar(Number(str(value)), INT)
 
 
-def _carries(
-    group: CallGroup, ranges: Ranges, number: Scalar, carries: list[list[Scalar]], names: NewNames
-) -> Node:
+def _carries(group: CallGroup, ranges: Ranges, number: Scalar, carries: list[list[Scalar]], names: NewNames) -> Node:
     """Returns a row for each range of a hot partition: its number, and the carry of each part of the calls."""
     totals: list[Call] = []
     merged: list[Named] = []
