@@ -187,11 +187,14 @@ class Like:
 
 @dataclass(frozen=True)
 class Case:
-    """CASE with conditions, or, with an operand, with values to compare it with."""
+    """CASE with conditions, or, with an operand, with values to compare it with. `is_unpivot`: it chooses between the
+    columns of UNPIVOT, of which Spark converts no string.
+    """
 
     operand: Expression | None
     branches: tuple[tuple[Expression, Expression], ...]
     default: Expression | None
+    is_unpivot: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -366,10 +369,11 @@ def map_children(node: Expression, change: Callable[[Expression], Expression]) -
         case Like(_, operand, pattern, _):
             return replace(node, operand=change(operand), pattern=change(pattern))
         case Case(operand, branches, default):
-            return Case(
-                change(operand) if operand is not None else None,
-                tuple((change(when), change(then)) for when, then in branches),
-                change(default) if default is not None else None,
+            return replace(
+                node,
+                operand=change(operand) if operand is not None else None,
+                branches=tuple((change(when), change(then)) for when, then in branches),
+                default=change(default) if default is not None else None,
             )
         case Call(_, arguments):
             return replace(node, arguments=tuple(change(argument) for argument in arguments))
