@@ -67,6 +67,8 @@ _DIALECT_HINTS = {
 """What to write instead of words and signs of other dialects, at or before an unexpected token."""
 LEVELS = "levels"
 """In the `meta` of the alias of a common table expression: the text after MAX RECURSION LEVEL."""
+UNPIVOT = "unpivot"
+"""In the `meta` of a CASE that chooses between the columns of UNPIVOT."""
 FIRST = "first"
 """In the `meta` of a node: the smallest offset of its parts that have one."""
 

@@ -50,7 +50,7 @@ from service.sql.expressions.nodes import (
     map_children,
 )
 from service.sql.expressions.window_functions import WINDOW_FUNCTIONS, WindowCallReader
-from service.sql.parser import FIRST, Text, parse_expression, tokens_of
+from service.sql.parser import FIRST, UNPIVOT, Text, parse_expression, tokens_of
 from service.sql.refusals import (
     ARGUMENTS,
     ARITHMETIC,
@@ -339,6 +339,7 @@ class ExpressionReader:
             self.read(operand) if operand else None,
             tuple((self.read(branch.this), self.read(branch.args["true"])) for branch in node.args["ifs"]),
             self.read(default) if default else None,
+            is_unpivot=UNPIVOT in node.meta,
         )
 
     def _cast(self, node: exp.Cast) -> Cast:

@@ -30,7 +30,18 @@ from service.contract.query import (
 )
 from service.sql.expressions.compile_expression import TableScope, full_name, resolve, scalar_of, window_of
 from service.sql.expressions.limits import check_replaced, conditions_in
-from service.sql.expressions.nodes import Cast, Column, Expression, Name, Over, columns_of, map_children, position_of
+from service.sql.expressions.nodes import (
+    Cast,
+    Column,
+    Comparison,
+    Connective,
+    Expression,
+    Name,
+    Over,
+    columns_of,
+    map_children,
+    position_of,
+)
 from service.sql.expressions.reader import read_expression
 from service.sql.expressions.scalar import Scalar
 from service.sql.joins import ONE_SIDED
@@ -326,7 +337,7 @@ class _Binder:
         join, at = self._query.joins[index], f"/joins/{index}"
         if join.kind is JoinKind.CROSS and (join.on or join.residual is not None):
             raise self._error("unsupported_construct", "A cross join has no condition. Use an inner join.", at)
-        keys = []
+        keys, nested = [], list[Expression]()
         for number, key in enumerate(join.on):
             left_text = self._text(key.left, f"{at}/on/{number}/left")
             right_text = self._text(key.right, f"{at}/on/{number}/right")
@@ -336,10 +347,19 @@ class _Binder:
                 if not columns_of(tree):
                     hint = "Put a condition on one side into `residual` or `where`."
                     raise text.unsupported("A join key without a column", at=position_of(tree), hint=hint)
+            if any(_is_nested(side, text) for side, text in ((one, left_text), (other, right_text))):
+                # Spark joins by it; rules, which count the values of keys, have no literals for such values.
+                nested.append(Comparison("=", one, other))
+                Typing(left_text).require_condition(nested[-1], "ON")
+                continue
             keys.append(_join_key(one, left_text, other, right_text))
         residual = None
         if join.residual is not None:
             residual = condition(self._text(join.residual, f"{at}/residual"), both, "ON")
+        if nested:
+            terms = (*nested, *([residual.tree] if residual is not None else []))
+            tree = terms[0] if len(terms) == 1 else Connective("AND", terms)
+            residual = scalar_of(tree, self._text("", f"{at}/on"))
         columns = frozenset(field.name for field, _ in self._sources[join.right.name].columns)
         return Step(index, join, join.right.name, columns, tuple(keys), residual)
 
@@ -505,6 +525,12 @@ def _replace(tree: Expression, selected: Mapping[str, Expression], names: frozen
         # It has the offset of the alias, so that the expression around it is in one place.
         return replace(found, at=tree.at) if isinstance(found, Name | Column) else found
     return map_children(tree, lambda child: _replace(child, selected, names))
+
+
+def _is_nested(tree: Expression, text: Text) -> bool:
+    """Whether a side of an equality is an array, a map or a structure. Raises SpecError as `Typing` does."""
+    type_ = Typing(text).value(tree)
+    return type_ is not None and type_.is_nested
 
 
 def _join_key(left: Expression, left_text: Text, right: Expression, right_text: Text) -> tuple[Scalar, Scalar]:
