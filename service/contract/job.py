@@ -430,7 +430,10 @@ class JobSpec(Frozen):
         if self.name != _UNNAMED:
             return self.name
         text = f"query of {', '.join(self.tables)}" if self.sql is None else self.sql
-        shown = " ".join("".join(one if one.isprintable() else " " for one in text).split()) or _UNNAMED
+        shown = " ".join(text.split())
+        if not shown.isprintable():
+            shown = " ".join("".join(one if one.isprintable() else " " for one in shown).split())
+        shown = shown or _UNNAMED
         return shown if len(shown) <= _TITLE_CHARACTERS else f"{shown[: _TITLE_CHARACTERS - 1]}…"
 
     def role_of(self, table: str) -> TableRole | None:

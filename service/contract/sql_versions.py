@@ -7,6 +7,7 @@ newer worker.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from .query import JoinKind, Query, UnionRef, ValuesRef, queries_in, sources_in
 
@@ -31,10 +32,10 @@ _DERIVED_AND_OTHERS = re.compile(r"\)\s*+(?:\w++(?:\s++\w++)?+)?+\s*+,")
 _LISTS = re.compile(r"\bfrom\b|(?=\bselect\b)", re.IGNORECASE)
 """Where the columns of SELECT begin and end."""
 _CROSS_JOIN = re.compile(r"\bcross\s+join\b", re.IGNORECASE)
-_ON = re.compile(
-    r"\bon\b(.*?)(?=\b(?:join|where|group|having|order|limit|window|qualify|union|intersect|except|minus)\b|\Z)",
-    re.IGNORECASE | re.DOTALL,
+_CLAUSE = re.compile(
+    r"\b(?:(on)|join|where|group|having|order|limit|window|qualify|union|intersect|except|minus)\b", re.IGNORECASE
 )
+"""The beginning of a clause, with a group for ON."""
 _EQUALITY = re.compile(r"\b(\w+)`?\.`?\w+`?\s*=\s*`?(?!\1\b)\w+`?\.`?\w+")
 """An equality of columns of two tables."""
 _IN = re.compile(r"\bin\s*\(\s*select\b", re.IGNORECASE)
@@ -98,10 +99,23 @@ def _may_repeat_names(sql: str) -> bool:
 
 
 def _may_join_without_equality(sql: str, words: list[str]) -> bool:
-    conditions = [found[1] for found in _ON.finditer(sql)]
+    conditions = list(_conditions(sql))
     with_condition = len(conditions) + words.count("using")
     with_condition += _count(_CROSS_JOIN, sql) if "cross" in words else 0
     return words.count("join") > with_condition or not all(map(_EQUALITY.search, conditions))
+
+
+def _conditions(sql: str) -> Iterator[str]:
+    """Yields the text of each ON, which ends where another clause begins."""
+    start: int | None = None
+    for found in _CLAUSE.finditer(sql):
+        if start is None and found[1] is not None:
+            start = found.end()
+        elif start is not None and found[1] is None:
+            yield sql[start : found.start()]
+            start = None
+    if start is not None:
+        yield sql[start:]
 
 
 def _is_new(query: Query) -> bool:

@@ -72,6 +72,7 @@ IDLE_SECONDS = 1.0
 
 _IDLE_SINCE = "evenkeel_idle_since"
 _WRITES = "evenkeel_writes"
+_AUTOCOMMITS = "evenkeel_autocommits"
 _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _WAL_RETRY_SECONDS = 0.01
 _POSTGRESQL_OPTIONS: Mapping[str, str | int] = {
@@ -292,9 +293,10 @@ class Database:
         self.settings = settings or DatabaseSettings()
         self.engine = _create_engine(read_url(url), connections or self.settings.pool_size, self.settings)
         self._writing = self.engine.execution_options(**{_WRITES: True})
-        self._autocommit = self.engine
         if self.engine.dialect.name == "postgresql":
             self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        else:
+            self._autocommit = self.engine.execution_options(**{_AUTOCOMMITS: True})
         self._clock = clock
 
     def now(self, session: Session) -> int:
@@ -323,8 +325,8 @@ class Database:
 
     @contextmanager
     def look(self) -> Iterator[Session]:
-        """Opens a session for statements that run hundreds of times a second: on PostgreSQL without a transaction,
-        which would cost two round trips more and give readers no further guarantee.
+        """Opens a session for statements that run hundreds of times a second: without a transaction, which on
+        PostgreSQL would cost two round trips more and give readers no further guarantee.
         """
         with _Session(self._autocommit, expire_on_commit=False) as session:
             yield session
@@ -434,5 +436,6 @@ def _switch_to_wal(cursor: Any, busy_timeout_ms: int) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     # A deferred transaction that begins to write fails at once, without busy_timeout, if another one has written since.
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    options = connection.get_execution_options()
+    if not options.get(_AUTOCOMMITS, False):
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(_WRITES, False) else "BEGIN")

@@ -81,14 +81,14 @@ def _computes(tree: Expression) -> bool:
 
 def _is_new(node: Expression) -> bool:
     match node:
+        case Test() | Column():
+            return False
         case GetField() | Element() | Lambda() | Variable():
             return True
         case Call(name) if name in _NAMES:
             return True
         case Cast(type=type_) if type_.is_nested:
             return True
-        case Test() | Column():
-            return False
         case Call("isnull" | "isnotnull"):
             return False
     return any(isinstance(part, Column) and part.type is not None and part.type.is_nested for part in children(node))

@@ -188,11 +188,14 @@ class Like:
 
 @dataclass(frozen=True)
 class Case:
-    """CASE with conditions, or, with an operand, with values to compare it with."""
+    """CASE with conditions, or, with an operand, with values to compare it with. `is_unpivot`: it chooses between the
+    columns of UNPIVOT, of which Spark converts no string.
+    """
 
     operand: Expression | None
     branches: tuple[tuple[Expression, Expression], ...]
     default: Expression | None
+    is_unpivot: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -396,6 +399,7 @@ def _with_children(node: Expression, parts: Sequence[Expression]) -> Expression:
                 next(left) if node.operand is not None else None,
                 tuple((next(left), next(left)) for _ in node.branches),
                 next(left) if node.default is not None else None,
+                node.is_unpivot,
             )
         case Aggregate():
             return replace(

@@ -105,6 +105,8 @@ def with_named_windows(select: exp.Select, source: Text) -> exp.Select:
 
     Raises SpecError `unsupported_construct` for a name that the clause does not define, or defines twice.
     """
+    if "over" not in source.text.casefold() and not select.args.get("windows"):
+        return select
     named: dict[str, exp.Window] = {}
     for window in select.args.get("windows") or ():
         name = window.this.name

@@ -96,6 +96,8 @@ _KINDS: Mapping[type[exp.Expr], SetKind] = {
     exp.Intersect: "intersect_all",
     exp.Except: "except_all",
 }
+_OTHER_QUERIES = ("exists", "values", "table", "with")
+"""Words that a query without SELECT and FROM may begin with, or that stand before a query."""
 _SCRATCH = "/scratch"
 """The pointer of parts of a query that are read to resolve names only."""
 
@@ -130,7 +132,9 @@ class QueryCompiler:
         self._written = WrittenNodes(source)
         self._ctes: list[Cte] = []
         self._used: set[int] = set()
-        self._unnamed = absent_from(source.text.casefold())
+        folded = source.text.casefold()
+        self._unnamed = absent_from(folded)
+        self._may_have_subqueries = _may_have_subqueries(folded)
 
     def query(
         self, tree: exp.Expr, ctes: Mapping[str, Cte], at: str = "", depth: int = 1, *, later: bool = False
@@ -309,12 +313,16 @@ class QueryCompiler:
 
     def _unnested(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int) -> Unnested:
         """Returns `select` with its tables, and with joins in place of the subqueries of its expressions."""
-        refuse_in_clauses(select, self._source)
+        if self._may_have_subqueries:
+            refuse_in_clauses(select, self._source)
         self._generators += 1
         select = with_laterals(select, f"{self._unnamed}_g{self._generators}", self._source)
         sources = self._sources(select, ctes, at, depth)
-        subquery = next((found for part in trees.expressions_of(select) for found in trees.subqueries_in(part)), None)
-        if sources.generators and subquery is not None:
+        if not self._may_have_subqueries:
+            return Unnested(select, sources)
+        parts = trees.expressions_of(select) if sources.generators else ()
+        subquery = next((found for part in parts for found in trees.subqueries_in(part)), None)
+        if subquery is not None:
             hint = "Write LATERAL VIEW or explode in a derived table, and the subquery in the query around it."
             raise self._source.unsupported("A subquery next to explode", at=position(subquery), hint=hint)
         return unnest(select, sources, self._source, self._nested_queries(ctes, at, depth))
@@ -573,6 +581,15 @@ class QueryCompiler:
                 at=position(clause),
                 hint=f"Enclose the query in parentheses, or write {keyword} at the end, for the rows of all queries.",
             )
+
+
+def _may_have_subqueries(text: str) -> bool:
+    """Whether the case-folded `text` may have a query inside an expression, as an upper bound.
+
+    >>> _may_have_subqueries("select k from t"), _may_have_subqueries("select k from t where k in (select k from u)")
+    (False, True)
+    """
+    return text.count("select") > 1 or text.count("from") > 1 or any(word in text for word in _OTHER_QUERIES)
 
 
 def _bare(tree: exp.Expr) -> exp.Expr:
