@@ -59,7 +59,7 @@ from service.sql.statements.pivot import rewritten
 from service.sql.statements.recursion import levels_of, refers_to, united_parts
 from service.sql.statements.references import absent_from, columns_of, renamed, with_names
 from service.sql.statements.select import SelectCompiler
-from service.sql.statements.subqueries import LATER, Nested, Unnested, refuse_in_clauses, unnest
+from service.sql.statements.subqueries import LATER, Nested, Unnested, may_have_subqueries, refuse_in_clauses, unnest
 from service.sql.statements.values import one_row, read_values
 from service.sql.types.data_types import Schema
 
@@ -96,8 +96,6 @@ _KINDS: Mapping[type[exp.Expr], SetKind] = {
     exp.Intersect: "intersect_all",
     exp.Except: "except_all",
 }
-_OTHER_QUERIES = ("exists", "values", "table", "with")
-"""Words that a query without SELECT and FROM may begin with, or that stand before a query."""
 _SCRATCH = "/scratch"
 """The pointer of parts of a query that are read to resolve names only."""
 
@@ -134,7 +132,7 @@ class QueryCompiler:
         self._used: set[int] = set()
         folded = source.text.casefold()
         self._unnamed = absent_from(folded)
-        self._may_have_subqueries = _may_have_subqueries(folded)
+        self._may_have_subqueries = may_have_subqueries(folded)
 
     def query(
         self, tree: exp.Expr, ctes: Mapping[str, Cte], at: str = "", depth: int = 1, *, later: bool = False
@@ -581,15 +579,6 @@ class QueryCompiler:
                 at=position(clause),
                 hint=f"Enclose the query in parentheses, or write {keyword} at the end, for the rows of all queries.",
             )
-
-
-def _may_have_subqueries(text: str) -> bool:
-    """Whether the case-folded `text` may have a query inside an expression, as an upper bound.
-
-    >>> _may_have_subqueries("select k from t"), _may_have_subqueries("select k from t where k in (select k from u)")
-    (False, True)
-    """
-    return text.count("select") > 1 or text.count("from") > 1 or any(word in text for word in _OTHER_QUERIES)
 
 
 def _bare(tree: exp.Expr) -> exp.Expr:

@@ -37,6 +37,9 @@ LATER = "/later"
 _JOIN_INSTEAD = "Write the subquery as a derived table in FROM, and join it."
 _OR_JOIN = "Otherwise, write it as a derived table in FROM, and join it."
 
+_OTHER_QUERIES = ("exists", "values", "table", "with")
+"""Words that a query without SELECT and FROM may begin with, or that stand before a query."""
+
 
 @dataclass(frozen=True)
 class Nested:
@@ -58,6 +61,15 @@ class Unnested:
     select: exp.Select
     sources: Sources
     later: tuple[JoinedTable, ...] = ()
+
+
+def may_have_subqueries(text: str) -> bool:
+    """Whether the case-folded `text` may have a query inside an expression, as an upper bound.
+
+    >>> may_have_subqueries("select k from t"), may_have_subqueries("select k from t where k in (select k from u)")
+    (False, True)
+    """
+    return text.count("select") > 1 or text.count("from") > 1 or any(word in text for word in _OTHER_QUERIES)
 
 
 def unnest(select: exp.Select, sources: Sources, source: Text, nested: Nested) -> Unnested:
