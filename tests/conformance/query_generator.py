@@ -1,16 +1,20 @@
 """Random tables and queries, by a seed, that Spark and DuckDB should answer alike.
 
-Tables have random columns, NULLs and a hot value in each column. Queries have joins, groups, windows, QUALIFY,
-subqueries (IN, NOT IN, EXISTS, values, correlated or not), set operations, derived tables, common table expressions,
-DISTINCT, ROLLUP and ORDER BY with LIMIT, nested in each other.
+Tables have random columns, NULLs and a hot value in each column. Queries have joins (also USING, semi and anti joins,
+conditions without equality, CROSS JOIN), groups, windows, QUALIFY, subqueries (IN, NOT IN, EXISTS, values, correlated
+or not), set operations with and without ALL, derived tables, common table expressions, VALUES, PIVOT, UNPIVOT, LATERAL
+VIEW, structures, arrays, maps, lambdas, JSON, DISTINCT, ROLLUP, and ORDER BY with LIMIT and OFFSET, nested in each
+other.
 
 What the two define differently is left out: division by 0, overflow, sums of doubles that are not exact, rows that are
-chosen among equals (LIMIT and ROW_NUMBER only with a total order), and groups of ROLLUP without rows.
+chosen among equals (LIMIT and ROW_NUMBER only with a total order), and groups of ROLLUP without rows. What they only
+write differently is written for both, as `«Spark's text¦DuckDB's text»`.
 """
 
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -32,6 +36,7 @@ _ARROW = {
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _DIRECTIONS = ("", " DESC", " NULLS LAST", " DESC NULLS FIRST")
 _JOINS = ("JOIN", "JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN")
+_DIALECTS = re.compile("«([^«»¦]*)¦([^«»¦]*)»")
 _MOST_ROWS = 60
 _DEEPEST = 3
 _FIRST_DAY = datetime.date(2024, 1, 1)
@@ -63,6 +68,16 @@ class Query:
 
     text: str
     types: tuple[str, ...]
+
+
+def in_spark(text: str) -> str:
+    """Returns a generated query as Spark reads it."""
+    return _DIALECTS.sub(r"\1", text)
+
+
+def in_duckdb(text: str) -> str:
+    """Returns a generated query as DuckDB reads it."""
+    return _DIALECTS.sub(r"\2", text)
 
 
 def value(random: Random, type_: str) -> Any:
@@ -120,7 +135,7 @@ class Generator:
         names = [f"c{index}" for index in range(len(made.types))]
         self._random.shuffle(names)
         keys = ", ".join(name + self._random.choice(_DIRECTIONS) for name in names)
-        limit = f" LIMIT {self._random.randint(0, 8)}" if self._random.random() < 0.6 else ""
+        limit = self._random.choice(("", "", " LIMIT 3", " LIMIT 8", " LIMIT 0", " LIMIT 5 OFFSET 2", " OFFSET 4"))
         shown = ", ".join(f"c{index}" for index in range(len(made.types)))
         return f"SELECT {shown} FROM ({made.text}) AS o ORDER BY {keys}{limit}"
 
@@ -130,8 +145,10 @@ class Generator:
         if depth < _DEEPEST:
             makers += [self._set_operation, self._grouped]
         made = self._random.randint(0, len(makers) + (1 if types is None else -1))
-        if made >= len(makers):
-            return self._windows(depth) if made == len(makers) else self._rolled_up(depth)
+        if made == len(makers):
+            return self._windows(depth)
+        if made > len(makers):
+            return self._random.choice((self._rolled_up, self._pivoted, self._grouped_by_all))(depth)
         return makers[made](depth, types)
 
     def _source(self, depth: int, *, unique: bool = False) -> tuple[str, tuple[Column, ...], str]:
@@ -142,11 +159,23 @@ class Generator:
             return f"{table.name} AS {alias}", table.of(alias), ""
         if self._random.random() < 0.25:
             return self._nested(depth)
+        if self._random.random() < 0.2:
+            return self._random.choice((self._values, self._unpivoted, self._exploded, self._half_joined))()
         left, right = (self._random.choice(self._tables) for _ in range(2))
         one, other = self._alias(), self._alias()
         columns = (*left.of(one), *right.of(other))
         condition = f"{one}.k = {other}.k"
         join = self._random.choice(_JOINS)
+        if self._random.random() < 0.15:
+            if self._random.random() < 0.3:
+                return f"{left.name} AS {one} CROSS JOIN {right.name} AS {other}", columns, ""
+            if self._random.random() < 0.5:
+                return f"{left.name} AS {one} {join} {right.name} AS {other} USING (k)", columns, ""
+            # DuckDB has no other outer joins without an equality.
+            join, condition = (
+                self._random.choice(("JOIN", "LEFT JOIN")),
+                f"{one}.k {self._random.choice('<>')} {other}.k",
+            )
         if self._random.random() < 0.3:
             pairs = [
                 (mine, others)
@@ -171,10 +200,74 @@ class Generator:
         source = f"w_{alias} AS {alias} JOIN w_{alias} AS {other} ON {columns[0].text} = {again[0].text}"
         return source, (*columns, *again), f"WITH w_{alias} AS ({inner.text}) "
 
+    def _values(self) -> tuple[str, tuple[Column, ...], str]:
+        """Returns VALUES as a table."""
+        alias, types = self._alias(), [self._random.choice(TYPES) for _ in range(self._random.randint(1, 3))]
+        rows = [
+            [f"CAST({'NULL' if self._random.random() < 0.2 else self._literal(type_)} AS {type_})" for type_ in types]
+            for _ in range(self._random.randint(1, 4))
+        ]
+        names = [f"v{index}" for index in range(len(types))]
+        listed = ", ".join(f"({', '.join(row)})" for row in rows)
+        text = f"(VALUES {listed}) AS {alias}({', '.join(names)})"
+        return text, tuple(Column(f"{alias}.{name}", type_) for name, type_ in zip(names, types, strict=True)), ""
+
+    def _unpivoted(self) -> tuple[str, tuple[Column, ...], str]:
+        """Returns UNPIVOT of two columns of one type."""
+        table, inner, alias = self._random.choice(self._tables), self._alias(), self._alias()
+        type_ = self._random.choice(table.columns[1:]).type
+        columns = table.of(inner)
+        pair = [self._expression(columns, type_).text for _ in range(2)]
+        kind = self._random.choice(("", "INCLUDE NULLS ", "EXCLUDE NULLS "))
+        selected = f"SELECT {inner}.id AS id, {pair[0]} AS p, {pair[1]} AS q"
+        text = (
+            f"({selected} FROM {table.name} AS {inner}) AS {self._alias()} UNPIVOT {kind}(v FOR n IN (p, q)) AS {alias}"
+        )
+        return text, (Column(f"{alias}.id", INT), Column(f"{alias}.n", TEXT), Column(f"{alias}.v", type_)), ""
+
+    def _exploded(self) -> tuple[str, tuple[Column, ...], str]:
+        """Returns a table with a row for each element of an array."""
+        table, alias, view = self._random.choice(self._tables), self._alias(), self._alias()
+        columns = table.of(alias)
+        type_ = self._random.choice(columns).type
+        parts = ", ".join(self._expression(columns, type_, 1).text for _ in range(self._random.randint(1, 3)))
+        in_spark = f" LATERAL VIEW EXPLODE(ARRAY({parts})) {view} AS e"
+        text = f"{table.name} AS {alias}«{in_spark}¦, LATERAL (SELECT UNNEST([{parts}]) AS e) AS {view}»"
+        return text, (*columns, Column(f"{view}.e", type_)), ""
+
+    def _half_joined(self) -> tuple[str, tuple[Column, ...], str]:
+        """Returns a semi or anti join."""
+        left, right = (self._random.choice(self._tables) for _ in range(2))
+        one, other = self._alias(), self._alias()
+        kind = self._random.choice(("SEMI", "ANTI"))
+        condition = f"{one}.k = {other}.k"
+        if self._random.random() < 0.4:
+            condition += f" AND {self._condition(right.of(other))}"
+        return f"{left.name} AS {one} «LEFT ¦»{kind} JOIN {right.name} AS {other} ON {condition}", left.of(one), ""
+
+    def _pivoted(self, depth: int) -> Query:
+        """Returns PIVOT; not with COUNT, which is NULL in Spark and 0 in DuckDB for a value without rows."""
+        inner, types = self._any(depth + 1, (INT, INT, TEXT)), (INT, INT, TEXT)
+        call = self._random.choice(("SUM(c1)", "MIN(c1)", "MAX(c1)"))
+        values = self._random.sample(("''", "'a'", "'b'", "'ab'", "'B'"), 2)
+        source = f"(SELECT c0, c1, c2 FROM ({inner.text}) AS {self._alias()}) AS {self._alias()}"
+        listed = ", ".join(f"{value} AS p{index}" for index, value in enumerate(values))
+        text = f"SELECT c0, p0 AS c1, p1 AS c2 FROM {source} PIVOT ({call} FOR c2 IN ({listed}))"
+        return Query(text, (types[0], INT, INT))
+
+    def _grouped_by_all(self, depth: int) -> Query:
+        source, columns, before = self._source(depth)
+        keys = [column for column in self._some(columns, 1, 2) if column.type != DOUBLE] or [columns[0]]
+        calls = [self._aggregate(columns, self._random.choice(TYPES), keys)]
+        text = f"{before}SELECT {_named([*keys, *calls])} FROM {source}{self._where(columns, depth)} GROUP BY ALL"
+        return Query(text, _types([*keys, *calls]))
+
     def _plain(self, depth: int, types: tuple[str, ...] | None) -> Query:
         source, columns, before = self._source(depth)
         chosen = self._chosen(columns, types)
         where = self._where(columns, depth)
+        if types is None and self._random.random() < 0.15:
+            chosen.append(self._value_of_subquery(columns))
         return Query(f"{before}SELECT {_named(chosen)} FROM {source}{where}", _types(chosen))
 
     def _distinct(self, depth: int, types: tuple[str, ...] | None) -> Query:
@@ -255,7 +348,9 @@ class Generator:
     def _set_operation(self, depth: int, types: tuple[str, ...] | None) -> Query:
         wanted = types or tuple(self._random.choice(TYPES) for _ in range(self._random.randint(1, 3)))
         left, right = (self._any(depth + 1, wanted) for _ in range(2))
-        kind = self._random.choice(("UNION", "UNION ALL", "UNION ALL", "INTERSECT", "EXCEPT"))
+        kind = self._random.choice(
+            ("UNION", "UNION ALL", "UNION ALL", "INTERSECT", "EXCEPT", "INTERSECT ALL", "EXCEPT ALL")
+        )
         names = ", ".join(f"c{index}" for index in range(len(wanted)))
         sides = [f"SELECT {names} FROM ({side.text}) AS {self._alias()}" for side in (left, right)]
         return Query(f" {kind} ".join(sides), wanted)
@@ -280,11 +375,35 @@ class Generator:
         ]
         if type_ in {INT, DOUBLE}:
             made += [f"{one} + {other}", f"{one} * 2 - {other}", f"ABS({one})"]
+            if type_ == INT:
+                made += [f"«SIZE(ARRAY({one}, {other}))¦LEN([{one}, {other}])»"]
+                made += [f"CAST(«GET_JSON_OBJECT('{{\"a\": 4}}', '$.a')¦'{{\"a\": 4}}' ->> '$.a'» AS BIGINT) + {one}"]
         elif type_ == TEXT:
             made += [f"{one} || {other}", f"UPPER({one})", f"SUBSTRING({one}, 1, 1)"]
         elif type_ == FLAG:
             made += [f"NOT {one}", f"({one} AND {other})"]
+        made += [
+            f"«NAMED_STRUCT('x', {one}, 'y', 1).x¦STRUCT_PACK(x := {one}, y := 1).x»",
+            f"«ARRAY({one}, {other})[1]¦[{one}, {other}][2]»",
+            f"«MAP('m', {one})['m']¦MAP {{'m': {one}}}['m']»",
+            f"«ELEMENT_AT(TRANSFORM(ARRAY({one}), e -> COALESCE(e, {other})), 1)"
+            f"¦LIST_TRANSFORM([{one}], LAMBDA e: COALESCE(e, {other}))[1]»",
+        ]
+        if type_ == DAY:
+            made.append(f"CAST({one} + INTERVAL '3' MONTH AS DATE)")
         return Column(self._random.choice(made), type_)
+
+    def _value_of_subquery(self, columns: Sequence[Column]) -> Column:
+        """Returns a value of a subquery, correlated or not."""
+        table, alias = self._random.choice(self._tables), self._alias()
+        inner = table.of(alias)
+        call = self._plain_aggregate(inner, self._random.choice(NUMBERS))
+        pairs = [(mine, others) for mine in columns for others in inner if mine.type == others.type]
+        where = ""
+        if pairs and self._random.random() < 0.7:
+            mine, others = self._random.choice(pairs)
+            where = f" WHERE {others.text} = {mine.text}"
+        return Column(f"(SELECT {call.text} FROM {table.name} AS {alias}{where})", call.type)
 
     def _aggregate(self, columns: Sequence[Column], type_: str, keys: Sequence[Column]) -> Column:
         """Returns an aggregate of a type."""
@@ -295,11 +414,22 @@ class Generator:
             made = ["COUNT(*)", f"COUNT({any_column.text})", f"COUNT(DISTINCT {any_column.text})"]
             made += [f"CAST(SUM({column.text}) AS BIGINT)" for column in matching if not filtered]
             made += [f"SUM({column.text})" for column in matching]
+            if not filtered:
+                condition = self._condition(columns)
+                # DuckDB's COUNT_IF is NULL without rows.
+                made.append(f"«COUNT_IF({condition})¦COUNT(*) FILTER (WHERE {condition})»")
             return Column(self._random.choice(made) + filtered, INT)
         if not matching:
             return Column(f"MAX(CAST({self._literal(type_)} AS {type_})){filtered}", type_)
         column = self._random.choice(matching)
-        names = ["MIN", "MAX"] + (["SUM"] if type_ == DOUBLE else [])
+        if type_ == TEXT and not filtered and self._random.random() < 0.2:
+            text = column.text
+            return Column(
+                f"«LISTAGG({text}, '-') WITHIN GROUP (ORDER BY {text})¦STRING_AGG({text}, '-' ORDER BY {text})»", TEXT
+            )
+        names = (
+            ["MIN", "MAX"] + (["SUM"] if type_ == DOUBLE else []) + (["BOOL_AND", "BOOL_OR"] if type_ == FLAG else [])
+        )
         return Column(f"{self._random.choice(names)}({column.text}){filtered}", type_)
 
     def _plain_aggregate(self, columns: Sequence[Column], type_: str) -> Column:
