@@ -266,8 +266,21 @@ PARENTHESES = {
         "A table in parentheses",
         "Remove the parentheses, or write (SELECT * FROM the table).",
     ),
+    "describe": (
+        "DESCRIBE inside a query",
+        "Submit DESCRIBE and the name of the table as a job of its own.",
+    ),
 }
-"""Parentheses in FROM that do not contain a query: how messages name them, and what to write instead."""
+"""Parentheses that contain no query: how messages name them, and what to write instead."""
+
+
+def parentheses_around(node: exp.Expr) -> tuple[str, str]:
+    """Returns how messages name the parentheses around `node`, which is no query, and what to write instead."""
+    if isinstance(node, exp.Describe):
+        return PARENTHESES["describe"]
+    return PARENTHESES["join" if node.args.get("joins") else "table"]
+
+
 _LIST = "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t), which returns a string."
 UNSUPPORTED_AGGREGATES = {
     "countif": "COUNT_IF(condition).",

@@ -222,6 +222,9 @@ class WindowCallReader:
                     ignores_nulls = True
                 case exp.RespectNulls():
                     pass
+                case exp.WithinGroup():
+                    hint = "Compute it with GROUP BY in a derived table, and join it by the group keys."
+                    raise self.refuse(node, "OVER after WITHIN GROUP", hint)
                 case _:
                     hint = "OVER follows the call of a window function or of an aggregate."
                     raise self.refuse(node, "OVER after this expression", hint)

@@ -29,7 +29,7 @@ from service.sql.expressions.nodes import (
 from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.joins import ONE_SIDED
 from service.sql.parser import Text
-from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
+from service.sql.refusals import CLAUSE_HINTS, CLAUSES, parentheses_around
 from service.sql.statements.generators import Generated, is_generated, read_generator
 from service.sql.types.data_types import NULL, Field, Schema
 
@@ -217,7 +217,7 @@ class _FromReader:
         if derived is not None:
             return derived
         if isinstance(node, exp.Subquery):
-            what, hint = PARENTHESES["join"]
+            what, hint = parentheses_around(node.this)
             raise self._source.unsupported(what, at=at, hint=hint)
         if isinstance(node, exp.Lateral) and not is_generated(node):
             raise self._source.unsupported("LATERAL before a query", at=at, hint="Join a derived table on a key.")

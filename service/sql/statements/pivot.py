@@ -45,6 +45,12 @@ class _Pivot:
         groups = [trees.column(self._alias, name) for name in self._columns if name.casefold() not in used]
         items: list[exp.Expr] = [*groups]
         for value in self._field.expressions:
+            if isinstance(value, exp.Query | exp.PivotAny):
+                what = "ANY" if isinstance(value, exp.PivotAny) else "A subquery"
+                # The word IN has no place of its own.
+                at = position(value) or position(self._field)
+                hint = "Write each value: IN (1, 2), and text in quotes: IN ('a', 'b')."
+                raise self._source.unsupported(f"{what} in IN of PIVOT", at=at, hint=hint)
             wanted = _parts(value.this if isinstance(value, exp.PivotAlias) else value)
             if len(wanted) != len(keys):
                 detail = f"This value of PIVOT has {len(wanted)} parts; there are {len(keys)} columns before IN."
@@ -140,10 +146,11 @@ def _name(value: exp.Expr, source: Text) -> str:
         return str(value.args["alias"].name)
     if isinstance(value, exp.Null | exp.Boolean):
         return str(value.sql()).lower()
-    if not isinstance(value, exp.Literal):
-        hint = "Write for example (1, 2) AS one_two."
-        raise source.unsupported("A value of PIVOT without an alias", at=position(value), hint=hint)
-    return str(value.name)
+    sign, bare = ("-", value.this) if isinstance(value, exp.Neg) else ("", value)
+    if not isinstance(bare, exp.Literal):
+        hint = "Write a name after it: (1, 2) AS one_two."
+        raise source.unsupported("An expression as a value of PIVOT, without AS,", at=position(value), hint=hint)
+    return f"{sign}{bare.name}"
 
 
 def _label(item: exp.Expr, columns: Sequence[exp.Expr]) -> str:

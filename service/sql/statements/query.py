@@ -38,7 +38,7 @@ from service.sql.expressions.reader import position
 from service.sql.expressions.scalar import render
 from service.sql.expressions.window_functions import with_named_windows
 from service.sql.parser import Text, place_of
-from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
+from service.sql.refusals import CLAUSE_HINTS, CLAUSES, parentheses_around
 from service.sql.statements import trees
 from service.sql.statements.clauses import over_columns
 from service.sql.statements.expansion import WrittenNodes
@@ -126,7 +126,7 @@ class QueryCompiler:
         """
         tree = _bare(tree)
         if not isinstance(tree, exp.Query):
-            what, hint = PARENTHESES["join" if tree.args.get("joins") else "table"]
+            what, hint = parentheses_around(tree)
             raise self._source.unsupported(what, at=position(tree), hint=hint)
         self._enter(tree, at, depth)
         ctes = self._with(tree, ctes)
