@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from sqlglot import exp
 
@@ -18,6 +18,12 @@ from service.contract.job import JobSpec
 from service.contract.parameters import Parameters
 from service.contract.problems import Issue, SpecError
 from service.contract.query import CODE, NESTING, Query
+from service.sql.checks.job_versions import (
+    REPEATED_NAMES_VERSION,
+    version_of_query,
+    version_of_syntax,
+    version_of_values,
+)
 from service.sql.checks.settings import check_settings
 from service.sql.checks.streaming import refuse_streaming
 from service.sql.expressions.reader import position
@@ -56,7 +62,7 @@ class CompiledSql:
     """A structured query, and the place of each of its parts in the SQL `text`.
 
     `unused` are the common table expressions that the query does not read, with pointers below `/unused/<index>`: they
-    are only checked.
+    are only checked. `needs_version` is the lowest SPEC_VERSION whose workers support the syntax of `text`.
     """
 
     query: Query
@@ -64,6 +70,7 @@ class CompiledSql:
     origins: Origins
     unused: tuple[Query, ...] = ()
     is_accepted: bool = False
+    needs_version: int = 0
 
     def text_of(self, text: str, pointer: str) -> Text:
         """Returns the `Text` of an expression of `query`, with its tree, so that it is not parsed again."""
@@ -114,6 +121,7 @@ def compile_sql(
         return CompiledSql(described, text, Origins(), is_accepted=is_accepted)
     _check_statement(source)
     tree = _query_of(source)
+    needs_version = version_of_syntax(tree, text)
     bindings = bind_parameters(source, tree, parameters)
     if bindings:
         source = replace(source, literals=bindings)
@@ -124,7 +132,9 @@ def compile_sql(
     query = compiler.query(tree, {})
     unused = compiler.unused()
     bindings.check_all_read(source)
-    return CompiledSql(query, text, compiler.origins, unused, is_accepted)
+    if compiler.origins.notes:
+        needs_version = max(needs_version, REPEATED_NAMES_VERSION)
+    return CompiledSql(query, text, compiler.origins, unused, is_accepted, needs_version)
 
 
 def _check_statement(source: Text) -> None:
@@ -167,7 +177,15 @@ def _compiled(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool
     if spec.query is not None:
         if not is_accepted:
             check_work(spec.query, schemas, "/query", is_read=True)
-        query = bind(spec.query, schemas, event_times=event_times, text_of=partial(Text, is_accepted=is_accepted))
+        texts: list[Text] = []
+
+        def text_of(text: str, pointer: str) -> Text:
+            texts.append(Text(text, pointer, is_accepted=is_accepted))
+            return texts[-1]
+
+        query = bind(spec.query, schemas, event_times=event_times, text_of=text_of)
+        of_texts = (version_of_syntax(text.expression, text.text) for text in texts if text.text)
+        query = _with_version(query, version_of_query(spec.query), *of_texts)
         if checks_settings:
             _check(spec, query)
         return query
@@ -206,16 +224,24 @@ def _bound_query(
     if inner is not None:
         _, query = _bound_query(inner, schemas, None, parameters, is_accepted=is_accepted)
         compiled = CompiledSql(rows_of(query.output), text, Origins(), is_accepted=is_accepted)
-        return compiled, bind(compiled.query, {}, event_times=event_times)
+        described = bind(compiled.query, {}, event_times=event_times)
+        return compiled, _with_version(described, version_of_query(compiled.query), query.needs_version)
     compiled = compile_sql(text, tables, parameters, is_accepted=is_accepted)
     with compiled.located():
         if not is_accepted:
             check_work(compiled.query, tables, _POINTER, is_read=False)
         query = bind(compiled.query, tables, event_times=event_times, text_of=compiled.text_of)
         query = replace(query, notes=tuple(dict.fromkeys(compiled.origins.notes)))
+        versions = [compiled.needs_version, *map(version_of_query, (compiled.query, *compiled.unused))]
         for index, unused in enumerate(compiled.unused):
-            bind(unused, tables, f"{_POINTER}/unused/{index}", event_times=event_times, text_of=compiled.text_of)
-    return compiled, query
+            at = f"{_POINTER}/unused/{index}"
+            bound = bind(unused, tables, at, event_times=event_times, text_of=compiled.text_of)
+            versions.append(version_of_values(bound))
+    return compiled, _with_version(query, *versions)
+
+
+def _with_version(query: BoundQuery, *versions: int) -> BoundQuery:
+    return replace(query, needs_version=max(version_of_values(query), *versions))
 
 
 def event_times_of(spec: JobSpec) -> EventTimes | None:

@@ -177,6 +177,11 @@ class Text:
         """The tokens of the text, see `tokens_of`."""
         return tuple(_with_placeholders(self.text, _tokens(self)))
 
+    @cached_property
+    def expression(self) -> exp.Expr:
+        """The syntax tree of the text, an expression, see `parse_expression`."""
+        return _parse(self, exp.Condition)
+
     def error(self, code: str, detail: str, *, at: int | None = None, suggestions: Iterable[str] = ()) -> SpecError:
         """Returns a `SpecError`, with line and column if the offset `at` is known."""
         line = column = None
@@ -266,7 +271,7 @@ def parse_expression(source: Text) -> exp.Expr:
 
     Raises SpecError `sql_syntax`, `query_too_deep`, `unsupported_construct`.
     """
-    return _parse(source, exp.Condition)
+    return source.expression
 
 
 def parse_query(source: Text) -> exp.Expr:

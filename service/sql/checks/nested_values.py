@@ -17,8 +17,8 @@ from service.sql.expressions.nodes import (
     children,
     walk,
 )
-from service.sql.failed_expressions import trees_of
 from service.sql.resolve.bound import BoundQuery, queries_of
+from service.sql.resolve.bound_trees import trees_of
 from service.sql.types.nested_functions import NESTED_GROUPS
 
 _NAMES = frozenset(name for group in NESTED_GROUPS.values() for name in group)

@@ -170,7 +170,8 @@ class BoundQuery:
 
     `windows` are calls with OVER; ORDER BY and SELECT use them as columns. `grouping_sets` are positions in `keys`;
     empty if the query groups by all of them. HAVING and later clauses may use the start and end of a `window` like
-    `keys`. `notes` are sentences for the job's report.
+    `keys`. `notes` are sentences for the job's report. `needs_version` is the lowest SPEC_VERSION whose
+    workers support the query; 0 for an inner query.
     """
 
     source: BoundSource
@@ -190,6 +191,7 @@ class BoundQuery:
     generators: tuple[BoundGenerator, ...] = ()
     offset: int = 0
     notes: tuple[str, ...] = ()
+    needs_version: int = 0
 
     @property
     def is_cut(self) -> bool:
