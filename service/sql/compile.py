@@ -33,6 +33,7 @@ from service.sql.resolve.binder import bind
 from service.sql.resolve.bound import BoundQuery
 from service.sql.resolve.event_time import EventTimes
 from service.sql.resolve.from_clause import check_work
+from service.sql.shown_names import changed, with_written_aliases, without_generated_aliases
 from service.sql.statements.describe import described_query, described_table, rows_of
 from service.sql.statements.expansion import check_expansion
 from service.sql.statements.origins import Origins
@@ -62,7 +63,8 @@ class CompiledSql:
     """A structured query, and the place of each of its parts in the SQL `text`.
 
     `unused` are the common table expressions that the query does not read, with pointers below `/unused/<index>`: they
-    are only checked. `needs_version` is the lowest SPEC_VERSION whose workers support the syntax of `text`.
+    are only checked. Generated aliases begin with `prefix`. `needs_version` is the lowest SPEC_VERSION whose workers
+    support the syntax of `text`.
     """
 
     query: Query
@@ -71,6 +73,7 @@ class CompiledSql:
     unused: tuple[Query, ...] = ()
     is_accepted: bool = False
     needs_version: int = 0
+    prefix: str = ""
 
     def text_of(self, text: str, pointer: str) -> Text:
         """Returns the `Text` of an expression of `query`, with its tree, so that it is not parsed again."""
@@ -83,6 +86,8 @@ class CompiledSql:
         try:
             yield
         except SpecError as error:
+            if self.prefix:
+                error = changed(error, lambda detail: without_generated_aliases(detail, self.prefix))
             raise SpecError([self.locate(issue) for issue in error.issues]) from None
 
     def locate(self, issue: Issue) -> Issue:
@@ -134,7 +139,7 @@ def compile_sql(
     bindings.check_all_read(source)
     if compiler.origins.notes:
         needs_version = max(needs_version, REPEATED_NAMES_VERSION)
-    return CompiledSql(query, text, compiler.origins, unused, is_accepted, needs_version)
+    return CompiledSql(query, text, compiler.origins, unused, is_accepted, needs_version, compiler.prefix)
 
 
 def _check_statement(source: Text) -> None:
@@ -250,6 +255,9 @@ def event_times_of(spec: JobSpec) -> EventTimes | None:
 
 
 def _check(spec: JobSpec, query: BoundQuery) -> None:
-    check_settings(query, spec.settings)
-    if spec.mode.is_streaming:
-        refuse_streaming(spec, query)
+    try:
+        check_settings(query, spec.settings)
+        if spec.mode.is_streaming:
+            refuse_streaming(spec, query)
+    except SpecError as error:
+        raise changed(error, lambda detail: with_written_aliases(detail, query.written_aliases)) from None

@@ -148,6 +148,11 @@ class QueryCompiler:
                 self.origins.places[f"{at}/group_by"] = place
         return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written).query()
 
+    @property
+    def prefix(self) -> str:
+        """What generated aliases begin with; no name in the text does."""
+        return self._unnamed
+
     def unused(self) -> tuple[Query, ...]:
         """Compiles the common table expressions that no query has used; their pointers are `/unused/<index>`."""
         found: list[Query] = []

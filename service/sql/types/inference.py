@@ -212,9 +212,12 @@ class Typing:
             return data_types.arithmetic(node.operator, left, right)
         except Incompatible:
             left_text, right_text = _text(node.left), _text(node.right)
+            hint = "CAST one of them."
+            if TEMPORAL & {left.name, right.name}:
+                hint = "For dates and times, use date_add, datediff or an INTERVAL."
             detail = (
                 f"{node.operator} cannot be applied to {left_text}, which is {left}, and {right_text}, which is "
-                f"{right}. CAST one of them."
+                f"{right}. {hint}"
             )
             raise self.mismatch(detail, node) from None
 
@@ -266,7 +269,7 @@ class Typing:
         for right in others:
             other = self.value(right)
             if one is not None and other is not None and not data_types.comparable(one, other):
-                hint = "Compare map_entries(m), or the values of keys." if one == other else "CAST one of them."
+                hint = "Compare map_entries(m), or the values of keys." if one == other else cast_advice(one, other)
                 detail = (
                     f"{operator} cannot compare {_text(left)}, which is {one}, with {_text(right)}, which is {other}. "
                     f"{hint}"
@@ -424,6 +427,13 @@ def convertible(source: DataType, target: DataType) -> bool:
             and all(convertible(*pair) for pair in pairs)
         )
     return castable(source.name, target.name)
+
+
+def cast_advice(one: DataType, other: DataType) -> str:
+    """Returns the sentence that says which casts give values of these types a common one."""
+    if convertible(one, other) or convertible(other, one):
+        return "CAST one of them."
+    return "CAST both to STRING."
 
 
 def refused_arguments(name: str, types: Types) -> str:
