@@ -185,6 +185,9 @@ class Text:
     def error(self, code: str, detail: str, *, at: int | None = None, suggestions: Iterable[str] = ()) -> SpecError:
         """Returns a `SpecError`, with line and column if the offset `at` is known."""
         line = column = None
+        if self.sql is not None and self.tree is None:
+            # The offset is one in this text alone; `CompiledSql.locate` finds the place by the pointer.
+            at = None
         if at is not None:
             text = self.text if self.sql is None else self.sql
             line = text.count("\n", 0, at) + 1

@@ -37,6 +37,8 @@ def without_generated_aliases(text: str, prefix: str) -> str:
     if found is not None:
         return f"A subquery that is a value cannot return {found[1]}. Select a part of it, such as an element."
     text = re.sub(rf"\b{name}_s\d+\.{name}_s\d+_\d+\b", "a column of the subquery", text)
+    text = re.sub(rf"\b{name}_s\d+\.(\w+)", r"\1 of the subquery", text)
+    text = re.sub(rf"\b{name}_s\d+\b", "the subquery", text)
     return re.sub(rf"\b{name}(?:_\w+)?\.(?=\S)", "", text)
 
 
