@@ -35,7 +35,7 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     ),
     "a format that is not that of the file": (
         {"tables": {"t": {"path": "text", "format": "parquet"}}},
-        'write "format": "csv"',
+        "set 'format' to csv",
         {"tables": {"t": {"format": "csv"}}},
     ),
     "the name of a format": (

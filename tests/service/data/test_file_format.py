@@ -97,12 +97,12 @@ def test_formats_of_names_and_contents() -> None:
 @pytest.mark.parametrize(
     ("files", "table", "code", "text"),
     [
-        ({"x.csv": CSV}, {"format": "parquet"}, "corrupt_file", 'looks like a CSV file: write "format": "csv"'),
-        ({"x.csv": PARQUET.getvalue()}, {}, "corrupt_file", 'write "format": "parquet"'),
+        ({"x.csv": CSV}, {"format": "parquet"}, "corrupt_file", "looks like a CSV file: set 'format' to csv"),
+        ({"x.csv": PARQUET.getvalue()}, {}, "corrupt_file", "set 'format' to parquet"),
         ({"x.parquet": CSV}, {}, "corrupt_file", "'x.parquet' is not a Parquet file"),
         ({"x.parquet": gzip.compress(CSV)}, {}, "corrupt_file", "'x.parquet' is not a Parquet file"),
         ({"x.orc": CSV}, {}, "corrupt_file", "is not an ORC file"),
-        ({"x.csv": ORC.getvalue()}, {}, "corrupt_file", 'write "format": "orc"'),
+        ({"x.csv": ORC.getvalue()}, {}, "corrupt_file", "set 'format' to orc"),
         ({"x.orc": b"ORCID,name"}, {}, "corrupt_file", "is not an ORC file"),
         ({"x.avro": CSV}, {}, "corrupt_file", "is not an Avro file"),
         ({"x.orc": b"ORC" + bytes(100)}, {}, "corrupt_file", "is not an ORC file"),
