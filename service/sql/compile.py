@@ -24,6 +24,7 @@ from service.sql.checks.job_versions import (
     version_of_syntax,
     version_of_values,
 )
+from service.sql.checks.notes import notes_of
 from service.sql.checks.settings import check_settings
 from service.sql.checks.streaming import refuse_streaming
 from service.sql.expressions.reader import position
@@ -190,6 +191,7 @@ def _compiled(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool
 
         query = bind(spec.query, schemas, event_times=event_times, text_of=text_of)
         of_texts = (version_of_syntax(text.expression, text.text) for text in texts if text.text)
+        query = replace(query, notes=tuple(dict.fromkeys(notes_of(query))))
         query = _with_version(query, version_of_query(spec.query), *of_texts)
         if checks_settings:
             _check(spec, query)
@@ -236,7 +238,8 @@ def _bound_query(
         if not is_accepted:
             check_work(compiled.query, tables, _POINTER, is_read=False)
         query = bind(compiled.query, tables, event_times=event_times, text_of=compiled.text_of)
-        query = replace(query, notes=tuple(dict.fromkeys(compiled.origins.notes)))
+        of_values = (without_generated_aliases(note, compiled.prefix) for note in notes_of(query))
+        query = replace(query, notes=tuple(dict.fromkeys([*compiled.origins.notes, *of_values])))
         versions = [compiled.needs_version, *map(version_of_query, (compiled.query, *compiled.unused))]
         for index, unused in enumerate(compiled.unused):
             at = f"{_POINTER}/unused/{index}"
