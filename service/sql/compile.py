@@ -51,6 +51,16 @@ _STATEMENTS = frozenset(
     for word in words.split()
 )
 
+_SINK = "Write its SELECT. The job's 'sink' says where the result is written."
+_INSTEAD = {
+    "EXPLAIN": "Post the job without EXPLAIN to /v1/explain, or run `evenkeel explain`.",
+    "SET": "Give settings in the job's 'settings'.",
+    "SHOW": "The tables are those in the job's 'tables'. DESCRIBE and the name of a table returns its columns.",
+    "TABLE": "Write SELECT * FROM and the name.",
+    **dict.fromkeys(("INSERT", "CREATE", "MERGE", "COPY", "EXPORT"), _SINK),
+}
+"""What to write instead of some statements."""
+
 _POINTER = "/query"
 """The JSON pointer of a compiled query when it is bound."""
 
@@ -146,7 +156,9 @@ def compile_sql(
 def _check_statement(source: Text) -> None:
     tokens = tokens_of(source)
     if tokens and tokens[0].text.upper() in _STATEMENTS:
-        raise source.unsupported(f"The statement {tokens[0].text.upper()}", at=tokens[0].start, hint="Write a SELECT.")
+        word = tokens[0].text.upper()
+        hint = _INSTEAD.get(word, "Write a SELECT.")
+        raise source.unsupported(f"The statement {word}", at=tokens[0].start, hint=hint)
 
 
 def _query_of(source: Text) -> exp.Expr:

@@ -23,7 +23,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from service.contract.parameters import PARAMETER_NAME
-from service.contract.problems import SpecError
+from service.contract.problems import SpecError, nearest_names
 from service.contract.query import CODE, NESTING, OPERATOR_DEPTH, SQL_CHARACTERS, SQL_TOKENS, Limit
 from service.sql.expressions.nodes import Expression
 from service.sql.function_words import FUNCTIONS_WITH_WORDS
@@ -64,6 +64,41 @@ _DIALECT_HINTS = {
     "PREWHERE": "Write WHERE.",
 }
 """What to write instead of words and signs of other dialects, at or before an unexpected token."""
+_KEYWORDS = (
+    "SELECT",
+    "FROM",
+    "WHERE",
+    "GROUP",
+    "ORDER",
+    "HAVING",
+    "LIMIT",
+    "OFFSET",
+    "UNION",
+    "INTERSECT",
+    "EXCEPT",
+    "JOIN",
+    "INNER",
+    "LEFT",
+    "RIGHT",
+    "CROSS",
+    "USING",
+    "WITH",
+    "DISTINCT",
+    "QUALIFY",
+    "WINDOW",
+    "BETWEEN",
+    "CASE",
+    "WHEN",
+    "THEN",
+    "ELSE",
+    "LATERAL",
+    "PIVOT",
+    "UNPIVOT",
+    "VALUES",
+    "OVER",
+    "PARTITION",
+)
+"""Words that a misspelled one may be."""
 FIRST = "first"
 """In the `meta` of a node: the smallest offset of its parts that have one."""
 
@@ -118,6 +153,8 @@ def _hint(tokens: Sequence[Token], line: object, column: object) -> str:
     at = next((index for index, token in enumerate(tokens) if (token.line, _column(token)) == (line, column)), None)
     if at is None:
         return ""
+    if tokens[at].token_type is TokenType.PLACEHOLDER and at and tokens[at - 1].end + 1 == tokens[at].start:
+        return "For a field of JSON text, write get_json_object(x, '$.a')."
     if tokens[at].token_type is TokenType.PLACEHOLDER and tokens[at].text != "?":
         return _parameter_hint(tokens[at].text, tokens[at - 1].text.upper() if at else "")
     if tokens[at].token_type is TokenType.COLON:
@@ -128,10 +165,26 @@ def _hint(tokens: Sequence[Token], line: object, column: object) -> str:
     for token in (tokens[at], *tokens[max(at - 1, 0) : at]):
         if token.text.upper() in _DIALECT_HINTS:
             return _DIALECT_HINTS[token.text.upper()]
+    misspelled = _misspelled(tokens, at)
+    if misspelled is not None:
+        return misspelled
     name = _called_function(tokens[:at])
     if name == "WINDOW":
         return _DIALECT_HINTS[name]
     return f"Write {_COMMA_FORMS[name]}." if name in _COMMA_FORMS else ""
+
+
+def _misspelled(tokens: Sequence[Token], at: int) -> str | None:
+    """Returns the hint for a word at or before the unexpected token `at` that is nearly a keyword."""
+    for token in (*tokens[max(at - 1, 0) : at], tokens[at]):
+        word = token.text.upper()
+        if word in {"GROUP", "ORDER", "PARTITION"}:
+            return f"Write {word} BY."
+        if token.token_type is TokenType.VAR and len(word) > 2:
+            found = nearest_names(word, _KEYWORDS, 1, min_similarity=0.75)
+            if found:
+                return f"Did you mean {found[0]}?"
+    return None
 
 
 def _parameter_hint(placeholder: str, before: str) -> str:

@@ -14,7 +14,18 @@ import pytest
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
 from service.sql.compile import compile_job
-from service.sql.types.data_types import BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, DataType, Field, Schema, TypeName
+from service.sql.types.data_types import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INT,
+    STRING,
+    TIMESTAMP,
+    DataType,
+    Field,
+    Schema,
+    TypeName,
+)
 
 _FILE = Path(__file__).with_name("suggestions.test")
 _COLUMNS = {

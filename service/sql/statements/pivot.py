@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
+from service.contract.problems import did_you_mean, nearest_names
 from service.sql.expressions.reader import position
 from service.sql.parser import Text
 from service.sql.statements import trees
@@ -102,6 +103,13 @@ class _Unpivot:
             if len(columns) != len(values):
                 detail = f"{len(values)} columns are needed for each value of UNPIVOT, not {len(columns)}."
                 raise self._source.error("unsupported_construct", detail, at=position(item))
+        folded = [name.casefold() for name in self._columns]
+        for column in (column for columns in sets for column in columns):
+            if column.name.casefold() not in folded:
+                suggestions = nearest_names(column.name, self._columns)
+                listed = f" The columns are {', '.join(self._columns[:12])}."
+                detail = f"There is no column {column.name}.{did_you_mean(suggestions) or listed}"
+                raise self._source.error("unknown_column", detail, at=position(column), suggestions=suggestions)
         used = {column.name.casefold() for columns in sets for column in columns}
         items: list[exp.Expr] = [
             trees.column(self._alias, name) for name in self._columns if name.casefold() not in used

@@ -481,7 +481,8 @@ class _Unnesting:
 
     def _check_columns(self, found: int, wanted: int, node: exp.Expr) -> None:
         if found != wanted:
-            detail = f"The subquery returns {found} columns; {wanted} {'is' if wanted == 1 else 'are'} needed here."
+            columns = "1 column" if found == 1 else f"{found} columns"
+            detail = f"The subquery returns {columns}; {wanted} {'is' if wanted == 1 else 'are'} needed here."
             raise self._source.error("unsupported_construct", detail, at=position(node))
 
     def _check_before_aggregation(self, node: exp.Expr) -> None:

@@ -215,6 +215,8 @@ class Typing:
             hint = "CAST one of them."
             if TEMPORAL & {left.name, right.name}:
                 hint = "For dates and times, use date_add, datediff or an INTERVAL."
+            elif left == right == STRING:
+                hint = "To join texts, write ||; otherwise, CAST one of them to a number."
             detail = (
                 f"{node.operator} cannot be applied to {left_text}, which is {left}, and {right_text}, which is "
                 f"{right}. {hint}"
@@ -389,7 +391,8 @@ class Typing:
             self._require(index, _INDEXES, node.index, "[…]")
             return of.parts[0]
         if of.name is not TypeName.MAP:
-            raise self.mismatch(f"{_text(node.operand)} is {of}, which has no elements.", node)
+            hint = f" Write {_part_of(node.operand, of)}." if of.name is TypeName.STRUCT and of.labels else ""
+            raise self.mismatch(f"{_text(node.operand)} is {of}, which has no elements.{hint}", node)
         if of.parts[0] == STRING and index is not None and index.is_atomic:
             return of.parts[1]
         try:
@@ -451,6 +454,8 @@ def refused_arguments(name: str, types: Types) -> str:
         return f"The lambda of {name} returns {types[2]}, but the start value is {types[1]}. CAST the start value."
     if name == "schema_of_json":
         return "schema_of_json takes a string literal."
+    if name in {"filter", "exists", "forall", "map_filter", "any_match"} and len(types) > 1:
+        return f"The lambda of {name} must return a condition, but returns {types[1]}. Write for example x -> x > 1."
     if name in {"hash", "xxhash64"}:
         return f"{name} does not take a map ({found}). Write map_entries(m)."
     if name in _NESTED_NAMES:
