@@ -21,7 +21,7 @@ from tests.support.production import Production, Servers, running_production
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SEED = 6
-SECONDS = count(sample=60.0, full=240.0)
+SECONDS = count(sample=45.0, full=240.0)
 WORKERS = 3
 
 _log = logging.getLogger(__name__)

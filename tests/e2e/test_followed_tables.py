@@ -202,8 +202,8 @@ def joined(production: Production) -> tuple[Follower, Callable[[], dict[int, set
 
 @pytest.mark.withstands(
     "workers and JVMs die while a lookup table changes",
-    how="`kill -9`, twice exactly between the sink's write and Spark's commit",
-    times=4,
+    how="`kill -9` exactly between the sink's write and Spark's commit",
+    times=2,
     guaranteed="each row is joined once, with one version of the table",
 )
 def test_each_row_is_joined_with_one_version_despite_kills(production: Production) -> None:
@@ -218,8 +218,6 @@ def test_each_row_is_joined_with_one_version_despite_kills(production: Productio
     strikes: list[Callable[[], None]] = [
         lambda: by_version.strike(killer.kill_worker_at),
         lambda: by_row.strike(killer.kill_jvm_at),
-        killer.kill_worker,
-        killer.kill_jvm,
     ]
     random.Random(SEED).shuffle(strikes)
     with ExitStack() as stack:

@@ -32,14 +32,14 @@ ENVIRONMENT = {
     "EVENKEEL_WORKER_DRAIN_SECONDS": "0",
 }
 
-PAIRS, WIDE = 18_000, 400
+PAIRS, WIDE = 12_000, 400
 _LONG_SECONDS = 300
 """Innocent jobs take a while, so that they still run when the poisonous job is retried."""
 
 COUNT = {"tables": {"o": parquet("orders")}, "sql": "SELECT COUNT(*) AS n FROM o"}
 COUNTED = [{"n": 10_000}]
 WRONG = {**COUNT, "sql": "SELECT SUM(1 / (o.price - o.price)) AS x FROM o", "limits": {"max_attempts": 3}}
-POISON = {**ENDLESS, "name": "poison", "limits": {"max_attempts": 3}}
+POISON = {**ENDLESS, "name": "poison", "limits": {"max_attempts": 2}}
 POISONOUS_STREAM = {
     "name": "poisonous",
     "mode": "continuous",
@@ -48,13 +48,13 @@ POISONOUS_STREAM = {
         "b": {**ONE_KEY, "role": "static"},
     },
     "sql": "SELECT a.k, COUNT(*) AS n FROM a JOIN b ON a.k = b.k WHERE a.v + b.v > 1 GROUP BY a.k",
-    "limits": {"max_attempts": 3},
+    "limits": {"max_attempts": 2},
 }
 INNOCENT = {
     "name": "innocent",
     "tables": {"a": parquet("pairs"), "b": parquet("pairs")},
     "sql": "SELECT COUNT(*) AS n FROM a JOIN b ON a.k = b.k WHERE a.v + b.v > 1",
-    "limits": {"max_attempts": 3},
+    "limits": {"max_attempts": 2},
 }
 # All but (0, 0), (0, 1) and (1, 0).
 INNOCENT_ROWS = [{"n": PAIRS * PAIRS - 3}]
@@ -109,7 +109,7 @@ def wait_until_nothing_stays(workers: Fleet, job_id: str) -> None:
 @pytest.mark.withstands(
     "a job that crashes every driver",
     how="`kill -9` of the JVM whenever the job runs, next to another job",
-    times=3,
+    times=2,
     guaranteed="the job is CRASHED after its last attempt; the other job and the next one on this worker succeed",
 )
 def test_job_that_kills_its_jvm_ends_crashed(workers: Fleet) -> None:
@@ -119,10 +119,9 @@ def test_job_that_kills_its_jvm_ends_crashed(workers: Fleet) -> None:
     def both_run() -> bool:
         return has_tasks(workers, poison) and has_tasks(workers, innocent)
 
-    for _ in range(2):
-        wait_for("tasks of both jobs", both_run, 120)
-        _kill_jvm(worker.pid, workers)
-        wait_for("the loss to be noticed", lambda: not both_run(), 30)
+    wait_for("tasks of both jobs", both_run, 120)
+    _kill_jvm(worker.pid, workers)
+    wait_for("the loss to be noticed", lambda: not both_run(), 30)
 
     def is_over() -> bool:
         if has_tasks(workers, poison):
@@ -132,10 +131,10 @@ def test_job_that_kills_its_jvm_ends_crashed(workers: Fleet) -> None:
     wait_for("the end of the poisonous job", is_over, 240, every=0.2)
     job = workers.job(poison)
     assert (job.status, (job.error or {})["code"]) == ("CRASHED", "worker_lost")
-    assert ends_of(workers, poison) == ["CRASHED"] * 3
-    assert [(attempt.error or {})["code"] for attempt in workers.attempts(poison)] == ["driver_lost"] * 3
+    assert ends_of(workers, poison) == ["CRASHED"] * 2
+    assert [(attempt.error or {})["code"] for attempt in workers.attempts(poison)] == ["driver_lost"] * 2
     workers.wait(innocent, "SUCCEEDED", _LONG_SECONDS)
-    assert ends_of(workers, innocent) == ["CRASHED", "CRASHED", "SUCCEEDED"]
+    assert ends_of(workers, innocent) == ["CRASHED", "SUCCEEDED"]
     assert workers.rows(innocent) == INNOCENT_ROWS
     wait_until_nothing_stays(workers, poison)
     assert_next_job_runs(workers)
@@ -145,7 +144,7 @@ def test_job_that_kills_its_jvm_ends_crashed(workers: Fleet) -> None:
 @pytest.mark.withstands(
     "a stream that crashes every driver",
     how="`kill -9` of the JVM whenever a mini-batch of a continuous job runs, next to another job",
-    times=3,
+    times=2,
     guaranteed="the stream is STOPPED after its last attempt; the other job and the next one on this worker succeed",
 )
 def test_stream_that_kills_its_jvm_is_stopped(workers: Fleet) -> None:
@@ -155,10 +154,9 @@ def test_stream_that_kills_its_jvm_is_stopped(workers: Fleet) -> None:
     def both_run() -> bool:
         return workers.job(poison).status == "RUNNING" and has_tasks(workers, innocent)
 
-    for _ in range(2):
-        wait_for("tasks of both jobs", both_run, 120)
-        _kill_jvm(worker.pid, workers)
-        wait_for("the loss to be noticed", lambda: not both_run(), 30)
+    wait_for("tasks of both jobs", both_run, 120)
+    _kill_jvm(worker.pid, workers)
+    wait_for("the loss to be noticed", lambda: not both_run(), 30)
 
     def is_over() -> bool:
         if workers.job(poison).status == "RUNNING":
@@ -167,9 +165,9 @@ def test_stream_that_kills_its_jvm_is_stopped(workers: Fleet) -> None:
 
     wait_for("the end of the poisonous stream", is_over, 240, every=0.2)
     assert (workers.job(poison).error or {})["code"] == "worker_lost"
-    assert ends_of(workers, poison) == ["CRASHED"] * 3
+    assert ends_of(workers, poison) == ["CRASHED"] * 2
     workers.wait(innocent, "SUCCEEDED", _LONG_SECONDS)
-    assert ends_of(workers, innocent) == ["CRASHED", "CRASHED", "SUCCEEDED"]
+    assert ends_of(workers, innocent) == ["CRASHED", "SUCCEEDED"]
     assert workers.rows(innocent) == INNOCENT_ROWS
     assert_next_job_runs(workers)
     assert worker.poll() is None
@@ -218,8 +216,8 @@ def test_a_heap_that_is_exhausted(workers: Fleet) -> None:
     job = workers.job(job_id)
     assert (job.status, (job.error or {})["code"]) in {("CRASHED", "worker_lost"), ("FAILED", "out_of_memory")}
     if job.status == "CRASHED":
-        # A JVM that is killed because it does not respond, or that has no memory to log with, does not log its error.
-        assert any(entry["event"] == "spark_driver_lost" for entry in workers.log_events())
+        # A JVM without memory may not log its error.
+        assert [(attempt.error or {})["code"] for attempt in workers.attempts(job_id)] == ["driver_lost"]
     assert ends_of(workers, job_id) == [job.status]
     wait_until_nothing_stays(workers, job_id)
     assert_next_job_runs(workers)
