@@ -23,6 +23,9 @@ ARITHMETIC: dict[type[exp.Expr], str] = {
     exp.Mod: "%",
     exp.IntDiv: "DIV",
     exp.DPipe: "||",
+    exp.BitwiseAnd: "&",
+    exp.BitwiseXor: "^",
+    exp.BitwiseOr: "|",
 }
 COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "=",
@@ -119,12 +122,6 @@ CONSTRUCTS: dict[type[exp.Expr], str] = {
     exp.WithinGroup: "WITHIN GROUP",
     exp.Distinct: "DISTINCT inside a scalar function",
     exp.Order: "ORDER BY inside a scalar function",
-    exp.BitwiseAnd: "The bitwise operator &",
-    exp.BitwiseOr: "The bitwise operator |",
-    exp.BitwiseXor: "The bitwise operator ^",
-    exp.BitwiseNot: "The bitwise operator ~",
-    exp.BitwiseLeftShift: "The bitwise operator <<",
-    exp.BitwiseRightShift: "The bitwise operator >>",
     exp.Array: "An array ([…])",
     exp.AtTimeZone: "AT TIME ZONE",
     exp.SimilarTo: "SIMILAR TO",
@@ -144,9 +141,6 @@ HINTS: dict[type[exp.Expr], str] = {
     exp.Bracket: "Write slice(a, 1, 2).",
     exp.Dot: "Write value.field.",
     exp.Window: "Compute it in a derived table.",
-    exp.BitwiseXor: "For a power, write power(x, n).",
-    exp.BitwiseLeftShift: "Write shiftleft(x, n).",
-    exp.BitwiseRightShift: "Write shiftright(x, n).",
     exp.Array: "Write array(1, 2). To quote a name, write it in backquotes: `a name`.",
     exp.AtTimeZone: "All times are in the session's time zone, UTC. Remove AT TIME ZONE.",
     exp.SimilarTo: "Write RLIKE.",
@@ -158,7 +152,8 @@ HINTS: dict[type[exp.Expr], str] = {
     exp.Parameter: "Write :name, and give the value in the job's `parameters`.",
     exp.Star: "Name the columns.",
     exp.Values: "Write a list of values, or (SELECT * FROM VALUES (1), (2)).",
-    exp.Tuple: "Compare the columns one by one.",
+    exp.Tuple: "Compare the columns one by one; for a value of several parts, write struct(a, b).",
+    exp.Filter: "FILTER follows the call of an aggregate. Elsewhere, write CASE WHEN condition THEN x END.",
     exp.Any: "Write IN with a list of values, or join comparisons by OR.",
     exp.All: "Join comparisons by AND.",
     exp.IgnoreNulls: "Add FILTER (WHERE x IS NOT NULL), or OVER after a window function.",
@@ -195,6 +190,7 @@ ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
         exp.HexString: "this is_integer",
         exp.Concat: "expressions safe coalesce",
         exp.Neg: "this",
+        exp.BitwiseNot: "this",
         exp.Not: "this",
         exp.NullSafeNEQ: "this expression",
         exp.Is: "this expression",
@@ -266,8 +262,21 @@ PARENTHESES = {
         "A table in parentheses",
         "Remove the parentheses, or write (SELECT * FROM the table).",
     ),
+    "describe": (
+        "DESCRIBE inside a query",
+        "Submit DESCRIBE and the name of the table as a job of its own.",
+    ),
 }
-"""Parentheses in FROM that do not contain a query: how messages name them, and what to write instead."""
+"""Parentheses that contain no query: how messages name them, and what to write instead."""
+
+
+def parentheses_around(node: exp.Expr) -> tuple[str, str]:
+    """Returns how messages name the parentheses around `node`, which is no query, and what to write instead."""
+    if isinstance(node, exp.Describe):
+        return PARENTHESES["describe"]
+    return PARENTHESES["join" if node.args.get("joins") else "table"]
+
+
 _LIST = "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t), which returns a string."
 UNSUPPORTED_AGGREGATES = {
     "countif": "COUNT_IF(condition).",

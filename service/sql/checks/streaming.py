@@ -26,6 +26,8 @@ from service.sql.resolve.bound import (
     BoundDerived,
     BoundJoin,
     BoundQuery,
+    BoundRecursion,
+    BoundRows,
     BoundSource,
     BoundTable,
     BoundUnion,
@@ -95,6 +97,7 @@ class _Refusals:
             detail = "The query reads no table with the role 'stream'. Name one in FROM, or use the mode 'batch'."
             yield Issue(code="no_stream", detail=detail, pointer=at)
             return
+        yield from _recursion_issues(query, at)
         yield from _order_issues(query, at)
         yield from self._below(query, at)
         yield from self._issues_of_joins(query, at)
@@ -122,6 +125,8 @@ class _Refusals:
         if not isinstance(source.query, BoundUnion):
             yield from self._inner(source.query, f"{at}/query")
             return
+        if isinstance(source.query, BoundRecursion):
+            return
         if source.query.kind != "union_all":
             detail = (
                 "INTERSECT ALL and EXCEPT ALL need all rows of both queries, and a stream has no end. Run a batch job "
@@ -145,9 +150,9 @@ class _Refusals:
             yield from _aggregate_issues(query, at, is_closed=True)
         elif groups_rows(query):
             detail = (
-                "A streaming query cannot read the result of an aggregate, because its rows change and would have to "
-                "be retracted. Write one query, with HAVING instead of the outer WHERE; or run the inner query as a "
-                "separate job, and this query in mode 'batch' over its result."
+                "A streaming query cannot read the result of an aggregate, INTERSECT or EXCEPT, because its rows "
+                "change and would have to be retracted. Write one query, with HAVING instead of the outer WHERE; or "
+                "run the inner query as a separate job, and this query in mode 'batch' over its result."
             )
             yield Issue(code="aggregate_of_aggregate", detail=detail, pointer=at)
         elif query.is_aggregate:
@@ -214,7 +219,7 @@ class _Refusals:
     def _streams_in(self, source: BoundSource) -> bool:
         if isinstance(source, BoundTable):
             return source.table in self._streams
-        if isinstance(source, BoundValues):
+        if isinstance(source, BoundValues | BoundRows):
             return False
         queries = source.query.queries if isinstance(source.query, BoundUnion) else (source.query,)
         return any(map(self._query_streams, queries))
@@ -234,6 +239,24 @@ def _issues_in_one_state(query: BoundQuery, at: str, join: JoinOfStreams) -> Ite
         "one before GROUP BY. Join static tables to one of the streams first, in a derived table."
     )
     yield Issue(code="stream_join_not_last", detail=detail, pointer=join.pointer)
+
+
+def _recursion_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
+    pointers = (f"{at}/source", *(f"{at}/joins/{join.index}/right" for join in query.joins))
+    for source, pointer in zip(sources_of(query), pointers, strict=True):
+        if not isinstance(source, BoundDerived):
+            continue
+        if isinstance(source.query, BoundRecursion):
+            detail = (
+                "A streaming job cannot have a recursive query: each step needs all rows of the one before, and a "
+                "stream has no end. Run a batch job over the results of the stream."
+            )
+            yield Issue(code="unsupported_construct", detail=detail, pointer=pointer)
+        elif isinstance(source.query, BoundUnion):
+            for index, branch in enumerate(source.query.queries):
+                yield from _recursion_issues(branch, f"{pointer}/queries/{index}")
+        else:
+            yield from _recursion_issues(source.query, f"{pointer}/query")
 
 
 def _order_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
@@ -347,14 +370,15 @@ def _issues_of_result(spec: JobSpec, query: BoundQuery) -> Iterator[Issue]:
         return
     if spec.output_mode is OutputMode.APPEND:
         detail = (
-            "Output 'append' emits rows that no longer change, but a new row may change any group. Group by a window "
-            "(TUMBLE, HOP) over the table's 'event_time', or use 'update', which emits every changed group."
+            "The output mode 'append' emits rows that no longer change, but a new row may change any group. Group by a "
+            "window (TUMBLE, HOP) over the table's 'event_time', or set 'output_mode' to 'update', which emits every "
+            "changed group."
         )
         yield Issue(code="watermark_required", detail=detail, pointer="/output_mode")
     elif isinstance(spec.sink, ParquetSink):
         detail = (
             "The sink 'parquet' only appends rows, but groups change as rows arrive. Use the sink 'managed', 'delta' "
-            "or 'postgres', or group by a window with the output 'append'."
+            "or 'postgres', or group by a window with the output mode 'append'."
         )
         yield Issue(code="mode_sink_mismatch", detail=detail, pointer="/sink")
     if isinstance(spec.sink, PostgresSink | DeltaSink):

@@ -112,6 +112,13 @@ class Negation:
 
 
 @dataclass(frozen=True)
+class BitwiseNot:
+    """`~operand`."""
+
+    operand: Expression
+
+
+@dataclass(frozen=True)
 class Not:
     """Logical NOT."""
 
@@ -120,7 +127,7 @@ class Not:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """`+ - * / % DIV ||`; rules write `&` and `|` too."""
+    """`+ - * / % DIV || & ^ |`."""
 
     operator: str
     left: Expression
@@ -181,11 +188,14 @@ class Like:
 
 @dataclass(frozen=True)
 class Case:
-    """CASE with conditions, or, with an operand, with values to compare it with."""
+    """CASE with conditions, or, with an operand, with values to compare it with. `is_unpivot`: it chooses between the
+    columns of UNPIVOT, of which Spark converts no string.
+    """
 
     operand: Expression | None
     branches: tuple[tuple[Expression, Expression], ...]
     default: Expression | None
+    is_unpivot: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -318,6 +328,7 @@ Expression = (
     | Interval
     | Keyword
     | Negation
+    | BitwiseNot
     | Not
     | Arithmetic
     | Comparison
@@ -355,7 +366,7 @@ def map_children(node: Expression, change: Callable[[Expression], Expression]) -
 def _with_children(node: Expression, parts: Sequence[Expression]) -> Expression:
     """Returns `node` with other parts, in the order of `children`."""
     match node:
-        case Negation() | Not():
+        case Negation() | BitwiseNot() | Not():
             return type(node)(parts[0])
         case Test():
             return Test(parts[0], node.what)
@@ -388,6 +399,7 @@ def _with_children(node: Expression, parts: Sequence[Expression]) -> Expression:
                 next(left) if node.operand is not None else None,
                 tuple((next(left), next(left)) for _ in node.branches),
                 next(left) if node.default is not None else None,
+                node.is_unpivot,
             )
         case Aggregate():
             return replace(
@@ -419,7 +431,7 @@ def children(node: Expression) -> tuple[Expression, ...]:
             return node.arguments
         case Connective():
             return node.terms
-        case Negation() | Not() | Test() | Cast() | GetField() | Extract():
+        case Negation() | BitwiseNot() | Not() | Test() | Cast() | GetField() | Extract():
             return (node.operand,)
         case Lambda():
             return (node.body,)

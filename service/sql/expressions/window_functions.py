@@ -77,6 +77,7 @@ _ARITY = {
     AggregateFunction.LISTAGG: (1, 2),
     AggregateFunction.PERCENTILE: (2, 2),
     AggregateFunction.APPROX_PERCENTILE: (2, 3),
+    AggregateFunction.MODE: (1, 2),
     **dict.fromkeys(NEAREST | PAIRED, (2, 2)),
 }
 """The smallest and largest number of arguments of aggregates, unless they take one."""
@@ -224,6 +225,9 @@ class WindowCallReader:
                     ignores_nulls = True
                 case exp.RespectNulls():
                     pass
+                case exp.WithinGroup():
+                    hint = "Compute it with GROUP BY in a derived table, and join it by the group keys."
+                    raise self.refuse(node, "OVER after WITHIN GROUP", hint)
                 case _:
                     hint = "OVER follows the call of a window function or of an aggregate."
                     raise self.refuse(node, "OVER after this expression", hint)
@@ -271,7 +275,8 @@ class WindowCallReader:
             arguments = (*arguments, Number("0.5"))
         if function in AggregateFunction.__members__:
             self._check_parameters(arguments, raw, AggregateFunction(function))
-            return (*arguments, Boolean(True)) if function == AggregateFunction.MODE else arguments
+            # One of several modes must not depend on the order of the rows.
+            return (arguments[0], Boolean(True)) if function == AggregateFunction.MODE else arguments
         position = _LITERALS.get(function)
         if position is not None and position < len(arguments):
             self._check_literal(arguments[position], raw[position], function, node)
@@ -294,7 +299,7 @@ class WindowCallReader:
         if not is_whole or not (isinstance(value, Number) and (not signed) <= int(value.text) <= _MOST_ROWS):
             least = "an integer" if signed else "an integer from 1"
             hint = f"Write {least} to {_MOST_ROWS}."
-            raise self.refuse(node, f"{function.upper()} with a number of rows that is not a literal", hint)
+            raise self.refuse(node, f"{function.upper()} with this number of rows", hint)
 
     def _order_key(self, node: exp.Expr) -> OrderKey:
         self.check(node)

@@ -15,6 +15,7 @@ from service.sql.expressions.nodes import (
     Arithmetic,
     Between,
     Binary,
+    BitwiseNot,
     Boolean,
     Call,
     Case,
@@ -65,7 +66,7 @@ from service.sql.types.data_types import (
 )
 from service.sql.types.functions import FUNCTIONS
 from service.sql.types.lambdas import LAMBDAS, part_of
-from service.sql.types.literal_arguments import refused_literal
+from service.sql.types.literal_arguments import escape_fault, refused_literal
 from service.sql.types.nested_functions import NESTED_GROUPS, limit_fault
 from service.sql.types.signatures import Function, Kind, Types
 
@@ -115,6 +116,8 @@ class Typing:
                 return self._arithmetic(node)
             case Negation():
                 return self._negation(node)
+            case BitwiseNot():
+                return self._bitwise_not(node)
             case Case():
                 return self._case(node)
             case Call():
@@ -197,6 +200,11 @@ class Typing:
         self._require(type_, _NUMBERS, operand, "-")
         return DOUBLE if type_ in {STRING, NULL} else type_
 
+    def _bitwise_not(self, node: BitwiseNot) -> DataType | None:
+        type_ = self.computable(node.operand)
+        self._require(type_, _INDEXES, node.operand, "~")
+        return None if type_ == NULL else type_
+
     def _arithmetic(self, node: Arithmetic) -> DataType | None:
         if isinstance(node.left, Interval) or isinstance(node.right, Interval):
             return self._with_interval(node)
@@ -212,9 +220,14 @@ class Typing:
             return data_types.arithmetic(node.operator, left, right)
         except Incompatible:
             left_text, right_text = _text(node.left), _text(node.right)
+            hint = "CAST one of them."
+            if TEMPORAL & {left.name, right.name}:
+                hint = "For dates and times, use date_add, datediff or an INTERVAL."
+            elif left == right == STRING:
+                hint = "To join texts, write ||; otherwise, CAST one of them to a number."
             detail = (
                 f"{node.operator} cannot be applied to {left_text}, which is {left}, and {right_text}, which is "
-                f"{right}. CAST one of them."
+                f"{right}. {hint}"
             )
             raise self.mismatch(detail, node) from None
 
@@ -256,9 +269,12 @@ class Typing:
                 self._compare("IN", operand, *items)
             case Between(operand, low, high):
                 self._compare("BETWEEN", operand, low, high)
-            case Like(_, operand, pattern, _):
+            case Like(operator, operand, pattern, escape):
                 self.computable(operand)
                 self.computable(pattern)
+                fault = escape_fault(operator, pattern, escape)
+                if fault is not None and not self._source.is_accepted:
+                    raise self._source.error("unsupported_construct", fault, at=position_of(operand))
 
     def _compare(self, operator: str, left: Expression, *others: Expression) -> None:
         """Raises SpecError `type_mismatch` unless `left`, which is typed once, can be compared with all `others`."""
@@ -266,7 +282,7 @@ class Typing:
         for right in others:
             other = self.value(right)
             if one is not None and other is not None and not data_types.comparable(one, other):
-                hint = "Compare map_entries(m), or the values of keys." if one == other else "CAST one of them."
+                hint = "Compare map_entries(m), or the values of keys." if one == other else cast_advice(one, other)
                 detail = (
                     f"{operator} cannot compare {_text(left)}, which is {one}, with {_text(right)}, which is {other}. "
                     f"{hint}"
@@ -299,11 +315,15 @@ class Typing:
                 self.require_condition(when, "WHEN")
         values = [then for _, then in node.branches] + ([node.default] if node.default is not None else [])
         types = [self.value(value) for value in values]
+        is_unpivot = node.is_unpivot and not self._source.is_accepted
         try:
-            return data_types.widest(types, strings_convert=True)
+            return data_types.widest(types, strings_convert=not is_unpivot)
         except Incompatible:
             found = ", ".join(dict.fromkeys(str(type_) for type_ in types))
-            detail = f"The results of CASE have no common type: {found}. CAST them to one type."
+            what, remedy = "results of CASE", "CAST them to one type."
+            if is_unpivot:
+                what, remedy = "columns of UNPIVOT", "CAST them to one type in a derived table."
+            detail = f"The {what} have no common type: {found}. {remedy}"
             raise self.mismatch(detail, node) from None
 
     def _call(self, node: Call) -> DataType | None:
@@ -386,7 +406,8 @@ class Typing:
             self._require(index, _INDEXES, node.index, "[…]")
             return of.parts[0]
         if of.name is not TypeName.MAP:
-            raise self.mismatch(f"{_text(node.operand)} is {of}, which has no elements.", node)
+            hint = f" Write {_part_of(node.operand, of)}." if of.name is TypeName.STRUCT and of.labels else ""
+            raise self.mismatch(f"{_text(node.operand)} is {of}, which has no elements.{hint}", node)
         if of.parts[0] == STRING and index is not None and index.is_atomic:
             return of.parts[1]
         try:
@@ -426,6 +447,13 @@ def convertible(source: DataType, target: DataType) -> bool:
     return castable(source.name, target.name)
 
 
+def cast_advice(one: DataType, other: DataType) -> str:
+    """Returns the sentence that says which casts give values of these types a common one."""
+    if convertible(one, other) or convertible(other, one):
+        return "CAST one of them."
+    return "CAST both to STRING."
+
+
 def refused_arguments(name: str, types: Types) -> str:
     """Returns the message for arguments that fit no call of the function `name`."""
     found = ", ".join(str(type_) for type_ in types)
@@ -441,6 +469,8 @@ def refused_arguments(name: str, types: Types) -> str:
         return f"The lambda of {name} returns {types[2]}, but the start value is {types[1]}. CAST the start value."
     if name == "schema_of_json":
         return "schema_of_json takes a string literal."
+    if name in {"filter", "exists", "forall", "map_filter", "any_match"} and len(types) > 1:
+        return f"The lambda of {name} must return a condition, but returns {types[1]}. Write for example x -> x > 1."
     if name in {"hash", "xxhash64"}:
         return f"{name} does not take a map ({found}). Write map_entries(m)."
     if name in _NESTED_NAMES:
