@@ -90,3 +90,24 @@ def test_it_rings_on_after_the_database_failed_it(database: Database, settings: 
         assert settled.wait(30)
         announcer.announce(kept, Queue.SHORT)
     assert owed(database) == {lost}, "a sweeper announces it once more, which does no harm"
+
+
+def test_messages_are_deleted_together_while_it_runs(database: Database, settings: Settings) -> None:
+    job_ids = stored(database, 5)
+    deleted = threading.Event()
+    deletions: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("DELETE FROM outbox"):
+            deletions.append(statement)
+            deleted.set()
+
+    dispatcher = HeldDispatcher(settings)
+    dispatcher.may_send.set()
+    event.listen(database.engine, "before_cursor_execute", note)
+    with closing(JobAnnouncer(database, dispatcher)) as announcer:
+        for job_id in job_ids:
+            announcer.announce(job_id, Queue.SHORT)
+        assert deleted.wait(30), "without further jobs, and before it is closed"
+    assert owed(database) == set()
+    assert len(deletions) < len(job_ids)

@@ -18,6 +18,7 @@ from service.contract.errors import IdempotencyKeyReusedError, StreamInUseError
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
 from service.jobs.check_job import CheckedJob, check_job
+from service.jobs.read_jobs import JobKey, read_jobs
 from service.jobs.submit_job import Submission, submit_job
 from service.store import jobs
 from service.store.jobs import NewJob
@@ -45,6 +46,22 @@ def test_stores_job_event_and_key_and_settles_the_message(
         1,
         0,
     ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"queue": "long", "limits": {"failure_retries": 2}, "settings": {"agg_phase": "ONE_PHASE"}},
+        {"sql": "SELECT uid FROM orders WHERE uid > :x", "parameters": {"x": 1.0}},
+    ],
+)
+def test_the_answer_has_the_job_as_it_is_read_later(
+    database: Database, announcer: JobAnnouncer, settings: Settings, changes: dict[str, Any]
+) -> None:
+    job = submit_job(database, announcer, settings, submission(**changes)).job
+    key = JobKey(TENANT, job.id)
+    assert read_jobs(database, settings, [key])[key] == job
 
 
 _REFUSING = {
