@@ -17,8 +17,7 @@ from service.sql.compile import compile_job, compile_sql
 from service.sql.ddl import parse_schema
 from service.sql.resolve.binder import bind
 from service.sql.resolve.bound import BoundQuery, tables_of
-from service.sql.statements import clauses
-from service.sql.statements import references
+from service.sql.statements import clauses, references
 
 SCHEMAS = {
     "orders": parse_schema("oid BIGINT, uid BIGINT, category STRING, amount DECIMAL(10,2), ok BOOLEAN", "/x"),
