@@ -160,8 +160,8 @@ class Generator:
         if self._random.random() < 0.25:
             return self._nested(depth)
         if self._random.random() < 0.2:
-            others = (self._values, self._unpivoted, self._exploded, self._half_joined, self._lateral)
-            return self._random.choice(others)()
+            makers = (self._values, self._unpivoted, self._exploded, self._half_joined, self._lateral)
+            return self._random.choice(makers)()
         left, right = (self._random.choice(self._tables) for _ in range(2))
         one, other = self._alias(), self._alias()
         columns = (*left.of(one), *right.of(other))
