@@ -52,6 +52,7 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.plan.traversal import NodeIds, id_of, walk_up, with_ids, with_inputs
 from workers.engine.plan.validation import check
+from workers.engine.rules.distinct.counted_percentiles import percentiles_of
 from workers.engine.rules.distinct.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.rules.eager.eager_aggregation import EagerAggregation
 from workers.engine.rules.joins.join_strategy import JoinStrategy as JoinStrategyRule
@@ -295,6 +296,7 @@ def _settings_without_effect(plan: Node, settings: JobSettings) -> Iterator[tupl
     """Yields each setting that is set but has no effect on this query: the rule's name, and the reason."""
     nodes = list(walk_up(plan))
     aggregates = [node for node in nodes if isinstance(node, Aggregate)]
+    calls = [call for node in aggregates for call in node.calls]
     joins = [node for node in nodes if isinstance(node, Join)]
     if settings.mini_batch != MiniBatchSettings():
         yield "mini_batch", "mini_batch.* applies to the streaming modes: a batch job has no mini-batches."
@@ -305,10 +307,14 @@ def _settings_without_effect(plan: Node, settings: JobSettings) -> Iterator[tupl
     if settings.eager_aggregation is not Toggle.AUTO and not any(map(is_over_join, aggregates)):
         yield EagerAggregation.name, "eager_aggregation is set, but no aggregate is above a join."
     split, method = settings.distinct_split, settings.distinct_method
-    if split != DistinctSplitSettings() and not any(call.distinct for node in aggregates for call in node.calls):
-        yield SplitDistinctAggregate.name, "distinct_split.* is set, but the query has no DISTINCT call."
-    if method is not DistinctMethod.AUTO and not any(map(distinct_sets, aggregates)):
-        yield DISTINCT_METHOD, "distinct_method is set, but no aggregate has DISTINCT values."
+    counted = any(map(percentiles_of, aggregates))
+    if split != DistinctSplitSettings() and not counted and not any(call.distinct for call in calls):
+        yield (
+            SplitDistinctAggregate.name,
+            "distinct_split.* is set, but the query has no DISTINCT call and no PERCENTILE.",
+        )
+    if method is not DistinctMethod.AUTO and not counted and not any(map(distinct_sets, aggregates)):
+        yield DISTINCT_METHOD, "distinct_method is set, but no aggregate has DISTINCT values or PERCENTILE."
     if contradict(split.enabled, method):
         reason = f"distinct_split.enabled {split.enabled} contradicts distinct_method {method}, which takes precedence."
         yield SplitDistinctAggregate.name, reason

@@ -38,7 +38,7 @@ from service.sql.expressions.reader import position
 from service.sql.expressions.scalar import render
 from service.sql.expressions.window_functions import with_named_windows
 from service.sql.parser import Text, place_of
-from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
+from service.sql.refusals import CLAUSE_HINTS, CLAUSES, parentheses_around
 from service.sql.statements import trees
 from service.sql.statements.clauses import over_columns
 from service.sql.statements.expansion import WrittenNodes
@@ -59,7 +59,7 @@ from service.sql.statements.pivot import rewritten
 from service.sql.statements.recursion import levels_of, refers_to, united_parts
 from service.sql.statements.references import absent_from, columns_of, renamed, with_names
 from service.sql.statements.select import SelectCompiler
-from service.sql.statements.subqueries import LATER, Nested, Unnested, refuse_in_clauses, unnest
+from service.sql.statements.subqueries import LATER, Nested, Unnested, may_have_subqueries, refuse_in_clauses, unnest
 from service.sql.statements.values import one_row, read_values
 from service.sql.types.data_types import Schema
 
@@ -130,7 +130,9 @@ class QueryCompiler:
         self._written = WrittenNodes(source)
         self._ctes: list[Cte] = []
         self._used: set[int] = set()
-        self._unnamed = absent_from(source.text.casefold())
+        folded = source.text.casefold()
+        self._unnamed = absent_from(folded)
+        self._may_have_subqueries = may_have_subqueries(folded)
 
     def query(
         self, tree: exp.Expr, ctes: Mapping[str, Cte], at: str = "", depth: int = 1, *, later: bool = False
@@ -141,7 +143,7 @@ class QueryCompiler:
         """
         tree = _bare(tree)
         if not isinstance(tree, exp.Query):
-            what, hint = PARENTHESES["join" if tree.args.get("joins") else "table"]
+            what, hint = parentheses_around(tree)
             raise self._source.unsupported(what, at=position(tree), hint=hint)
         self._enter(tree, at, depth)
         ctes = self._with(tree, ctes)
@@ -162,6 +164,11 @@ class QueryCompiler:
             if place is not None:
                 self.origins.places[f"{at}/group_by"] = place
         return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written).query()
+
+    @property
+    def prefix(self) -> str:
+        """What generated aliases begin with; no name in the text does."""
+        return self._unnamed
 
     def unused(self) -> tuple[Query, ...]:
         """Compiles the common table expressions that no query has used; their pointers are `/unused/<index>`."""
@@ -309,12 +316,16 @@ class QueryCompiler:
 
     def _unnested(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int) -> Unnested:
         """Returns `select` with its tables, and with joins in place of the subqueries of its expressions."""
-        refuse_in_clauses(select, self._source)
+        if self._may_have_subqueries:
+            refuse_in_clauses(select, self._source)
         self._generators += 1
         select = with_laterals(select, f"{self._unnamed}_g{self._generators}", self._source)
         sources = self._sources(select, ctes, at, depth)
-        subquery = next((found for part in trees.expressions_of(select) for found in trees.subqueries_in(part)), None)
-        if sources.generators and subquery is not None:
+        if not self._may_have_subqueries:
+            return Unnested(select, sources)
+        parts = trees.expressions_of(select) if sources.generators else ()
+        subquery = next((found for part in parts for found in trees.subqueries_in(part)), None)
+        if subquery is not None:
             hint = "Write LATERAL VIEW or explode in a derived table, and the subquery in the query around it."
             raise self._source.unsupported("A subquery next to explode", at=position(subquery), hint=hint)
         return unnest(select, sources, self._source, self._nested_queries(ctes, at, depth))
