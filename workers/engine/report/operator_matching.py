@@ -22,7 +22,19 @@ from enum import IntEnum
 from service.contract.query import JoinKind
 from service.contract.reports import NodeFigures, OperatorMetrics, OperatorReport
 from workers.engine.plan.aggregates import distinct_sets, spark_expands
-from workers.engine.plan.nodes import Aggregate, Exchange, Filter, Join, Limit, Node, Project, Sort, WindowFunctions
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Exchange,
+    Filter,
+    Join,
+    Limit,
+    Node,
+    Project,
+    Recursion,
+    Sort,
+    WindowFunctions,
+)
+from workers.engine.plan.traversal import walk_up
 from workers.engine.report.operator_tree import (
     EXCHANGES,
     LIMITS,
@@ -72,6 +84,9 @@ def figures_of(plan: Node, operators: Sequence[OperatorMetrics], files: Files) -
     """Returns the operators, each with the node of `plan` that it runs, and the figures of the nodes. The first
     operator is the top one. Nodes without any figure are left out.
     """
+    if any(isinstance(node, Recursion) for node in walk_up(plan)):
+        # Spark runs each step of a recursive query as an execution of its own, and these are the operators of one.
+        return OperatorReport(operators=())
     if not operators or any("Subquery" in each.operator for each in operators):
         return OperatorReport(operators=tuple(operators))
     top = numbered(plan)

@@ -16,7 +16,7 @@ from tests.support.stages import operator
 from tests.workers.engine.report.test_operator_tree import BY_UID, KEEP
 from tests.workers.engine.report.test_segment_agreement import FILES, ORDER_FILE, USER_FILE
 from tests.workers.engine.report.test_segment_agreement import scan as scan_of
-from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Limit, Node, Union
+from workers.engine.plan.nodes import Aggregate, Call, Filter, Join, Limit, Node, Recursion, StepRows, Union, output_of
 from workers.engine.report import operator_tree
 from workers.engine.report.operator_matching import figures_of
 
@@ -59,6 +59,11 @@ def test_a_whole_plan() -> None:
     found = figures(joined(JoinKind.LEFT), *side_by_side("BroadcastHashJoin"))
     assert {each.id: each.rows for each in found.nodes} == {0: SCAN, 1: 7, 2: OTHER_SCAN, 3: 30}
     assert {each.id: each.node for each in found.operators} == {1: 3, 10: 1, 11: 0, 2: 2}
+
+
+def test_operators_of_one_step_of_a_recursion_are_not_those_of_the_plan() -> None:
+    recursion = Recursion((ORDERS,), StepRows(0, ()), output_of(ORDERS))
+    assert figures(recursion, *side_by_side("BroadcastHashJoin")) == OperatorReport()
 
 
 @pytest.mark.parametrize("kind", [JoinKind.INNER, JoinKind.RIGHT, JoinKind.LEFT_SEMI])
