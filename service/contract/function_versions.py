@@ -54,7 +54,8 @@ _AGGREGATES_BEFORE_12 = frozenset(
     }
 )
 _ORDERED = frozenset({AggregateFunction.FIRST_VALUE, AggregateFunction.LAST_VALUE, AggregateFunction.LISTAGG})
-_CALL = re.compile(r"(\w+)\s*\(")
+_CALL = re.compile(r"\b(\w+)\s*\(")
+_CALLED_WITH_WORDS = re.compile(r"\b(?:substring|substr|trim)\s*\(", re.IGNORECASE)
 _SPELLED = re.compile(r"\b(?:substring|substr|trim)\s*\(|[()]|\bfrom\b", re.IGNORECASE)
 
 
@@ -82,6 +83,8 @@ def _is_new(query: Query) -> bool:
 
 def _has_words(sql: str) -> bool:
     """Whether FROM stands between the parentheses of `substring` or `trim`, outside of inner parentheses."""
+    if _CALLED_WITH_WORDS.search(sql) is None:
+        return False
     opened: list[bool] = []
     for found in _SPELLED.finditer(sql):
         text = found[0].lower()

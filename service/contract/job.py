@@ -20,7 +20,7 @@ from .options import JobSettings, OptimizerSettings, StateSettings, Toggle
 from .parameters import Parameters, stored_parameters
 from .query import SQL_CHARACTERS, Identifier, Query, queries_in
 from .read_options import TableFormat
-from .sql_versions import is_of_version_12
+from .sql_versions import is_of_version_12, is_of_version_13, words_of
 from .tables import (
     FOLLOW,
     RateTable,
@@ -34,7 +34,7 @@ from .tables import (
 
 MAX_TABLES = 64
 
-SPEC_VERSION = 12
+SPEC_VERSION = 13
 """The version of the job format. It grows with every field or value that workers of earlier versions do not support.
 The version that a job needs is stored with it, and older workers leave the job to newer ones. 1: the first. 2: `queue`.
 3: queries in FROM, UNION, grouping sets, more aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all
@@ -45,7 +45,8 @@ streams that are bounded by event time. 6: `multi_line` of CSV, which had no eff
 10: `parameters`; ORC, Avro, XML and Delta, partitions, wildcards, and more read options. 11: subqueries in expressions,
 INTERSECT, EXCEPT, OVER, QUALIFY, and the function raise_error. 12: more statements and clauses of SQL, such as OFFSET
 and VALUES; more functions, and standard spellings of calls; parts of nested values, lambdas, JSON, LATERAL VIEW and
-UNNEST; nested types in declared schemas; `skewed_windows`; `merge_schema` of ORC and Avro."""
+UNNEST; nested types in declared schemas; `skewed_windows`; `merge_schema` of ORC and Avro. 13: bitwise operators,
+LATERAL before a query, WITH RECURSIVE."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -58,16 +59,14 @@ FILES_VERSION = 10
 """The version that reads files of more formats, and has parameters."""
 _SUBQUERIES_VERSION = 11
 NESTED_VERSION = 12
-"""The version that computes with nested values."""
+"""The version that computes with nested values, and has OFFSET, VALUES and more functions."""
 
 _MAX_JOINS_BEFORE_9 = 32
 """The limit of joins in one query before version 9."""
 _MAX_CHARACTERS_BEFORE_9 = 10_000
 """SQL up to this length was within all limits before version 9, unless it had many joins or branches of a UNION."""
-_SEPARATORS = re.compile(r",|\b(?:join|union)\b", re.IGNORECASE)
-"""What precedes every table after the first, and every branch of a UNION after the first."""
-
-_ADDED_IN_11 = re.compile(r"\b(?:intersect|except|minus|over|raise_error)\b", re.IGNORECASE)
+_ADDED_IN_11 = frozenset({"intersect", "except", "minus", "over", "raise_error"})
+_SUBQUERY = re.compile(r"\(\s*(?:select|with)\b", re.IGNORECASE)
 _QUERY_IN_PARENTHESES = re.compile(r"(\w+|[^\s\w])\s*(?:\(\s*)+(?:select|with)\b", re.IGNORECASE)
 """Its group is what precedes the parentheses."""
 _BEFORE_TABLES = frozenset({"from", "join", "as", "union", "all"})
@@ -80,6 +79,7 @@ version before can run the jobs during an upgrade."""
 _MODES = "the modes 'incremental' and 'continuous'"
 _NAME = r"[A-Za-z_][A-Za-z0-9_$]{0,62}"
 _YEAR = timedelta(days=365)
+_DEFAULT_STATE, _DEFAULT_OPTIMIZER = StateSettings(), OptimizerSettings()
 
 
 class Schedule(Frozen):
@@ -366,18 +366,20 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports everything in this job."""
+        if is_of_version_13(self.sql, self.query):
+            return SPEC_VERSION
         if (
             self.settings.skewed_windows is not Toggle.AUTO
             or any(table.needs_version_12 for table in self.file_tables.values())
             or is_of_version_12(self.sql, self.query)
             or has_functions_of_version_12(self.sql, self.query)
         ):
-            return SPEC_VERSION
+            return NESTED_VERSION
         if self._uses_version_11:
             return _SUBQUERIES_VERSION
         if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):
             return FILES_VERSION
-        if self.settings.optimizer != OptimizerSettings() or self._has_large_query:
+        if self.settings.optimizer != _DEFAULT_OPTIMIZER or self._has_large_query:
             return _LARGE_QUERIES_VERSION
         if self.compare_with is not None:
             return _COMPARISON_VERSION
@@ -388,7 +390,7 @@ class JobSpec(Frozen):
         timed = [name for name in self.streams if self.tables[name].event_time is not None]
         if self.refreshed or len(timed) > 1:
             return _TIMED_VERSION
-        streams = self.mode.is_streaming or self.settings.state != StateSettings()
+        streams = self.mode.is_streaming or self.settings.state != _DEFAULT_STATE
         return _STREAMING_VERSION if streams else _BATCH_VERSION
 
     @property
@@ -396,11 +398,13 @@ class JobSpec(Frozen):
         """Whether earlier versions may refuse the query because of what version 11 added. An upper bound, like
         `_has_large_query`.
         """
-        if self.query is not None:
-            return _ADDED_IN_11.search(self.query.model_dump_json()) is not None
-        sql = self.sql or ""
-        return _ADDED_IN_11.search(sql) is not None or any(
-            found[1].lower() not in _BEFORE_TABLES for found in _QUERY_IN_PARENTHESES.finditer(sql)
+        sql = self.sql or "" if self.query is None else self.query.model_dump_json()
+        if not _ADDED_IN_11.isdisjoint(words_of(sql)):
+            return True
+        return (
+            self.query is None
+            and _SUBQUERY.search(sql) is not None
+            and any(found[1].lower() not in _BEFORE_TABLES for found in _QUERY_IN_PARENTHESES.finditer(sql))
         )
 
     @property
@@ -413,7 +417,12 @@ class JobSpec(Frozen):
         if self.query is not None:
             return any(len(query.joins) > _MAX_JOINS_BEFORE_9 for query, _ in queries_in(self.query))
         sql = self.sql or ""
-        return len(sql) > _MAX_CHARACTERS_BEFORE_9 or sum(1 for _ in _SEPARATORS.finditer(sql)) > _MAX_JOINS_BEFORE_9
+        if len(sql) > _MAX_CHARACTERS_BEFORE_9:
+            return True
+        words = words_of(sql)
+        # What precedes every table after the first, and every branch of a UNION after the first.
+        separators = sql.count(",") + words.count("join") + words.count("union")
+        return separators > _MAX_JOINS_BEFORE_9
 
     @property
     def title(self) -> str:
@@ -421,7 +430,10 @@ class JobSpec(Frozen):
         if self.name != _UNNAMED:
             return self.name
         text = f"query of {', '.join(self.tables)}" if self.sql is None else self.sql
-        shown = " ".join("".join(one if one.isprintable() else " " for one in text).split()) or _UNNAMED
+        shown = " ".join(text.split())
+        if not shown.isprintable():
+            shown = " ".join("".join(one if one.isprintable() else " " for one in shown).split())
+        shown = shown or _UNNAMED
         return shown if len(shown) <= _TITLE_CHARACTERS else f"{shown[: _TITLE_CHARACTERS - 1]}…"
 
     def role_of(self, table: str) -> TableRole | None:
@@ -446,21 +458,27 @@ class JobSpec(Frozen):
         """The tables that are stored in files below a data root: all tables of a batch job."""
         return {name: table for name, table in self.tables.items() if isinstance(table, TableSource)}
 
-    def stored(self) -> dict[str, Any]:
+    def dumped(self) -> dict[str, Any]:
+        """Returns the job's canonical JSON, with all fields."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def stored(self, dumped: dict[str, Any] | None = None) -> dict[str, Any]:
         """Returns the job's canonical JSON, with the old names of renamed fields, which earlier workers can read.
 
         Fields that were added after the first version are omitted if they have their default value, so that the first
-        version can run the job after a downgrade.
+        version can run the job after a downgrade. `dumped` is what the method of that name returns, unless it must be
+        called; it is not changed.
         """
-        stored = with_old_names(self.model_dump(mode="json", by_alias=True))
+        stored = with_old_names(self.dumped() if dumped is None else dumped)
+        stored["limits"], stored["settings"] = {**stored["limits"]}, {**stored["settings"]}
         stored["parameters"] = stored_parameters(stored["parameters"]) if self.parameters else None
         if self.queue is QueueChoice.AUTO:
             del stored["queue"]
         if not self.limits.failure_retries:
             del stored["limits"]["failure_retries"]
-        if self.settings.state == StateSettings():
+        if self.settings.state == _DEFAULT_STATE:
             del stored["settings"]["state"]
-        if self.settings.optimizer == OptimizerSettings():
+        if self.settings.optimizer == _DEFAULT_OPTIMIZER:
             del stored["settings"]["optimizer"]
         if self.settings.skewed_windows is Toggle.AUTO:
             del stored["settings"]["skewed_windows"]

@@ -1,4 +1,4 @@
-"""Finds SQL and structured queries that only workers of version 12 of the job format support.
+"""Finds SQL and structured queries that only workers of version 12 or 13 of the job format support.
 
 SQL is not parsed here, so the answers for it are upper bounds. A false positive only means that the job waits for a
 newer worker.
@@ -7,17 +7,21 @@ newer worker.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from .query import JoinKind, Query, UnionRef, ValuesRef, queries_in, sources_in
 
-_WORDS = re.compile(r"\b(?:offset|fetch|values|natural|pivot|unpivot|recursive)\b", re.IGNORECASE)
+_WORD = re.compile(r"\w+")
+_NEW_WORDS = frozenset({"offset", "fetch", "values", "natural", "pivot", "unpivot", "recursive", "exists"})
+"""EXISTS may have no equality with the outer query."""
+_DESCRIBES = frozenset({"desc", "describe"})
+_WINDOW_CLAUSES = frozenset({"partition", "order", "rows", "range"})
 _DESCRIBE = re.compile(r"\A\s*desc(?:ribe)?\b|\A\s*(?:--|/\*).*?\bdesc", re.IGNORECASE | re.DOTALL)
 _CHANGED_WINDOW = re.compile(r"\(\s*(?!partition\b|order\b)\w+\s+(?:partition|order|rows|range)\b", re.IGNORECASE)
 """A named window with more clauses."""
-_ALL = re.compile(r"\ball\b", re.IGNORECASE)
 _UNION_ALL = re.compile(r"\bunion\s+all\b", re.IGNORECASE)
-"""The only ALL that earlier versions know."""
-_SELECT = re.compile(r"\bselect\b", re.IGNORECASE)
+_FROM_OF_CALL = re.compile(r"(?:\(\s*\w+|\bdistinct)\s+from\b")
+"""FROM of EXTRACT and similar functions, or of IS DISTINCT FROM, in lower case."""
 _FROM = re.compile(r"(\(\s*\w+\s+|\bdistinct\s+)?\bfrom\b", re.IGNORECASE)
 """FROM of a query, or, with the group, of EXTRACT and similar functions, or of IS DISTINCT FROM."""
 _LIMIT_AND_OFFSET = re.compile(r"\blimit\s+[^\s(),]+\s*,", re.IGNORECASE)
@@ -27,19 +31,24 @@ _DERIVED_AND_OTHERS = re.compile(r"\)\s*+(?:\w++(?:\s++\w++)?+)?+\s*+,")
 """A derived table and a comma, after FROM."""
 _LISTS = re.compile(r"\bfrom\b|(?=\bselect\b)", re.IGNORECASE)
 """Where the columns of SELECT begin and end."""
-_JOIN = re.compile(r"\bjoin\b", re.IGNORECASE)
 _CROSS_JOIN = re.compile(r"\bcross\s+join\b", re.IGNORECASE)
-_ON = re.compile(
-    r"\bon\b(.*?)(?=\b(?:join|where|group|having|order|limit|window|qualify|union|intersect|except|minus)\b|\Z)",
-    re.IGNORECASE | re.DOTALL,
+_CLAUSE = re.compile(
+    r"\b(?:(on)|join|where|group|having|order|limit|window|qualify|union|intersect|except|minus)\b", re.IGNORECASE
 )
-_USING = re.compile(r"\busing\b", re.IGNORECASE)
+"""The beginning of a clause, with a group for ON."""
 _EQUALITY = re.compile(r"\b(\w+)`?\.`?\w+`?\s*=\s*`?(?!\1\b)\w+`?\.`?\w+")
 """An equality of columns of two tables."""
-_EXISTS = re.compile(r"\bexists\b", re.IGNORECASE)
-_NOT = re.compile(r"\bnot\b", re.IGNORECASE)
 _IN = re.compile(r"\bin\s*\(\s*select\b", re.IGNORECASE)
-"""EXISTS and NOT IN may have no equality with the outer query."""
+"""NOT IN may have no equality with the outer query."""
+
+
+_NEW_IN_13 = re.compile(r"[&^~]|(?<!\|)\|(?!\|)|<<|>>|\blateral\s*\(|\brecursive\b", re.IGNORECASE)
+"""Bitwise operators, LATERAL before a query, and recursive queries."""
+
+
+def is_of_version_13(sql: str | None, query: Query | None) -> bool:
+    """Whether workers of version 12 may refuse the query of a job, which is either SQL or a structure."""
+    return _NEW_IN_13.search(sql or "" if query is None else query.model_dump_json()) is not None
 
 
 def is_of_version_12(sql: str | None, query: Query | None) -> bool:
@@ -47,15 +56,30 @@ def is_of_version_12(sql: str | None, query: Query | None) -> bool:
     if query is not None:
         return any(map(_is_new, (each for each, _ in queries_in(query))))
     sql = sql or ""
-    words = (_WORDS, _DESCRIBE, _CHANGED_WINDOW, _EXISTS, _LIMIT_AND_OFFSET)
+    words = words_of(sql)
+    found = frozenset(words)
     return (
-        any(found.search(sql) is not None for found in words)
-        or _count(_ALL, sql) > _count(_UNION_ALL, sql)
+        not found.isdisjoint(_NEW_WORDS)
+        or (not found.isdisjoint(_DESCRIBES) and _DESCRIBE.search(sql) is not None)
+        or (not found.isdisjoint(_WINDOW_CLAUSES) and _CHANGED_WINDOW.search(sql) is not None)
+        or ("limit" in found and _LIMIT_AND_OFFSET.search(sql) is not None)
+        # The only ALL that earlier versions know is that of UNION ALL.
+        or ("all" in found and words.count("all") > _count(_UNION_ALL, sql))
         or _may_repeat_names(sql)
-        or (_NOT.search(sql) is not None and _IN.search(sql) is not None)
-        or _count(_SELECT, sql) > sum(1 for found in _FROM.finditer(sql) if found[1] is None)
-        or _may_join_without_equality(sql)
+        or ("not" in found and _IN.search(sql) is not None)
+        or words.count("select") > words.count("from") - _count(_FROM_OF_CALL, folded(sql))
+        or (not found.isdisjoint({"join", "on"}) and _may_join_without_equality(sql, words))
     )
+
+
+def folded(sql: str) -> str:
+    """Returns SQL in lower case, with each letter that is a keyword's in upper case as that letter."""
+    return sql.lower() if sql.isascii() else sql.upper().lower()
+
+
+def words_of(sql: str) -> list[str]:
+    """Returns the words of SQL in lower case: names, keywords and numbers, also those in strings and comments."""
+    return _WORD.findall(folded(sql))
 
 
 def _count(pattern: re.Pattern[str], sql: str) -> int:
@@ -64,7 +88,7 @@ def _count(pattern: re.Pattern[str], sql: str) -> int:
 
 def _may_repeat_names(sql: str) -> bool:
     """Whether the columns of a star, or of several, may have equal names."""
-    if _STAR.search(sql) is None:
+    if "*" not in sql or _STAR.search(sql) is None:
         return False
     from_ = _FROM.search(sql)
     return (
@@ -74,10 +98,24 @@ def _may_repeat_names(sql: str) -> bool:
     )
 
 
-def _may_join_without_equality(sql: str) -> bool:
-    conditions = [found[1] for found in _ON.finditer(sql)]
-    with_condition = len(conditions) + _count(_USING, sql) + _count(_CROSS_JOIN, sql)
-    return _count(_JOIN, sql) > with_condition or not all(map(_EQUALITY.search, conditions))
+def _may_join_without_equality(sql: str, words: list[str]) -> bool:
+    conditions = list(_conditions(sql))
+    with_condition = len(conditions) + words.count("using")
+    with_condition += _count(_CROSS_JOIN, sql) if "cross" in words else 0
+    return words.count("join") > with_condition or not all(map(_EQUALITY.search, conditions))
+
+
+def _conditions(sql: str) -> Iterator[str]:
+    """Yields the text of each ON, which ends where another clause begins."""
+    start: int | None = None
+    for found in _CLAUSE.finditer(sql):
+        if start is None and found[1] is not None:
+            start = found.end()
+        elif start is not None and found[1] is None:
+            yield sql[start : found.start()]
+            start = None
+    if start is not None:
+        yield sql[start:]
 
 
 def _is_new(query: Query) -> bool:

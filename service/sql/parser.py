@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -25,6 +25,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from service.contract.parameters import PARAMETER_NAME
 from service.contract.problems import SpecError
 from service.contract.query import CODE, NESTING, OPERATOR_DEPTH, SQL_CHARACTERS, SQL_TOKENS, Limit
+from service.sql.bit_operators import BIT_OPERATORS, BitOperator
 from service.sql.expressions.nodes import Expression
 from service.sql.function_words import FUNCTIONS_WITH_WORDS
 from service.sql.refusals import ARITHMETIC, COMPARISONS
@@ -64,6 +65,10 @@ _DIALECT_HINTS = {
     "PREWHERE": "Write WHERE.",
 }
 """What to write instead of words and signs of other dialects, at or before an unexpected token."""
+LEVELS = "levels"
+"""In the `meta` of the alias of a common table expression: the text after MAX RECURSION LEVEL."""
+UNPIVOT = "unpivot"
+"""In the `meta` of a CASE that chooses between the columns of UNPIVOT."""
 FIRST = "first"
 """In the `meta` of a node: the smallest offset of its parts that have one."""
 
@@ -239,6 +244,43 @@ class _Parser(SparkParser):
     NO_PAREN_FUNCTION_PARSERS: ClassVar = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
     # In Spark `||` has the precedence of `+`.
     TERM: ClassVar = {**SparkParser.TERM, TokenType.DPIPE: exp.DPipe}
+
+    def _parse_bitwise(self) -> exp.Expr | None:
+        """Parses bitwise operators with Spark's precedence. In sqlglot, all of them have the same."""
+        operands, operators = [self._parse_term()], list[BitOperator]()
+        while (found := self._bit_operator()) is not None:
+            while operators and operators[-1].binding >= found.binding:
+                self._apply_bit_operator(operators.pop(), operands)
+            operators.append(found)
+            operands.append(self._parse_term())
+        while operators:
+            self._apply_bit_operator(operators.pop(), operands)
+        return operands[0]
+
+    def _bit_operator(self) -> BitOperator | None:
+        for size in (3, 2, 1):
+            tokens = self._tokens[self._index : self._index + size]
+            found = BIT_OPERATORS.get("".join(token.text for token in tokens))
+            # The tokens of `>>` touch; those of a string in quotes are longer than its text.
+            if found is not None and len(tokens) == size and tokens[-1].end - tokens[0].start < len(found.sign):
+                self._advance(size)
+                return found
+        return None
+
+    def _apply_bit_operator(self, operator: BitOperator, operands: list[exp.Expr | None]) -> None:
+        right, left = operands.pop(), operands.pop()
+        if left is None or right is None:
+            self.raise_error(f"An operand of {operator.sign} is missing")
+        else:
+            operands.append(operator.build(left, right))
+
+    def _parse_table_alias(self, alias_tokens: Collection[TokenType] | None = None) -> exp.TableAlias | None:
+        """Keeps the number of MAX RECURSION LEVEL after the name of a common table expression."""
+        alias = super()._parse_table_alias(alias_tokens)
+        if alias is not None and self._match_text_seq("MAX", "RECURSION", "LEVEL"):
+            alias.meta[LEVELS] = self._curr.text if self._curr else ""
+            self._advance()
+        return alias
 
     def _parse_hint(self) -> exp.Hint | None:
         """Keeps the comment's text and offset: `service.sql.statements.join_hints` reads it."""

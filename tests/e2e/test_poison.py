@@ -32,7 +32,7 @@ ENVIRONMENT = {
     "EVENKEEL_WORKER_DRAIN_SECONDS": "0",
 }
 
-PAIRS, WIDE = 18_000, 400
+PAIRS, WIDE = 12_000, 400
 _LONG_SECONDS = 300
 """Innocent jobs take a while, so that they still run when the poisonous job is retried."""
 
@@ -216,8 +216,8 @@ def test_a_heap_that_is_exhausted(workers: Fleet) -> None:
     job = workers.job(job_id)
     assert (job.status, (job.error or {})["code"]) in {("CRASHED", "worker_lost"), ("FAILED", "out_of_memory")}
     if job.status == "CRASHED":
-        # A JVM that is killed because it does not respond, or that has no memory to log with, does not log its error.
-        assert any(entry["event"] == "spark_driver_lost" for entry in workers.log_events())
+        # A JVM without memory may not log its error.
+        assert [(attempt.error or {})["code"] for attempt in workers.attempts(job_id)] == ["driver_lost"]
     assert ends_of(workers, job_id) == [job.status]
     wait_until_nothing_stays(workers, job_id)
     assert_next_job_runs(workers)

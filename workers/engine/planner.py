@@ -28,6 +28,7 @@ from service.contract.query import AggregateFunction, JoinKind
 from service.contract.reports import KeyStatistics, PlanReport, RuleOutcome, RuleTrace, TableStatistics
 from service.sql.checks.settings import contradict
 from service.sql.expressions.analysis import tree_of
+from service.sql.expressions.nodes import Over
 from service.sql.expressions.scalar import Scalar
 from service.sql.resolve.bound import BoundQuery
 from service.sql.types.aggregates import ORDER_DEPENDENT
@@ -76,6 +77,9 @@ DISTINCT_METHOD = "distinct_method"
 
 FALLBACK = "fallback"
 """The name in the trace that reports the low-memory plan and its reason."""
+
+_ORDERED_OVER = frozenset({"first_value", "last_value", "LISTAGG", *ORDER_DEPENDENT})
+"""Functions with OVER whose result depends on the order of rows."""
 
 _COMPARES_ALL = frozenset({JoinKind.INNER, JoinKind.CROSS})
 """Kinds of joins without an equality that Spark can run without a broadcast, by comparing all pairs of partitions."""
@@ -253,6 +257,18 @@ def _warnings(plan: Node, statistics: Statistics) -> Iterator[RuleTrace]:
 def _notes(plan: Node) -> Iterator[RuleTrace]:
     """Yields a trace for each aggregate call whose result depends on an order that the query does not give."""
     for node in walk_up(plan):
+        for window in node.calls if isinstance(node, WindowFunctions) else ():
+            over = window.expression.tree
+            if not isinstance(over, Over) or over.order_by or over.function not in _ORDERED_OVER:
+                continue
+            if over.function == AggregateFunction.LISTAGG:
+                reason = f"{window.expression} has no order: its values are sorted."
+            else:
+                reason = (
+                    f"{window.expression} has no order, so it depends on the one in which Spark reads the rows, and "
+                    "may differ when the job runs again. Write ORDER BY in OVER."
+                )
+            yield trace_of(ORDER, node, Skip(reason))
         for call in node.calls if isinstance(node, Aggregate) else ():
             if call.function is AggregateFunction.LISTAGG and call.order_by is None:
                 yield trace_of(ORDER, node, Skip(f"{call.output.name} has no order: its values are sorted."))

@@ -26,7 +26,9 @@ from workers.engine.plan.nodes import (
     Node,
     Phases,
     Project,
+    Recursion,
     Scan,
+    StepRows,
     Union,
     Values,
     WindowFunctions,
@@ -354,7 +356,7 @@ def _rows_of(key: HotKey, node: Node, columns: tuple[str, ...], statistics: Stat
 def _is_aggregated(node: Node, columns: tuple[str, ...]) -> bool:
     """Whether rows that are equal in `columns` of `node` have been combined since they were read from their table."""
     match node:
-        case Scan() | Values():
+        case Scan() | Values() | Recursion() | StepRows():
             return False
         case Aggregate() | Deduplicate() | MultisetOperation():
             return True

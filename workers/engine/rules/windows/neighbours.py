@@ -2,7 +2,7 @@
 
 A call reads the row that is n rows before or after. In all but n rows of a range, that row is in the same range. The
 others find it in the neighbours: the last rows of all ranges before, or the first rows of all ranges after, as many as
-the largest n. A range with fewer rows adds those of the range behind it. They are gathered per range as an array:
+the largest n. A range with fewer rows adds those of the range after it. They are gathered per range as an array:
 
     LAG     the array ends with the row just before the range; row r of the range, from 1, reads element r - n - 1
     LEAD    the same in the opposite order: r counts from the end of the range
