@@ -1,5 +1,4 @@
-"""Parses HTTP/1.1 with httptools, which takes a tenth of the time of uvicorn's other parser, and limits what is read of
-a request before the application gets it.
+"""Parses HTTP/1.1 with httptools, which is faster than uvicorn's other parser, and limits the size of a request's head.
 
 httptools itself keeps a head of any size in memory.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,10 @@ _EXCERPT_WIDTH = 76
 _EXCERPT_BEFORE = 30
 _MAX_ISSUES = 20
 _MAX_CHARACTERS = 2000
+_FORMAT = re.compile(r"set 'format' to (?!one\b)(\w+)")
+_READ_OPTION = re.compile(r"[Ss]et (?:the option )?'(delimiter|merge_schema|row_tag)'|requires '(row_tag)'")
+_TYPED_PARAMETER = re.compile(r'in `parameters`: \{"(\w+)": \{"type": "(\w+)"')
+_FLAGS = frozenset({"merge_schema"})
 
 
 @dataclass(frozen=True)
@@ -96,8 +101,42 @@ def problem_lines(problem: Problem, source: Source | None) -> Iterator[str]:
         is_known = not several and issue.pointer is not None and issue.pointer in problem.detail
         if not is_known or issue.line is not None:
             yield from _place(issue, source)
+        option = option_of(issue, source)
+        if option is not None:
+            yield f"as an option: {safe_line(option)}"
     if len(problem.errors) > _MAX_ISSUES:
         yield f"… and {len(problem.errors) - _MAX_ISSUES} more"
+
+
+def option_of(issue: Issue, source: Source | None) -> str | None:
+    """Returns the option of the command line that does what an issue says of a field; None if none is known, or if the
+    job does not come from options.
+
+    >>> source = Source("", written={"/tables/f": "--table f=flights/"}, has_keys=True)
+    >>> detail = "'a' is not a CSV file. It looks like a Parquet file: set 'format' to parquet."
+    >>> option_of(Issue(code="corrupt_file", detail=detail, pointer="/tables/f/path"), source)
+    '--table f=parquet:flights/'
+    """
+    if source is None or not source.has_keys:
+        return None
+    typed = _TYPED_PARAMETER.search(issue.detail)
+    if typed is not None:
+        return f"--param {typed[1]}:{typed[2]}=VALUE"
+    parts = (issue.pointer or "").split("/")
+    written = source.written.get("/".join(parts[:3])) if parts[1:2] == ["tables"] else None
+    if written is None or not written.startswith("--table "):
+        return None
+    name, _, path = written.partition("=")
+    format_ = _FORMAT.search(issue.detail)
+    if format_ is not None:
+        head, colon, rest = path.partition(":")
+        has_format = colon and not rest.startswith("//")
+        return f"{name}={format_[1]}:{rest if has_format else head + colon + rest}"
+    found = _READ_OPTION.search(issue.detail)
+    if found is None:
+        return None
+    option = found[1] or found[2]
+    return f"--read {name.removeprefix('--table ')}.{option}={'true' if option in _FLAGS else 'VALUE'}"
 
 
 def _shown(text: str) -> str:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -14,13 +13,11 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .enums import Mode, OutputMode, QueueChoice
-from .function_versions import has_functions_of_version_12
 from .model import Bounds, Duration, Frozen, Whole, discriminated_by, renamed
 from .options import JobSettings, OptimizerSettings, StateSettings, Toggle
 from .parameters import Parameters, stored_parameters
-from .query import SQL_CHARACTERS, Identifier, Query, queries_in
+from .query import SQL_CHARACTERS, Identifier, Query
 from .read_options import TableFormat
-from .sql_versions import is_of_version_12, is_of_version_13, words_of
 from .tables import (
     FOLLOW,
     RateTable,
@@ -54,23 +51,11 @@ _TIMED_VERSION = 5
 _MULTI_LINE_VERSION = 6
 _RETRIES_VERSION = 7
 _COMPARISON_VERSION = 8
-_LARGE_QUERIES_VERSION = 9
+_OPTIMIZER_VERSION = 9
 FILES_VERSION = 10
 """The version that reads files of more formats, and has parameters."""
-_SUBQUERIES_VERSION = 11
-NESTED_VERSION = 12
-"""The version that computes with nested values, and has OFFSET, VALUES and more functions."""
-
-_MAX_JOINS_BEFORE_9 = 32
-"""The limit of joins in one query before version 9."""
-_MAX_CHARACTERS_BEFORE_9 = 10_000
-"""SQL up to this length was within all limits before version 9, unless it had many joins or branches of a UNION."""
-_ADDED_IN_11 = frozenset({"intersect", "except", "minus", "over", "raise_error"})
-_SUBQUERY = re.compile(r"\(\s*(?:select|with)\b", re.IGNORECASE)
-_QUERY_IN_PARENTHESES = re.compile(r"(\w+|[^\s\w])\s*(?:\(\s*)+(?:select|with)\b", re.IGNORECASE)
-"""Its group is what precedes the parentheses."""
-_BEFORE_TABLES = frozenset({"from", "join", "as", "union", "all"})
-"""Words before a query in parentheses that is not a part of an expression."""
+_WINDOWS_VERSION = 12
+"""The version with the setting `skewed_windows`, and with nested types of columns."""
 
 _OUTPUT = "output"
 """The name of `output_mode` before 1.0. Requests may still use it, and jobs are stored with it, so that workers of the
@@ -365,22 +350,15 @@ class JobSpec(Frozen):
 
     @property
     def needs_version(self) -> int:
-        """The lowest SPEC_VERSION that supports everything in this job."""
-        if is_of_version_13(self.sql, self.query):
-            return SPEC_VERSION
-        if (
-            self.settings.skewed_windows is not Toggle.AUTO
-            or any(table.needs_version_12 for table in self.file_tables.values())
-            or is_of_version_12(self.sql, self.query)
-            or has_functions_of_version_12(self.sql, self.query)
+        """The lowest SPEC_VERSION that supports all fields of this job. The bound query has that of the query."""
+        if self.settings.skewed_windows is not Toggle.AUTO or any(
+            table.needs_version_12 for table in self.file_tables.values()
         ):
-            return NESTED_VERSION
-        if self._uses_version_11:
-            return _SUBQUERIES_VERSION
+            return _WINDOWS_VERSION
         if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):
             return FILES_VERSION
-        if self.settings.optimizer != _DEFAULT_OPTIMIZER or self._has_large_query:
-            return _LARGE_QUERIES_VERSION
+        if self.settings.optimizer != _DEFAULT_OPTIMIZER:
+            return _OPTIMIZER_VERSION
         if self.compare_with is not None:
             return _COMPARISON_VERSION
         if self.limits.failure_retries:
@@ -392,37 +370,6 @@ class JobSpec(Frozen):
             return _TIMED_VERSION
         streams = self.mode.is_streaming or self.settings.state != _DEFAULT_STATE
         return _STREAMING_VERSION if streams else _BATCH_VERSION
-
-    @property
-    def _uses_version_11(self) -> bool:
-        """Whether earlier versions may refuse the query because of what version 11 added. An upper bound, like
-        `_has_large_query`.
-        """
-        sql = self.sql or "" if self.query is None else self.query.model_dump_json()
-        if not _ADDED_IN_11.isdisjoint(words_of(sql)):
-            return True
-        return (
-            self.query is None
-            and _SUBQUERY.search(sql) is not None
-            and any(found[1].lower() not in _BEFORE_TABLES for found in _QUERY_IN_PARENTHESES.finditer(sql))
-        )
-
-    @property
-    def _has_large_query(self) -> bool:
-        """Whether earlier versions may refuse the query because of its size.
-
-        The SQL is not compiled here, so this is an upper bound. A false positive only means that the job waits for a
-        newer worker.
-        """
-        if self.query is not None:
-            return any(len(query.joins) > _MAX_JOINS_BEFORE_9 for query, _ in queries_in(self.query))
-        sql = self.sql or ""
-        if len(sql) > _MAX_CHARACTERS_BEFORE_9:
-            return True
-        words = words_of(sql)
-        # What precedes every table after the first, and every branch of a UNION after the first.
-        separators = sql.count(",") + words.count("join") + words.count("union")
-        return separators > _MAX_JOINS_BEFORE_9
 
     @property
     def title(self) -> str:

@@ -211,7 +211,7 @@ def not_of_format(name: str, format_: TableFormat, head: bytes, pointer: str) ->
         )
     if found is None or found is format_:
         return _corrupt(f"{detail}.", pointer)
-    return _corrupt(f'{detail}. It looks like {_one(found)}: write "format": "{found}".', pointer)
+    return _corrupt(f"{detail}. It looks like {_one(found)}: set 'format' to {found}.", pointer)
 
 
 def _one(format_: TableFormat) -> str:

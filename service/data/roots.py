@@ -485,4 +485,7 @@ def issues_of_sink(sink: Sink, roots: Sequence[Path]) -> tuple[Issue, ...]:
 
 def outside(given: str) -> str:
     """Returns the message for a path outside the sink roots."""
-    return f"'{given}' is not inside a directory that sinks may write to (EVENKEEL_DATA_SINK_ROOTS)."
+    return (
+        f"'{given}' is not inside a directory that sinks may write to (EVENKEEL_DATA_SINK_ROOTS). Use a relative path "
+        "without '..'."
+    )

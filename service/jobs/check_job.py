@@ -10,14 +10,13 @@ from threading import BoundedSemaphore
 from types import MappingProxyType
 
 from service.contract.errors import StorageUnavailableError
-from service.contract.job import FILES_VERSION, NESTED_VERSION, SPEC_VERSION, JobSpec
+from service.contract.job import FILES_VERSION, JobSpec
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.contract.tables import RateTable, StreamTable, Table, TableSource
 from service.data.files import pointer_of
 from service.data.roots import Root, StoreUnavailableError
 from service.data.schemas import RATE_SCHEMA
 from service.data.table_resolution import resolve_table
-from service.sql.checks.nested_values import uses_nested_values, uses_new_nested_values
 from service.sql.compile import compile_job
 from service.sql.ddl import parse_schema
 from service.sql.resolve.bound import BoundQuery
@@ -93,9 +92,7 @@ def check_job(
         query = compile_job(spec, schemas, is_accepted=is_accepted, has_new_settings=is_accepted)
     with_schemas = spec.model_copy(update={"tables": {name: one.table for name, one in found.items()}})
     of_files = FILES_VERSION if any(one.needs_version_10 for one in found.values()) else 0
-    of_values = NESTED_VERSION if uses_nested_values(query) else 0
-    of_values = SPEC_VERSION if uses_new_nested_values(query, spec.sql) else of_values
-    needs_version = max(of_files, of_values, with_schemas.needs_version)
+    needs_version = max(of_files, query.needs_version, with_schemas.needs_version)
     return CheckedJob(query, sum(one.bytes for one in found.values()), with_schemas, needs_version)
 
 

@@ -10,6 +10,9 @@ from sqlglot import exp
 
 Build = Callable[[exp.Expr, exp.Expr], exp.Expr]
 
+SHIFT = "shift"
+"""In the `meta` of a call that is written as an operator."""
+
 
 @dataclass(frozen=True)
 class BitOperator:
@@ -27,7 +30,9 @@ def _node(kind: type[exp.Expr], left: exp.Expr, right: exp.Expr) -> exp.Expr:
 
 
 def _call(function: str, left: exp.Expr, right: exp.Expr) -> exp.Expr:
-    return exp.Anonymous(this=function, expressions=[left, right])
+    call = exp.Anonymous(this=function, expressions=[left, right])
+    call.meta[SHIFT] = True
+    return call
 
 
 def _or_else(left: exp.Expr, right: exp.Expr) -> exp.Expr:

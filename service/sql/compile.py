@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from sqlglot import exp
 
@@ -18,6 +18,13 @@ from service.contract.job import JobSpec
 from service.contract.parameters import Parameters
 from service.contract.problems import Issue, SpecError
 from service.contract.query import CODE, NESTING, Query
+from service.sql.checks.job_versions import (
+    REPEATED_NAMES_VERSION,
+    version_of_query,
+    version_of_syntax,
+    version_of_values,
+)
+from service.sql.checks.notes import notes_of
 from service.sql.checks.settings import check_settings
 from service.sql.checks.streaming import refuse_streaming
 from service.sql.expressions.reader import position
@@ -27,6 +34,7 @@ from service.sql.resolve.binder import bind
 from service.sql.resolve.bound import BoundQuery
 from service.sql.resolve.event_time import EventTimes
 from service.sql.resolve.from_clause import check_work
+from service.sql.shown_names import changed, with_written_aliases, without_generated_aliases
 from service.sql.statements.describe import described_query, described_table, rows_of
 from service.sql.statements.expansion import check_expansion
 from service.sql.statements.origins import Origins
@@ -43,6 +51,16 @@ _STATEMENTS = frozenset(
     for word in words.split()
 )
 
+_SINK = "Write its SELECT. The job's 'sink' says where the result is written."
+_INSTEAD = {
+    "EXPLAIN": "Post the job without EXPLAIN to /v1/explain, or run `evenkeel explain`.",
+    "SET": "Give settings in the job's 'settings'.",
+    "SHOW": "The tables are those in the job's 'tables'. DESCRIBE and the name of a table returns its columns.",
+    "TABLE": "Write SELECT * FROM and the name.",
+    **dict.fromkeys(("INSERT", "CREATE", "MERGE", "COPY", "EXPORT"), _SINK),
+}
+"""What to write instead of some statements."""
+
 _POINTER = "/query"
 """The JSON pointer of a compiled query when it is bound."""
 
@@ -56,7 +74,8 @@ class CompiledSql:
     """A structured query, and the place of each of its parts in the SQL `text`.
 
     `unused` are the common table expressions that the query does not read, with pointers below `/unused/<index>`: they
-    are only checked.
+    are only checked. Generated aliases begin with `prefix`. `needs_version` is the lowest SPEC_VERSION whose workers
+    support the syntax of `text`.
     """
 
     query: Query
@@ -64,6 +83,8 @@ class CompiledSql:
     origins: Origins
     unused: tuple[Query, ...] = ()
     is_accepted: bool = False
+    needs_version: int = 0
+    prefix: str = ""
 
     def text_of(self, text: str, pointer: str) -> Text:
         """Returns the `Text` of an expression of `query`, with its tree, so that it is not parsed again."""
@@ -76,6 +97,8 @@ class CompiledSql:
         try:
             yield
         except SpecError as error:
+            if self.prefix:
+                error = changed(error, lambda detail: without_generated_aliases(detail, self.prefix))
             raise SpecError([self.locate(issue) for issue in error.issues]) from None
 
     def locate(self, issue: Issue) -> Issue:
@@ -118,6 +141,7 @@ def _compiled_text(source: Text, schemas: Mapping[str, Schema], parameters: Para
         return CompiledSql(described, text, Origins(), is_accepted=is_accepted)
     _check_statement(source)
     tree = _query_of(source)
+    needs_version = version_of_syntax(tree, text)
     bindings = bind_parameters(source, tree, parameters)
     if bindings:
         source = replace(source, literals=bindings)
@@ -128,13 +152,17 @@ def _compiled_text(source: Text, schemas: Mapping[str, Schema], parameters: Para
     query = compiler.query(tree, {})
     unused = compiler.unused()
     bindings.check_all_read(source)
-    return CompiledSql(query, text, compiler.origins, unused, is_accepted)
+    if compiler.origins.notes:
+        needs_version = max(needs_version, REPEATED_NAMES_VERSION)
+    return CompiledSql(query, text, compiler.origins, unused, is_accepted, needs_version, compiler.prefix)
 
 
 def _check_statement(source: Text) -> None:
     tokens = tokens_of(source)
     if tokens and tokens[0].text.upper() in _STATEMENTS:
-        raise source.unsupported(f"The statement {tokens[0].text.upper()}", at=tokens[0].start, hint="Write a SELECT.")
+        word = tokens[0].text.upper()
+        hint = _INSTEAD.get(word, "Write a SELECT.")
+        raise source.unsupported(f"The statement {word}", at=tokens[0].start, hint=hint)
 
 
 def _query_of(source: Text) -> exp.Expr:
@@ -171,7 +199,16 @@ def _compiled(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool
     if spec.query is not None:
         if not is_accepted:
             check_work(spec.query, schemas, "/query", is_read=True)
-        query = bind(spec.query, schemas, event_times=event_times, text_of=partial(Text, is_accepted=is_accepted))
+        texts: list[Text] = []
+
+        def text_of(text: str, pointer: str) -> Text:
+            texts.append(Text(text, pointer, is_accepted=is_accepted))
+            return texts[-1]
+
+        query = bind(spec.query, schemas, event_times=event_times, text_of=text_of)
+        of_texts = (version_of_syntax(text.expression, text.text) for text in texts if text.text)
+        query = replace(query, notes=tuple(dict.fromkeys(notes_of(query))))
+        query = _with_version(query, version_of_query(spec.query), *of_texts)
         if checks_settings:
             _check(spec, query)
         return query
@@ -211,17 +248,26 @@ def _bound_query(
     if inner is not None:
         _, query = _bound_query(inner, schemas, None, parameters, is_accepted=is_accepted)
         compiled = CompiledSql(rows_of(query.output), text, Origins(), is_accepted=is_accepted)
-        return compiled, bind(compiled.query, {}, event_times=event_times)
+        described = bind(compiled.query, {}, event_times=event_times)
+        return compiled, _with_version(described, version_of_query(compiled.query), query.needs_version)
     # The text has its tokens already.
     compiled = _compiled_text(source, tables, parameters)
     with compiled.located():
         if not is_accepted:
             check_work(compiled.query, tables, _POINTER, is_read=False)
         query = bind(compiled.query, tables, event_times=event_times, text_of=compiled.text_of)
-        query = replace(query, notes=tuple(dict.fromkeys(compiled.origins.notes)))
+        of_values = (without_generated_aliases(note, compiled.prefix) for note in notes_of(query))
+        query = replace(query, notes=tuple(dict.fromkeys([*compiled.origins.notes, *of_values])))
+        versions = [compiled.needs_version, *map(version_of_query, (compiled.query, *compiled.unused))]
         for index, unused in enumerate(compiled.unused):
-            bind(unused, tables, f"{_POINTER}/unused/{index}", event_times=event_times, text_of=compiled.text_of)
-    return compiled, query
+            at = f"{_POINTER}/unused/{index}"
+            bound = bind(unused, tables, at, event_times=event_times, text_of=compiled.text_of)
+            versions.append(version_of_values(bound))
+    return compiled, _with_version(query, *versions)
+
+
+def _with_version(query: BoundQuery, *versions: int) -> BoundQuery:
+    return replace(query, needs_version=max(version_of_values(query), *versions))
 
 
 def event_times_of(spec: JobSpec) -> EventTimes | None:
@@ -230,6 +276,9 @@ def event_times_of(spec: JobSpec) -> EventTimes | None:
 
 
 def _check(spec: JobSpec, query: BoundQuery) -> None:
-    check_settings(query, spec.settings)
-    if spec.mode.is_streaming:
-        refuse_streaming(spec, query)
+    try:
+        check_settings(query, spec.settings)
+        if spec.mode.is_streaming:
+            refuse_streaming(spec, query)
+    except SpecError as error:
+        raise changed(error, lambda detail: with_written_aliases(detail, query.written_aliases)) from None

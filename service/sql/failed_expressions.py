@@ -28,18 +28,12 @@ from service.sql.expressions.nodes import (
     walk,
 )
 from service.sql.expressions.reader import read_expression
-from service.sql.expressions.scalar import Scalar, render
+from service.sql.expressions.scalar import render
 from service.sql.expressions.spans import Place, Spans
 from service.sql.parser import Text, tokens_of
 from service.sql.resolve.binder import bind
-from service.sql.resolve.bound import (
-    BoundCall,
-    BoundDerived,
-    BoundQuery,
-    BoundUnion,
-    queries_of,
-    sources_of,
-)
+from service.sql.resolve.bound import BoundDerived, BoundQuery, BoundUnion, queries_of, sources_of
+from service.sql.resolve.bound_trees import trees_of
 from service.sql.types.data_types import Schema
 
 _MOST_NODES = 20_000
@@ -223,28 +217,3 @@ def _expanded(tree: Expression, columns: Mapping[str, Expression]) -> Expression
     if isinstance(tree, Column):
         return columns.get(tree.name, tree)
     return map_children(tree, lambda part: _expanded(part, columns))
-
-
-def trees_of(query: BoundQuery) -> Iterator[Expression]:
-    """Yields the expressions of one query, without those of the queries inside it and of calls with OVER."""
-    for join in query.joins:
-        for left, right in join.keys:
-            yield Comparison("=", left.tree, right.tree)
-        yield from _of(join.residual)
-    yield from _of(*(argument for generator in query.generators for argument in generator.arguments))
-    yield from _of(query.where, query.having)
-    yield from _of(*(key.expression for key in query.keys))
-    yield from _of(*(item.expression for item in query.select), *(item.expression for item in query.order_by))
-    for call in query.calls:
-        yield _call(call)
-
-
-def _call(call: BoundCall) -> Expression:
-    arguments = tuple(argument.tree for argument in call.arguments)
-    condition = call.filter.tree if call.filter is not None else None
-    order_by = call.order_by.tree if call.order_by is not None else None
-    return Aggregate(call.function, arguments, call.distinct, condition, order_by, None, call.descending)
-
-
-def _of(*scalars: Scalar | None) -> Iterator[Expression]:
-    yield from (scalar.tree for scalar in scalars if scalar is not None)

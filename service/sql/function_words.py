@@ -68,6 +68,7 @@ def _either(word: str, with_words: Callable[[_Parser, str], exp.Anonymous]) -> C
         token = parser._tokens[parser._index - 2]
         if _has_word(parser, word):
             call = with_words(parser, token.text)
+            call.meta["words"] = True
         else:
             call = exp.Anonymous(this=token.text, expressions=parser._parse_function_args(True))
         return call.update_positions(token)

@@ -152,7 +152,8 @@ HINTS: dict[type[exp.Expr], str] = {
     exp.Parameter: "Write :name, and give the value in the job's `parameters`.",
     exp.Star: "Name the columns.",
     exp.Values: "Write a list of values, or (SELECT * FROM VALUES (1), (2)).",
-    exp.Tuple: "Compare the columns one by one.",
+    exp.Tuple: "Compare the columns one by one; for a value of several parts, write struct(a, b).",
+    exp.Filter: "FILTER follows the call of an aggregate. Elsewhere, write CASE WHEN condition THEN x END.",
     exp.Any: "Write IN with a list of values, or join comparisons by OR.",
     exp.All: "Join comparisons by AND.",
     exp.IgnoreNulls: "Add FILTER (WHERE x IS NOT NULL), or OVER after a window function.",
@@ -261,8 +262,21 @@ PARENTHESES = {
         "A table in parentheses",
         "Remove the parentheses, or write (SELECT * FROM the table).",
     ),
+    "describe": (
+        "DESCRIBE inside a query",
+        "Submit DESCRIBE and the name of the table as a job of its own.",
+    ),
 }
-"""Parentheses in FROM that do not contain a query: how messages name them, and what to write instead."""
+"""Parentheses that contain no query: how messages name them, and what to write instead."""
+
+
+def parentheses_around(node: exp.Expr) -> tuple[str, str]:
+    """Returns how messages name the parentheses around `node`, which is no query, and what to write instead."""
+    if isinstance(node, exp.Describe):
+        return PARENTHESES["describe"]
+    return PARENTHESES["join" if node.args.get("joins") else "table"]
+
+
 _LIST = "LISTAGG(x, ',') WITHIN GROUP (ORDER BY t), which returns a string."
 UNSUPPORTED_AGGREGATES = {
     "countif": "COUNT_IF(condition).",

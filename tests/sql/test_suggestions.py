@@ -14,7 +14,18 @@ import pytest
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
 from service.sql.compile import compile_job
-from service.sql.types.data_types import BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, Field, Schema
+from service.sql.types.data_types import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INT,
+    STRING,
+    TIMESTAMP,
+    DataType,
+    Field,
+    Schema,
+    TypeName,
+)
 
 _FILE = Path(__file__).with_name("suggestions.test")
 _COLUMNS = {
@@ -24,6 +35,8 @@ _COLUMNS = {
     **dict.fromkeys("tab", TIMESTAMP),
     "d": DATE,
     "condition": BOOLEAN,
+    "numbers": DataType(TypeName.ARRAY, parts=(INT,)),
+    "days": DataType(TypeName.ARRAY, parts=(DATE,)),
 }
 _SCHEMA = Schema(tuple(Field(name, type_) for name, type_ in _COLUMNS.items()))
 

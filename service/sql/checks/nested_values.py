@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from service.contract.query import AggregateFunction
@@ -22,13 +21,12 @@ from service.sql.expressions.nodes import (
     children,
     walk,
 )
-from service.sql.failed_expressions import trees_of
 from service.sql.resolve.bound import BoundQuery, queries_of
+from service.sql.resolve.bound_trees import trees_of
 from service.sql.types.aggregates import NEAREST, PERCENTILES
 from service.sql.types.nested_functions import NESTED_GROUPS
 
 _COMPARING = frozenset({AggregateFunction.MIN, AggregateFunction.MAX, *NEAREST})
-_STAR = re.compile(r"\.\s*\*")
 _NAMES = frozenset(name for group in NESTED_GROUPS.values() for name in group)
 
 
@@ -39,14 +37,11 @@ def uses_nested_values(query: BoundQuery) -> bool:
     return any(inner.generators or any(map(_computes, _roots(inner))) for inner in queries_of(query))
 
 
-def uses_new_nested_values(query: BoundQuery, sql: str | None) -> bool:
-    """Whether workers of version 12 of the job format refuse what `query`, the query of the text `sql`, does with
-    nested values: extremes, joins by them, arrays of percentages, and perhaps the fields of a star.
+def uses_new_nested_values(query: BoundQuery) -> bool:
+    """Whether workers of version 12 of the job format refuse what `query` does with nested values: extremes, joins by
+    them, and arrays of percentages.
     """
-    return any(map(_is_of_version_13, queries_of(query))) or (
-        _STAR.search(sql or "") is not None
-        and any(isinstance(item.expression.tree, GetField) for each in queries_of(query) for item in each.select)
-    )
+    return any(map(_is_of_version_13, queries_of(query)))
 
 
 def _is_of_version_13(query: BoundQuery) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from service.contract.problems import Issue
+from service.contract.query import JoinKind
 from service.sql.expressions.analysis import Columns, columns_by_name, tree_of
 from service.sql.expressions.nodes import Expression
 from service.sql.resolve.bound import (
@@ -188,8 +189,8 @@ def issues_of_joined_rows(of: JoinOfStreams, event_times: EventTimes, *, updates
                 kind = of.join.kind.value.upper().replace("_", " ")
                 detail = (
                     f"The {kind} JOIN of two streams with {of.alias} emits unmatched rows when the watermark has "
-                    "passed, which Spark only supports with the output 'append'. Use an INNER JOIN; or group by a "
-                    "window (TUMBLE, HOP) with the output 'append'; or group by the join key only, without time "
+                    "passed, which Spark only supports with the output mode 'append'. Use an INNER JOIN; or group by a "
+                    "window (TUMBLE, HOP) with the output mode 'append'; or group by the join key only, without time "
                     "bounds in ON."
                 )
                 yield Issue(code=refusal.code, detail=detail, pointer=of.pointer)
@@ -201,6 +202,8 @@ def _unbounded_issue(of: JoinOfStreams, event_times: EventTimes) -> Issue:
     without = tables_without_event_time(of.sides, event_times)
     example = example_of_bounds(of.sides, event_times)
     others = "Or aggregate with the join key in GROUP BY, or give one of the two tables the role 'static'."
+    if of.join.kind is JoinKind.LEFT_SEMI:
+        others = f"A subquery of IN or EXISTS has to be written as such a join. {others}"
     if without:
         detail = (
             f"The query selects rows of the join of two streams with {of.alias}, and without watermarks every row "

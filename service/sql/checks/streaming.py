@@ -150,9 +150,9 @@ class _Refusals:
             yield from _aggregate_issues(query, at, is_closed=True)
         elif groups_rows(query):
             detail = (
-                "A streaming query cannot read the result of an aggregate, because its rows change and would have to "
-                "be retracted. Write one query, with HAVING instead of the outer WHERE; or run the inner query as a "
-                "separate job, and this query in mode 'batch' over its result."
+                "A streaming query cannot read the result of an aggregate, INTERSECT or EXCEPT, because its rows "
+                "change and would have to be retracted. Write one query, with HAVING instead of the outer WHERE; or "
+                "run the inner query as a separate job, and this query in mode 'batch' over its result."
             )
             yield Issue(code="aggregate_of_aggregate", detail=detail, pointer=at)
         elif query.is_aggregate:
@@ -370,14 +370,15 @@ def _issues_of_result(spec: JobSpec, query: BoundQuery) -> Iterator[Issue]:
         return
     if spec.output_mode is OutputMode.APPEND:
         detail = (
-            "Output 'append' emits rows that no longer change, but a new row may change any group. Group by a window "
-            "(TUMBLE, HOP) over the table's 'event_time', or use 'update', which emits every changed group."
+            "The output mode 'append' emits rows that no longer change, but a new row may change any group. Group by a "
+            "window (TUMBLE, HOP) over the table's 'event_time', or set 'output_mode' to 'update', which emits every "
+            "changed group."
         )
         yield Issue(code="watermark_required", detail=detail, pointer="/output_mode")
     elif isinstance(spec.sink, ParquetSink):
         detail = (
             "The sink 'parquet' only appends rows, but groups change as rows arrive. Use the sink 'managed', 'delta' "
-            "or 'postgres', or group by a window with the output 'append'."
+            "or 'postgres', or group by a window with the output mode 'append'."
         )
         yield Issue(code="mode_sink_mismatch", detail=detail, pointer="/sink")
     if isinstance(spec.sink, PostgresSink | DeltaSink):

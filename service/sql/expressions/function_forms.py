@@ -147,5 +147,6 @@ def with_unit(
 
 def _wrong_unit(name: str, unit: str, at: int | None, source: Text) -> SpecError:
     suggestions = nearest_names(unit, TIME_UNITS)
-    detail = f"{name} with three arguments begins with a unit: {', '.join(TIME_UNITS)}.{did_you_mean(suggestions)}"
+    units = ", ".join(TIME_UNITS)
+    detail = f"{name} with three arguments begins with a unit, without quotes: {units}.{did_you_mean(suggestions)}"
     return source.error("unsupported_function", detail, at=at, suggestions=suggestions)

@@ -225,6 +225,9 @@ class WindowCallReader:
                     ignores_nulls = True
                 case exp.RespectNulls():
                     pass
+                case exp.WithinGroup():
+                    hint = "Compute it with GROUP BY in a derived table, and join it by the group keys."
+                    raise self.refuse(node, "OVER after WITHIN GROUP", hint)
                 case _:
                     hint = "OVER follows the call of a window function or of an aggregate."
                     raise self.refuse(node, "OVER after this expression", hint)
@@ -296,7 +299,7 @@ class WindowCallReader:
         if not is_whole or not (isinstance(value, Number) and (not signed) <= int(value.text) <= _MOST_ROWS):
             least = "an integer" if signed else "an integer from 1"
             hint = f"Write {least} to {_MOST_ROWS}."
-            raise self.refuse(node, f"{function.upper()} with a number of rows that is not a literal", hint)
+            raise self.refuse(node, f"{function.upper()} with this number of rows", hint)
 
     def _order_key(self, node: exp.Expr) -> OrderKey:
         self.check(node)

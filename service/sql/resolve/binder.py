@@ -76,10 +76,11 @@ from service.sql.resolve.from_clause import (
 )
 from service.sql.resolve.generators import bind_generator
 from service.sql.resolve.recursion import RecursiveRows, recursive_table
+from service.sql.shown_names import changed, with_written_aliases
 from service.sql.types import data_types
 from service.sql.types.aggregates import OF_GROUPING_SETS
 from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Schema
-from service.sql.types.inference import Typing
+from service.sql.types.inference import Typing, cast_advice
 
 
 class Aliases:
@@ -94,6 +95,8 @@ class Aliases:
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
+        self.written: dict[str, str] = {}
+        """The aliases in the query of tables that have another one in the plan, by the latter."""
 
     def claim(self, wanted: str, within: str) -> str:
         """Returns a unique alias for the table called `wanted`; `within` is that of the derived table around it.
@@ -108,6 +111,8 @@ class Aliases:
             number += 1
             name = f"{stem}_{number}"
         self._taken.add(name.casefold())
+        if name != wanted:
+            self.written[name] = wanted
         return name
 
 
@@ -130,13 +135,17 @@ def bind(
     expression, line and column in its text.
     """
     check_size(query, pointer)
-    binder = _Binder(query, schemas, pointer, Aliases(), "", event_times, text_of)
-    bound = pruned(binder.bind())
+    aliases = Aliases()
+    binder = _Binder(query, schemas, pointer, aliases, "", event_times, text_of)
+    try:
+        bound = pruned(binder.bind())
+    except SpecError as error:
+        raise changed(error, lambda detail: with_written_aliases(detail, aliases.written)) from None
     source = text_of("", pointer)
     if binder.conditions > CONDITIONS.most and not source.is_accepted:
         raise source.beyond(CONDITIONS, binder.conditions)
     _check_columns(bound, pointer)
-    return bound
+    return replace(bound, written_aliases=aliases.written)
 
 
 def _check_columns(query: BoundQuery, pointer: str) -> None:
@@ -540,9 +549,12 @@ def _join_key(left: Expression, left_text: Text, right: Expression, right_text: 
         return scalar_of(left, left_text), scalar_of(right, right_text)
     names = {one.name, other.name}
     if not (names <= NUMERIC or names <= TEMPORAL):
-        raise Typing(right_text).mismatch(
-            f"The join key {left_text.text} is {one}, but {right_text.text} is {other}. CAST one of them.", right
+        left_name, right_name = (text.text.replace("`", "") for text in (left_text, right_text))
+        detail = (
+            f"= cannot compare {left_name}, which is {one}, with {right_name}, which is {other}. "
+            f"{cast_advice(one, other)}"
         )
+        raise Typing(right_text).mismatch(detail, right)
     common = data_types.common_type(one, other, strings_convert=False)
     return (
         scalar_of(_cast(left, one, common), left_text),

@@ -9,8 +9,8 @@ plans, statistics and reads become smaller if that is done here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
@@ -192,7 +192,9 @@ class BoundQuery:
 
     `windows` are calls with OVER; ORDER BY and SELECT use them as columns. `grouping_sets` are positions in `keys`;
     empty if the query groups by all of them. HAVING and later clauses may use the start and end of a `window` like
-    `keys`. `notes` are sentences for the job's report.
+    `keys`. `notes` are sentences for the job's report. `needs_version` is the lowest SPEC_VERSION whose
+    workers support the query; 0 for an inner query. `written_aliases` are the aliases in the query of tables that have
+    another one in the plan, by the latter; empty for an inner query.
     """
 
     source: BoundSource
@@ -212,6 +214,8 @@ class BoundQuery:
     generators: tuple[BoundGenerator, ...] = ()
     offset: int = 0
     notes: tuple[str, ...] = ()
+    needs_version: int = 0
+    written_aliases: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def is_cut(self) -> bool:

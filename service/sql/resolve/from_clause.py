@@ -37,6 +37,7 @@ from service.sql.expressions.nodes import Cast, Column, Comparison, Connective, 
 from service.sql.expressions.scalar import Scalar
 from service.sql.resolve.bound import BoundDerived, BoundQuery, BoundUnion, BoundValues, Named
 from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Incompatible, Schema, widest
+from service.sql.types.inference import convertible
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _INNER = frozenset({JoinKind.INNER, JoinKind.CROSS})
@@ -202,14 +203,21 @@ def _common(items: Sequence[Named], what: str, pointers: Sequence[str]) -> DataT
             found = widest((found, other), strings_convert=True)
         except Incompatible:
             unit = "row" if what == "VALUES" else "query"
-            is_nested = any(one is not None and one.parts for one in (found, other))
-            remedy = "Store it with the same type in the files" if is_nested else "CAST one of them"
+            remedy = _cast_to_common(found or UNKNOWN, other or UNKNOWN, unit)
             raise SpecError.of(
                 "type_mismatch",
-                f"The column {items[0].name} of {what} is {found} in one {unit} and {other} in another. {remedy}.",
+                f"The column {items[0].name} of {what} is {found} in one {unit} and {other} in another. {remedy}",
                 pointer=pointers[index],
             ) from None
     return found
+
+
+def _cast_to_common(one: DataType, other: DataType, unit: str) -> str:
+    """Returns the sentence that says which cast gives both types of a column one type."""
+    for type_, target in ((other, one), (one, other)):
+        if convertible(type_, target):
+            return f"Where it is {type_}, CAST it to {target}."
+    return f"CAST it to STRING in each {unit}."
 
 
 def _aligned(branch: BoundQuery, names: Sequence[str], types: Sequence[DataType | None]) -> BoundQuery:

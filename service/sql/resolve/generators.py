@@ -34,9 +34,14 @@ def bind_generator(
     types = _types(generator, arguments, sources[0])
     names = generator.columns
     if len(types) != len(names):
+        made_columns, wanted = ("1 column", "1 name") if len(types) == 1 else (f"{len(types)} columns",) * 2
+        wanted = wanted.replace("columns", "names")
+        example = ", ".join(
+            ("key", "value") if len(types) == 2 else (f"c{place}" for place in range(1, len(types) + 1))
+        )
         detail = (
-            f"{generator.function}({sources[0].text.replace('`', '')}) makes {len(types)} columns. Name each of them "
-            f"once, after AS; there are {len(names)} names now."
+            f"{generator.function}({sources[0].text.replace('`', '')}) makes {made_columns}. Write {wanted} after AS, "
+            f"not {len(names)}: ({example})."
         )
         raise SpecError.of("unsupported_construct", detail, pointer=pointer)
     for index, name in enumerate(names):

@@ -236,8 +236,10 @@ class _Reader:
     def grouping(self, clause: exp.Group) -> Grouping:
         """Reads the keys and sets of the whole clause."""
         for key, value in clause.args.items():
+            if value and key == "all":
+                raise all_with_others("GROUP BY", self._source, self._place())
             if value and key not in {"expressions", "rollup", "cube", "grouping_sets"}:
-                construct = f"GROUP BY {'' if key == 'all' else 'with '}{key.upper()}"
+                construct = f"GROUP BY with {key.upper()}"
                 raise self._source.unsupported(construct, at=self._place(), hint="Name the keys.")
         plain = all(not isinstance(node, _SETS) for node in clause.expressions)
         suffixes = [kind for kind in ("rollup", "cube", "grouping_sets") if clause.args.get(kind)]
@@ -292,6 +294,12 @@ class _Reader:
             count *= len(part)
         if count > GROUPING_SETS.most:
             raise self._source.beyond(GROUPING_SETS, count, at=self._place())
+
+
+def all_with_others(clause: str, source: Text, at: int | None) -> SpecError:
+    """Returns the error for ALL among other keys of `clause`: GROUP BY or ORDER BY."""
+    hint = f"Write {clause} ALL without other keys, or name each key."
+    return source.unsupported(f"{clause} ALL with other keys", at=at, hint=hint)
 
 
 def _rolled_up(units: list[Set]) -> list[Set]:

@@ -39,7 +39,7 @@ from service.sql.expressions.nodes import (
 from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.joins import ONE_SIDED
 from service.sql.parser import Text
-from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
+from service.sql.refusals import CLAUSE_HINTS, CLAUSES, parentheses_around
 from service.sql.statements.generators import Generated, is_generated, read_generator
 from service.sql.types.data_types import NULL, Field, Schema
 
@@ -58,6 +58,11 @@ _KINDS = {
     ("", "ANTI"): JoinKind.LEFT_ANTI,
     ("LEFT", "ANTI"): JoinKind.LEFT_ANTI,
 }
+_METHODS = {
+    "ASOF": "Join on the key and an inequality of the times, and keep the latest row: QUALIFY ROW_NUMBER() OVER "
+    "(PARTITION BY a.id ORDER BY b.t DESC) = 1.",
+}
+"""What to write instead of some methods of joins."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +278,7 @@ class _FromReader:
         if derived is not None:
             return derived
         if isinstance(node, exp.Subquery):
-            what, hint = PARENTHESES["join"]
+            what, hint = parentheses_around(node.this)
             raise self._source.unsupported(what, at=at, hint=hint)
         if isinstance(node, exp.Lateral) and not is_generated(node):
             raise self._source.unsupported("LATERAL before the first table", at=at, hint="Remove LATERAL.")
@@ -293,9 +298,11 @@ class _FromReader:
 
     def _check_table(self, node: exp.Table, alias: exp.Expr | None, at: int | None) -> None:
         if node.args.get("db") or node.args.get("catalog"):
-            raise self._source.unsupported(
-                "A table name of several parts", at=at, hint="Name one of the job's tables in FROM."
-            )
+            parts = ".".join(part.name for part in node.parts)
+            hint = "Name one of the job's tables in FROM."
+            if matching(parts, self._schemas) is not None:
+                hint = f"Write the name of the job's table in backquotes: `{parts}`."
+            raise self._source.unsupported("A table name of several parts", at=at, hint=hint)
         for key, value in node.args.items():
             if value and key not in {"this", "alias"}:
                 construct = CLAUSES.get(key, f"A table with {key.upper()}")
@@ -431,8 +438,10 @@ class _FromReader:
         for key, value in join.args.items():
             if value and key not in {"this", "side", "kind", "on", "using"} and value != "NATURAL":
                 named = f"{value} JOIN" if key == "method" else f"A join with {key.upper()}"
-                raise self._source.unsupported(named, at=at)
+                raise self._source.unsupported(named, at=at, hint=_METHODS.get(value, ""))
         kind = _KINDS.get((join.side.upper(), join.kind.upper()))
+        if kind is None and join.kind.upper() == "STRAIGHT_JOIN":
+            raise self._source.unsupported("STRAIGHT_JOIN", at=at, hint="Write JOIN.")
         if kind is None:
             hint = "Swap both sides, and write LEFT." if join.side.upper() == "RIGHT" else ""
             raise self._source.unsupported(f"{join.side} {join.kind} JOIN".strip(), at=at, hint=hint)

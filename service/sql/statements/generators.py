@@ -44,6 +44,20 @@ def is_generated(node: exp.Expr) -> bool:
     return isinstance(node, exp.Unnest) or (isinstance(node, exp.Lateral) and isinstance(node.this, exp.Anonymous))
 
 
+def arguments_in(query: exp.Expr) -> Iterator[tuple[exp.Column, bool]]:
+    """Yields the columns that are arguments of generators in `query`, and whether their SELECT reads no table before
+    the generator.
+    """
+    for node in query.walk():
+        if not (isinstance(node, exp.Unnest) or is_generator(node)):
+            continue
+        select = node.find_ancestor(exp.Select)
+        from_ = select.args.get("from_") if select is not None else None
+        is_first = from_ is None or is_generated(from_.this)
+        for column in node.find_all(exp.Column):
+            yield column, is_first
+
+
 def read_generator(
     node: exp.Expr,
     number: int,

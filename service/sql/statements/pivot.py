@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
+from service.contract.problems import did_you_mean, nearest_names
 from service.sql.expressions.reader import position
 from service.sql.parser import UNPIVOT, Text
 from service.sql.statements import trees
@@ -45,6 +46,12 @@ class _Pivot:
         groups = [trees.column(self._alias, name) for name in self._columns if name.casefold() not in used]
         items: list[exp.Expr] = [*groups]
         for value in self._field.expressions:
+            if isinstance(value, exp.Query | exp.PivotAny):
+                what = "ANY" if isinstance(value, exp.PivotAny) else "A subquery"
+                # The word IN has no place of its own.
+                at = position(value) or position(self._field)
+                hint = "Write each value: IN (1, 2), and text in quotes: IN ('a', 'b')."
+                raise self._source.unsupported(f"{what} in IN of PIVOT", at=at, hint=hint)
             wanted = _parts(value.this if isinstance(value, exp.PivotAlias) else value)
             if len(wanted) != len(keys):
                 detail = f"This value of PIVOT has {len(wanted)} parts; there are {len(keys)} columns before IN."
@@ -96,6 +103,13 @@ class _Unpivot:
             if len(columns) != len(values):
                 detail = f"{len(values)} columns are needed for each value of UNPIVOT, not {len(columns)}."
                 raise self._source.error("unsupported_construct", detail, at=position(item))
+        folded = [name.casefold() for name in self._columns]
+        for column in (column for columns in sets for column in columns):
+            if column.name.casefold() not in folded:
+                suggestions = nearest_names(column.name, self._columns)
+                listed = f" The columns are {', '.join(self._columns[:12])}."
+                detail = f"There is no column {column.name}.{did_you_mean(suggestions) or listed}"
+                raise self._source.error("unknown_column", detail, at=position(column), suggestions=suggestions)
         used = {column.name.casefold() for columns in sets for column in columns}
         items: list[exp.Expr] = [
             trees.column(self._alias, name) for name in self._columns if name.casefold() not in used
@@ -142,10 +156,11 @@ def _name(value: exp.Expr, source: Text) -> str:
         return str(value.args["alias"].name)
     if isinstance(value, exp.Null | exp.Boolean):
         return str(value.sql()).lower()
-    if not isinstance(value, exp.Literal):
-        hint = "Write for example (1, 2) AS one_two."
-        raise source.unsupported("A value of PIVOT without an alias", at=position(value), hint=hint)
-    return str(value.name)
+    sign, bare = ("-", value.this) if isinstance(value, exp.Neg) else ("", value)
+    if not isinstance(bare, exp.Literal):
+        hint = "Write a name after it: (1, 2) AS one_two."
+        raise source.unsupported("An expression as a value of PIVOT, without AS,", at=position(value), hint=hint)
+    return f"{sign}{bare.name}"
 
 
 def _label(item: exp.Expr, columns: Sequence[exp.Expr]) -> str:

@@ -38,7 +38,7 @@ from service.sql.expressions.reader import position
 from service.sql.expressions.scalar import render
 from service.sql.expressions.window_functions import with_named_windows
 from service.sql.parser import Text, place_of
-from service.sql.refusals import CLAUSE_HINTS, CLAUSES, PARENTHESES
+from service.sql.refusals import CLAUSE_HINTS, CLAUSES, parentheses_around
 from service.sql.statements import trees
 from service.sql.statements.clauses import over_columns
 from service.sql.statements.expansion import WrittenNodes
@@ -143,7 +143,7 @@ class QueryCompiler:
         """
         tree = _bare(tree)
         if not isinstance(tree, exp.Query):
-            what, hint = PARENTHESES["join" if tree.args.get("joins") else "table"]
+            what, hint = parentheses_around(tree)
             raise self._source.unsupported(what, at=position(tree), hint=hint)
         self._enter(tree, at, depth)
         ctes = self._with(tree, ctes)
@@ -164,6 +164,11 @@ class QueryCompiler:
             if place is not None:
                 self.origins.places[f"{at}/group_by"] = place
         return SelectCompiler(self._source, around, _only(ref), at, self.origins, self._written).query()
+
+    @property
+    def prefix(self) -> str:
+        """What generated aliases begin with; no name in the text does."""
+        return self._unnamed
 
     def unused(self) -> tuple[Query, ...]:
         """Compiles the common table expressions that no query has used; their pointers are `/unused/<index>`."""

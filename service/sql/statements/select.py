@@ -44,6 +44,7 @@ from service.sql.statements.clauses import (
     Item,
     Order,
     WindowReader,
+    all_with_others,
     over_columns,
     qualified,
     read_grouping,
@@ -247,6 +248,9 @@ class SelectCompiler:
         if isinstance(node, exp.Tuple):
             at = place_of(self._source, TokenType.GROUP_BY, position(self._select))
             raise self._source.unsupported("A row value in GROUP BY", at=at, hint="Name the keys without parentheses.")
+        is_all = isinstance(node, exp.Column) and len(node.parts) == 1 and node.name.upper() == "ALL"
+        if is_all and not node.this.quoted and not self.sources.scope.has_column(node.name):
+            raise all_with_others("GROUP BY", self._source, position(node))
         tree = self._window.read_key(node) or self._plain.read(node)
         # A column of the tables comes before an alias of SELECT.
         return self._columns_first(tree) if isinstance(tree, Name) else self.sources.qualify(tree, self._source)
@@ -364,7 +368,7 @@ class SelectCompiler:
     def _sort_key(self, node: exp.Expr, items: list[Item]) -> Expression:
         if isinstance(node, exp.Var):
             at = place_of(self._source, TokenType.ORDER_BY, position(self._select))
-            raise self._source.unsupported("ALL next to other keys of ORDER BY", at=at, hint="Name the columns.")
+            raise all_with_others("ORDER BY", self._source, at)
         ordinal = self._ordinal(node, items)
         return self._over_output(self._reader.read(node), []) if ordinal is None else ordinal
 

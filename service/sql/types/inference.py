@@ -220,9 +220,14 @@ class Typing:
             return data_types.arithmetic(node.operator, left, right)
         except Incompatible:
             left_text, right_text = _text(node.left), _text(node.right)
+            hint = "CAST one of them."
+            if TEMPORAL & {left.name, right.name}:
+                hint = "For dates and times, use date_add, datediff or an INTERVAL."
+            elif left == right == STRING:
+                hint = "To join texts, write ||; otherwise, CAST one of them to a number."
             detail = (
                 f"{node.operator} cannot be applied to {left_text}, which is {left}, and {right_text}, which is "
-                f"{right}. CAST one of them."
+                f"{right}. {hint}"
             )
             raise self.mismatch(detail, node) from None
 
@@ -277,7 +282,7 @@ class Typing:
         for right in others:
             other = self.value(right)
             if one is not None and other is not None and not data_types.comparable(one, other):
-                hint = "Compare map_entries(m), or the values of keys." if one == other else "CAST one of them."
+                hint = "Compare map_entries(m), or the values of keys." if one == other else cast_advice(one, other)
                 detail = (
                     f"{operator} cannot compare {_text(left)}, which is {one}, with {_text(right)}, which is {other}. "
                     f"{hint}"
@@ -401,7 +406,8 @@ class Typing:
             self._require(index, _INDEXES, node.index, "[…]")
             return of.parts[0]
         if of.name is not TypeName.MAP:
-            raise self.mismatch(f"{_text(node.operand)} is {of}, which has no elements.", node)
+            hint = f" Write {_part_of(node.operand, of)}." if of.name is TypeName.STRUCT and of.labels else ""
+            raise self.mismatch(f"{_text(node.operand)} is {of}, which has no elements.{hint}", node)
         if of.parts[0] == STRING and index is not None and index.is_atomic:
             return of.parts[1]
         try:
@@ -441,6 +447,13 @@ def convertible(source: DataType, target: DataType) -> bool:
     return castable(source.name, target.name)
 
 
+def cast_advice(one: DataType, other: DataType) -> str:
+    """Returns the sentence that says which casts give values of these types a common one."""
+    if convertible(one, other) or convertible(other, one):
+        return "CAST one of them."
+    return "CAST both to STRING."
+
+
 def refused_arguments(name: str, types: Types) -> str:
     """Returns the message for arguments that fit no call of the function `name`."""
     found = ", ".join(str(type_) for type_ in types)
@@ -456,6 +469,8 @@ def refused_arguments(name: str, types: Types) -> str:
         return f"The lambda of {name} returns {types[2]}, but the start value is {types[1]}. CAST the start value."
     if name == "schema_of_json":
         return "schema_of_json takes a string literal."
+    if name in {"filter", "exists", "forall", "map_filter", "any_match"} and len(types) > 1:
+        return f"The lambda of {name} must return a condition, but returns {types[1]}. Write for example x -> x > 1."
     if name in {"hash", "xxhash64"}:
         return f"{name} does not take a map ({found}). Write map_entries(m)."
     if name in _NESTED_NAMES:

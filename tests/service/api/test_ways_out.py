@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from tests.service.api.stream_ways_out import STREAM_CASES
 from tests.support.api import Api
 
 COUNT = "SELECT k, COUNT(*) AS n FROM t GROUP BY k"
@@ -34,7 +35,7 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     ),
     "a format that is not that of the file": (
         {"tables": {"t": {"path": "text", "format": "parquet"}}},
-        'write "format": "csv"',
+        "set 'format' to csv",
         {"tables": {"t": {"format": "csv"}}},
     ),
     "the name of a format": (
@@ -162,18 +163,31 @@ def test_what_a_refusal_says_to_do_is_accepted(api: Api, subtests: pytest.Subtes
     _write_tables(api.settings.data_roots[0])
     for case, (given, text, change) in CASES.items():
         with subtests.test(case):
-            job = _changed({"tables": {"t": {"path": "text"}}, "sql": COUNT}, given)
-            refusal = api.client.post("/v1/jobs", json=job)
-            assert refusal.status_code == 422
-            assert text in " ".join(issue["detail"] for issue in refusal.json()["errors"])
-            accepted = api.client.post("/v1/jobs", json=_changed(job, change))
-            assert accepted.status_code == 202, accepted.text
+            _follow(api, _changed({"tables": {"t": {"path": "text"}}, "sql": COUNT}, given), text, change)
+
+
+@pytest.mark.one_database("sqlite")
+def test_what_the_refusal_of_a_streaming_job_says_to_do_is_accepted(api: Api, subtests: pytest.Subtests) -> None:
+    _write_tables(api.settings.data_roots[0])
+    for case, (job, text, change) in STREAM_CASES.items():
+        with subtests.test(case):
+            _follow(api, _changed({}, job), text, change)
+
+
+def _follow(api: Api, job: dict[str, Any], text: str, change: dict[str, Any]) -> None:
+    """Posts a job, and the one that the text of its refusal says to post instead."""
+    refusal = api.client.post("/v1/jobs", json=job)
+    assert refusal.status_code == 422, refusal.text
+    assert text in " ".join(issue["detail"] for issue in refusal.json()["errors"])
+    accepted = api.client.post("/v1/jobs", json=_changed(job, change))
+    assert accepted.status_code == 202, accepted.text
 
 
 def _write_tables(root: Path) -> None:
-    for name in ("text", "mixed", "merged", "tabs"):
+    for name in ("text", "mixed", "merged", "tabs", "events"):
         (root / name).mkdir()
     (root / "text" / "a.csv").write_text("k,v\n1,2\n")
+    (root / "events" / "a.csv").write_text("k,v,ts\n1,2,2026-01-01T00:00:00Z\n")
     (root / "mixed" / "a.csv").write_text("k,v\n1,2\n")
     (root / "mixed" / "b.json").write_text('{"k": 1}\n')
     (root / "tabs" / "a.csv").write_text("k,v\n1,2\n")

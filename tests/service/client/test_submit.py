@@ -107,6 +107,23 @@ def test_all_errors_are_shown(served: Served, evenkeel: Evenkeel) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("sql", "options", "advice", "accepted"),
+    [
+        ("SELECT 1 FROM o", ("--table", "o=csv:orders.parquet"), "--table o=parquet:orders.parquet", ()),
+        ("SELECT 1 FROM o WHERE date :d > '2026'", TABLE, "--param d:DATE=VALUE", TABLE),
+    ],
+)
+def test_advice_about_a_field_names_the_option(
+    served: Served, evenkeel: Evenkeel, sql: str, options: tuple[str, ...], advice: str, accepted: tuple[str, ...]
+) -> None:
+    result = evenkeel("submit", "--sql", sql, *options)
+    assert result.exit_code == 2
+    assert f"as an option: {advice}" in result.stderr
+    option = advice.replace("VALUE", "2026-01-01").split(" ")
+    assert evenkeel("submit", "--sql", sql.replace("date :d", ":d"), *accepted, *option).exit_code == 0
+
+
 def test_errors_name_the_option_or_the_key_that_was_written(
     served: Served, evenkeel: Evenkeel, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:

@@ -180,7 +180,7 @@ def test_a_table_in_parentheses_is_refused(text: str) -> None:
     ],
 )
 def test_larger_queries_need_newer_workers(part: dict[str, Any], version: int) -> None:
-    assert job(part).needs_version == version
+    assert compile_job(job(part), SCHEMAS).needs_version == version
 
 
 def test_sql_and_structured_unions_have_the_same_limit_of_branches() -> None:
