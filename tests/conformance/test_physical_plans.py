@@ -13,8 +13,12 @@ from service.contract.options import JobSettings
 from service.contract.query import Query
 from service.sql.resolve.binder import bind
 from service.sql.types.data_types import BIGINT, STRING, Field, Schema
+from tests.support.compiled import compiled
+from workers.engine.plan.nodes import Scan
+from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import plan_query
-from workers.engine.spark.lowering import lower, physical_plan
+from workers.engine.report.repeated_subqueries import repeated_subqueries, use_of
+from workers.engine.spark.lowering import lower, physical_plan, plan_with_reuse
 from workers.engine.statistics.model import Statistics, TableSize
 
 pytestmark = pytest.mark.spark
@@ -163,3 +167,29 @@ def test_merged_phases_save_a_shuffle_and_two_aggregates(shape: Shape) -> None:
 def test_bitmaps_are_hashed_and_counted_in_the_stage_that_merges_them(shape: Shape) -> None:
     operators, _ = shape(DISTINCT, distinct_method="bitmap")
     assert operators == ["HashAggregate", "Exchange", "HashAggregate", "HashAggregate", "Exchange", "HashAggregate"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("", "computed once: its exchange is reused"),
+        ("WHERE b.k LIKE '%1'", "computed each time, because Spark applies"),
+    ],
+)
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_the_text_shows_which_exchanges_are_reused(
+    spark: SparkSession, condition: str, said: str, adaptive: str
+) -> None:
+    grouped = "WITH s AS (SELECT t.k, COUNT(*) AS n FROM t WHERE d > 0 GROUP BY t.k)"
+    text = f"{grouped} SELECT a.n, b.k FROM s AS a JOIN s AS b ON a.n = b.n AND a.k < b.k {condition}"
+    plan = plan_query(compiled({"t": "k STRING, d BIGINT"}, text), LARGE, JobSettings())
+    (one,) = repeated_subqueries(plan.before)
+    rows = spark.range(100).selectExpr("CAST(id % 7 AS STRING) AS k", "id AS d")
+    aliases = [scan.alias for scan in walk_up(plan.after) if isinstance(scan, Scan)]
+    scans = {alias: rows.toDF(f"{alias}.k", f"{alias}.d") for alias in aliases}
+    before = spark.conf.get("spark.sql.adaptive.enabled", "true") or "true"
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    try:
+        assert said in use_of(one, plan_with_reuse(lower(plan.after, scans)))
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", before)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from service.contract.options import JobSettings
-from service.contract.reports import FirstRun, PlanReport
+from service.contract.reports import FirstRun, PlanReport, RuleTrace
 from service.sql.resolve.bound import BoundQuery
 from workers.engine.budget import PlanningBudget, no_check
 from workers.engine.plan.builder import build
@@ -28,7 +28,9 @@ from workers.engine.planner import (
     out_of_memory_reason,
     plan_query,
     plan_report,
+    trace_of,
 )
+from workers.engine.report.repeated_subqueries import SUBQUERIES, repeated_subqueries, use_of
 from workers.engine.rules.joins.strategy_cost import BROADCAST_PARTS, ROW_BYTES
 from workers.engine.rules.prune_union_branches import without_excluded_branches
 from workers.engine.rules.required_statistics import (
@@ -42,9 +44,10 @@ from workers.engine.rules.required_statistics import (
     undecided,
     window_orders,
 )
+from workers.engine.rules.rule import Skip
 from workers.engine.spark.corrupt_records import CorruptRecords
 from workers.engine.spark.error_mapping import is_lack_of_broadcasting, is_lack_of_memory, problem_of_spark_error
-from workers.engine.spark.lowering import lower, physical_plan
+from workers.engine.spark.lowering import lower, physical_plan, plan_with_reuse
 from workers.engine.spark.session_options import (
     count_hashed_joins,
     has_bitmaps,
@@ -254,6 +257,15 @@ class Engine:
         return write_parquet(planned.frame, directory)
 
 
+def _subqueries(plan: Plan, frame: DataFrame) -> tuple[RuleTrace, ...]:
+    """Returns a trace for each subquery that is used several times, with how Spark computes it."""
+    repeated = repeated_subqueries(plan.before)
+    if not repeated:
+        return ()
+    physical = plan_with_reuse(frame)
+    return tuple(trace_of(SUBQUERIES, each.node, Skip(use_of(each, physical))) for each in repeated)
+
+
 def _budget(settings: JobSettings, check: Callable[[], None]) -> PlanningBudget:
     return PlanningBudget(check, settings.optimizer.timeout.total_seconds())
 
@@ -281,7 +293,7 @@ def _planned(
     check()
     physical = physical_plan(frame)
     check()
-    report = plan_report(plan, statistics, physical)
+    report = plan_report(replace(plan, trace=(*plan.trace, *_subqueries(plan, frame))), statistics, physical)
     return PlannedQuery(report, plan.after, frame, statistics, plan, settings, corrupt=reads.corrupt)
 
 

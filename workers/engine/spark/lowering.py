@@ -102,6 +102,21 @@ def physical_plan(frame: DataFrame) -> str:
     return str(jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "formatted"))
 
 
+def plan_with_reuse(frame: DataFrame) -> str:
+    """Returns the tree of the physical plan in which Spark has replaced equal exchanges by `ReusedExchange`. Adaptive
+    execution does so while the query runs. Nothing is executed.
+    """
+    jvm = frame.sparkSession.sparkContext._jvm
+    if jvm is None:
+        raise RuntimeError("the session has no JVM")
+    plan = frame._jdf.queryExecution().executedPlan()
+    if plan.nodeName().startswith("AdaptiveSparkPlan"):
+        plan = plan.initialPlan()
+    # The module of a Scala object.
+    reuse = getattr(getattr(jvm.org.apache.spark.sql.execution.reuse, "ReuseExchangeAndSubquery$"), "MODULE$")
+    return str(reuse.apply(plan).toString())
+
+
 def _scan(frame: DataFrame, names: list[str]) -> DataFrame:
     # Spark would analyse even a projection that changes nothing.
     return frame if frame.columns == names else frame.selectExpr(*map(quoted, names))

@@ -38,12 +38,11 @@ from workers.engine.statistics.model import Statistics
 NATIVE = "NATIVE"
 COUNTED = "COUNTED"
 
-_MAP_ROW = 2.0
-"""The cost of adding a row, or a value with its count, to the map of a group, which has an object for each value."""
-_SORTED_ROW = 3.0
-"""The additional cost of a row in a task with more than `_SORTED_GROUPS` groups: Spark sorts the rows by group."""
-_SORTED_GROUPS = 128
-"""`spark.sql.objectHashAggregate.sortBased.fallbackThreshold`"""
+_MAP_ROW, _MERGED = 0.35, 0.8
+"""The cost of adding a row to the map of a group, and of merging an entry of a map. Measured on 3 M rows, of which 90 %
+were in one group, on two cores: with 1,000 values both plans took 0.9 s, with 200,000 values 4.2 s and 4.9 s, and with
+100,000 groups 2.2 s and 2.6 s. So counting is only worth it for the tasks that it gives to a hot group.
+"""
 
 
 class CountedPercentiles:
@@ -193,14 +192,13 @@ def _costs(node: Aggregate, statistics: Statistics) -> tuple[KeyProfile, Choice]
         return "there are no statistics for the values in a group"
     slots, tasks = max(1, statistics.slots), input_tasks(node.input, statistics)
     values = grouped(groups, pairs.distinct)
-    row = _MAP_ROW + (_SORTED_ROW if distinct_in_share(groups, 1 / tasks) > _SORTED_GROUPS else 0.0)
     sent = distinct_in_share(pairs, 1 / tasks) * tasks
     hot_rows, hot_values = (profile.hot[0][1] if profile.hot else profile.even_rows for profile in (groups, values))
     merged = distinct_in_share(KeyProfile(hot_rows, hot_values, ()), 1 / tasks) * tasks
-    native = Cost(row * groups.rows / slots + _merged(sent, merged, slots), sent, max(sent / slots, merged))
+    native = Cost(_MAP_ROW * groups.rows / slots + _merged(sent, merged, slots), sent, max(sent / slots, merged))
     counts = two_phase(pairs, slots, tasks)
     counted = Cost(
-        counts.slowest + row * pairs.distinct / slots + _merged(pairs.distinct, hot_values, slots),
+        counts.slowest + _MAP_ROW * pairs.distinct / slots + _merged(pairs.distinct, hot_values, slots),
         counts.shuffled + pairs.distinct,
         max(counts.hottest_task, hot_values),
     )
@@ -209,7 +207,7 @@ def _costs(node: Aggregate, statistics: Statistics) -> tuple[KeyProfile, Choice]
 
 def _merged(entries: float, hottest: float, slots: int) -> float:
     """Returns the cost of sending and merging the entries of maps, of which the largest group has `hottest`."""
-    return entries / slots + _MAP_ROW * max(entries / slots, hottest)
+    return entries / slots + _MERGED * max(entries / slots, hottest)
 
 
 def _choose_by_cost(node: Aggregate, groups: KeyProfile, choice: Choice, ctx: RuleContext) -> Match[Aggregate] | Skip:
