@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from service.contract.query import GeneratorFunction
+from service.sql.expressions.compile_expression import TableScope, matching
 from service.sql.expressions.nodes import Expression
 from service.sql.expressions.reader import position
 from service.sql.parser import Text
@@ -44,7 +45,7 @@ def is_generated(node: exp.Expr) -> bool:
     return isinstance(node, exp.Unnest) or (isinstance(node, exp.Lateral) and isinstance(node.this, exp.Anonymous))
 
 
-def arguments_in(query: exp.Expr) -> Iterator[tuple[exp.Column, bool]]:
+def _arguments_in(query: exp.Expr) -> Iterator[tuple[exp.Column, bool]]:
     """Yields the columns that are arguments of generators in `query`, and whether their SELECT reads no table before
     the generator.
     """
@@ -56,6 +57,23 @@ def arguments_in(query: exp.Expr) -> Iterator[tuple[exp.Column, bool]]:
         is_first = from_ is None or is_generated(from_.this)
         for column in node.find_all(exp.Column):
             yield column, is_first
+
+
+def refuse_outer_arguments(query: exp.Expr, outer: TableScope, source: Text) -> None:
+    """Raises SpecError for a generator in the subquery `query` whose argument is a column of the tables `outer`."""
+    aliases = {node.alias_or_name for node in query.find_all(exp.Table, exp.Subquery, exp.Lateral, exp.Unnest)}
+    for column, is_first in _arguments_in(query):
+        first = column.parts[0].name
+        of_table = len(column.parts) > 1 and matching(first, outer.tables) is not None
+        is_outer = matching(first, aliases) is None if of_table else is_first
+        if is_outer and (of_table or outer.has_column(first)):
+            text = ".".join(part.name for part in column.parts)[:60]
+            hint = (
+                f"Write a function of arrays, such as exists({text}, x -> x > 1) or "
+                f"aggregate({text}, 0L, (total, x) -> total + x), or LATERAL VIEW explode in the outer query."
+            )
+            what = f"explode or UNNEST of {text}, a column of the outer query, in a subquery"
+            raise source.unsupported(what, at=position(column), hint=hint)
 
 
 def read_generator(

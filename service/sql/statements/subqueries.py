@@ -22,14 +22,14 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from service.contract.query import JoinKind, QueryRef
-from service.sql.expressions.compile_expression import TableScope, matching
+from service.sql.expressions.compile_expression import TableScope
 from service.sql.expressions.nodes import Connective, Expression, Name, walk
 from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.parser import Text
 from service.sql.statements import trees
 from service.sql.statements.correlation import Correlated, Correlation
 from service.sql.statements.from_clause import JoinedTable, Sources
-from service.sql.statements.generators import arguments_in
+from service.sql.statements.generators import refuse_outer_arguments
 from service.sql.types.data_types import NULL, Field, Schema
 
 _TOO_MANY_ROWS = "A subquery that is used as a value returned more than one row."
@@ -502,7 +502,7 @@ class _Unnesting:
 
     def _correlated(self, query: exp.Expr) -> Correlated:
         """Returns the conditions of a subquery, by the tables that they read."""
-        self._refuse_generators(query)
+        refuse_outer_arguments(query, self._outer.scope, self._source)
         found = self._names.conditions(query)
         if not found.is_empty and (
             query.args.get("qualify") or any(item.find(exp.Window) for item in query.expressions)
@@ -511,22 +511,6 @@ class _Unnesting:
             at = position(query)
             raise self._source.unsupported("OVER or QUALIFY in a correlated subquery", at=at, hint=_JOIN_INSTEAD)
         return found
-
-    def _refuse_generators(self, query: exp.Expr) -> None:
-        """Raises SpecError for a generator in a subquery whose argument is a column of the outer query."""
-        aliases = {node.alias_or_name for node in query.find_all(exp.Table, exp.Subquery, exp.Lateral, exp.Unnest)}
-        for column, is_first in arguments_in(query):
-            first = column.parts[0].name
-            of_table = len(column.parts) > 1 and matching(first, self._outer.scope.tables) is not None
-            is_outer = matching(first, aliases) is None if of_table else is_first
-            if is_outer and (of_table or self._outer.scope.has_column(first)):
-                text = ".".join(part.name for part in column.parts)[:60]
-                hint = (
-                    f"Write a function of arrays, such as exists({text}, x -> x > 1) or "
-                    f"aggregate({text}, 0L, (total, x) -> total + x), or LATERAL VIEW explode in the outer query."
-                )
-                what = f"explode or UNNEST of {text}, a column of the outer query, in a subquery"
-                raise self._source.unsupported(what, at=position(column), hint=hint)
 
 
 def _scope_of(table: QueryRef) -> TableScope:
