@@ -18,14 +18,12 @@ test:
 
 # All tests.
 test-all: test quick
-	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not property"
-	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m property --hypothesis-profile=random
+	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow or property" --hypothesis-profile=random
 
 # The slow tests, with the full number of faults and requests of the documentation's tables.
 full: export EVENKEEL_TEST_FULL = 1
 full:
-	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not property"
-	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m property --hypothesis-profile=random
+	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow or property" --hypothesis-profile=random
 
 # Branch coverage of all tests, including the processes that they start.
 coverage:

@@ -7,6 +7,7 @@ equal members    move to `components.schemas` if they are long, under the name o
 defaults         of objects become {} where they repeat the defaults of the members
 derived models   refer to their base with allOf, and declare only their own members
 responses        admit further members, which later versions may add
+unused models    are removed: those to which no other part refers
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _DERIVED = {"Job": "JobSummary", "IssuedKey": "ApiKey"}
 def compact_schemas(document: dict[str, Any]) -> None:
     """Shortens all schemas of an OpenAPI document, those of its operations too."""
     schemas: dict[str, Schema] = document["components"]["schemas"]
+    _remove_unused(document)
     for schema in list(schemas.values()):
         _move_inner_models(schema, schemas)
     for name, schema in list(_schemas_of_operations(document)) + list(schemas.items()):
@@ -45,6 +47,13 @@ def compact_schemas(document: dict[str, Any]) -> None:
     for name, base in _DERIVED.items():
         _derive(schemas, name, base)
     _open_responses(document)
+
+
+def _remove_unused(document: Mapping[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    text = json.dumps(document)
+    for name in [name for name in schemas if f'"#/components/schemas/{name}"' not in text]:
+        del schemas[name]
 
 
 def refer(components: dict[str, Any], kind: str, name: str, value: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 A task is sent by its name, since the service imports no task. A client that submits a job does not wait for the broker.
 A single job is announced immediately. Jobs that are stored while messages are being sent are announced together
-afterwards, so that many jobs need only a few transactions.
+afterwards. The messages of announced jobs are deleted together too, so that many jobs need only a few transactions.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ from service.store.session import Database
 _PAUSE_SECONDS = 2.0
 """How long nothing is sent after a failure: otherwise each job would wait for the same unavailable broker."""
 _MAX_JOBS_TOGETHER = 200
+_DELETE_AFTER_SECONDS = 0.25
+"""How long messages that were sent stay in the outbox: one transaction deletes those of many jobs. Sweepers send only
+messages that are older than that.
+"""
 _CLOSE_TIMEOUT_SECONDS = 5.0
 
 _log = structlog.get_logger(__name__)
@@ -92,6 +96,9 @@ class JobAnnouncer:
         self._database = database
         self._dispatcher = dispatcher
         self._stored: SimpleQueue[tuple[str, Queue] | None] = SimpleQueue()
+        self._sent: list[str] = []
+        """Jobs that the broker has accepted, whose messages are still stored."""
+        self._due = 0.0
         self._thread = threading.Thread(target=self._run, name="job-announcer", daemon=True)
         self._thread.start()
 
@@ -106,33 +113,47 @@ class JobAnnouncer:
         self._dispatcher.close()
 
     def _run(self) -> None:
-        while (first := self._stored.get()) is not None:
-            jobs, is_open = self._with_following(first)
+        is_open = True
+        while is_open:
+            jobs, is_open = self._next()
             try:
-                self._send(jobs)
+                self._announce(jobs)
+                if self._sent and (not is_open or len(self._sent) >= _MAX_JOBS_TOGETHER or self._remaining() <= 0):
+                    self._delete_messages()
             except Exception as error:  # noqa: BLE001 - logged; later jobs must still be announced
                 _log.warning("announcement_failed", jobs=len(jobs), error=type(error).__name__)
-            if not is_open:
-                return
 
-    def _with_following(self, first: tuple[str, Queue]) -> tuple[Sequence[tuple[str, Queue]], bool]:
-        """Returns `first` and the jobs that were added after it, and whether more may follow."""
-        jobs = [first]
+    def _next(self) -> tuple[Sequence[tuple[str, Queue]], bool]:
+        """Waits for stored jobs, and returns them and whether more may follow. Returns no job when it is time to delete
+        messages.
+        """
+        jobs: list[tuple[str, Queue]] = []
         try:
-            while len(jobs) < _MAX_JOBS_TOGETHER:
-                following = self._stored.get_nowait()
-                if following is None:
-                    return jobs, False
+            following = self._stored.get(timeout=max(self._remaining(), 0) if self._sent else None)
+            while following is not None:
                 jobs.append(following)
+                if len(jobs) >= _MAX_JOBS_TOGETHER:
+                    return jobs, True
+                following = self._stored.get_nowait()
         except Empty:
-            pass
-        return jobs, True
+            return jobs, True
+        return jobs, False
 
-    def _send(self, jobs: Sequence[tuple[str, Queue]]) -> None:
+    def _remaining(self) -> float:
+        """Returns the seconds until the messages of the announced jobs are deleted."""
+        return self._due - time.monotonic()
+
+    def _announce(self, jobs: Sequence[tuple[str, Queue]]) -> None:
         by_queue: dict[Queue, list[str]] = defaultdict(list)
         for job_id, queue in jobs:
             by_queue[queue].append(job_id)
-        sent = [job_id for queue, ids in by_queue.items() for job_id in self._dispatcher.announce(ids, queue)]
-        if sent:
-            with self._database.write() as session:
-                delete_messages(session, sent)
+        for queue, ids in by_queue.items():
+            sent = self._dispatcher.announce(ids, queue)
+            if sent and not self._sent:
+                self._due = time.monotonic() + _DELETE_AFTER_SECONDS
+            self._sent += sent
+
+    def _delete_messages(self) -> None:
+        sent, self._sent = self._sent, []
+        with self._database.write() as session:
+            delete_messages(session, sent)

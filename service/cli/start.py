@@ -10,13 +10,15 @@ import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from service.cli.terminal import CONFIGURATION_ADVICE, CliError, ExitCode, prints_errors, program
 
 if TYPE_CHECKING:
+    import asyncio
+
     from service.cli.processes import Stack
     from service.config.settings import Settings
 
@@ -69,6 +71,7 @@ def serve(
         typer.echo(f"Evenkeel listens on {address_of(listener)}")
     config = uvicorn.Config(
         create_app(settings),
+        http=_http_protocol(),
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
@@ -80,6 +83,15 @@ def serve(
     )
     _tune()
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def _http_protocol() -> type[asyncio.Protocol] | Literal["h11"]:
+    """Returns the protocol of connections; that of h11 where httptools is not installed."""
+    try:
+        from service.api.http_protocol import BoundedHttpProtocol
+    except ModuleNotFoundError:
+        return "h11"
+    return BoundedHttpProtocol
 
 
 def _tune() -> None:

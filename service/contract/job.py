@@ -31,7 +31,7 @@ from .tables import (
 
 MAX_TABLES = 64
 
-SPEC_VERSION = 12
+SPEC_VERSION = 13
 """The version of the job format. It grows with every field or value that workers of earlier versions do not support.
 The version that a job needs is stored with it, and older workers leave the job to newer ones. 1: the first. 2: `queue`.
 3: queries in FROM, UNION, grouping sets, more aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all
@@ -42,7 +42,8 @@ streams that are bounded by event time. 6: `multi_line` of CSV, which had no eff
 10: `parameters`; ORC, Avro, XML and Delta, partitions, wildcards, and more read options. 11: subqueries in expressions,
 INTERSECT, EXCEPT, OVER, QUALIFY, and the function raise_error. 12: more statements and clauses of SQL, such as OFFSET
 and VALUES; more functions, and standard spellings of calls; parts of nested values, lambdas, JSON, LATERAL VIEW and
-UNNEST; nested types in declared schemas; `skewed_windows`; `merge_schema` of ORC and Avro."""
+UNNEST; nested types in declared schemas; `skewed_windows`; `merge_schema` of ORC and Avro. 13: bitwise operators,
+LATERAL before a query, WITH RECURSIVE."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -53,6 +54,8 @@ _COMPARISON_VERSION = 8
 _OPTIMIZER_VERSION = 9
 FILES_VERSION = 10
 """The version that reads files of more formats, and has parameters."""
+_WINDOWS_VERSION = 12
+"""The version with the setting `skewed_windows`, and with nested types of columns."""
 
 _OUTPUT = "output"
 """The name of `output_mode` before 1.0. Requests may still use it, and jobs are stored with it, so that workers of the
@@ -61,6 +64,7 @@ version before can run the jobs during an upgrade."""
 _MODES = "the modes 'incremental' and 'continuous'"
 _NAME = r"[A-Za-z_][A-Za-z0-9_$]{0,62}"
 _YEAR = timedelta(days=365)
+_DEFAULT_STATE, _DEFAULT_OPTIMIZER = StateSettings(), OptimizerSettings()
 
 
 class Schedule(Frozen):
@@ -350,10 +354,10 @@ class JobSpec(Frozen):
         if self.settings.skewed_windows is not Toggle.AUTO or any(
             table.needs_version_12 for table in self.file_tables.values()
         ):
-            return SPEC_VERSION
+            return _WINDOWS_VERSION
         if self.parameters or any(table.needs_version_10 for table in self.file_tables.values()):
             return FILES_VERSION
-        if self.settings.optimizer != OptimizerSettings():
+        if self.settings.optimizer != _DEFAULT_OPTIMIZER:
             return _OPTIMIZER_VERSION
         if self.compare_with is not None:
             return _COMPARISON_VERSION
@@ -364,7 +368,7 @@ class JobSpec(Frozen):
         timed = [name for name in self.streams if self.tables[name].event_time is not None]
         if self.refreshed or len(timed) > 1:
             return _TIMED_VERSION
-        streams = self.mode.is_streaming or self.settings.state != StateSettings()
+        streams = self.mode.is_streaming or self.settings.state != _DEFAULT_STATE
         return _STREAMING_VERSION if streams else _BATCH_VERSION
 
     @property
@@ -373,7 +377,10 @@ class JobSpec(Frozen):
         if self.name != _UNNAMED:
             return self.name
         text = f"query of {', '.join(self.tables)}" if self.sql is None else self.sql
-        shown = " ".join("".join(one if one.isprintable() else " " for one in text).split()) or _UNNAMED
+        shown = " ".join(text.split())
+        if not shown.isprintable():
+            shown = " ".join("".join(one if one.isprintable() else " " for one in shown).split())
+        shown = shown or _UNNAMED
         return shown if len(shown) <= _TITLE_CHARACTERS else f"{shown[: _TITLE_CHARACTERS - 1]}…"
 
     def role_of(self, table: str) -> TableRole | None:
@@ -398,21 +405,27 @@ class JobSpec(Frozen):
         """The tables that are stored in files below a data root: all tables of a batch job."""
         return {name: table for name, table in self.tables.items() if isinstance(table, TableSource)}
 
-    def stored(self) -> dict[str, Any]:
+    def dumped(self) -> dict[str, Any]:
+        """Returns the job's canonical JSON, with all fields."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def stored(self, dumped: dict[str, Any] | None = None) -> dict[str, Any]:
         """Returns the job's canonical JSON, with the old names of renamed fields, which earlier workers can read.
 
         Fields that were added after the first version are omitted if they have their default value, so that the first
-        version can run the job after a downgrade.
+        version can run the job after a downgrade. `dumped` is what the method of that name returns, unless it must be
+        called; it is not changed.
         """
-        stored = with_old_names(self.model_dump(mode="json", by_alias=True))
+        stored = with_old_names(self.dumped() if dumped is None else dumped)
+        stored["limits"], stored["settings"] = {**stored["limits"]}, {**stored["settings"]}
         stored["parameters"] = stored_parameters(stored["parameters"]) if self.parameters else None
         if self.queue is QueueChoice.AUTO:
             del stored["queue"]
         if not self.limits.failure_retries:
             del stored["limits"]["failure_retries"]
-        if self.settings.state == StateSettings():
+        if self.settings.state == _DEFAULT_STATE:
             del stored["settings"]["state"]
-        if self.settings.optimizer == OptimizerSettings():
+        if self.settings.optimizer == _DEFAULT_OPTIMIZER:
             del stored["settings"]["optimizer"]
         if self.settings.skewed_windows is Toggle.AUTO:
             del stored["settings"]["skewed_windows"]

@@ -369,6 +369,13 @@ OF_RUNS = (
         "arithmetic_overflow", "A number does not fit into its type (ANSI mode).", "CAST to a larger type before it."
     ),
     ErrorCode("divide_by_zero", "A value was divided by zero (ANSI mode).", "Write `x / nullif(y, 0)`."),
+    ErrorCode("invalid_index", "An array has no element at the index (ANSI mode).", "Write `get(a, i)`."),
+    ErrorCode("invalid_map_key", "A key of a map is NULL, or is there twice.", "Leave out such keys."),
+    ErrorCode(
+        "recursion_limit",
+        "A recursive query was not complete after its steps, or had more than 1,000,000 rows.",
+        "Write a condition that ends it, or more steps with MAX RECURSION LEVEL.",
+    ),
     ErrorCode(
         "raised_error",
         "The query called raise_error, or a subquery that is a value returned more than one row.",

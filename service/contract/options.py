@@ -193,8 +193,8 @@ class DistinctSplitSettings(Frozen):
 
     enabled: _Toggle = Field(
         default=Toggle.AUTO,
-        description="Aggregate distinct values per bucket first, then over the buckets. "
-        "`auto` applies it where Spark's own plan would process a hot key in one task.",
+        description="Aggregate distinct values per bucket, and count equal values of PERCENTILE, first. "
+        "`auto` does so where Spark would process a hot key in one task.",
         json_schema_extra=_aliases(
             "table.optimizer.distinct-agg.split.enabled", "sql.optimizer.data-skew.distinct-agg"
         ),

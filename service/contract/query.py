@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
@@ -134,6 +135,8 @@ LIMITS = tuple(value for value in list(globals().values()) if isinstance(value, 
 
 MAX_NAME_LENGTH = 255
 MAX_LIMIT = 2_147_483_647
+MAX_LEVELS = 1_000
+"""The largest number of steps of a recursive query. Spark runs a job for each."""
 
 ExpressionText = Annotated[
     str,
@@ -317,7 +320,48 @@ class ValuesRef(Frozen):
         return self.columns or tuple(f"col{number}" for number in range(1, len(self.rows[0]) + 1))
 
 
-Source = TypeAliasType("Source", Annotated["TableRef | QueryRef | UnionRef | ValuesRef", Field(discriminator="kind")])
+class RecursiveRef(Frozen):
+    """A recursive query (WITH RECURSIVE) under an alias: the rows of `anchor`, then those of `step` over the rows
+    before, until it has none. `step` reads them as a `RowsRef` with this `rows`; there are at most `levels` steps.
+
+    SQL alone has it: it is not in the schema of a structured query.
+    """
+
+    kind: Literal["recursive"]
+    anchor: Query
+    step: Query
+    rows: Identifier
+    alias: Identifier
+    columns: tuple[Identifier, ...]
+    levels: int | None = Field(default=None, ge=1, le=MAX_LEVELS)
+
+    @property
+    def name(self) -> str:
+        """The name in expressions."""
+        return self.alias
+
+
+class RowsRef(Frozen):
+    """The rows of the step before, in the `step` of the `RecursiveRef` with the same `rows`."""
+
+    kind: Literal["rows"]
+    rows: Identifier
+    alias: Identifier
+    columns: tuple[Identifier, ...]
+
+    @property
+    def name(self) -> str:
+        """The name in expressions."""
+        return self.alias
+
+
+Source = TypeAliasType(
+    "Source",
+    Annotated[
+        "TableRef | QueryRef | UnionRef | ValuesRef | SkipJsonSchema[RecursiveRef] | SkipJsonSchema[RowsRef]",
+        Field(discriminator="kind"),
+    ],
+)
 """An item of FROM."""
 
 
@@ -497,7 +541,9 @@ def queries_in(query: Query) -> Iterator[tuple[Query, int]]:
                 pending.append((source.query, depth + 1))
             elif isinstance(source, UnionRef):
                 pending += [(branch, depth + 1) for branch in source.queries]
+            elif isinstance(source, RecursiveRef):
+                pending += [(source.anchor, depth + 1), (source.step, depth + 1)]
 
 
-for _model in (QueryRef, UnionRef, Join, Query):
+for _model in (QueryRef, UnionRef, RecursiveRef, Join, Query):
     _model.model_rebuild()

@@ -201,12 +201,12 @@ class HotKeyReport(Frozen):
 
     table: str
     columns: tuple[str, ...]
-    role: str = Field(description="`group key`, `join key` or `distinct value`.")
+    role: str = Field(description="`group key`, `join key`, `partition key` or `distinct value`.")
     hot_keys: tuple[HotKey, ...]
     sampled_rows: int
     rows_on_one_task: int | None = Field(
         default=None,
-        description="Estimated number of rows of the hottest key that one task reads in the plan that ran. Null if the "
+        description="Estimated rows of the hottest key that one task reads in the plan that ran. Null if the "
         "plan distributes, aggregates or does not shuffle these rows, and if their number is unknown.",
     )
     estimate_is_wrong: bool = Field(

@@ -32,6 +32,7 @@ from service.data.file_io import (
     text_of,
 )
 from service.data.files import TableFiles, pointer_of, unreadable
+from service.data.known_schemas import KnownSchemas, identity_of
 from service.data.orc_files import orc_columns
 from service.data.orc_footer import OrcFileError
 from service.data.partitions import check_columns
@@ -77,6 +78,7 @@ _MAX_PARTS = 100_000
 """For every list in a footer: row groups, column chunks, and columns with their nested parts."""
 _MAX_MESSAGE_NAMES_LENGTH = 2000
 _TAIL_BYTES = 8
+_footers = KnownSchemas()
 _Reader = Callable[[DataFile, TableFiles, str], Schema]
 """Reads the columns of one file; the last argument is the pointer of errors."""
 _SIMPLE_TYPES: dict[pa.DataType, DataType] = {
@@ -234,6 +236,10 @@ def _footer(file: DataFile, files: TableFiles, pointer: str) -> Schema:
     name = _name(file, files)
     try:
         with opened(file) as stream:
+            identity = None if local_path(file) is None else identity_of(stream)
+            known = _footers.find(identity)
+            if known is not None:
+                return known
             _check_length(stream, name, size_of(file), pointer)
             with pq.ParquetFile(stream, thrift_container_size_limit=_MAX_PARTS) as parquet:
                 metadata = parquet.metadata
@@ -249,7 +255,9 @@ def _footer(file: DataFile, files: TableFiles, pointer: str) -> Schema:
     # The leaves of nested columns have longer paths, such as `tags.list.element`.
     instants = {leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == _INT96}
     physical = dict.fromkeys(instants, _INT96) | {leaf.path: leaf.physical_type for leaf in leaves}
-    return Schema(tuple(Field(field.name, data_type(field.type, physical.get(field.name, ""))) for field in arrow))
+    fields = tuple(Field(field.name, data_type(field.type, physical.get(field.name, ""))) for field in arrow)
+    _footers.keep(identity, Schema(fields))
+    return Schema(fields)
 
 
 def _orc(file: DataFile, files: TableFiles, pointer: str) -> Schema:

@@ -269,8 +269,8 @@ def _advice(
         return f"{finding}, but that task is too small to matter."
     return (
         f"{finding}. Use a two-phase aggregate (agg_phase), split distinct aggregates into buckets "
-        "(distinct_split.enabled), and isolate hot keys in joins (join.skew ISOLATE). With `auto`, the optimizer "
-        "chooses these if they reduce the cost."
+        "(distinct_split.enabled), isolate hot keys in joins (join.skew ISOLATE), and compute hot windows "
+        "in several tasks (skewed_windows). With `auto`, the optimizer chooses these if they reduce the cost."
     )
 
 

@@ -291,6 +291,9 @@ async def wait_for_job(
 
     Raises JobNotFoundError, also if the job is deleted in the meantime.
     """
+    if not seconds:
+        # `is_known` would serialize the job, as the answer does.
+        return await reader.read(key)
     deadline = time.monotonic() + seconds
     while True:
         job = await reader.read(key)

@@ -90,7 +90,7 @@ def submit_job(database: Database, announcer: JobAnnouncer, settings: Settings, 
     Raises SpecError for a job that cannot run, IdempotencyKeyReusedError for a key that was used with another body, and
     TooManyJobsError or TooManyExplanationsError if the tenant's limit is reached.
     """
-    payload = _payload_sha256(submission)
+    payload = _payload_sha256(submission) if submission.idempotency_key else ""
     # First: a repeated submission succeeds even if its files have been removed since.
     earlier = _find_earlier(database, settings, submission, payload)
     if earlier is not None:
@@ -190,12 +190,13 @@ def _store(
     streams: Mapping[str, Schema],
 ) -> Job | None:
     """Stores the job. Returns None, and stores nothing, if the columns of the streams that it reads have changed."""
+    dumped = checked.spec.dumped()
     new = NewJob(
         id=str(uuid.uuid4()),
         tenant=submission.tenant,
         kind=submission.kind,
         name=submission.spec.title,
-        spec=checked.spec.stored(),
+        spec=checked.spec.stored(dumped),
         request_id=submission.request_id,
         max_attempts=submission.spec.limits.max_attempts,
         timeout_ms=_timeout_ms(settings, submission),
@@ -223,7 +224,9 @@ def _store(
                 job_id=new.id,
                 now=now,
             )
-        return Job.of(row, now, QueueListeners(session, settings, now))
+        # Stored parameters have another form, in which clients read them.
+        shown = None if checked.spec.parameters else dumped
+        return Job.of(row, now, QueueListeners(session, settings, now), shown)
 
 
 def _timeout_ms(settings: Settings, submission: Submission) -> int:

@@ -276,9 +276,12 @@ class Job(JobSummary):
     )
 
     @classmethod
-    def of(cls, row: JobRow, now: int, listening: Waiting) -> Self:
-        """Returns the job of `row` in its effective state at `now` (milliseconds)."""
-        return cls.model_validate({**_fields(row, now, listening), "spec": _spec(row.spec)}, extra="ignore")
+    def of(cls, row: JobRow, now: int, listening: Waiting, spec: dict[str, Any] | None = None) -> Self:
+        """Returns the job of `row` in its effective state at `now` (milliseconds). `spec` is the dumped `JobSpec`; it
+        is read from the row if None.
+        """
+        fields = {**_fields(row, now, listening), "spec": _spec(row.spec) if spec is None else spec}
+        return cls.model_validate(fields, extra="ignore")
 
 
 def _spec(stored: dict[str, Any]) -> dict[str, Any]:

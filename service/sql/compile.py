@@ -131,7 +131,11 @@ def compile_sql(
     `unknown_column`, `ambiguous_column`, `duplicate_table`, at `/sql` with line and column, and what `bind_parameters`
     raises.
     """
-    source = Text(text, "/sql", is_accepted=is_accepted)
+    return _compiled_text(Text(text, "/sql", is_accepted=is_accepted), schemas, parameters)
+
+
+def _compiled_text(source: Text, schemas: Mapping[str, Schema], parameters: Parameters | None) -> CompiledSql:
+    text, is_accepted = source.text, source.is_accepted
     described = described_table(source, schemas)
     if described is not None:
         return CompiledSql(described, text, Origins(), is_accepted=is_accepted)
@@ -239,13 +243,15 @@ def _bound_query(
     `/parameters`.
     """
     tables = dict(schemas)
-    inner = described_query(Text(text, "/sql", is_accepted=is_accepted))
+    source = Text(text, "/sql", is_accepted=is_accepted)
+    inner = described_query(source)
     if inner is not None:
         _, query = _bound_query(inner, schemas, None, parameters, is_accepted=is_accepted)
         compiled = CompiledSql(rows_of(query.output), text, Origins(), is_accepted=is_accepted)
         described = bind(compiled.query, {}, event_times=event_times)
         return compiled, _with_version(described, version_of_query(compiled.query), query.needs_version)
-    compiled = compile_sql(text, tables, parameters, is_accepted=is_accepted)
+    # The text has its tokens already.
+    compiled = _compiled_text(source, tables, parameters)
     with compiled.located():
         if not is_accepted:
             check_work(compiled.query, tables, _POINTER, is_read=False)

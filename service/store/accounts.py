@@ -149,7 +149,7 @@ NO_QUOTA = Quota()
 
 def count_waiting(session: Session, tenant: str, at_most: int) -> int:
     """Returns the number of the tenant's jobs that wait for a worker, and no more than `at_most`."""
-    return session.execute(_WAITING, {"tenant": tenant, "at_most": at_most}).scalar_one()
+    return session.connection().execute(_WAITING, {"tenant": tenant, "at_most": at_most}).scalar_one()
 
 
 def count_explanations(session: Session, tenant: str, since: int) -> int:

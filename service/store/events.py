@@ -8,19 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from service.store.tables import JobEventRow, OutboxRow, table_of
 
 # `inline`: to fetch the generated id would cost more than the insert.
 _INSERT_EVENT = insert(table_of(JobEventRow)).inline()
-_INSERT_MESSAGE = insert(table_of(OutboxRow)).inline()
+_OUTBOX = table_of(OutboxRow)
+_INSERT_MESSAGE = insert(_OUTBOX).inline()
+_DELETE_MESSAGES = delete(_OUTBOX).where(_OUTBOX.c.job_id.in_(bindparam("job_ids", expanding=True)))
 
 
 def append_event(session: Session, *, job_id: str, tenant: str, now: int, type: str, data: dict[str, Any]) -> None:  # noqa: A002
     """Appends an event. `type` is `status`, `progress`, `attempt` or `plan`; `now` in milliseconds."""
-    session.execute(_INSERT_EVENT, {"job_id": job_id, "tenant": tenant, "at": now, "type": type, "data": data})
+    # Without the objects of the session, a statement takes a quarter less time.
+    values = {"job_id": job_id, "tenant": tenant, "at": now, "type": type, "data": data}
+    session.connection().execute(_INSERT_EVENT, values)
 
 
 def events_after(session: Session, job_id: str, after: int, limit: int) -> Sequence[JobEventRow]:
@@ -31,9 +35,9 @@ def events_after(session: Session, job_id: str, after: int, limit: int) -> Seque
 
 def add_message(session: Session, *, job_id: str, tenant: str, now: int) -> None:
     """Stores that the job must be announced to workers."""
-    session.execute(_INSERT_MESSAGE, {"job_id": job_id, "tenant": tenant, "created_at": now})
+    session.connection().execute(_INSERT_MESSAGE, {"job_id": job_id, "tenant": tenant, "created_at": now})
 
 
 def delete_messages(session: Session, job_ids: Iterable[str]) -> None:
     """Deletes the messages of these jobs, which the broker has accepted."""
-    session.execute(delete(OutboxRow).where(OutboxRow.job_id.in_(list(job_ids))))
+    session.connection().execute(_DELETE_MESSAGES, {"job_ids": list(job_ids)})

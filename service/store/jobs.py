@@ -130,7 +130,7 @@ def insert_job(session: Session, job: NewJob, now: int) -> JobRow:
         "spec_version": job.spec_version,
         "mode": job.mode.value,
     }
-    session.execute(_INSERT_JOB, columns)
+    session.connection().execute(_INSERT_JOB, columns)
     data = {"status": JobStatus.QUEUED.value}
     append_event(session, job_id=job.id, tenant=job.tenant, now=now, type="status", data=data)
     return JobRow(**columns)

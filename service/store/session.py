@@ -72,6 +72,7 @@ IDLE_SECONDS = 1.0
 
 _IDLE_SINCE = "evenkeel_idle_since"
 _WRITES = "evenkeel_writes"
+_AUTOCOMMITS = "evenkeel_autocommits"
 _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 _WAL_RETRY_SECONDS = 0.01
 _POSTGRESQL_OPTIONS: Mapping[str, str | int] = {
@@ -85,8 +86,8 @@ _POSTGRESQL_OPTIONS: Mapping[str, str | int] = {
     "application_name": "evenkeel",
 }
 # Julian days, since unixepoch() has whole seconds only before SQLite 3.42.
-_SQLITE_NOW = text("SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)")
-_POSTGRESQL_NOW = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)")
+_SQLITE_NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+_POSTGRESQL_NOW = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)"
 
 T = TypeVar("T")
 
@@ -258,8 +259,9 @@ def _answers(engine: Engine, connection: Any) -> bool:
 
 def database_clock(session: Session) -> int:
     """Returns the database's time, so that processes on machines with different clocks agree on leases."""
-    is_sqlite = session.get_bind().dialect.name == "sqlite"
-    return int(session.execute(_SQLITE_NOW if is_sqlite else _POSTGRESQL_NOW).scalar_one())
+    connection = session.connection()
+    is_sqlite = connection.dialect.name == "sqlite"
+    return int(connection.exec_driver_sql(_SQLITE_NOW if is_sqlite else _POSTGRESQL_NOW).scalar_one())
 
 
 class _Session(Session):
@@ -291,9 +293,10 @@ class Database:
         self.settings = settings or DatabaseSettings()
         self.engine = _create_engine(read_url(url), connections or self.settings.pool_size, self.settings)
         self._writing = self.engine.execution_options(**{_WRITES: True})
-        self._autocommit = self.engine
         if self.engine.dialect.name == "postgresql":
             self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        else:
+            self._autocommit = self.engine.execution_options(**{_AUTOCOMMITS: True})
         self._clock = clock
 
     def now(self, session: Session) -> int:
@@ -322,8 +325,8 @@ class Database:
 
     @contextmanager
     def look(self) -> Iterator[Session]:
-        """Opens a session for statements that run hundreds of times a second: on PostgreSQL without a transaction,
-        which would cost two round trips more and give readers no further guarantee.
+        """Opens a session for statements that run hundreds of times a second: without a transaction, which on
+        PostgreSQL would cost two round trips more and give readers no further guarantee.
         """
         with _Session(self._autocommit, expire_on_commit=False) as session:
             yield session
@@ -341,7 +344,8 @@ class Database:
 
 def json_text(value: object) -> str:
     """Returns JSON for a column. U+0000, which PostgreSQL cannot store, becomes U+FFFD."""
-    return _NUL.sub(r"\1\\ufffd", json.dumps(value))
+    written = json.dumps(value)
+    return _NUL.sub(r"\1\\ufffd", written) if "\\u0000" in written else written
 
 
 def json_or_null(model: BaseModel | None) -> Any:
@@ -432,5 +436,6 @@ def _switch_to_wal(cursor: Any, busy_timeout_ms: int) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     # A deferred transaction that begins to write fails at once, without busy_timeout, if another one has written since.
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    options = connection.get_execution_options()
+    if not options.get(_AUTOCOMMITS, False):
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(_WRITES, False) else "BEGIN")

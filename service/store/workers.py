@@ -186,7 +186,7 @@ def running_jobs_of(session: Session, workers: Collection[str], now: int) -> Seq
 
 def queues_listened_to(session: Session, since: int) -> frozenset[str]:
     """Returns the queues of the workers that have a heartbeat at `since` (milliseconds) or later and can run jobs."""
-    found = session.scalars(_LISTENED_TO, {"since": since})
+    found = session.connection().execute(_LISTENED_TO, {"since": since}).scalars()
     return frozenset(queue for queues in found for queue in _split(queues))
 
 

@@ -1,4 +1,4 @@
-"""Compares calls with OVER over skewed rows: plain Spark, and Evenkeel's engine with default settings.
+"""Compares calls with OVER, and percentiles, over skewed rows: plain Spark, and Evenkeel's engine.
 
     python tests/benchmarks/skewed_windows.py [--data DIR] [--rows 20000000] [--rounds 5] [--cases NAME,…] [--slots 2]
         [--setting auto] [--threshold 64MB] [--json FILE]
@@ -54,6 +54,24 @@ RUNNING = (
     "FROM e WINDOW w AS (PARTITION BY k ORDER BY t, id)"
 )
 SHARE = "SELECT k, t, v, SUM(v) OVER (PARTITION BY k) AS total, COUNT(*) OVER (PARTITION BY k) AS number FROM e"
+OFFSETS = (
+    "SELECT k, t, v, LAG(v) OVER w AS total, LAG(id, 2) OVER w AS number "
+    "FROM e WINDOW w AS (PARTITION BY k ORDER BY t, id)"
+)
+BOTH = (
+    "SELECT k, t, v, LAG(v) OVER w AS total, LEAD(id) OVER w AS number "
+    "FROM e WINDOW w AS (PARTITION BY k ORDER BY t, id)"
+)
+DENSE = (
+    "SELECT k, t, v, SUM(v) OVER w AS total, DENSE_RANK() OVER w AS number "
+    "FROM e WINDOW w AS (PARTITION BY k ORDER BY t)"
+)
+GROUPED = (
+    "SELECT k, t, SUM(v) AS v, SUM(SUM(v)) OVER w AS total, ROW_NUMBER() OVER w AS number "
+    "FROM e GROUP BY k, t WINDOW w AS (PARTITION BY k ORDER BY t)"
+)
+MEDIAN = "SELECT k, 0 AS t, 0 AS v, MEDIAN(v) AS total, COUNT(*) AS number FROM e GROUP BY k"
+MEDIAN_OF_UNIQUE = MEDIAN.replace("(v)", "(t)")
 WHOLE = "SELECT k, t, v, SUM(v) OVER (ORDER BY t, id) AS total, ROW_NUMBER() OVER (ORDER BY t, id) AS number FROM e"
 
 
@@ -75,6 +93,15 @@ CASES = (
     Case("whole-90-many", 0.9, 3_000_000, SHARE),
     Case("whole-uniform", 0.0, 100_000, SHARE),
     Case("one-partition", 0.0, 100_000, WHOLE),
+    Case("lag-90", 0.9, 100_000, OFFSETS),
+    Case("lag-50", 0.5, 100_000, OFFSETS),
+    Case("lag-lead-90", 0.9, 100_000, BOTH),
+    Case("dense-90", 0.9, 100_000, DENSE),
+    Case("grouped-90", 0.9, 100_000, GROUPED),
+    Case("median-90", 0.9, 100_000, MEDIAN),
+    Case("median-90-few", 0.9, 50, MEDIAN),
+    Case("median-90-unique", 0.9, 100_000, MEDIAN_OF_UNIQUE),
+    Case("lag-uniform", 0.0, 100_000, OFFSETS),
 )
 
 
@@ -189,14 +216,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cases", default="", help="names, separated by commas; all of them by default")
     parser.add_argument("--slots", type=int, default=2)
-    parser.add_argument("--setting", default="auto", help="the value of skewed_windows")
+    parser.add_argument("--setting", default="auto", help="the value of skewed_windows and distinct_split.enabled")
     parser.add_argument("--threshold", default="64MB", help="the value of skew.threshold")
     parser.add_argument("--memory", default="5g", help="of Spark's driver")
     parser.add_argument("--json", type=Path, default=Path("skewed_windows.json"))
     arguments = parser.parse_args()
     chosen = arguments.cases.split(",") if arguments.cases else [case.name for case in CASES]
     arguments.data.mkdir(parents=True, exist_ok=True)
-    settings = {"skewed_windows": arguments.setting, "skew.threshold": arguments.threshold}
+    settings = {
+        "skewed_windows": arguments.setting,
+        "distinct_split.enabled": arguments.setting,
+        "skew.threshold": arguments.threshold,
+    }
     sides = Sides(arguments.data, arguments.slots, settings, arguments.memory)
     slots = sorted({2, arguments.slots})
     figures = []

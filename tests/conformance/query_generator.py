@@ -2,9 +2,9 @@
 
 Tables have random columns, NULLs and a hot value in each column. Queries have joins (also USING, semi and anti joins,
 conditions without equality, CROSS JOIN), groups, windows, QUALIFY, subqueries (IN, NOT IN, EXISTS, values, correlated
-or not), set operations with and without ALL, derived tables, common table expressions, VALUES, PIVOT, UNPIVOT, LATERAL
-VIEW, structures, arrays, maps, lambdas, JSON, DISTINCT, ROLLUP, and ORDER BY with LIMIT and OFFSET, nested in each
-other.
+or not, LATERAL), set operations with and without ALL, derived tables, common table expressions, VALUES, PIVOT, UNPIVOT,
+LATERAL VIEW, structures, arrays, maps, lambdas, JSON, DISTINCT, ROLLUP, and ORDER BY with LIMIT and OFFSET, nested in
+each other.
 
 What the two define differently is left out: division by 0, overflow, sums of doubles that are not exact, rows that are
 chosen among equals (LIMIT and ROW_NUMBER only with a total order), and groups of ROLLUP without rows. What they only
@@ -160,7 +160,8 @@ class Generator:
         if self._random.random() < 0.25:
             return self._nested(depth)
         if self._random.random() < 0.2:
-            return self._random.choice((self._values, self._unpivoted, self._exploded, self._half_joined))()
+            makers = (self._values, self._unpivoted, self._exploded, self._half_joined, self._lateral)
+            return self._random.choice(makers)()
         left, right = (self._random.choice(self._tables) for _ in range(2))
         one, other = self._alias(), self._alias()
         columns = (*left.of(one), *right.of(other))
@@ -187,6 +188,31 @@ class Generator:
             sign = "=" if join == "FULL JOIN" else self._random.choice(_COMPARISONS)
             condition += f" AND {mine.text} {sign} {others.text}"
         return f"{left.name} AS {one} {join} {right.name} AS {other} ON {condition}", columns, ""
+
+    def _lateral(self) -> tuple[str, tuple[Column, ...], str]:
+        """Returns FROM with a query after LATERAL, with the columns of both."""
+        left, right = (self._random.choice(self._tables) for _ in range(2))
+        one, other, alias = self._alias(), self._alias(), self._alias()
+        before, inner = left.of(one), right.of(other)
+        chosen = self._some(inner, 1, 2)
+        join = self._random.choice(("JOIN", "LEFT JOIN"))
+        rows = f"{right.name} AS {other} WHERE {other}.k = {one}.k"
+        rest = ""
+        match self._random.randint(0, 3):
+            case 0:
+                chosen = [Column("COUNT(*)", INT), *(Column(f"MAX({each.text})", each.type) for each in chosen)]
+            case 1:
+                # The ids are unique, so that the order is total.
+                rest = f" ORDER BY {other}.id LIMIT {self._random.randint(1, 3)}"
+            case 2:
+                chosen, rows = [self._expression(before, INT), *self._some(before, 1, 1)], ""
+            case _:
+                mine = self._random.choice([each for each in inner if each.type == INT])
+                outer = self._random.choice([each for each in before if each.type == INT])
+                rows += f" AND {mine.text} {self._random.choice(_COMPARISONS)} {outer.text}"
+        columns = tuple(Column(f"{alias}.c{index}", each.type) for index, each in enumerate(chosen))
+        query = f"SELECT {_named(chosen)}{f' FROM {rows}' if rows else ''}{rest}"
+        return f"{left.name} AS {one} {join} LATERAL ({query}) AS {alias} ON TRUE", (*before, *columns), ""
 
     def _nested(self, depth: int) -> tuple[str, tuple[Column, ...], str]:
         inner, alias = self._any(depth + 1), self._alias()
@@ -373,6 +399,8 @@ class Generator:
             f"NULLIF({one}, {other})",
             f"CASE WHEN {self._condition(columns)} THEN {one} ELSE {other} END",
         ]
+        if type_ == INT:
+            made += [f"({one} & {other})", f"({one} | {other})", f"(~{one})"]
         if type_ in {INT, DOUBLE}:
             made += [f"{one} + {other}", f"{one} * 2 - {other}", f"ABS({one})"]
             if type_ == INT:

@@ -132,6 +132,33 @@ def test_values_and_groups_as_bits(
     oracle.check_plan(query, before, after)
 
 
+@st.composite
+def percentiles(draw: st.DrawFn) -> Json:
+    """Draws percentiles of one value, with calls that can be split."""
+    value = draw(st.sampled_from(["t.i", "t.y", "t.s", "t.b", "t.m", "t.d", "t.f", "t.w", "t.i % 3"]))
+    filters = FILTERS if value.count(" ") == 0 else (None,)
+    calls: list[Json] = [
+        {"function": "PERCENTILE", "arguments": [value, draw(st.sampled_from(["0", "0.25", "0.5", "1"]))]}
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    calls = [{**call, "filter": draw(st.sampled_from(filters))} for call in calls]
+    calls += draw(st.lists(PLAIN, max_size=2))
+    keys = draw(st.sampled_from([[], ["t.k"], ["t.g", "t.d"], ["t.f"], ["t.i % 3"]]))
+    return {
+        "source": {"kind": "table", "table": draw(st.sampled_from(["mixed", "hot", "empty"])), "alias": "t"},
+        "group_by": [{"expression": key, "name": f"key{number}"} for number, key in enumerate(keys)],
+        "aggregates": [{**made, "name": f"x{number}"} for number, made in enumerate(calls)],
+    }
+
+
+@settings(max_examples=16)
+@given(query=percentiles(), phase=st.sampled_from(["AUTO", "AUTO", "TWO_PHASE"]))
+def test_percentiles_of_counted_values_are_sparks(oracle: Any, query: Json, phase: str) -> None:
+    chosen = {"distinct_split.enabled": "true", "agg_phase": phase}
+    assert "counted_percentiles" in fired(oracle.plan(query, chosen))
+    oracle.check(query, chosen)
+
+
 COUNTS = {name: {"function": "COUNT", "arguments": [f"t.{name}"], "distinct": True} for name in ANY}
 
 

@@ -37,7 +37,26 @@ RUNNING = (
     "MIN(s) FILTER (WHERE g > 1)",
 )
 WHOLE = ("SUM(s)", "AVG(m)", "COUNT(*)", "MAX(k)", "SUM(b) FILTER (WHERE q)", "MIN(x)", "VAR_POP(y)", "AVG(y)")
-OTHERS = ("lag(s) OVER ({} ORDER BY id)", "dense_rank() OVER ({} ORDER BY s)", "SUM(x) OVER ({} ORDER BY id)")
+OFFSETS = (
+    "lag(s)",
+    "lead(k, 2)",
+    "lag(m, 3, 0.5)",
+    "lead(id, 7, -id)",
+    "lag(d, -1)",
+    "lead(s + y, 1, 0)",
+    "lag(x)",
+    "lag(s, 2) IGNORE NULLS",
+)
+OTHERS = ("ntile(3) OVER ({} ORDER BY id)", "SUM(x) OVER ({} ORDER BY id)")
+GROUPED = (
+    ("k, id", "SUM(SUM(s)) OVER (PARTITION BY k ORDER BY id)"),
+    ("g, id", "lag(SUM(s), 2) OVER (PARTITION BY g ORDER BY id)"),
+    ("k, s, ts", "COUNT(*) OVER (PARTITION BY k ORDER BY s DESC, ts)"),
+    ("k, ts", "dense_rank() OVER (PARTITION BY k ORDER BY ts, SUM(s))"),
+    ("k, ts", "MAX(COUNT(*)) OVER (ORDER BY ts)"),
+    ("k, ts", "SUM(COUNT(b)) OVER (PARTITION BY k)"),
+)
+"""The keys of GROUP BY, and a call over the groups."""
 
 
 @st.composite
@@ -45,11 +64,15 @@ def calls(draw: st.DrawFn) -> str:
     """Draws a call with OVER whose value is the same for every execution."""
     key = draw(st.sampled_from(PARTITIONS))
     by = f"PARTITION BY {key}" if key else ""
-    kind = draw(st.sampled_from(["number", "rank", "running", "running", "peers", "whole", "whole", "other"]))
+    kinds = ["number", "rank", "running", "running", "offset", "offset", "peers", "whole", "whole", "other"]
+    kind = draw(st.sampled_from(kinds))
     if kind == "number":
         return f"row_number() OVER ({by} ORDER BY {draw(st.sampled_from(ORDERS))})"
     if kind == "rank":
-        return f"rank() OVER ({by} ORDER BY {draw(st.sampled_from(TIES + ORDERS))})"
+        rank = draw(st.sampled_from(["rank", "dense_rank"]))
+        return f"{rank}() OVER ({by} ORDER BY {draw(st.sampled_from(TIES + ORDERS))})"
+    if kind == "offset":
+        return f"{draw(st.sampled_from(OFFSETS))} OVER ({by} ORDER BY {draw(st.sampled_from(ORDERS))})"
     if kind == "running":
         order, frame = draw(st.sampled_from(ORDERS)), draw(st.sampled_from(FRAMES))
         return f"{draw(st.sampled_from(RUNNING))} OVER ({by} ORDER BY {order} {frame})"
@@ -62,7 +85,10 @@ def calls(draw: st.DrawFn) -> str:
 
 @st.composite
 def queries(draw: st.DrawFn) -> str:
-    """Draws queries with several windows, some over a join, and some below an aggregate."""
+    """Draws queries with several windows, some over an aggregate, and some below one."""
+    if not draw(st.integers(0, 4)):
+        keys, call = draw(st.sampled_from(GROUPED))
+        return f"SELECT {keys}, COUNT(*) AS n, {call} AS c FROM t GROUP BY {keys}"
     drawn = draw(st.lists(calls(), min_size=1, max_size=4))
     items = [f"{call} AS c{number}" for number, call in enumerate(drawn)]
     rows = f"SELECT id, {', '.join(items)} FROM t{draw(st.sampled_from(['', ' WHERE s > -3']))}"
@@ -110,6 +136,34 @@ def test_every_running_call_is_split(hot_table: Laboratory, call: str) -> None:
     tally = hot_table.check(text, [FORCED])
     assert tally.wrong == []
     assert tally.fired == {"skewed_windows"}
+
+
+@pytest.mark.parametrize("order", ["d DESC, id", "s, id"])
+def test_every_lag_and_lead_is_split(hot_table: Laboratory, order: str) -> None:
+    """With 120 rows in 7 ranges or more, some ranges have fewer rows than a call reads ahead."""
+    split = [call for call in OFFSETS if "IGNORE" not in call]
+    calls = [*split, "lead(b, 40)", "dense_rank()", "SUM(y)"]
+    items = ", ".join(f"{call} OVER (PARTITION BY k ORDER BY {order}) AS c{place}" for place, call in enumerate(calls))
+    tally = hot_table.check(f"SELECT id, {items} FROM t", [FORCED])
+    assert tally.wrong == []
+    assert tally.fired == {"skewed_windows"}
+
+
+@pytest.mark.parametrize(("keys", "call"), GROUPED)
+def test_every_call_over_an_aggregate_is_split(hot_table: Laboratory, keys: str, call: str) -> None:
+    tally = hot_table.check(f"SELECT {keys}, COUNT(*) AS n, {call} AS c FROM t GROUP BY {keys}", [FORCED])
+    assert tally.wrong == []
+    assert "skewed_windows" in tally.fired
+
+
+@pytest.mark.parametrize("call", ["lag(b)", "lag(b, 2)"])
+def test_ranges_and_their_neighbours_have_one_order(hot_table: Laboratory, call: str) -> None:
+    """Rows with equal keys have any order, but each is before exactly one other row. Only the last rows are ordered."""
+    window = "PARTITION BY k ORDER BY s NULLS FIRST, IF(s = 3, id, 0)"
+    rows = f"SELECT {call} OVER ({window}) AS c FROM t WHERE k = 'a'"
+    tally = hot_table.check(f"SELECT c, COUNT(*) AS n FROM ({rows}) AS w GROUP BY c", [FORCED])
+    assert tally.wrong == []
+    assert "skewed_windows" in tally.fired
 
 
 @pytest.mark.parametrize("by", ["", "PARTITION BY k", "PARTITION BY k, g"])

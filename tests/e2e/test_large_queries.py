@@ -35,7 +35,7 @@ def workers(service: Service) -> list[tuple[str, str]]:
     return [(worker["id"], worker["app_id"]) for worker in listed]
 
 
-@pytest.mark.parametrize("shape", [*ACCEPTED, *MANY_JOINS][:: count(sample=3, full=1)])
+@pytest.mark.parametrize("shape", [*ACCEPTED, *MANY_JOINS][:: count(sample=5, full=1)])
 def test_large_query_ends(service: Service, shape: str) -> None:
     before = workers(service)
     ended = service.wait(service.submit({"tables": TABLES, **{**ACCEPTED, **MANY_JOINS}[shape]}), seconds=SECONDS)

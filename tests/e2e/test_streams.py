@@ -186,17 +186,6 @@ def test_results_survive_kills_and_crashes_of_postgresql(with_postgres: Producti
     survive(with_postgres, jobs, feeder, count(sample=1, full=5), *[crash] * count(sample=1, full=2))
 
 
-@pytest.mark.withstands(
-    "workers and JVMs of streams die, with SQLite and the embedded broker",
-    how="`kill -9` of 2 workers and 2 JVMs",
-    times=4,
-    guaranteed="no row is lost or duplicated",
-)
-def test_results_survive_kills_with_sqlite(production: Production) -> None:
-    feeder = fed(production)
-    survive(production, [managed(production, feeder), appended(production, feeder)], feeder, count(sample=1, full=2))
-
-
 def is_reachable(production: Production) -> bool:
     """Whether the database responds."""
     with suppress(SQLAlchemyError):

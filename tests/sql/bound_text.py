@@ -9,6 +9,7 @@ from service.sql.resolve.bound import (
     BoundCall,
     BoundJoin,
     BoundQuery,
+    BoundRows,
     BoundSource,
     BoundTable,
     BoundTimes,
@@ -67,6 +68,9 @@ def _source(word: str, source: BoundSource, rest: str = "") -> Iterator[str]:
     yield f"{word} {source.alias} ({columns}){rest}"
     if isinstance(source, BoundValues):
         yield from (f"{_INDENT}values {', '.join(map(str, row))}" for row in source.rows)
+        return
+    if isinstance(source, BoundRows):
+        yield f"{_INDENT}rows of the step before"
         return
     yield from _indented(source.query)
 

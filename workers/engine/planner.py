@@ -28,6 +28,7 @@ from service.contract.query import AggregateFunction, JoinKind
 from service.contract.reports import KeyStatistics, PlanReport, RuleOutcome, RuleTrace, TableStatistics
 from service.sql.checks.settings import contradict
 from service.sql.expressions.analysis import tree_of
+from service.sql.expressions.nodes import Over
 from service.sql.expressions.scalar import Scalar
 from service.sql.resolve.bound import BoundQuery
 from service.sql.types.aggregates import ORDER_DEPENDENT
@@ -51,6 +52,7 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.plan.traversal import NodeIds, id_of, walk_up, with_ids, with_inputs
 from workers.engine.plan.validation import check
+from workers.engine.rules.distinct.counted_percentiles import percentiles_of
 from workers.engine.rules.distinct.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.rules.eager.eager_aggregation import EagerAggregation
 from workers.engine.rules.joins.join_strategy import JoinStrategy as JoinStrategyRule
@@ -75,6 +77,9 @@ DISTINCT_METHOD = "distinct_method"
 
 FALLBACK = "fallback"
 """The name in the trace that reports the low-memory plan and its reason."""
+
+_ORDERED_OVER = frozenset({"first_value", "last_value", "LISTAGG", *ORDER_DEPENDENT})
+"""Functions with OVER whose result depends on the order of rows."""
 
 _COMPARES_ALL = frozenset({JoinKind.INNER, JoinKind.CROSS})
 """Kinds of joins without an equality that Spark can run without a broadcast, by comparing all pairs of partitions."""
@@ -252,6 +257,18 @@ def _warnings(plan: Node, statistics: Statistics) -> Iterator[RuleTrace]:
 def _notes(plan: Node) -> Iterator[RuleTrace]:
     """Yields a trace for each aggregate call whose result depends on an order that the query does not give."""
     for node in walk_up(plan):
+        for window in node.calls if isinstance(node, WindowFunctions) else ():
+            over = window.expression.tree
+            if not isinstance(over, Over) or over.order_by or over.function not in _ORDERED_OVER:
+                continue
+            if over.function == AggregateFunction.LISTAGG:
+                reason = f"{window.expression} has no order: its values are sorted."
+            else:
+                reason = (
+                    f"{window.expression} has no order, so it depends on the one in which Spark reads the rows, and "
+                    "may differ when the job runs again. Write ORDER BY in OVER."
+                )
+            yield trace_of(ORDER, node, Skip(reason))
         for call in node.calls if isinstance(node, Aggregate) else ():
             if call.function is AggregateFunction.LISTAGG and call.order_by is None:
                 yield trace_of(ORDER, node, Skip(f"{call.output.name} has no order: its values are sorted."))
@@ -279,6 +296,7 @@ def _settings_without_effect(plan: Node, settings: JobSettings) -> Iterator[tupl
     """Yields each setting that is set but has no effect on this query: the rule's name, and the reason."""
     nodes = list(walk_up(plan))
     aggregates = [node for node in nodes if isinstance(node, Aggregate)]
+    calls = [call for node in aggregates for call in node.calls]
     joins = [node for node in nodes if isinstance(node, Join)]
     if settings.mini_batch != MiniBatchSettings():
         yield "mini_batch", "mini_batch.* applies to the streaming modes: a batch job has no mini-batches."
@@ -289,10 +307,14 @@ def _settings_without_effect(plan: Node, settings: JobSettings) -> Iterator[tupl
     if settings.eager_aggregation is not Toggle.AUTO and not any(map(is_over_join, aggregates)):
         yield EagerAggregation.name, "eager_aggregation is set, but no aggregate is above a join."
     split, method = settings.distinct_split, settings.distinct_method
-    if split != DistinctSplitSettings() and not any(call.distinct for node in aggregates for call in node.calls):
-        yield SplitDistinctAggregate.name, "distinct_split.* is set, but the query has no DISTINCT call."
-    if method is not DistinctMethod.AUTO and not any(map(distinct_sets, aggregates)):
-        yield DISTINCT_METHOD, "distinct_method is set, but no aggregate has DISTINCT values."
+    counted = any(map(percentiles_of, aggregates))
+    if split != DistinctSplitSettings() and not counted and not any(call.distinct for call in calls):
+        yield (
+            SplitDistinctAggregate.name,
+            "distinct_split.* is set, but the query has no DISTINCT call and no PERCENTILE.",
+        )
+    if method is not DistinctMethod.AUTO and not counted and not any(map(distinct_sets, aggregates)):
+        yield DISTINCT_METHOD, "distinct_method is set, but no aggregate has DISTINCT values or PERCENTILE."
     if contradict(split.enabled, method):
         reason = f"distinct_split.enabled {split.enabled} contradicts distinct_method {method}, which takes precedence."
         yield SplitDistinctAggregate.name, reason

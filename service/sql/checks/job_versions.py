@@ -22,7 +22,8 @@ from service.contract.query import (
     queries_in,
     sources_in,
 )
-from service.sql.checks.nested_values import uses_nested_values
+from service.sql.bit_operators import SHIFT
+from service.sql.checks.nested_values import uses_nested_values, uses_new_nested_values
 from service.sql.expressions.calls import SYNONYMS
 from service.sql.resolve.bound import BoundQuery
 
@@ -31,6 +32,7 @@ _FIRST = 3
 _LARGE_QUERIES = 9
 _SUBQUERIES = 11
 _MORE_SQL = 12
+_LATERAL = 13
 REPEATED_NAMES_VERSION = _MORE_SQL
 """The version that numbers equal names among the columns of a star."""
 
@@ -142,6 +144,22 @@ def _changes_named_window(window: exp.Expr) -> bool:
     return window.args.get("alias") is not None and changes and isinstance(window.this, exp.Func)
 
 
+def _is_shift(call: exp.Expr) -> bool:
+    return bool(call.meta.get(SHIFT))
+
+
+def _is_query_after_lateral(lateral: exp.Expr) -> bool:
+    return isinstance(lateral.this, exp.Subquery)
+
+
+def _is_star_of_structure(column: exp.Expr) -> bool:
+    """Whether a column is a star of what is no table of the query."""
+    if not isinstance(column, exp.Column) or not isinstance(column.this, exp.Star):
+        return False
+    tables = column.root().find_all(exp.Table, exp.Subquery, exp.Lateral, exp.Unnest, exp.Values)
+    return len(column.parts) > 2 or all(table.alias_or_name.lower() != column.table.lower() for table in tables)
+
+
 CONSTRUCTS = (
     Construct("a subquery in an expression", _SUBQUERIES, (exp.Select, exp.Union), _is_in_expression),
     Construct("INTERSECT and EXCEPT", _SUBQUERIES, (exp.Intersect, exp.Except)),
@@ -160,6 +178,11 @@ CONSTRUCTS = (
     Construct("more parts in EXTRACT", _MORE_SQL, (exp.Extract,), lambda x: x.name.upper() not in _PARTS_BEFORE_12),
     Construct("calls with words", _MORE_SQL, (exp.Anonymous,), lambda call: bool(call.meta.get("words"))),
     Construct("more functions", _MORE_SQL, (exp.Anonymous,), _calls_new_function),
+    Construct("bitwise operators", _LATERAL, (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot)),
+    Construct("shifts", _LATERAL, (exp.Anonymous,), _is_shift),
+    Construct("a query after LATERAL", _LATERAL, (exp.Lateral,), _is_query_after_lateral),
+    Construct("WITH RECURSIVE", _LATERAL, (exp.With,), lambda with_: bool(with_.args.get("recursive"))),
+    Construct("the star of a structure", _LATERAL, (exp.Column,), _is_star_of_structure),
 )
 """What versions added to the syntax of SQL, oldest first."""
 
@@ -200,6 +223,8 @@ def version_of_query(query: Query) -> int:
 
 def version_of_values(query: BoundQuery) -> int:
     """Returns the lowest version whose workers support the nested values of a bound query."""
+    if uses_new_nested_values(query):
+        return _LATERAL
     return _MORE_SQL if uses_nested_values(query) else _FIRST
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from service.contract.query import AggregateFunction
+from service.sql.expressions.aggregate_parameters import has_several_percentages
+from service.sql.expressions.analysis import type_in
 from service.sql.expressions.nodes import (
     Call,
     Cast,
@@ -12,6 +15,7 @@ from service.sql.expressions.nodes import (
     Expression,
     GetField,
     Lambda,
+    Over,
     Test,
     Variable,
     children,
@@ -19,8 +23,10 @@ from service.sql.expressions.nodes import (
 )
 from service.sql.resolve.bound import BoundQuery, queries_of
 from service.sql.resolve.bound_trees import trees_of
+from service.sql.types.aggregates import NEAREST, PERCENTILES
 from service.sql.types.nested_functions import NESTED_GROUPS
 
+_COMPARING = frozenset({AggregateFunction.MIN, AggregateFunction.MAX, *NEAREST})
 _NAMES = frozenset(name for group in NESTED_GROUPS.values() for name in group)
 
 
@@ -29,6 +35,34 @@ def uses_nested_values(query: BoundQuery) -> bool:
     by them and IS NULL are older.
     """
     return any(inner.generators or any(map(_computes, _roots(inner))) for inner in queries_of(query))
+
+
+def uses_new_nested_values(query: BoundQuery) -> bool:
+    """Whether workers of version 12 of the job format refuse what `query` does with nested values: extremes, joins by
+    them, and arrays of percentages.
+    """
+    return any(map(_is_of_version_13, queries_of(query)))
+
+
+def _is_of_version_13(query: BoundQuery) -> bool:
+    return (
+        any(_calls_new(call.function, [argument.tree for argument in call.arguments]) for call in query.calls)
+        or any(_is_new_window(window.expression.tree) for window in query.windows)
+        or any(join.residual is not None and _computes(join.residual.tree) for join in query.joins)
+    )
+
+
+def _is_new_window(tree: Expression) -> bool:
+    return isinstance(tree, Over) and (
+        tree.function == AggregateFunction.MODE or _calls_new(tree.function, list(tree.arguments))
+    )
+
+
+def _calls_new(function: str, arguments: list[Expression]) -> bool:
+    if function in PERCENTILES:
+        return has_several_percentages(arguments[1])
+    type_ = type_in(arguments[0]) if arguments and function in _COMPARING else None
+    return type_ is not None and type_.is_nested
 
 
 def _roots(query: BoundQuery) -> Iterator[Expression]:
@@ -42,14 +76,14 @@ def _computes(tree: Expression) -> bool:
 
 def _is_new(node: Expression) -> bool:
     match node:
+        case Test() | Column():
+            return False
         case GetField() | Element() | Lambda() | Variable():
             return True
         case Call(name) if name in _NAMES:
             return True
         case Cast(type=type_) if type_.is_nested:
             return True
-        case Test() | Column():
-            return False
         case Call("isnull" | "isnotnull"):
             return False
     return any(isinstance(part, Column) and part.type is not None and part.type.is_nested for part in children(node))

@@ -60,7 +60,10 @@ def refusal_of_method(method: DistinctMethod, queries: Iterable[BoundQuery]) -> 
     """Returns why none of the aggregates of `queries` can use `method`, as the end of a sentence; None if one may."""
     if method in {DistinctMethod.AUTO, DistinctMethod.NATIVE}:
         return None
-    found = [(query, calls) for query in queries if (calls := _distinct_calls(query))]
+    known = list(queries)
+    if method is DistinctMethod.SPLIT and any(map(_has_percentile, known)):
+        return None
+    found = [(query, calls) for query in known if (calls := _distinct_calls(query))]
     if not found:
         return "no aggregate of the query uses DISTINCT (MIN and MAX ignore it)"
     plain = [(query, calls) for query, calls in found if not query.grouping_sets]
@@ -90,6 +93,12 @@ def contradict(split: Toggle, method: DistinctMethod) -> bool:
 
 def _distinct_calls(query: BoundQuery) -> list[BoundCall]:
     return [call for call in query.calls if call.distinct and call.function not in IDEMPOTENT]
+
+
+def _has_percentile(query: BoundQuery) -> bool:
+    """Whether the rows of each value of a PERCENTILE can be counted first."""
+    percentiles = (call for call in query.calls if call.function is AggregateFunction.PERCENTILE)
+    return not query.grouping_sets and any(not call.distinct for call in percentiles)
 
 
 def _nests_fractions(call: BoundCall) -> bool:

@@ -26,6 +26,8 @@ from service.sql.resolve.bound import (
     BoundDerived,
     BoundJoin,
     BoundQuery,
+    BoundRecursion,
+    BoundRows,
     BoundSource,
     BoundTable,
     BoundUnion,
@@ -95,6 +97,7 @@ class _Refusals:
             detail = "The query reads no table with the role 'stream'. Name one in FROM, or use the mode 'batch'."
             yield Issue(code="no_stream", detail=detail, pointer=at)
             return
+        yield from _recursion_issues(query, at)
         yield from _order_issues(query, at)
         yield from self._below(query, at)
         yield from self._issues_of_joins(query, at)
@@ -121,6 +124,8 @@ class _Refusals:
             return
         if not isinstance(source.query, BoundUnion):
             yield from self._inner(source.query, f"{at}/query")
+            return
+        if isinstance(source.query, BoundRecursion):
             return
         if source.query.kind != "union_all":
             detail = (
@@ -214,7 +219,7 @@ class _Refusals:
     def _streams_in(self, source: BoundSource) -> bool:
         if isinstance(source, BoundTable):
             return source.table in self._streams
-        if isinstance(source, BoundValues):
+        if isinstance(source, BoundValues | BoundRows):
             return False
         queries = source.query.queries if isinstance(source.query, BoundUnion) else (source.query,)
         return any(map(self._query_streams, queries))
@@ -234,6 +239,24 @@ def _issues_in_one_state(query: BoundQuery, at: str, join: JoinOfStreams) -> Ite
         "one before GROUP BY. Join static tables to one of the streams first, in a derived table."
     )
     yield Issue(code="stream_join_not_last", detail=detail, pointer=join.pointer)
+
+
+def _recursion_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
+    pointers = (f"{at}/source", *(f"{at}/joins/{join.index}/right" for join in query.joins))
+    for source, pointer in zip(sources_of(query), pointers, strict=True):
+        if not isinstance(source, BoundDerived):
+            continue
+        if isinstance(source.query, BoundRecursion):
+            detail = (
+                "A streaming job cannot have a recursive query: each step needs all rows of the one before, and a "
+                "stream has no end. Run a batch job over the results of the stream."
+            )
+            yield Issue(code="unsupported_construct", detail=detail, pointer=pointer)
+        elif isinstance(source.query, BoundUnion):
+            for index, branch in enumerate(source.query.queries):
+                yield from _recursion_issues(branch, f"{pointer}/queries/{index}")
+        else:
+            yield from _recursion_issues(source.query, f"{pointer}/query")
 
 
 def _order_issues(query: BoundQuery, at: str) -> Iterator[Issue]:

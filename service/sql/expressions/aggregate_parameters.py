@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from service.contract.query import AggregateFunction
-from service.sql.expressions.nodes import Boolean, Expression, Number, String
+from service.sql.expressions.nodes import Boolean, Call, Expression, Number, String
 from service.sql.parser import Text
 
 MIN_DEVIATION, MAX_DEVIATION = 0.01, 0.39
 """The relative standard deviations of APPROX_COUNT_DISTINCT. Spark keeps a column for each ten of 1.2 / deviation^2
 registers, and refuses larger deviations."""
+MAX_PERCENTAGES = 100
+"""The largest number of percentages of one call."""
 MAX_ACCURACY = 1_000_000
 """The largest accuracy of APPROX_PERCENTILE. A group keeps so many samples."""
 
@@ -29,6 +31,12 @@ def _is_fraction(node: Expression) -> bool:
     return isinstance(node, Number) and 0 <= float(node.text) <= 1
 
 
+def _is_percentage(node: Expression) -> bool:
+    if isinstance(node, Call) and node.name == "array":
+        return 1 <= len(node.arguments) <= MAX_PERCENTAGES and all(map(_is_fraction, node.arguments))
+    return _is_fraction(node)
+
+
 def _is_deviation(node: Expression) -> bool:
     return isinstance(node, Number) and MIN_DEVIATION <= float(node.text) <= MAX_DEVIATION
 
@@ -40,7 +48,9 @@ def _is_accuracy(node: Expression) -> bool:
 
 def _percentage(example: str) -> Parameter:
     return Parameter(
-        "A percentage that is not a number literal from 0 to 1", f"Write for example {example}.", _is_fraction
+        "A percentage that is not a number literal from 0 to 1, or an array of them,",
+        f"Write for example {example}.",
+        _is_percentage,
     )
 
 
@@ -76,6 +86,11 @@ _PARAMETERS: dict[tuple[AggregateFunction, int], Parameter] = {
     (AggregateFunction.MODE, 1): _switch("MODE(x, TRUE)"),
 }
 """By function and position of the argument."""
+
+
+def has_several_percentages(node: Expression) -> bool:
+    """Whether a percentage is an array, so that the result is one too."""
+    return isinstance(node, Call)
 
 
 def is_parameter(function: AggregateFunction, index: int) -> bool:

@@ -22,6 +22,7 @@ from service.sql.expressions.compile_expression import scalar_of
 from service.sql.expressions.nodes import (
     Arithmetic,
     Between,
+    BitwiseNot,
     Boolean,
     Call,
     Case,
@@ -73,7 +74,7 @@ def columns_by_name(fields: tuple[Field, ...]) -> dict[str, Expression]:
 
 def tree_of(scalar: Scalar, columns: Columns) -> Expression | None:
     """Returns the tree of `scalar` with its columns replaced by `columns`; None if a column is missing, or if the tree
-    has functions or operators that only rules may use.
+    has functions that only rules may use.
     """
     if any(name not in columns for name in scalar.columns) or not is_standard(scalar.tree):
         return None
@@ -81,12 +82,10 @@ def tree_of(scalar: Scalar, columns: Columns) -> Expression | None:
 
 
 def is_standard(tree: Expression) -> bool:
-    """Whether a query could contain `tree`. Rules also write other functions and operators."""
+    """Whether a query could contain `tree`. Rules also write other functions."""
     for node in walk(tree):
         match node:
             case Call(name) if name not in FUNCTIONS:
-                return False
-            case Arithmetic("&" | "|"):
                 return False
     return True
 
@@ -142,7 +141,7 @@ def null_of_nulls(node: Expression) -> bool:
     match node:
         case Column():
             return True
-        case Arithmetic() | Negation() | Not() | Cast() | Extract() | Like():
+        case Arithmetic() | Negation() | BitwiseNot() | Not() | Cast() | Extract() | Like():
             return any(null_of_nulls(child) for child in children(node))
         case Between(operand, low, high):
             # BETWEEN is two comparisons joined by AND, which is false if one of them is.
@@ -173,6 +172,8 @@ def _step_cannot_fail(node: Expression) -> bool:
         case Negation(operand):
             of = type_in(operand)
             return isinstance(operand, Number) or (of is not None and of.is_numeric and not of.is_integral)
+        case BitwiseNot():
+            return True
         case Arithmetic(operator, left, right):
             return _arithmetic_cannot_fail(operator, left, right)
         case Comparison(_, left, right):
@@ -208,6 +209,8 @@ def _arithmetic_cannot_fail(operator: str, left: Expression, right: Expression) 
         return False
     if operator == "||":
         return one.name is other.name is TypeName.STRING
+    if operator in "&^|":
+        return one.is_integral and other.is_integral
     if not (one.is_numeric and other.is_numeric) or operator not in "+-*":
         return False
     if one.is_fractional or other.is_fractional:

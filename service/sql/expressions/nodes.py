@@ -6,8 +6,9 @@ Nodes compare by value; their offset in the text is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import is_
 
 from service.contract.query import AggregateFunction
 from service.sql.types.data_types import DataType
@@ -111,6 +112,13 @@ class Negation:
 
 
 @dataclass(frozen=True)
+class BitwiseNot:
+    """`~operand`."""
+
+    operand: Expression
+
+
+@dataclass(frozen=True)
 class Not:
     """Logical NOT."""
 
@@ -119,7 +127,7 @@ class Not:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """`+ - * / % DIV ||`; rules write `&` and `|` too."""
+    """`+ - * / % DIV || & ^ |`."""
 
     operator: str
     left: Expression
@@ -180,11 +188,14 @@ class Like:
 
 @dataclass(frozen=True)
 class Case:
-    """CASE with conditions, or, with an operand, with values to compare it with."""
+    """CASE with conditions, or, with an operand, with values to compare it with. `is_unpivot`: it chooses between the
+    columns of UNPIVOT, of which Spark converts no string.
+    """
 
     operand: Expression | None
     branches: tuple[tuple[Expression, Expression], ...]
     default: Expression | None
+    is_unpivot: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -317,6 +328,7 @@ Expression = (
     | Interval
     | Keyword
     | Negation
+    | BitwiseNot
     | Not
     | Arithmetic
     | Comparison
@@ -338,74 +350,102 @@ Expression = (
 )
 
 
+_LEAVES = frozenset({Name, Column, Null, Boolean, Number, String, Binary, Interval, Keyword, Variable})
+"""The nodes without parts: most nodes of a tree."""
+
+
 def map_children(node: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """Returns `node` with `change` applied to each of its direct parts, in order of appearance."""
+    """Returns `node` with `change` applied to each of its direct parts, in order of appearance; `node` itself if
+    `change` returns each part as it is.
+    """
+    parts = children(node)
+    changed = [change(part) for part in parts]
+    return node if all(map(is_, parts, changed)) else _with_children(node, changed)
+
+
+def _with_children(node: Expression, parts: Sequence[Expression]) -> Expression:
+    """Returns `node` with other parts, in the order of `children`."""
     match node:
-        case Negation() | Not() | Test() | Cast() | GetField() | Extract():
-            return replace(node, operand=change(node.operand))
-        case Lambda(_, body):
-            return replace(node, body=change(body))
-        case Element(operand, index):
-            return replace(node, operand=change(operand), index=change(index))
-        case Arithmetic(_, left, right) | Comparison(_, left, right):
-            return replace(node, left=change(left), right=change(right))
-        case Connective(_, terms):
-            return replace(node, terms=tuple(change(term) for term in terms))
-        case InList(operand, items):
-            return replace(node, operand=change(operand), items=tuple(change(item) for item in items))
-        case Between(operand, low, high):
-            return replace(node, operand=change(operand), low=change(low), high=change(high))
-        case Like(_, operand, pattern, _):
-            return replace(node, operand=change(operand), pattern=change(pattern))
-        case Case(operand, branches, default):
+        case Negation() | BitwiseNot() | Not():
+            return type(node)(parts[0])
+        case Test():
+            return Test(parts[0], node.what)
+        case Cast():
+            return Cast(parts[0], node.type, node.tries)
+        case GetField():
+            return GetField(parts[0], node.name, node.at)
+        case Extract():
+            return Extract(node.part, parts[0])
+        case Lambda():
+            return Lambda(node.parameters, parts[0])
+        case Element():
+            return Element(parts[0], parts[1], node.at)
+        case Arithmetic() | Comparison():
+            return type(node)(node.operator, parts[0], parts[1])
+        case Like():
+            return Like(node.operator, parts[0], parts[1], node.escape)
+        case Connective():
+            return Connective(node.operator, tuple(parts))
+        case InList():
+            return InList(parts[0], tuple(parts[1:]))
+        case Between():
+            return Between(parts[0], parts[1], parts[2])
+        case Call():
+            return Call(node.name, tuple(parts), node.at)
+    left = iter(parts)
+    match node:
+        case Case():
             return Case(
-                change(operand) if operand is not None else None,
-                tuple((change(when), change(then)) for when, then in branches),
-                change(default) if default is not None else None,
+                next(left) if node.operand is not None else None,
+                tuple((next(left), next(left)) for _ in node.branches),
+                next(left) if node.default is not None else None,
+                node.is_unpivot,
             )
-        case Call(_, arguments):
-            return replace(node, arguments=tuple(change(argument) for argument in arguments))
         case Aggregate():
             return replace(
                 node,
-                arguments=tuple(change(argument) for argument in node.arguments),
-                filter=change(node.filter) if node.filter is not None else None,
-                order_by=change(node.order_by) if node.order_by is not None else None,
+                arguments=tuple(next(left) for _ in node.arguments),
+                filter=next(left) if node.filter is not None else None,
+                order_by=next(left) if node.order_by is not None else None,
             )
         case Over():
             return replace(
                 node,
-                arguments=tuple(change(argument) for argument in node.arguments),
-                filter=change(node.filter) if node.filter is not None else None,
-                partition_by=tuple(change(key) for key in node.partition_by),
-                order_by=tuple(replace(key, expression=change(key.expression)) for key in node.order_by),
+                arguments=tuple(next(left) for _ in node.arguments),
+                filter=next(left) if node.filter is not None else None,
+                partition_by=tuple(next(left) for _ in node.partition_by),
+                order_by=tuple(replace(key, expression=next(left)) for key in node.order_by),
             )
         case _:
             return node
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
-    """Returns the direct parts of `node`, in the same order as `map_children`."""
+    """Returns the direct parts of `node`, in order of appearance."""
+    if type(node) in _LEAVES:
+        return ()
     match node:
-        case Negation() | Not() | Test() | Cast() | GetField() | Extract():
+        case Arithmetic() | Comparison():
+            return (node.left, node.right)
+        case Call():
+            return node.arguments
+        case Connective():
+            return node.terms
+        case Negation() | BitwiseNot() | Not() | Test() | Cast() | GetField() | Extract():
             return (node.operand,)
-        case Lambda(_, body):
-            return (body,)
-        case Element(operand, index):
-            return (operand, index)
-        case Arithmetic(_, left, right) | Comparison(_, left, right) | Like(_, left, right):
-            return (left, right)
-        case Connective(_, terms):
-            return terms
-        case InList(operand, items):
-            return (operand, *items)
-        case Between(operand, low, high):
-            return (operand, low, high)
+        case Lambda():
+            return (node.body,)
+        case Element():
+            return (node.operand, node.index)
+        case Like():
+            return (node.operand, node.pattern)
+        case InList():
+            return (node.operand, *node.items)
+        case Between():
+            return (node.operand, node.low, node.high)
         case Case(operand, branches, default):
             parts = (operand, *(part for branch in branches for part in branch), default)
             return tuple(part for part in parts if part is not None)
-        case Call(_, arguments):
-            return arguments
         case Aggregate(_, arguments):
             return tuple(part for part in (*arguments, node.filter, node.order_by) if part is not None)
         case Over(_, arguments, partition_by, order_by):
@@ -417,9 +457,11 @@ def children(node: Expression) -> tuple[Expression, ...]:
 
 def walk(node: Expression) -> Iterator[Expression]:
     """Yields `node` and all nodes below it, parents first, left to right."""
-    yield node
-    for child in children(node):
-        yield from walk(child)
+    pending = [node]
+    while pending:
+        part = pending.pop()
+        yield part
+        pending += reversed(children(part))
 
 
 def conjuncts(condition: Expression) -> Iterator[Expression]:
@@ -448,10 +490,13 @@ class NodeCounter:
         return size
 
 
+_PLACED = (Name, Column, Variable, Call, Over, Aggregate)
+
+
 def position_of(node: Expression) -> int | None:
     """Returns the offset in the text of the first name or call of `node`; None if there is none."""
     for part in walk(node):
-        if isinstance(part, Name | Column | Variable | Call | Over | Aggregate) and part.at is not None:
+        if isinstance(part, _PLACED) and part.at is not None:
             return part.at
     return None
 

@@ -27,6 +27,7 @@ from service.sql.expressions.nodes import (
     Arithmetic,
     Between,
     Binary,
+    BitwiseNot,
     Boolean,
     Call,
     Case,
@@ -49,7 +50,7 @@ from service.sql.expressions.nodes import (
     map_children,
 )
 from service.sql.expressions.window_functions import WINDOW_FUNCTIONS, WindowCallReader
-from service.sql.parser import FIRST, Text, parse_expression, tokens_of
+from service.sql.parser import FIRST, UNPIVOT, Text, parse_expression, tokens_of
 from service.sql.refusals import (
     ARGUMENTS,
     ARITHMETIC,
@@ -93,7 +94,7 @@ def read_expression(source: Text) -> Expression:
 
 
 def read_template(text: str) -> Expression:
-    """Parses an expression that a rule wrote: it may call any function, and use `&`, `|`, `a.field`, D and BD.
+    """Parses an expression that a rule wrote: it may call any function, and use `a.field`, D and BD.
 
     Raises SpecError if the text is not an expression, which is a mistake in the rule.
     """
@@ -175,6 +176,8 @@ class ExpressionReader:
                 return String("".join(part.this for part in node.expressions))
             case exp.Neg():
                 return self._negation(node)
+            case exp.BitwiseNot():
+                return BitwiseNot(self.read(node.this))
             case exp.Not():
                 return Not(self.read(node.this))
             case exp.NullSafeNEQ():
@@ -336,6 +339,7 @@ class ExpressionReader:
             self.read(operand) if operand else None,
             tuple((self.read(branch.this), self.read(branch.args["true"])) for branch in node.args["ifs"]),
             self.read(default) if default else None,
+            is_unpivot=UNPIVOT in node.meta,
         )
 
     def _cast(self, node: exp.Cast) -> Cast:
@@ -474,9 +478,6 @@ class _TemplateReader(ExpressionReader):
 
     def read(self, node: exp.Expr | None) -> Expression:
         match node:
-            case exp.BitwiseAnd() | exp.BitwiseOr():
-                operator = "&" if isinstance(node, exp.BitwiseAnd) else "|"
-                return Arithmetic(operator, self.read(node.this), self.read(node.expression))
             case exp.Anonymous():
                 return Call(node.name.lower(), tuple(self.read(argument) for argument in node.expressions))
             case exp.Column() if node.table:

@@ -16,6 +16,7 @@ from service.sql.expressions.nodes import (
     Arithmetic,
     Between,
     Binary,
+    BitwiseNot,
     Boolean,
     Call,
     Case,
@@ -49,9 +50,10 @@ from service.sql.expressions.nodes import (
 from service.sql.types.data_types import DataType
 
 # Operator precedence, lowest first. An operand with a lower precedence than its place requires gets parentheses.
-_OR, _AND, _NOT, _PREDICATE, _BIT_OR, _BIT_AND, _SUM, _PRODUCT, _UNARY, _ATOM = range(10)
+_OR, _AND, _NOT, _PREDICATE, _BIT_OR, _BIT_XOR, _BIT_AND, _SUM, _PRODUCT, _UNARY, _ATOM = range(11)
 _ARITHMETIC = {
     "|": _BIT_OR,
+    "^": _BIT_XOR,
     "&": _BIT_AND,
     **dict.fromkeys(("+", "-", "||"), _SUM),
     **dict.fromkeys(("*", "/", "%", "DIV"), _PRODUCT),
@@ -166,12 +168,16 @@ class _Writer:
                 self._operator(node)
 
     def _operator(
-        self, node: Negation | Not | Arithmetic | Comparison | Connective | Test | InList | Between | Like
+        self,
+        node: Negation | BitwiseNot | Not | Arithmetic | Comparison | Connective | Test | InList | Between | Like,
     ) -> None:
         match node:
             case Negation(operand):
                 # Any other operand needs parentheses: `--` would begin a comment.
                 self.add("-")
+                self.write(operand, _ATOM)
+            case BitwiseNot(operand):
+                self.add("~")
                 self.write(operand, _ATOM)
             case Not(operand):
                 self.add("NOT ")
@@ -325,7 +331,7 @@ def _binding(node: Expression) -> int:
             return _PREDICATE
         case Arithmetic(operator):
             return _ARITHMETIC[operator]
-        case Negation() | Interval():
+        case Negation() | BitwiseNot() | Interval():
             return _UNARY
         case _:
             return _ATOM

@@ -17,6 +17,7 @@ from service.sql.expressions.nodes import (
     Aggregate,
     Arithmetic,
     Between,
+    BitwiseNot,
     Boolean,
     Call,
     Case,
@@ -24,6 +25,7 @@ from service.sql.expressions.nodes import (
     Column,
     Comparison,
     Connective,
+    Element,
     Expression,
     Extract,
     GetField,
@@ -89,6 +91,8 @@ class Spans:
             case GetField(operand) if isinstance(operand, Column | Name | Variable | GetField):
                 # Its offset is that of the first name.
                 return self._span(operand)
+            case Element(operand, index):
+                return self._element(operand, index)
             case Variable():
                 return None if node.at is None else self._leaf(node.at)
             case Cast():
@@ -100,6 +104,8 @@ class Spans:
                 return None if span is None else self._around(span[0], {"EXTRACT"})
             case Negation(operand):
                 return self._prefixed(operand, "-")
+            case BitwiseNot(operand):
+                return self._prefixed(operand, "~")
             case Not(operand):
                 return self._prefixed(operand, "NOT")
             case Arithmetic(_, left, right) | Comparison(_, left, right) | Like(_, left, right):
@@ -189,6 +195,12 @@ class Spans:
             return None
         between = self._tokens[one[1] + 1 : other[0]]
         return None if any(token.token_type in _NOT_AN_OPERATOR for token in between) else (one[0], other[1])
+
+    def _element(self, operand: Expression, index: Expression) -> Span | None:
+        one, other = self._operand(operand), self._operand(index)
+        if one is None or other is None or not self._is(one[1] + 1, TokenType.L_BRACKET):
+            return None
+        return (one[0], other[1] + 1) if self._is(other[1] + 1, TokenType.R_BRACKET) else None
 
     def _several(self, node: Expression) -> Span | None:
         spans = [self._operand(child) for child in children(node)]

@@ -77,6 +77,7 @@ _ARITY = {
     AggregateFunction.LISTAGG: (1, 2),
     AggregateFunction.PERCENTILE: (2, 2),
     AggregateFunction.APPROX_PERCENTILE: (2, 3),
+    AggregateFunction.MODE: (1, 2),
     **dict.fromkeys(NEAREST | PAIRED, (2, 2)),
 }
 """The smallest and largest number of arguments of aggregates, unless they take one."""
@@ -104,6 +105,8 @@ def with_named_windows(select: exp.Select, source: Text) -> exp.Select:
 
     Raises SpecError `unsupported_construct` for a name that the clause does not define, or defines twice.
     """
+    if "over" not in source.text.casefold() and not select.args.get("windows"):
+        return select
     named: dict[str, exp.Window] = {}
     for window in select.args.get("windows") or ():
         name = window.this.name
@@ -272,7 +275,8 @@ class WindowCallReader:
             arguments = (*arguments, Number("0.5"))
         if function in AggregateFunction.__members__:
             self._check_parameters(arguments, raw, AggregateFunction(function))
-            return (*arguments, Boolean(True)) if function == AggregateFunction.MODE else arguments
+            # One of several modes must not depend on the order of the rows.
+            return (arguments[0], Boolean(True)) if function == AggregateFunction.MODE else arguments
         position = _LITERALS.get(function)
         if position is not None and position < len(arguments):
             self._check_literal(arguments[position], raw[position], function, node)

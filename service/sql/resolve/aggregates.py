@@ -11,7 +11,7 @@ from functools import cached_property
 
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.contract.query import AggregateCall, AggregateFunction, NamedExpression
-from service.sql.expressions.aggregate_parameters import check_parameter, is_parameter
+from service.sql.expressions.aggregate_parameters import check_parameter, has_several_percentages, is_parameter
 from service.sql.expressions.compile_expression import TableScope, resolve, scalar_of
 from service.sql.expressions.nodes import (
     Column,
@@ -35,11 +35,12 @@ from service.sql.types.aggregates import (
     OF_GROUPING_SETS,
     ORDERED,
     PAIRED,
+    PERCENTILES,
     deciding,
     result_type,
     takes,
 )
-from service.sql.types.data_types import UNKNOWN, Field, TypeName, known
+from service.sql.types.data_types import UNKNOWN, Field, TypeName, array, known
 from service.sql.types.inference import Typing
 
 _NOT_ONE_TEXT = frozenset({TypeName.FLOAT, TypeName.DOUBLE, TypeName.TIMESTAMP})
@@ -92,6 +93,8 @@ def bind_call(call: AggregateCall, pointer: str, scope: TableScope, text_of: Tex
             _check_type(call, index, text, tree, source)
         arguments.append(scalar_of(tree, source))
     type_ = result_type(call.function, arguments[deciding(call.function)].type if arguments else None)
+    if call.function in PERCENTILES and has_several_percentages(arguments[1].tree):
+        type_ = array(type_) if type_ is not None else None
     order = _order(text_of(call.order_by, f"{pointer}/order_by"), scope) if call.order_by is not None else None
     as_ = computed(Computed(call.function, tuple(arguments), order))
     return BoundCall(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from types import MappingProxyType
 
 from service.contract.problems import SpecError, did_you_mean, its_tables, nearest_names
 from service.contract.query import (
@@ -19,6 +20,8 @@ from service.contract.query import (
     NullsOrder,
     Query,
     QueryRef,
+    RecursiveRef,
+    RowsRef,
     SortDirection,
     Source,
     TableRef,
@@ -27,7 +30,18 @@ from service.contract.query import (
 )
 from service.sql.expressions.compile_expression import TableScope, full_name, resolve, scalar_of, window_of
 from service.sql.expressions.limits import check_replaced, conditions_in
-from service.sql.expressions.nodes import Cast, Column, Expression, Name, Over, columns_of, map_children, position_of
+from service.sql.expressions.nodes import (
+    Cast,
+    Column,
+    Comparison,
+    Connective,
+    Expression,
+    Name,
+    Over,
+    columns_of,
+    map_children,
+    position_of,
+)
 from service.sql.expressions.reader import read_expression
 from service.sql.expressions.scalar import Scalar
 from service.sql.joins import ONE_SIDED
@@ -61,6 +75,7 @@ from service.sql.resolve.from_clause import (
     with_equalities,
 )
 from service.sql.resolve.generators import bind_generator
+from service.sql.resolve.recursion import RecursiveRows, recursive_table
 from service.sql.shown_names import changed, with_written_aliases
 from service.sql.types import data_types
 from service.sql.types.aggregates import OF_GROUPING_SETS
@@ -142,8 +157,13 @@ def _check_columns(query: BoundQuery, pointer: str) -> None:
                 check_name(name, pointer + at)
 
 
+_NO_RECURSIONS: Mapping[str, RecursiveRows] = MappingProxyType({})
+
+
 class _Binder:
-    """Binds one query. `within` is the alias in the plan of the derived table that it is, empty for the outermost."""
+    """Binds one query. `within` is the alias in the plan of the derived table that it is, empty for the outermost.
+    `recursions` are the rows that the step of a recursive query around it reads, by `RowsRef.rows`.
+    """
 
     def __init__(
         self,
@@ -154,7 +174,9 @@ class _Binder:
         within: str,
         event_times: EventTimes | None,
         text_of: TextOf,
+        recursions: Mapping[str, RecursiveRows] = _NO_RECURSIONS,
     ) -> None:
+        self._recursions = recursions
         self._query = query
         self._schemas = schemas
         self._pointer = pointer
@@ -261,6 +283,12 @@ class _Binder:
                 for (field, _), column in zip(values.columns, cells, strict=True)
             }
             sizes = {}
+        elif isinstance(source, RowsRef):
+            rows = self._recursions.get(source.rows)
+            if rows is None:
+                raise self._error("unknown_table", "The rows of a recursive query are read outside of its step.", at)
+            self._sources[source.name], schema = rows.source(source, alias, self._pointer + at)
+            longest, sizes = rows.longest_of(schema, alias), {}
         else:
             derived = self._derived(source, alias, at)
             schema, longest, sizes = derived.schema, derived.longest, derived.sizes
@@ -286,9 +314,12 @@ class _Binder:
         ]
         return values_of(rows, alias, source.names, self._pointer + at)
 
-    def _derived(self, source: QueryRef | UnionRef, alias: str, at: str) -> Derived:
-        def bound(query: Query, pointer: str) -> BoundQuery:
-            binder = _Binder(query, self._schemas, pointer, self._aliases, alias, self._event_times, self._text_of)
+    def _derived(self, source: QueryRef | UnionRef | RecursiveRef, alias: str, at: str) -> Derived:
+        def bound(query: Query, pointer: str, recursions: Mapping[str, RecursiveRows] = self._recursions) -> BoundQuery:
+            aliases = self._aliases
+            binder = _Binder(
+                query, self._schemas, pointer, aliases, alias, self._event_times, self._text_of, recursions
+            )
             found = binder.bind()
             self._conditions_below = max(self._conditions_below, binder.conditions)
             return found
@@ -296,6 +327,8 @@ class _Binder:
         pointer = self._pointer + at
         if isinstance(source, QueryRef):
             return derived_table(bound(source.query, f"{pointer}/query"), alias, source.columns, pointer)
+        if isinstance(source, RecursiveRef):
+            return recursive_table(source, bound, self._recursions, alias, pointer)
         branches = [bound(query, f"{pointer}/queries/{index}") for index, query in enumerate(source.queries)]
         union = united(branches, source.kind, f"{pointer}/queries")
         if source.kind != "union_all":
@@ -313,7 +346,7 @@ class _Binder:
         join, at = self._query.joins[index], f"/joins/{index}"
         if join.kind is JoinKind.CROSS and (join.on or join.residual is not None):
             raise self._error("unsupported_construct", "A cross join has no condition. Use an inner join.", at)
-        keys = []
+        keys, nested = [], list[Expression]()
         for number, key in enumerate(join.on):
             left_text = self._text(key.left, f"{at}/on/{number}/left")
             right_text = self._text(key.right, f"{at}/on/{number}/right")
@@ -323,10 +356,19 @@ class _Binder:
                 if not columns_of(tree):
                     hint = "Put a condition on one side into `residual` or `where`."
                     raise text.unsupported("A join key without a column", at=position_of(tree), hint=hint)
+            if any(_is_nested(side, text) for side, text in ((one, left_text), (other, right_text))):
+                # Spark joins by it; rules, which count the values of keys, have no literals for such values.
+                nested.append(Comparison("=", one, other))
+                Typing(left_text).require_condition(nested[-1], "ON")
+                continue
             keys.append(_join_key(one, left_text, other, right_text))
         residual = None
         if join.residual is not None:
             residual = condition(self._text(join.residual, f"{at}/residual"), both, "ON")
+        if nested:
+            terms = (*nested, *([residual.tree] if residual is not None else []))
+            tree = terms[0] if len(terms) == 1 else Connective("AND", terms)
+            residual = scalar_of(tree, self._text("", f"{at}/on"))
         columns = frozenset(field.name for field, _ in self._sources[join.right.name].columns)
         return Step(index, join, join.right.name, columns, tuple(keys), residual)
 
@@ -492,6 +534,12 @@ def _replace(tree: Expression, selected: Mapping[str, Expression], names: frozen
         # It has the offset of the alias, so that the expression around it is in one place.
         return replace(found, at=tree.at) if isinstance(found, Name | Column) else found
     return map_children(tree, lambda child: _replace(child, selected, names))
+
+
+def _is_nested(tree: Expression, text: Text) -> bool:
+    """Whether a side of an equality is an array, a map or a structure. Raises SpecError as `Typing` does."""
+    type_ = Typing(text).value(tree)
+    return type_ is not None and type_.is_nested
 
 
 def _join_key(left: Expression, left_text: Text, right: Expression, right_text: Text) -> tuple[Scalar, Scalar]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
 from service.contract.query import AggregateFunction, GeneratorFunction, JoinKind, NullsOrder, SetKind, SortDirection
@@ -52,16 +53,37 @@ class BoundValues:
 
 
 @dataclass(frozen=True)
+class BoundRows:
+    """The rows of the step before, in the step of the `BoundRecursion` with the same `rows`: the columns that the step
+    uses, each with the field `alias.column`.
+    """
+
+    rows: str
+    alias: str
+    columns: tuple[tuple[Field, str], ...]
+
+
+@dataclass(frozen=True)
 class BoundUnion:
     """UNION ALL, INTERSECT ALL or EXCEPT ALL of at least two queries, each with the same `output`."""
 
     queries: tuple[BoundQuery, ...]
-    kind: SetKind = "union_all"
+    kind: SetKind | Literal["recursive"] = "union_all"
 
     @property
     def output(self) -> Schema:
         """The columns, which are the same for each of the queries."""
         return self.queries[0].output
+
+
+@dataclass(frozen=True)
+class BoundRecursion(BoundUnion):
+    """A recursive query: its first query, and the step over the rows of the step before, which reads them as `rows`. At
+    most `levels` steps, or as many as Spark allows.
+    """
+
+    rows: str = ""
+    levels: int | None = None
 
 
 @dataclass(frozen=True)
@@ -201,8 +223,8 @@ class BoundQuery:
         return self.limit is not None or self.offset > 0
 
 
-BoundSource = BoundTable | BoundDerived | BoundValues
-"""A source in FROM: a table, a derived table or VALUES."""
+BoundSource = BoundTable | BoundDerived | BoundValues | BoundRows
+"""A source in FROM: a table, a derived table, VALUES, or the rows of the step before."""
 
 
 def queries_of(query: BoundQuery | BoundUnion) -> Iterator[BoundQuery]:

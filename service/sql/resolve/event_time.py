@@ -26,6 +26,7 @@ from service.sql.resolve.bound import (
     BoundDerived,
     BoundJoin,
     BoundQuery,
+    BoundRows,
     BoundSource,
     BoundTable,
     BoundTimes,
@@ -131,7 +132,7 @@ def is_streaming(source: BoundSource, event_times: EventTimes) -> bool:
     """Whether rows of `source` come from a stream."""
     if isinstance(source, BoundTable):
         return source.table in event_times
-    if isinstance(source, BoundValues):
+    if isinstance(source, BoundValues | BoundRows):
         return False
     return any(is_streaming(inner, event_times) for query in queries_of(source.query) for inner in sources_of(query))
 
@@ -201,7 +202,7 @@ def origins_of(name: str, sources: Iterable[BoundSource]) -> Iterator[Origin]:
         inner = next((inner for field, inner in source.columns if field.name == name), None)
         if inner is None:
             continue
-        if isinstance(source, BoundValues):
+        if isinstance(source, BoundValues | BoundRows):
             raise NotAColumnError("a constant")
         if isinstance(source, BoundTable):
             yield Origin(source.table, source.alias, name, inner)
@@ -269,7 +270,7 @@ def _time_of(source: BoundSource, event_times: EventTimes) -> str:
 
 
 def _tables(source: BoundSource) -> tuple[str, ...]:
-    if isinstance(source, BoundValues):
+    if isinstance(source, BoundValues | BoundRows):
         return ()
     if isinstance(source, BoundTable):
         return (source.table,)

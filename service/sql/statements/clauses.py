@@ -32,6 +32,7 @@ from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.expressions.scalar import render
 from service.sql.parser import Text, place_of
 from service.sql.statements.from_clause import Sources, checked_name, name_of
+from service.sql.types.data_types import NULL, UNKNOWN, Schema, TypeName
 
 MAX_GENERATED_NAME = 100
 Set = tuple[Expression, ...]
@@ -119,13 +120,38 @@ def _star(node: exp.Star | exp.Column, sources: Sources, source: Text) -> list[I
         raise source.unsupported("* with EXCEPT, REPLACE or RENAME", at=at, hint="Name the columns.")
     columns = sources.visible.output
     if isinstance(node, exp.Column):
-        alias = matching(node.table, sources.scope.tables)
+        alias = matching(node.table, sources.scope.tables) if len(node.parts) == 2 else None
         if alias is None:
-            # Raises an error with the nearest names.
-            sources.scope.locate(Name(node.table, "*", at), source)
-        columns = sources.visible.of(alias or "")
+            return _fields(node, sources, source)
+        columns = sources.visible.of(alias)
     return [
         Item(_placed(column.tree, at), checked_name(column.name, source, at), at, is_of_star=True) for column in columns
+    ]
+
+
+def _fields(node: exp.Column, sources: Sources, source: Text) -> list[Item]:
+    """Returns the fields of a structure for `s.*`, or `t.s.*`. Raises SpecError."""
+    at = position(node)
+    names = [part.name for part in node.parts[:-1]]
+    of_table = len(names) > 1 and matching(names[0], sources.scope.tables) is not None
+    if not of_table and not sources.scope.has_column(names[0]):
+        # Raises an error with the nearest names.
+        sources.scope.locate(Name(names[0], "*", at), source)
+    name = Name(names[0], names[1], at) if of_table else Name(None, names[0], at)
+    tree, (_, found) = sources.qualify(name, source), sources.scope.locate(name, source)
+    type_ = found.type
+    for part in names[2 if of_table else 1 :]:
+        inner = Schema(type_.fields).find(part) if type_.name is TypeName.STRUCT else None
+        tree, type_ = GetField(tree, part, at), inner.type if inner is not None else UNKNOWN
+    written = ".".join(names)
+    if type_ in {NULL, UNKNOWN}:
+        hint = f"Name the fields, such as {written}.a: the types of columns of queries in FROM are not known yet."
+        raise source.unsupported(f"{written}.*", at=at, hint=hint)
+    if type_.name is not TypeName.STRUCT:
+        detail = f"{written} is {type_}, which has no fields, so that {written}.* has no columns."
+        raise source.error("type_mismatch", detail, at=at)
+    return [
+        Item(GetField(tree, label, at), checked_name(label, source, at), at, is_of_star=True) for label in type_.labels
     ]
 
 

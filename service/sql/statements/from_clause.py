@@ -12,7 +12,17 @@ from functools import cached_property, partial
 from sqlglot import exp
 
 from service.contract.problems import SpecError, did_you_mean, its_tables, nearest_names
-from service.contract.query import JOINS, MAX_NAME_LENGTH, JoinKind, QueryRef, TableRef, UnionRef, ValuesRef
+from service.contract.query import (
+    JOINS,
+    MAX_NAME_LENGTH,
+    JoinKind,
+    QueryRef,
+    RecursiveRef,
+    RowsRef,
+    TableRef,
+    UnionRef,
+    ValuesRef,
+)
 from service.contract.query import Source as Relation
 from service.sql.expressions.compile_expression import TableScope, matching
 from service.sql.expressions.nodes import (
@@ -131,10 +141,43 @@ class JoinedTable:
 
 
 @dataclass(frozen=True)
+class LateralTable:
+    """A query after LATERAL as a table: the names of its columns, and `table`, which replaces it, with the join's keys
+    and condition. `computed` are the expressions of the columns that `table` does not have, by name; `in_condition` are
+    the same before a LEFT JOIN adds rows of NULLs.
+
+    Without a `table`, all columns are `computed`, or `generated`. `is_one_row`: it has one row for every row before it.
+    """
+
+    alias: str
+    names: tuple[str, ...]
+    is_unnamed: bool
+    table: QueryRef | None = None
+    keys: tuple[tuple[Expression, Expression], ...] = ()
+    residual: Expression | None = None
+    generated: Generated | None = None
+    computed: Mapping[str, Expression] = field(default_factory=dict)
+    in_condition: Mapping[str, Expression] = field(default_factory=dict)
+    is_one_row: bool = False
+
+    @property
+    def scope(self) -> TableScope:
+        """The scope of this table alone."""
+        schema = Schema(tuple(Field(name, NULL) for name in self.names))
+        return TableScope({self.alias: schema}, unnamed=frozenset({self.alias} if self.is_unnamed else ()))
+
+    def visible(self, before: Sources) -> Visible:
+        """Returns the columns of `*`: those `before` it, and its own."""
+        own = (VisibleColumn(self.alias, name, self.computed.get(name, Name(self.alias, name))) for name in self.names)
+        return Visible((*before.visible.output, *own), before.visible.hidden)
+
+
+@dataclass(frozen=True)
 class Sources:
     """The tables of a FROM clause; `show` returns the columns of `*`.
 
-    `merged` are the columns of USING, by case-folded name: one column for both sides.
+    `merged` are the columns of USING, by case-folded name: one column for both sides. `computed` are the expressions of
+    columns of queries after LATERAL, by alias and name.
     """
 
     first: Relation
@@ -143,6 +186,7 @@ class Sources:
     show: Callable[[], Visible]
     merged: Mapping[str, Expression] = field(default_factory=dict)
     generators: tuple[Generated, ...] = ()
+    computed: Mapping[str, Mapping[str, Expression]] = field(default_factory=dict)
 
     @cached_property
     def visible(self) -> Visible:
@@ -162,18 +206,25 @@ class Sources:
             if around is not None:
                 return GetField(self.qualify(around, source), tree.name, tree.at)
             alias, found = self.scope.locate(tree, source)
-            return Name(alias, found.name, tree.at)
+            return self.computed.get(alias, {}).get(found.name) or Name(alias, found.name, tree.at)
         return map_children(tree, lambda child: self.qualify(child, source))
 
 
-Derived = Callable[[exp.Expr, str], tuple[QueryRef | UnionRef | ValuesRef, Schema] | None]
+Derivation = QueryRef | UnionRef | ValuesRef | RecursiveRef | RowsRef
+"""A query in FROM."""
+Derived = Callable[[exp.Expr, str], tuple[Derivation, Schema] | None]
 """Compiles a node of FROM, with its JSON pointer, into a source and its columns; returns None for a table."""
 
 
+Lateral = Callable[[exp.Lateral, JoinKind, Sources, str], LateralTable]
+"""Reads a query after LATERAL, with the kind of its join, the tables before it, and the pointer of the joined table."""
+
+
 def read_from(
-    select: exp.Select, source: Text, schemas: Mapping[str, Schema], derived: Derived, at: str = ""
+    select: exp.Select, source: Text, schemas: Mapping[str, Schema], derived: Derived, lateral: Lateral, at: str = ""
 ) -> Sources:
-    """Reads the tables of `select`; `derived` compiles the queries among them, `at` is the pointer of the query.
+    """Reads the tables of `select`; `derived` and `lateral` compile the queries among them, `at` is the pointer of the
+    query.
 
     Raises SpecError `unknown_table`, `duplicate_table`, `unsupported_construct`, `name_too_long`, `query_too_deep` and
     what expressions raise.
@@ -188,7 +239,12 @@ def read_from(
         # Checked before any join is read: USING builds an expression that grows with each join.
         raise source.beyond(JOINS, len(joins), at=position(joins[JOINS.most].this))
     for join in joins:
-        sources = reader.generated_by_join(sources, join) if is_generated(join.this) else reader.joined(sources, join)
+        if is_generated(join.this):
+            sources = reader.generated_by_join(sources, join)
+        elif isinstance(join.this, exp.Lateral):
+            sources = reader.joined_query(sources, join, lateral)
+        else:
+            sources = reader.joined(sources, join)
     return with_views(sources, select, source)
 
 
@@ -225,7 +281,7 @@ class _FromReader:
             what, hint = parentheses_around(node.this)
             raise self._source.unsupported(what, at=at, hint=hint)
         if isinstance(node, exp.Lateral) and not is_generated(node):
-            raise self._source.unsupported("LATERAL before a query", at=at, hint="Join a derived table on a key.")
+            raise self._source.unsupported("LATERAL before the first table", at=at, hint="Remove LATERAL.")
         if isinstance(node, exp.Lateral | exp.Unnest):
             hint = "Name one of the job's tables first: FROM t, UNNEST(t.a) AS u(x)."
             raise self._source.unsupported("LATERAL or UNNEST as the first table", at=at, hint=hint)
@@ -300,6 +356,50 @@ class _FromReader:
             generators=(*before.generators, found),
         )
 
+    def joined_query(self, before: Sources, join: exp.Join, lateral: Lateral) -> Sources:
+        """Returns `before` with a query after LATERAL as one more table."""
+        at = position(join.this)
+        kind, condition = self._kind(join, at), join.args.get("on")
+        if kind not in {JoinKind.INNER, JoinKind.CROSS, JoinKind.LEFT} or "using" in join.args or join.method:
+            hint = "Write CROSS JOIN LATERAL, or LEFT JOIN LATERAL … ON TRUE, and move the condition to WHERE."
+            raise self._source.unsupported("This join with LATERAL", at=at, hint=hint)
+        found = lateral(join.this, kind, before, f"{self._at}/joins/{len(before.joins)}/right")
+        if matching(found.alias, [*before.scope.tables, *before.scope.hidden]) is not None:
+            detail = f"Two tables are called {found.alias}. Give one of them an alias."
+            raise self._source.error("duplicate_table", detail, at=at)
+        for name in (found.alias, *found.names):
+            checked_name(name, self._source, at)
+        after = replace(
+            before,
+            scope=before.scope.with_tables(found.scope),
+            show=partial(found.visible, before),
+            computed={**before.computed, found.alias: found.computed},
+        )
+        if condition == exp.true():
+            condition = None
+        if condition is not None and (found.table is None or found.is_one_row):
+            hint = "Write ON TRUE, and the condition in the WHERE of the query around it."
+            raise self._source.unsupported("A condition in ON of this query after LATERAL", at=at, hint=hint)
+        if found.generated is not None:
+            return replace(after, generators=(*before.generators, found.generated))
+        if found.table is None:
+            return after
+        if before.generators:
+            hint = "Write the joins first, or put UNNEST or LATERAL into a derived table."
+            raise self._source.unsupported("A join after UNNEST or LATERAL", at=at, hint=hint)
+        keys, rest = list(found.keys), [found.residual] if found.residual is not None else []
+        if condition is not None:
+            both = replace(after, computed={**before.computed, found.alias: found.in_condition})
+            more = self._split(self._reader.read(condition), both, found.alias)
+            keys, rest = [*keys, *more[0]], [*rest, *more[1]]
+        if found.is_one_row:
+            kind = JoinKind.LEFT
+        elif kind is not JoinKind.LEFT:
+            kind = JoinKind.INNER if keys or rest else JoinKind.CROSS
+        residual = None if not rest else rest[0] if len(rest) == 1 else Connective("AND", tuple(rest))
+        step = JoinedTable(kind, found.table, tuple(keys), residual, at)
+        return replace(after, joins=(*before.joins, step))
+
     def joined(self, before: Sources, join: exp.Join) -> Sources:
         """Returns `before` with one more join."""
         at = position(join.this)
@@ -312,9 +412,7 @@ class _FromReader:
             raise self._source.error(
                 "duplicate_table", f"Two tables are called {table.name}. Give one of them an alias.", at=at
             )
-        both = Sources(
-            before.first, (), before.scope.with_tables(_scope(join.this, table, schema)), before.show, before.merged
-        )
+        both = replace(before, joins=(), scope=before.scope.with_tables(_scope(join.this, table, schema)))
         merged = dict(before.merged)
         columns = join.args.get("using") or []
         if join.args.get("method"):
@@ -334,7 +432,7 @@ class _FromReader:
         residual = None if not rest else rest[0] if len(rest) == 1 else Connective("AND", tuple(rest))
         scope = both.scope.without(table.name) if kind in ONE_SIDED else both.scope
         step = JoinedTable(kind, table, tuple(keys), residual, at)
-        return Sources(before.first, (*before.joins, step), scope, show, merged)
+        return replace(before, joins=(*before.joins, step), scope=scope, show=show, merged=merged)
 
     def _kind(self, join: exp.Join, at: int | None) -> JoinKind:
         for key, value in join.args.items():

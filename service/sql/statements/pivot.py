@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from service.contract.problems import did_you_mean, nearest_names
 from service.sql.expressions.reader import position
-from service.sql.parser import Text
+from service.sql.parser import UNPIVOT, Text
 from service.sql.statements import trees
 
 
@@ -135,7 +135,9 @@ class _Unpivot:
         """Returns the value with the number of the joined row."""
         number = trees.column(self._unused, "number")
         ifs = [exp.If(this=trees.number(at), true=value.copy()) for at, value in enumerate(values, start=1)]
-        return exp.Alias(this=exp.Case(this=number, ifs=ifs), alias=trees.identifier(name))
+        chosen = exp.Case(this=number, ifs=ifs)
+        chosen.meta[UNPIVOT] = True
+        return exp.Alias(this=chosen, alias=trees.identifier(name))
 
 
 def _parts(node: exp.Expr) -> list[exp.Expr]:

@@ -7,11 +7,9 @@ is compiled once, to report its errors.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
@@ -25,15 +23,17 @@ from service.contract.query import (
     AggregateCall,
     AggregateFunction,
     Join,
+    JoinKind,
     NamedExpression,
     Query,
     QueryRef,
+    RecursiveRef,
+    RowsRef,
     SetKind,
     UnionRef,
-    ValuesRef,
 )
 from service.sql.expressions.compile_expression import TableScope
-from service.sql.expressions.nodes import Expression, Name, map_children, position_of
+from service.sql.expressions.nodes import Name
 from service.sql.expressions.reader import position
 from service.sql.expressions.scalar import render
 from service.sql.expressions.window_functions import with_named_windows
@@ -42,14 +42,26 @@ from service.sql.refusals import CLAUSE_HINTS, CLAUSES, parentheses_around
 from service.sql.statements import trees
 from service.sql.statements.clauses import over_columns
 from service.sql.statements.expansion import WrittenNodes
-from service.sql.statements.from_clause import JoinedTable, Sources, Visible, name_of, read_from, with_views
+from service.sql.statements.from_clause import (
+    Derivation,
+    JoinedTable,
+    LateralTable,
+    Sources,
+    Visible,
+    name_of,
+    read_from,
+    with_views,
+)
 from service.sql.statements.generators import with_laterals
+from service.sql.statements.lateral import read_lateral
 from service.sql.statements.origins import Origins
 from service.sql.statements.pivot import rewritten
+from service.sql.statements.recursion import levels_of, refers_to, united_parts
+from service.sql.statements.references import absent_from, columns_of, renamed, with_names
 from service.sql.statements.select import SelectCompiler
-from service.sql.statements.subqueries import LATER, Nested, Unnested, refuse_in_clauses, unnest
+from service.sql.statements.subqueries import LATER, Nested, Unnested, may_have_subqueries, refuse_in_clauses, unnest
 from service.sql.statements.values import one_row, read_values
-from service.sql.types.data_types import NULL, Field, Schema
+from service.sql.types.data_types import Schema
 
 _KEYWORDS = {"locks": TokenType.FOR, "kind": TokenType.SELECT}
 """The keywords that locate clauses whose nodes have no offset."""
@@ -86,18 +98,21 @@ _KINDS: Mapping[type[exp.Expr], SetKind] = {
 }
 _SCRATCH = "/scratch"
 """The pointer of parts of a query that are read to resolve names only."""
-_MAX_UNDERSCORES = 64
-"""If a text has more underscores after the word `derived`, generated names get a number instead, to stay short."""
 
 
 @dataclass(frozen=True)
 class Cte:
-    """A common table expression, and those defined before it, which it may use."""
+    """A common table expression, and those defined before it, which it may use. In the step of a recursive one, `rows`
+    are the rows of the step before.
+    """
 
     name: str
     tree: exp.Expr
     columns: tuple[str, ...]
     before: Mapping[str, Cte]
+    is_recursive: bool = False
+    levels: int | None = None
+    rows: str | None = None
 
 
 class QueryCompiler:
@@ -115,7 +130,9 @@ class QueryCompiler:
         self._written = WrittenNodes(source)
         self._ctes: list[Cte] = []
         self._used: set[int] = set()
-        self._unnamed = _absent_from(source.text.casefold())
+        folded = source.text.casefold()
+        self._unnamed = absent_from(folded)
+        self._may_have_subqueries = may_have_subqueries(folded)
 
     def query(
         self, tree: exp.Expr, ctes: Mapping[str, Cte], at: str = "", depth: int = 1, *, later: bool = False
@@ -160,8 +177,14 @@ class QueryCompiler:
             # The last one first: each may use those before it.
             cte = left[-1]
             self._used.add(id(cte.tree))
-            query = self.query(cte.tree, cte.before, f"/unused/{len(found)}", 2)
-            self._check_columns(query, cte.name, cte.columns, cte.tree)
+            at = f"/unused/{len(found)}"
+            if cte.is_recursive:
+                ref = self._recursive(cte, cte.name, cte.columns, f"{at}/source", 2)
+                select = exp.Select(expressions=[exp.Star()])
+                query = SelectCompiler(self._source, select, _only(ref), at, self.origins, self._written).query()
+            else:
+                query = self.query(cte.tree, cte.before, at, 2)
+                self._check_columns(query, cte.name, cte.columns, cte.tree)
             found.append(query)
         return tuple(found)
 
@@ -179,10 +202,6 @@ class QueryCompiler:
         clause = tree.args.get("with_")
         if clause is None:
             return ctes
-        if clause.args.get("recursive"):
-            raise self._source.unsupported(
-                "WITH RECURSIVE", at=position(clause), hint="Write one common table expression per level."
-            )
         if len(clause.expressions) > QUERIES.most:
             raise self._source.beyond(QUERIES, len(clause.expressions), at=position(clause))
         known, here = dict(ctes), set[str]()
@@ -194,7 +213,12 @@ class QueryCompiler:
                 raise self._source.error("duplicate_table", detail, at=at)
             here.add(name.casefold())
             columns = self._columns(cte.args["alias"], at)
-            known[name.casefold()] = Cte(name, cte.this, columns, dict(known))
+            levels = levels_of(cte, self._source)
+            is_recursive = bool(clause.args.get("recursive")) and refers_to(cte.this, name)
+            if levels is not None and not is_recursive:
+                hint = "Remove it: the query does not read itself."
+                raise self._source.unsupported("MAX RECURSION LEVEL here", at=at, hint=hint)
+            known[name.casefold()] = Cte(name, cte.this, columns, dict(known), is_recursive, levels)
             self._ctes.append(known[name.casefold()])
         return known
 
@@ -276,17 +300,38 @@ class QueryCompiler:
     def _sources(self, tree: exp.Select, known: Mapping[str, Cte], pointer: str, depth: int) -> Sources:
         """Reads FROM of `tree`, whose pointer is `pointer`."""
 
-        def derived(node: exp.Expr, pointer: str) -> tuple[QueryRef | UnionRef | ValuesRef, Schema] | None:
+        def derived(node: exp.Expr, pointer: str) -> tuple[Derivation, Schema] | None:
             ref = self._derived(node, known, pointer, depth)
             return (ref, columns_of(ref)) if ref is not None else None
 
         if tree.args.get("from_") is None:
             row = Sources(one_row(f"{self._unnamed}_row"), (), TableScope({}), lambda: Visible(()))
             return with_views(row, tree, self._source)
-        return read_from(tree, self._source, self._schemas, derived, pointer)
+        nested = self._nested_queries(known, "", depth)
+
+        def lateral(node: exp.Lateral, kind: JoinKind, before: Sources, pointer: str) -> LateralTable:
+            return read_lateral(node, kind, before, self._source, nested, pointer)
+
+        return read_from(tree, self._source, self._schemas, derived, lateral, pointer)
 
     def _unnested(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int) -> Unnested:
         """Returns `select` with its tables, and with joins in place of the subqueries of its expressions."""
+        if self._may_have_subqueries:
+            refuse_in_clauses(select, self._source)
+        self._generators += 1
+        select = with_laterals(select, f"{self._unnamed}_g{self._generators}", self._source)
+        sources = self._sources(select, ctes, at, depth)
+        if not self._may_have_subqueries:
+            return Unnested(select, sources)
+        parts = trees.expressions_of(select) if sources.generators else ()
+        subquery = next((found for part in parts for found in trees.subqueries_in(part)), None)
+        if subquery is not None:
+            hint = "Write LATERAL VIEW or explode in a derived table, and the subquery in the query around it."
+            raise self._source.unsupported("A subquery next to explode", at=position(subquery), hint=hint)
+        return unnest(select, sources, self._source, self._nested_queries(ctes, at, depth))
+
+    def _nested_queries(self, ctes: Mapping[str, Cte], at: str, depth: int) -> Nested:
+        """Returns how the subqueries of the query with the pointer `at` are compiled."""
 
         def compiled(tree: exp.Expr, pointer: str) -> QueryRef:
             query = self.query(tree, ctes, f"{at}{pointer}/query", depth + 1)
@@ -303,15 +348,7 @@ class QueryCompiler:
             self._subqueries += 1
             return f"{self._unnamed}_s{self._subqueries}"
 
-        refuse_in_clauses(select, self._source)
-        self._generators += 1
-        select = with_laterals(select, f"{self._unnamed}_g{self._generators}", self._source)
-        sources = self._sources(select, ctes, at, depth)
-        subquery = next((found for part in trees.expressions_of(select) for found in trees.subqueries_in(part)), None)
-        if sources.generators and subquery is not None:
-            hint = "Write LATERAL VIEW or explode in a derived table, and the subquery in the query around it."
-            raise self._source.unsupported("A subquery next to explode", at=position(subquery), hint=hint)
-        return unnest(select, sources, self._source, Nested(compiled, sources_of_subquery, alias))
+        return Nested(compiled, sources_of_subquery, alias)
 
     def _joined_to_groups(self, query: Query, later: tuple[JoinedTable, ...], at: str) -> Query:
         """Returns a query around `query`, which has aggregates: its groups joined with rows of subqueries, then HAVING,
@@ -328,7 +365,7 @@ class QueryCompiler:
         }
 
         def over_groups(pointer: str) -> str:
-            tree = _with_names(self.origins.trees[at + pointer], keys)
+            tree = with_names(self.origins.trees[at + pointer], keys)
             self.origins.trees[at + pointer] = tree
             return render(tree)
 
@@ -371,9 +408,7 @@ class QueryCompiler:
 
     # Queries in FROM
 
-    def _derived(
-        self, node: exp.Expr, ctes: Mapping[str, Cte], at: str, depth: int
-    ) -> QueryRef | UnionRef | ValuesRef | None:
+    def _derived(self, node: exp.Expr, ctes: Mapping[str, Cte], at: str, depth: int) -> Derivation | None:
         """Compiles `node` of FROM if it is a derived table, a common table expression or VALUES; else returns None."""
         place = position(node)
         alias = node.args.get("alias")
@@ -400,11 +435,39 @@ class QueryCompiler:
             self._check(node, frozenset({"this", "alias"}))
             called = name_of(alias.this, self._source, place) if alias is not None else cte.name
             self._used.add(id(cte.tree))
-            tree, columns, ctes = cte.tree, columns or cte.columns, cte.before
+            columns = columns or cte.columns
+            if cte.rows is not None:
+                return RowsRef(kind="rows", rows=cte.rows, alias=called, columns=columns)
+            if cte.is_recursive:
+                return self._recursive(cte, called, columns, at, depth)
+            tree, ctes = cte.tree, cte.before
         tree = _bare(tree)
         if isinstance(tree, exp.SetOperation) and not any(tree.args.get(key) for key in ("distinct", *_MODIFIERS)):
             return self._united(tree, called, columns, ctes, at, depth)
         return self._nested(tree, called, columns, ctes, at, depth)
+
+    def _recursive(self, cte: Cte, alias: str, columns: tuple[str, ...], at: str, depth: int) -> RecursiveRef:
+        """Compiles a use of a recursive common table expression."""
+        union = united_parts(_bare(cte.tree), cte.name, self._source)
+        self._queries += 1
+        ctes = self._with(union, cte.before)
+        anchor = self.query(union.this, ctes, f"{at}/anchor", depth + 1)
+        names = cte.columns or tuple(item.name for item in anchor.select)
+        self._check_columns(anchor, alias, names, union.this)
+        self._check_columns(anchor, alias, columns, union.this)
+        rows = f"{self._unnamed}_r{self._queries}"
+        own = replace(cte, columns=names, is_recursive=False, rows=rows)
+        step = self.query(union.expression, {**ctes, cte.name.casefold(): own}, f"{at}/step", depth + 1, later=True)
+        self._check_columns(step, cte.name, names, union.expression)
+        return RecursiveRef(
+            kind="recursive",
+            anchor=renamed(anchor, names),
+            step=renamed(step, names),
+            rows=rows,
+            alias=alias,
+            columns=columns or names,
+            levels=cte.levels,
+        )
 
     def _pivoted(self, node: exp.Expr, ctes: Mapping[str, Cte], at: str, depth: int) -> QueryRef:
         """Compiles a table with PIVOT or UNPIVOT."""
@@ -523,28 +586,6 @@ class QueryCompiler:
             )
 
 
-def _with_names(tree: Expression, keys: Mapping[Expression, str]) -> Expression:
-    """Returns `tree` with the expressions of group keys replaced by their names."""
-    if tree in keys:
-        return Name(None, keys[tree], position_of(tree))
-    return map_children(tree, lambda child: _with_names(child, keys))
-
-
-def _absent_from(text: str) -> str:
-    """Returns a prefix for generated names of queries that does not occur in the case-folded `text` as one.
-
-    >>> _absent_from("select 1 from (select 2 from t)"), _absent_from("select k from derived_1")
-    ('derived', 'derived__')
-    """
-    # A look-ahead, because occurrences may overlap: "derivederived" has two.
-    runs = [len(run) for run in re.findall("(?=derived(_*))", text)]
-    longest = max(runs, default=-1)
-    if longest < _MAX_UNDERSCORES:
-        return "derived" + "_" * (longest + 1)
-    numbers = frozenset(re.findall("derived_([0-9]+)_", text))
-    return next(f"derived_{number}_" for number in count(1) if str(number) not in numbers)
-
-
 def _bare(tree: exp.Expr) -> exp.Expr:
     """Returns `tree` without parentheses that only contain a query."""
     while isinstance(tree, exp.Subquery) and not any(tree.args.get(key) for key in _MODIFIERS):
@@ -552,16 +593,7 @@ def _bare(tree: exp.Expr) -> exp.Expr:
     return tree
 
 
-def columns_of(ref: QueryRef | UnionRef | ValuesRef) -> Schema:
-    """Returns the columns of a compiled source; their types are not known before the query is bound."""
-    if isinstance(ref, ValuesRef):
-        return Schema(tuple(Field(name, NULL) for name in ref.names))
-    first = ref.query if isinstance(ref, QueryRef) else ref.queries[0]
-    names = ref.columns or tuple(item.name for item in first.select)
-    return Schema(tuple(Field(name, NULL) for name in names))
-
-
-def _only(ref: QueryRef | UnionRef) -> Sources:
+def _only(ref: QueryRef | UnionRef | RecursiveRef) -> Sources:
     schema = columns_of(ref)
     scope = TableScope({ref.alias: schema}, unnamed=frozenset({ref.alias}))
     return Sources(ref, (), scope, partial(Visible.of_table, ref.alias, schema))

@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from service.contract.problems import SpecError
 from service.contract.query import JoinKind, QueryRef
-from service.sql.expressions.compile_expression import TableScope, matching
+from service.sql.expressions.compile_expression import TableScope
 from service.sql.expressions.nodes import Connective, Expression, Name, walk
 from service.sql.expressions.reader import ExpressionReader, position
 from service.sql.parser import Text
 from service.sql.statements import trees
+from service.sql.statements.correlation import Correlated, Correlation
 from service.sql.statements.from_clause import JoinedTable, Sources
 from service.sql.statements.generators import refuse_outer_arguments
 from service.sql.types.data_types import NULL, Field, Schema
@@ -37,6 +37,9 @@ LATER = "/later"
 """The pointer of the joins with the groups, below that of the SELECT, until the caller moves them."""
 _JOIN_INSTEAD = "Write the subquery as a derived table in FROM, and join it."
 _OR_JOIN = "Otherwise, write it as a derived table in FROM, and join it."
+
+_OTHER_QUERIES = ("exists", "values", "table", "with")
+"""Words that a query without SELECT and FROM may begin with, or that stand before a query."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,15 @@ class Unnested:
     later: tuple[JoinedTable, ...] = ()
 
 
+def may_have_subqueries(text: str) -> bool:
+    """Whether the case-folded `text` may have a query inside an expression, as an upper bound.
+
+    >>> may_have_subqueries("select k from t"), may_have_subqueries("select k from t where k in (select k from u)")
+    (False, True)
+    """
+    return text.count("select") > 1 or text.count("from") > 1 or any(word in text for word in _OTHER_QUERIES)
+
+
 def unnest(select: exp.Select, sources: Sources, source: Text, nested: Nested) -> Unnested:
     """Replaces the subqueries in the expressions of `select`, which reads `sources`.
 
@@ -69,22 +81,6 @@ def unnest(select: exp.Select, sources: Sources, source: Text, nested: Nested) -
     if not any(trees.has_subquery(part) for part in trees.expressions_of(select)):
         return Unnested(select, sources)
     return _Unnesting(select.copy(), sources, source, nested).result()
-
-
-@dataclass
-class _Correlated:
-    """The conditions in WHERE of a subquery: over its own tables; equalities of an expression over its own tables with
-    one over the outer tables; others over both.
-    """
-
-    own: list[exp.Expr]
-    keys: list[tuple[exp.Expr, exp.Expr]]
-    others: list[exp.Expr]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no condition reads the outer query."""
-        return not self.keys and not self.others
 
 
 def refuse_in_clauses(select: exp.Select, source: Text) -> None:
@@ -109,7 +105,7 @@ class _Unnesting:
         self._later: list[JoinedTable] = []
         self._is_later = False
         self._added = TableScope({})
-        self._read: dict[int, Sources] = {}
+        self._names = Correlation(sources, source, nested.sources)
 
     def result(self) -> Unnested:
         where = self._select.args.get("where")
@@ -208,13 +204,13 @@ class _Unnesting:
     def _semi_join(
         self,
         query: exp.Select,
-        correlated: _Correlated,
+        correlated: Correlated,
         compared: list[tuple[exp.Expr, exp.Expr]],
         is_negated: bool,
         node: exp.Expr,
     ) -> None:
         """Adds a semi or anti join with `query`. `compared` are the columns of IN with the expressions before IN."""
-        inner = self._sources_of(query)
+        inner = self._names.sources_of(query)
         alias = self._nested.alias()
         names: dict[exp.Expr, str] = {}
 
@@ -227,7 +223,7 @@ class _Unnesting:
         conditions = [
             trees.mapped(
                 condition.copy(),
-                lambda part: column(part) if isinstance(part, exp.Column) and self._is_own(part, inner) else part,
+                lambda part: column(part) if isinstance(part, exp.Column) and self._names.is_own(part, inner) else part,
             )
             for condition in correlated.others
         ]
@@ -305,7 +301,7 @@ class _Unnesting:
             inner, name = self._nested.alias(), f"{self._nested.alias()}_1"
             value = trees.column(inner, name)
             rows = exp.Select(expressions=[value.copy()], from_=trees.from_query(query, inner, [name]))
-            mark = self._mark(rows, _Correlated([], [], []), [(value, operands[0])], node)
+            mark = self._mark(rows, Correlated([], [], []), [(value, operands[0])], node)
         else:
             plain = self._plain(query, "IN", node)
             self._check_columns(len(plain.expressions), 1, node)
@@ -330,7 +326,7 @@ class _Unnesting:
         )
 
     def _mark(
-        self, query: exp.Select, correlated: _Correlated, pairs: list[tuple[exp.Expr, exp.Expr]], node: exp.Expr
+        self, query: exp.Select, correlated: Correlated, pairs: list[tuple[exp.Expr, exp.Expr]], node: exp.Expr
     ) -> exp.Column:
         """Joins the distinct keys of `query`. Returns a column that is NULL if an outer row has no partner."""
         self._check_before_aggregation(node)
@@ -356,7 +352,7 @@ class _Unnesting:
         rows, found = self._one_row(counted, node, 2)
         return _only_row(rows, found)
 
-    def _value_by_key(self, query: exp.Expr, correlated: _Correlated, node: exp.Expr) -> exp.Expr:
+    def _value_by_key(self, query: exp.Expr, correlated: Correlated, node: exp.Expr) -> exp.Expr:
         self._check_before_aggregation(node)
         if not isinstance(query, exp.Select) or any(
             query.args.get(key) for key in ("group", "having", "limit", "offset")
@@ -504,80 +500,17 @@ class _Unnesting:
             raise self._source.unsupported(f"This subquery of {what}", at=position(node), hint=hint)
         return query
 
-    # Names
-
-    def _correlated(self, query: exp.Expr) -> _Correlated:
+    def _correlated(self, query: exp.Expr) -> Correlated:
         """Returns the conditions of a subquery, by the tables that they read."""
-        found = _Correlated([], [], [])
         refuse_outer_arguments(query, self._outer.scope, self._source)
-        if not isinstance(query, exp.Select):
-            return found
-        where = query.args.get("where")
-        inner = self._sources_of(query) if self._reads_outside(query) else None
-        if inner is None:
-            return found
-        for term in trees.factored(where.this if where is not None else None):
-            sides = self._sides(term, inner)
-            if True not in sides:
-                found.own.append(term)
-                continue
-            pair = self._equality(term, inner)
-            if pair is not None:
-                found.keys.append(pair)
-            else:
-                found.others.append(term)
-        if found.is_empty:
-            found.own.clear()
-        elif query.args.get("qualify") or any(item.find(exp.Window) for item in query.expressions):
+        found = self._names.conditions(query)
+        if not found.is_empty and (
+            query.args.get("qualify") or any(item.find(exp.Window) for item in query.expressions)
+        ):
             # The rows of a window would be those of all keys.
             at = position(query)
             raise self._source.unsupported("OVER or QUALIFY in a correlated subquery", at=at, hint=_JOIN_INSTEAD)
         return found
-
-    def _sources_of(self, query: exp.Select) -> Sources:
-        if id(query) not in self._read:
-            self._read[id(query)] = self._nested.sources(query)
-        return self._read[id(query)]
-
-    def _reads_outside(self, query: exp.Select) -> bool:
-        """Whether WHERE of `query` has columns at all, so that FROM is worth reading to resolve them."""
-        where = query.args.get("where")
-        return where is not None and any(True for _ in trees.columns_in(where))
-
-    def _equality(self, term: exp.Expr, inner: Sources) -> tuple[exp.Expr, exp.Expr] | None:
-        bare = term.unnest()
-        if not isinstance(bare, exp.EQ) or trees.has_subquery(bare):
-            return None
-        left, right = self._sides(bare.this, inner), self._sides(bare.expression, inner)
-        if left == {False} and right == {True}:
-            return bare.this, bare.expression
-        if left == {True} and right == {False}:
-            return bare.expression, bare.this
-        return None
-
-    def _sides(self, node: exp.Expr, inner: Sources) -> set[bool]:
-        """Returns whether the columns of `node` are those of the outer query."""
-        return {not self._is_own(column, inner) for column in trees.columns_in(node)}
-
-    def _is_own(self, node: exp.Column, inner: Sources) -> bool:
-        """Whether a column of a subquery is one of its own tables. An unknown one is; compiling it raises the error."""
-        first, *rest = (part.name for part in node.parts)
-        name = Name(first if rest else None, rest[0] if rest else first, position(node))
-        if _can_read(inner, name, self._source):
-            return True
-        is_of_inner = name.qualifier is None or matching(name.qualifier, inner.scope.tables) is not None
-        if not is_of_inner and matching(name.qualifier or "", self._outer.scope.tables) is not None:
-            # Raises an error with the nearest names of the outer query if it has no such column.
-            self._outer.qualify(name, self._source)
-        return not _can_read(self._outer, name, self._source)
-
-
-def _can_read(sources: Sources, name: Name, source: Text) -> bool:
-    try:
-        sources.qualify(name, source)
-    except SpecError as error:
-        return error.code == "ambiguous_column"
-    return True
 
 
 def _scope_of(table: QueryRef) -> TableScope:

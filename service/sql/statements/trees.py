@@ -18,6 +18,9 @@ COUNTS = frozenset({"COUNT", "COUNT_IF", "REGR_COUNT", "APPROX_COUNT_DISTINCT"})
 LISTS = frozenset({"COLLECT_LIST", "COLLECT_SET", "ARRAY_AGG"})
 """Aggregates that are empty arrays without rows; all others are NULL."""
 
+_QUERIES = (exp.Exists, exp.Query)
+_AROUND_CALLS = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
+
 
 def subqueries_in(node: exp.Expr | None) -> Iterator[exp.Expr]:
     """Yields the outermost subqueries of an expression: IN, EXISTS, comparisons with ANY and ALL, and values."""
@@ -26,7 +29,7 @@ def subqueries_in(node: exp.Expr | None) -> Iterator[exp.Expr]:
     pending = [node]
     while pending:
         part = pending.pop()
-        if isinstance(part, exp.Exists | exp.Query) or (isinstance(part, exp.In) and part.args.get("query")):
+        if isinstance(part, _QUERIES) or (isinstance(part, exp.In) and part.args.get("query")):
             yield part
         else:
             pending += list(part.iter_expressions())
@@ -173,7 +176,7 @@ def function_of(node: exp.Expr) -> str | None:
 
 def _without_clauses(node: exp.Expr) -> exp.Expr:
     """Returns a call without the clauses after its parentheses."""
-    while isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
+    while isinstance(node, _AROUND_CALLS):
         node = node.this
     return node
 

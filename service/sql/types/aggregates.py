@@ -130,6 +130,20 @@ _DOUBLES = (
 )
 _OF_NESTED = frozenset({AggregateFunction.COLLECT_LIST, AggregateFunction.FIRST, AggregateFunction.LAST})
 """Functions that take every type."""
+_OF_COMPARED = frozenset(
+    {
+        AggregateFunction.COLLECT_SET,
+        AggregateFunction.ANY_VALUE,
+        AggregateFunction.MODE,
+        AggregateFunction.MIN,
+        AggregateFunction.MAX,
+    }
+)
+"""Functions that compare values, so that they take arrays and structures, but no maps."""
+PERCENTILES = frozenset(
+    {AggregateFunction.PERCENTILE, AggregateFunction.PERCENTILE_DISC, AggregateFunction.APPROX_PERCENTILE}
+)
+"""Functions whose percentage may be an array of several."""
 MAX_SUM_PRECISION = 28
 """Maximum digits of a DECIMAL whose SUM is computed below a join: like Spark's own type, the sum has ten more."""
 MAX_PRODUCT_PRECISION = 20
@@ -160,8 +174,10 @@ def takes(function: AggregateFunction, type_: DataType) -> bool:
         return type_.name in INTEGRAL
     if function is AggregateFunction.APPROX_PERCENTILE:
         return type_.name in _READ_AS_NUMBERS | TEMPORAL
-    if function in {AggregateFunction.COLLECT_SET, AggregateFunction.ANY_VALUE, AggregateFunction.MODE}:
+    if function in _OF_COMPARED:
         return type_.is_groupable
+    if function in NEAREST:
+        return type_.is_known
     return type_.is_known if function is AggregateFunction.COLLECT_LIST else type_.is_atomic
 
 

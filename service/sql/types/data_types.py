@@ -245,6 +245,8 @@ def arithmetic(operator: str, left: DataType, right: DataType) -> DataType | Non
             return _joined_arrays(left, right)
         both_bytes = left.name is TypeName.BINARY and right.name is TypeName.BINARY
         return left if both_bytes else DataType(TypeName.STRING)
+    if operator in "&^|":
+        return _of_bits(left, right)
     if is_null(left) and is_null(right):
         return None
     if (is_null(left) or is_null(right)) and {left.name, right.name} & TEMPORAL:
@@ -258,6 +260,17 @@ def arithmetic(operator: str, left: DataType, right: DataType) -> DataType | Non
     if operator in "+-" and names & TEMPORAL and not names & {TypeName.BOOLEAN, TypeName.BINARY}:
         return _with_time(operator, left, right)
     raise Incompatible
+
+
+def _of_bits(left: DataType, right: DataType) -> DataType | None:
+    names = {left.name, right.name} - {TypeName.NULL}
+    if not names:
+        return None
+    if not names <= INTEGRAL | {TypeName.STRING} or names == {TypeName.STRING}:
+        raise Incompatible
+    if TypeName.STRING in names:
+        return DataType(TypeName.BIGINT)
+    return right if is_null(left) else left if is_null(right) else wider_number(left, right)
 
 
 def _joined_arrays(left: DataType, right: DataType) -> DataType | None:

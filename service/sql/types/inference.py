@@ -15,6 +15,7 @@ from service.sql.expressions.nodes import (
     Arithmetic,
     Between,
     Binary,
+    BitwiseNot,
     Boolean,
     Call,
     Case,
@@ -65,7 +66,7 @@ from service.sql.types.data_types import (
 )
 from service.sql.types.functions import FUNCTIONS
 from service.sql.types.lambdas import LAMBDAS, part_of
-from service.sql.types.literal_arguments import refused_literal
+from service.sql.types.literal_arguments import escape_fault, refused_literal
 from service.sql.types.nested_functions import NESTED_GROUPS, limit_fault
 from service.sql.types.signatures import Function, Kind, Types
 
@@ -115,6 +116,8 @@ class Typing:
                 return self._arithmetic(node)
             case Negation():
                 return self._negation(node)
+            case BitwiseNot():
+                return self._bitwise_not(node)
             case Case():
                 return self._case(node)
             case Call():
@@ -197,6 +200,11 @@ class Typing:
         self._require(type_, _NUMBERS, operand, "-")
         return DOUBLE if type_ in {STRING, NULL} else type_
 
+    def _bitwise_not(self, node: BitwiseNot) -> DataType | None:
+        type_ = self.computable(node.operand)
+        self._require(type_, _INDEXES, node.operand, "~")
+        return None if type_ == NULL else type_
+
     def _arithmetic(self, node: Arithmetic) -> DataType | None:
         if isinstance(node.left, Interval) or isinstance(node.right, Interval):
             return self._with_interval(node)
@@ -261,9 +269,12 @@ class Typing:
                 self._compare("IN", operand, *items)
             case Between(operand, low, high):
                 self._compare("BETWEEN", operand, low, high)
-            case Like(_, operand, pattern, _):
+            case Like(operator, operand, pattern, escape):
                 self.computable(operand)
                 self.computable(pattern)
+                fault = escape_fault(operator, pattern, escape)
+                if fault is not None and not self._source.is_accepted:
+                    raise self._source.error("unsupported_construct", fault, at=position_of(operand))
 
     def _compare(self, operator: str, left: Expression, *others: Expression) -> None:
         """Raises SpecError `type_mismatch` unless `left`, which is typed once, can be compared with all `others`."""
@@ -304,11 +315,15 @@ class Typing:
                 self.require_condition(when, "WHEN")
         values = [then for _, then in node.branches] + ([node.default] if node.default is not None else [])
         types = [self.value(value) for value in values]
+        is_unpivot = node.is_unpivot and not self._source.is_accepted
         try:
-            return data_types.widest(types, strings_convert=True)
+            return data_types.widest(types, strings_convert=not is_unpivot)
         except Incompatible:
             found = ", ".join(dict.fromkeys(str(type_) for type_ in types))
-            detail = f"The results of CASE have no common type: {found}. CAST them to one type."
+            what, remedy = "results of CASE", "CAST them to one type."
+            if is_unpivot:
+                what, remedy = "columns of UNPIVOT", "CAST them to one type in a derived table."
+            detail = f"The {what} have no common type: {found}. {remedy}"
             raise self.mismatch(detail, node) from None
 
     def _call(self, node: Call) -> DataType | None:

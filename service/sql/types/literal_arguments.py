@@ -115,6 +115,32 @@ _LITERALS: dict[str, tuple[Literal, ...]] = {
 _TEXTS_OF_BYTES = frozenset({"base64", "hex", "utf-8"})
 
 
+def escape_fault(operator: str, pattern: Expression, escape: str | None) -> str | None:
+    """Returns what is wrong with the escapes in a pattern of LIKE or ILIKE that is a literal; None if nothing is: Spark
+    fails for each row if a character other than `%`, `_` and the escape itself follows an escape.
+
+    >>> escape_fault("LIKE", String("50!%"), "!")
+    >>> escape_fault("LIKE", String("a!-"), "!")
+    'In the pattern of LIKE, the escape ! stands before -. Write it before %, _ or !: !! is the character itself.'
+    """
+    if operator == "RLIKE" or not isinstance(pattern, String):
+        return None
+    sign = escape or "\\"
+    characters = iter(pattern.value)
+    for character in characters:
+        if character != sign:
+            continue
+        after = next(characters, None)
+        if after not in {"%", "_", sign}:
+            where = f"before {after}" if after is not None else "at the end"
+            shown = sign * 2 if sign != "\\" else sign * 4
+            return (
+                f"In the pattern of {operator}, the escape {sign} stands {where}. Write it before %, _ or {sign}: "
+                f"{shown} is the character itself."
+            )
+    return None
+
+
 def refused_literal(name: str, types: Types, arguments: Arguments) -> str | None:
     """Returns a sentence that says which literal a call of the function `name` needs; None if nothing is wrong."""
     if not padding_is_bounded(name, arguments):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from decimal import Decimal
 
 from service.contract.query import AggregateFunction
+from service.sql.expressions.aggregate_parameters import has_several_percentages
 from service.sql.expressions.nodes import Expression, Frame, Interval, Number, OrderKey, Over
 from service.sql.expressions.scalar import render
 from service.sql.refusals import INTERVAL_UNITS
-from service.sql.types.aggregates import NEAREST, PAIRED, deciding, result_type, takes
-from service.sql.types.data_types import BIGINT, DATE, DOUBLE, INT, NUMERIC, TEMPORAL, DataType, TypeName
+from service.sql.types.aggregates import NEAREST, PAIRED, PERCENTILES, deciding, result_type, takes
+from service.sql.types.data_types import BIGINT, DATE, DOUBLE, INT, NUMERIC, TEMPORAL, DataType, TypeName, array
 from service.sql.types.inference import Typing, castable, number_type
 
 _NUMBERS = {
@@ -56,7 +57,9 @@ def _aggregate(node: Over, types: list[DataType | None], typing: Typing) -> Data
             raise typing.mismatch(f"{function} does not take {text}, which is {type_}.", node)
     if function in NEAREST:
         typing.groupable(node.arguments[1])
-    return result_type(function, types[deciding(function)])
+    type_ = result_type(function, types[deciding(function)])
+    is_list = function in PERCENTILES and has_several_percentages(node.arguments[1])
+    return array(type_) if is_list and type_ is not None else type_
 
 
 def _check_default(node: Over, type_: DataType | None, default: DataType | None, typing: Typing) -> None:

@@ -77,7 +77,7 @@ def typed(type_: str, value: object) -> Expression:
 SHAPES = (
     "SELECT a FROM t WHERE s = {0} AND {1} = a",
     "SELECT s || {0} AS k, COUNT(*) AS n FROM t GROUP BY s || {0} HAVING MAX(a + {1}) > {1} ORDER BY k",
-    "SELECT CASE WHEN s LIKE {0} THEN {0} ELSE concat(s, {0}, {0}) END AS k, -{1} AS n FROM t",
+    "SELECT CASE WHEN s LIKE concat({0}, '%') THEN {0} ELSE concat(s, {0}, {0}) END AS k, -{1} AS n FROM t",
     "WITH w AS (SELECT s, a FROM t WHERE s IN ({0}, 'x')) SELECT w.a FROM w JOIN t ON w.a = t.a AND t.s <> {0} "
     "WHERE t.a BETWEEN {1} AND ({1}) + 1",
     "SELECT MIN(s) FILTER (WHERE s > {0}) AS s, COUNT(DISTINCT a + {1}) AS n FROM t",

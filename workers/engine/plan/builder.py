@@ -6,16 +6,19 @@ directly above the scans of streams.
 
 from __future__ import annotations
 
+import typing
 from dataclasses import replace
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
-from service.contract.query import AggregateFunction
+from service.contract.query import AggregateFunction, SetKind
 from service.sql.expressions.scalar import Scalar, column
 from service.sql.resolve.bound import (
     BoundCall,
     BoundDerived,
     BoundJoin,
     BoundQuery,
+    BoundRecursion,
+    BoundRows,
     BoundSource,
     BoundTable,
     BoundUnion,
@@ -37,19 +40,22 @@ from workers.engine.plan.nodes import (
     Named,
     Node,
     Project,
+    Recursion,
     Scan,
     Sort,
+    StepRows,
     Union,
     Values,
     Watermark,
     WindowFunctions,
     Windows,
     Within,
+    inputs_of,
     names_of,
     output_of,
     window_type,
 )
-from workers.engine.plan.traversal import transform_up, walk_up
+from workers.engine.plan.traversal import transform_up, walk_up, with_inputs
 
 
 def build(query: BoundQuery) -> Node:
@@ -110,8 +116,12 @@ def _strategy(join: BoundJoin) -> JoinStrategy:
 def _source(source: BoundSource) -> Node:
     if isinstance(source, BoundTable):
         return Scan(source.table, source.alias, source.columns)
+    if isinstance(source, BoundRows):
+        return StepRows(0, source.columns)
     if isinstance(source, BoundValues):
         return Values(tuple(field for field, _ in source.columns), source.rows)
+    if isinstance(source.query, BoundRecursion):
+        return _recursion(source, source.query)
     if isinstance(source.query, BoundUnion) and source.query.kind != "union_all":
         return _multisets(source, source.query)
     if isinstance(source.query, BoundUnion):
@@ -128,10 +138,29 @@ def _derived(source: BoundDerived, query: BoundQuery) -> Project:
 
 def _multisets(source: BoundDerived, union: BoundUnion) -> Project:
     first, *others = (build(branch) for branch in union.queries)
-    node = first
+    node, kind = first, typing.cast("SetKind", union.kind)
     for other in others:
-        node = MultisetOperation(node, other, union.kind)
+        node = MultisetOperation(node, other, kind)
     types = {field.name: field.type for field in union.output.fields}
+    items = tuple(Named(column(name, known(types[name])), field.name) for field, name in source.columns)
+    return Project(node, items)
+
+
+def _recursion(source: BoundDerived, query: BoundRecursion) -> Project:
+    """Returns the rows of a recursive query. The parts of its step that do not read the rows before become inputs."""
+    first, step = (build(branch) for branch in query.queries)
+    inputs = [first]
+
+    def without_inputs(node: Node) -> Node:
+        if not any(isinstance(part, StepRows) for part in walk_up(node)):
+            inputs.append(node)
+            return StepRows(len(inputs) - 1, tuple((field, field.name) for field in output_of(node)))
+        return with_inputs(node, tuple(without_inputs(child) for child in inputs_of(node)))
+
+    step = without_inputs(step)
+    fields = tuple(Field(field.name, field.type) for field in query.output.fields)
+    node = Recursion(tuple(inputs), step, fields, query.levels)
+    types = {field.name: field.type for field in fields}
     items = tuple(Named(column(name, known(types[name])), field.name) for field, name in source.columns)
     return Project(node, items)
 

@@ -26,9 +26,11 @@ from workers.engine.plan.nodes import (
     Node,
     Phases,
     Project,
+    Recursion,
     Scan,
     Sort,
     SortItem,
+    StepRows,
     Union,
     Values,
     Watermark,
@@ -87,6 +89,13 @@ def detail_of(node: Node) -> str:
             return f"{node.table} AS {node.alias} [{columns}]"
         case Values():
             return f"{len(node.rows)} rows [{', '.join(field.name for field in node.columns)}]"
+        case StepRows():
+            of = "the step before" if node.place == 0 else f"input {node.place + 1}"
+            return f"of {of} [{', '.join(field.name for field, _ in node.columns)}]"
+        case Recursion():
+            columns = ", ".join(field.name for field in node.columns)
+            most = "" if node.levels is None else f" AT MOST {node.levels} STEPS"
+            return f"[{columns}]{most}: {line_of_step(node.step)}"
         case Watermark():
             return f"{node.column} DELAY {_duration(node.delay_ms)}"
         case Windows():
@@ -120,6 +129,12 @@ def detail_of(node: Node) -> str:
             return ", ".join(_sort_item(item) for item in node.keys)
         case Limit():
             return _limit(node)
+
+
+def line_of_step(step: Node) -> str:
+    """Returns the tree of a recursion's step on one line, each node before its inputs."""
+    inputs = ", ".join(map(line_of_step, inputs_of(step)))
+    return f"{line_of(step)} ({inputs})" if inputs else line_of(step)
 
 
 def call_text(call: Call) -> str:

@@ -314,6 +314,31 @@ class MultisetOperation(PlanNode):
 
 
 @dataclass(frozen=True)
+class StepRows(PlanNode):
+    """Rows that the step of a `Recursion` reads: those of the step before if `place` is 0, else those of its input at
+    `place`. `columns` pairs the emitted field with the name of the column there.
+    """
+
+    place: int
+    columns: tuple[tuple[Field, str], ...]
+
+
+@dataclass(frozen=True)
+class Recursion(PlanNode):
+    """The rows of the first of `inputs`, then those of `step` over the rows of the step before, until it has none.
+    Emits `columns`: those of the first input, and of `step`, in their order.
+
+    `step` is a tree whose leaves are `StepRows`. Spark runs it once for each step, as it is: no rule sees it. There are
+    at most `levels` steps, or as many as Spark allows.
+    """
+
+    inputs: tuple[Node, ...]
+    step: Node
+    columns: tuple[Field, ...]
+    levels: int | None = None
+
+
+@dataclass(frozen=True)
 class Sort(PlanNode):
     """Sorts all rows. Emits its input's columns."""
 
@@ -351,17 +376,17 @@ UnaryNode = (
 )
 """A node with one input."""
 
-Node = Scan | Values | UnaryNode | Join | Union | MultisetOperation
+Node = Scan | Values | UnaryNode | Join | Union | MultisetOperation | Recursion | StepRows
 """Any plan node."""
 
 
 def inputs_of(node: Node) -> tuple[Node, ...]:
     """Returns the inputs of a node, left first."""
-    if isinstance(node, Scan | Values):
+    if isinstance(node, Scan | Values | StepRows):
         return ()
     if isinstance(node, Join | MultisetOperation):
         return (node.left, node.right)
-    if isinstance(node, Union):
+    if isinstance(node, Union | Recursion):
         return node.inputs
     return (node.input,)
 
@@ -391,8 +416,10 @@ def _output_of(node: Node) -> tuple[Field, ...]:
     match node:
         case Scan():
             return tuple(field for field, _ in node.columns)
-        case Values():
+        case Values() | Recursion():
             return node.columns
+        case StepRows():
+            return tuple(field for field, _ in node.columns)
         case Project():
             return tuple(_field(item) for item in node.items)
         case Aggregate():
@@ -467,6 +494,8 @@ def _scanned(node: Node, name: str) -> str | None:
             below = columns_below(items, (name,))
             return _scanned(node.input, below[0]) if below else None
         case Expand() | Windows() if name == node.name:
+            return None
+        case Recursion() | StepRows():
             return None
         case WindowFunctions() | Generate() if name not in names_of(node.input):
             return None

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from service.contract.query import JoinKind, NullsOrder
+from service.contract.query import NullsOrder
 from service.sql.expressions.scalar import Scalar, quoted
 from service.sql.joins import Side
 from workers.engine.plan.expressions import call_sql, fresh_name, generator_sql, join_condition, values_sql
@@ -34,9 +34,11 @@ from workers.engine.plan.nodes import (
     Named,
     Node,
     Project,
+    Recursion,
     Scan,
     Sort,
     SortItem,
+    StepRows,
     UnaryNode,
     Union,
     Values,
@@ -46,20 +48,11 @@ from workers.engine.plan.nodes import (
     inputs_of,
     output_of,
 )
+from workers.engine.plan.recursion import JOINS, recursion_sql
 from workers.engine.plan.traversal import walk_up
 
 NO_COLUMN = "1 AS `$row`"
 """The item of a step that emits rows without columns, which SQL does not support."""
-
-_JOINS = {
-    JoinKind.INNER: "JOIN",
-    JoinKind.LEFT: "LEFT JOIN",
-    JoinKind.RIGHT: "RIGHT JOIN",
-    JoinKind.FULL: "FULL JOIN",
-    JoinKind.LEFT_SEMI: "LEFT SEMI JOIN",
-    JoinKind.LEFT_ANTI: "LEFT ANTI JOIN",
-    JoinKind.CROSS: "JOIN",
-}
 
 _ORDINAL = re.compile(r"-?[0-9]+")
 """A number that Spark would read in GROUP BY as the position of an item."""
@@ -72,8 +65,9 @@ def sql_of(plan: Node) -> str:
     """
     writer = _Writer(frozenset(node.table for node in walk_up(plan) if isinstance(node, Scan)))
     last = writer.select(plan)
-    steps = ",\n".join(f"{name} AS (\n{_indented(text)}\n)" for name, text in writer.steps)
-    return f"WITH\n{steps}\n{last.text()}" if steps else last.text()
+    steps = ",\n".join(writer.definitions)
+    is_recursive = any(isinstance(node, Recursion) for node in walk_up(plan))
+    return f"WITH{' RECURSIVE' if is_recursive else ''}\n{steps}\n{last.text()}" if steps else last.text()
 
 
 @dataclass(frozen=True)
@@ -145,7 +139,7 @@ class _Writer:
     """Collects the steps of one plan, inputs first."""
 
     def __init__(self, tables: frozenset[str]) -> None:
-        self.steps: list[tuple[str, str]] = []
+        self.definitions: list[str] = []
         self._tables = tables
         self._nodes = 0
 
@@ -165,6 +159,13 @@ class _Writer:
         if isinstance(node, Union):
             branches = [_Select("", number, self._step(branch)).text() for branch in inputs]
             return _Select("union", number, "\nUNION ALL\n".join(branches), whole=True)
+        if isinstance(node, StepRows):
+            raise TypeError("a step has SQL inside its recursion only")
+        if isinstance(node, Recursion):
+            tables = [self._step(each) for each in inputs]
+            name = fresh_name(f"recursion_{number}", self._tables)
+            self.definitions.append(recursion_sql(node, name, tables))
+            return _Select("recursion", number, name)
         if isinstance(node, MultisetOperation):
             one, other = (_Select("", number, self._step(side)).text() for side in inputs)
             word = node.kind.replace("_", " ").upper()
@@ -227,7 +228,7 @@ class _Writer:
         condition = join_condition(node)
         if not condition:
             return _Select("join", number, f"{one} CROSS JOIN {other}")
-        source = f"{one} {_JOINS[node.kind]} {other}\n  ON {condition}"
+        source = f"{one} {JOINS[node.kind]} {other}\n  ON {condition}"
         if node.within is not None:
             # The condition implies it; it limits the state of a stream.
             least, most = node.within.at_least_us, node.within.at_most_us
@@ -244,7 +245,7 @@ class _Writer:
 
     def _step(self, select: _Select) -> str:
         name = fresh_name(f"{select.operator}_{select.number}", self._tables)
-        self.steps.append((name, select.text()))
+        self.definitions.append(f"{name} AS (\n{_indented(select.text())}\n)")
         return name
 
 

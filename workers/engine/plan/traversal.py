@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from itertools import count
 
-from workers.engine.plan.nodes import Join, MultisetOperation, Node, Scan, Union, Values, inputs_of
+from workers.engine.plan.nodes import (
+    Join,
+    MultisetOperation,
+    Node,
+    Recursion,
+    Scan,
+    StepRows,
+    Union,
+    Values,
+    inputs_of,
+)
 
 _NOT_COMPARED = frozenset({"id", "input", "inputs", "left", "right"})
 
@@ -18,11 +28,12 @@ def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
     """
     if len(inputs) != len(inputs_of(node)):
         raise ValueError(f"{type(node).__name__} has {len(inputs_of(node))} inputs, not {len(inputs)}")
-    if isinstance(node, Scan | Values) or all(new is own for new, own in zip(inputs, inputs_of(node), strict=True)):
+    is_same = all(new is own for new, own in zip(inputs, inputs_of(node), strict=True))
+    if is_same or isinstance(node, Scan | Values | StepRows):
         return node
     if isinstance(node, Join | MultisetOperation):
         return replace(node, left=inputs[0], right=inputs[1])
-    if isinstance(node, Union):
+    if isinstance(node, Union | Recursion):
         return replace(node, inputs=inputs)
     return replace(node, input=inputs[0])
 

@@ -25,8 +25,10 @@ from workers.engine.plan.nodes import (
     Node,
     Phases,
     Project,
+    Recursion,
     Scan,
     Sort,
+    StepRows,
     Union,
     Values,
     Watermark,
@@ -88,12 +90,25 @@ def _violations(node: Node) -> Iterator[str]:
         yield "the delay is negative"
     if isinstance(node, Windows) and not 1 <= node.slide_ms <= node.size_ms:
         yield "the slide of a window must be at least a millisecond and at most its size"
+    if isinstance(node, Recursion):
+        yield from _recursion_violations(node)
     if isinstance(node, Limit) and ((node.count or 0) < 0 or node.offset < 0):
         yield "the limit is negative"
 
 
+def _recursion_violations(node: Recursion) -> Iterator[str]:
+    types = [field.type for field in node.columns]
+    for part in (node.inputs[0], node.step):
+        if [field.type for field in output_of(part)] != types:
+            yield f"a part of it emits {_columns(output_of(part))} instead of {_columns(node.columns)}"
+    names = [frozenset(field.name for field in node.columns), *map(names_of, node.inputs[1:])]
+    for leaf in walk_up(node.step):
+        if isinstance(leaf, StepRows) and not {name for _, name in leaf.columns} <= names[leaf.place]:
+            yield f"its step reads columns that input {leaf.place + 1} does not emit"
+
+
 def _unknown_columns(node: Node) -> Iterator[str]:
-    if isinstance(node, Union | MultisetOperation | Values):
+    if isinstance(node, Union | MultisetOperation | Values | Recursion | StepRows):
         return
     if isinstance(node, Join):
         left, right = names_of(node.left), names_of(node.right)
@@ -138,6 +153,8 @@ def _scalars(node: Node) -> Iterator[Scalar]:
         case Sort():
             yield from (item.expression for item in node.keys)
         case Scan() | Values() | Join() | Deduplicate() | Expand() | Union() | MultisetOperation() | Limit():
+            return
+        case Recursion() | StepRows():
             return
 
 

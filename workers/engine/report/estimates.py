@@ -46,6 +46,7 @@ COMPLETE = "COMPLETE"
 SPARK_DEFAULTS = {
     "two_phase_aggregate": "TWO_PHASE",
     "split_distinct_aggregate": "NATIVE",
+    "counted_percentiles": "NATIVE",
     "bitmap_distinct": "NATIVE",
     "distinct_branches": "NATIVE",
     "eager_aggregation": "NATIVE",

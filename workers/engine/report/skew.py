@@ -14,6 +14,7 @@ from typing import Any
 from service.contract.options import AggPhase, DistinctMethod, JobSettings, JoinSkew, Toggle
 from service.contract.query import JoinKind
 from service.contract.reports import HotKey, HotKeyReport, RuleOutcome, RuleTrace, SkewReport
+from service.sql.expressions.nodes import Column
 from service.sql.joins import Side
 from workers.engine.plan.aggregates import bucket_refusal, distinct_sets, refusal_of, spark_expands
 from workers.engine.plan.nodes import (
@@ -25,11 +26,16 @@ from workers.engine.plan.nodes import (
     Node,
     Phases,
     Project,
+    Recursion,
     Scan,
+    StepRows,
     Union,
     Values,
+    WindowFunctions,
     columns_below,
+    inputs_of,
     names_of,
+    scanned_columns,
 )
 from workers.engine.plan.traversal import walk_up
 from workers.engine.report.operator_tree import numbered
@@ -37,13 +43,16 @@ from workers.engine.report.task_skew import Evidence, Finding
 from workers.engine.rules.joins import skew_rewrite
 from workers.engine.rules.joins.hot_keys import join_profile
 from workers.engine.rules.joins.skew_cost import isolation_plan, plain_cost, salting_plan
+from workers.engine.rules.windows.running import over_of
 from workers.engine.statistics.cardinality import label_of, profile_of
+from workers.engine.statistics.groups import profile_of_groups
 from workers.engine.statistics.model import KeySketch, Statistics
 from workers.engine.statistics.partitioning import is_broadcast, is_partitioned_by
 
 _SPLIT_RULE = "split_distinct_aggregate"
 _SKEW_RULE = "skewed_join"
 _EAGER_RULE = "eager_aggregation"
+_WINDOWS_RULE = "skewed_windows"
 
 _NOTICEABLE = 0.2
 """A key with at least this share of the rows is reported, however few tasks there are."""
@@ -57,6 +66,7 @@ class KeyRole(StrEnum):
 
     GROUP = "group key"
     JOIN = "join key"
+    PARTITION = "partition key"
     DISTINCT = "distinct value"
 
 
@@ -191,6 +201,11 @@ def _effects(report: HotKeyReport, situation: Situation) -> Iterator[Effect]:
             for each in numbered(situation.plan).walk():
                 if isinstance(each.node, Join) and columns in sides_of(each.node):
                     yield _on_join(report, each.node, each.id, situation)
+        case KeyRole.PARTITION:
+            for each in numbered(situation.plan).walk():
+                for partitions in partitions_of(each.node):
+                    if columns == partitions.columns:
+                        yield _on_window(report, each.node, partitions, each.id, situation)
         case _:
             yield Advice(
                 f"{subject}. Spark combines equal values of a group before the shuffle. Nothing needs to change."
@@ -291,6 +306,23 @@ def _changes_for_join(hottest: HotKey, side: Side, node: Join, situation: Situat
         )
 
 
+def _on_window(report: HotKeyReport, node: Node, partitions: Partitions, node_id: int, situation: Situation) -> Effect:
+    subject, statistics = _subject(report), situation.statistics
+    if partitions.are_divided and _has_fired(_WINDOWS_RULE, situation):
+        return Advice(f"{subject}. {_WINDOWS_RULE} computed these rows in several tasks. Nothing needs to change.")
+    (rows,) = inputs_of(node)
+    profile = profile_of(rows, partitions.names, statistics) or profile_of_groups(rows, partitions.names, statistics)
+    changes = {_WINDOWS_RULE: Toggle.TRUE.value}
+    return OneTask(
+        subject,
+        node_id,
+        None if profile is None else dict(profile.hot).get(label_of(report.hot_keys[0])),
+        "one task computes their calls with OVER",
+        f"{_WINDOWS_RULE} cannot compute these calls in several tasks; filter or aggregate the rows before",
+        (Change(changes, f"Set {_WINDOWS_RULE} to true to compute them in several tasks"),),
+    )
+
+
 def _has_fired(name: str, situation: Situation) -> bool:
     return any(rule.rule == name and rule.outcome is RuleOutcome.FIRED for rule in situation.rules)
 
@@ -324,7 +356,7 @@ def _rows_of(key: HotKey, node: Node, columns: tuple[str, ...], statistics: Stat
 def _is_aggregated(node: Node, columns: tuple[str, ...]) -> bool:
     """Whether rows that are equal in `columns` of `node` have been combined since they were read from their table."""
     match node:
-        case Scan() | Values():
+        case Scan() | Values() | Recursion() | StepRows():
             return False
         case Aggregate() | Deduplicate() | MultisetOperation():
             return True
@@ -358,6 +390,31 @@ def sides_of(node: Join) -> tuple[frozenset[str], frozenset[str]]:
         frozenset(left.column for left, _ in node.keys if left.column is not None),
         frozenset(right.column for _, right in node.keys if right.column is not None),
     )
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """The partitions of a window: the `columns` of a table, and their `names` in the input of the calls. `are_divided`:
+    the calls have PARTITION BY a computed column, too.
+    """
+
+    columns: frozenset[str]
+    names: tuple[str, ...]
+    are_divided: bool
+
+
+def partitions_of(node: Node) -> tuple[Partitions, ...]:
+    """Returns the partitions of calls with OVER by columns of tables, each once; none for other nodes."""
+    if not isinstance(node, WindowFunctions):
+        return ()
+    found = []
+    for call in node.calls:
+        keys = over_of(call).partition_by
+        names = [key.name for key in keys if isinstance(key, Column)]
+        known = tuple(name for name in names if scanned_columns(node.input, (name,)) is not None)
+        columns = frozenset(scanned_columns(node.input, known) or ())
+        found.append(Partitions(columns, known, len(known) < len(keys)))
+    return tuple(dict.fromkeys(one for one in found if one.columns))
 
 
 def skew_report(
@@ -419,6 +476,8 @@ def _key_uses(plan: Node) -> Iterator[_Use]:
             left, right = sides_of(node)
             yield _Use(KeyRole.JOIN, left, node.kind in _KEEPS_LEFT)
             yield _Use(KeyRole.JOIN, right, node.kind in _KEEPS_RIGHT)
+        for partitions in partitions_of(node):
+            yield _Use(KeyRole.PARTITION, partitions.columns, True)
         # The final part of a split aggregate has the same group keys under other names.
         if isinstance(node, Aggregate) and node.role is not AggregateRole.FINAL:
             yield _Use(KeyRole.GROUP, group_of(node), True)

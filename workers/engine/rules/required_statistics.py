@@ -22,6 +22,7 @@ from workers.engine.plan.nodes import (
     scanned_columns,
 )
 from workers.engine.plan.traversal import walk_up
+from workers.engine.rules.distinct.counted_percentiles import percentiles_of
 from workers.engine.rules.eager.pushdown import refusal_of
 from workers.engine.rules.eager.rewrite import aggregate_below, group_columns, pushed_over_joins
 from workers.engine.rules.joins.strategy_cost import forced_strategy, skew_of
@@ -121,6 +122,8 @@ def _candidates(node: Node) -> Iterator[tuple[Node, tuple[Scalar, ...]]]:
             if call.distinct:
                 yield node.input, call.arguments
                 yield node.input, (*keys, *call.arguments)
+        for call in percentiles_of(node):
+            yield node.input, (*keys, call.arguments[0])
         # The columns to group the sides of a join below by, if they are aggregated first.
         over = joined_aggregate(node)
         if over is not None and over.join.keys:
@@ -147,8 +150,8 @@ def undecided(plan: Node, settings: JobSettings) -> Callable[[Node], bool]:
     """Returns a predicate on nodes of `plan`: whether a rule still has to decide about the node, and so needs its keys.
 
     A join is decided if its ship and local strategy are forced and `join.skew` is NONE; an aggregate if its phases are
-    forced and, with DISTINCT, its method. If aggregation below joins is possible, both are undecided. Calls with OVER
-    are decided if `skewed_windows` is false, or if they cannot be computed in parts.
+    forced and, with DISTINCT or PERCENTILE, its method. If aggregation below joins is possible, both are undecided.
+    Calls with OVER are decided if `skewed_windows` is false, or if they cannot be computed in parts.
     """
     nodes = list(walk_up(plan))
     joins = [node for node in nodes if isinstance(node, Join) and node.keys]
@@ -212,7 +215,8 @@ def _join_is_forced(join: Join, settings: JobSettings) -> bool:
 def _aggregate_is_forced(node: Aggregate, settings: JobSettings) -> bool:
     if settings.agg_phase is AggPhase.AUTO:
         return False
-    if not distinct_sets(node):
-        return True
     split, method = settings.distinct_split.enabled, settings.distinct_method
+    if not distinct_sets(node):
+        is_open = method is DistinctMethod.AUTO and split is Toggle.AUTO
+        return not percentiles_of(node) or not is_open
     return method in _METHODS_WITHOUT or (method is DistinctMethod.AUTO and split is Toggle.TRUE)

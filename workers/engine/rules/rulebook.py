@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workers.engine.rules.distinct.bitmap_distinct import BitmapDistinct
+from workers.engine.rules.distinct.counted_percentiles import CountedPercentiles
 from workers.engine.rules.distinct.distinct_branches import DistinctBranches
 from workers.engine.rules.distinct.incremental_aggregate import IncrementalAggregate
 from workers.engine.rules.distinct.split_distinct_aggregate import SplitDistinctAggregate
@@ -35,6 +36,8 @@ RULES: tuple[Rule[Any], ...] = (
     SplitDistinctAggregate(),
     # Merge the two middle phases of split aggregates.
     IncrementalAggregate(),
+    # Count the rows of each value before PERCENTILE: before the rule for phases, since it sets those of its parts.
+    CountedPercentiles(),
     # Skip the local phase of the remaining aggregates if it does not reduce the rows.
     TwoPhaseAggregate(),
 )

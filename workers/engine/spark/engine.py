@@ -246,8 +246,8 @@ class Engine:
         if (None, NOT_READ) not in planned.statistics.warnings:
             return None
         before, slots, cache = without_excluded_branches(planned.made.before), self._slots, self._cache
-        keys, scans = statistics_keys(before), scans_of(before)
-        return LateStatistics(lambda: gather_statistics(keys, scans, tables, slots, cache=cache))
+        keys, scans, orders = statistics_keys(before), scans_of(before), window_orders(before)
+        return LateStatistics(lambda: gather_statistics(keys, scans, tables, slots, orders=orders, cache=cache))
 
     def execute(self, planned: PlannedQuery, directory: Path) -> WrittenResult:
         """Runs the query and writes its rows as Parquet files below `directory`. Raises what Spark raises."""

@@ -6,6 +6,9 @@ Codes of `problem_of_spark_error`:
     arithmetic_overflow    ANSI: a number does not fit into its type
     divide_by_zero         ANSI: division by zero
     invalid_cast           ANSI: a value cannot be cast to the type
+    invalid_index          ANSI: an array has no element at the index
+    invalid_map_key        a key of a map is NULL, or is there twice
+    recursion_limit        a recursive query had too many steps or rows
     raised_error           the query called raise_error, or a subquery that is a value returned several rows
     corrupt_file           a file does not match its format, or a text row does not match the schema
     schema_mismatch        the columns of a file differ from the table's schema, or a CSV header from the declared names
@@ -57,6 +60,9 @@ _CONDITIONS = {
     ),
     "invalid_cast": ("CAST_INVALID_INPUT", "CANNOT_PARSE_TIMESTAMP", "DATETIME_FIELD_OUT_OF_BOUNDS"),
     "raised_error": ("USER_RAISED_EXCEPTION",),
+    "invalid_index": ("INVALID_ARRAY_INDEX", "INVALID_ARRAY_INDEX_IN_ELEMENT_AT", "INVALID_INDEX_OF_ZERO"),
+    "invalid_map_key": ("DUPLICATED_MAP_KEY", "NULL_MAP_KEY"),
+    "recursion_limit": ("RECURSION_LEVEL_LIMIT_EXCEEDED", "RECURSION_ROW_LIMIT_EXCEEDED"),
     # 3241: the header of a CSV file.
     "schema_mismatch": ("FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH", "_LEGACY_ERROR_TEMP_3241"),
     "duplicate_column": ("_LEGACY_ERROR_TEMP_2093", "COLUMN_ALREADY_EXISTS"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from urllib.parse import unquote
 
+from service.contract.query import MAX_LEVELS
 from service.sql.types.data_types import Field
 from workers.engine.spark.malformed_records import fault_of_record
 
@@ -30,6 +31,8 @@ _MODULE = re.compile(r"(?:ModuleNotFoundError|ImportError): (.+?)(?:\n|$)")
 _PYTHON = ("Cannot run program", "Python worker failed to connect back", "PYTHON_VERSION_MISMATCH")
 
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)\s*(?:SQLSTATE|$)", re.DOTALL)
+
+_LEVELS = re.compile(r"Recursion level limit (\d+) reached")
 
 _MALFORMED = "MALFORMED_RECORD_IN_PARSING"
 _MALFORMED_ADVICE = (
@@ -70,6 +73,7 @@ def explained(code: str, text: str, messages: Sequence[str], columns: Sequence[t
         return f"A table was too large to broadcast. Spark says: {text}"
     known: Mapping[str, Callable[[str], str | None]] = {
         "raised_error": _raised,
+        "recursion_limit": _endless,
         "corrupt_file": partial(_corrupt_file, columns=columns),
         "path_not_found": _missing_file,
         "schema_mismatch": _other_columns,
@@ -147,6 +151,19 @@ def _record(whole: str, columns: Sequence[tuple[Field, ...]]) -> str:
 def _raised(whole: str) -> str | None:
     found = _RAISED.search(whole)
     return None if found is None else f"The query raised an error: {shortened(found[1], 300)}"
+
+
+def _endless(whole: str) -> str:
+    levels = _LEVELS.search(whole)
+    if levels is None:
+        return (
+            "A recursive query has more than 1,000,000 rows. Write a condition in the WHERE of its second query that "
+            "ends it earlier, or LIMIT in a query that only reads the recursive one."
+        )
+    return (
+        f"A recursive query was not complete after {levels[1]} steps. Write a condition in the WHERE of its second "
+        f"query that ends it, or more steps, up to {MAX_LEVELS}: WITH RECURSIVE r MAX RECURSION LEVEL 500 AS (…)."
+    )
 
 
 def _missing_file(whole: str) -> str:

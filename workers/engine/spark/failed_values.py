@@ -8,13 +8,16 @@ from dataclasses import dataclass
 
 from service.contract.problems import Issue
 from service.contract.query import AggregateFunction
-from service.sql.expressions.nodes import Aggregate, Arithmetic, Call, Cast, Expression
+from service.sql.expressions.nodes import Aggregate, Arithmetic, Call, Cast, Element, Expression
 from service.sql.failed_expressions import Occurrence, QueryExpressions
 
-CODES = frozenset({"arithmetic_overflow", "divide_by_zero", "invalid_cast"})
+CODES = frozenset({"arithmetic_overflow", "divide_by_zero", "invalid_cast", "invalid_index", "invalid_map_key"})
 
 _CAST = re.compile(r"The value (.+?) of the type \"([^\"]+)\" cannot be cast to \"([^\"]+)\"", re.DOTALL)
 _PARSED = re.compile(r"Text ('.*?') could not be parsed", re.DOTALL)
+_INDEX = re.compile(r"The index (-?\d+) is out of bounds\. The array has (\d+) elements")
+_KEY = re.compile(r"Duplicate map key (.+?) was found", re.DOTALL)
+_MAKE_MAPS = ("map", "map_from_arrays", "map_from_entries", "map_concat", "transform_keys", "str_to_map")
 _DATE_PARTS = "DATETIME_FIELD_OUT_OF_BOUNDS"
 _CANNOT_PARSE = "CANNOT_PARSE_TIMESTAMP"
 _OF_OPERATORS = frozenset({"ARITHMETIC_OVERFLOW", "BINARY_ARITHMETIC_OVERFLOW"})
@@ -25,6 +28,8 @@ _GENERAL = {
     "divide_by_zero": "Divide by NULLIF(y, 0), which gives NULL for these rows.",
     "invalid_cast": "Write TRY_CAST(x AS type), which gives NULL for these values.",
     "arithmetic_overflow": "Cast to a wider type before it, such as DECIMAL(38, 0) or DOUBLE.",
+    "invalid_index": "Write get(a, i), which counts from 0 and gives NULL for such rows.",
+    "invalid_map_key": "Leave out such keys, or give NULL for such rows with CASE.",
 }
 _WIDEST = "DECIMAL(38, 0)"
 
@@ -74,6 +79,8 @@ def _found(failure: Failure, expressions: QueryExpressions) -> Sequence[Occurren
         return expressions.calls_of("to_date", "to_timestamp")
     if failure.condition.startswith(_DATE_PARTS):
         return expressions.calls_of("make_date")
+    if failure.code == "invalid_map_key":
+        return expressions.calls_of(*_MAKE_MAPS)
     return expressions.calls_of("sum", "avg") if failure.code == "arithmetic_overflow" else ()
 
 
@@ -88,7 +95,14 @@ def _what(failure: Failure) -> str:
         return f"The text {_short(parsed[1])} does not match the pattern"
     if failure.condition.startswith(_DATE_PARTS):
         return "A year, month or day is out of range"
+    index, key = _INDEX.search(failure.message), _KEY.search(failure.message)
+    if index is not None:
+        return f"There is no element {index[1]} among {index[2]}"
+    if key is not None:
+        return f"The key {_short(key[1])} is twice in a map"
     return {
+        "invalid_index": "The first element has the index 1, not 0,",
+        "invalid_map_key": "A key of a map is NULL",
         "divide_by_zero": "There is a division by zero",
         "invalid_cast": "A value cannot be converted",
         "arithmetic_overflow": "A number does not fit into its type",
@@ -126,6 +140,17 @@ def _suggestion(failure: Failure, tree: Expression, operands: tuple[str, ...]) -
             return f"Write TRY_CAST({operands[0]} AS TIMESTAMP), which gives NULL for such values."
         case Call("to_date" | "to_timestamp"):
             return "Correct the pattern, or leave such rows out with WHERE."
+        case Element() if len(operands) == 2:
+            return f"Write get({_bare(operands[0])}, {_bare(operands[1])}), which gives NULL for such rows."
+        case Call("element_at") if len(operands) == 2:
+            of, index = operands
+            found = f"CASE WHEN abs({index}) BETWEEN 1 AND size({of}) THEN element_at({of}, {index}) END"
+            return f"Write {found}, which gives NULL for such rows."
+        case Call("map") if len(operands) == 2 and failure.condition == "NULL_MAP_KEY":
+            key, value = operands
+            return f"Write CASE WHEN {key} IS NOT NULL THEN map({key}, {value}) END, which gives NULL for such rows."
+        case Call("elt"):
+            return "Use CASE with the values that the index may have; it gives NULL for others."
         case Call("make_date"):
             return "Leave such rows out with WHERE, or give NULL for them with CASE."
         case _ if target is not None and failure.code == "invalid_cast":

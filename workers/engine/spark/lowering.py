@@ -5,9 +5,10 @@ Spark gets only expressions that passed the allow-list, as text (`Scalar.sql`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
@@ -34,9 +35,11 @@ from workers.engine.plan.nodes import (
     Named,
     Node,
     Project,
+    Recursion,
     Scan,
     Sort,
     SortItem,
+    StepRows,
     UnaryNode,
     Union,
     Values,
@@ -47,6 +50,7 @@ from workers.engine.plan.nodes import (
     inputs_of,
     output_of,
 )
+from workers.engine.plan.recursion import recursion_sql
 
 _JOIN_TYPES = {
     JoinKind.INNER: "inner",
@@ -76,7 +80,11 @@ def lower(node: Node, scans: Mapping[str, DataFrame], session: SparkSession | No
     if isinstance(node, Values):
         of_scan = next((frame.sparkSession for frame in scans.values()), None)
         return (session or of_scan or SparkSession.active()).sql(values_sql(node))
+    if isinstance(node, StepRows):
+        raise TypeError("a step is lowered inside its recursion only")
     inputs = [lower(child, scans, session) for child in inputs_of(node)]
+    if isinstance(node, Recursion):
+        return _recursion(node, inputs)
     if isinstance(node, Join):
         return _join(node, inputs[0], inputs[1])
     if isinstance(node, Union):
@@ -97,6 +105,22 @@ def physical_plan(frame: DataFrame) -> str:
 def _scan(frame: DataFrame, names: list[str]) -> DataFrame:
     # Spark would analyse even a projection that changes nothing.
     return frame if frame.columns == names else frame.selectExpr(*map(quoted, names))
+
+
+def _recursion(node: Recursion, inputs: Sequence[DataFrame]) -> DataFrame:
+    """Returns the rows of a recursive query. It has no DataFrame function, so the inputs become views while Spark
+    analyses its text.
+    """
+    session = inputs[0].sparkSession
+    names = [f"recursion_{uuid4().hex}" for _ in range(len(inputs) + 1)]
+    for name, frame in zip(names[1:], inputs, strict=True):
+        frame.createOrReplaceTempView(name)
+    try:
+        definition = recursion_sql(node, names[0], names[1:])
+        return session.sql(f"WITH RECURSIVE {definition} SELECT * FROM {names[0]}")  # noqa: S608 - from trees
+    finally:
+        for name in names[1:]:
+            session.catalog.dropTempView(name)
 
 
 def _unary(

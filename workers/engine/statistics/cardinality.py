@@ -31,7 +31,9 @@ from workers.engine.plan.nodes import (
     MultisetOperation,
     Node,
     Project,
+    Recursion,
     Scan,
+    StepRows,
     Union,
     Values,
     Windows,
@@ -49,6 +51,8 @@ ABUNDANT = 50
 NULL_KEY = "NULL"
 """The label of NULL; the label of the string NULL is 'NULL', in quotes."""
 
+_STEPS = 10
+"""The assumed number of steps of a recursion, each with as many rows as its first query."""
 MOST_ROWS = 1e100
 """The largest estimate. Each join may multiply rows: without a bound, an estimate of many joins is infinite, and the
 difference of two such estimates is not a number."""
@@ -178,7 +182,7 @@ def profile_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
             return profile_of(node.input, renamed, statistics) if renamed else None
         case Aggregate():
             return _group_profile(node, columns, statistics)
-        case Union() | MultisetOperation() | Values():
+        case Union() | MultisetOperation() | Values() | Recursion() | StepRows():
             return None
         case Limit():
             below = profile_of(node.input, columns, statistics)
@@ -226,6 +230,11 @@ def _rows(node: Node, statistics: Statistics) -> float | None:
             return None if size is None else float(size.rows)
         case Values():
             return float(len(node.rows))
+        case StepRows():
+            return None
+        case Recursion():
+            first = _rows(node.inputs[0], statistics)
+            return None if first is None else bounded(first * _STEPS)
         case Join():
             return _join_rows(node, statistics)
         case Aggregate():

@@ -24,7 +24,9 @@ from workers.engine.plan.nodes import (
     Named,
     Node,
     Project,
+    Recursion,
     Scan,
+    StepRows,
     Union,
     Values,
     WindowFunctions,
@@ -56,7 +58,7 @@ def partitionings_of(node: Node, statistics: Statistics) -> tuple[frozenset[str]
             return _of_aggregate(node, statistics)
         case WindowFunctions():
             return _of_windows(node, statistics)
-        case Scan() | Values() | Expand() | Generate() | Union() | MultisetOperation():
+        case Scan() | Values() | Expand() | Generate() | Union() | MultisetOperation() | Recursion() | StepRows():
             return ()
         case _:
             return partitionings_of(node.input, statistics)
@@ -85,6 +87,8 @@ def size_of(node: Node, statistics: Statistics) -> int | None:
         case Union():
             sizes = [size_of(branch, statistics) for branch in node.inputs]
             return None if None in sizes else sum(size for size in sizes if size is not None)
+        case Recursion() | StepRows():
+            return None
         case MultisetOperation():
             # Spark expects more rows of what it computes this by than it has.
             return None

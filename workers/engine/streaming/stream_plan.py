@@ -35,6 +35,7 @@ from workers.engine.plan.nodes import (
     Named,
     Node,
     Project,
+    Recursion,
     Scan,
     Sort,
     Union,
@@ -150,6 +151,8 @@ def stream_plan(
     """
     if not is_streaming(built, streams):
         raise StreamPlanError("the query reads no stream")
+    if any(isinstance(node, Recursion) for node in walk_up(built)):
+        raise StreamPlanError("each step of a recursive query needs all rows of the one before")
     select, having, aggregate = split_query(built)
     if aggregate is not None and windows_of(aggregate) is None and output is OutputMode.APPEND:
         raise StreamPlanError("output 'append' needs a window of event time, since other groups never stop changing")

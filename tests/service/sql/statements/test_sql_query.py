@@ -17,8 +17,7 @@ from service.sql.compile import compile_job, compile_sql
 from service.sql.ddl import parse_schema
 from service.sql.resolve.binder import bind
 from service.sql.resolve.bound import BoundQuery, tables_of
-from service.sql.statements import clauses
-from service.sql.statements import query as sql_query
+from service.sql.statements import clauses, references
 
 SCHEMAS = {
     "orders": parse_schema("oid BIGINT, uid BIGINT, category STRING, amount DECIMAL(10,2), ok BOOLEAN", "/x"),
@@ -184,7 +183,7 @@ def test_a_name_for_a_query_without_one_is_found_in_one_look_at_the_text(monkeyp
         looks.append(pattern)
         return re.findall(pattern, text)
 
-    monkeypatch.setattr(sql_query, "re", SimpleNamespace(findall=find_all))
+    monkeypatch.setattr(references, "re", SimpleNamespace(findall=find_all))
     text = "SELECT uid FROM orders UNION ALL SELECT uid FROM users -- derived"
     for tail in ("_" * 50_000, "_" * 90 + "".join(f"derived_{number}_" for number in range(1, 3000))):
         compile_sql(text + tail, SCHEMAS)

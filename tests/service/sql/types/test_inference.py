@@ -15,6 +15,7 @@ pytestmark = pytest.mark.spark
 
 TEMPLATES = [
     "-{}",
+    "~{}",
     "NOT {}",
     "{} AND true",
     "{} OR s",
@@ -113,7 +114,9 @@ LITERALS = [
 ]
 
 
-@pytest.mark.parametrize("operator", ["+", "-", "*", "/", "%", "DIV", "||", "=", "<", "<=>"])
+@pytest.mark.parametrize(
+    "operator", ["+", "-", "*", "/", "%", "DIV", "||", "&", "|", "^", "<<", ">>>", "=", "<", "<=>"]
+)
 def test_every_pair_of_types_under(operator: str, every_type: TableScope, types_in_spark: TypesInSpark) -> None:
     check([f"{a} {operator} {b}" for a, b in product(COLUMNS, COLUMNS)], every_type, types_in_spark)
 

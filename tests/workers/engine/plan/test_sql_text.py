@@ -27,9 +27,11 @@ from workers.engine.plan.nodes import (
     Named,
     Node,
     Project,
+    Recursion,
     Scan,
     Sort,
     SortItem,
+    StepRows,
     Union,
     Values,
     Watermark,
@@ -197,6 +199,8 @@ KNOWN_FIELDS = {
     Union: {"inputs"},
     Sort: {"input", "keys"},
     MultisetOperation: {"left", "right", "kind"},
+    Recursion: {"inputs", "step", "columns", "levels"},
+    StepRows: {"place", "columns"},
     Limit: {"input", "count", "offset"},
 }
 

@@ -16,8 +16,9 @@ from service.contract.problems import SpecError
 from service.contract.query import AggregateFunction, JoinKind
 from service.contract.reports import HotKey, HotKeyReport, RuleOutcome, RuleTrace, SkewReport, StageMetrics, StageSkew
 from service.sql.compile import compile_job
-from service.sql.expressions.scalar import column
-from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, Field, array
+from service.sql.expressions.nodes import OrderKey, Over
+from service.sql.expressions.scalar import Scalar, column
+from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, INT, Field, array
 from tests.support.compiled import compiled, job_over, schemas_of
 from tests.support.plan_parts import COUNT, ORDERS, USERS
 from tests.support.scalars import scalar
@@ -35,7 +36,9 @@ from workers.engine.plan.nodes import (
     Node,
     Phases,
     Project,
+    Scan,
     Union,
+    WindowFunctions,
 )
 from workers.engine.planner import Plan, plan_query
 from workers.engine.report.operator_tree import numbered
@@ -430,3 +433,44 @@ def test_advice_changes_the_plan_and_the_verdict_is_what_was_measured(measured: 
         assert text_of(before) != text_of(after), (sql, spec.settings, report.setting, report.value)
         seen.add((report.setting, report.value))
     assert seen == (ADVISED if measured in {"nothing", *list(MEASURED)[1:3]} else set())
+
+
+DAYS = Scan("orders", "o", (*ORDERS.columns, (Field("o.day", INT), "day")))
+
+
+def by_uid(call: str = "row_number", *more: Scalar) -> WindowFunctions:
+    over = Over(call, (), (UID.tree, *(key.tree for key in more)), (OrderKey(column("o.day", INT).tree),))
+    return WindowFunctions(DAYS, (Named(Scalar(over, INT), "n"),))
+
+
+def on_window(plan: Node, rules: tuple[RuleTrace, ...] = (), replan: Any = other_plan) -> Advice:
+    situation = Situation(plan, skewed(), JobSettings(), rules, Evidence(4.0), replan)
+    return advice_on([hot(KeyRole.PARTITION)], situation)
+
+
+def test_a_hot_partition_is_to_be_computed_in_parts() -> None:
+    advice = on_window(by_uid())
+    assert (advice.setting, advice.value, advice.hurts) == ("skewed_windows", "true", True)
+    assert advice.sentence.startswith(
+        "The partition key o.uid is 7 in 50% of the rows and one task computes their calls with OVER. "
+        "Set skewed_windows to true"
+    )
+
+
+def test_a_partition_that_has_no_parts_is_named() -> None:
+    advice = on_window(by_uid("ntile"), replan=lambda _: "the same plan")
+    assert (advice.setting, advice.hurts) == (None, True)
+    assert "skewed_windows cannot compute these calls in several tasks" in advice.sentence
+
+
+def test_a_partition_that_was_computed_in_parts_needs_nothing() -> None:
+    part = Named(scalar("pmod(`o.day`, 8)", INT), "$part")
+    rows = Project(DAYS, (*(Named(column(name, None), name) for name in ("o.uid", "o.day")), part))
+    window = replace(by_uid("row_number", column("$part", INT)), input=rows)
+    fired = RuleTrace(rule="skewed_windows", outcome=RuleOutcome.FIRED, node="", reason="")
+    assert "skewed_windows computed these rows in several tasks" in on_window(window, (fired,)).sentence
+
+
+def test_the_partition_key_of_a_window_is_reported() -> None:
+    report = skew_report(skewed(), by_uid(), Evidence(4.0), JobSettings(), (), other_plan)
+    assert [(key.role, key.rows_on_one_task) for key in report.keys] == [("partition key", 5_000_000)]

@@ -34,7 +34,7 @@ JOINED = Aggregate(JOIN, (Named(K, "k"),), (COUNT,))
 
 ORDERED = Over("COUNT", (), (K.tree,), (OrderKey(D.tree),))
 RUNNING = WindowFunctions(L, (Named(Scalar(ORDERED, BIGINT), "n"),))
-LAGGING = WindowFunctions(L, (Named(Scalar(replace(ORDERED, function="lag", arguments=(D.tree,)), BIGINT), "n"),))
+TILED = WindowFunctions(L, (Named(Scalar(replace(ORDERED, function="ntile", arguments=(D.tree,)), BIGINT), "n"),))
 
 PHASE = {"agg_phase": "ONE_PHASE"}
 JOINS = {"join.ship": "REPARTITION", "join.local": "SORT_MERGE", "join.skew": "NONE"}
@@ -65,7 +65,7 @@ NOT_EAGER = {"eager_aggregation": False}
         (RUNNING, {"skewed_windows": True}, False),
         (RUNNING, {"skewed_windows": False}, True),
         (replace(RUNNING, input=PLAIN), PHASE, True),
-        (LAGGING, {"skewed_windows": False}, False),
+        (TILED, {"skewed_windows": False}, False),
         (Limit(L, 3), {}, False),
         (Limit(Join(L, R, JoinKind.CROSS, ()), 3), PHASE, False),
     ],
@@ -100,7 +100,7 @@ def test_windows_need_their_partition_keys_and_the_order_of_hot_ones() -> None:
     everything = WindowFunctions(L, (Named(Scalar(replace(ORDERED, partition_by=()), BIGINT), "n"),))
     assert statistics_keys(everything) == frozenset()
     assert window_orders(everything) == {((), "l.d")}
-    assert statistics_keys(LAGGING) == frozenset()
-    assert window_orders(LAGGING) == frozenset()
+    assert statistics_keys(TILED) == frozenset()
+    assert window_orders(TILED) == frozenset()
     assert window_orders(replace(RUNNING, input=Limit(L, 3))) == frozenset()
     assert window_orders(RUNNING, lambda _: False) == frozenset()

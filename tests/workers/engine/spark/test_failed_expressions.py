@@ -69,6 +69,16 @@ PLACES = [
     "SELECT a AS q FROM u UNION ALL SELECT «CAST(s AS INT)» AS q FROM t",
     "SELECT DISTINCT «a / b» AS q FROM t",
     "SELECT t.a FROM t LEFT SEMI JOIN u ON t.a = u.a AND «u.a / u.b» > 1",
+    "SELECT 1 + «array(a, b)[a + 1]» AS q FROM t",
+    "SELECT «element_at(array(a, b), a + 2)» AS q FROM t",
+    "SELECT «element_at(array(a, b), b)» AS q FROM t",
+    "SELECT «elt(a + 1, s, s)» AS q FROM t",
+    "SELECT «map(NULLIF(a, 1), b)» AS q FROM t",
+    "SELECT «map_from_arrays(array(b, b), array(1, 2))» AS q FROM t",
+    "SELECT ~«CAST(s AS INT)» AS q FROM t",
+    "SELECT a & «CAST(s AS INT)» AS q FROM t",
+    "SELECT t.a, q FROM t, LATERAL (SELECT «t.a / t.b» AS q) AS l",
+    "SELECT t.a, q FROM t JOIN LATERAL (SELECT «u.a / u.b» AS q FROM u WHERE u.a = t.a) AS l ON TRUE",
 ]
 
 SUGGESTED = re.compile(r"Write (.+), (?:which|or cast) ")
@@ -168,6 +178,14 @@ def test_the_wider_type_and_the_value_are_named(spark: SparkSession, tables: Tab
         problem = run(spark, spec_of(sql=sql), tables, tmp_path / "result")
         assert problem is not None
         assert problem.detail == detail
+
+
+def test_a_recursion_without_an_end(spark: SparkSession, tables: Tables, tmp_path: Path) -> None:
+    sql = "WITH RECURSIVE r(n) MAX RECURSION LEVEL 3 AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT n FROM r"
+    problem = run(spark, spec_of(sql=sql), tables, tmp_path / "result")
+    assert problem is not None
+    assert (problem.code, problem.status) == ("recursion_limit", 422)
+    assert "not complete after 3 steps" in problem.detail
 
 
 def test_a_literal_that_spark_folds_while_it_plans(spark: SparkSession, tables: Tables, tmp_path: Path) -> None:

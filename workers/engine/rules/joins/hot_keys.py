@@ -18,7 +18,9 @@ from workers.engine.plan.nodes import (
     MultisetOperation,
     Node,
     Project,
+    Recursion,
     Scan,
+    StepRows,
     Union,
     Values,
     columns_below,
@@ -189,7 +191,7 @@ def _sketch_of(node: Node, columns: tuple[str, ...], statistics: Statistics) -> 
         case Join():
             side = node.left if set(columns) <= names_of(node.left) else node.right
             return _sketch_of(side, columns, statistics)
-        case Aggregate() | Union() | MultisetOperation() | Values():
+        case Aggregate() | Union() | MultisetOperation() | Values() | Recursion() | StepRows():
             return None
         case _:
             return _sketch_of(node.input, columns, statistics)

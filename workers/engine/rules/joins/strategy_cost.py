@@ -31,7 +31,9 @@ from workers.engine.plan.nodes import (
     MultisetOperation,
     Node,
     Project,
+    Recursion,
     Scan,
+    StepRows,
     Union,
     Values,
     output_of,
@@ -270,7 +272,7 @@ def max_rows(node: Node, statistics: Statistics) -> float | None:
             return float(size.rows) if size is not None and size.rows_are_exact else None
         case Values():
             return float(len(node.rows))
-        case Join():
+        case Join() | Recursion() | StepRows():
             return None
         case Union():
             branches = [max_rows(branch, statistics) for branch in node.inputs]

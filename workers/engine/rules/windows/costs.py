@@ -3,7 +3,8 @@
 The unit is that of `workers.engine.rules.cost`. Spark sends each row to the task of its partition, sorts it there (3),
 and computes the calls (1): n rows on s tasks cost n/s, plus 4 for each row of the busiest task. In parts:
 
-    ranges         the same with the hot partitions distributed; the totals of the ranges; a look-up for each row
+    ranges         the same with the hot partitions distributed; the totals of the ranges; a look-up for each row.
+                   DENSE_RANK counts distinct values (2); LAG and LEAD sort the hot partitions once more (3)
     joined back    an aggregate of all rows; a look-up for each row; no row is sent or sorted
     hot ones       the same for the hot partitions, and Spark's window for the others
 """
@@ -15,14 +16,27 @@ from dataclasses import dataclass
 
 from service.contract.options import SkewSettings
 from service.sql.expressions.scalar import Scalar
-from workers.engine.plan.nodes import Node, WindowFunctions, columns_of, scanned_columns
-from workers.engine.rules.cost import FEW_ENTRIES_ROW, PARSED, Cost, hot_group, hottest_task, parses_text
+from workers.engine.plan.nodes import Aggregate, Node, WindowFunctions, columns_of, scanned_columns
+from workers.engine.plan.traversal import walk_up
+from workers.engine.rules.cost import (
+    FEW_ENTRIES_ROW,
+    PARSED,
+    Cost,
+    hot_group,
+    hottest_task,
+    input_tasks,
+    key_profile,
+    parses_text,
+    two_phase,
+)
 from workers.engine.rules.joins.hot_keys import rows_shuffled_by_joins
 from workers.engine.rules.joins.skew_cost import RESCAN, TASKS_PER_SLOT
 from workers.engine.rules.joins.strategy_cost import SORTED, broadcast_limit, hashed_bytes
+from workers.engine.rules.windows.neighbours import OffsetCall
 from workers.engine.rules.windows.rewrite import InRanges, JoinedBack, WindowPlan
-from workers.engine.rules.windows.running import CallGroup
+from workers.engine.rules.windows.running import CallGroup, RunningCall
 from workers.engine.statistics.cardinality import KeyProfile, bytes_per_row, estimate_rows, label_of, profile_of
+from workers.engine.statistics.groups import profile_of_groups
 from workers.engine.statistics.model import KeySketch, OrderedKey, Statistics
 from workers.engine.statistics.partitioning import is_partitioned_by
 
@@ -30,6 +44,8 @@ COMPUTED = 1.0
 """The cost of a row in the window's operator."""
 LOOKED_UP = 0.5
 """The cost of finding a row's carry or aggregate in a small hash table."""
+DISTINCT_COUNTED = 2.0
+"""The cost of a row of a range whose distinct order keys are counted: it is sent by its keys."""
 UNEVEN = 1.15
 """Ranges of a sample differ in size, and their hashes put several of them into one task."""
 FEW_GROUPS = 100_000
@@ -78,7 +94,9 @@ def planned_group(
 def _profile(rows: Node, keys: tuple[Scalar, ...], statistics: Statistics) -> KeyProfile | None:
     if keys:
         columns = columns_of(keys)
-        return profile_of(rows, columns, statistics) if columns else None
+        if columns is None:
+            return None
+        return profile_of(rows, columns, statistics) or profile_of_groups(rows, columns, statistics)
     count = estimate_rows(rows, statistics)
     return None if count is None else KeyProfile(float(count), 1.0, (("", float(count)),))
 
@@ -113,8 +131,17 @@ def _native(rows: Node, group: CallGroup, profile: KeyProfile, statistics: Stati
 
 def _read_again(rows: Node, profile: KeyProfile, statistics: Statistics) -> float:
     """Returns the cost of computing the input a second time, on all slots."""
+    slots = max(1, statistics.slots)
     row = PARSED if parses_text(rows, statistics) else RESCAN
-    return (row * profile.rows + 2 * rows_shuffled_by_joins(rows, statistics)) / max(1, statistics.slots)
+    joined = 2 * rows_shuffled_by_joins(rows, statistics) / slots
+    grouped = next((part for part in walk_up(rows) if isinstance(part, Aggregate)), None)
+    if grouped is None:
+        return row * profile.rows / slots + joined
+    below = key_profile(grouped.input, (key.expression for key in grouped.keys), statistics)
+    if below is None:
+        return row * (estimate_rows(grouped.input, statistics) or 0) / slots + joined
+    again = two_phase(below, slots, input_tasks(grouped.input, statistics)).slowest
+    return row * below.rows / slots + again + joined
 
 
 def _ranges(
@@ -143,11 +170,22 @@ def _ranges(
     left = [rows_ for _, rows_ in profile.hot if rows_ not in handled]
     rest = max([0.0, *left])
     hottest = max(UNEVEN * profile.rows / slots, rest + (profile.rows - rest) / slots, largest)
-    totals = FEW_ENTRIES_ROW * moved / slots
-    looked_up = LOOKED_UP * profile.rows / slots
-    slowest = _read_again(rows, profile, statistics) + totals + profile.rows / slots
-    slowest += (SORTED + COMPUTED) * hottest + looked_up
+    again, of_row, looked_up = _for_other_ranges(group)
+    totals = again * _read_again(rows, profile, statistics) + of_row * moved / slots
+    slowest = totals + profile.rows / slots
+    slowest += (SORTED + COMPUTED) * hottest + looked_up * LOOKED_UP * profile.rows / slots
     return InRanges(group, keys, tasks), Cost(slowest, profile.rows, hottest)
+
+
+def _for_other_ranges(group: CallGroup) -> tuple[int, float, int]:
+    """Returns how often the input is read again for what the ranges need of each other, the cost of a hot row in these
+    reads, and the number of look-ups of each row.
+    """
+    sides = {call.is_before for call in group.running if isinstance(call, OffsetCall)}
+    parts = [part for call in group.running if isinstance(call, RunningCall) for part in call.parts]
+    counted = DISTINCT_COUNTED * sum(bool(part.distinct) for part in parts)
+    reads = len(sides) + bool(parts)
+    return reads, (FEW_ENTRIES_ROW if parts else 0.0) + counted + SORTED * len(sides), reads
 
 
 def _with_fewer_boundaries(key: OrderedKey, ranges: int) -> OrderedKey:

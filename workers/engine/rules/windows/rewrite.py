@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from service.contract.options import JoinLocal, JoinShip, JoinSkew
 from service.contract.query import AggregateFunction, JoinKind
 from service.sql.expressions.nodes import Expression, Frame, FrameBound, Number, OrderKey, Over
 from service.sql.expressions.scalar import Scalar, column
 from service.sql.types.aggregates import result_type
-from service.sql.types.data_types import BOOLEAN, INT, DataType, Field, known
-from workers.engine.plan.expressions import compose, fresh_name
+from service.sql.types.data_types import BOOLEAN, INT, DataType, Field
+from workers.engine.plan.expressions import compose
 from workers.engine.plan.nodes import (
     UNKNOWN,
     Aggregate,
@@ -24,7 +23,6 @@ from workers.engine.plan.nodes import (
     Exchange,
     Filter,
     Join,
-    JoinStrategy,
     Named,
     Node,
     Phases,
@@ -35,11 +33,20 @@ from workers.engine.plan.nodes import (
     output_of,
 )
 from workers.engine.rules.joins.skew_rewrite import is_one_of, unchanged_columns
-from workers.engine.rules.windows.running import START, CallGroup, over_of
+from workers.engine.rules.windows.neighbours import (
+    BROADCAST,
+    OffsetCall,
+    Ranges,
+    Side,
+    order_of,
+    place_items,
+    sides_of,
+    value_of,
+    with_neighbours,
+)
+from workers.engine.rules.windows.new_columns import NewNames, field_of, named, with_item
+from workers.engine.rules.windows.running import START, CallGroup, Part, RunningCall, over_of
 from workers.engine.statistics.model import OrderedKey
-
-BROADCAST = JoinStrategy(JoinShip.BROADCAST_RIGHT, JoinLocal.HASH_RIGHT, JoinSkew.NONE)
-"""How rows are joined with the aggregates, which are few."""
 
 _NO_RANGE = compose("CAST(NULL AS INT)", (), INT)
 _BEFORE = FrameBound("PRECEDING", Number("1"))
@@ -71,7 +78,7 @@ def split_windows(node: WindowFunctions, plans: tuple[WindowPlan, ...], others: 
 
     A plan with hot keys that are joined back reads its rows twice, so at most one may have them; it runs first.
     """
-    rows, taken = node.input, _Names(names_of(node))
+    rows, taken = node.input, NewNames(names_of(node))
     for plan in sorted(plans, key=lambda one: not (isinstance(one, JoinedBack) and one.hot)):
         if isinstance(plan, InRanges):
             rows = in_ranges(rows, node.input, plan, taken)
@@ -86,63 +93,79 @@ def split_windows(node: WindowFunctions, plans: tuple[WindowPlan, ...], others: 
     return Project(rows, unchanged_columns(output_of(node)), replaces=node)
 
 
-class _Names:
-    """Names that no column has."""
-
-    def __init__(self, taken: frozenset[str]) -> None:
-        self._taken = taken
-
-    def new(self, stem: str, type_: DataType) -> Scalar:
-        """Returns a column with a new name."""
-        number = 0
-        while f"${stem}{number}" in self._taken:
-            number += 1
-        name = fresh_name(f"${stem}{number}", self._taken)
-        self._taken |= {name}
-        return column(name, known(type_))
-
-
-def _named(scalar: Scalar, name: Scalar) -> Named:
-    return Named(scalar, name.columns[0])
-
-
-def _field(name: Scalar) -> Field:
-    return Field(name.columns[0], name.type or UNKNOWN)
-
-
 # Running calls
 
 
-def in_ranges(rows: Node, source: Node, plan: InRanges, names: _Names) -> Node:
+def in_ranges(rows: Node, source: Node, plan: InRanges, names: NewNames) -> Node:
     """Returns `rows` followed by the calls of the plan's group. `source` has the same rows with fewer columns."""
     group = plan.group
     stride = max(len(key.boundaries) for key in plan.keys) + 3
     part, number = names.new("part", INT), names.new("range", INT)
-    ranged = _part_of(group, plan.keys, stride, source)
-    own = [[names.new("own", each.type) for each in call.parts] for call in group.running]
-    carries = [[names.new("carry", each.type) for each in call.parts] for call in group.running]
-    local = tuple(
-        _named(Scalar(_in_range(over_of(call), part, each.function, each.arguments), each.type), name)
+    ranged = named(_part_of(group, plan.keys, stride, source), part)
+    own = [
+        [names.new("own", type_) for type_ in _own_types(call, running)]
+        for call, running in zip(group.calls, group.running, strict=True)
+    ]
+    carries = [[names.new("carry", each.type) for each in _parts(one)] for one in group.running]
+    offsets = [one for one in group.running if isinstance(one, OffsetCall)]
+    sides = sides_of(offsets, names) if offsets else ()
+    ranges = Ranges(with_item(source, ranged), part, stride, order_of(group.order_by, offsets))
+    made: Node = Exchange(with_item(rows, ranged), (*group.partition_by, part), plan.tasks)
+    for items in (_offset_items(group, ranges, own, sides), _running_items(group, part, own)):
+        # In this order: a window in the order of the first one does not sort again.
+        made = WindowFunctions(made, items) if items else made
+    if any(map(len, carries)):
+        totals = _carries(group, ranges, number, carries, names)
+        made = Join(made, totals, JoinKind.LEFT, ((part, number),), strategy=BROADCAST)
+    for side in sides:
+        made = with_neighbours(made, side, ranges, names)
+    results = (
+        _result(call, one, (*ours, *theirs), sides)
+        for call, one, ours, theirs in zip(group.calls, group.running, own, carries, strict=True)
+    )
+    return Project(made, (*unchanged_columns(output_of(rows)), *results))
+
+
+def _parts(running: RunningCall | OffsetCall) -> tuple[Part, ...]:
+    return running.parts if isinstance(running, RunningCall) else ()
+
+
+def _own_types(call: Named, running: RunningCall | OffsetCall) -> tuple[DataType, ...]:
+    if isinstance(running, OffsetCall):
+        return (call.expression.type or UNKNOWN,)
+    return tuple(part.type for part in running.parts)
+
+
+def _running_items(group: CallGroup, part: Scalar, own: list[list[Scalar]]) -> tuple[Named, ...]:
+    return tuple(
+        named(Scalar(_in_range(over_of(call), part, each.function, each.arguments), each.type), name)
         for call, running, columns in zip(group.calls, group.running, own, strict=True)
+        if isinstance(running, RunningCall)
         for each, name in zip(running.parts, columns, strict=True)
     )
-    sent = Exchange(_with(rows, _named(ranged, part)), (*group.partition_by, part), plan.tasks)
-    joined = Join(
-        WindowFunctions(sent, local),
-        _carries(group, _with(source, _named(ranged, part)), (part, number, stride), carries, names),
-        JoinKind.LEFT,
-        ((part, number),),
-        strategy=BROADCAST,
-    )
-    results = tuple(
-        Named(compose(running.result, (*ours, *theirs), call.expression.type), call.name)
-        for call, running, ours, theirs in zip(group.calls, group.running, own, carries, strict=True)
-    )
-    return Project(joined, (*unchanged_columns(output_of(rows)), *results))
 
 
-def _with(rows: Node, item: Named) -> Project:
-    return Project(rows, (*unchanged_columns(output_of(rows)), item))
+def _offset_items(
+    group: CallGroup, ranges: Ranges, own: list[list[Scalar]], sides: tuple[Side, ...]
+) -> tuple[Named, ...]:
+    found = []
+    for call, running, columns in zip(group.calls, group.running, own, strict=True):
+        if isinstance(running, OffsetCall):
+            over = over_of(call)
+            in_range = _in_range(over, ranges.part, over.function, over.arguments)
+            in_range = replace(in_range, order_by=ranges.order)
+            found.append((named(Scalar(in_range, call.expression.type), columns[0]), in_range))
+    return (*(item for item, _ in found), *place_items(sides, found[0][1])) if found else ()
+
+
+def _result(
+    call: Named, running: RunningCall | OffsetCall, columns: tuple[Scalar, ...], sides: tuple[Side, ...]
+) -> Named:
+    type_ = call.expression.type or UNKNOWN
+    if isinstance(running, RunningCall):
+        return Named(compose(running.result, columns, call.expression.type), call.name)
+    side = next(side for side in sides if side.is_before is running.is_before)
+    return Named(value_of(running, columns[0], side, type_), call.name)
 
 
 def _in_range(over: Over, part: Scalar, function: str, arguments: tuple[Expression, ...]) -> Over:
@@ -187,44 +210,37 @@ def _number(value: int) -> Scalar:
     return Scalar(Number(str(value)), INT)
 
 
-def _carries(
-    group: CallGroup,
-    source: Node,
-    numbering: tuple[Scalar, Scalar, int],
-    carries: list[list[Scalar]],
-    names: _Names,
-) -> Node:
+def _carries(group: CallGroup, ranges: Ranges, number: Scalar, carries: list[list[Scalar]], names: NewNames) -> Node:
     """Returns a row for each range of a hot partition: its number, and the carry of each part of the calls."""
-    part, number, stride = numbering
     totals: list[Call] = []
     merged: list[Named] = []
     shown: list[Named] = []
-    partition = compose(f"{{0}} DIV {stride}", (number,), None).tree
+    partition = compose(f"{{0}} DIV {ranges.stride}", (number,), None).tree
     for call, running, columns in zip(group.calls, group.running, carries, strict=True):
-        for each, carry in zip(running.parts, columns, strict=True):
+        for each, carry in zip(_parts(running), columns, strict=True):
             total, before = names.new("total", each.total_type), names.new("before", UNKNOWN)
             condition = over_of(call).filter
-            arguments = tuple(Scalar(argument, None) for argument in each.arguments)
+            arguments = tuple(Scalar(argument, None) for argument in each.distinct or each.arguments)
             where = None if condition is None else Scalar(condition, BOOLEAN)
-            totals.append(Call(each.total, arguments, _field(total), filter=where))
+            totals.append(Call(each.total, arguments, field_of(total), bool(each.distinct), filter=where))
             frame = Frame("ROWS", START, _BEFORE)
             over = Over(each.merge.value, (total.tree,), (partition,), (OrderKey(number.tree),), frame)
             type_ = result_type(each.merge, each.total_type)
-            merged.append(_named(Scalar(over, type_), before))
-            shown.append(_named(compose(f"CAST({{0}} AS {each.type})", (before,), each.type), carry))
+            merged.append(named(Scalar(over, type_), before))
+            shown.append(named(compose(f"CAST({{0}} AS {each.type})", (before,), each.type), carry))
     for_ranges = Aggregate(
-        Filter(source, compose("({0}) IS NOT NULL", (part,), BOOLEAN)),
-        (_named(part, number),),
+        Filter(ranges.source, compose("({0}) IS NOT NULL", (ranges.part,), BOOLEAN)),
+        (named(ranges.part, number),),
         tuple(totals),
         phases=Phases.TWO_PHASE,
     )
-    return Project(WindowFunctions(for_ranges, tuple(merged)), (_named(number, number), *shown))
+    return Project(WindowFunctions(for_ranges, tuple(merged)), (named(number, number), *shown))
 
 
 # Aggregates over whole partitions
 
 
-def joined_back(rows: Node, source: Node, group: CallGroup, names: _Names) -> Node:
+def joined_back(rows: Node, source: Node, group: CallGroup, names: NewNames) -> Node:
     """Returns `rows` followed by the calls of `group`, computed by GROUP BY from `source`, which has the same rows."""
     keys = tuple(names.new("key", key.type or UNKNOWN) for key in group.partition_by)
     calls = tuple(
@@ -238,7 +254,7 @@ def joined_back(rows: Node, source: Node, group: CallGroup, names: _Names) -> No
     )
     grouped = Aggregate(
         source,
-        tuple(_named(key, name) for key, name in zip(group.partition_by, keys, strict=True)),
+        tuple(named(key, name) for key, name in zip(group.partition_by, keys, strict=True)),
         calls,
         phases=Phases.TWO_PHASE,
     )
@@ -249,7 +265,7 @@ def joined_back(rows: Node, source: Node, group: CallGroup, names: _Names) -> No
     return Project(joined, unchanged_columns(fields))
 
 
-def _hot_joined_back(rows: Node, plan: JoinedBack, names: _Names) -> Node:
+def _hot_joined_back(rows: Node, plan: JoinedBack, names: NewNames) -> Node:
     """Returns `rows` followed by the calls: for the hot partitions, joined back, for all others by Spark's window."""
     is_hot = is_one_of(plan.group.partition_by, plan.hot)
     hot = Filter(rows, is_hot)

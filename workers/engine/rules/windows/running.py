@@ -6,10 +6,12 @@ per range of the order column, and merged with the carry, the aggregate of all r
     call           in its range    carry          result
     ROW_NUMBER     the same        COUNT(*)       value + carry
     RANK           the same        COUNT(*)       value + carry
+    DENSE_RANK     the same        COUNT DISTINCT value + carry; of the keys of ORDER BY
     COUNT          the same        COUNT          value + carry
     SUM            the same        SUM            value + carry; one of them if the other is NULL
     MIN, MAX       the same        MIN, MAX       LEAST, GREATEST, which ignore NULL
     AVG            SUM, COUNT      SUM, COUNT     the quotient of both sums
+    LAG, LEAD      the same        rows           value, or a row of another range (`neighbours.py`)
 
 Rows with equal order keys are in one range, so RANK and the peers of a RANGE frame are the same as in the partition.
 """
@@ -27,6 +29,7 @@ from workers.engine.plan.aggregates import MAX_AVG_PRECISION
 from workers.engine.plan.expressions import compose
 from workers.engine.plan.nodes import UNKNOWN, Named, WindowFunctions, output_of, scanned_columns
 from workers.engine.rules.joins.strategy_cost import max_rows
+from workers.engine.rules.windows.neighbours import OFFSETS, OffsetCall, offset_call
 from workers.engine.statistics.model import Statistics
 
 MAX_SUM_PRECISION = 28
@@ -46,7 +49,8 @@ _AGGREGATES = frozenset(function.value for function in AggregateFunction)
 class Part:
     """One column of a running call: `function` over `arguments` in each range, of the type `type`.
 
-    `total` is the aggregate of a range; its values over the ranges before are merged by `merge`.
+    `total` is the aggregate of a range; its values over the ranges before are merged by `merge`. It has the same
+    arguments, or is over the distinct values of `distinct`.
     """
 
     function: str
@@ -55,6 +59,7 @@ class Part:
     total: AggregateFunction
     merge: AggregateFunction
     total_type: DataType
+    distinct: tuple[Expression, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class CallGroup:
     calls: tuple[Named, ...]
     partition_by: tuple[Scalar, ...]
     order_by: tuple[OrderKey, ...] = ()
-    running: tuple[RunningCall, ...] = ()
+    running: tuple[RunningCall | OffsetCall, ...] = ()
     refusal: str | None = None
     is_open: bool = True
 
@@ -117,10 +122,17 @@ def _group(calls: tuple[Named, ...], node: WindowFunctions, statistics: Statisti
     refusal = refusal or next((why for call in calls if (why := _refusal_of_call(over_of(call))) is not None), None)
     if refusal is not None:
         return CallGroup(calls, partition_by, first.order_by, refusal=refusal, is_open=False)
-    made = [_RUNNING[over_of(call).function](_Argument.of(call, node, statistics)) for call in calls]
+    made = [_parts_of(call, node, statistics) for call in calls]
     refusal = next((each for each in made if isinstance(each, str)), None)
-    running = tuple(each for each in made if isinstance(each, RunningCall))
+    running = tuple(each for each in made if not isinstance(each, str))
     return CallGroup(calls, partition_by, first.order_by, running, refusal)
+
+
+def _parts_of(call: Named, node: WindowFunctions, statistics: Statistics) -> RunningCall | OffsetCall | str:
+    over = over_of(call)
+    if over.function in OFFSETS:
+        return offset_call(over, call.expression.type or UNKNOWN)
+    return _RUNNING[over.function](_Argument.of(call, node, statistics))
 
 
 def _is_whole(over: Over) -> bool:
@@ -155,7 +167,7 @@ def _refusal_of_order(over: Over, types: Mapping[str, DataType]) -> str | None:
 
 def _refusal_of_call(over: Over) -> str | None:
     name, frame = over.function.upper(), over.frame
-    if over.function not in _RUNNING:
+    if over.function not in _RUNNING.keys() | OFFSETS:
         return f"{name} cannot be computed from ranges of the partition."
     if frame is not None and (frame.start, frame.end) != (START, CURRENT):
         return f"The frame of {name} is not from the start of the partition to the current row."
@@ -173,6 +185,7 @@ class _Argument:
     type: DataType | None
     result: DataType
     bits: int | None = None
+    order_by: tuple[OrderKey, ...] = ()
 
     @classmethod
     def of(cls, call: Named, node: WindowFunctions, statistics: Statistics) -> _Argument:
@@ -182,7 +195,7 @@ class _Argument:
         rows = max_rows(node.input, statistics)
         if type_ is not None and type_.is_integral and rows is not None:
             bits = (_largest(over.arguments[0], type_, node, statistics) * int(rows)).bit_length()
-        return cls(over.arguments, type_, call.expression.type or UNKNOWN, bits)
+        return cls(over.arguments, type_, call.expression.type or UNKNOWN, bits, over.order_by)
 
 
 def _largest(tree: Expression, type_: DataType, node: WindowFunctions, statistics: Statistics) -> int:
@@ -199,6 +212,15 @@ def _counter(function: str) -> Callable[[_Argument], RunningCall]:
         return RunningCall((part,), f"CAST({{0}} + coalesce({{1}}, 0L) AS {argument.result})")
 
     return make
+
+
+def _dense_rank(argument: _Argument) -> RunningCall:
+    # In a structure, so that NULL counts.
+    keys = tuple(Scalar(key.expression, None) for key in argument.order_by)
+    places = ", ".join(f"{{{place}}}" for place in range(len(keys)))
+    distinct = (compose(f"struct({places})", keys, None).tree,)
+    part = Part("dense_rank", (), argument.result, _COUNT, _SUM, BIGINT, distinct)
+    return RunningCall((part,), f"CAST({{0}} + coalesce({{1}}, 0L) AS {argument.result})")
 
 
 def _count(argument: _Argument) -> RunningCall:
@@ -255,6 +277,7 @@ def _part(function: AggregateFunction, argument: _Argument, type_: DataType) -> 
 _RUNNING: Mapping[str, Callable[[_Argument], RunningCall | str]] = {
     "row_number": _counter("row_number"),
     "rank": _counter("rank"),
+    "dense_rank": _dense_rank,
     _COUNT.value: _count,
     _SUM.value: _sum,
     AggregateFunction.AVG.value: _average,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from service.contract.options import Toggle
 from service.sql.expressions.scalar import Scalar
-from workers.engine.plan.nodes import Aggregate, Filter, Limit, Named, Node, WindowFunctions
+from workers.engine.plan.nodes import Filter, Limit, Named, Node, WindowFunctions
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.cost import MIN_ROWS, Choice, Cost, too_few_rows
+from workers.engine.rules.distinct.branch_plans import is_deterministic
 from workers.engine.rules.joins.hot_keys import origins_of
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.rules.windows.costs import PlannedGroup, planned_group
@@ -60,9 +61,11 @@ class SkewedWindows:
 
     A call with ORDER BY and a frame from the start of the partition to the current row is computed per range of the
     first order column. Quantiles of that column in the sampled rows of the hot partition are the boundaries. The totals
-    of the ranges are a row for each range; their prefix sums, the carries, are broadcast and added. An aggregate over
-    the whole partition, in any order, is computed by GROUP BY and joined back by the partition keys: for all partitions
-    if they are few, otherwise for the hot ones, without sending or sorting their rows. `running.py` has the formulas.
+    of the ranges are a row for each range; their prefix sums, the carries, are broadcast and added. LAG and LEAD find
+    the rows of other ranges in an array for each range. An aggregate over the whole partition, in any order, is
+    computed by GROUP BY and joined back by the partition keys: for all partitions if they are few, otherwise for the
+    hot ones, without sending or sorting their rows. `running.py` has the formulas, `neighbours.py` those of LAG and
+    LEAD.
 
     Fires when:
         - `skewed_windows` is true and the sample has a frequent partition; or
@@ -74,11 +77,11 @@ class SkewedWindows:
         - `skewed_windows` is false;
         - a key of PARTITION BY, or the first key of ORDER BY, is not a column of a table, or is a FLOAT or DOUBLE;
         - there is no statistic for the partition keys, or the hot partitions have too few values of the order column;
-        - a call of the window has no parts: LAG, LEAD, DENSE_RANK, NTILE and other functions, frames that move, a
-          running SUM or AVG of FLOAT or DOUBLE, whose last digits depend on the order of the additions, or one that
-          could overflow in a range;
-        - the input has an aggregate, another window or a LIMIT: it would be computed twice, and a LIMIT might take
-          other rows;
+        - a call of the window has no parts: NTILE and other functions, LAG and LEAD with IGNORE NULLS or over more
+          than 100 rows, frames that move, a running SUM or AVG of FLOAT or DOUBLE, whose last digits depend on the
+          order of the additions, or one that could overflow in a range;
+        - the input has another window or a LIMIT, or sums of fractions and similar aggregates: it would be computed
+          twice, and might differ;
         - it is auto and a condition is on the partition key: it may remove the hot partitions, or select one of them;
         - it is auto and a condition above is on a rank: Spark keeps only the first rows of each partition.
 
@@ -87,6 +90,8 @@ class SkewedWindows:
         last, so rows with equal keys are in one range and all rows of earlier ranges are before them. The carry is the
         aggregate of exactly these rows, and all sums are exact. Each row finds at most one carry: `range` is unique.
         Partitions are compared by `<=>`, as PARTITION BY does. The boundaries affect only the sizes of the ranges.
+        LAG and LEAD order rows with equal keys by the values that they read, which is one of Spark's possible orders,
+        so a range and its neighbours are parts of one sequence of values.
 
     Settings read:
         skewed_windows, skew.factor, skew.threshold
@@ -160,8 +165,10 @@ def _text(planned: PlannedGroup) -> str:
 
 def refusal_of_input(node: WindowFunctions) -> str | None:
     """Returns a sentence that says why the input of `node` cannot be read twice; None if it can be."""
-    if any(isinstance(part, Aggregate | Limit | WindowFunctions) for part in walk_up(node.input)):
-        return "The input has an aggregate, another window or a LIMIT: it would be computed twice."
+    if any(isinstance(part, Limit | WindowFunctions) for part in walk_up(node.input)):
+        return "The input has another window or a LIMIT: it would be computed twice."
+    if not is_deterministic(node.input):
+        return "The input has sums of fractions, or values that depend on an order: computed twice, they may differ."
     return None
 
 

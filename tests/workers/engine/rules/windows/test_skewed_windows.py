@@ -70,8 +70,11 @@ def over(call: str, window: str = "PARTITION BY k ORDER BY t") -> str:
 @pytest.mark.parametrize(
     ("sql", "reason"),
     [
-        (over("LAG(i)"), "LAG cannot be computed from ranges"),
-        (over("DENSE_RANK()"), "DENSE_RANK cannot be computed from ranges"),
+        (over("NTILE(4)"), "NTILE cannot be computed from ranges"),
+        (over("LAG(i, 101)"), "LAG is computed in ranges for a distance of 1 to 100 rows"),
+        (over("LEAD(i, 0)"), "LEAD is computed in ranges for a distance of 1 to 100 rows"),
+        (over("LAG(i) IGNORE NULLS"), "LAG with IGNORE NULLS may read a row of any range"),
+        (over("LAG(ARRAY(i))"), "Values of LAG that have no order"),
         (over("SUM(i)", "PARTITION BY k ORDER BY t ROWS 3 PRECEDING"), "The frame of SUM is not from the start"),
         (over("SUM(i)", "PARTITION BY k ROWS UNBOUNDED PRECEDING"), "there is no ORDER BY"),
         (over("SUM(f)"), "The last digits of a running SUM of type DOUBLE"),
@@ -87,6 +90,7 @@ def over(call: str, window: str = "PARTITION BY k ORDER BY t") -> str:
             "SELECT x, RANK() OVER (ORDER BY t) FROM (SELECT t, LAG(i) OVER (ORDER BY t) AS x FROM o) AS o",
             "another window",
         ),
+        ("SELECT k, SUM(SUM(i)) OVER (ORDER BY t), SUM(f) FROM o GROUP BY k, t", "The input has sums of fractions"),
     ],
 )
 @pytest.mark.parametrize("setting", ["auto", "true"])

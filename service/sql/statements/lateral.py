@@ -1,0 +1,410 @@
+"""Replaces a query after LATERAL by a join with a derived table, whose rows do not depend on the tables before it.
+
+| query after LATERAL | becomes |
+| --- | --- |
+| without FROM | the expressions of its columns; with WHERE or UNION ALL, the rows of `inline` |
+| without aggregates | a join: equalities of WHERE are its keys, other conditions its residual |
+| with LIMIT | the same, of the first rows of each key (ROW_NUMBER) |
+| with GROUP BY | a join with the groups of each key |
+| with aggregates only | a LEFT JOIN with one row for each key: COUNT is 0 where there is none |
+
+Expressions of SELECT may read the tables before it too; they are computed after the join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from service.contract.problems import SpecError
+from service.contract.query import EXPANDED_NODES, GeneratorFunction, JoinKind
+from service.sql.expressions.compile_expression import TableScope
+from service.sql.expressions.nodes import (
+    Call,
+    Case,
+    Connective,
+    Expression,
+    Name,
+    NodeCounter,
+    Not,
+    Null,
+    String,
+    Test,
+)
+from service.sql.expressions.reader import ExpressionReader, position
+from service.sql.expressions.window_functions import with_named_windows
+from service.sql.parser import Text
+from service.sql.statements import trees
+from service.sql.statements.clauses import text_as_name
+from service.sql.statements.correlation import Correlated, Correlation
+from service.sql.statements.from_clause import LateralTable, Sources, name_of
+from service.sql.statements.generators import Generated
+from service.sql.statements.row_limits import is_whole, read_limit, read_offset
+from service.sql.statements.subqueries import Nested
+from service.sql.types.data_types import NULL, Field, Schema
+
+_JOIN = "Join a derived table instead, with the comparison in ON; aggregate in the query around the join."
+_COLUMNS = "Compute it in a derived table with the columns of both tables, in the query around it."
+_OF_ROW = frozenset({"expressions", "where"})
+"""The clauses of a query without FROM."""
+
+
+def read_lateral(
+    node: exp.Lateral, kind: JoinKind, before: Sources, source: Text, nested: Nested, pointer: str
+) -> LateralTable:
+    """Reads a query after LATERAL, which may use the tables `before` it; `pointer` is that of the joined table.
+
+    Raises SpecError `unsupported_construct` for a query that cannot be replaced, and what compiling one raises.
+    """
+    return _Lateral(node, kind, before, source, nested, pointer).table()
+
+
+@dataclass
+class _Columns:
+    """The columns of the query that replaces the one after LATERAL: what is selected, and, by name, the expressions of
+    the columns that are computed after the join. `hidden` are the names of those that follow the visible ones.
+    """
+
+    selected: list[exp.Expr] = field(default_factory=list)
+    added: list[exp.Expr] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
+    computed: dict[int, exp.Expr] = field(default_factory=dict)
+
+
+class _Lateral:
+    def __init__(
+        self, node: exp.Lateral, kind: JoinKind, before: Sources, source: Text, nested: Nested, pointer: str
+    ) -> None:
+        self._kind = kind
+        self._before = before
+        self._source = source
+        self._nested = nested
+        self._pointer = pointer
+        self._at = position(node)
+        self._query = trees.query_in(node.this)
+        self._names = Correlation(before, source, nested.sources)
+        self._reader = ExpressionReader(source, aggregates=False)
+        self._prefix = nested.alias()
+        alias = node.args.get("alias")
+        called = alias.this if alias is not None else None
+        self._is_unnamed = called is None
+        self._alias = self._prefix if called is None else name_of(called, source, self._at)
+        listed = alias.args.get("columns") if alias is not None else None
+        self._listed = tuple(name_of(column, source, self._at) for column in listed or ())
+
+    def table(self) -> LateralTable:
+        query = self._query
+        branches = _branches(query)
+        if branches and all(branch.args.get("from_") is None for branch in branches):
+            return self._of_rows(branches)
+        if not isinstance(query, exp.Select):
+            hint = "Write a SELECT for each of its queries, with LATERAL before each."
+            raise self._refused("A set operation or VALUES after LATERAL", hint)
+        return self._of_tables(with_named_windows(query.copy(), self._source))
+
+    def _refused(self, construct: str, hint: str, node: exp.Expr | None = None) -> SpecError:
+        at = position(node) if node is not None else None
+        return self._source.unsupported(construct, at=self._at if at is None else at, hint=hint)
+
+    # Queries without FROM
+
+    def _of_rows(self, branches: list[exp.Select]) -> LateralTable:
+        rows = [self._row(branch) for branch in branches]
+        names = self._named([name for name, _ in rows[0]])
+        conditions = [branch.args.get("where") for branch in branches]
+        if len(branches) == 1 and conditions[0] is None:
+            trees_ = {name: tree for name, (_, tree) in zip(names, rows[0], strict=True)}
+            return LateralTable(self._alias, names, is_unnamed=self._is_unnamed, computed=trees_)
+        if any(len(row) != len(names) for row in rows):
+            raise self._refused("A UNION ALL of queries with different numbers of columns", "Select equally many.")
+        if len(branches) > 1 and any(condition is not None for condition in conditions):
+            hint = "Filter in the WHERE of the query around it."
+            raise self._refused("WHERE before UNION ALL in a query after LATERAL without FROM", hint)
+        made = tuple(_structure(dict(zip(names, (tree for _, tree in row), strict=True))) for row in rows)
+        argument: Expression = Call("array", made, self._at)
+        if conditions[0] is not None:
+            condition = self._before.qualify(self._reader.read(conditions[0].this), self._source)
+            argument = Call("if", (condition, argument, Null()), self._at)
+        generated = Generated(
+            GeneratorFunction.INLINE, (argument,), self._alias, names, self._kind is JoinKind.LEFT, self._at
+        )
+        return LateralTable(self._alias, names, is_unnamed=self._is_unnamed, generated=generated)
+
+    def _row(self, select: exp.Select) -> list[tuple[str, Expression]]:
+        clause = next((key for key, value in select.args.items() if value and key not in _OF_ROW), None)
+        if clause is not None:
+            hint = "Write only SELECT and WHERE, or add FROM."
+            raise self._refused(f"{clause.strip('_').upper()} in a query after LATERAL without FROM", hint, select)
+        row = []
+        for number, item in enumerate(select.expressions, start=1):
+            self._check_plain(item)
+            tree = self._reader.read(item.unalias())
+            row.append((_name_of_item(item, tree, number), self._sized(self._before.qualify(tree, self._source))))
+        return row
+
+    def _check_plain(self, item: exp.Expr) -> None:
+        if item.find(exp.Window) is not None or trees.has_subquery(item):
+            raise self._refused("OVER or a subquery next to a column of an earlier table", _COLUMNS, item)
+        if item.is_star:
+            raise self._refused("* next to columns of an earlier table", "Name the columns.", item)
+
+    def _sized(self, tree: Expression) -> Expression:
+        """Returns `tree`, in which columns of earlier LATERAL queries are replaced. Raises SpecError if it is large."""
+        nodes = NodeCounter().count(tree)
+        if nodes > EXPANDED_NODES.most:
+            raise self._source.beyond(EXPANDED_NODES, nodes, at=self._at)
+        return tree
+
+    # Queries with FROM
+
+    def _of_tables(self, query: exp.Select) -> LateralTable:
+        correlated = self._names.conditions(query)
+        inner = self._names.sources_of(query)
+        for part in _parts_without_outer_columns(query):
+            if self._names.reads_outside(part, inner):
+                what = "A column of an earlier table outside of SELECT and WHERE"
+                raise self._refused(what, f"Compare it in WHERE. {_JOIN}", part)
+        has_outer = [self._names.reads_outside(item, inner) for item in query.expressions]
+        if correlated.is_empty and not any(has_outer):
+            return self._joined(query, _Columns(), Correlated([], [], []), is_one_row=False)
+        is_aggregated = trees.is_aggregated(query)
+        is_one_row = is_aggregated and not query.args.get("group")
+        self._check_clauses(query, correlated, is_aggregated=is_aggregated, is_one_row=is_one_row)
+        columns = self._of_aggregates(query, inner) if is_one_row else self._of_items(query, has_outer, inner)
+        return self._joined(query, columns, correlated, is_one_row=is_one_row)
+
+    def _check_clauses(
+        self, query: exp.Select, correlated: Correlated, *, is_aggregated: bool, is_one_row: bool
+    ) -> None:
+        has_limit = any(query.args.get(key) for key in ("limit", "offset"))
+        has_windows = any(item.find(exp.Window) for item in query.expressions)
+        is_plain = not (is_aggregated or has_limit or has_windows or query.args.get("distinct"))
+        if correlated.others and not (is_plain and not query.args.get("qualify")):
+            what = "A comparison other than = with an earlier table, next to aggregates, DISTINCT, OVER or LIMIT,"
+            raise self._refused(what, _JOIN, correlated.others[0])
+        if is_one_row and (has_limit or query.args.get("having") or has_windows):
+            hint = "Aggregate with LATERAL, and write the condition in the WHERE of the query around it."
+            raise self._refused("HAVING, OVER or LIMIT of a single row after LATERAL", hint)
+        if has_limit and (query.args.get("distinct") or query.args.get("qualify")):
+            hint = "Write DISTINCT or QUALIFY in a derived table, in the FROM of the query after LATERAL."
+            raise self._refused("LIMIT next to DISTINCT or QUALIFY after LATERAL", hint)
+        group = query.args.get("group")
+        if group is not None and any(group.args.get(key) for key in ("rollup", "cube", "grouping_sets", "totals")):
+            raise self._refused("Grouping sets in a query after LATERAL", _JOIN)
+
+    def _of_items(self, query: exp.Select, has_outer: list[bool], inner: Sources) -> _Columns:
+        columns = _Columns()
+        is_changed = trees.is_aggregated(query) or query.args.get("distinct")
+        names: dict[exp.Expr, str] = {}
+
+        def own(part: exp.Expr) -> exp.Expr:
+            if not isinstance(part, exp.Column) or not self._names.is_own(part, inner):
+                return part
+            name = names.get(part)
+            if name is None:
+                name = names[part] = self._hidden(columns, part.copy())
+            return trees.column(self._alias, name, position(part))
+
+        for index, item in enumerate(query.expressions):
+            if not has_outer[index] and not (any(has_outer) and item.is_star):
+                columns.selected.append(item)
+                continue
+            self._check_plain(item)
+            if is_changed or any(True for _ in trees.calls_in(item)):
+                raise self._refused("A column of an earlier table next to aggregates", _COLUMNS, item)
+            columns.computed[index] = trees.mapped(item.unalias().copy(), own)
+            columns.selected.append(self._placeholder(item, index))
+        return columns
+
+    def _of_aggregates(self, query: exp.Select, inner: Sources) -> _Columns:
+        """Returns the columns of a query of one row, which it also has for a key without rows."""
+        columns = _Columns()
+
+        def value(part: exp.Expr) -> exp.Expr:
+            found = trees.column(self._alias, self._hidden(columns, part.copy()), position(part))
+            function = trees.function_of(part)
+            if function in trees.COUNTS:
+                return trees.call("COALESCE", found, trees.number(0))
+            return trees.call("COALESCE", found, trees.call("ARRAY")) if function in trees.LISTS else found
+
+        for index, item in enumerate(query.expressions):
+            self._check_plain(item)
+            if self._names.reads_outside(item, inner):
+                raise self._refused("A column of an earlier table next to aggregates", _COLUMNS, item)
+            bare = item.unalias()
+            if trees.function_of(bare) in trees.AGGREGATES - trees.COUNTS - trees.LISTS:
+                columns.selected.append(item)
+                continue
+            columns.computed[index] = trees.mapped_calls(bare.copy(), value)
+            columns.selected.append(self._placeholder(item, index))
+        return columns
+
+    def _placeholder(self, item: exp.Expr, index: int) -> exp.Expr:
+        """Returns an unused column with the name of `item`, which is computed after the join."""
+        name = item.alias
+        if not name:
+            # The text of an aggregate is read as its name only.
+            tree = ExpressionReader(self._source, aggregates=True).read(item.copy())
+            name = _name_of_item(item, tree, index + 1)
+        return trees.placed(exp.Alias(this=exp.Null(), alias=trees.identifier(name)), position(item))
+
+    def _hidden(self, columns: _Columns, node: exp.Expr) -> str:
+        """Adds a column after the visible ones. Returns its name."""
+        name = f"{self._prefix}_{len(columns.hidden) + 1}"
+        columns.hidden.append(name)
+        columns.added.append(trees.placed(exp.Alias(this=node, alias=trees.identifier(name)), position(node)))
+        return name
+
+    def _joined(
+        self, query: exp.Select, columns: _Columns, correlated: Correlated, *, is_one_row: bool
+    ) -> LateralTable:
+        keys = [(self._hidden(columns, own.copy()), own, outer) for own, outer in correlated.keys]
+        others = [self._residual(condition, columns, query) for condition in correlated.others]
+        kind = JoinKind.LEFT if is_one_row or self._kind is JoinKind.LEFT else JoinKind.INNER
+        needs_mark = columns.computed and kind is JoinKind.LEFT and not is_one_row
+        mark = self._hidden(columns, exp.Boolean(this=True)) if needs_mark else None
+        rows = query
+        if columns.hidden:
+            rows = self._rows(query, columns, correlated)
+        ref = self._nested.compile(rows, self._pointer)
+        visible = [item.name for item in ref.query.select][: len(ref.query.select) - len(columns.hidden)]
+        names = self._named(visible)
+        ref = ref.model_copy(update={"alias": self._alias, "columns": (*names, *columns.hidden)})
+        both = self._with_columns((*names, *columns.hidden))
+        trees_ = {names[index]: self._tree(node, both) for index, node in columns.computed.items()}
+        residual = [both.qualify(self._reader.read(condition), self._source) for condition in others]
+        return LateralTable(
+            self._alias,
+            names,
+            is_unnamed=self._is_unnamed,
+            table=ref,
+            keys=tuple(
+                (self._tree(outer.copy(), self._before), Name(self._alias, name, position(own)))
+                for name, own, outer in keys
+            ),
+            residual=_all_of(residual),
+            computed={name: self._marked(tree, mark) for name, tree in trees_.items()},
+            in_condition=trees_,
+            is_one_row=is_one_row,
+        )
+
+    def _residual(self, condition: exp.Expr, columns: _Columns, query: exp.Select) -> exp.Expr:
+        inner = self._names.sources_of(query)
+
+        def own(part: exp.Expr) -> exp.Expr:
+            if not isinstance(part, exp.Column) or not self._names.is_own(part, inner):
+                return part
+            return trees.column(self._alias, self._hidden(columns, part.copy()), position(part))
+
+        return trees.mapped(condition.copy(), own)
+
+    def _rows(self, query: exp.Select, columns: _Columns, correlated: Correlated) -> exp.Select:
+        """Returns the query with its hidden columns, and without what it compares with the tables before it."""
+        rows = query.copy()
+        selected = [item.copy() for item in columns.selected or query.expressions]
+        rows.set("expressions", [*selected, *(item.copy() for item in columns.added)])
+        if not correlated.is_empty:
+            own = [term.copy() for term in correlated.own]
+            rows.set("where", exp.Where(this=trees.chained(own, exp.And)) if own else None)
+        keys = [key for key, _ in correlated.keys]
+        group = rows.args.get("group")
+        if group is not None and not group.args.get("all"):
+            group.set("expressions", [*group.expressions, *(key.copy() for key in keys)])
+        elif group is None and trees.is_aggregated(query) and keys:
+            rows.set("group", exp.Group(expressions=[key.copy() for key in keys]))
+        for window in rows.find_all(exp.Window):
+            window.set("partition_by", [*(window.args.get("partition_by") or []), *(key.copy() for key in keys)])
+        if any(query.args.get(clause) for clause in ("limit", "offset")):
+            rows.set("qualify", self._first_rows(query, keys))
+        for clause in ("order", "limit", "offset"):
+            rows.set(clause, None)
+        return rows
+
+    def _first_rows(self, query: exp.Select, keys: list[exp.Expr]) -> exp.Qualify:
+        """Returns the condition for the rows of each key that ORDER BY, LIMIT and OFFSET of `query` keep."""
+        if not keys:
+            raise self._refused("LIMIT next to a column of an earlier table in SELECT", _COLUMNS)
+        kept, skipped = read_limit(query, self._source), read_offset(query, self._source)
+        order = query.args.get("order")
+        sorts = [self._sort(key) for key in order.expressions] if order is not None else []
+        sorts = sorts or [exp.Ordered(this=keys[0].copy(), nulls_first=True)]
+        number = exp.Window(
+            this=exp.Anonymous(this="ROW_NUMBER", expressions=[]),
+            partition_by=[key.copy() for key in keys],
+            order=exp.Order(expressions=sorts),
+            over="OVER",
+        )
+        conditions: list[exp.Expr] = []
+        if skipped:
+            conditions.append(exp.GT(this=number, expression=trees.number(skipped)))
+        if kept is not None:
+            conditions.append(exp.LTE(this=number.copy(), expression=trees.number(skipped + kept)))
+        conditions = conditions or [exp.GT(this=number, expression=trees.number(0))]
+        return exp.Qualify(this=trees.placed(trees.chained(conditions, exp.And), self._at))
+
+    def _sort(self, key: exp.Expr) -> exp.Expr:
+        if isinstance(key.this, exp.Var) or is_whole(key.this):
+            raise self._refused("ALL or a number in ORDER BY after LATERAL", "Name the columns.", key)
+        return key.copy()
+
+    def _tree(self, node: exp.Expr, sources: Sources) -> Expression:
+        return self._sized(sources.qualify(self._reader.read(node), self._source))
+
+    def _with_columns(self, names: tuple[str, ...]) -> Sources:
+        schema = Schema(tuple(Field(name, NULL) for name in names))
+        return replace(self._before, scope=self._before.scope.with_tables(TableScope({self._alias: schema})))
+
+    def _marked(self, tree: Expression, mark: str | None) -> Expression:
+        """Returns `tree`, or NULL for a row of the left side without a partner."""
+        if mark is None:
+            return tree
+        return Case(None, ((Not(Test(Name(self._alias, mark), "NULL")), tree),), None)
+
+    def _named(self, names: list[str]) -> tuple[str, ...]:
+        if self._listed and len(self._listed) != len(names):
+            detail = (
+                f"{self._alias} has {len(names)} columns, but the list after its name has {len(self._listed)}. Name "
+                "every column once."
+            )
+            raise self._source.error("unsupported_construct", detail, at=self._at)
+        found = self._listed or tuple(names)
+        folded = [name.casefold() for name in found]
+        twice = next((name for name in found if folded.count(name.casefold()) > 1), None)
+        if twice is not None:
+            detail = f"Two columns are called {twice} (case is ignored). Rename one of them with AS."
+            raise self._source.error("duplicate_column", detail, at=self._at)
+        return found
+
+
+def _branches(query: exp.Expr) -> list[exp.Select]:
+    """Returns the queries of a UNION ALL, or the only SELECT; none for another query."""
+    if isinstance(query, exp.Select):
+        return [query]
+    arranged = any(query.args.get(key) for key in ("order", "limit", "offset", "with_", "distinct"))
+    if not isinstance(query, exp.Union) or arranged:
+        return []
+    sides = [_branches(trees.query_in(side)) for side in (query.this, query.expression)]
+    return [*sides[0], *sides[1]] if all(sides) else []
+
+
+def _structure(columns: Mapping[str, Expression]) -> Expression:
+    return Call("named_struct", tuple(part for name, tree in columns.items() for part in (String(name), tree)))
+
+
+def _parts_without_outer_columns(query: exp.Select) -> list[exp.Expr]:
+    parts = [query.args.get(key) for key in ("group", "having", "qualify", "order")]
+    parts += [join.args.get("on") for join in query.args.get("joins") or []]
+    parts += query.args.get("laterals") or []
+    return [part for part in parts if part is not None]
+
+
+def _name_of_item(item: exp.Expr, tree: Expression, number: int) -> str:
+    if item.alias:
+        return item.alias
+    return item.name if isinstance(item, exp.Column) else text_as_name(tree, f"column_{number}")
+
+
+def _all_of(terms: list[Expression]) -> Expression | None:
+    return None if not terms else terms[0] if len(terms) == 1 else Connective("AND", tuple(terms))
