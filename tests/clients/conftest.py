@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,16 @@ from tests.support.production import Production, running_production
 from tests.support.tables import write_orders
 
 REPORTS = 10_000
+
+_services = ExitStack()
+"""The service of `production`, while it runs."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Stops the service after the last test of this folder: an idle one takes processor time from the other tests."""
+    if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
+        _services.close()
 
 
 @pytest.fixture(scope="session")
@@ -26,11 +37,11 @@ def python_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]:
+def production(tmp_path_factory: pytest.TempPathFactory) -> Production:
     """An API that requires keys, and a worker, with the tables of the demo and of `tests.support.tables`."""
     directory = tmp_path_factory.mktemp("clients")
     settings = {"EVENKEEL_API_AUTHENTICATION": "on"}
-    with running_production(directory, None, apis=1, workers=1, environment=settings) as running:
-        write_tables(running.data, reports=REPORTS)
-        write_orders(running.data)
-        yield running
+    running = _services.enter_context(running_production(directory, None, apis=1, workers=1, environment=settings))
+    write_tables(running.data, reports=REPORTS)
+    write_orders(running.data)
+    return running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,24 @@ from tests.support.production import Servers, running_servers
 from tests.support.service import Service, running_service
 from tests.support.tables import write_endless, write_orders
 
+_services = ExitStack()
+"""The service of `service`, while it runs."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Stops the service after the last test of this folder: an idle one takes processor time from the other tests."""
+    if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
+        _services.close()
+
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
     """A service with the tables of `tests.support.tables` in its data root."""
-    with running_service(tmp_path_factory.mktemp("service")) as running:
-        write_orders(running.data)
-        write_endless(running.data)
-        yield running
+    running = _services.enter_context(running_service(tmp_path_factory.mktemp("service")))
+    write_orders(running.data)
+    write_endless(running.data)
+    return running
 
 
 @pytest.fixture(scope="module")
