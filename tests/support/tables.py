@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ from service.contract.problems import SpecError
 from service.contract.tables import TableSource
 from service.data.files import TableFiles, find_table_files
 from service.data.roots import Root
+from service.data.table_resolution import Resolved, resolve_table
 
 ORDERS = 10_000
 FILES = 4
@@ -94,3 +96,22 @@ def refusal(path: str, *roots: Root) -> SpecError:
         find(path, *roots)
     assert caught.value.issues[0].pointer == "/tables/t/path"
     return caught.value
+
+
+def resolved(root: Path, path: str = "t", *, is_stream: bool = False, **table: Any) -> Resolved:
+    """Returns a table below `root`, as the service resolves it."""
+    source = TableSource.model_validate({"path": path, **table})
+    return resolve_table("t", source, (root,), is_stream=is_stream)
+
+
+def refused(root: Path, path: str = "t", *, is_stream: bool = False, **table: Any) -> tuple[str, str]:
+    """Returns code and text of the error with which a table is refused."""
+    with pytest.raises(SpecError) as caught:
+        resolved(root, path, is_stream=is_stream, **table)
+    return caught.value.code, caught.value.issues[0].detail
+
+
+def write_file(root: Path, name: str, data: bytes) -> None:
+    """Writes a file of the table `t`."""
+    (root / "t").mkdir(exist_ok=True)
+    (root / "t" / name).write_bytes(data)

@@ -16,27 +16,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from service.contract.problems import SpecError
-from service.contract.tables import TableSource
 from service.data import avro_files
 from service.data.avro_files import AvroFileError, blocks, columns_of, read_header, records
-from service.data.table_resolution import Resolved, resolve_table
-
-
-def resolved(root: Path, **table: Any) -> Resolved:
-    return resolve_table("t", TableSource.model_validate({"path": "t", **table}), (root,))
-
-
-def refused(root: Path, **table: Any) -> tuple[str, str]:
-    """Returns code and text of the error."""
-    with pytest.raises(SpecError) as caught:
-        resolved(root, **table)
-    return caught.value.code, caught.value.issues[0].detail
-
-
-def _file(root: Path, name: str, data: bytes) -> None:
-    (root / "t").mkdir(exist_ok=True)
-    (root / "t" / name).write_bytes(data)
+from tests.support.tables import refused, write_file
 
 
 def _avro(rows: int, codec: str = "deflate", fields: Any = None) -> io.BytesIO:
@@ -183,11 +165,13 @@ class TestHostileAvro:
         fields: list[dict[str, Any]] = [{"name": name, "type": "long"}]
         if is_nested:
             fields = [{"name": "v", "type": {"type": "record", "name": "s", "fields": fields}}]
-        _file(tmp_path, "x.avro", _with_schema(fields).getvalue())
+        write_file(tmp_path, "x.avro", _with_schema(fields).getvalue())
         assert refused(tmp_path)[0] == "unsupported_construct"
 
     def test_too_many_columns(self, tmp_path: Path) -> None:
-        _file(tmp_path, "x.avro", _with_schema([{"name": f"c{n}", "type": "long"} for n in range(10_001)]).getvalue())
+        write_file(
+            tmp_path, "x.avro", _with_schema([{"name": f"c{n}", "type": "long"} for n in range(10_001)]).getvalue()
+        )
         code, detail = refused(tmp_path)
         assert code == "unsupported_construct"
         assert "more than 10000 columns" in detail
@@ -202,7 +186,7 @@ class TestHostileAvro:
     def test_records_that_name_each_other(self, tmp_path: Path) -> None:
         fields: list[dict[str, Any]] = [{"name": "v", "type": _record("r0", ["long"] * 4)}]
         fields += [{"name": f"v{n}", "type": _record(f"r{n}", [f"r{n - 1}"] * 4)} for n in range(1, 25)]
-        _file(tmp_path, "x.avro", _with_schema(fields).getvalue())
+        write_file(tmp_path, "x.avro", _with_schema(fields).getvalue())
         began = time.process_time()
         assert refused(tmp_path)[0] == "unsupported_construct"
         assert time.process_time() - began < 2

@@ -17,8 +17,9 @@ from service.contract.problems import SpecError
 from service.contract.tables import TableSource
 from service.data import delta_log, delta_snapshot, files
 from service.data.files import find_stream_files, find_table_files
-from service.data.table_resolution import Resolved, resolve_table
+from service.data.table_resolution import resolve_table
 from tests.support.object_store import Bucket, Roots
+from tests.support.tables import refused, resolved
 
 UUID = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
 
@@ -26,18 +27,6 @@ UUID = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
 def write(path: Path, *values: int, mode: Any = "append") -> None:
     """Writes a version of a Delta table with one row for each value."""
     write_deltalake(path, pa.table({"v": list(values)}), mode=mode)
-
-
-def resolved(root: Path, path: str = "t", *, is_stream: bool = False, **table: Any) -> Resolved:
-    source = TableSource.model_validate({"path": path, **table})
-    return resolve_table("t", source, (root,), is_stream=is_stream)
-
-
-def refused(root: Path, path: str = "t", *, is_stream: bool = False, **table: Any) -> tuple[str, str]:
-    """Returns code and text of the error."""
-    with pytest.raises(SpecError) as caught:
-        resolved(root, path, is_stream=is_stream, **table)
-    return caught.value.code, caught.value.issues[0].detail
 
 
 class TestNotRead:

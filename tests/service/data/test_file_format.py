@@ -21,30 +21,12 @@ import pytest
 
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
-from service.contract.tables import TableSource
 from service.data.compression import opened_text
 from service.data.file_format import check_all_blocks, format_of_content, format_of_name
 from service.data.files import find_table_files
-from service.data.table_resolution import Resolved, resolve_table
 from service.jobs.check_job import check_job
+from tests.support.tables import refused, resolved, write_file
 from workers.engine.spark.sources import TableInput
-
-
-def resolved(root: Path, **table: Any) -> Resolved:
-    return resolve_table("t", TableSource.model_validate({"path": "t", **table}), (root,))
-
-
-def refused(root: Path, **table: Any) -> tuple[str, str]:
-    """Returns code and text of the error."""
-    with pytest.raises(SpecError) as caught:
-        resolved(root, **table)
-    return caught.value.code, caught.value.issues[0].detail
-
-
-def _file(root: Path, name: str, data: bytes) -> None:
-    (root / "t").mkdir(exist_ok=True)
-    (root / "t" / name).write_bytes(data)
-
 
 PARQUET = io.BytesIO()
 pq.write_table(pa.table({"a": [1]}), PARQUET)
@@ -76,7 +58,7 @@ FOUND: dict[str, tuple[str, bytes, str]] = {
 @pytest.mark.parametrize("case", FOUND)
 def test_a_format_by_name_or_content(tmp_path: Path, case: str) -> None:
     name, data, format_ = FOUND[case]
-    _file(tmp_path, name, data)
+    write_file(tmp_path, name, data)
     found = resolved(tmp_path)
     assert (found.source.format, found.schema.names[0]) in {(format_, "a"), (format_, "ORCID"), (format_, "PAR1")}
 
@@ -127,7 +109,7 @@ def test_files_that_are_not_what_they_seem(
     tmp_path: Path, files: dict[str, bytes], table: dict[str, Any], code: str, text: str
 ) -> None:
     for name, data in files.items():
-        _file(tmp_path, name, data)
+        write_file(tmp_path, name, data)
     found, detail = refused(tmp_path, **table)
     assert found == code
     assert text in detail
@@ -151,7 +133,7 @@ def test_of_a_bomb_only_the_beginning_is_decompressed(tmp_path: Path, compress: 
     }
     data = compressors[compress]()
     suffix = {"gzip": "gz", "zlib": "deflate", "bzip2": "bz2", "zstd": "zst"}[compress]
-    _file(tmp_path, f"x.csv.{suffix}", data)
+    write_file(tmp_path, f"x.csv.{suffix}", data)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert resolved(tmp_path).source.declared_schema == "a BIGINT, b STRING"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
@@ -169,31 +151,31 @@ def test_of_a_bomb_only_the_beginning_is_decompressed(tmp_path: Path, compress: 
 )
 def test_the_delimiter_by_the_suffix(tmp_path: Path, name: str, options: dict[str, Any], delimiter: str) -> None:
     data = CSV.replace(b",", delimiter.encode())
-    _file(tmp_path, name, gzip.compress(data) if name.endswith(".gz") else data)
+    write_file(tmp_path, name, gzip.compress(data) if name.endswith(".gz") else data)
     assert resolved(tmp_path, options=options).source.options.delimiter == delimiter
 
 
 def test_only_csv_files_have_the_delimiter_of_their_suffix(tmp_path: Path) -> None:
-    _file(tmp_path, "x.tsv", b'{"a":1}\n')
+    write_file(tmp_path, "x.tsv", b'{"a":1}\n')
     assert resolved(tmp_path, format="json").source.options.delimiter == ","
 
 
 def test_files_with_different_delimiters_by_their_suffixes_are_refused(tmp_path: Path) -> None:
-    _file(tmp_path, "1.csv", CSV)
-    _file(tmp_path, "2.tsv", CSV)
+    write_file(tmp_path, "1.csv", CSV)
+    write_file(tmp_path, "2.tsv", CSV)
     code, detail = refused(tmp_path)
     assert (code, "'2.tsv' is a .tsv file and '1.csv' is not" in detail) == ("option_required", True)
     assert resolved(tmp_path, options={"delimiter": ","}).schema.names == ("a", "b")
 
 
 def test_a_table_whose_types_were_not_inferred_is_read_by_workers_of_older_versions(tmp_path: Path) -> None:
-    _file(tmp_path, "x.csv", CSV)
+    write_file(tmp_path, "x.csv", CSV)
     source = resolved(tmp_path, options={"infer_schema": False}).source
     assert (source.declared_schema, source.needs_version_10) == ("a STRING, b STRING", False)
 
 
 def test_the_column_of_corrupt_records_is_compared_without_case(tmp_path: Path) -> None:
-    _file(tmp_path, "x.json", b'{"a":1}\n')
+    write_file(tmp_path, "x.json", b'{"a":1}\n')
     options = {"mode": "permissive", "column_name_of_corrupt_record": "BAD"}
     found = resolved(tmp_path, schema="a INT, bad STRING", options=options)
     assert found.schema.names == ("a", "BAD")
@@ -216,7 +198,7 @@ WITHOUT_TEXT = {
 @pytest.mark.parametrize("case", WITHOUT_TEXT)
 def test_a_file_with_nearly_no_text_is_refused_in_time(tmp_path: Path, case: str) -> None:
     suffix, data = WITHOUT_TEXT[case]
-    _file(tmp_path, f"x.csv.{suffix}", data)
+    write_file(tmp_path, f"x.csv.{suffix}", data)
     start = time.process_time()
     assert refused(tmp_path)[0] in {"corrupt_file", "unsupported_construct"}
     assert time.process_time() - start < 1.5
@@ -228,7 +210,7 @@ def test_a_file_with_nearly_no_text_is_refused_in_time(tmp_path: Path, case: str
 def test_workers_of_older_versions_cannot_read_compressed_headers(
     tmp_path: Path, name: str, header: bool, needs: bool
 ) -> None:
-    _file(tmp_path, name, gzip.compress(CSV) if name.endswith(".gz") else CSV)
+    write_file(tmp_path, name, gzip.compress(CSV) if name.endswith(".gz") else CSV)
     posted = {
         "tables": {"t": {"path": "t", "schema": "a STRING, b STRING", "header": header}},
         "sql": "SELECT a FROM t",
@@ -250,7 +232,7 @@ def test_workers_of_older_versions_cannot_read_compressed_headers(
 def test_workers_of_older_versions_do_not_compute_with_nested_values(
     tmp_path: Path, schema: str, sql: str, version: int
 ) -> None:
-    _file(tmp_path, "x.json", b'{"a": null}')
+    write_file(tmp_path, "x.json", b'{"a": null}')
     posted = {"tables": {"t": {"path": "t", "format": "json", "schema": schema}}, "sql": sql}
     assert check_job(JobSpec.model_validate(posted), (tmp_path,)).needs_version == version
 
@@ -258,8 +240,8 @@ def test_workers_of_older_versions_do_not_compute_with_nested_values(
 def test_the_blocks_of_some_files_are_checked_at_submission_and_those_of_all_by_the_worker(tmp_path: Path) -> None:
     good = struct.pack(">ii", len(CSV), 10) + b"\x08\x1c" + CSV
     for number in range(40):
-        _file(tmp_path, f"{number:02}.csv.snappy", good)
-    _file(tmp_path, "01.csv.snappy", b"\x7f\xff\xff\xff\x00\x00\x00\x01x")
+        write_file(tmp_path, f"{number:02}.csv.snappy", good)
+    write_file(tmp_path, "01.csv.snappy", b"\x7f\xff\xff\xff\x00\x00\x00\x01x")
     source = resolved(tmp_path).source
     with pytest.raises(SpecError, match=r"01\.csv\.snappy"):
         check_all_blocks("t", source, find_table_files("t", source, (tmp_path,)))
@@ -281,13 +263,13 @@ def _zstd(text: bytes) -> bytes:
     ],
 )
 def test_frames_of_zstandard(tmp_path: Path, data: bytes) -> None:
-    _file(tmp_path, "x.csv.zst", data)
+    write_file(tmp_path, "x.csv.zst", data)
     assert resolved(tmp_path).source.declared_schema == "a BIGINT, b STRING"
 
 
 @pytest.mark.parametrize("frame", [_skippable(20 << 20), _zstd(b"") * 200_000])
 def test_frames_of_zstandard_without_text(tmp_path: Path, frame: bytes) -> None:
-    _file(tmp_path, "x.csv.zst", _zstd(CSV) + frame + _zstd(CSV))
+    write_file(tmp_path, "x.csv.zst", _zstd(CSV) + frame + _zstd(CSV))
     assert refused(tmp_path)[0] == "corrupt_file"
 
 
@@ -302,16 +284,16 @@ def test_blocks_of_lz4_with_several_parts(tmp_path: Path) -> None:
     # Hadoop writes them for a line of more than its buffer of 256 KB.
     text = CSV + b"".join(b"%d,%s\n" % (number, b"x" * (number % 50)) for number in range(40_000))
     data = _lz4(text, 260_000)
-    _file(tmp_path, "x.csv.lz4", data + _lz4(b"9,z\n", 260_000))
+    write_file(tmp_path, "x.csv.lz4", data + _lz4(b"9,z\n", 260_000))
     assert resolved(tmp_path).source.declared_schema == "a BIGINT, b STRING"
     with opened_text(tmp_path / "t" / "x.csv.lz4") as stream:
         assert stream.read(1 << 30) == text + b"9,z\n"
-    _file(tmp_path, "x.csv.lz4", data[:8] + bytes(300) + data[308:])
+    write_file(tmp_path, "x.csv.lz4", data[:8] + bytes(300) + data[308:])
     assert refused(tmp_path)[0] == "unsupported_construct"
 
 
 def test_a_header_of_a_hundred_megabytes(tmp_path: Path) -> None:
-    _file(tmp_path, "x.csv", b"")
+    write_file(tmp_path, "x.csv", b"")
     with (tmp_path / "t" / "x.csv").open("r+b") as file:
         file.truncate(100 << 20)
         file.seek(0)
@@ -422,8 +404,8 @@ class TestPartitionNames:
         assert "in its partitions" in refused(tmp_path)[1]
 
     def test_a_name_with_an_equals_sign_is_no_partition(self, tmp_path: Path) -> None:
-        _file(tmp_path, "a.csv", CSV)
-        _file(tmp_path, "k=2.csv", CSV)
+        write_file(tmp_path, "a.csv", CSV)
+        write_file(tmp_path, "k=2.csv", CSV)
         (tmp_path / "t" / "k=1.csv").symlink_to(tmp_path / "t" / "k=2.csv")
         assert resolved(tmp_path).source.partitions is None
 
@@ -453,8 +435,8 @@ class TestWildcards:
         ],
     )
     def test_matches(self, tmp_path: Path, pattern: str, names: int) -> None:
-        _file(tmp_path, "a.csv", b"v\n1\n")
-        _file(tmp_path, "b.csv", b"v\n1\n")
+        write_file(tmp_path, "a.csv", b"v\n1\n")
+        write_file(tmp_path, "b.csv", b"v\n1\n")
         (tmp_path / "t" / "sub").mkdir()
         (tmp_path / "t" / "sub" / "c.csv").write_bytes(b"v\n1\n")
         (tmp_path / "t" / "_hidden.csv").write_bytes(b"w\n1\n")
@@ -462,8 +444,8 @@ class TestWildcards:
         assert resolved(tmp_path, path=f"{tmp_path}/{pattern}").bytes == 4 * names
 
     def test_a_file_of_that_name_has_precedence(self, tmp_path: Path) -> None:
-        _file(tmp_path, "[a].csv", b"v\n12\n")
-        _file(tmp_path, "a.csv", b"v\n1\n")
+        write_file(tmp_path, "[a].csv", b"v\n12\n")
+        write_file(tmp_path, "a.csv", b"v\n1\n")
         assert resolved(tmp_path, path="t/[a].csv").bytes == 5
 
     @pytest.mark.parametrize(
@@ -471,6 +453,6 @@ class TestWildcards:
     )
     def test_nothing_outside_is_found(self, tmp_path: Path, pattern: str) -> None:
         (tmp_path / "root").mkdir()
-        _file(tmp_path / "root", "a.csv", CSV)
+        write_file(tmp_path / "root", "a.csv", CSV)
         (tmp_path / "x.csv").write_bytes(CSV)
         assert refused(tmp_path / "root", path=pattern)[0] in {"path_not_found", "path_outside_data_roots"}
