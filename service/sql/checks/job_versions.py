@@ -149,7 +149,7 @@ def _is_shift(call: exp.Expr) -> bool:
 
 
 def _is_query_after_lateral(lateral: exp.Expr) -> bool:
-    return isinstance(lateral.this, exp.Subquery)
+    return isinstance(lateral.this, exp.Subquery | exp.Unnest)
 
 
 def _is_star_of_structure(column: exp.Expr) -> bool:
@@ -180,7 +180,7 @@ CONSTRUCTS = (
     Construct("more functions", _MORE_SQL, (exp.Anonymous,), _calls_new_function),
     Construct("bitwise operators", _LATERAL, (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot)),
     Construct("shifts", _LATERAL, (exp.Anonymous,), _is_shift),
-    Construct("a query after LATERAL", _LATERAL, (exp.Lateral,), _is_query_after_lateral),
+    Construct("a query or UNNEST after LATERAL", _LATERAL, (exp.Lateral,), _is_query_after_lateral),
     Construct("WITH RECURSIVE", _LATERAL, (exp.With,), lambda with_: bool(with_.args.get("recursive"))),
     Construct("the star of a structure", _LATERAL, (exp.Column,), _is_star_of_structure),
 )

@@ -41,8 +41,9 @@ def is_generator(node: exp.Expr) -> bool:
 
 
 def is_generated(node: exp.Expr) -> bool:
-    """Whether a node of FROM is a generator: UNNEST, or LATERAL before a call."""
-    return isinstance(node, exp.Unnest) or (isinstance(node, exp.Lateral) and isinstance(node.this, exp.Anonymous))
+    """Whether a node of FROM is a generator: UNNEST, or LATERAL before it or another call."""
+    called = node.this if isinstance(node, exp.Lateral) else node
+    return isinstance(called, exp.Unnest) or (called is not node and isinstance(called, exp.Anonymous))
 
 
 def _arguments_in(query: exp.Expr) -> Iterator[tuple[exp.Column, bool]]:
@@ -90,9 +91,9 @@ def read_generator(
     """
     at = position(node)
     call = node if isinstance(node, exp.Unnest) else node.this
-    if isinstance(node, exp.Unnest):
-        function, arguments = GeneratorFunction.EXPLODE, list(node.expressions)
-        if len(arguments) != 1 or node.args.get("offset"):
+    if isinstance(call, exp.Unnest):
+        function, arguments = GeneratorFunction.EXPLODE, list(call.expressions)
+        if len(arguments) != 1 or call.args.get("offset") or node.args.get("ordinality"):
             hint = "Write UNNEST(a) AS t(x), or LATERAL VIEW posexplode(a) t AS place, x."
             raise source.unsupported("UNNEST of several arrays, or WITH ORDINALITY", at=at, hint=hint)
     elif is_generator(call):
@@ -107,7 +108,7 @@ def read_generator(
     alias = node.args.get("alias")
     called = alias.this.name if alias is not None and isinstance(alias.this, exp.Identifier) else f"lateral_{number}"
     columns = tuple(column.name for column in (alias.args.get("columns") or ())) if alias is not None else ()
-    if not columns and isinstance(node, exp.Unnest):
+    if not columns and isinstance(call, exp.Unnest):
         columns = (called,)
     columns = columns or _default_names(function, arguments, source, at)
     return Generated(function, tuple(map(read, arguments)), called, columns, outer, at, not node.meta.get("hidden"))
