@@ -21,10 +21,23 @@ def compacted(**schemas: dict[str, Any]) -> dict[str, Any]:
         "ApiKey": {"type": "object", "properties": {}, "required": []},
         "IssuedKey": {"description": "A key.", "properties": {"key": {"type": "string"}}, "required": ["key"]},
     }
-    document = {"paths": {}, "components": {"schemas": models | schemas}}
+    models |= schemas
+    document = _document({}, models, {"Unused": {"type": "object"}})
     compact_schemas(document)
     found: dict[str, Any] = document["components"]["schemas"]
     return found
+
+
+def _document(
+    paths: dict[str, Any], models: dict[str, Any], unused: dict[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Returns a document that refers to `models`, and has `unused` ones."""
+    used = {name: {"$ref": f"#/components/schemas/{name}"} for name in models}
+    return {"paths": paths, "x-used": used, "components": {"schemas": models | (unused or {})}}
+
+
+def test_models_to_which_nothing_refers_are_removed() -> None:
+    assert set(compacted()) == {"JobSummary", "Job", "ApiKey", "IssuedKey"}
 
 
 def test_titles_that_repeat_names_are_removed() -> None:
@@ -125,7 +138,7 @@ def test_only_models_of_requests_refuse_further_members() -> None:
         "IssuedKey": {"description": "A key.", "properties": {}, "required": []},
     }
     operation = {"requestBody": body, "responses": {}}
-    document = {"paths": {"/v1/jobs": {"post": operation}}, "components": {"schemas": models}}
+    document = _document({"/v1/jobs": {"post": operation}}, models)
     compact_schemas(document)
     found = document["components"]["schemas"]
     assert {name for name in found if "additionalProperties" in found[name]} == {"Spec", "Sink"}
