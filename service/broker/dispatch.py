@@ -148,6 +148,8 @@ class JobAnnouncer:
         for job_id, queue in jobs:
             by_queue[queue].append(job_id)
         for queue, ids in by_queue.items():
+            # A job that is announced again has another message.
+            self._sent = [job_id for job_id in self._sent if job_id not in ids]
             sent = self._dispatcher.announce(ids, queue)
             if sent and not self._sent:
                 self._due = time.monotonic() + _DELETE_AFTER_SECONDS

@@ -156,8 +156,12 @@ def _is_star_of_structure(column: exp.Expr) -> bool:
     """Whether a column is a star of what is no table of the query."""
     if not isinstance(column, exp.Column) or not isinstance(column.this, exp.Star):
         return False
-    tables = column.root().find_all(exp.Table, exp.Subquery, exp.Lateral, exp.Unnest, exp.Values)
-    return len(column.parts) > 2 or all(table.alias_or_name.lower() != column.table.lower() for table in tables)
+    select = column.find_ancestor(exp.Select)
+    if select is None or len(column.parts) > 2:
+        return True
+    joined = [select.args.get("from_"), *(select.args.get("joins") or [])]
+    tables = [*(part.this for part in joined if part is not None), *(select.args.get("laterals") or [])]
+    return all(table.alias_or_name.lower() != column.table.lower() for table in tables)
 
 
 CONSTRUCTS = (

@@ -26,7 +26,16 @@ from service.sql.resolve.bound_trees import trees_of
 from service.sql.types.aggregates import NEAREST, PERCENTILES
 from service.sql.types.nested_functions import NESTED_GROUPS
 
-_COMPARING = frozenset({AggregateFunction.MIN, AggregateFunction.MAX, *NEAREST})
+_COMPARING = frozenset(
+    {
+        AggregateFunction.MIN,
+        AggregateFunction.MAX,
+        *NEAREST,
+        # What MIN_BY and MAX_BY of groups become.
+        AggregateFunction.FIRST_VALUE,
+        AggregateFunction.LAST_VALUE,
+    }
+)
 _NAMES = frozenset(name for group in NESTED_GROUPS.values() for name in group)
 
 

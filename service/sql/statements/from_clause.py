@@ -407,6 +407,10 @@ class _FromReader:
             hint = "Write the joins first, or put UNNEST or LATERAL into a derived table."
             raise self._source.unsupported("A join after UNNEST or LATERAL", at=at, hint=hint)
         kind = self._kind(join, at)
+        if before.computed and kind in {JoinKind.RIGHT, JoinKind.FULL}:
+            # Columns that are computed after the joins would not be NULL for rows without a partner.
+            hint = "Put the query after LATERAL, and the tables before it, into a derived table."
+            raise self._source.unsupported("RIGHT JOIN or FULL JOIN after LATERAL", at=at, hint=hint)
         table, schema = self.table(join.this, f"{self._at}/joins/{len(before.joins)}/right")
         if matching(table.name, [*before.scope.tables, *before.scope.hidden]) is not None:
             raise self._source.error(

@@ -237,7 +237,12 @@ class _Lateral:
             if trees.function_of(bare) in trees.AGGREGATES - trees.COUNTS - trees.LISTS:
                 columns.selected.append(item)
                 continue
-            columns.computed[index] = trees.mapped_calls(bare.copy(), value)
+            computed = trees.mapped_calls(bare.copy(), value)
+            for column in trees.columns_in(computed):
+                if column.name not in columns.hidden:
+                    detail = f"{column.sql()} stands outside of aggregates. Write MAX({column.sql()}), or group by it."
+                    raise self._source.error("not_grouped", detail, at=position(column))
+            columns.computed[index] = computed
             columns.selected.append(self._placeholder(item, index))
         return columns
 
@@ -314,7 +319,7 @@ class _Lateral:
             group.set("expressions", [*group.expressions, *(key.copy() for key in keys)])
         elif group is None and trees.is_aggregated(query) and keys:
             rows.set("group", exp.Group(expressions=[key.copy() for key in keys]))
-        for window in rows.find_all(exp.Window):
+        for window in _windows_of(rows):
             window.set("partition_by", [*(window.args.get("partition_by") or []), *(key.copy() for key in keys)])
         if any(query.args.get(clause) for clause in ("limit", "offset")):
             rows.set("qualify", self._first_rows(query, keys))
@@ -328,7 +333,7 @@ class _Lateral:
             raise self._refused("LIMIT next to a column of an earlier table in SELECT", _COLUMNS)
         kept, skipped = read_limit(query, self._source), read_offset(query, self._source)
         order = query.args.get("order")
-        sorts = [self._sort(key) for key in order.expressions] if order is not None else []
+        sorts = [self._sort(key, query) for key in order.expressions] if order is not None else []
         sorts = sorts or [exp.Ordered(this=keys[0].copy(), nulls_first=True)]
         number = exp.Window(
             this=exp.Anonymous(this="ROW_NUMBER", expressions=[]),
@@ -344,10 +349,25 @@ class _Lateral:
         conditions = conditions or [exp.GT(this=number, expression=trees.number(0))]
         return exp.Qualify(this=trees.placed(trees.chained(conditions, exp.And), self._at))
 
-    def _sort(self, key: exp.Expr) -> exp.Expr:
+    def _sort(self, key: exp.Expr, query: exp.Select) -> exp.Expr:
+        """Returns a key of ORDER BY, with the expressions of SELECT in place of their names."""
         if isinstance(key.this, exp.Var) or is_whole(key.this):
             raise self._refused("ALL or a number in ORDER BY after LATERAL", "Name the columns.", key)
-        return key.copy()
+        named = {item.alias.casefold(): item for item in query.expressions if isinstance(item, exp.Alias)}
+        inner = self._names.sources_of(query)
+
+        def selected(part: exp.Expr) -> exp.Expr:
+            item = named.get(part.name.casefold()) if isinstance(part, exp.Column) and not part.table else None
+            if item is None:
+                return part
+            if self._names.reads_outside(item, inner):
+                hint = "Order by columns of the query's own tables."
+                raise self._refused("ORDER BY and LIMIT by a column of an earlier table", hint, key)
+            return trees.placed(item.this.copy(), position(part))
+
+        found = key.copy()
+        found.set("this", trees.mapped(key.this.copy(), selected))
+        return found
 
     def _tree(self, node: exp.Expr, sources: Sources) -> Expression:
         return self._sized(sources.qualify(self._reader.read(node), self._source))
@@ -387,6 +407,12 @@ def _branches(query: exp.Expr) -> list[exp.Select]:
         return []
     sides = [_branches(trees.query_in(side)) for side in (query.this, query.expression)]
     return [*sides[0], *sides[1]] if all(sides) else []
+
+
+def _windows_of(query: exp.Select) -> list[exp.Window]:
+    """Returns the calls with OVER of a query, without those of queries in it."""
+    nodes = query.walk(prune=lambda node: isinstance(node, exp.Query) and node is not query)
+    return [node for node in nodes if isinstance(node, exp.Window)]
 
 
 def _structure(columns: Mapping[str, Expression]) -> Expression:
