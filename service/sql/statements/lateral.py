@@ -100,7 +100,10 @@ class _Lateral:
         if branches and all(branch.args.get("from_") is None for branch in branches):
             return self._of_rows(branches)
         if not isinstance(query, exp.Select):
-            hint = "Write a SELECT for each of its queries, with LATERAL before each."
+            hint = (
+                "Write UNION ALL between whole queries, each with LATERAL; instead of VALUES, write "
+                "LATERAL (SELECT t.a UNION ALL SELECT t.b)."
+            )
             raise self._refused("A set operation or VALUES after LATERAL", hint)
         return self._of_tables(with_named_windows(query.copy(), self._source))
 

@@ -65,7 +65,9 @@ def use_of(subquery: RepeatedSubquery, physical: str) -> str:
     counts = [len(each) for each in read]
     subject = f"{names} are {len(counts)} uses of one subquery"
     computed = sum(1 for count in counts if count)
-    if computed <= 1:
+    if not computed:
+        return f"{subject}, which Spark does not compute: it knows that there are no rows."
+    if computed == 1:
         return f"{subject}, which is computed once: its exchange is reused."
     if computed < len(counts):
         return f"{subject}, which is computed {computed} times; the other uses reuse an exchange."

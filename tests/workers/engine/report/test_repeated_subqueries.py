@@ -52,6 +52,7 @@ def test_a_use_whose_scans_are_not_in_the_plan_reuses_an_exchange() -> None:
     (one,) = repeated_subqueries(build(compiled(TABLES, sql)))
     scans = [f"Project [k#1 AS {scan}.k#2]\n" for use in one.scans for scan in use]
     assert len(scans) == 6
+    assert use_of(one, "LocalTableScan <empty>").endswith("there are no rows.")
     assert "computed once: its exchange is reused" in use_of(one, "".join(scans[:2]))
     assert "computed 2 times; the other uses reuse" in use_of(one, "".join(scans[:4]))
     assert use_of(one, "".join(scans[:5])).endswith("Exchanges of some of its tables are reused.")
