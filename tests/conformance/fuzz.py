@@ -112,7 +112,12 @@ class Laboratory:
         if not how and not asks_spark:
             return None
         tally.outcomes["asked plain Spark"] += 1
-        sparks = _rows(self._spark.sql(in_sql))
+        try:
+            sparks = _rows(self._spark.sql(in_sql))
+        except PySparkException as error:
+            # Spark's analyzer fails for some joins of a table with itself by USING.
+            tally.outcomes["refused by plain Spark"] += 1
+            return f"DuckDB differs, and plain Spark fails with {error.getCondition()}: {how}" if how else None
         if isinstance(sparks, str) or isinstance(got, str):
             from_spark = None if sparks == got else f"{str(got)[:200]} instead of {str(sparks)[:200]}"
         else:
