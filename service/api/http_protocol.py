@@ -9,7 +9,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 << 10
 """How many bytes may follow each other that are no part of a body: request line and headers, trailers, extensions of
-chunks. The limit of uvicorn's other parser."""
+chunks. The limit of uvicorn's other parser. Both check it after each read, of at most 256 KB: a head that arrives
+complete in one read may be larger."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
