@@ -44,6 +44,7 @@ SETTINGS_GROUPS: Mapping[str, tuple[str, ...]] = {
     "aggregates": ("agg_phase", "distinct_method", "distinct_split", "incremental_agg", "eager_aggregation"),
     "joins": ("join", "skew"),
     "windows": ("skewed_windows",),
+    "isolation": ("isolation",),
     "streams": ("mini_batch", "state"),
     "planning": ("optimizer",),
 }

@@ -67,6 +67,7 @@ KINDS: Mapping[Kind, str] = {
     Kind.DAY: "day",
     Kind.INSTANT: "timestamp",
     Kind.PRINTABLE: "printable",
+    Kind.SKETCH: "sketch",
 }
 """The names of the kinds of arguments in signatures."""
 
@@ -256,7 +257,11 @@ def _result_of_operator(operator: str, left: DataType, right: DataType) -> str:
 
 
 def _pattern(operator: str) -> str:
-    return "a regular expression" if operator == "RLIKE" else "a pattern of LIKE: `%`, `_`, and `\\` or ESCAPE"
+    return (
+        "a regular expression"
+        if operator == "RLIKE"
+        else "a pattern of LIKE: `%`, `_`, and `\\` or ESCAPE; or ANY or ALL and patterns in parentheses"
+    )
 
 
 def _signature(function: Function) -> str:

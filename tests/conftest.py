@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from service.config.settings import Settings
 from service.store.session import Clock, Database, database_clock
 from tests.support.class_archive import class_archive, reading
+from tests.support.counts import FULL
 from tests.support.databases import POSTGRESQL, SQLITE, PostgresDatabases, SqliteDatabases
 from tests.support.servers import PostgresServer, RedisServer, running_postgres, running_redis
 from tests.support.spark_cluster import SparkCluster, running_cluster
@@ -89,6 +92,17 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return None if seed is None else f"hypothesis: repeat with --hypothesis-seed={seed}"
 
 
+@pytest.fixture(autouse=True)
+def _same_logging() -> Iterator[None]:
+    """Undoes what a test configures of the log, as each application that it makes does: a level of ERROR would hide
+    the events that later tests expect."""
+    root = logging.getLogger()
+    handlers, level, config = root.handlers[:], root.level, structlog.get_config()
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.configure(**config)
+
+
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """The one PostgreSQL of this test process. Tests that stop a server start their own."""
@@ -141,15 +155,32 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tiers that follow from what a test needs, and puts files that start processes first: at the end no
-    test process is to work alone for minutes.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the tiers that follow from what a test needs, leaves out those of the full tier from other runs, and puts
+    files that start processes first: at the end no test process is to work alone for minutes.
     """
+    if not FULL and not config.getoption("--write", False):
+        left_out = set(_of_full_tier(items))
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         if isinstance(item, pytest.Function):
             _mark_tier(item)
     starts_processes = {item.path for item in items if not item.get_closest_marker("quick")}
     items.sort(key=lambda item: item.path not in starts_processes)
+
+
+def _of_full_tier(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yields the tests marked `full`, and those of a test marked `sampled` that its sample does not contain."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if item.get_closest_marker("full"):
+            yield item
+        elif sampled := item.get_closest_marker("sampled"):
+            name = item.nodeid.partition("[")[0]
+            if seen[name] % sampled.args[0]:
+                yield item
+            seen[name] += 1
 
 
 def _mark_tier(item: pytest.Function) -> None:

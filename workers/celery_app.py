@@ -5,8 +5,6 @@ Creates all parts of the worker, once per process. No other module reads the set
 
 from __future__ import annotations
 
-import sys
-
 from celery import Celery
 from celery.signals import setup_logging, task_received, worker_ready, worker_shutdown, worker_shutting_down
 from celery.worker.request import Request
@@ -15,15 +13,13 @@ from service.broker.dispatch import Dispatcher
 from service.config.processes import die_with_parent
 from service.config.settings import Settings
 from service.monitoring.logs import configure_logging
+from workers.jobs.planning import allow_deep_plans
 from workers.process.queue_consumer import Consumer, Consumption, RunJob, worker_config
 from workers.process.shutdown import force_exit
 from workers.process.worker import Worker
 
 die_with_parent()
-
-# To plan the largest queries that are accepted, of 128 tables, takes 800 stack frames. The default limit of 1,000
-# leaves too few for the frames below them.
-sys.setrecursionlimit(5_000)
+allow_deep_plans()
 
 _settings = Settings()
 configure_logging(_settings.log)

@@ -31,16 +31,20 @@ class Resident:
 
     process: int
     jvm: int
+    isolated: int = 0
+    """That of the drivers of single jobs."""
 
     @property
     def total(self) -> int:
-        """The sum of both."""
-        return self.process + self.jvm
+        """The sum of all."""
+        return self.process + self.jvm + self.isolated
 
 
-def resident(jvm_pid: int | None) -> Resident:
-    """Returns the memory of this process and of its JVM, if any. Never waits; a process that has ended counts 0."""
-    return Resident(process=_resident_bytes(None), jvm=0 if jvm_pid is None else _resident_bytes(jvm_pid))
+def resident(jvm_pid: int | None, isolated: int = 0) -> Resident:
+    """Returns the memory of this process, of its JVM, if any, and `isolated`. Never waits; a process that has ended
+    counts 0.
+    """
+    return Resident(_resident_bytes(None), 0 if jvm_pid is None else _resident_bytes(jvm_pid), isolated)
 
 
 def _resident_bytes(pid: int | None) -> int:
@@ -136,6 +140,7 @@ class WorkerMetrics:
         self._running.set_function(running)
         self._memory.labels("process").set_function(lambda: memory().process)
         self._memory.labels("jvm").set_function(lambda: memory().jvm)
+        self._memory.labels("isolated").set_function(lambda: memory().isolated)
 
     def serve(self, host: str, port: int) -> WSGIServer | None:
         """Serves the metrics at `host:port` in another thread. Returns None, and logs the error, if the address cannot

@@ -1,9 +1,12 @@
-"""Threads that call a function periodically, continue after its failures, and can be stopped."""
+"""Threads that call a function periodically, continue after its failures, and can be stopped.
+
+`Durations` measures in their steps for how long something has been true.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 
 import structlog
 
@@ -48,3 +51,25 @@ class Loop:
                 is_logged = failures > 1 and fault_of(error) is not None
                 _log.warning("loop_failed", loop=self._name, failures=failures, exc_info=None if is_logged else error)
             self._stopping.wait(min(self._period * 2 ** min(failures, 10), self._longest))
+
+
+class Durations:
+    """Measures for how many seconds each item has been in every collection that was passed to `update`."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since: dict[Hashable, float] = {}
+
+    def update(self, items: Iterable[Hashable]) -> list[float]:
+        """Returns the seconds for each of `items`, and removes all others."""
+        now = self._clock()
+        self._since = {item: self._since.get(item, now) for item in items}
+        return [now - since for since in self._since.values()]
+
+    def longest(self, items: Iterable[Hashable]) -> float:
+        """Like `update`, but returns the largest number; 0 without items."""
+        return max(self.update(items), default=0.0)
+
+    def restart(self, item: Hashable) -> None:
+        """Measures the time of an item from now on."""
+        self._since[item] = self._clock()

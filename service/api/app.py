@@ -16,6 +16,7 @@ from service.api.authentication import Authentication
 from service.api.database_retries import DatabaseOutage
 from service.api.dependencies import Services
 from service.api.host_and_origin import HostAndOriginCheck, add_cors
+from service.api.job_polls import JobPolls
 from service.api.openapi import TITLE, operation_id, specification
 from service.api.problems import EVERYWHERE, add_problem_handlers, problems
 from service.api.query_parameters import refuse_unknown_parameters
@@ -47,12 +48,12 @@ _ROUTERS = (
 )
 
 
-def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
+def create_app(settings: Settings, database: Database | None = None, process: str = "") -> FastAPI:
     """Returns the API. It opens database, broker and poller when it starts, and closes them when it stops.
 
     A `database` that is given stays open. The start raises SchemaMismatchError unless the database schema has this
     version's revision. If `settings` do not require API keys, the caller must ensure that only trusted clients can
-    reach the service.
+    reach the service. `process` is a label of the metrics, for several processes at one address.
     """
     app = FastAPI(
         title=TITLE,
@@ -64,7 +65,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         docs_url=None,  # FastAPI's pages load scripts from another host
         redoc_url=None,
     )
-    app.state.metrics = operations.HttpMetrics()
+    app.state.metrics = operations.HttpMetrics(process)
     app.state.in_progress = RequestsInProgress()
     app.state.outage = DatabaseOutage(settings.database.retry_seconds)
     checked = [Depends(refuse_unknown_parameters)]
@@ -77,6 +78,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         app.include_router(dashboard.router)
     add_problem_handlers(app)
     # The last one added is the first one that a request passes.
+    app.add_middleware(JobPolls, route=jobs.ROUTE_OF_A_JOB)
     app.add_middleware(BodyCheck, settings=settings.api)
     app.add_middleware(Authentication, required=settings.authenticates)
     app.add_middleware(HostAndOriginCheck, settings=settings.api)
@@ -99,11 +101,10 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
     cancelled = CancelledJobs(database)
     cancelled.start()
     submissions = Submissions()
+    reader = JobReader(database, settings)
     gauges = operations.ServiceGauges(database, settings)
     app.state.metrics.registry.register(gauges)
-    app.state.services = Services(
-        settings, database, announcer, watcher, JobReader(database, settings), KeyRing(database), submissions
-    )
+    app.state.services = Services(settings, database, announcer, watcher, reader, KeyRing(database), submissions)
     try:
         yield
     finally:
@@ -111,6 +112,7 @@ async def _lifespan(app: FastAPI, *, settings: Settings, given: Database | None)
         await app.state.in_progress.wait_until_none(_FINAL_RESPONSES_SECONDS)
         app.state.metrics.registry.unregister(gauges)
         submissions.close()
+        reader.close()
         await cancelled.stop()
         await watcher.stop()
         await asyncio.to_thread(announcer.close)

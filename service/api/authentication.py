@@ -152,6 +152,14 @@ def principal_of(scope: Scope) -> Principal:
     return principal
 
 
+def tenant_of_reader(scope: Scope) -> str | None:
+    """Returns the caller's tenant if it is a `ReaderTenant`; None for every other caller."""
+    principal = scope.get("state", {}).get(PRINCIPAL)
+    if isinstance(principal, Principal) and KeyScope.READ in principal.scopes:
+        return principal.tenant
+    return None
+
+
 class _Caller(SecurityBase):
     """A dependency that returns the caller, and requires one of some scopes; without scopes, any key is sufficient.
 

@@ -10,6 +10,7 @@ from fastapi import Depends, Header, Path, Query, Request
 from service.api.authentication import SharedCalls
 from service.broker.dispatch import JobAnnouncer
 from service.config.settings import Settings
+from service.jobs.known_jobs import KnownSummaries
 from service.jobs.read_jobs import JobReader, JobWatcher
 from service.jobs.readiness import Readiness
 from service.jobs.submit_job import Submissions
@@ -28,6 +29,7 @@ class Services:
     reader: JobReader
     key_ring: KeyRing
     submissions: Submissions
+    summaries: KnownSummaries = field(default_factory=KnownSummaries)
     readiness: SharedCalls[None, Readiness] = field(default_factory=SharedCalls)
 
 

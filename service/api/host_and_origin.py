@@ -8,6 +8,7 @@ of its own site, and it cannot send JSON to another site without the permission 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -30,6 +31,7 @@ _REQUEST_HEADERS = (
     "Prefer",
     "X-Request-Id",
 )
+_CACHED_HOSTS = 64
 _RESPONSE_HEADERS = ("ETag", "Idempotency-Replayed", "Location", "Preference-Applied", "Retry-After", "X-Request-Id")
 
 
@@ -40,6 +42,7 @@ class HostAndOriginCheck:
         self._app = app
         self._hosts = frozenset(host.strip().lower() for host in settings.allowed_hosts.split(",") if host.strip())
         self._origins = _allowed_origins(settings)
+        self._is_host_of_service = lru_cache(_CACHED_HOSTS)(self._names_service)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on, or answers with a problem."""
@@ -59,8 +62,10 @@ class HostAndOriginCheck:
                 "The Host header names a host that this service does not serve. If clients reach the service under "
                 "that name, add the name to EVENKEEL_API_ALLOWED_HOSTS."
             )
+        if scope["method"] not in UNSAFE_METHODS:
+            return
         origin = headers.get("origin")
-        if scope["method"] in UNSAFE_METHODS and origin is not None and not self._is_allowed(origin, hosts[0]):
+        if origin is not None and not self._is_allowed(origin, hosts[0]):
             raise OriginNotAllowedError("Pages of other sites cannot send requests that change something.")
 
     def _is_allowed(self, origin: str, host: str) -> bool:
@@ -70,7 +75,7 @@ class HostAndOriginCheck:
         """
         return origin in self._origins or origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
 
-    def _is_host_of_service(self, authority: str) -> bool:
+    def _names_service(self, authority: str) -> bool:
         name = re.sub(r":\d*$", "", authority).lower()
         return bool(name) and ("*" in self._hosts or name in self._hosts)
 

@@ -18,7 +18,7 @@ from service.api.authentication import KEY_ENDED, ReaderTenant, SubmitterTenant,
 from service.api.database_retries import Repeatable, RetryingRoute
 from service.api.dependencies import Cursor, JobId, KnownTags, Preferences, ServicesDep, page_size_query
 from service.api.problems import BODY_ERRORS, problems, request_id_of
-from service.api.representations import is_current, job_response, wait_seconds
+from service.api.representations import is_current, job_response, json_response, wait_seconds
 from service.contract.enums import JobStatus, Queue
 from service.contract.errors import (
     DatabaseUnavailableError,
@@ -39,9 +39,10 @@ from service.contract.job import JobSpec
 from service.contract.model import Frozen
 from service.contract.options import MERGE_PATCH, SettingsPatch
 from service.jobs import lifecycle, stream_progress
+from service.jobs.known_jobs import JobKey
 from service.jobs.lifecycle import ResumeFrom, change_settings
 from service.jobs.lifecycle import resume_job as resume
-from service.jobs.read_jobs import MAX_PAGE_SIZE, JobKey, JobPage, wait_for_job
+from service.jobs.read_jobs import MAX_PAGE_SIZE, JobPage, wait_for_job
 from service.jobs.read_jobs import list_jobs as list_page
 from service.jobs.submit_job import Submission
 from service.jobs.submit_job import submit_job as submit
@@ -122,7 +123,7 @@ async def submit_job(
     return job_response(accepted.job, 202, headers)
 
 
-@router.get("", summary="List jobs", responses=problems(InvalidCursorError))
+@router.get("", response_model=JobPage, summary="List jobs", responses=problems(InvalidCursorError))
 def list_jobs(
     services: ServicesDep,
     tenant: ReaderTenant,
@@ -144,12 +145,13 @@ def list_jobs(
     ] = None,
     cursor: Cursor = "",
     page_size: Annotated[int, page_size_query("Entries per page", MAX_PAGE_SIZE)] = 50,
-) -> JobPage:
+) -> Response:
     """Returns jobs, newest first. Jobs that are submitted while you page do not shift the pages."""
     wanted = JobFilter(
         frozenset(status), name, id_prefix, _milliseconds(submitted_after), _milliseconds(submitted_before), queue
     )
-    return list_page(services.database, services.settings, tenant, wanted, cursor, page_size)
+    page = list_page(services.database, services.settings, tenant, wanted, cursor, page_size, services.summaries)
+    return json_response(page.body)
 
 
 @router.get(
@@ -185,6 +187,10 @@ async def get_job(
         raise UnauthenticatedError(KEY_ENDED)
     headers = {} if wait is None else {"Preference-Applied": f"wait={wait}"}
     return job_response(job, headers=headers, known_tags=known_tags)
+
+
+ROUTE_OF_A_JOB = router.routes[-1]
+"""The route of `get_job`."""
 
 
 @router.delete(

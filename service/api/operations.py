@@ -59,7 +59,7 @@ async def get_readiness(request: Request, services: ServicesDep) -> Readiness:
     """Checks the database, the broker and that at least one worker is alive. 503 names what is unavailable; the reason
     is given only to callers with an API key.
 
-    `warnings` names each queue without a worker; jobs in other queues run.
+    `warnings` names each queue without a worker.
     """
     # This needs no key: without sharing, a flood of requests would take a thread and a connection each.
     check = partial(run_in_threadpool, check_readiness, services.database, services.settings)
@@ -89,20 +89,23 @@ def get_prometheus_metrics(request: Request, _caller: Scraper) -> Response:
 
 
 class HttpMetrics:
-    """Requests by method, route template and status, with their latency. Each instance has its own registry."""
+    """Requests by method, route template and status, with their latency. Each instance has its own registry.
 
-    def __init__(self) -> None:
+    A scrape reads the counters of one process. If several share an address, the label `process` keeps them apart.
+    """
+
+    def __init__(self, process: str = "") -> None:
         self.registry = CollectorRegistry()
         metric = declared.REQUESTS
-        self._requests = Histogram(
-            metric.name, metric.meaning, metric.labels, registry=self.registry, buckets=metric.buckets
-        )
+        self._of_process = (process,) if process else ()
+        labels = (*metric.labels, "process") if process else metric.labels
+        self._requests = Histogram(metric.name, metric.meaning, labels, registry=self.registry, buckets=metric.buckets)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Counts one answered request."""
         # Clients can send any method name; without this, each would add a permanent series.
         known = method if method in _METHODS else "other"
-        self._requests.labels(known, route, str(status)).observe(seconds)
+        self._requests.labels(known, route, str(status), *self._of_process).observe(seconds)
 
 
 class ServiceGauges(Collector):

@@ -80,11 +80,10 @@ def job_response(
 
     Returns 304 if the lines of If-None-Match, `known_tags`, contain the ETag.
     """
-    body = _body(job)
     complete = {**(headers or {})}
     if not job.is_at_rest:
         complete["Retry-After"] = RETRY_AFTER_SECONDS
-    return _tagged_response(body, _job_tag(job, body), known_tags, status, complete)
+    return _tagged_response(job.body, job.tag, known_tags, status, complete)
 
 
 def report_response(report: BaseModel, known_tags: Sequence[str]) -> Response:
@@ -93,9 +92,14 @@ def report_response(report: BaseModel, known_tags: Sequence[str]) -> Response:
     return _tagged_response(body, f'"{hashlib.sha256(body).hexdigest()[:32]}"', known_tags)
 
 
+def json_response(body: bytes) -> Response:
+    """Returns JSON that is already serialised."""
+    return Response(body, media_type=JSON)
+
+
 def is_current(job: Job, known_tags: Sequence[str]) -> bool:
     """Whether one of the entity tags in these lines of If-None-Match is that of the job's current state."""
-    return has_tag(known_tags, _job_tag(job, _body(job)))
+    return has_tag(known_tags, job.tag)
 
 
 def has_tag(known_tags: Sequence[str], tag: str) -> bool:
@@ -128,10 +132,6 @@ def _tagged_response(
 
 def _body(model: BaseModel) -> bytes:
     return model.model_dump_json(by_alias=True).encode()
-
-
-def _job_tag(job: Job, body: bytes) -> str:
-    return f'"{job.version}-{hashlib.sha256(body).hexdigest()[:16]}"'
 
 
 class HeadAsGet:

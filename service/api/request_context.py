@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import structlog
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.host_and_origin import UNSAFE_METHODS
@@ -30,16 +29,16 @@ _STOPPING = StoppingError(
     "repeat the request with its Idempotency-Key.",
     retry_after_seconds=1,
 )
-_DEFAULT_HEADERS = {
+_DEFAULT_HEADERS = (
     # Responses are not web pages: browsers must not run, load or frame them. The dashboard sets its own policy.
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
     # Only the caller's browser may store the response, and it must revalidate it with its ETag.
-    "Cache-Control": "private, no-cache",
-}
+    (b"cache-control", b"private, no-cache"),
+)
 """Headers of every response that does not set them itself."""
 
 _log = structlog.get_logger(__name__)
@@ -53,17 +52,15 @@ class RequestsInProgress:
         self._none = asyncio.Event()
         self._none.set()
 
-    @contextmanager
-    def track(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Counts a request while the context is open."""
         self._count += 1
         self._none.clear()
-        try:
-            yield
-        finally:
-            self._count -= 1
-            if not self._count:
-                self._none.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._none.set()
 
     async def wait_until_none(self, seconds: float) -> None:
         """Waits until all requests have been answered, at most the given time."""
@@ -87,29 +84,30 @@ class RequestContext:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        with self._in_progress.track():
+        with self._in_progress:
             await self._answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope).get("x-request-id", "")
-        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        given = Headers(scope=scope).getlist("x-request-id")
+        request_id = given[0] if given and _REQUEST_ID.fullmatch(given[0]) else secrets.token_hex(16)
         scope.setdefault("state", {})["request_id"] = request_id
         response = _Response(send, request_id)
         started = time.monotonic()
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
-            try:
-                await self._app(scope, receive, response.send)
-            except asyncio.CancelledError:
-                if response.status is not None:
-                    raise
-                await service_error_response(_STOPPING, scope)(scope, receive, response.send)
-            except Exception:
-                _log.exception("request_failed", method=scope["method"], path=scope["path"])
-                if response.status is not None:
-                    raise
-                await internal_error_response(scope)(scope, receive, response.send)
-            finally:
-                self._record(scope, response.status or _CLIENT_CLOSED, time.monotonic() - started)
+        bound = structlog.contextvars.bind_contextvars(request_id=request_id)
+        try:
+            await self._app(scope, receive, response.send)
+        except asyncio.CancelledError:
+            if response.status is not None:
+                raise
+            await service_error_response(_STOPPING, scope)(scope, receive, response.send)
+        except Exception:
+            _log.exception("request_failed", method=scope["method"], path=scope["path"])
+            if response.status is not None:
+                raise
+            await internal_error_response(scope)(scope, receive, response.send)
+        finally:
+            self._record(scope, response.status or _CLIENT_CLOSED, time.monotonic() - started)
+            structlog.contextvars.reset_contextvars(**bound)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         """Writes the log lines and the metrics of a request."""
@@ -144,8 +142,8 @@ class _Response:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            headers["X-Request-Id"] = self._request_id
-            for name, value in _DEFAULT_HEADERS.items():
-                headers.setdefault(name, value)
+            own = list(message.get("headers", ()))
+            names = {name for name, _ in own}
+            defaults = [header for header in _DEFAULT_HEADERS if header[0] not in names]
+            message["headers"] = [*own, (b"x-request-id", self._request_id.encode()), *defaults]
         await self._send(message)

@@ -40,6 +40,6 @@ def get_worker(worker_id: WorkerId, services: ServicesDep, tenant: ReaderTenant)
 def drain_worker(worker_id: WorkerId, services: ServicesDep, tenant: AdminTenant) -> workers.Worker:
     """The worker takes no new jobs, finishes its running jobs, however long they take, and exits. Idempotent.
 
-    The worker reads the request with its next heartbeat. Your process manager starts a new worker in its place.
+    The worker reads the request with its next heartbeat.
     """
     return workers.drain_worker(services.database, tenant, worker_id, worker_silence_ms(services.settings))

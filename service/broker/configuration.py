@@ -122,7 +122,7 @@ def _transport_options(settings: Settings) -> dict[str, Any]:
         "data_folder_out": str(messages),
         "control_folder": str(control),
         "store_processed": False,
-        "polling_interval": 0.05,
+        "polling_interval": 0.01,
     }
 
 

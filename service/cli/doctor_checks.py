@@ -148,6 +148,9 @@ def check_memory(settings: Settings, memory: Memory | None = None) -> Finding:
     memory = memory or available_memory()
     heap = parse_bytes(settings.spark.driver_memory)
     found = f"{_gib(memory.available)} free of {_gib(memory.total)}; the worker's JVM takes up to {_gib(heap)}"
+    isolated = settings.worker.isolated_drivers * parse_bytes(settings.worker.isolated_memory)
+    if isolated:
+        found += f", jobs with isolation: driver up to {_gib(isolated)} more"
     advice = "Stop other programs, or set EVENKEEL_SPARK_DRIVER_MEMORY to a lower value, such as 1g."
     if heap >= memory.total:
         return Finding("memory", Level.FAIL, found, advice)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,7 +41,8 @@ _STOP_MARGIN_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Program:
-    """A command, its directory and environment, and the log file of its output. `pass_fds` stay open in the child.
+    """A command, its directory and environment, and the log file of its output; without one, the output is that of this
+    process. `pass_fds` stay open in the child.
 
     With `may_end`, exit code 0 is not a failure: the program was stopped by someone else and is restarted immediately.
     """
@@ -50,7 +51,7 @@ class Program:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     directory: Path
-    log: Path
+    log: Path | None
     pass_fds: tuple[int, ...] = ()
     may_end: bool = False
 
@@ -118,9 +119,11 @@ class Supervisor:
         Raises OSError if a command cannot be run or a log cannot be written.
         """
         for child in self._children:
-            child.program.log.parent.mkdir(parents=True, exist_ok=True)
-            if child.program.log.exists():
-                child.program.log.replace(_previous(child.program.log))
+            log = child.program.log
+            if log is not None:
+                log.parent.mkdir(parents=True, exist_ok=True)
+                if log.exists():
+                    log.replace(_previous(log))
             self._spawn(child)
 
     def pids(self) -> dict[str, int]:
@@ -141,7 +144,8 @@ class Supervisor:
                 exits.append(self._note_exit(child, child.process))
             elif child.process is None and self.now() >= child.restart_at:
                 self._spawn(child)
-            _limit_log(child.program.log)
+            if child.program.log is not None:
+                _limit_log(child.program.log)
         return tuple(exits)
 
     def stop(self, seconds: float, kill_now: Callable[[], bool] = lambda: False) -> None:
@@ -175,14 +179,14 @@ class Supervisor:
     def _spawn(self, child: _Child) -> None:
         program = child.program
         # Append mode, so that the log can be truncated while the child writes.
-        with program.log.open("ab") as log:
+        with nullcontext() if program.log is None else program.log.open("ab") as log:
             child.process = subprocess.Popen(  # noqa: S603 - the commands are fixed
                 program.command,
                 cwd=program.directory,
                 env=dict(program.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
-                stderr=subprocess.STDOUT,
+                stderr=None if log is None else subprocess.STDOUT,
                 start_new_session=True,
                 pass_fds=program.pass_fds,
             )
@@ -301,15 +305,29 @@ class Stack:
         )
 
 
-def _programs(settings: Settings, listener: socket.socket, environment: Mapping[str, str]) -> tuple[Program, Program]:
+def _programs(settings: Settings, listener: socket.socket, environment: Mapping[str, str]) -> tuple[Program, ...]:
     logs = settings.state_dir / "logs"
+    child = child_environment(settings, environment)
+    worker = Program(WORKER, worker_command(settings), child, settings.state_dir, logs / "worker.log", may_end=True)
+    return (*api_programs(settings, listener, environment, logs), worker)
+
+
+def api_programs(
+    settings: Settings, listener: socket.socket, environment: Mapping[str, str], logs: Path | None
+) -> tuple[Program, ...]:
+    """Returns the processes of the API, which accept the connections of `listener`. Their logs are files in `logs`, if
+    given: `api.log`, `api-2.log` and so on.
+    """
     child = child_environment(settings, environment)
     # With -P, `service` and `workers` are not imported from the user's current directory.
     serve = (sys.executable, "-P", "-m", "service.cli", "serve", "--fd", str(listener.fileno()))
-    return (
-        Program(API, serve, child, settings.state_dir, logs / "api.log", (listener.fileno(),)),
-        Program(WORKER, worker_command(settings), child, settings.state_dir, logs / "worker.log", may_end=True),
-    )
+    programs = []
+    for number in range(1, settings.api.processes + 1):
+        name = API if number == 1 else f"{API}-{number}"
+        command = serve if settings.api.processes == 1 else (*serve, "--process", str(number))
+        log = None if logs is None else logs / f"{name}.log"
+        programs.append(Program(name, command, child, settings.state_dir, log, (listener.fileno(),)))
+    return tuple(programs)
 
 
 def worker_command(settings: Settings) -> tuple[str, ...]:
@@ -320,7 +338,7 @@ def worker_command(settings: Settings) -> tuple[str, ...]:
     """
     return (
         *(sys.executable, "-P", "-m", "workers"),
-        *("--pool", "threads", "--concurrency", str(settings.worker.concurrency)),
+        *("--pool", "threads", "--concurrency", str(settings.worker.threads)),
         *("--loglevel", settings.log.level, "--without-gossip", "--without-mingle"),
     )
 

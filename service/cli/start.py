@@ -18,6 +18,7 @@ from service.cli.terminal import CONFIGURATION_ADVICE, CliError, ExitCode, print
 
 if TYPE_CHECKING:
     import asyncio
+    import socket
 
     from service.cli.processes import Stack
     from service.config.settings import Settings
@@ -32,6 +33,8 @@ _KEEP_ALIVE_SECONDS = 75
 them earlier, a request could arrive on a connection that is being closed."""
 
 _DRAIN_SECONDS = 5
+_STOP_MARGIN_SECONDS = 10
+"""Time after the drain in which an API process ends."""
 _CHECK_SECONDS = 0.2
 
 _ALLOCATIONS = 10_000
@@ -45,7 +48,12 @@ times during each request."""
 @prints_errors
 def serve(
     port: Port = None,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", min=1, max=64, help="Processes that share the port.", show_default="1"),
+    ] = None,
     fd: Annotated[int | None, typer.Option("--fd", hidden=True, help="An inherited listening socket.")] = None,
+    process: Annotated[str, typer.Option("--process", hidden=True, help="Its number, of several processes.")] = "",
 ) -> None:
     """Run only the HTTP API, without a worker. Does not need Spark."""
     import socket
@@ -58,19 +66,25 @@ def serve(
     from service.config.processes import die_with_parent
 
     die_with_parent()
+    if processes is not None:
+        os.environ["EVENKEEL_API_PROCESSES"] = str(processes)
     settings = read_settings()
     prepare_directories(settings)
     require_schema(settings)
-    warn_of_broker_fault(settings)
-    notice = first_key_notice(settings)
-    if notice:
-        typer.echo(notice)
+    if not process:
+        warn_of_broker_fault(settings)
+        notice = first_key_notice(settings)
+        if notice:
+            typer.echo(notice)
     # `socket` detects the family; uvicorn's own --fd assumes a Unix socket and does not set TCP_NODELAY.
     listener = listen(settings, port) if fd is None else socket.socket(fileno=fd)
     if fd is None:
         typer.echo(f"Evenkeel listens on {address_of(listener)}")
+    if fd is None and settings.api.processes > 1:
+        _supervise(settings, listener)
+        return
     config = uvicorn.Config(
-        create_app(settings),
+        create_app(settings, process=process),
         http=_http_protocol(),
         log_config=None,
         access_log=False,
@@ -83,6 +97,29 @@ def serve(
     )
     _tune()
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def _supervise(settings: Settings, listener: socket.socket) -> None:
+    """Runs the processes of the API until a signal, and starts those again that end."""
+    from service.cli.processes import Supervisor, api_programs
+    from service.cli.terminal import StopRequestedError, StopSignals
+
+    supervisor = Supervisor(api_programs(settings, listener, os.environ, logs=None))
+    with listener, StopSignals() as signals:
+        try:
+            supervisor.start()
+            while True:
+                for ended in supervisor.check():
+                    typer.echo(
+                        f"evenkeel: {ended.name} ended ({ended.how}); restarting it in {ended.restart_in:g} s", err=True
+                    )
+                time.sleep(_CHECK_SECONDS)
+        except StopRequestedError:
+            pass
+        except OSError as error:
+            raise CliError(f"cannot start a process: {error}", code=ExitCode.CHILD) from None
+        finally:
+            supervisor.stop(_DRAIN_SECONDS + _STOP_MARGIN_SECONDS, lambda: signals.is_repeated)
 
 
 def _http_protocol() -> type[asyncio.Protocol] | Literal["h11"]:

@@ -17,7 +17,7 @@ from pydantic import ByteSize, Field, SecretStr, ValidationInfo, field_validator
 from service.config import SettingsGroup, bounded, refusal
 from service.config.client import ClientSettings
 from service.config.data import DataSettings, is_uri, split_roots
-from service.config.spark import SparkSettings
+from service.config.spark import MEMORY, SparkSettings, require_memory
 
 _REDIS_SCHEMES = ("redis", "rediss", "redis+socket")
 _PASSWORD = "Password for a URL without one, as plain text without percent-encoding."  # noqa: S105
@@ -43,6 +43,9 @@ class ApiSettings(SettingsGroup, env_prefix="EVENKEEL_API_"):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = bounded(8080, 0, 65535, "Port to listen on; 0 chooses a free one.")
+    processes: int = bounded(
+        1, 1, 64, "Processes of the API, which share the port. Each uses up to one core and some 150 MB."
+    )
     authentication: Literal["auto", "on", "off"] = Field(
         default="auto",
         description="Whether clients need an API key. `auto`: yes, unless everything runs on this machine: a loopback "
@@ -75,7 +78,7 @@ class ApiSettings(SettingsGroup, env_prefix="EVENKEEL_API_"):
         default=0.1,
         gt=0,
         le=10,
-        description="How often a process looks for changes, once for all its waiting requests.",
+        description="At least how often a process looks for changes, once for all its waiting requests.",
     )
     explain_timeout_seconds: float = Field(
         default=30, gt=0, le=300, description="How long `POST /v1/explain` waits for a worker."
@@ -225,7 +228,24 @@ class WorkerSettings(SettingsGroup, env_prefix="EVENKEEL_WORKER_"):
     """Leases, heartbeats and parallelism of workers."""
 
     concurrency: int = bounded(4, 1, 256, "Jobs that one worker runs at once.")
+    reserved_slots: int = bounded(
+        1,
+        0,
+        256,
+        "Jobs that one worker runs in addition, each of a tenant of which no other job runs: the long jobs of one "
+        "tenant do not delay those of another.",
+    )
     streams: int = bounded(8, 0, 256, "Continuous jobs that one worker runs at once, in addition to the others.")
+    isolated_drivers: int = bounded(
+        1,
+        0,
+        16,
+        "Jobs with `isolation: driver` that one worker runs at once, each in a Spark driver of its own; further ones "
+        "wait. 0 leaves them to other workers.",
+    )
+    isolated_memory: str = Field(
+        default="2g", pattern=MEMORY, description="Heap of each of these drivers, in addition to that of the worker."
+    )
     queues: str = Field(
         default="short,long,stream",
         pattern=r"^(short|long|stream)(,(short|long|stream))*$",
@@ -252,6 +272,13 @@ class WorkerSettings(SettingsGroup, env_prefix="EVENKEEL_WORKER_"):
     )
     metrics_port: int = bounded(0, 0, 65535, "Port of a worker's own metrics for Prometheus; 0 serves none.")
     metrics_host: str = Field(default="127.0.0.1", description="Address at which a worker serves its metrics.")
+
+    _memory_is_enough = field_validator("isolated_memory")(require_memory)
+
+    @property
+    def threads(self) -> int:
+        """The number of threads that run jobs."""
+        return self.concurrency + self.reserved_slots
 
 
 class RetentionSettings(SettingsGroup, env_prefix="EVENKEEL_RETENTION_"):

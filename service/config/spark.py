@@ -17,7 +17,8 @@ from service.contract.model import parse_bytes
 LEAST_MEMORY = 471_859_200
 """Smallest memory with which a driver or executor of Spark starts, in bytes."""
 
-_MEMORY = r"^\d+[mg]$"
+MEMORY = r"^\d+[mg]$"
+"""Pattern of a size of memory, as Spark and Java write it."""
 _LOCAL = re.compile(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?")
 _HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
 _DRIVER_ADDRESS = r"^[A-Za-z0-9._:\[\]-]+$"
@@ -30,15 +31,22 @@ _OF_CLUSTERS = (
 )
 
 
+def require_memory(memory: str | None) -> str | None:
+    """Returns the size of a heap; refuses one with which Spark does not start."""
+    if memory is not None and parse_bytes(memory) < LEAST_MEMORY:
+        raise refusal(f"Spark does not start with less than {LEAST_MEMORY >> 20} MiB: set 512m or more")
+    return memory
+
+
 class SparkSettings(SettingsGroup, env_prefix="EVENKEEL_SPARK_"):
     """The Spark session of a worker."""
 
     master: str = Field(default="local[*]", description=f"Spark master URL: {_MASTERS}.")
     driver_memory: str = Field(
-        default="2g", pattern=_MEMORY, description="Heap of the driver, which in local mode runs the tasks too."
+        default="2g", pattern=MEMORY, description="Heap of the driver, which in local mode runs the tasks too."
     )
     executor_memory: str | None = Field(
-        default=None, pattern=_MEMORY, description="Heap of each executor on a cluster; Spark's 1g by default."
+        default=None, pattern=MEMORY, description="Heap of each executor on a cluster; Spark's 1g by default."
     )
     executor_cores: int | None = bounded(
         None, 1, 1024, "Cores of each executor; by default all of a standalone worker, or 1 on YARN and Kubernetes."
@@ -103,7 +111,8 @@ class SparkSettings(SettingsGroup, env_prefix="EVENKEEL_SPARK_"):
         "minutes on a busy machine.",
     )
     warm_up: bool = Field(
-        default=True, description="Start Spark with the worker; otherwise with its first job, which waits for it."
+        default=True,
+        description="Start Spark with the worker, and run a small query; otherwise the first job waits for Spark.",
     )
     shuffle_partitions: int = bounded(
         0, 0, 100_000, "Partitions of a shuffle; 0 for twice the number of the cluster's cores."
@@ -115,6 +124,13 @@ class SparkSettings(SettingsGroup, env_prefix="EVENKEEL_SPARK_"):
         "Time after the end of a job when the executor of a task that still runs is ended. In `local` mode the driver "
         "is ended instead, once no other job makes progress, or after ten times as long. The driver is also ended if "
         "it does not answer the planning of a job that has ended.",
+    )
+    preempt_seconds: float = bounded(
+        0.25,
+        0,
+        3600,
+        "How long the tasks of a tenant wait while those of others occupy all slots. Then the youngest task of the "
+        "batch jobs of a tenant with several tasks is ended, and Spark runs it again later; 0 for never.",
     )
     gateway_timeout_seconds: float = bounded(10, 1, 300, "Time without an answer after which the JVM counts as dead.")
 
@@ -143,12 +159,7 @@ class SparkSettings(SettingsGroup, env_prefix="EVENKEEL_SPARK_"):
             return master
         raise refusal(f"this Spark master is not supported: use {_MASTERS}")
 
-    @field_validator("driver_memory", "executor_memory")
-    @classmethod
-    def _is_enough(cls, memory: str | None) -> str | None:
-        if memory is not None and parse_bytes(memory) < LEAST_MEMORY:
-            raise refusal(f"Spark does not start with less than {LEAST_MEMORY >> 20} MiB: set 512m or more")
-        return memory
+    _is_enough = field_validator("driver_memory", "executor_memory")(require_memory)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -203,15 +214,22 @@ class SparkSettings(SettingsGroup, env_prefix="EVENKEEL_SPARK_"):
         return None
 
 
+_MEANING = "rewrites are proven only for the current meaning of SQL"
 FIXED = {
     "spark.sql.restrictedMode.": "it prevents expressions of jobs from calling arbitrary Java",
     "spark.sql.runSQLOnFiles": "it restricts jobs to the data roots",
     "spark.sql.variable.substitute": "it hides the worker's environment from jobs",
+    "spark.sql.classic.shuffleDependency.fileCleanup.enabled": "it removes the files of each query when it ends",
     "spark.sql.extensions": "rewrites are proven only for Spark's own planner",
     "spark.sql.ansi.": "results and errors of jobs follow ANSI",
     "spark.sql.storeAssignmentPolicy": "results and errors of jobs follow ANSI",
     "spark.sql.session.timeZone": "times in results are UTC",
-    "spark.sql.legacy.": "rewrites are proven only for the current meaning of SQL",
+    "spark.sql.legacy.": _MEANING,
+    "spark.sql.parser.escapedStringLiterals": _MEANING,
+    "spark.sql.parser.quotedRegexColumnNames": _MEANING,
+    "spark.sql.groupByOrdinal": _MEANING,
+    "spark.sql.groupByAliases": _MEANING,
+    "spark.sql.orderByOrdinal": _MEANING,
     "spark.sql.caseSensitive": "names in jobs are checked without regard to case",
     "spark.sql.adaptive.enabled": "the cost model assumes it",
     "spark.sql.shuffle.partitions": "set EVENKEEL_SPARK_SHUFFLE_PARTITIONS",

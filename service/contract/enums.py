@@ -19,15 +19,14 @@ from pydantic import Field, WithJsonSchema
 
 
 class Mode(StrEnum):
-    """How often a job reads its tables.
-
-    `batch` reads them once, as they are. `incremental` processes the rows that are new since its last run, and is then
-    STOPPED until it is resumed. `continuous` runs until it is stopped.
-    """
+    """How often a job reads its tables."""
 
     BATCH = "batch"
+    """Once, as they are."""
     INCREMENTAL = "incremental"
+    """In each run the rows that are new since the last one. The job is then STOPPED until it is resumed."""
     CONTINUOUS = "continuous"
+    """Until it is stopped."""
 
     @property
     def is_streaming(self) -> bool:

@@ -14,7 +14,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .enums import Mode, OutputMode, QueueChoice
 from .model import Bounds, Duration, Frozen, Whole, discriminated_by, renamed
-from .options import JobSettings, OptimizerSettings, StateSettings, Toggle
+from .options import Isolation, JobSettings, OptimizerSettings, StateSettings, Toggle
 from .parameters import Parameters, stored_parameters
 from .query import SQL_CHARACTERS, Identifier, Query
 from .read_options import TableFormat
@@ -31,7 +31,7 @@ from .tables import (
 
 MAX_TABLES = 64
 
-SPEC_VERSION = 13
+SPEC_VERSION = 18
 """The version of the job format. It grows with every field or value that workers of earlier versions do not support.
 The version that a job needs is stored with it, and older workers leave the job to newer ones. 1: the first. 2: `queue`.
 3: queries in FROM, UNION, grouping sets, more aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all
@@ -43,7 +43,16 @@ streams that are bounded by event time. 6: `multi_line` of CSV, which had no eff
 INTERSECT, EXCEPT, OVER, QUALIFY, and the function raise_error. 12: more statements and clauses of SQL, such as OFFSET
 and VALUES; more functions, and standard spellings of calls; parts of nested values, lambdas, JSON, LATERAL VIEW and
 UNNEST; nested types in declared schemas; `skewed_windows`; `merge_schema` of ORC and Avro. 13: bitwise operators,
-LATERAL before a query, WITH RECURSIVE."""
+LATERAL before a query, WITH RECURSIVE. 14: * EXCEPT, LIKE ANY and ALL, subqueries in ON, nested
+values as join keys, recursive queries that join others, and LATERAL queries with names of earlier tables.
+15: LISTAGG next to DISTINCT calls for which Spark copies rows, aliases of SELECT in SELECT, more
+correlated subqueries, range in FROM, intervals of several units, try_element_at, regexp_extract_all, and
+LATERAL queries from a generator, or from derived tables with columns of earlier tables. 16: all other queries that read
+columns of the query around, subqueries in ON of outer joins and in GROUP BY, joins and subqueries after generators, row
+values, names of a table's columns, joins in parentheses, sequence of columns, and aggregates that ignore NULLs.
+17: aggregates and windows that are compared with subqueries, EXCEPT of fields, functions of intervals, XML, CSV,
+vectors and sketches, windows of time in batch jobs, more clauses of correlated subqueries, TRUE as an argument that
+ignores NULLs, and the setting `isolation`. 18: stars as arguments of functions, and COUNT of several values."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -56,6 +65,7 @@ FILES_VERSION = 10
 """The version that reads files of more formats, and has parameters."""
 _WINDOWS_VERSION = 12
 """The version with the setting `skewed_windows`, and with nested types of columns."""
+_ISOLATION_VERSION = 17
 
 _OUTPUT = "output"
 """The name of `output_mode` before 1.0. Requests may still use it, and jobs are stored with it, so that workers of the
@@ -141,6 +151,10 @@ Sink = Annotated[
 ]
 
 
+ONLY_SHARED = "Streaming jobs share the Spark driver of their worker: remove 'isolation'."
+"""The text of the error for a streaming job that asks for a driver of its own."""
+
+
 class Fault(NamedTuple):
     """An error in a job: its place, code and text."""
 
@@ -161,6 +175,8 @@ def mode_faults(spec: JobSpec) -> Iterator[Fault]:
     if spec.mode.is_streaming and spec.compare_with is not None:
         detail = "Only batch jobs can be compared: remove 'compare_with'."
         yield Fault(("compare_with",), "comparison_not_for_streams", detail)
+    if spec.mode.is_streaming and spec.settings.isolation is not Isolation.SHARED:
+        yield Fault(("settings", "isolation"), "isolation_not_for_streams", ONLY_SHARED)
     if spec.mode is Mode.CONTINUOUS and spec.schedule is not None:
         detail = "A continuous job runs until it is stopped: remove 'schedule', or use the mode 'incremental'."
         yield Fault(("schedule",), "schedule_not_applicable", detail)
@@ -222,8 +238,8 @@ class Limits(Frozen):
 
     timeout: Annotated[Duration, Bounds(timedelta(seconds=1), timedelta(days=7))] | None = Field(
         default=timedelta(hours=1),
-        description="Time limit, after which the job ends TIMED_OUT. It is counted from the job's first start; for an "
-        "incremental job, from the start of the run. A continuous job has no time limit.",
+        description="Time limit, after which the job ends TIMED_OUT. It counts from the first start, or from the start "
+        "of the run of an incremental job. A continuous job has none.",
         json_schema_extra={"default": "1h"},
     )
     max_attempts: Whole = Field(
@@ -236,9 +252,9 @@ class Limits(Frozen):
         default=0,
         ge=0,
         le=10,
-        description="How often a batch job is run again, in addition to `max_attempts`, after it FAILED with "
-        "`storage_unavailable`, `disk_full`, `files_changed` or `internal_error`. The retries follow after "
-        "10 s, 20 s and so on up to 5 min, within the time limit of the job.",
+        description="How often a batch job runs again, in addition to `max_attempts`, after it FAILED with "
+        "`storage_unavailable`, `disk_full`, `files_changed` or `internal_error`. Retries follow after "
+        "10 s, 20 s and so on up to 5 min, within the time limit.",
     )
 
 
@@ -310,13 +326,13 @@ class JobSpec(Frozen):
     queue: QueueChoice = Field(
         default=QueueChoice.AUTO,
         description="`short` and `long` jobs may have separate workers, so that short jobs do not wait for long ones. "
-        "`auto` is `long` if the tables are large. The queue of a continuous job is always `stream`.",
+        "`auto` is `long` if the tables are large. Continuous jobs are always in `stream`.",
     )
     compare_with: str | None = Field(
         default=None,
         max_length=64,
-        description="Id of an earlier batch job of your tenant. The metrics of this job then contain the time that it "
-        "saved compared with the earlier job, and the settings that differ.",
+        description="Id of an earlier batch job of your tenant. The metrics then contain the time saved compared with "
+        "it, and the settings that differ.",
     )
 
     @model_validator(mode="before")
@@ -351,6 +367,8 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports all fields of this job. The bound query has that of the query."""
+        if self.settings.isolation is not Isolation.SHARED:
+            return _ISOLATION_VERSION
         if self.settings.skewed_windows is not Toggle.AUTO or any(
             table.needs_version_12 for table in self.file_tables.values()
         ):
@@ -429,6 +447,8 @@ class JobSpec(Frozen):
             del stored["settings"]["optimizer"]
         if self.settings.skewed_windows is Toggle.AUTO:
             del stored["settings"]["skewed_windows"]
+        if self.settings.isolation is Isolation.SHARED:
+            del stored["settings"]["isolation"]
         for fields, names in (
             (stored, (_OUTPUT, "schedule", "compare_with", "parameters")),
             *((table, ("role", "event_time")) for table in stored["tables"].values()),

@@ -95,6 +95,7 @@ OF_THE_JOB = (
     ),
     ErrorCode("timeout_required", "A job that ends has no time limit.", "Set `limits.timeout`."),
     ErrorCode("comparison_not_for_streams", "A streaming job has `compare_with`.", "Remove it."),
+    ErrorCode("isolation_not_for_streams", "A streaming job has `isolation: driver`.", "Remove it."),
     ErrorCode(
         "unknown_job",
         "`compare_with` names no job of the tenant.",
@@ -372,6 +373,11 @@ OF_RUNS = (
     ErrorCode("invalid_index", "An array has no element at the index (ANSI mode).", "Write `get(a, i)`."),
     ErrorCode("invalid_map_key", "A key of a map is NULL, or is there twice.", "Leave out such keys."),
     ErrorCode(
+        "invalid_function_argument",
+        "A function got a value that it does not accept, such as a text that is no XML or bytes that are no sketch.",
+        "Leave such rows out with WHERE, or write the function's `try_` form where it has one.",
+    ),
+    ErrorCode(
         "recursion_limit",
         "A recursive query was not complete after its steps, or had more than 1,000,000 rows.",
         "Write a condition that ends it, or more steps with MAX RECURSION LEVEL.",
@@ -400,7 +406,8 @@ OF_RUNS = (
     ErrorCode(
         "out_of_memory",
         "Spark had too little memory, also in a run with sort-merge joins only.",
-        "Reduce what is kept for a group, or give Spark more memory (`EVENKEEL_SPARK_DRIVER_MEMORY`).",
+        "Reduce what is kept for a group, or give Spark more memory (`EVENKEEL_SPARK_DRIVER_MEMORY`, "
+        "`EVENKEEL_WORKER_ISOLATED_MEMORY`).",
         500,
     ),
     ErrorCode(
@@ -430,6 +437,12 @@ OF_RUNS = (
         "internal_error",
         "An unexpected error in the worker.",
         "Report it with the id of the job, under which the log of the worker has the details.",
+        500,
+    ),
+    ErrorCode(
+        "driver_not_started",
+        "A job with `isolation: driver` could not use the cluster, for example because no cores are free.",
+        "Submit it again later, or leave out `isolation`. `spark_unavailable` in the log of the worker has the cause.",
         500,
     ),
     ErrorCode(

@@ -102,7 +102,7 @@ class DistinctMethod(_Choice):
     """How the values of DISTINCT are deduplicated.
 
     `auto` decides by cost; `native` is Spark's own plan; `split` uses buckets of the values' hash; `bitmap` uses
-    bitmaps; `branches` runs a branch for each set of values and joins the branches on the group key.
+    bitmaps; `branches` joins a branch for each set of values.
     """
 
     AUTO = "auto"
@@ -250,6 +250,13 @@ class JoinSettings(Frozen):
     )
 
 
+class Isolation(_Choice):
+    """Which Spark driver runs a batch job."""
+
+    SHARED = "shared"
+    DRIVER = "driver"
+
+
 class StateProvider(StrEnum):
     """The state store that a running stream uses."""
 
@@ -270,7 +277,7 @@ class StateSettings(Frozen):
         ge=1,
         le=4096,
         description="Number of partitions of the state; each has its own task in every mini-batch. By default, the "
-        "number of tasks that the worker runs at the same time. It cannot change until the job starts from scratch.",
+        "number of tasks that the worker runs at once. It changes only when the job starts from scratch.",
     )
 
     _partitions_are_not_boolean = field_validator("partitions", mode="before")(refuse_boolean)
@@ -281,8 +288,8 @@ class OptimizerSettings(Frozen):
 
     timeout: Annotated[Duration, Bounds(timedelta(milliseconds=1), timedelta(hours=1))] = Field(
         default=timedelta(seconds=10),
-        description="Time limit for rewriting the plan. After it, the remaining rules are skipped with that reason, "
-        "and the job runs with the plan as rewritten so far.",
+        description="Time limit for rewriting the plan. Then the remaining rules are skipped with that reason, and the "
+        "job runs with the plan so far.",
         json_schema_extra={"default": "10s"},
     )
 
@@ -309,6 +316,10 @@ class JobSettings(Frozen):
     eager_aggregation: _Toggle = Field(
         default=Toggle.AUTO,
         description="Aggregate below joins, on one side or both, where the result is the same.",
+    )
+    isolation: Isolation = Field(
+        default=Isolation.SHARED,
+        description="`driver`: in a Spark driver of its own, so that it cannot harm other jobs. Batch jobs only.",
     )
     join: JoinSettings = JoinSettings()
     mini_batch: MiniBatchSettings = MiniBatchSettings()

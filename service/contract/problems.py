@@ -172,6 +172,15 @@ def driver_lost(worker: str) -> Problem:
     return Problem.of("driver_lost", 500, detail, title="Spark driver lost")
 
 
+def driver_not_started() -> Problem:
+    """Returns the problem of a job whose own Spark driver could not use the cluster."""
+    detail = (
+        "The job has a Spark driver of its own (isolation: driver), and that driver could not use the cluster. The log "
+        "of the worker has the cause; often no cores are free. Submit the job again later, or leave out 'isolation'."
+    )
+    return Problem.of("driver_not_started", 500, detail, title="Spark driver not started")
+
+
 def driver_ended(worker: str) -> Problem:
     """Returns the problem of an attempt whose Spark driver the worker stopped because of another job's work.
 

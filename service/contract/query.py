@@ -86,6 +86,7 @@ TABLE_COLUMNS = Limit(
     "Store the columns that you need in a separate table, or read the table fewer times.",
 )
 VALUES_ROWS = Limit("values_rows", 1_024, "rows in one VALUES", _USE_A_FILE)
+RANGE_ROWS = Limit("range_rows", 1_000_000, "rows of one range", _USE_A_FILE)
 JOINS = Limit("joins", 100, "joins in one FROM", _SPLIT)
 GENERATORS = Limit("generators", 8, "calls of functions such as explode in one FROM", _SPLIT)
 COLUMNS = Limit("columns", 1024, "columns in one SELECT, counting those of `*`", "Name fewer columns.")
@@ -174,7 +175,7 @@ class NullsOrder(StrEnum):
 
 
 class AggregateFunction(StrEnum):
-    """The aggregate functions. GROUPING and GROUPING_ID identify a row's grouping set, and require grouping sets."""
+    """The aggregate functions. GROUPING and GROUPING_ID need grouping sets."""
 
     COUNT = "COUNT"
     SUM = "SUM"
@@ -222,6 +223,23 @@ class AggregateFunction(StrEnum):
     REGR_SXX = "REGR_SXX"
     REGR_SXY = "REGR_SXY"
     REGR_SYY = "REGR_SYY"
+    HISTOGRAM_NUMERIC = "HISTOGRAM_NUMERIC"
+    HLL_SKETCH_AGG = "HLL_SKETCH_AGG"
+    HLL_UNION_AGG = "HLL_UNION_AGG"
+    THETA_SKETCH_AGG = "THETA_SKETCH_AGG"
+    THETA_UNION_AGG = "THETA_UNION_AGG"
+    THETA_INTERSECTION_AGG = "THETA_INTERSECTION_AGG"
+    KLL_SKETCH_AGG_BIGINT = "KLL_SKETCH_AGG_BIGINT"
+    KLL_SKETCH_AGG_FLOAT = "KLL_SKETCH_AGG_FLOAT"
+    KLL_SKETCH_AGG_DOUBLE = "KLL_SKETCH_AGG_DOUBLE"
+    KLL_MERGE_AGG_BIGINT = "KLL_MERGE_AGG_BIGINT"
+    KLL_MERGE_AGG_FLOAT = "KLL_MERGE_AGG_FLOAT"
+    KLL_MERGE_AGG_DOUBLE = "KLL_MERGE_AGG_DOUBLE"
+    COUNT_MIN_SKETCH = "COUNT_MIN_SKETCH"
+    COLLECT_UNION = "COLLECT_UNION"
+    VECTOR_AVG = "VECTOR_AVG"
+    VECTOR_SUM = "VECTOR_SUM"
+    APPROX_TOP_K = "APPROX_TOP_K"
     GROUPING = "GROUPING"
     GROUPING_ID = "GROUPING_ID"
 

@@ -156,7 +156,7 @@ class ReadOptions(Frozen):
     """How files are read. Spark gets only the options that are listed here.
 
     The names of Spark and pandas are also accepted: `sep`, `nullValue`, `na_values`, `quotechar`, `dateFormat` and so
-    on. The job is stored with the names below.
+    on. The job is stored with those below.
     """
 
     header: Flag | None = Field(

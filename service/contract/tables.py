@@ -89,7 +89,7 @@ def with_new_name(value: Any, old: str, new: str) -> Any:
 
 
 class TableSource(Frozen):
-    """A table stored in files below a data root: one file, a directory of files of one format, or a pattern of paths.
+    """A table stored in files below a data root: a file, a directory, or a pattern of paths.
 
     The job is stored with what the service found in the files: the format, the schema of CSV, JSON and XML files, the
     partition columns, and the version of a Delta table.
@@ -146,7 +146,7 @@ class TableSource(Frozen):
         default=False,
         description="Streaming modes, a table of role `static`: after its files have changed, the following "
         "mini-batches are joined with the new files. Earlier results are not corrected. An incremental job checks for "
-        "changes when a run begins, a continuous job every `EVENKEEL_WORKERFOLLOW_SECONDS`. The old name `follow` is "
+        "changes when a run begins, a continuous job every `EVENKEEL_WORKER_FOLLOW_SECONDS`. The old name `follow` is "
         "also accepted.",
     )
 

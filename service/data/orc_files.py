@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -54,9 +56,11 @@ def first_rows(stream: BinaryIO, columns: Sequence[str], most: int) -> pa.Table 
         # Imported here: it imports pandas where that is installed.
         from pyarrow import dataset
 
-        fragment = dataset.OrcFileFormat().make_fragment(stream)
+        readable = _StoppableFile(stream)
+        fragment = dataset.OrcFileFormat().make_fragment(readable)
         scanner = fragment.scanner(columns=list(columns), batch_size=rows, batch_readahead=1, use_threads=False)
-        with scanner.to_reader() as reader:
+        reader = scanner.to_reader()
+        try:
             for batch in reader:
                 batches.append(batch)
                 count += batch.num_rows
@@ -64,8 +68,45 @@ def first_rows(stream: BinaryIO, columns: Sequence[str], most: int) -> pa.Table 
                 if count >= most or size > _ENOUGH_BYTES:
                     break
             return pa.Table.from_batches(batches, reader.schema).slice(0, most)
+        finally:
+            readable.stop()
+            with suppress(OSError, pa.ArrowException):
+                reader.close()
     except (pa.ArrowException, ValueError, RuntimeError) as error:
         raise OrcFileError("damaged") from error
+
+
+class _StoppableFile(io.RawIOBase):
+    """Reads a file until it is stopped. When its reader is closed, Arrow decodes the rest of a file; if a read fails,
+    only what it has read of the stripe.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Lets all further reads fail."""
+        self._is_stopped = True
+
+    def read(self, size: int = -1) -> bytes:
+        """Returns the next bytes. Raises OSError once it is stopped."""
+        if self._is_stopped:
+            raise OSError("no more rows are needed")
+        return self._stream.read(size)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Moves to another place."""
+        return self._stream.seek(offset, whence)
+
+    def readable(self) -> bool:
+        """Returns True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Returns True."""
+        return True
 
 
 def orc_columns(stream: BinaryIO, data_type: Callable[[pa.DataType], DataType]) -> Schema:

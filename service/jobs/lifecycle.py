@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ from service.contract.errors import (
     NotStoppedError,
     StateNotCompatibleError,
 )
-from service.contract.job import JobSpec
-from service.contract.options import Difference, patched, state_differences
-from service.contract.problems import Issue
+from service.contract.job import ONLY_SHARED, JobSpec
+from service.contract.options import Difference, Isolation, patched, state_differences
+from service.contract.problems import Issue, SpecError
 from service.data.roots import roots_of
 from service.jobs.check_job import check_job, posted_schemas
-from service.jobs.limits import require_queue_capacity
+from service.jobs.limits import Room
 from service.jobs.views import Job, QueueListeners, require_job, state_for_change
 from service.results.directories import remove_job_directory
 from service.store import jobs, streaming_jobs
@@ -145,7 +146,7 @@ def resume_job(
             now = database.now(session)
             row = require_streaming(session, tenant, job_id, for_change=True, with_spec=True)
             require_stopped(row, now)
-            require_queue_capacity(session, settings.limits, tenant)
+            Room(session, settings, partial(database.now, session)).take(tenant, jobs.RUN)
             if patch:
                 if row.spec != checked:
                     continue
@@ -212,13 +213,16 @@ def stored_spec(row: JobRow) -> JobSpec:
 def with_settings(spec: JobSpec, patch: Mapping[str, Any], *, has_state: bool) -> JobSpec:
     """Returns the job with the changes of a `SettingsPatch` applied.
 
-    Raises StateNotCompatibleError with every changed setting that the existing state does not allow to change.
+    Raises StateNotCompatibleError with every changed setting that the existing state does not allow to change, and
+    SpecError for a streaming job that asks for a driver of its own.
     """
     settings = patched(spec.settings, patch)
     differences = state_differences(spec.settings, settings) if has_state else []
     if differences:
         issues = [_issue(difference) for difference in differences]
         raise StateNotCompatibleError(" ".join(issue.detail for issue in issues), issues=issues)
+    if settings.isolation is not Isolation.SHARED:
+        raise SpecError.of("isolation_not_for_streams", ONLY_SHARED, pointer="/isolation")
     return spec.model_copy(update={"settings": settings})
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlalchemy.orm import Session
 
-from service.config.settings import LimitSettings
+from service.config.settings import LimitSettings, Settings
 from service.contract.errors import (
     TooManyExplanationsError,
     TooManyJobsError,
@@ -12,6 +14,7 @@ from service.contract.errors import (
     TooManyStreamsError,
 )
 from service.store import accounts
+from service.store.jobs import EXPLAIN
 
 _RETRY_JOBS_SECONDS = 10
 """Retry-After for limits that count jobs. When a slot becomes free depends on jobs of unknown duration."""
@@ -19,32 +22,62 @@ _RETRY_STREAMS_SECONDS = 60
 """Retry-After for limits that a client gets below by deleting a stream."""
 
 
-def require_queue_capacity(session: Session, limits: LimitSettings, tenant: str) -> None:
-    """Raises TooManyJobsError if the number of the tenant's queued jobs has reached the limit.
+def explain_ms(settings: Settings) -> int:
+    """Returns the timeout of an explanation in milliseconds."""
+    return round(settings.api.explain_timeout_seconds * 1000)
 
-    Concurrent submissions do not see each other, so the limit may be exceeded by a few jobs.
+
+class Room:
+    """How many more jobs and explanations the limits allow each tenant, counted once in a transaction.
+
+    PostgreSQL does not show the uncommitted jobs of other processes, so the limit of jobs may be exceeded by
+    the jobs that each of them stores at the same time, at most 32.
     """
-    limit = limits.queued_jobs
-    if limit and accounts.count_waiting(session, tenant, limit) >= limit:
-        raise TooManyJobsError(
-            f"Tenant '{tenant}' has {limit} queued jobs, which is the limit (EVENKEEL_LIMITS_QUEUED_JOBS). "
-            "Submit this job when some of them have started, or cancel some.",
-            retry_after_seconds=_RETRY_JOBS_SECONDS,
-        )
 
+    def __init__(self, session: Session, settings: Settings, now: Callable[[], int]) -> None:
+        """`now` returns milliseconds by the database's clock. Explanations that have timed out do not count."""
+        self._session = session
+        self._limits = settings.limits
+        self._now = now
+        self._explain_ms = explain_ms(settings)
+        self._jobs: dict[str, int] = {}
+        self._explanations: dict[str, int] = {}
 
-def require_explanation_capacity(session: Session, limits: LimitSettings, tenant: str, since: int) -> None:
-    """Raises TooManyExplanationsError if the number of the tenant's pending explanations has reached the limit.
+    def take(self, tenant: str, kind: str) -> None:
+        """Counts one more job of this kind. Raises TooManyJobsError or TooManyExplanationsError at the limit."""
+        if kind == EXPLAIN:
+            self._take_explanation(tenant)
+        else:
+            self._take_job(tenant)
 
-    Only explanations requested after `since` (milliseconds) count: earlier requests have timed out.
-    """
-    limit = limits.explanations
-    if limit and accounts.count_explanations(session, tenant, since) >= limit:
-        raise TooManyExplanationsError(
-            f"Tenant '{tenant}' has {limit} pending explanations, which is the limit (EVENKEEL_LIMITS_EXPLANATIONS). "
-            "Request this one when some of them have finished.",
-            retry_after_seconds=_RETRY_JOBS_SECONDS,
-        )
+    def _take_job(self, tenant: str) -> None:
+        limit = self._limits.queued_jobs
+        if not limit:
+            return
+        if tenant not in self._jobs:
+            self._jobs[tenant] = accounts.count_waiting(self._session, tenant, limit)
+        if self._jobs[tenant] >= limit:
+            raise TooManyJobsError(
+                f"Tenant '{tenant}' has {limit} queued jobs, which is the limit (EVENKEEL_LIMITS_QUEUED_JOBS). "
+                "Submit this job when some of them have started, or cancel some.",
+                retry_after_seconds=_RETRY_JOBS_SECONDS,
+            )
+        self._jobs[tenant] += 1
+
+    def _take_explanation(self, tenant: str) -> None:
+        limit = self._limits.explanations
+        if not limit:
+            return
+        if tenant not in self._explanations:
+            since = self._now() - self._explain_ms
+            self._explanations[tenant] = accounts.count_explanations(self._session, tenant, since)
+        if self._explanations[tenant] >= limit:
+            raise TooManyExplanationsError(
+                f"Tenant '{tenant}' has {limit} pending explanations, which is the limit "
+                "(EVENKEEL_LIMITS_EXPLANATIONS). Request this one when some of them have finished.",
+                retry_after_seconds=_RETRY_JOBS_SECONDS,
+            )
+        self._explanations[tenant] += 1
 
 
 def require_stream_capacity(session: Session, limits: LimitSettings, tenant: str) -> None:

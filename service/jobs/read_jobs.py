@@ -8,12 +8,14 @@ it holds no thread and no database session. The watcher sends no queries while n
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import structlog
@@ -22,6 +24,7 @@ from pydantic import Field
 from service.config.settings import Settings
 from service.contract.errors import InvalidCursorError
 from service.contract.model import Frozen
+from service.jobs.known_jobs import JobKey, KnownJobs, KnownSummaries
 from service.jobs.views import (
     Job,
     JobSummary,
@@ -36,6 +39,7 @@ from service.jobs.views import (
 from service.store import jobs
 from service.store.events import events_after
 from service.store.jobs import JobFilter, JobPosition, has_finished
+from service.store.quick_reads import PostgresReads, open_quick_reads
 from service.store.session import Database
 
 _log = structlog.get_logger(__name__)
@@ -46,21 +50,35 @@ MAX_PAGE_SIZE = 200
 EVENTS_PAGE_SIZE = 200
 
 
+_PAUSE_SHARE = 0.1
+"""The pause between two polls, as a share of the time that the newest request has waited."""
+
+_SHORTEST_PAUSE_SHARE = 0.1
+"""The shortest pause, as a share of the longest one."""
+
+_POLLING_SHARE = 0.1
+"""The share of the time that polls may take. Thousands of waiting requests make a poll slow."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Waiter:
     job_id: str
     known_version: int
     changed: asyncio.Future[None]
+    since: float
 
 
 class JobWatcher:
-    """Polls the versions of jobs for waiting requests. Start it in the event loop in which the requests wait."""
+    """Polls the versions of jobs for waiting requests. Start it in the event loop in which the requests wait.
+
+    It polls more often than every `interval_seconds` while a request has just begun to wait: a small job takes less.
+    """
 
     def __init__(self, database: Database, interval_seconds: float) -> None:
         self._database = database
         self._interval = interval_seconds
         self._waiters: set[_Waiter] = set()
-        self._has_waiters = asyncio.Event()
+        self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -80,9 +98,9 @@ class JobWatcher:
         """Waits until the job's version differs from `known_version` or the job is deleted. Returns False after a
         timeout.
         """
-        waiter = _Waiter(job_id, known_version, asyncio.get_running_loop().create_future())
+        waiter = _Waiter(job_id, known_version, asyncio.get_running_loop().create_future(), time.monotonic())
         self._waiters.add(waiter)
-        self._has_waiters.set()
+        self._arrived.set()
         try:
             async with asyncio.timeout(seconds):
                 await waiter.changed
@@ -95,9 +113,10 @@ class JobWatcher:
     async def _poll(self) -> None:
         while True:
             if not self._waiters:
-                self._has_waiters.clear()
-                await self._has_waiters.wait()
+                self._arrived.clear()
+                await self._arrived.wait()
             wanted = {waiter.job_id for waiter in self._waiters}
+            begun = time.monotonic()
             try:
                 versions = await asyncio.to_thread(self._read_versions, wanted)
                 self._wake_changed(versions, wanted)
@@ -105,7 +124,20 @@ class JobWatcher:
                 # The poller must survive any error, since all requests depend on it; the next round may succeed.
                 # Waiting requests get the error themselves when they read the job.
                 _log.warning("poll_failed", error=type(error).__name__)
-            await asyncio.sleep(self._interval)
+            await self._pause(time.monotonic() - begun)
+
+    async def _pause(self, seconds: float) -> None:
+        """Waits before the next poll, after one that took `seconds`; not longer if another request begins to wait."""
+        shortest = min(self._interval, max(_SHORTEST_PAUSE_SHARE * self._interval, seconds / _POLLING_SHARE))
+        await asyncio.sleep(shortest)
+        self._arrived.clear()
+        now = time.monotonic()
+        newest = min((now - waiter.since for waiter in self._waiters), default=0.0)
+        rest = min(self._interval, _PAUSE_SHARE * newest) - shortest
+        if rest > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await self._arrived.wait()
 
     def _read_versions(self, job_ids: set[str]) -> Mapping[str, int]:
         with self._database.look() as session:
@@ -123,26 +155,6 @@ def _wake(waiter: _Waiter) -> None:
         waiter.changed.set_result(None)
 
 
-@dataclass(frozen=True)
-class JobKey:
-    """Identifies a job of a tenant."""
-
-    tenant: str
-    job_id: str
-
-
-def read_jobs(database: Database, settings: Settings, keys: Collection[JobKey]) -> Mapping[JobKey, Job]:
-    """Returns those of the jobs that exist, with spec and current state."""
-    ids = sorted({key.job_id for key in keys if is_job_id(key.job_id)})
-    if not ids:
-        return {}
-    with database.look() as session:
-        rows = {JobKey(row.tenant, row.id): row for row in jobs.find_jobs(session, ids)}
-        now = database.now(session)
-        listening = QueueListeners(session, settings, now)
-        return {key: Job.of(row, now, listening) for key, row in rows.items() if key in keys}
-
-
 @dataclass(frozen=True, eq=False)
 class _PendingRead:
     key: JobKey
@@ -158,23 +170,38 @@ class JobReader:
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._settings = settings
+        self._known = KnownJobs()
+        self._open = ExitStack()
+        self._quick = self._open.enter_context(open_quick_reads(database))
+        self._postgres = PostgresReads(database) if self._quick is None else None
         self._pending: deque[_PendingRead] = deque()
         self._reading: asyncio.Task[None] | None = None
 
     async def read(self, key: JobKey) -> Job:
         """Returns the job's current state. Raises JobNotFoundError, also for an invalid id."""
+        if self._quick is not None:
+            unchanged = self._known.find_unchanged(self._quick, self._settings, key)
+            if unchanged is not None:
+                return unchanged
         pending = _PendingRead(key, asyncio.get_running_loop().create_future())
         self._pending.append(pending)
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_pending(), name="job-reader")
         return await pending.answer
 
+    def close(self) -> None:
+        """Closes the connection for quick reads. No read may be running."""
+        self._quick = None
+        self._open.close()
+        if self._postgres is not None:
+            self._postgres.close()
+
     async def _read_pending(self) -> None:
         while self._pending:
             batch = [self._pending.popleft() for _ in range(min(_READ_BATCH_SIZE, len(self._pending)))]
             keys = {pending.key for pending in batch}
             try:
-                found = await asyncio.to_thread(read_jobs, self._database, self._settings, keys)
+                found = await asyncio.to_thread(self._known.read, self._database, self._settings, keys, self._postgres)
             except Exception as error:  # noqa: BLE001 - raised to each caller
                 _answer(batch, {}, error)
             else:
@@ -197,12 +224,26 @@ class JobPage(Frozen):
     jobs: tuple[JobSummary, ...]
     next_cursor: str = Field(description="The `cursor` of the next page; empty on the last page.")
 
+    @cached_property
+    def body(self) -> bytes:
+        """The JSON of the page, made of that of its jobs, which several pages share."""
+        return b'{"jobs":[%s],"next_cursor":%s}' % (
+            b",".join(job.body for job in self.jobs),
+            json.dumps(self.next_cursor).encode(),
+        )
+
 
 def list_jobs(
-    database: Database, settings: Settings, tenant: str, wanted: JobFilter, cursor: str, page_size: int
+    database: Database,
+    settings: Settings,
+    tenant: str,
+    wanted: JobFilter,
+    cursor: str,
+    page_size: int,
+    known: KnownSummaries | None = None,
 ) -> JobPage:
     """Returns a page of at most `page_size` jobs, newest first, that follow `cursor`; an empty cursor starts at the
-    newest.
+    newest. `known` has jobs of earlier pages, which are used as long as they are current.
 
     Jobs that are submitted later do not shift the following pages. Raises InvalidCursorError.
     """
@@ -216,8 +257,10 @@ def list_jobs(
         page = rows[:limit]
         more = len(rows) > limit
         listening = QueueListeners(session, settings, now)
-        return JobPage(
-            jobs=tuple(JobSummary.of(row, now, listening) for row in page),
+        summaries = KnownSummaries() if known is None else known
+        # The summaries are valid: to validate them again would take as long as the query.
+        return JobPage.model_construct(
+            jobs=tuple(summaries.summary_of(row, now, listening) for row in page),
             next_cursor=encode_cursor([page[-1].submitted_at, page[-1].id], scope) if more else "",
         )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum, isclose
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -148,16 +149,16 @@ def stage_times(times: Quantiles, tasks: int, slots: int, *, one_by_one: bool = 
     tasks.
 
     With total work W, n even tasks take W / n each, and ceil(n / slots) of them run one after the other. The result is
-    capped at the time of the measured tasks.
+    capped at the time of the measured tasks. A difference within the error of floating-point sums is no saving.
     """
     if one_by_one:
         durations = list(task_times(times, tasks))
-        total, actual = sum(durations), makespan(durations, slots)
+        total, actual = fsum(durations), makespan(durations, slots)
     else:
         total = total_task_time(times, tasks)
         actual = max(total / slots, times.max)
     balanced = -(-tasks // slots) * total / tasks
-    return actual, min(balanced, actual)
+    return actual, actual if isclose(balanced, actual, rel_tol=1e-10) else min(balanced, actual)
 
 
 def makespan(durations: Sequence[float], slots: int) -> float:

@@ -120,8 +120,7 @@ class JobStream(Frozen):
     )
     unmeasured_batches: int = Field(
         description="Committed mini-batches of this generation whose rows are not included in `rows_in`. The newest "
-        "one may still be measured; for the others, the worker was lost or the database unavailable. The result is "
-        "exact nevertheless."
+        "may still be measured; otherwise the worker or the database was lost. The result is exact."
     )
     rows_out: int = Field(description="Rows written to the sink in this generation.")
     sink_version: int | None = Field(description="Version of the result, if the sink has versions.")

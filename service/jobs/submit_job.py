@@ -1,4 +1,4 @@
-"""Accepts a job. One transaction stores the job, its first event, its idempotency key and its outbox message.
+"""Accepts a job: checks it, has it stored, and has it announced.
 
 `Submissions` runs submissions in threads of their own: each may take a second of CPU time, and must delay neither reads
 nor the end of the process.
@@ -24,18 +24,19 @@ from service.broker.dispatch import JobAnnouncer
 from service.config.processes import DaemonPool
 from service.config.settings import Settings
 from service.contract.enums import Mode, Queue
-from service.contract.errors import IdempotencyKeyReusedError
+from service.contract.errors import IdempotencyKeyReusedError, QuotaError
 from service.contract.job import JobSpec, with_old_names
+from service.contract.options import Isolation
 from service.contract.problems import SpecError
 from service.data.roots import issues_of_sink, roots_of
 from service.jobs.check_job import CheckedJob, check_job, posted_schemas
-from service.jobs.limits import require_explanation_capacity, require_queue_capacity
+from service.jobs.limits import Room, explain_ms
 from service.jobs.reports import require_comparable
+from service.jobs.store_jobs import CheckedSubmission, JobWriter, KeyTakenError, StreamChangedError
 from service.jobs.views import Job, QueueListeners, require_job
 from service.sql.types.data_types import Schema
-from service.store import accounts, events, input_streams, jobs
-from service.store.accounts import Counted
-from service.store.jobs import NewJob
+from service.store import jobs
+from service.store.jobs import NewJob, SubmissionKey
 from service.store.session import Database
 
 P = ParamSpec("P")
@@ -95,19 +96,22 @@ def submit_job(database: Database, announcer: JobAnnouncer, settings: Settings, 
     earlier = _find_earlier(database, settings, submission, payload)
     if earlier is not None:
         return earlier
-    # Before the table files are read, which costs much more. Concurrent submissions may therefore exceed the limit of
-    # jobs slightly; explanations are counted again when they are stored.
+    # Before the table files are read, which costs much more. The jobs are counted again when they are stored.
     with database.look() as session:
-        _require_capacity(session, settings, submission, lambda: database.now(session))
+        room = Room(session, settings, partial(database.now, session))
+        room.take(submission.tenant, submission.kind)
         require_comparable(session, submission.tenant, submission.spec.compare_with)
     try:
         job, queue = _check_and_store(database, settings, submission, payload)
-    except IntegrityError:
-        # Another request committed the same key between our read and our insert.
+    except (IntegrityError, KeyTakenError, QuotaError) as error:
+        # Another request stored the same key between our read and our insert, and perhaps took the last place.
         earlier = _find_earlier(database, settings, submission, payload)
-        if earlier is None:
-            raise
-        return earlier
+        if earlier is not None:
+            return earlier
+        if isinstance(error, KeyTakenError):
+            # The other job is already deleted, and its key with it.
+            return submit_job(database, announcer, settings, submission)
+        raise
     announcer.announce(job.id, queue)
     return Accepted(job, replayed=False)
 
@@ -116,27 +120,19 @@ def _check_and_store(database: Database, settings: Settings, submission: Submiss
     """Stores the job and returns it with its queue. Checks it again if a stream that it reads has changed since the
     check.
     """
+    writer = JobWriter(database, settings)
     while True:
         streams = posted_schemas(database, submission.tenant, submission.spec)
         checked = _check(settings, submission, streams)
         queue = _queue(submission, checked.table_bytes, settings.api.long_job_bytes)
         # With the inferred columns: every run of the job uses them.
-        job = _store(database, settings, submission, checked, queue, payload, streams)
-        if job is not None:
-            return job, queue
-
-
-def _require_capacity(session: Session, settings: Settings, submission: Submission, now: Callable[[], int]) -> None:
-    if submission.kind == jobs.RUN:
-        require_queue_capacity(session, settings.limits, submission.tenant)
-    elif settings.limits.explanations:
-        since = now() - _explain_ms(settings)
-        require_explanation_capacity(session, settings.limits, submission.tenant, since)
-
-
-def _explain_ms(settings: Settings) -> int:
-    """Returns the timeout of an explanation in milliseconds."""
-    return round(settings.api.explain_timeout_seconds * 1000)
+        dumped = checked.spec.dumped()
+        try:
+            stored = writer.store(_prepared(settings, submission, checked, queue, payload, streams, dumped))
+        except StreamChangedError:
+            continue
+        # Stored parameters have another form, in which clients read them.
+        return Job.of(stored.row, stored.at, stored, None if checked.spec.parameters else dumped), queue
 
 
 def _check(settings: Settings, submission: Submission, streams: Mapping[str, Schema]) -> CheckedJob:
@@ -180,17 +176,15 @@ def _replay(session: Session, settings: Settings, submission: Submission, payloa
     return Accepted(Job.of(row, now, QueueListeners(session, settings, now)), replayed=True)
 
 
-def _store(
-    database: Database,
+def _prepared(
     settings: Settings,
     submission: Submission,
     checked: CheckedJob,
     queue: Queue,
     payload: str,
     streams: Mapping[str, Schema],
-) -> Job | None:
-    """Stores the job. Returns None, and stores nothing, if the columns of the streams that it reads have changed."""
-    dumped = checked.spec.dumped()
+    dumped: dict[str, Any],
+) -> CheckedSubmission:
     new = NewJob(
         id=str(uuid.uuid4()),
         tenant=submission.tenant,
@@ -204,35 +198,17 @@ def _store(
         spec_version=checked.needs_version,
         # An explanation of a streaming job ends, and has no state.
         mode=Mode.BATCH if submission.kind == jobs.EXPLAIN else submission.spec.mode,
+        # Planning reads only a sample.
+        isolated=submission.kind == jobs.RUN and submission.spec.settings.isolation is Isolation.DRIVER,
     )
-    with database.write() as session:
-        if streams and input_streams.find_schemas(session, new.tenant, streams, lock=True) != streams:
-            return None
-        if submission.kind == jobs.EXPLAIN and settings.limits.explanations:
-            # Explanations are rare, so counting them one at a time (with a lock) costs nothing.
-            accounts.lock_count(session, new.tenant, Counted.EXPLANATIONS)
-            _require_capacity(session, settings, submission, lambda: database.now(session))
-        now = database.now(session)
-        row = jobs.insert_job(session, new, now)
-        events.add_message(session, job_id=new.id, tenant=new.tenant, now=now)
-        if submission.idempotency_key:
-            jobs.save_idempotency_key(
-                session,
-                tenant=new.tenant,
-                key=submission.idempotency_key,
-                payload_sha256=payload,
-                job_id=new.id,
-                now=now,
-            )
-        # Stored parameters have another form, in which clients read them.
-        shown = None if checked.spec.parameters else dumped
-        return Job.of(row, now, QueueListeners(session, settings, now), shown)
+    key = SubmissionKey(new.tenant, submission.idempotency_key, payload, new.id) if submission.idempotency_key else None
+    return CheckedSubmission(new, key, streams)
 
 
 def _timeout_ms(settings: Settings, submission: Submission) -> int:
     if submission.kind == jobs.EXPLAIN:
         # The client waits no longer than this. The timeout also ends it if the API process cannot delete it.
-        return _explain_ms(settings)
+        return explain_ms(settings)
     return (submission.spec.limits.timeout or timedelta(0)) // timedelta(milliseconds=1)
 
 

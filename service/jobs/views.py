@@ -11,7 +11,7 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -145,9 +145,20 @@ class Waiting(Protocol):
 class QueueListeners:
     """Queries which queues live workers listen to, once, and only if a job is queued."""
 
-    def __init__(self, session: Session, settings: Settings, now: int) -> None:
-        """`session` must stay open while the object is used; `now` is in milliseconds by the database's clock."""
+    def __init__(
+        self,
+        session: Session | None,
+        settings: Settings,
+        now: int,
+        queues: Callable[[int], frozenset[str]] | None = None,
+    ) -> None:
+        """`session` must stay open while the object is used; `now` is in milliseconds by the database's clock.
+
+        `queues` does the same as `queues_listened_to` of the session, which is used by default. With `queues`, and
+        without a limit of running jobs, no session is needed.
+        """
         self._session = session
+        self._queues_since = queues
         self._heartbeat_since = now - worker_silence_ms(settings)
         self._running_limit = settings.limits.running_jobs
         self._is_full: dict[tuple[str, str], bool] = {}
@@ -162,12 +173,20 @@ class QueueListeners:
         if not self._running_limit:
             return False
         if (tenant, queue) not in self._is_full:
-            self._is_full[tenant, queue] = accounts.is_full(self._session, tenant, queue, self._running_limit)
+            self._is_full[tenant, queue] = accounts.is_full(self._required_session, tenant, queue, self._running_limit)
         return self._is_full[tenant, queue]
 
     @cached_property
     def _queues(self) -> frozenset[str]:
-        return queues_listened_to(self._session, self._heartbeat_since)
+        if self._queues_since is not None:
+            return self._queues_since(self._heartbeat_since)
+        return queues_listened_to(self._required_session, self._heartbeat_since)
+
+    @property
+    def _required_session(self) -> Session:
+        if self._session is None:
+            raise TypeError("this needs a session")
+        return self._session
 
 
 QueueText = Annotated[
@@ -189,7 +208,7 @@ WaitingText = Annotated[
             "type": "string",
             "examples": ["slot"],
             "x-extensible-enum": [reason.value for reason in WaitingFor],
-            "description": "What a QUEUED job waits for. `slot`: a free worker; workers listen to its queue. "
+            "description": "What a QUEUED job waits for. `slot`: a free worker. "
             "`worker`: no usable worker listens to its queue; start or repair one (`EVENKEEL_WORKER_QUEUES`). "
             "`tenant`: the end of another job, because its tenant has reached the limit of running jobs "
             "(`EVENKEEL_LIMITS_RUNNING_JOBS`). `retry`: it failed and is retried at `next_run_at` "
@@ -261,8 +280,13 @@ class JobSummary(Frozen):
         """Whether the job changes only after a request, or when its next run is due."""
         return self.finished or self.status == JobStatus.STOPPED
 
+    @cached_property
+    def body(self) -> bytes:
+        """The JSON of the job, serialised once."""
+        return self.model_dump_json(by_alias=True).encode()
+
     @classmethod
-    def of(cls, row: JobRow, now: int, listening: Waiting) -> Self:
+    def of(cls, row: SummaryColumns, now: int, listening: Waiting) -> Self:
         """Returns the job of `row` in its effective state at `now` (milliseconds)."""
         # Workers of a newer version may store more fields.
         return cls.model_validate(_fields(row, now, listening), extra="ignore")
@@ -276,12 +300,17 @@ class Job(JobSummary):
     )
 
     @classmethod
-    def of(cls, row: JobRow, now: int, listening: Waiting, spec: dict[str, Any] | None = None) -> Self:
+    def of(cls, row: JobColumns, now: int, listening: Waiting, spec: dict[str, Any] | None = None) -> Self:  # type: ignore[override]
         """Returns the job of `row` in its effective state at `now` (milliseconds). `spec` is the dumped `JobSpec`; it
         is read from the row if None.
         """
         fields = {**_fields(row, now, listening), "spec": _spec(row.spec) if spec is None else spec}
         return cls.model_validate(fields, extra="ignore")
+
+    @cached_property
+    def tag(self) -> str:
+        """The entity tag of `body`."""
+        return f'"{self.version}-{hashlib.sha256(self.body).hexdigest()[:16]}"'
 
 
 def _spec(stored: dict[str, Any]) -> dict[str, Any]:
@@ -305,23 +334,66 @@ def _format_spec(stored: dict[str, Any]) -> dict[str, Any]:
         return stored
 
 
-def _waiting_for(row: JobRow, listening: Waiting) -> WaitingFor:
+class StateColumns(Protocol):
+    """The columns of a job that decide, with time and workers, which state clients see."""
+
+    tenant: str
+    queue: str
+    status: str
+    lease_expires_at: int | None
+    next_run_at: int | None
+
+
+class SummaryColumns(StateColumns, Protocol):
+    """The columns of a job of which a `JobSummary` consists."""
+
+    id: str
+    name: str
+    mode: str
+    version: int
+    fence: int
+    submitted_at: int
+    updated_at: int
+    started_at: int | None
+    finished_at: int | None
+    stop_requested_at: int | None
+    progress: dict[str, Any] | None
+    error: dict[str, Any] | None
+    result_rows: int | None
+    result_bytes: int | None
+    request_id: str | None
+
+
+class JobColumns(SummaryColumns, Protocol):
+    """The columns of a job of which a `Job` consists."""
+
+    spec: dict[str, Any]
+
+
+def shown_state(row: StateColumns, now: int, listening: Waiting) -> tuple[str, str | None]:
+    """Returns the effective status of a job at `now` (milliseconds), and what it waits for if it is QUEUED."""
+    status = effective_status(row, now)
+    waits = status is JobStatus.QUEUED
+    return row.status if status is None else status.value, _waiting_for(row, listening) if waits else None
+
+
+def _waiting_for(row: StateColumns, listening: Waiting) -> WaitingFor:
     return WaitingFor.RETRY if row.next_run_at is not None else listening.waiting_for(row.tenant, row.queue)
 
 
-def _fields(row: JobRow, now: int, listening: Waiting) -> Mapping[str, object]:
-    status = effective_status(row, now)
-    waits = status is JobStatus.QUEUED
-    has_result = status is JobStatus.SUCCEEDED and row.result_rows is not None
+def _fields(row: SummaryColumns, now: int, listening: Waiting) -> Mapping[str, object]:
+    status, waiting_for = shown_state(row, now, listening)
+    waits = status == JobStatus.QUEUED
+    has_result = status == JobStatus.SUCCEEDED and row.result_rows is not None
     return {
         "id": row.id,
         "name": row.name,
         "mode": row.mode,
-        "status": row.status if status is None else status.value,
+        "status": status,
         "finished": has_finished(row),
         "version": row.version,
         "queue": row.queue,
-        "waiting_for": _waiting_for(row, listening) if waits else None,
+        "waiting_for": waiting_for,
         "attempts": row.fence,
         "submitted_at": timestamp(row.submitted_at),
         "updated_at": timestamp(row.updated_at),

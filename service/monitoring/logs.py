@@ -13,7 +13,9 @@ from __future__ import annotations
 import io
 import logging
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TextIO
 
 import structlog
@@ -94,6 +96,30 @@ LOG_EVENTS = (
         "worker",
         "The worker has reached its limit of abandoned plannings, or one has not ended after more than ten times "
         "`EVENKEEL_SPARK_TASK_KILL_SECONDS`. The worker claims no more jobs, and ends when its jobs have ended.",
+    ),
+    LogEvent(
+        "isolated_driver_lost",
+        "error",
+        "worker",
+        "The process of a job with `isolation: driver` ended, or was killed; another attempt follows.",
+    ),
+    LogEvent(
+        "isolated_driver_silent",
+        "error",
+        "worker",
+        "Such a process sent nothing for the time of a lease and was ended; another attempt follows.",
+    ),
+    LogEvent(
+        "isolated_driver_not_started",
+        "error",
+        "worker",
+        "The system refused to start such a process; another attempt follows.",
+    ),
+    LogEvent(
+        "isolated_driver_not_understood",
+        "error",
+        "worker",
+        "Such a process sent what this version cannot read, and was ended; another attempt follows.",
     ),
     LogEvent("spark_start_killed", "error", "worker", "Spark took too long to start and was ended."),
     LogEvent("attempt_failed", "error", "worker", "An attempt ended because of an internal error; with the traceback."),
@@ -190,6 +216,12 @@ LOG_EVENTS = (
     LogEvent("worker_stopped", "info", "worker", "The worker has ended in order."),
     LogEvent("spark_started", "info", "worker", "The driver has started."),
     LogEvent("attempt_started", "info", "worker", "The worker claimed a job."),
+    LogEvent(
+        "task_preempted",
+        "info",
+        "worker",
+        "A task of the tenant `of` was ended, and runs again later, since the tenant `waiting` had no slot.",
+    ),
     LogEvent("attempt_ended", "info", "worker", "The worker published the end of a job, with status and rows."),
     LogEvent("dimension_taken", "info", "worker", "A lookup table of a stream was copied as a new version."),
     LogEvent(
@@ -221,14 +253,11 @@ def configure_logging(settings: LogSettings) -> None:
         logger.propagate = True
     for name, level in _NOISY.items():
         logging.getLogger(name).setLevel(max(level, root.level))
+    # Without records of the standard library, which cost more than all the rest of a line.
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *_shared_processors(),
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
+        processors=[*_shared_processors(), *_renderers(settings)],
+        logger_factory=partial(_LineLogger, handler),
+        wrapper_class=structlog.make_filtering_bound_logger(settings.level),
         cache_logger_on_first_use=False,
     )
 
@@ -239,10 +268,33 @@ class _StandardErrorHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Writes one record as one line."""
         try:
-            sys.stderr.write(self.format(record) + "\n")
-            sys.stderr.flush()
+            self.write(self.format(record))
         except (OSError, ValueError):
             self.handleError(record)
+
+    def write(self, line: str) -> None:
+        """Writes a line that no other thread's line interrupts. Raises OSError and ValueError."""
+        self.acquire()
+        try:
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+        finally:
+            self.release()
+
+
+class _LineLogger:
+    """Writes the lines of structlog. `name` is the module that logs."""
+
+    def __init__(self, handler: _StandardErrorHandler, name: str = "root") -> None:
+        self.name = name
+        self._handler = handler
+
+    def _write(self, line: str) -> None:
+        # Nobody reads a standard error that is closed or full, so there is no place to report that.
+        with suppress(OSError, ValueError):
+            self._handler.write(line)
+
+    debug = info = warning = error = critical = _write
 
 
 def _shared_processors() -> list[Processor]:
@@ -286,7 +338,8 @@ def _escape_all_controls(_logger: Any, _method: str, event: structlog.typing.Eve
 
 
 def _translated(value: object, table: dict[int, str]) -> object:
-    return value.translate(table) if isinstance(value, str) else value
+    # Nearly all texts are printable, which is quickly known.
+    return value.translate(table) if isinstance(value, str) and not value.isprintable() else value
 
 
 def _drop_color_message(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

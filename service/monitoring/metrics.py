@@ -86,7 +86,7 @@ MEMORY = DeclaredMetric(
     "evenkeel_worker_memory_bytes",
     MetricType.GAUGE,
     ("part",),
-    "Resident memory of the Python `process` and of its `jvm`.",
+    "Resident memory of the Python `process`, of its `jvm`, and of the drivers of `isolated` jobs.",
 )
 MINI_BATCHES = DeclaredMetric(
     "evenkeel_worker_mini_batch_seconds",

@@ -20,6 +20,7 @@ from service.contract.problems import Issue, SpecError
 from service.contract.query import CODE, NESTING, Query
 from service.sql.checks.job_versions import (
     REPEATED_NAMES_VERSION,
+    version_of_constructs,
     version_of_query,
     version_of_syntax,
     version_of_values,
@@ -39,6 +40,8 @@ from service.sql.statements.describe import described_query, described_table, ro
 from service.sql.statements.expansion import check_expansion
 from service.sql.statements.origins import Origins
 from service.sql.statements.query import QueryCompiler
+from service.sql.statements.tables.time_windows import TIME_WINDOWS, WINDOW
+from service.sql.statements.trees import remove_empty_group_by_all
 from service.sql.types.data_types import Schema
 
 _STATEMENTS = frozenset(
@@ -142,6 +145,7 @@ def _compiled_text(source: Text, schemas: Mapping[str, Schema], parameters: Para
     _check_statement(source)
     tree = _query_of(source)
     needs_version = version_of_syntax(tree, text)
+    remove_empty_group_by_all(tree)
     bindings = bind_parameters(source, tree, parameters)
     if bindings:
         source = replace(source, literals=bindings)
@@ -154,6 +158,7 @@ def _compiled_text(source: Text, schemas: Mapping[str, Schema], parameters: Para
     bindings.check_all_read(source)
     if compiler.origins.notes:
         needs_version = max(needs_version, REPEATED_NAMES_VERSION)
+    needs_version = max(needs_version, version_of_constructs(compiler.origins.constructs))
     return CompiledSql(query, text, compiler.origins, unused, is_accepted, needs_version, compiler.prefix)
 
 
@@ -252,6 +257,10 @@ def _bound_query(
         return compiled, _with_version(described, version_of_query(compiled.query), query.needs_version)
     # The text has its tokens already.
     compiled = _compiled_text(source, tables, parameters)
+    if event_times is not None and TIME_WINDOWS in compiled.origins.constructs:
+        place = next((token.start for token in tokens_of(source) if token.text.lower() == WINDOW), None)
+        hint = "Write TUMBLE(t, INTERVAL '10' MINUTE), or HOP with the slide and the size."
+        raise source.unsupported("The function window in a streaming job", at=place, hint=hint)
     with compiled.located():
         if not is_accepted:
             check_work(compiled.query, tables, _POINTER, is_read=False)

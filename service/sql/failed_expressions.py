@@ -100,6 +100,10 @@ class QueryExpressions:
             )
         )
 
+    def calls_that_begin(self, prefix: str) -> tuple[Occurrence, ...]:
+        """Returns the calls of functions whose names begin with `prefix`."""
+        return self._where(lambda node: isinstance(node.tree, Call) and node.tree.name.startswith(prefix))
+
     def _where(self, is_wanted: Callable[[_Node], bool]) -> tuple[Occurrence, ...]:
         found: dict[tuple[str, int], Occurrence] = {}
         for node in filter(is_wanted, self._nodes):

@@ -37,7 +37,7 @@ _DIALECT_HINTS = {
     "**": "Write power(x, n).",
     "~": "Write x RLIKE 'pattern'.",
     "WINDOW": "To group a stream by time, write GROUP BY TUMBLE(t, INTERVAL '10' MINUTE); in a batch job, write "
-    "GROUP BY date_trunc('hour', t).",
+    "GROUP BY window(t, '10 minutes').",
     "TABLE": "Write the name of the table without TABLE. To group a stream by time, write "
     "GROUP BY TUMBLE(t, INTERVAL '10' MINUTE).",
     "#": "Begin a comment with --.",
@@ -91,6 +91,10 @@ def describe_parse_error(error: ParseError, tokens: Sequence[Token]) -> tuple[st
     if isinstance(column, int):
         # sqlglot reports the last column of the token.
         column = max(1, column - len(highlight) + 1)
+    if what.startswith("Expecting >"):
+        unknown = _unknown_type(tokens, line, column)
+        if unknown is not None:
+            return f"'{unknown.text[:40]}' is not a type. The types are {_TYPES}.", unknown.line, _column(unknown)
     hint = _hint(tokens, line, column)
     return f"{what}.{f' {hint}' if hint else ''}", line, column
 
@@ -108,6 +112,20 @@ def _message(what: str, highlight: str) -> str:
     if highlight and what in {"", "Invalid expression / Unexpected token"}:
         return f"'{highlight[:40]}' is not expected here"
     return f"{what or 'The text cannot be parsed'}{near}"
+
+
+def _unknown_type(tokens: Sequence[Token], line: object, column: object) -> Token | None:
+    """Returns the token in place of a type inside ARRAY, MAP or STRUCT. The parser reports it, or the name of its field
+    before it.
+    """
+    at = next((index for index, token in enumerate(tokens) if (token.line, _column(token)) == (line, column)), None)
+    if at is None or at + 2 >= len(tokens):
+        return None
+    found = tokens[at + 2] if tokens[at + 1].text == ":" else tokens[at]
+    if tokens[at + 1].text.isidentifier():
+        found = tokens[at + 1]
+    is_word = tokens[at].text.isidentifier() and found.text.isidentifier()
+    return found if is_word and found.text.upper() not in _TYPES.split(", ") else None
 
 
 def _hint(tokens: Sequence[Token], line: object, column: object) -> str:

@@ -36,6 +36,10 @@ LEVELS = "levels"
 """In the `meta` of the alias of a common table expression: the text after MAX RECURSION LEVEL."""
 UNPIVOT = "unpivot"
 """In the `meta` of a CASE that chooses between the columns of UNPIVOT."""
+TREE = "tree"
+"""The key of a node's metadata under which its expression tree is stored, if it has one already."""
+CONTINUES = "continues"
+"""The key of the metadata of the columns of a star after the first one."""
 FIRST = "first"
 """In the `meta` of a node: the smallest offset of its parts that have one."""
 
@@ -188,7 +192,7 @@ class _Parser(SparkParser):
         return alias
 
     def _parse_hint(self) -> exp.Hint | None:
-        """Keeps the comment's text and offset: `service.sql.statements.join_hints` reads it."""
+        """Keeps the comment's text and offset: `service.sql.statements.tables.join_hints` reads it."""
         if not self._match(TokenType.HINT):
             return None
         hint = exp.Hint(expressions=[exp.Var(this=self._prev.text)])
@@ -402,6 +406,10 @@ def _with_spark_strings(source: Text, tokens: list[Token]) -> list[Token]:
                 Token(TokenType.NUMBER, number.text + token.text, cast.line, cast.col, token.start, token.end)
             ]
         elif token.token_type is not TokenType.STRING:
+            if token.token_type is TokenType.L_PAREN and result and result[-1].token_type is TokenType.WINDOW:
+                # The clause WINDOW begins with a name; this is the function.
+                named = result.pop()
+                result.append(Token(TokenType.VAR, named.text, named.line, named.col, named.start, named.end))
             result.append(token)
         else:
             _append_string(source, token, result)

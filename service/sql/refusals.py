@@ -58,8 +58,9 @@ SUFFIXES = {"L": (TypeName.BIGINT, 63), "S": (TypeName.SMALLINT, 15), "Y": (Type
 """By suffix of a number: its type, and its bits without the sign."""
 INTERVAL_UNITS = {"YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND"}
 INTERVAL_HINT = (
-    f"Write one number and one unit ({', '.join(sorted(INTERVAL_UNITS))}), for example INTERVAL '1' DAY. To add the "
-    "days in a column n, write date_add(d, n)."
+    f"Write one number and one unit ({', '.join(sorted(INTERVAL_UNITS))}), for example INTERVAL '1' DAY, or two units: "
+    "INTERVAL '1-2' YEAR TO MONTH, INTERVAL '1 02:03:04' DAY TO SECOND. To add the days in a column n, write "
+    "date_add(d, n)."
 )
 EXTRACT_PARTS = {
     "YEAR",
@@ -113,7 +114,6 @@ CONSTRUCTS: dict[type[exp.Expr], str] = {
     exp.Parameter: "A parameter",
     exp.Star: "*",
     exp.Values: "VALUES in an expression",
-    exp.Tuple: "A row value",
     exp.Alias: "An alias (AS)",
     exp.Any: "ANY",
     exp.All: "ALL",
@@ -152,7 +152,6 @@ HINTS: dict[type[exp.Expr], str] = {
     exp.Parameter: "Write :name, and give the value in the job's `parameters`.",
     exp.Star: "Name the columns.",
     exp.Values: "Write a list of values, or (SELECT * FROM VALUES (1), (2)).",
-    exp.Tuple: "Compare the columns one by one; for a value of several parts, write struct(a, b).",
     exp.Filter: "FILTER follows the call of an aggregate. Elsewhere, write CASE WHEN condition THEN x END.",
     exp.Any: "Write IN with a list of values, or join comparisons by OR.",
     exp.All: "Join comparisons by AND.",
@@ -162,6 +161,7 @@ HINTS: dict[type[exp.Expr], str] = {
 }
 """What to write instead of some constructs."""
 LOST: dict[tuple[type[exp.Expr], str], tuple[str, str]] = {
+    (exp.Star, "except_"): ("* EXCEPT", "Name the columns."),
     (exp.In, "field"): ("IN without a list", "Write IN (1, 2)."),
     (exp.In, "unnest"): ("IN with UNNEST", "Write IN (1, 2)."),
     (exp.Limit, "limit_options"): ("LIMIT with PERCENT or TIES", "Write a number of rows."),
@@ -209,6 +209,9 @@ ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
         exp.Window: "this partition_by order spec over alias",
         exp.Qualify: "this",
         exp.Anonymous: "this expressions",
+        exp.Tuple: "expressions",
+        exp.IgnoreNulls: "this",
+        exp.RespectNulls: "this",
         exp.Distinct: "expressions",
         exp.Order: "this expressions",
         exp.Ordered: "this desc nulls_first",
@@ -224,9 +227,6 @@ ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
 }
 """The arguments that are read from each supported node; any other one is refused, since it would be ignored."""
 CLAUSES = {
-    "sort": "SORT BY",
-    "cluster": "CLUSTER BY",
-    "distribute": "DISTRIBUTE BY",
     "into": "INTO",
     "locks": "FOR UPDATE",
     "kind": "AS STRUCT",
@@ -242,9 +242,6 @@ CLAUSES = {
 CLAUSE_HINTS = {
     "sample": "Filter by a hash of a key: pmod(xxhash64(k), 100) < 10.",
     "into": "Set the job's 'sink' to choose where the result is written.",
-    "sort": "Use ORDER BY.",
-    "cluster": "Use ORDER BY.",
-    "distribute": "Remove it: the engine distributes the rows, see the job's settings.",
     "by_name": "Select the columns in the same order in both queries.",
     "joins": "Write each join with its own ON, one after the other.",
     "version": "A table is read at its current version. Keep older files under a path of their own.",
@@ -284,8 +281,6 @@ UNSUPPORTED_AGGREGATES = {
     **dict.fromkeys(("group_concat", "wm_concat"), _LIST),
     "count_distinct": "COUNT(DISTINCT x).",
     "approx_distinct": "APPROX_COUNT_DISTINCT(x).",
-    "histogram_numeric": "GROUP BY width_bucket(x, 0, 100, 10), and count the rows of each bucket.",
-    "approx_top_k": "COUNT(*) with GROUP BY x, and ORDER BY and LIMIT.",
 }
 """Aggregate functions that are not supported, and what to write instead."""
 
@@ -296,15 +291,9 @@ UNSUPPORTED_SCALARS = {
     "convert": "CAST(x AS STRING).",
     "safe_cast": "TRY_CAST(x AS INT).",
     "strftime": "date_format(t, 'yyyy-MM-dd').",
-    **dict.fromkeys(
-        ("make_interval", "try_make_interval", "make_dt_interval", "make_ym_interval"),
-        "INTERVAL '1' DAY, or timestampadd(DAY, n, t).",
-    ),
     "aes_encrypt": "hmac(key, x) or sha2(x, 256): each encryption would use other random bytes.",
     "assert_true": "CASE WHEN NOT condition THEN raise_error('text') END.",
     "counter_diff": "x - LAG(x) OVER (ORDER BY t).",
-    "sentences": "split_part(text, '.', 1).",
-    "try_element_at": "get(a, 0) for the first element, or NULL if there is none.",
     **dict.fromkeys(("timestamp_nanos", "unix_nanos"), "timestamp_micros(n) or unix_micros(t)."),
     **dict.fromkeys(("collate", "collation", "collations"), "UPPER or LOWER of both sides to compare them."),
     **dict.fromkeys(
@@ -320,8 +309,8 @@ UNSUPPORTED_SCALARS = {
     ),
     "today": "current_date().",
     **dict.fromkeys(
-        ("window", "window_time", "session_window", "cumulate"),
-        "GROUP BY TUMBLE(t, INTERVAL '10' MINUTE) over a stream, or GROUP BY date_trunc('hour', t) in a batch job.",
+        ("window_time", "session_window", "cumulate"),
+        "GROUP BY TUMBLE(t, INTERVAL '10' MINUTE) over a stream, or GROUP BY window(t, '10 minutes') in a batch job.",
     ),
     **dict.fromkeys(
         (f"{window}_{time}" for window in ("tumble", "hop") for time in ("rowtime", "proctime")),
@@ -340,18 +329,12 @@ _KINDS = (
         "explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple unnest",
     ),
     (
-        "returns rows, which is not supported. Write the values with VALUES, or explode(sequence(1, 10)).",
+        "returns rows. Write it in FROM: FROM range(1, 10), or explode(sequence(1, 9)).",
         "range",
     ),
     (
         "reads documents of a form that is not supported. For JSON, write get_json_object(x, '$.a'), or from_json.",
-        "json_extract json_value parse_json variant_get from_csv to_csv schema_of_csv from_xml to_xml schema_of_xml "
-        "xpath xpath_string xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short",
-    ),
-    (
-        "works on arrays in a way that is not supported. Use transform, filter or aggregate with a lambda.",
-        "collect_union regexp_extract_all vector_avg vector_cosine_similarity vector_inner_product vector_l2_distance "
-        "vector_norm vector_normalize vector_sum",
+        "json_extract json_value parse_json variant_get from_xml to_xml schema_of_xml",
     ),
     (
         "returns another value each time a task runs, and Spark may run a task twice. Compute the value from a key, "
@@ -368,17 +351,11 @@ _KINDS = (
         "current_user session_user user version python_worker_logs sql_keywords measure",
     ),
     (
-        "works on a sketch, which only Spark can read. Use APPROX_COUNT_DISTINCT(x) or APPROX_PERCENTILE(x, 0.5).",
+        "works on a sketch of a form that is not supported. Use theta_sketch_agg(x), approx_top_k(x, 5) or "
+        "COUNT(DISTINCT x).",
         "approx_top_k_accumulate approx_top_k_combine approx_top_k_estimate bitmap_and_agg bitmap_bit_position "
-        "bitmap_bucket_number bitmap_construct_agg bitmap_count bitmap_or_agg count_min_sketch hll_sketch_agg "
-        "hll_sketch_estimate hll_union hll_union_agg kll_merge_agg_bigint kll_merge_agg_double kll_merge_agg_float "
-        "kll_sketch_agg_bigint kll_sketch_agg_double kll_sketch_agg_float kll_sketch_get_n_bigint "
-        "kll_sketch_get_n_double kll_sketch_get_n_float kll_sketch_get_quantile_bigint "
-        "kll_sketch_get_quantile_double kll_sketch_get_quantile_float kll_sketch_get_rank_bigint "
-        "kll_sketch_get_rank_double kll_sketch_get_rank_float kll_sketch_merge_bigint kll_sketch_merge_double "
-        "kll_sketch_merge_float kll_sketch_to_string_bigint kll_sketch_to_string_double kll_sketch_to_string_float "
-        "theta_difference theta_intersection theta_intersection_agg theta_sketch_agg theta_sketch_estimate theta_union "
-        "theta_union_agg tuple_difference_double tuple_difference_integer tuple_difference_theta_double "
+        "bitmap_bucket_number bitmap_construct_agg bitmap_count bitmap_or_agg "
+        "tuple_difference_double tuple_difference_integer tuple_difference_theta_double "
         "tuple_difference_theta_integer tuple_intersection_agg_double tuple_intersection_agg_integer "
         "tuple_intersection_double tuple_intersection_integer tuple_intersection_theta_double "
         "tuple_intersection_theta_integer tuple_sketch_agg_double tuple_sketch_agg_integer "
@@ -419,6 +396,8 @@ _ARITY_HINTS = {
 
 def unknown_function(name: str, supported: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     """Returns the message for the unknown function `name`, in lower case, and the nearest of the `supported` names."""
+    if name == "window":
+        return "The function window stands in GROUP BY, SELECT, HAVING or ORDER BY of a job's `sql` only.", ()
     if name in EXCLUDED:
         return f"The {'aggregate ' if name in UNSUPPORTED_AGGREGATES else ''}function {name} {EXCLUDED[name]}", ()
     suggestions = nearest_names(name, sorted(set(supported)), min_similarity=0.65)

@@ -50,6 +50,8 @@ class Claim:
     """Earlier attempts of the job that lost their worker or Spark driver."""
     max_attempts: int = field(default=0, compare=False)
     """The limit of such attempts."""
+    isolated: bool = field(default=False, compare=False)
+    """Whether the job runs in a Spark driver of its own."""
 
     @property
     def waited_ms(self) -> int | None:
@@ -83,6 +85,7 @@ def claim_of(row: JobRow | Row[Any], worker: str, now: int, crashes: int = 0) ->
         submitted_at=row.submitted_at,
         crashes=crashes,
         max_attempts=row.max_attempts,
+        isolated=row.isolated,
     )
 
 
@@ -159,6 +162,11 @@ def crashed_attempts(session: Session, job_id: str) -> int:
     worker now and then.
     """
     return session.execute(select(_crashes()).where(JobRow.id == job_id)).scalar_one_or_none() or 0
+
+
+def is_isolated() -> ColumnElement[bool]:
+    """Condition: the job runs in a Spark driver of its own."""
+    return JobRow.isolated.is_(True)
 
 
 def is_suspect() -> ColumnElement[bool]:

@@ -27,6 +27,13 @@ def append_event(session: Session, *, job_id: str, tenant: str, now: int, type: 
     session.connection().execute(_INSERT_EVENT, values)
 
 
+def add_first_events(session: Session, new_jobs: Iterable[tuple[str, str]], now: int, status: str) -> None:
+    """Appends the event of its `status` to each of these new jobs, given by id and tenant."""
+    same = {"at": now, "type": "status", "data": {"status": status}}
+    values = [{"job_id": job_id, "tenant": tenant, **same} for job_id, tenant in new_jobs]
+    session.connection().execute(_INSERT_EVENT, values)
+
+
 def events_after(session: Session, job_id: str, after: int, limit: int) -> Sequence[JobEventRow]:
     """Returns at most `limit` events of a job whose id is greater than `after`, oldest first."""
     statement = select(JobEventRow).where(JobEventRow.job_id == job_id, JobEventRow.id > after)
@@ -35,7 +42,13 @@ def events_after(session: Session, job_id: str, after: int, limit: int) -> Seque
 
 def add_message(session: Session, *, job_id: str, tenant: str, now: int) -> None:
     """Stores that the job must be announced to workers."""
-    session.connection().execute(_INSERT_MESSAGE, {"job_id": job_id, "tenant": tenant, "created_at": now})
+    add_messages(session, [(job_id, tenant)], now)
+
+
+def add_messages(session: Session, to_announce: Iterable[tuple[str, str]], now: int) -> None:
+    """Stores that these jobs, given by id and tenant, must be announced to workers."""
+    values = [{"job_id": job_id, "tenant": tenant, "created_at": now} for job_id, tenant in to_announce]
+    session.connection().execute(_INSERT_MESSAGE, values)
 
 
 def delete_messages(session: Session, job_ids: Iterable[str]) -> None:

@@ -82,25 +82,37 @@ def is_claimed(session: Session, taken: Claim) -> bool:
 
 
 def oldest_waiting(
-    session: Session, queues: Collection[str], quota: Quota = NO_QUOTA, excluded: ColumnElement[bool] | None = None
+    session: Session,
+    queues: Collection[str],
+    quota: Quota = NO_QUOTA,
+    excluded: ColumnElement[bool] | None = None,
+    *,
+    tenant: str | None = None,
 ) -> str | None:
     """Returns the job that has waited longest in these queues, for `claim` in the same transaction; None if none waits.
 
-    Leaves out jobs that `quota` keeps from the worker, and those that meet the condition `excluded`. Processes that ask
-    at the same time get different jobs, and none of them waits.
+    Leaves out jobs that `quota` keeps from the worker, and those that meet the condition `excluded`; with `tenant`,
+    those of others. Processes that ask at the same time get different jobs, and none of them waits.
     """
-    waiting = select(JobRow.id).where(
+    waiting = select(JobRow.id).where(*waiting_in(queues, quota, excluded))
+    if tenant is not None:
+        waiting = waiting.where(JobRow.tenant == tenant)
+    found = session.scalars(waiting.order_by(JobRow.submitted_at).limit(1).with_for_update(skip_locked=True))
+    return found.one_or_none()
+
+
+def waiting_in(
+    queues: Collection[str], quota: Quota, excluded: ColumnElement[bool] | None
+) -> tuple[ColumnElement[bool], ...]:
+    """Conditions: a worker can claim the job now. The arguments are those of `oldest_waiting`."""
+    return (
         JobRow.status == JobStatus.QUEUED.value,
         JobRow.queue.in_(queues),
         JobRow.cancel_requested_at.is_(None),
         JobRow.next_run_at.is_(None),
         UNDERSTOOD,
+        *(~condition for condition in (excluded_by(quota), excluded) if condition is not None),
     )
-    for condition in (excluded_by(quota), excluded):
-        if condition is not None:
-            waiting = waiting.where(~condition)
-    found = session.scalars(waiting.order_by(JobRow.submitted_at).limit(1).with_for_update(skip_locked=True))
-    return found.one_or_none()
 
 
 def renew(session: Session, worker: str, claims: Collection[Claim], now: int, lease_ms: int) -> set[Claim]:

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -61,6 +63,8 @@ class JobRow(Base):
         Index("ix_jobs_status_next_run_at", "status", "next_run_at"),
         Index("ix_jobs_finished_at", "finished_at"),
         Index("ix_jobs_tenant_status", "tenant", "status"),
+        # Finds the tenants that wait, and the oldest job of each.
+        Index("ix_jobs_status_tenant_submitted_at", "status", "tenant", "submitted_at"),
         # Contains all columns that a scrape counts.
         Index("ix_jobs_kind_status_queue_submitted_at", "kind", "status", "queue", "submitted_at"),
     )
@@ -98,6 +102,8 @@ class JobRow(Base):
     """A `Queue`: the workers that listen to it can run the job."""
     spec_version: Mapped[int] = mapped_column(Integer, server_default="1")
     """Format of `spec`. A worker claims only formats that it knows: see `service.contract.job.SPEC_VERSION`."""
+    isolated: Mapped[bool] = mapped_column(Boolean, server_default=false())
+    """Whether a worker runs the job in a Spark driver of its own."""
     progress: Mapped[dict[str, Any] | None] = mapped_column(Json)
     error: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """A `Problem`, for a job that has ended other than SUCCEEDED."""

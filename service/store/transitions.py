@@ -111,6 +111,7 @@ def claim_queued_job(session: Session, job_id: str, worker: str, now: int, lease
             JobRow.queue,
             JobRow.submitted_at,
             JobRow.max_attempts,
+            JobRow.isolated,
         )
     ).one_or_none()
 

@@ -7,7 +7,7 @@ they take about a tenth of a second together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ def _can_run_jobs(since: int | BindParameter[int]) -> tuple[ColumnElement[bool],
     )
 
 
-_LISTENED_TO = select(WorkerRow.queues).where(*_can_run_jobs(bindparam("since", type_=BigInteger))).distinct()
+LISTENED_TO = select(WorkerRow.queues).where(*_can_run_jobs(bindparam("since", type_=BigInteger))).distinct()
 
 
 @dataclass(frozen=True)
@@ -186,8 +186,13 @@ def running_jobs_of(session: Session, workers: Collection[str], now: int) -> Seq
 
 def queues_listened_to(session: Session, since: int) -> frozenset[str]:
     """Returns the queues of the workers that have a heartbeat at `since` (milliseconds) or later and can run jobs."""
-    found = session.connection().execute(_LISTENED_TO, {"since": since}).scalars()
-    return frozenset(queue for queues in found for queue in _split(queues))
+    found = session.connection().execute(LISTENED_TO, {"since": since}).scalars()
+    return names_in(found)
+
+
+def names_in(queues: Iterable[str | None]) -> frozenset[str]:
+    """Returns the names of all queues in these values of the column `queues`."""
+    return frozenset(queue for listed in queues for queue in _split(listed))
 
 
 def free_slots(session: Session, since: int, concurrency: int) -> dict[str, int]:
@@ -222,8 +227,8 @@ def unresponsive_workers(
     since then.
 
     Jobs that may wait for another reason do not count: streams; explanations; jobs that lost an attempt, which may have
-    to run apart from others; and jobs of a tenant of which `most_running` run, if that is not 0. A worker of another
-    version may not know the format of a job.
+    to run apart from others; jobs that need a driver of their own; and jobs of a tenant of which `most_running` run, if
+    that is not 0. A worker of another version may not know the format of a job.
     """
     waiting: tuple[ColumnElement[bool], ...] = (
         JobRow.status == JobStatus.QUEUED.value,
@@ -232,6 +237,7 @@ def unresponsive_workers(
         JobRow.updated_at <= since,
         JobRow.cancel_requested_at.is_(None),
         JobRow.fence == 0,
+        JobRow.isolated.is_(False),
     )
     if most_running:
         waiting = (*waiting, ~exceeds_running_jobs(most_running))

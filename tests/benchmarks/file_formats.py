@@ -7,7 +7,8 @@ their answers are compared, and then in rounds, each of which begins with the ot
 cores, and have the same number of shuffle partitions. Plain Spark gets the same schema and options.
 
 The engine runs as on a worker: it finds the files, checks them, reads their columns, samples them and plans. The
-statistics of files are read again in each round (`first`), or known from the round before (`again`).
+statistics of files, and Spark's plans of their scans, are made again in each round (`first`), or known from the round
+before (`again`).
 
 Spark's distribution has no reader for Avro. It is compared with what a user would write: `fastavro.reader` in
 `mapInArrow`, one task a file, without limits and checks. XML and Avro have a fifth of the rows.
@@ -50,12 +51,14 @@ from service.data.table_resolution import resolve_table
 from service.sql.compile import compile_job
 from tests.support.machine import machine
 from workers.engine.spark.engine import Engine
+from workers.engine.spark.scan_cache import ScanCache
 from workers.engine.spark.sources import TableInput, reader_options
 from workers.engine.spark.statistics_cache import StatisticsCache
 
 CORES = 2
 FILES = 8
-SQL = "SELECT k, COUNT(*) AS n, SUM(v) AS s, MAX(p) AS p FROM t GROUP BY k"
+SQL = "SELECT k, COUNT(*) AS n, SUM(v) AS s, MAX(p) AS p, SUM(LENGTH(name)) AS l FROM t GROUP BY k"
+"""Reads every column that all formats have."""
 COLUMNS = "k INT, v BIGINT, p DOUBLE, name STRING"
 SIDES = ("first", "again", "spark")
 
@@ -134,14 +137,17 @@ class Sides:
 
     def __init__(self, session: SparkSession, format_: Format, root: Path) -> None:
         self._session, self._root = session, root
-        self._known = StatisticsCache()
+        self._known, self._scans = StatisticsCache(), ScanCache(session)
         given = TableSource.model_validate({**format_.table, "path": "t"})
         self._source = resolve_table("t", given, (root,)).source
         self._ddl = ", ".join(f"{one.name} {one.type}" for one in self._tables()["t"].schema.fields)
 
     def ask(self, side: str) -> list[Any]:
         """Runs the query and returns its rows."""
-        frame = self._plain() if side == "spark" else self._engine(self._known if side == "again" else None)
+        if side == "spark":
+            frame = self._plain()
+        else:
+            frame = self._engine(self._known, self._scans) if side == "again" else self._engine(None, None)
         return sorted(frame.collect())
 
     def _tables(self) -> dict[str, TableInput]:
@@ -149,11 +155,11 @@ class Sides:
         check_all_blocks("t", self._source, files)
         return {"t": TableInput(self._source, files, read_schema("t", self._source, files))}
 
-    def _engine(self, known: StatisticsCache | None) -> DataFrame:
+    def _engine(self, known: StatisticsCache | None, scans: ScanCache | None) -> DataFrame:
         tables = self._tables()
         spec = JobSpec.model_validate({"tables": {"t": self._source}, "sql": SQL})
         query = compile_job(spec, {"t": tables["t"].schema}, is_accepted=True)
-        return Engine(self._session, CORES, known).plan(query, tables, JobSettings()).frame
+        return Engine(self._session, CORES, known, scans).plan(query, tables, JobSettings()).frame
 
     def _plain(self) -> DataFrame:
         path = f"file://{self._root / 't'}"

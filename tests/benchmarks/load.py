@@ -1,14 +1,14 @@
-"""Measures response times while many clients poll, submit and listen to events.
+"""Measures requests a second, processor time, response times and memory of the API, beside a uvicorn that does nothing.
 
-    python tests/benchmarks/load.py [--seconds 60] [--pollers 1000] [--every 5] [--submissions 50] [--streams 200]
-                                    [--finished 10000] [--apis 1] [--embedded]
+    python tests/benchmarks/load.py [--seconds 5] [--rounds 3] [--connections 16] [--finished 10000] [--events 1000]
+                                    [--rate 500] [--jobs 2] [--apis 1] [--postgres] [--only polls,submissions,…]
 
-Starts PostgreSQL and Redis (with `--embedded`, SQLite and the folder broker) and `--apis` APIs without a worker, and
-stores ten thousand finished jobs. For `--seconds`, each poller requests a job with its ETag every five seconds over its
-own connection; meanwhile jobs are submitted, the newest are listed twice a second, and event streams of waiting jobs
-stay open. Then it polls and submits as fast as it can over 16 connections. Every request has an API key. Times start
-when a request is due, not when it is sent, so that delays by earlier requests count. The load comes from one process on
-the same machine. Prints rows of a Markdown table and the machine.
+Starts an API with SQLite and the folder broker (with `--postgres`, PostgreSQL and Redis), and stores ten thousand
+finished jobs. Then it measures in rounds, so that both sides see the same machine: requests that do nothing to the bare
+uvicorn, conditional polls, submissions, and lists of fifty jobs, each as fast as the connections go. After that, it
+opens `--events` streams of events and reads the memory of the API. At last it starts a worker with `--jobs` jobs that
+run until they are stopped, and polls `--rate` times a second; those times count from when a request was due. Every
+request has an API key. The load comes from one process on the same machine. Prints Markdown tables and the machine.
 """
 
 from __future__ import annotations
@@ -17,220 +17,264 @@ import argparse
 import asyncio
 import itertools
 import random
-import ssl
-import statistics
+import socket
+import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
 import psutil
+from sqlalchemy import delete, text
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from service.contract.enums import JobStatus
+from service.store.tables import JobRow
+from tests.benchmarks.http_load import Connection, Times, as_fast_as_possible, at_a_rate, request
 from tests.support.burst import small_job, write_small
 from tests.support.lifecycle import add_finished
 from tests.support.machine import machine
 from tests.support.production import Production, running_production, running_servers
+from tests.support.tables import ENDLESS, write_endless
 
 _SEED = 6
-_LISTS_A_SECOND = 2
-_CONNECTIONS = 16
-_CAPACITY_SECONDS = 10.0
-_HEAD = (
-    "| database | APIs | what | asked a second | median | p95 | p99 | longest | failed |\n"
-    "| --- " + "| ---: " * 8 + "|\n"
-)
+_POLLED = 500
+"""Different jobs that are polled."""
+_BARE, _POLLS, _SUBMISSIONS, _LISTS = "bare uvicorn", "polls", "submissions", "lists"
+_HOST = "127.0.0.1"
+_MB = 1 << 20
+_OPEN_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of request: to which ports, the requests, the expected status, and the processes that answer."""
+
+    ports: Sequence[int]
+    requests: Sequence[bytes]
+    status: int
+    processes: Sequence[psutil.Process]
+
+    def endless(self) -> Iterator[bytes]:
+        """Returns requests in a random order, without end."""
+        order = random.Random(_SEED)
+        return (order.choice(self.requests) for _ in itertools.count())
+
+    async def connections(self, number: int) -> list[Connection]:
+        """Opens connections to the ports in turn."""
+        return [await Connection.open(_HOST, self.ports[place % len(self.ports)]) for place in range(number)]
 
 
 @dataclass
-class Figures:
-    """The figures of one kind of request: seconds from when each was due, and the number of failures."""
+class Total:
+    """The figures of all rounds of a kind of request."""
 
-    seconds: list[float] = field(default_factory=list)
-    failed: int = 0
+    times: Times = field(default_factory=Times)
+    elapsed: float = 0.0
+    processor: float = 0.0
 
-    def row(self, elapsed: float) -> str:
-        """Returns the cells of the table."""
-        times = sorted(self.seconds) or [0.0]
-        shown = (statistics.median(times), _share(times, 0.95), _share(times, 0.99), times[-1])
-        cells = " | ".join(f"{1000 * one:.0f} ms" for one in shown)
-        return f"{len(self.seconds) / elapsed:.0f} | {cells} | {self.failed}"
+    @property
+    def rate(self) -> float:
+        """Requests a second."""
+        return len(self.times.seconds) / self.elapsed
 
-
-def _share(times: Sequence[float], share: float) -> float:
-    return times[min(len(times) - 1, int(share * len(times)))]
-
-
-class Load:
-    """All the clients of one run, in one event loop."""
-
-    def __init__(self, addresses: Sequence[str], key: str, arguments: argparse.Namespace) -> None:
-        self._headers = {"Authorization": f"Bearer {key}"}
-        self._security = ssl.create_default_context()
-        self._clients: list[httpx.AsyncClient] = []
-        self.http = self._client()
-        self._addresses = itertools.cycle(f"{address}/v1/jobs" for address in addresses)
-        self.figures: dict[str, Figures] = defaultdict(Figures)
-        self.events = 0
-        self._asked = arguments
-        self._random = random.Random(_SEED)
-
-    def _client(self) -> httpx.AsyncClient:
-        """Returns a client with its own connections: a shared pool would search all connections for every request."""
-        client = httpx.AsyncClient(headers=self._headers, timeout=60, trust_env=False, verify=self._security)
-        self._clients.append(client)
-        return client
-
-    async def close(self) -> None:
-        """Closes all connections."""
-        for client in self._clients:
-            await client.aclose()
-
-    async def run(self, finished: Sequence[str], waiting: Sequence[str]) -> float:
-        """Runs the whole load and returns its seconds."""
-        streams = [asyncio.create_task(self._listen(job_id)) for job_id in waiting]
-        await asyncio.sleep(1)
-        began = time.perf_counter()
-        polls = [self._poll(self._random.choice(finished), began) for _ in range(self._asked.pollers)]
-        await asyncio.gather(
-            *polls,
-            self._at_a_rate("submit a job", self._asked.submissions, began, self._submit),
-            self._at_a_rate("list jobs", _LISTS_A_SECOND, began, self._list),
-        )
-        elapsed = time.perf_counter() - began
-        for stream in streams:
-            stream.cancel()
-        await asyncio.gather(*streams, return_exceptions=True)
-        return elapsed
-
-    async def capacity(self, what: str, ask: Callable[[], Coroutine[Any, Any, httpx.Response]]) -> float:
-        """Sends requests as fast as possible over a few connections and returns the seconds."""
-        began = time.perf_counter()
-
-        async def go_on() -> None:
-            while (due := time.perf_counter()) - began < _CAPACITY_SECONDS:
-                await self._timed(what, due, ask())
-
-        await asyncio.gather(*(go_on() for _ in range(_CONNECTIONS)))
-        return time.perf_counter() - began
-
-    async def ask(self, job_id: str, tag: str, client: httpx.AsyncClient | None = None) -> httpx.Response:
-        """Polls an unchanged job."""
-        return await (client or self.http).get(f"{next(self._addresses)}/{job_id}", headers={"If-None-Match": tag})
-
-    async def _poll(self, job_id: str, began: float) -> None:
-        due = began + self._random.random() * self._asked.every
-        client, tag = self._client(), ""
-        while due < began + self._asked.seconds:
-            await asyncio.sleep(due - time.perf_counter())
-            answer = await self._timed("poll a job", due, self.ask(job_id, tag, client))
-            tag = tag if answer is None else answer.headers.get("ETag", tag)
-            due += self._asked.every
-
-    async def _at_a_rate(
-        self, what: str, a_second: float, began: float, ask: Callable[[], Coroutine[Any, Any, httpx.Response]]
-    ) -> None:
-        under_way = set()
-        for number in range(round(a_second * self._asked.seconds)):
-            due = began + number / a_second
-            await asyncio.sleep(due - time.perf_counter())
-            under_way.add(asyncio.create_task(self._timed(what, due, ask())))
-        await asyncio.gather(*under_way)
-
-    async def _timed(self, what: str, due: float, request: Awaitable[httpx.Response]) -> httpx.Response | None:
-        figures = self.figures[what]
-        try:
-            answer = await request
-        except httpx.TransportError:
-            figures.failed += 1
-            return None
-        figures.seconds.append(time.perf_counter() - due)
-        figures.failed += answer.status_code >= 400
-        return answer
-
-    async def _listen(self, job_id: str) -> None:
-        async with self._client().stream("GET", f"{next(self._addresses)}/{job_id}/events", timeout=None) as answer:
-            async for line in answer.aiter_lines():
-                self.events += line.startswith("id:")
-
-    async def _submit(self) -> httpx.Response:
-        return await self.http.post(next(self._addresses), json=small_job(self._random.randrange(1_000)))
-
-    async def _list(self) -> httpx.Response:
-        return await self.http.get(next(self._addresses), params={"page_size": 50})
-
-    async def submit_one(self) -> str:
-        """Submits a job, which stays queued, and returns its id."""
-        answer = await self._submit()
-        answer.raise_for_status()
-        return str(answer.json()["id"])
+    @property
+    def cost(self) -> float:
+        """Milliseconds of processor time of the server for each request."""
+        return 1000 * self.processor / max(1, len(self.times.seconds))
 
 
 def main() -> None:
     """Measures and prints the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--pollers", type=int, default=1_000)
-    parser.add_argument("--every", type=float, default=5, help="seconds between two requests of a poller")
-    parser.add_argument("--submissions", type=float, default=50, help="a second")
-    parser.add_argument("--streams", type=int, default=200, help="open streams of events")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=5, help="of each kind of request in each round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--finished", type=int, default=10_000, help="finished jobs in the list")
+    parser.add_argument("--events", type=int, default=1_000, help="open streams of events; 0 for none")
+    parser.add_argument("--rate", type=float, default=500, help="polls a second while jobs run")
+    parser.add_argument("--jobs", type=int, default=2, help="running jobs; 0 to start no worker")
     parser.add_argument("--apis", type=int, default=1, help="processes of the API")
-    parser.add_argument("--embedded", action="store_true", help="SQLite and the folder broker")
+    parser.add_argument("--postgres", action="store_true", help="PostgreSQL and Redis")
+    parser.add_argument("--only", default=",".join((_POLLS, _SUBMISSIONS, _LISTS)), help="kinds of requests")
     arguments = parser.parse_args()
-    limits = {
-        "EVENKEEL_LIMITS_QUEUED_JOBS": "0",
-        "EVENKEEL_API_AUTHENTICATION": "on",
-    }
+    environment = {"EVENKEEL_LIMITS_QUEUED_JOBS": "0", "EVENKEEL_API_AUTHENTICATION": "on"}
+    if arguments.jobs:
+        environment |= {"EVENKEEL_SPARK_MASTER": "local[*]", "EVENKEEL_WORKER_CONCURRENCY": str(arguments.jobs)}
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         path = Path(directory)
-        servers = None if arguments.embedded else stack.enter_context(running_servers(path))
-        started = running_production(path / "production", servers, apis=arguments.apis, workers=0, environment=limits)
+        servers = stack.enter_context(running_servers(path)) if arguments.postgres else None
         (path / "production").mkdir()
-        production = stack.enter_context(started)
+        production = stack.enter_context(
+            running_production(path / "production", servers, apis=arguments.apis, workers=0, environment=environment)
+        )
         write_small(production.data)
-        sys.stdout.write(_HEAD)
-        asyncio.run(_measure(production, arguments, "SQLite" if arguments.embedded else "PostgreSQL"))
-    sys.stdout.write(f"\n{machine()}\n")
+        write_endless(production.data)
+        port, bare = stack.enter_context(_bare_uvicorn())
+        _Measurement(production, arguments, port, bare).run()
+    _write(f"\n{machine()}")
 
 
-async def _measure(production: Production, arguments: argparse.Namespace, database: str) -> None:
-    load = Load([api.address for api in production.apis], production.key(tenant="default"), arguments)
-    finished = add_finished(production.database, await load.submit_one(), arguments.finished)
-    waiting = [await load.submit_one() for _ in range(arguments.streams)]
-    processes = [psutil.Process(api.part.process.pid) for api in production.apis]
-    cpu, own = _cpu(processes), time.process_time()
-    elapsed = await load.run(finished, waiting)
-    used, own = (_cpu(processes) - cpu) / elapsed, (time.process_time() - own) / elapsed
-    for what, figures in load.figures.items():
-        sys.stdout.write(f"| {database} | {arguments.apis} | {what} | {figures.row(elapsed)} |\n")
-    sys.stdout.write(
-        f"\nProcessor of the APIs: {100 * used:.0f} % of a core; of the load itself: {100 * own:.0f} %. "
-        f"Events: {load.events}.\n\n"
-    )
-    load.figures.clear()
-    answer = await load.ask(finished[0], "")
-    tag = answer.headers["ETag"]
-    asks = {"poll, as fast as it goes": lambda: load.ask(finished[0], tag), "submit, as fast as it goes": load._submit}
-    for what, ask in asks.items():
-        cpu = _cpu(processes)
-        elapsed = await load.capacity(what, ask)
-        used = (_cpu(processes) - cpu) / elapsed
-        row = load.figures[what].row(elapsed)
-        sys.stdout.write(f"| {database} | {arguments.apis} | {what} | {row} |  {100 * used:.0f} % of a core\n")
-    await load.close()
+class _Measurement:
+    """All measurements of one service."""
+
+    def __init__(self, production: Production, arguments: argparse.Namespace, port: int, bare: psutil.Process) -> None:
+        self._production = production
+        self._asked = arguments
+        self._database = "PostgreSQL" if arguments.postgres else "SQLite"
+        self._headers = {"Authorization": f"Bearer {production.key(tenant='default')}"}
+        self._ports = [urlsplit(api.address).port or 0 for api in production.apis]
+        self._processes = [psutil.Process(api.part.process.pid) for api in production.apis]
+        self._bare = Kind([port], [request("GET", "/", self._headers)], 204, [bare])
+
+    def run(self) -> None:
+        """Measures everything."""
+        first = self._production.apis[0].http.post("/v1/jobs", json=small_job(3), headers=self._headers)
+        first.raise_for_status()
+        finished = add_finished(self._production.database, first.json()["id"], self._asked.finished)
+        if self._asked.postgres:
+            # As autovacuum does within a minute; until then, the server does not choose the index for lists.
+            with self._production.database.look() as session:
+                session.execute(text("ANALYZE"))
+        asyncio.run(self._capacity(self._polls(finished[:_POLLED])))
+        if self._asked.events:
+            asyncio.run(self._memory(first.json()["id"]))
+        if self._asked.jobs:
+            self._start_jobs()
+            asyncio.run(self._rate(self._polls(finished[:_POLLED])))
+
+    def _polls(self, finished: Sequence[str]) -> Kind:
+        http = self._production.apis[0].http
+        tags = {one: http.get(f"/v1/jobs/{one}", headers=self._headers).headers["ETag"] for one in finished}
+        polls = [
+            request("GET", f"/v1/jobs/{one}", {**self._headers, "If-None-Match": tag}) for one, tag in tags.items()
+        ]
+        return Kind(self._ports, polls, 304, self._processes)
+
+    async def _capacity(self, polls: Kind) -> None:
+        submissions = [request("POST", "/v1/jobs", self._headers, small_job(number)) for number in range(100)]
+        lists = [request("GET", "/v1/jobs?page_size=50", self._headers)]
+        kinds: Mapping[str, Kind] = {
+            _BARE: self._bare,
+            _POLLS: polls,
+            _SUBMISSIONS: Kind(self._ports, submissions, 202, self._processes),
+            _LISTS: Kind(self._ports, lists, 200, self._processes),
+        }
+        chosen = {_BARE, *self._asked.only.split(",")}
+        totals: dict[str, Total] = defaultdict(Total)
+        for _ in range(self._asked.rounds):
+            for name, kind in kinds.items():
+                if name in chosen:
+                    # One list at a time, as a page asks for it.
+                    number = 1 if name == _LISTS else self._asked.connections
+                    await _measure(totals[name], kind, number, self._asked.seconds)
+        _write(
+            f"| {self._database}, {len(self._ports)} API | a second | of bare uvicorn | processor time each | median "
+            f"| p99 | failed |\n| --- {'| ---: ' * 6}|"
+        )
+        for name, total in totals.items():
+            share = "" if name == _BARE else f"{100 * total.rate / totals[_BARE].rate:.0f} %"
+            _write(
+                f"| {name} | {total.rate:,.0f} | {share} | {total.cost:.2f} ms | {total.times.median:.1f} ms "
+                f"| {total.times.share(0.99):.0f} ms | {total.times.failed} |"
+            )
+
+    async def _memory(self, waiting: str) -> None:
+        before = _memory_of(self._processes)
+        events = request("GET", f"/v1/jobs/{waiting}/events", {**self._headers, "Accept": "text/event-stream"})
+        kind = Kind(self._ports, [events], 200, self._processes)
+        listening = await kind.connections(self._asked.events)
+        for connection in listening:
+            connection.listen(events)
+        began, received = time.monotonic(), 0
+        while received < len(listening) and time.monotonic() - began < _OPEN_SECONDS:
+            await asyncio.sleep(1)
+            received = sum(connection.events > 0 for connection in listening)
+        after = _memory_of(self._processes)
+        for connection in listening:
+            connection.close()
+        _write(
+            f"\n{received} streams of events: {after / _MB:.0f} MB resident in all API processes, "
+            f"{before / _MB:.0f} MB before."
+        )
+
+    def _start_jobs(self) -> None:
+        with self._production.database.write() as session:
+            # The submissions that were measured would run first.
+            session.execute(delete(JobRow).where(JobRow.status == JobStatus.QUEUED.value))
+        self._production.start_workers(1)
+        api = self._production.apis[0]
+        ids = [
+            api.http.post("/v1/jobs", json=ENDLESS, headers=self._headers).json()["id"] for _ in range(self._asked.jobs)
+        ]
+        for job_id in ids:
+            api.wait(job_id, "RUNNING")
+
+    async def _rate(self, polls: Kind) -> None:
+        _write(
+            f"\n| {self._database}, {self._asked.jobs} running jobs | a second | median | p95 | p99 | longest "
+            f"| failed |\n| --- {'| ---: ' * 6}|"
+        )
+        totals: dict[str, Times] = defaultdict(Times)
+        for _ in range(self._asked.rounds):
+            for name, kind in ((_BARE, self._bare), (_POLLS, polls)):
+                connections = await kind.connections(4 * self._asked.connections)
+                times = await at_a_rate(connections, kind.endless(), self._asked.rate, self._asked.seconds, kind.status)
+                totals[name].add(times)
+                for connection in connections:
+                    connection.close()
+        for name, times in totals.items():
+            _write(
+                f"| {name} | {self._asked.rate:.0f} | {times.median:.1f} ms | {times.share(0.95):.0f} ms "
+                f"| {times.share(0.99):.0f} ms | {times.longest:.0f} ms | {times.failed} |"
+            )
+
+
+async def _measure(total: Total, kind: Kind, number: int, seconds: float) -> None:
+    connections = await kind.connections(number)
+    before = _cpu(kind.processes)
+    times, elapsed = await as_fast_as_possible(connections, kind.endless, seconds, kind.status)
+    total.processor += _cpu(kind.processes) - before
+    total.elapsed += elapsed
+    total.times.add(times)
+    for connection in connections:
+        connection.close()
+
+
+@contextmanager
+def _bare_uvicorn() -> Iterator[tuple[int, psutil.Process]]:
+    """Runs the bare uvicorn. Yields its port and its process."""
+    with socket.socket() as listener:
+        listener.bind((_HOST, 0))
+        listener.listen(1024)
+        # Connections wait in the socket until it has started.
+        command = [sys.executable, str(Path(__file__).with_name("bare_server.py")), str(listener.fileno())]
+        process = subprocess.Popen(command, pass_fds=[listener.fileno()])
+        try:
+            yield listener.getsockname()[1], psutil.Process(process.pid)
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def _cpu(processes: Sequence[psutil.Process]) -> float:
     times = [one.cpu_times() for one in processes]
     return sum(one.user + one.system for one in times)
+
+
+def _memory_of(processes: Sequence[psutil.Process]) -> int:
+    return sum(one.memory_info().rss for one in processes)
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

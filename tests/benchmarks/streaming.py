@@ -3,6 +3,8 @@
     python tests/benchmarks/streaming.py --flink FLINK_VENV [--data DIR] [--scale 1] [--rounds 3] [--cases NAME,…]
         [--settings NUMBER,…] [--backends rocksdb,hashmap] [--sink blackhole] [--line-by-line] [--json FILE]
 
+With the backend `hashmap`, Evenkeel runs too with its state in memory (`state.provider`).
+
 `FLINK_VENV` is an environment with `pip install apache-flink==2.3.0`; it needs Java 11 or 17. Every case runs on Flink
 with each of its settings and backends, and on Evenkeel, in turn. Each run has its own process, which runs the query
 twice and measures the second run with a warm JVM. Each of the `--rounds` rounds begins with another side. Flink's times
@@ -28,14 +30,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks.streaming_cases import CASES, FLINK_SETTINGS, STREAMS, Case, generate
+from tests.benchmarks.streaming_cases import CASES, FLINK_SETTINGS, STREAMS, Case, generate, generate_files
 from tests.support.machine import machine
 
 _HERE = Path(__file__).parent
 _EVENKEEL = "evenkeel"
+_IN_MEMORY = "evenkeel in memory"
 _HEAD = (
-    "| case | to reach | Evenkeel | kept as | Flink, its best on RocksDB | with | ratio | Flink, heap |\n"
-    "| --- | --- | ---: | --- | ---: | --- | ---: | ---: |\n"
+    "| case | to reach | Evenkeel | kept as | Flink, its best on RocksDB | with | ratio | "
+    "Evenkeel in memory | Flink, heap | ratio |\n"
+    "| --- | --- | ---: | --- | ---: | --- | ---: | ---: | ---: | ---: |\n"
 )
 _OWN_COMMAND = [sys.executable, str(_HERE / "streaming_evenkeel.py")]
 _LIMIT_SECONDS = 900
@@ -79,6 +83,9 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, list[dict[st
         own = {**asked, "work": f"{scratch}/evenkeel", "sink": arguments.sink, "settings": arguments.job}
         own["multi_line"] = not arguments.line_by_line
         sides.append((_EVENKEEL, _OWN_COMMAND, own))
+        if "hashmap" in arguments.backends.split(","):
+            settings = {**arguments.job, "state": {**arguments.job.get("state", {}), "provider": "memory"}}
+            sides.append((_IN_MEMORY, _OWN_COMMAND, {**own, "settings": settings}))
         if arguments.flink is not None:
             command = [str(arguments.flink / "bin" / "python"), str(_HERE / "streaming_flink.py")]
             for number, name in enumerate(FLINK_SETTINGS):
@@ -90,6 +97,18 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, list[dict[st
             for name, command, given in sides[number % len(sides) :] + sides[: number % len(sides)]:
                 found[name].append(_ask(command, given))
     return found
+
+
+def small_batches(case: Case, data: Path, files: int, rows: int, checkout: Path) -> dict[str, Any]:
+    """Runs the engine of a checkout of this repository, with a mini-batch for each file. Its result is managed."""
+    tables = {
+        name: {"columns": STREAMS[name].columns, "path": str(generate_files(name, data, files, rows))}
+        for name in case.streams
+    }
+    command = [sys.executable, str(checkout / "tests" / "benchmarks" / "streaming_evenkeel.py")]
+    with tempfile.TemporaryDirectory(dir=data) as scratch:
+        asked = {"tables": tables, "sql": case.sql, "rounds": 2, "settings": {"mini_batch": {"enabled": False}}}
+        return _ask(command, {**asked, "work": f"{scratch}/evenkeel", "sink": "managed"})
 
 
 def evenkeel(case: Case, data: Path, scale: float, settings: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +137,9 @@ def line(case: Case, found: dict[str, list[dict[str, Any]]], rows: int) -> str:
         "" if best is None else _speed(speeds[best]),
         "" if best is None else best.removesuffix(" on rocksdb"),
         "" if best is None else f"{own / statistics.median(speeds[best]):.2f}x",
+        _speed(speeds[_IN_MEMORY]) if _IN_MEMORY in speeds else "",
         "" if heap is None else _speed(speeds[heap]),
+        "" if heap is None else f"{statistics.median(speeds[_IN_MEMORY]) / statistics.median(speeds[heap]):.2f}x",
     ]
     return f"| {' | '.join(cells)} |\n"
 

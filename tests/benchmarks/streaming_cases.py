@@ -183,16 +183,22 @@ FLINK_SETTINGS: Mapping[str, Mapping[str, str]] = {
 
 def generate(name: str, root: Path, scale: float) -> Path:
     """Returns the directory of the stream's files, which are generated unless complete."""
+    return generate_files(name, root, STREAMS[name].files(scale), ROWS_OF_A_FILE)
+
+
+def generate_files(name: str, root: Path, files: int, rows: int) -> Path:
+    """Does so for this number of files, of so many rows each."""
     stream = STREAMS[name]
-    seed, files = list(STREAMS).index(name), stream.files(scale)
-    folder = root / f"{name}-{files}"
+    seed = list(STREAMS).index(name)
+    label = f"{name}-{files}" if rows == ROWS_OF_A_FILE else f"{name}-{files}-{rows}"
+    folder = root / label
     if folder.is_dir():
         return folder
-    unfinished = root / f".{name}-{files}"
+    unfinished = root / f".{label}"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     for number in range(files):
-        made = stream.make(np.random.default_rng([5, seed, number]), number * ROWS_OF_A_FILE, ROWS_OF_A_FILE)
+        made = stream.make(np.random.default_rng([5, seed, number]), number * rows, rows)
         options = pc.WriteOptions(include_header=False, quoting_style="none")
         pc.write_csv(pa.table(made), unfinished / f"{number:05d}.csv", options)
     unfinished.rename(folder)

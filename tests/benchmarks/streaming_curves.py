@@ -1,11 +1,14 @@
-"""Measures Evenkeel's streams with larger and smaller mini-batches, and with ten times the input.
+"""Measures Evenkeel's streams with larger and smaller mini-batches, with small ones, and with ten times the input.
 
     python tests/benchmarks/streaming_curves.py [--data DIR] [--cases NAME,…] [--rounds 3] [--json FILE]
         sizes [--sizes 50000,…] [--scale 0.4]
+        small [--files 60] [--rows 1000] [--against CHECKOUT]
         growth [--scale 0.4] [--times 10]
 
-`sizes`: throughput, duration of a mini-batch, and state operations, by rows of a mini-batch. `growth`: processor time
-and wall time per row for an input and for one that is `--times` as long, and the bytes of their checkpoints.
+`sizes`: throughput, duration of a mini-batch, and state operations, by rows of a mini-batch. `small`: the duration and
+processor time of small mini-batches that store their result, also with another checkout of the repository; the first
+third is not counted in the durations. `growth`: processor time and wall time per row for an input and for one that is
+`--times` as long, and the bytes of their checkpoints.
 
 Each measurement has its own process, which runs the query twice and measures the second run with a warm JVM; compared
 measurements alternate. The cases are those of `streaming.py`. Prints Markdown tables and writes all figures as JSON.
@@ -24,7 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks.streaming import evenkeel
+from tests.benchmarks.streaming import evenkeel, small_batches
 from tests.benchmarks.streaming_cases import CASES, Case
 from tests.support.machine import machine
 
@@ -36,17 +39,20 @@ Output = dict[str, Any]
 def main() -> None:
     """Measures, prints and writes the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("sizes", "growth"))
+    parser.add_argument("what", choices=("sizes", "small", "growth"))
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "evenkeel-streaming-benchmark")
     parser.add_argument("--cases", default="", help="names, separated by commas; all of them by default")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=0.4)
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--sizes", default=_SIZES)
+    parser.add_argument("--files", type=int, default=60)
+    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--against", type=Path)
     parser.add_argument("--json", type=Path, default=Path("streaming-curves.json"))
     arguments = parser.parse_args()
     chosen = arguments.cases.split(",") if arguments.cases else [case.name for case in CASES]
-    head, measured = _sizes(arguments) if arguments.what == "sizes" else _growth(arguments)
+    head, measured = {"sizes": _sizes, "small": _small, "growth": _growth}[arguments.what](arguments)
     sys.stdout.write(head)
     found = {}
     for case in (case for case in CASES if case.name in chosen):
@@ -77,6 +83,40 @@ def _sizes(arguments: argparse.Namespace) -> tuple[str, Any]:
 
     head = "| case | rows a mini-batch | thousand rows a second | a mini-batch takes | state operations a row |\n"
     return f"{head}| --- | ---: | ---: | ---: | ---: |\n", measured
+
+
+def _small(arguments: argparse.Namespace) -> tuple[str, Any]:
+    checkouts = {"here": Path(__file__).parents[2]}
+    if arguments.against is not None:
+        checkouts["against"] = arguments.against
+
+    def measured(case: Case) -> dict[str, list[Output]]:
+        found: dict[str, list[Output]] = {name: [] for name in checkouts}
+        for number in range(arguments.rounds):
+            for name in list(checkouts)[:: -1 if number % 2 else 1]:
+                made = small_batches(case, arguments.data, arguments.files, arguments.rows, checkouts[name])
+                found[name].append(made)
+        cells = [case.about, found["here"][-1]["shape"]]
+        for figures in (_milliseconds, _processor_milliseconds):
+            of_side = {name: [figures(output) for output in rounds] for name, rounds in found.items()}
+            cells += [f"{_range(of_side[name], '.0f')} ms" for name in reversed(checkouts)]
+            cells.append(f"{statistics.median(of_side['here']) / statistics.median(of_side[list(checkouts)[-1]]):.2f}x")
+        sys.stdout.write(f"| {' | '.join(cells)} |\n")
+        sys.stdout.flush()
+        return found
+
+    figures = ("a mini-batch takes", "processor time of one")
+    head = "".join(f" {figure}, {name} |" for figure in figures for name in (*reversed(checkouts), "ratio"))
+    return f"| case | kept as |{head}\n| --- | --- |{' ---: |' * head.count('|')}\n", measured
+
+
+def _milliseconds(output: Output) -> float:
+    batches = output["mini_batches"]
+    return float(statistics.median(batch["ms"] for batch in batches[len(batches) // 3 :]))
+
+
+def _processor_milliseconds(output: Output) -> float:
+    return float(1000 * output["cpu_seconds"][-1] / len(output["mini_batches"]))
 
 
 def _growth(arguments: argparse.Namespace) -> tuple[str, Any]:

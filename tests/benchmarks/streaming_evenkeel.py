@@ -34,10 +34,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from service.config.spark import SparkSettings
 from service.contract.enums import Mode
 from service.contract.job import JobSpec
-from service.contract.options import StateProvider
 from service.results.stream_result import open_stream_result
 from service.sql.compile import compile_job
 from workers.driver.configuration import spark_configuration
+from workers.driver.hadoop import prepare_hadoop
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
 from workers.engine.streaming.query import BatchDone, BatchFunction, RunningStream, Stage, Trigger
 from workers.engine.streaming.sinks.base import Sink, SinkTarget, Staged
@@ -104,7 +104,9 @@ def _session(asked: dict[str, Any], work: Path) -> SparkSession:
     settings = SparkSettings(master=f"local[{asked.get('slots', 2)}]", driver_memory=asked.get("memory", "4g"))
     (work / "spark").mkdir()
     conf = SparkConf(loadDefaults=False).setAll(list(spark_configuration(settings, work / "spark").items()))
-    return SparkSession.builder.config(conf=conf.set("spark.ui.enabled", "false")).getOrCreate()
+    session = SparkSession.builder.config(conf=conf.set("spark.ui.enabled", "false")).getOrCreate()
+    prepare_hadoop(session.sparkContext)
+    return session
 
 
 def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list[float]) -> dict[str, Any]:
@@ -124,7 +126,6 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
     inputs = find_inputs(spec, [Path("/")], {})
     query = compile_job(spec, inputs.schemas)
     slots = asked.get("slots", 2)
-    provider = StateProvider(asked.get("provider", StateProvider.ROCKSDB))
     bounds = {
         name: bound_of(spec.settings.mini_batch, table.source, table.files)
         for name, table in inputs.tables.items()
@@ -133,13 +134,13 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
     planned = StreamEngine(session.newSession(), slots).plan(
         query,
         inputs.tables,
-        StateOptions(provider, spec.settings.state.partitions or slots),
+        StateOptions(spec.settings.state.provider, spec.settings.state.partitions or slots),
         bounds,
         settings=spec.settings,
     )
     sink = _sink(asked.get("sink", "blackhole"), planned, root)
     sink.prepare()
-    batch = BatchFunction(Stage(root / "stage", 1), sink, Unguarded())
+    batch = BatchFunction(Stage(root / "stage", 1, collects=planned.collects), sink, Unguarded())
     begun = time.perf_counter()
     running = RunningStream.start(planned.frame, planned.output, root / "checkpoint", Trigger(), batch)
     while not running.wait(_LOOK_SECONDS):

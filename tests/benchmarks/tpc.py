@@ -1,13 +1,16 @@
 """Runs the queries of TPC-H or TPC-DS through a real service, and compares rows and times with DuckDB and plain Spark.
 
     python tests/benchmarks/tpc.py tpch|tpcds [--scale 1] [--data DIR] [--queries q01,…] [--sides evenkeel,…]
-        [--memory 3g] [--again] [--json FILE]
+        [--memory 3g] [--force split|incremental|bitmap|branches] [--again] [--json FILE]
 
 Generates the tables (cached below `--data`, 0.4 GB at scale 1), starts `evenkeel up` on a free port, and posts each
 query as a job with default settings. The rows of the result, read over HTTP, are compared with those of DuckDB as
 multisets, and their order by the keys of ORDER BY. Plain Spark 4.3 runs in this process with its defaults and two
 cores, DuckDB with two threads. The sides run in turn, query by query, each query once, after `WARM_UP` queries that are
 not measured. The times of Evenkeel are from the POST to the answer with SUCCEEDED.
+
+With `--force`, the jobs have the settings of that name in `combinations.FORCED_SETS`. A setting that the service
+refuses for a query is left out for that query.
 
 A query that is in the file of `--json` is not run again, so that a run can be continued; `--again` runs all. Prints a
 table and the estimates (`python tests/benchmarks/tpc_estimates.py FILE` prints these alone). The figures depend on the
@@ -26,6 +29,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -39,6 +43,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.tpc_estimates import Estimate, summary
 from tests.conformance import tpcds_workload, tpch_workload
+from tests.conformance.combinations import FORCED_SETS, Settings
 from tests.support.machine import machine
 from tests.support.ordered_rows import difference_by_keys, sort_keys
 from tests.support.service import Service, running_service
@@ -56,21 +61,22 @@ _JOB_SECONDS = 600
 @dataclass
 class Outcome:
     """What became of one query: seconds by side, the number of rows, how Evenkeel's rows differ from DuckDB's (empty if
-    they are equal), and the rows of the plan's nodes.
+    they are equal), the rules that fired, the settings that were refused, and the rows of the plan's nodes.
     """
 
     rows: int = 0
     difference: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     rules: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     estimates: list[Estimate] = field(default_factory=list)
 
 
 class Sides:
     """The three sides, over the Parquet files below `root`. Each returns the rows of a query and its seconds."""
 
-    def __init__(self, service: Service, root: Path, memory: str) -> None:
-        self._service = service
+    def __init__(self, service: Service, root: Path, memory: str, settings: Settings) -> None:
+        self._service, self._settings = service, settings
         self._paths = {path.stem: path for path in sorted(root.glob("*.parquet"))}
         self._memory = memory
         self._duck = duckdb.connect(config={"threads": 2})
@@ -107,21 +113,29 @@ class Sides:
         session.sql(_in_spark(sql)).collect()
         return time.perf_counter() - began
 
-    def evenkeel(self, name: str, sql: str) -> tuple[str, float]:
-        """Runs the query as a job. Returns its id. Raises RuntimeError if it is refused or fails."""
+    def evenkeel(self, name: str, sql: str) -> tuple[str, list[str], float]:
+        """Runs the query as a job. Returns its id and the refused settings. Raises RuntimeError if the query is refused
+        or fails.
+        """
         words = set(re.findall(r"\w+", sql.casefold()))
         tables = {table: parquet(path.name) for table, path in self._paths.items() if table in words}
         spec = {"name": name, "tables": tables, "sql": sql, "limits": {"timeout": f"{_JOB_SECONDS}s"}}
-        began = time.perf_counter()
-        answer = self._service.http.post("/v1/jobs", json=spec)
-        if answer.status_code != 202:
-            raise RuntimeError(answer.text)
+        settings = dict(self._settings)
+        while True:
+            began = time.perf_counter()
+            answer = self._service.http.post("/v1/jobs", json=spec | {"settings": settings})
+            if answer.status_code == 202:
+                break
+            refused = _settings_of(answer.json()) & settings.keys()
+            if not refused:
+                raise RuntimeError(answer.text)
+            settings = {key: value for key, value in settings.items() if key not in refused}
         job_id = str(answer.json()["id"])
         job = self._service.wait(job_id, seconds=_JOB_SECONDS)
         seconds = time.perf_counter() - began
         if job["status"] != "SUCCEEDED":
             raise RuntimeError(f"{job['status']}: {job['error']}")
-        return job_id, seconds
+        return job_id, sorted(self._settings.keys() - settings.keys()), seconds
 
     def rows(self, job_id: str) -> list[tuple[Any, ...]]:
         """Returns the rows of a job's result."""
@@ -159,12 +173,15 @@ def main() -> None:
     parser.add_argument("--queries", default="", help="names, separated by commas; all of them by default")
     parser.add_argument("--sides", default=",".join(SIDES), help="names, separated by commas; DuckDB always runs")
     parser.add_argument("--memory", default="3g", help="of each Spark driver")
+    parser.add_argument("--force", choices=sorted(FORCED_SETS), default=None)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
     # So that the service ends with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    file = arguments.json or Path(f"{arguments.workload}-{arguments.scale}.json")
+    settings: Settings = FORCED_SETS[arguments.force] if arguments.force else {}
+    name = "-".join(filter(None, (arguments.workload, arguments.scale, arguments.force)))
+    file = arguments.json or Path(f"{name}.json")
     known = {} if arguments.again or not file.exists() else json.loads(file.read_text(encoding="utf-8"))
     workload = WORKLOADS[arguments.workload]
     names = arguments.queries.split(",") if arguments.queries else workload.QUERIES
@@ -175,7 +192,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="evenkeel-tpc-", dir=arguments.data) as directory,
         running_service(Path(directory), environment) as service,
     ):
-        asked = Sides(service, root, arguments.memory)
+        asked = Sides(service, root, arguments.memory, settings)
         for number, (name, text) in enumerate([*list(texts.items())[:WARM_UP], *texts.items()]):
             outcome = measure(asked, name, text, arguments.sides.split(","), first=number)
             if number < min(WARM_UP, len(texts)):
@@ -185,6 +202,9 @@ def main() -> None:
             sys.stderr.write(f"{name} {outcome.rows} rows, {outcome.seconds} {outcome.difference}\n")
     sys.stdout.write(table_of(known))
     sys.stdout.write(f"\nscale factor {arguments.scale}; {machine()}\n\n")
+    if settings:
+        fired = Counter(rule for found in known.values() for rule in found["rules"])
+        sys.stdout.write("".join(f"{rule} fired in {count} queries\n" for rule, count in sorted(fired.items())))
     sys.stdout.write(summary([Estimate(**each) for found in known.values() for each in found["estimates"]]))
 
 
@@ -198,7 +218,7 @@ def measure(asked: Sides, name: str, sql: str, sides: list[str], *, first: int) 
             if side == SPARK and side in sides:
                 outcome.seconds[side] = asked.spark(sql)
             if side == EVENKEEL:
-                job_id, outcome.seconds[side] = asked.evenkeel(name, sql)
+                job_id, outcome.refused, outcome.seconds[side] = asked.evenkeel(name, sql)
         outcome.difference = difference_by_keys(expected, asked.rows(job_id), sort_keys(sql, names)) or ""
         outcome.estimates, outcome.rules = asked.estimates(job_id), asked.rules(job_id)
     except Exception as error:  # noqa: BLE001 - a query that fails is a finding, not the end of the others
@@ -221,6 +241,12 @@ def _line(name: str, rows: str, seconds: Mapping[str, float]) -> str:
     shown = {side: f"{seconds[side]:.2f} s" if side in seconds else "" for side in SIDES}
     ratio = f"{seconds[SPARK] / seconds[EVENKEEL]:.2f}x" if {SPARK, EVENKEEL} <= seconds.keys() else ""
     return f"| {name} | {rows} | {shown[SPARK]} | {shown[EVENKEEL]} | {ratio} | {shown[DUCKDB]} |\n"
+
+
+def _settings_of(problem: Mapping[str, Any]) -> set[str]:
+    """Returns the settings that a refusal points to."""
+    pointers = [issue.get("pointer") or "" for issue in problem.get("errors", [problem])]
+    return {pointer.removeprefix("/settings/").replace("/", ".") for pointer in pointers}
 
 
 def _text_of(workload: str, query: str, scale: str) -> str:

@@ -39,6 +39,30 @@ ALL_FORCED: Settings = {
 }
 """As many rewrites as one plan can have; few queries support all of them."""
 
+FORCED_SETS: Mapping[str, Settings] = {
+    "split": ALL_FORCED,
+    "incremental": {
+        "agg_phase": AggPhase.TWO_PHASE.value,
+        "distinct_method": DistinctMethod.SPLIT.value,
+        "distinct_split.bucket_num": 16,
+        "join.ship": JoinShip.REPARTITION.value,
+        "join.local": JoinLocal.HASH_RIGHT.value,
+        "join.skew": JoinSkew.ISOLATE.value,
+        "skew.threshold": 0,
+    },
+    "bitmap": {
+        "distinct_method": DistinctMethod.BITMAP.value,
+        "eager_aggregation": Toggle.TRUE.value,
+        "join.ship": JoinShip.BROADCAST_RIGHT.value,
+    },
+    "branches": {
+        "agg_phase": AggPhase.ONE_PHASE.value,
+        "distinct_method": DistinctMethod.BRANCHES.value,
+        "join.ship": JoinShip.BROADCAST_LEFT.value,
+    },
+}
+"""Settings by name; one of them forces each rewrite."""
+
 _LISTENERS = {
     "agg_phase": {"two_phase_aggregate", "split_distinct_aggregate"},
     "distinct_method": {"bitmap_distinct", "distinct_branches", "split_distinct_aggregate"},

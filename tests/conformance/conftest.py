@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -12,11 +13,14 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import SearchStrategy
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from service.contract.job import JobSpec
 from service.contract.options import JobSettings
 from service.contract.query import Query
+from service.contract.reports import RuleOutcome
 from service.sql.compile import compile_job
 from service.sql.resolve.binder import bind
 from service.sql.types.data_types import (
@@ -140,6 +144,21 @@ class Oracle:
         tables = {name: {"format": "parquet", "path": name} for name in used}
         bound = compile_job(JobSpec.model_validate({"tables": tables, "sql": sql}), used)
         return plan_query(bound, Statistics({}, {}, slots=2), JobSettings())
+
+    def outcomes(self, queries: SearchStrategy[str], rule: str) -> Counter[RuleOutcome | None]:
+        """Returns how many of 200 random queries have each outcome of a rule; None for those without a trace of it."""
+        found: Counter[RuleOutcome | None] = Counter()
+
+        @settings(max_examples=200, database=None)
+        @given(sql=queries)
+        def count(sql: str) -> None:
+            outcomes: set[RuleOutcome | None] = {
+                trace.outcome for trace in self.plan_sql(sql).trace if trace.rule == rule
+            }
+            found.update(outcomes or {None})
+
+        count()
+        return found
 
     def check_sql(self, sql: str) -> tuple[Plan, list[Row]]:
         """Like `check`, for a query in SQL."""

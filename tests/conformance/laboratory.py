@@ -40,7 +40,7 @@ from workers.engine.plan.nodes import Aggregate, Join, Node, Scan, WindowFunctio
 from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import plan_query
 from workers.engine.rules.required_statistics import statistics_keys, summed_columns, window_orders
-from workers.engine.spark.lowering import lower
+from workers.engine.spark.lowering import SharedFrames, lower
 from workers.engine.spark.sources import TableInput, read_scan, scans_of
 from workers.engine.spark.table_statistics import gather_statistics
 from workers.engine.statistics.model import Statistics
@@ -191,7 +191,8 @@ class Laboratory:
         plans = self._plans(text, asked, tally)
         tally.plans = len(plans)
         scans = self._scans(plans)
-        frames = {description: lower(plan, scans) for plan, description in plans.items()}
+        shared = {description: SharedFrames() for description in plans.values()}
+        frames = {text: lower(plan, scans, shared=shared[text]) for plan, text in plans.items()}
         expected = self._spark.sql(in_spark(text))
         types = [column.dataType for column in expected.schema]
         for description, frame in frames.items():
@@ -199,6 +200,8 @@ class Laboratory:
                 tally.wrong.append(f"{description}: the columns are {frame.schema.simpleString()}")
         if not tally.wrong:
             tally.wrong += self._compare(expected, frames)
+        for each in shared.values():
+            each.release()
         return tally
 
     def _plans(self, text: str, asked: Sequence[Asked], tally: Tally) -> dict[Node, str]:

@@ -339,7 +339,7 @@ class Generator:
     def _window(self, columns: Sequence[Column], *, unique: bool) -> Column:
         parts = self._some(columns, 0, 1)
         partition = f"PARTITION BY {', '.join(part.text for part in parts)}" if parts else ""
-        key = self._random.choice([column for column in columns if column.type != FLAG])
+        key = self._random.choice([column for column in columns if column.type != FLAG] or columns)
         direction = self._random.choice(("", " DESC", " NULLS LAST"))
         order = f"ORDER BY {key.text}{direction}"
         if not unique:
@@ -483,6 +483,10 @@ class Generator:
         match self._random.randint(0, 7):
             case 0:
                 return f"{column.text} IS {self._random.choice(('NULL', 'NOT NULL'))}"
+            case 1 if depth == 0 and self._random.random() < 0.4:
+                # Conditions on single tables may follow from it.
+                pairs = [f"{self._condition(columns, 1)} AND {self._condition(columns, 1)}" for _ in range(2)]
+                return f"({' OR '.join(pairs)})"
             case 1 if depth < 2:
                 word = self._random.choice(("AND", "OR"))
                 return f"({self._condition(columns, depth + 1)} {word} {self._condition(columns, depth + 1)})"

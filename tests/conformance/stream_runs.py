@@ -212,7 +212,9 @@ class StreamRun:
     def catch_up(self) -> Exception | None:
         """Runs mini-batches of a file each until no file is left. Returns the exception that ended it, or None."""
         self._fence += 1
-        stage = _StagedThenKilled(self._root / "stage", self._fence)
+        # Every second attempt lets Spark write the rows.
+        collects = self.planned.collects and self._fence % 2 == 1
+        stage = _StagedThenKilled(self._root / "stage", self._fence, collects)
         object.__setattr__(stage, "at", self.at)
         stage.clear_older()
         batch = BatchFunction(stage, self.sink, self.at)

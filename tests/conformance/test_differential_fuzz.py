@@ -15,7 +15,7 @@ SECONDS = 3_000.0
 
 
 def test_random_queries_have_the_rows_of_spark_and_duckdb(spark: SparkSession) -> None:
-    queries = count(sample=60, full=2_000)
+    queries = count(sample=40, full=2_000)
     tally = run(spark, SEED, range(queries), SECONDS)
     assert tally.differences == []
     assert tally.outcomes["queries"] == queries

@@ -14,6 +14,7 @@ from service.contract.query import AggregateFunction
 from service.contract.reports import RuleOutcome
 from service.sql.expressions.scalar import column
 from service.sql.types.data_types import BIGINT, BOOLEAN, DATE, STRING, Field, decimal
+from tests.support.counts import count
 from tests.support.scalars import scalar
 from workers.engine.plan.aggregates import distinct_sets, refusal_of
 from workers.engine.plan.nodes import Aggregate, Call, Named, Node, Phases, Scan
@@ -73,7 +74,7 @@ def fired(plan: Plan) -> set[str]:
     return {trace.rule for trace in plan.trace if trace.outcome is RuleOutcome.FIRED}
 
 
-@settings(max_examples=16)
+@settings(max_examples=count(sample=6, full=16))
 @given(
     query=queries(),
     method=st.sampled_from(METHODS[:3]),
@@ -85,7 +86,7 @@ def test_every_method_has_sparks_rows(oracle: Any, query: Json, method: str, pha
     oracle.check(query, {**chosen, "distinct_split.bucket_num": 3})
 
 
-@settings(max_examples=12)
+@settings(max_examples=count(sample=5, full=12))
 @given(query=queries())
 def test_each_set_of_values_can_be_shuffled_by_group_and_value(oracle: Any, query: Json) -> None:
     before = oracle.plan(query, {}).before
@@ -98,7 +99,7 @@ def _sent_by_value(node: Node) -> Node:
     return sent_by_value(node) if len(distinct_sets(node)) == 1 else joined_branches(node, sent_by_value)
 
 
-@settings(max_examples=24)
+@settings(max_examples=count(sample=8, full=24))
 @given(
     table=st.sampled_from(["mixed", "hot", "empty"]),
     key=st.sampled_from(["t.i", "t.y", "t.s", "t.b", "t.q", "t.da", "t.g", "t.i % 3", "YEAR(t.ts)"]),
@@ -151,7 +152,7 @@ def percentiles(draw: st.DrawFn) -> Json:
     }
 
 
-@settings(max_examples=16)
+@settings(max_examples=count(sample=6, full=16))
 @given(query=percentiles(), phase=st.sampled_from(["AUTO", "AUTO", "TWO_PHASE"]))
 def test_percentiles_of_counted_values_are_sparks(oracle: Any, query: Json, phase: str) -> None:
     chosen = {"distinct_split.enabled": "true", "agg_phase": phase}

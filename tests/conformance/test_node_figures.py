@@ -139,10 +139,12 @@ def run(spark: SparkSession, tables: dict[str, TableInput], sql: str, settings: 
     planned = engine.plan(query, used, spec.settings)
     context.addJobTag(tag)
     try:
-        engine.execute(planned, to)
+        written = engine.execute(planned, to)
     finally:
         context.removeJobTag(tag)
     found = SparkMonitor(context).operators(tag, planned.frame)
+    if written.is_collected:
+        found = SparkMonitor.with_collected(found, written.rows, written.bytes)
     files = {name: [str(path) for path in table.files.files] for name, table in used.items()}
     return Ran(planned, used, figures_of(planned.plan, found.operators, files))
 
@@ -187,6 +189,7 @@ def test_measured_rows_are_those_of_the_node_alone(
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", THOROUGH, ids=lambda case: f"{case[0][:60]} {case[1]}")
 def test_every_kind_of_plan_has_row_counts(
     spark: SparkSession, tables: dict[str, TableInput], tmp_path: Path, case: tuple[str, dict[str, Any], set[str]]

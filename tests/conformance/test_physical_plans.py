@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from service.sql.resolve.binder import bind
 from service.sql.types.data_types import BIGINT, STRING, Field, Schema
 from tests.support.compiled import compiled
 from workers.engine.plan.nodes import Scan
+from workers.engine.plan.repeated_subqueries import repeated_subqueries
 from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import plan_query
-from workers.engine.report.repeated_subqueries import repeated_subqueries, use_of
+from workers.engine.report.reused_exchanges import use_of
 from workers.engine.spark.lowering import lower, physical_plan, plan_with_reuse
 from workers.engine.statistics.model import Statistics, TableSize
 
@@ -185,11 +187,29 @@ def test_the_text_shows_which_exchanges_are_reused(
     plan = plan_query(compiled({"t": "k STRING, d BIGINT"}, text), LARGE, JobSettings())
     (one,) = repeated_subqueries(plan.before)
     rows = spark.range(100).selectExpr("CAST(id % 7 AS STRING) AS k", "id AS d")
-    aliases = [scan.alias for scan in walk_up(plan.after) if isinstance(scan, Scan)]
+    aliases = [scan.alias for scan in walk_up(plan.before) if isinstance(scan, Scan)]
     scans = {alias: rows.toDF(f"{alias}.k", f"{alias}.d") for alias in aliases}
     before = spark.conf.get("spark.sql.adaptive.enabled", "true") or "true"
     spark.conf.set("spark.sql.adaptive.enabled", adaptive)
     try:
-        assert said in use_of(one, plan_with_reuse(lower(plan.after, scans)))
+        assert said in use_of(one, plan_with_reuse(lower(plan.before, scans)))
     finally:
         spark.conf.set("spark.sql.adaptive.enabled", before)
+
+
+def test_reuse_is_shown_in_a_thread_without_an_active_session(spark: SparkSession) -> None:
+    """As on a worker. Spark merges the two totals, whose operator of one row needs the active session when copied.
+    `merge_aggregates` would merge them first, so the plan is that before the rules.
+    """
+    total = "(SELECT COUNT(*) AS n, MAX(d) AS m FROM t WHERE d > 0)"
+    plan = plan_query(
+        compiled({"t": "d BIGINT"}, f"WITH s AS {total} SELECT a.n, b.m FROM s AS a CROSS JOIN s AS b"),
+        LARGE,
+        JobSettings(),
+    )
+    aliases = [scan.alias for scan in walk_up(plan.before) if isinstance(scan, Scan)]
+    scans = {alias: spark.range(100).selectExpr(f"id AS `{alias}.d`") for alias in aliases}
+    with ThreadPoolExecutor(1) as threads:
+        shown = threads.submit(lambda: plan_with_reuse(lower(plan.before, scans))).result()
+        assert threads.submit(SparkSession.getActiveSession).result() is None
+    assert "OneRowRelation" in shown

@@ -17,6 +17,7 @@ from service.sql.types.data_types import BIGINT, BOOLEAN, INT, STRING, TINYINT, 
 from tests.conformance.conftest import FACTS, SEED, assert_same_rows, facts
 from tests.conformance.test_rules import KNOWN, cases
 from tests.golden.test_golden import CASES, planned, read
+from tests.support.counts import count
 from tests.support.plan_parts import COUNT
 from tests.support.scalars import scalar
 from workers.engine.plan.nodes import (
@@ -121,7 +122,7 @@ def tables(spark: SparkSession, texts: Texts) -> dict[str, DataFrame]:
     return found
 
 
-@settings(max_examples=12)
+@settings(max_examples=count(sample=6, full=12))
 @given(case=cases)
 def test_text_of_random_queries(
     oracle: Any, texts: Texts, tables: dict[str, DataFrame], case: tuple[Any, Any, str]

@@ -178,6 +178,7 @@ def drawn_ways(random: Random) -> Iterator[list[JoinAlgorithm]]:
         yield random.choices(EVERY_WAY, k=_JOINS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("template", "kind"), [(text, kind) for text, kinds in TEXTS.items() for kind in kinds])
 def test_each_join_uses_its_own_strategy(laboratory: Laboratory, template: str, kind: str) -> None:
     text = template.format(kind)

@@ -97,7 +97,7 @@ def queries(draw: st.DrawFn) -> str:
     return f"SELECT c0, COUNT(*) AS n, MAX(id) AS last FROM ({rows}) AS w GROUP BY c0"
 
 
-@settings(max_examples=count(sample=12, full=200))
+@settings(max_examples=count(sample=8, full=200))
 @given(
     texts=st.lists(queries(), min_size=3, max_size=6),
     rows=st.sampled_from([0, 1, 12, 60]),

@@ -176,6 +176,7 @@ def _run(spark: SparkSession, root: Path, query: Query, provider: StateProvider)
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", QUERIES)
 def test_each_pair_is_emitted_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random, query = Random(f"{SEED} {name}"), QUERIES[name]

@@ -175,6 +175,7 @@ def _watermark(rows: Sequence[Cells]) -> datetime:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", QUERIES)
 def test_each_closed_window_is_emitted_once(spark: SparkSession, tmp_path: Path, name: str) -> None:
     random, query = Random(f"{SEED} {name}"), QUERIES[name]

@@ -33,6 +33,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("query", QUERIES)
 def test_engine_agrees_with_duckdb(tables: DuckDBComparison, query: str) -> None:
     assert tables.ask_unordered(specified(query)).difference is None

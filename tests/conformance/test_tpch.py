@@ -26,6 +26,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("query", QUERIES)
 def test_engine_agrees_with_duckdb(tables: DuckDBComparison, query: str) -> None:
     answer = tables.ask(specified(query), specified(query))

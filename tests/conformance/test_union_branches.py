@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.contract.reports import RuleOutcome
+from tests.support.counts import count
 
 pytestmark = pytest.mark.spark
 
@@ -62,22 +62,14 @@ def queries(draw: st.DrawFn) -> str:
     return f"SELECT {columns} FROM {sides}{where}"
 
 
-@settings(max_examples=60)
+@settings(max_examples=count(sample=25, full=60))
 @given(sql=queries())
 def test_rows_are_those_of_the_whole_union(oracle: Any, sql: str) -> None:
     oracle.check_sql(sql)
 
 
 def test_random_queries_make_the_rule_fire_and_skip(oracle: Any) -> None:
-    found: Counter[RuleOutcome | None] = Counter()
-
-    @settings(max_examples=200, database=None)
-    @given(sql=queries())
-    def count(sql: str) -> None:
-        outcomes = {trace.outcome for trace in oracle.plan_sql(sql).trace if trace.rule == RULE}
-        found.update(outcomes or {None})
-
-    count()
+    found = oracle.outcomes(queries(), RULE)
     assert min(found[RuleOutcome.FIRED], found[None]) >= 50, found
     assert found[RuleOutcome.SKIPPED], found
 

@@ -21,8 +21,8 @@ from tests.support.production import Production, Servers, running_production
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SEED = 6
-SECONDS = count(sample=45.0, full=240.0)
-WORKERS = 3
+SECONDS = count(sample=20.0, full=240.0)
+WORKERS = count(sample=2, full=3)
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +88,9 @@ def assert_ended_once(production: Production, expected: dict[str, Expected]) -> 
         else:
             assert error["code"] in {"divide_by_zero", "cancelled", "timed_out"}, error
     succeeded = {job_id for job_id, (status, *_) in ends.items() if status == JobStatus.SUCCEEDED}
-    assert {path.name for path in production.results.iterdir() if path.is_dir()} == succeeded
+    # A driver that starts writes a probe. If its worker is killed meanwhile, the probe stays for an hour.
+    kept = {path.name for path in production.results.iterdir() if path.is_dir()}
+    assert {name for name in kept if not name.startswith(".probe-")} == succeeded
     open_attempts = select(AttemptRow.job_id).where(AttemptRow.finished_at.is_(None))
     assert production.all(open_attempts) == []
     assert production.all(select(OutboxRow.job_id)) == []

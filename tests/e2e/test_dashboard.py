@@ -70,7 +70,12 @@ def pages(jobs: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("viewport", "colours"), [(DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light")], ids=["light", "dark", "phone"]
+    ("viewport", "colours"),
+    [
+        pytest.param(DESKTOP, "light", id="light"),
+        pytest.param(DESKTOP, "dark", id="dark", marks=pytest.mark.full),
+        pytest.param(PHONE, "light", id="phone"),
+    ],
 )
 def test_every_page_has_no_errors(
     open_tab: Open, jobs: dict[str, str], viewport: dict[str, int], colours: str, tmp_path: Path

@@ -17,6 +17,7 @@ _SECONDS = 240
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_two_concurrent_demos_verify_results_and_leave_nothing(tmp_path: Path) -> None:
     logs = [tmp_path / f"{number}.log" for number in range(2)]
     demos = [

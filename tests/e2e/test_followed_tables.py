@@ -206,6 +206,7 @@ def joined(production: Production) -> tuple[Follower, Callable[[], dict[int, set
     times=2,
     guaranteed="each row is joined once, with one version of the table",
 )
+@pytest.mark.full
 def test_each_row_is_joined_with_one_version_despite_kills(production: Production) -> None:
     (api,) = production.apis
     declare_over_http(api, STREAM)

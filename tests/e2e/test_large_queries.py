@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.counts import count
 from tests.support.processes import wait_for
 from tests.support.service import Service, running_service
 from tests.support.shapes import ACCEPTED, MANY_JOINS, TABLE, sql
@@ -35,7 +34,8 @@ def workers(service: Service) -> list[tuple[str, str]]:
     return [(worker["id"], worker["app_id"]) for worker in listed]
 
 
-@pytest.mark.parametrize("shape", [*ACCEPTED, *MANY_JOINS][:: count(sample=5, full=1)])
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("shape", [*ACCEPTED, *MANY_JOINS])
 def test_large_query_ends(service: Service, shape: str) -> None:
     before = workers(service)
     ended = service.wait(service.submit({"tables": TABLES, **{**ACCEPTED, **MANY_JOINS}[shape]}), seconds=SECONDS)

@@ -135,6 +135,7 @@ def test_postgresql_restarted_under_load(production: Production, servers: Server
     guaranteed="submissions are still accepted; every job runs once",
 )
 @pytest.mark.slow
+@pytest.mark.full
 def test_redis_restarted_empty_under_load(production: Production, servers: Servers) -> None:
     with traffic(production, "redis") as clients:
         clients.start_slow(WORKERS)
@@ -161,6 +162,7 @@ def test_redis_restarted_empty_under_load(production: Production, servers: Serve
     guaranteed="submissions are still accepted; every job runs once",
 )
 @pytest.mark.slow
+@pytest.mark.full
 def test_unresponsive_redis_under_load(production: Production, servers: Servers) -> None:
     with traffic(production, "silence") as clients:
         clients.start_slow(WORKERS)
@@ -190,6 +192,7 @@ def test_unresponsive_redis_under_load(production: Production, servers: Servers)
     guaranteed="every job runs once",
 )
 @pytest.mark.slow
+@pytest.mark.full
 def test_redis_flushed_under_load(production: Production, servers: Servers) -> None:
     with traffic(production, "flush") as clients, servers.redis.client() as redis:
         clients.start_slow(WORKERS)
@@ -209,6 +212,7 @@ def test_redis_flushed_under_load(production: Production, servers: Servers) -> N
     "recover by themselves",
 )
 @pytest.mark.slow
+@pytest.mark.full
 def test_unresponsive_postgresql_under_load(production: Production, servers: Servers) -> None:
     with traffic(production, "stall") as clients:
         clients.start_slow(WORKERS)

@@ -112,6 +112,7 @@ def test_lost_executor_uses_no_attempt(production: Production, cluster: SparkClu
     times=1,
     guaranteed="workers register again; every job runs once",
 )
+@pytest.mark.full
 def test_spark_master_restarted_under_load(production: Production, cluster: SparkCluster) -> None:
     client = production.apis[0]
     endless = client.submit(ENDLESS)
@@ -132,6 +133,7 @@ def test_spark_master_restarted_under_load(production: Production, cluster: Spar
     assert error["code"] == "driver_lost"
 
 
+@pytest.mark.full
 def test_killed_worker_is_replaced_by_the_other(production: Production, cluster: SparkCluster) -> None:
     client = production.apis[0]
     job_id = client.submit(SLOW)

@@ -111,6 +111,7 @@ def test_columns_that_cannot_be_grouped_are_refused(service: Service) -> None:
     assert answer.json()["errors"][0]["pointer"].startswith("/keys/1")
 
 
+@pytest.mark.full
 def test_killed_worker_fails_only_its_profile(tmp_path: Path) -> None:
     with running_service(tmp_path) as service, ThreadPoolExecutor(1) as pool:
         write_skewed(service)

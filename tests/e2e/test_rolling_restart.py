@@ -89,6 +89,7 @@ def test_rolling_restart_loses_and_repeats_no_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_drained_worker_exits_after_its_job_and_is_replaced(tmp_path: Path) -> None:
     # The drain time applies to stopped workers; a drained worker has no deadline.
     with running_service(tmp_path, {**ENVIRONMENT, "EVENKEEL_WORKER_DRAIN_SECONDS": "0"}) as service:

@@ -88,8 +88,15 @@ def end(worker: subprocess.Popen[bytes], workers: Fleet) -> None:
     times=4,
     guaranteed="the job is CANCELLED or TIMED_OUT at once; its worker continues, and exits when told to",
 )
-@pytest.mark.parametrize("alias", ["checks", "loops"])
-@pytest.mark.parametrize("status", ["CANCELLED", "TIMED_OUT"])
+@pytest.mark.parametrize(
+    ("status", "alias"),
+    [
+        ("CANCELLED", "checks"),
+        ("TIMED_OUT", "loops"),
+        pytest.param("CANCELLED", "loops", marks=pytest.mark.full),
+        pytest.param("TIMED_OUT", "checks", marks=pytest.mark.full),
+    ],
+)
 def test_job_ends_while_its_planning_loops(workers: Fleet, hooks: Path, alias: str, status: str) -> None:
     worker = workers.running_worker()
     job_id = planned(workers, hooks, alias, timeout="5s")
@@ -110,7 +117,7 @@ def test_job_ends_while_its_planning_loops(workers: Fleet, hooks: Path, alias: s
     guaranteed="the job is CANCELLED or TIMED_OUT at once; the driver is terminated, and the next job runs on a new "
     "one",
 )
-@pytest.mark.parametrize("status", ["CANCELLED", "TIMED_OUT"])
+@pytest.mark.parametrize("status", ["CANCELLED", pytest.param("TIMED_OUT", marks=pytest.mark.full)])
 def test_driver_that_hangs_while_planning_is_terminated(workers: Fleet, hooks: Path, status: str) -> None:
     worker = workers.running_worker()
     assert_goes_on(workers, worker)
@@ -133,6 +140,7 @@ def test_driver_that_hangs_while_planning_is_terminated(workers: Fleet, hooks: P
     times=1,
     guaranteed="the jobs are queued again without losing an attempt; the worker exits",
 )
+@pytest.mark.full
 def test_stopped_worker_hands_back_jobs_being_planned(workers: Fleet, hooks: Path) -> None:
     worker = workers.running_worker()
     jobs = [planned(workers, hooks, alias) for alias in ("loops", "calls")]
@@ -143,6 +151,7 @@ def test_stopped_worker_hands_back_jobs_being_planned(workers: Fleet, hooks: Pat
         workers.cancel(job_id)
 
 
+@pytest.mark.full
 def test_worker_abandons_a_job_that_another_worker_has(workers: Fleet, hooks: Path) -> None:
     worker = workers.running_worker()
     job_id = planned(workers, hooks, "waits")

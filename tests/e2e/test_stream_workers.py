@@ -120,7 +120,12 @@ def is_let_go(workers: Fleet, job: StreamJob, before: int) -> bool:
     guaranteed="its writes change nothing",
 )
 @pytest.mark.parametrize(
-    ("kind", "with_its_jvm", "times_late"), [("managed", True, 2), ("managed", False, 1), ("postgres", True, 1)]
+    ("kind", "with_its_jvm", "times_late"),
+    [
+        ("managed", True, 2),
+        pytest.param("managed", False, 1, marks=pytest.mark.full),
+        pytest.param("postgres", True, 1, marks=pytest.mark.full),
+    ],
 )
 def test_late_worker_changes_nothing(
     workers: Fleet,
@@ -269,7 +274,7 @@ def test_scheduled_job_runs_until_it_is_stopped(workers: Fleet) -> None:
     assert {attempt.status for attempt in job.attempts} == {AttemptStatus.STOPPED}
 
 
-@pytest.mark.parametrize("mode", ["continuous", "incremental"])
+@pytest.mark.parametrize("mode", ["continuous", pytest.param("incremental", marks=pytest.mark.full)])
 def test_bad_file_stops_a_stream_until_it_is_repaired(workers: Fleet, mode: str) -> None:
     workers.running_worker()
     directory = workers.data / f"bad-{mode}"

@@ -32,6 +32,9 @@ ARGUMENTS = {"query": ("", "ordered"), "accepted": ("",), "bound": ("",), "rende
 FIRES = "fires"
 """Names the rules that rewrite the query under the settings that are forced."""
 
+SPARKS = "in_spark"
+"""Names the SQL that plain Spark runs instead, where Spark fails on that of the case."""
+
 
 class CaseFileError(Exception):
     """A file of cases that cannot be read: where, and why."""

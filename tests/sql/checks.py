@@ -16,7 +16,7 @@ from service.sql.expressions.scalar import render
 from service.sql.parser import Text
 from service.sql.resolve.bound import BoundQuery, tables_of
 from tests.sql.bound_text import lines_of
-from tests.sql.case_files import FIRES, Case
+from tests.sql.case_files import FIRES, SPARKS, Case
 from workers.engine.plan.builder import build
 from workers.engine.streaming.stream_plan import StreamPlanError, stream_plan
 
@@ -39,7 +39,7 @@ def job_of(case: Case) -> JobSpec:
 
 def settings_of(case: Case) -> dict[str, Any]:
     """The settings of the case's job."""
-    return {name: value for name, value in case.settings.items() if name not in {*_OF_THE_JOB, FIRES}}
+    return {name: value for name, value in case.settings.items() if name not in {*_OF_THE_JOB, FIRES, SPARKS}}
 
 
 def compiled(case: Case) -> BoundQuery:

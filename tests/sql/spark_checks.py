@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from service.contract.options import JobSettings
 from service.contract.reports import RuleOutcome
 from service.sql.resolve.bound import tables_of
-from tests.sql.case_files import FIRES, Case, Table
+from tests.sql.case_files import FIRES, SPARKS, Case, Table
 from tests.sql.checks import Outcome, compiled, settings_of
 from tests.sql.values import rows_written
 from tests.support.window_statistics import window_statistics
@@ -80,7 +80,7 @@ class SqlInSpark:
         """What plain Spark makes of the SQL."""
         for name, frame in self._tables(case).items():
             frame.createOrReplaceTempView(name)
-        frame = self._spark.sql(case.sql, args=_arguments(case.settings.get("parameters")))
+        frame = self._spark.sql(case.settings.get(SPARKS, case.sql), args=_arguments(case.settings.get("parameters")))
         return _failure(frame) if case.kind == "fails" else next(_results(case, [frame]))
 
     def by_engine(self, case: Case) -> Iterator[tuple[str, Outcome]]:

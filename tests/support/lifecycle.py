@@ -89,6 +89,7 @@ def insert(
     timeout_ms: int = 3_600_000,
     queue: Queue = Queue.SHORT,
     mode: Mode = Mode.BATCH,
+    isolated: bool = False,
 ) -> str:
     """Stores a QUEUED job without checks and returns its id."""
     new = NewJob(
@@ -102,9 +103,10 @@ def insert(
         timeout_ms=timeout_ms,
         queue=queue,
         mode=mode,
+        isolated=isolated,
     )
     with database.write() as session:
-        jobs.insert_job(session, new, database.now(session))
+        jobs.insert_jobs(session, [new], database.now(session))
     return new.id
 
 

@@ -78,6 +78,7 @@ def session(runtime: SparkRuntime) -> dict[str, Any]:
                 if connection.status == psutil.CONN_LISTEN
             }
         ),
+        "left_by_shuffles": _left_by_shuffles(one),
         "scheduling": str(driver.context._jsc.sc().getPoolForName("default").get().schedulingMode()),
         "cancel": _cancel(driver),
         "labels_after": [
@@ -94,6 +95,18 @@ def session(runtime: SparkRuntime) -> dict[str, Any]:
     found["other_driver"] = again is not driver
     found["reasons"] = _reasons(runtime, driver, again)
     return found
+
+
+def _left_by_shuffles(session: SparkSession) -> list[str]:
+    """Returns the shuffle files after queries that succeeded or failed, once Spark had time to remove them."""
+    groups = session.range(1000).selectExpr("id % 10 AS k").groupBy("k").count()
+    groups.write.format("noop").mode("overwrite").save()
+    with suppress(PySparkException):
+        groups.selectExpr("raise_error(CAST(k AS STRING))").collect()
+    place = Path(sys.argv[2])
+    with suppress(AssertionError):
+        wait_for("shuffle files to be removed", lambda: not list(place.rglob("shuffle_*")), 30)
+    return sorted(path.name for path in place.rglob("shuffle_*"))
 
 
 def _files_of_spark() -> set[str]:

@@ -32,6 +32,9 @@ def window_statistics(plan: Node, rows: Mapping[str, Sequence[Row]], names: Mapp
         place = names[scan.table].index(name)
         return [row[place] for row in rows[scan.table]], field.type
 
+    def are_of_one_table(key: Columns) -> bool:
+        return any(set(key) <= {field.name for field, _ in scan.columns} for scan in scans.values())
+
     def hottest(key: Columns) -> tuple[tuple[Any, ...], tuple[Scalar, ...] | None]:
         columns = [values(name) for name in key]
         counted = Counter(zip(*(found for found, _ in columns), strict=True))
@@ -43,12 +46,17 @@ def window_statistics(plan: Node, rows: Mapping[str, Sequence[Row]], names: Mapp
     for key in statistics_keys(plan) | {key for key, _ in ordered if key}:
         alias = next(one for one, scan in scans.items() if key[0] in {field.name for field, _ in scan.columns})
         # Nested keys have no sketch.
-        if not rows[scans[alias].table] or not all(values(name)[1].is_atomic for name in key):
+        if not are_of_one_table(key) or not rows[scans[alias].table]:
+            continue
+        if not all(values(name)[1].is_atomic for name in key):
             continue
         top, literals = hottest(key)
         hot = HotKey(value=", ".join(map(str, top)), share=0.9, estimated_rows=len(rows[scans[alias].table]))
         keys[key] = KeySketch(alias, key, 100, 3, 0.0, (hot,), literals=(literals,))
     for key, order in ordered:
+        # Ranges are those of the rows of one table.
+        if not are_of_one_table((*key, order)):
+            continue
         found, type_ = values(order)
         if not all(values(name)[1].is_atomic for name in key):
             continue

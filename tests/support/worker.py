@@ -20,8 +20,8 @@ from service.broker.dispatch import Dispatcher, JobAnnouncer
 from service.cli.processes import worker_command
 from service.config.settings import Settings
 from service.contract.job import JobSpec
+from service.jobs.known_jobs import JobKey, KnownJobs
 from service.jobs.lifecycle import cancel_job
-from service.jobs.read_jobs import JobKey, read_jobs
 from service.jobs.submit_job import Submission, submit_job
 from service.jobs.views import Job
 from service.store import migrate
@@ -68,9 +68,9 @@ class Fleet:
         """Returns the workers that have not ended."""
         return [worker for worker in self._workers if worker.poll() is None]
 
-    def submit(self, spec: Mapping[str, Any]) -> str:
+    def submit(self, spec: Mapping[str, Any], tenant: str = TENANT) -> str:
         """Submits a job as the API does and returns its id."""
-        submission = Submission(TENANT, JobSpec.model_validate(spec), "", None)
+        submission = Submission(tenant, JobSpec.model_validate(spec), "", None)
         return submit_job(self.database, self._announcer, self.settings, submission).job.id
 
     def announce(self, job_id: str, queue: str) -> None:
@@ -79,7 +79,7 @@ class Fleet:
 
     def cancel(self, job_id: str) -> None:
         """Cancels a job as the API does."""
-        cancel_job(self.database, self.settings, TENANT, job_id)
+        cancel_job(self.database, self.settings, self.job(job_id).tenant, job_id)
 
     def job(self, job_id: str) -> JobRow:
         """Returns the row of a job."""
@@ -89,7 +89,7 @@ class Fleet:
     def shown(self, job_id: str) -> Job:
         """Returns a job as the API shows it."""
         key = JobKey(TENANT, job_id)
-        return read_jobs(self.database, self.settings, {key})[key]
+        return KnownJobs().read(self.database, self.settings, {key})[key]
 
     def attempts(self, job_id: str) -> Sequence[AttemptRow]:
         """Returns the attempts of a job, oldest first."""

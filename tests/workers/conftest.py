@@ -28,6 +28,7 @@ def driver(spark: SparkSession) -> Driver:
     from pyspark import SparkContext
 
     from workers.driver.driver import Driver
+    from workers.driver.pools import TenantPools
     from workers.engine.spark.monitor import SparkMonitor
 
     context = spark.sparkContext
@@ -35,7 +36,8 @@ def driver(spark: SparkSession) -> Driver:
     assert gateway is not None
     process = gateway.proc
     assert isinstance(process, Popen)
-    return Driver(spark, context, process, slots=2, shuffle_partitions=4, monitor=SparkMonitor(context))
+    monitor, pools = SparkMonitor(context), TenantPools(context)
+    return Driver(spark, context, process, slots=2, shuffle_partitions=4, monitor=monitor, pools=pools)
 
 
 @pytest.fixture

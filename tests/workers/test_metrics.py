@@ -29,7 +29,7 @@ def scraped(metrics: WorkerMetrics) -> dict[tuple[str, ...], float]:
 
 def used() -> WorkerMetrics:
     metrics = WorkerMetrics()
-    metrics.watch(lambda: 3, lambda: Resident(process=10, jvm=20))
+    metrics.watch(lambda: 3, lambda: Resident(process=10, jvm=20, isolated=30))
     metrics.claimed(FIRST)
     metrics.planned(250)
     metrics.executed(1_500)
@@ -67,6 +67,7 @@ def test_what_happened_is_counted() -> None:
     assert values[("evenkeel_worker_running_attempts",)] == 3
     assert values["evenkeel_worker_memory_bytes", "process"] == 10
     assert values["evenkeel_worker_memory_bytes", "jvm"] == 20
+    assert values["evenkeel_worker_memory_bytes", "isolated"] == 30
     assert values[("evenkeel_worker_mini_batch_seconds_sum",)] == 0.75
 
 

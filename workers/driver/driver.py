@@ -22,8 +22,10 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from workers.driver.pools import TenantPools
 from workers.engine.spark.engine import write_parquet
 from workers.engine.spark.monitor import SparkMonitor
+from workers.engine.spark.scan_cache import ScanCache
 
 _NAME = re.compile(r"\.probe-[0-9a-f]{32}")
 _MOST_PROBES = 64
@@ -154,6 +156,8 @@ class Driver:
     """0 means twice the number of slots at the start of a job."""
     monitor: SparkMonitor
     """Reads jobs, stages and tasks."""
+    pools: TenantPools
+    """The pools of tenants in Spark's scheduler."""
     app_id: str = ""
     """Spark's application id."""
     on_cluster: bool = False
@@ -167,6 +171,11 @@ class Driver:
     """Whether this worker killed the driver because of stuck work. Other attempts on it do not count then."""
     idle_sessions: list[SparkSession] = field(default_factory=list)
     """Sessions of streams that have ended, for reuse."""
+    scans: ScanCache = field(init=False)
+    """The plans of scans, shared by jobs."""
+
+    def __post_init__(self) -> None:
+        self.scans = ScanCache(self.root)
 
     def session_for_job(self) -> SparkSession:
         """Returns a new session for a job: it shares executors, but not settings and temporary views."""
@@ -188,14 +197,15 @@ class Driver:
         self.idle_sessions.append(session)
 
     @contextmanager
-    def labelled(self, tag: str, pool: str, description: str) -> Iterator[None]:
-        """Inside, every Spark job of this thread has `tag`, by which it can be cancelled.
+    def labelled(self, tag: str, tenant: str, description: str) -> Iterator[None]:
+        """Inside, every Spark job of this thread has `tag`, by which it can be cancelled, and is in the tenant's pool.
 
         Tags and properties belong to the thread, and threads are reused, so they are cleared at the end.
         """
         context = self.context
+        self.pools.create(tenant)
         context.addJobTag(tag)
-        context.setLocalProperty("spark.scheduler.pool", pool)
+        context.setLocalProperty("spark.scheduler.pool", tenant)
         context.setInterruptOnCancel(True)
         context.setJobDescription(description)
         try:

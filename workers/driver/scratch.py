@@ -75,7 +75,7 @@ class Scratch:
         new.rename(self.path)
         self._beats, self._is_removed = 0, False
         self._lock = threading.Lock()
-        self._sweep()
+        self.sweep()
         self._loop = Loop("scratch", _BEAT_SECONDS, self.beat)
         self._loop.start()
 
@@ -85,7 +85,7 @@ class Scratch:
             return
         self._beats += 1
         if self._beats % _SWEEP_EVERY == 0:
-            self._sweep()
+            self.sweep()
 
     def clear(self) -> None:
         """Removes the files of a killed driver; Spark removes its files only if it is stopped. Raises OSError."""
@@ -101,7 +101,8 @@ class Scratch:
                     _remove(self.path)
                 os.close(self._owner)
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
+        """Removes the directories of dead workers. Raises OSError."""
         now = self._touch()
         if now is not None:
             sweep_scratch(self._root, now)

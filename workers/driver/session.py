@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import structlog
@@ -37,6 +38,8 @@ from workers.driver.cluster import (
 )
 from workers.driver.configuration import LOOPBACK, spark_configuration, write_properties
 from workers.driver.driver import Driver
+from workers.driver.hadoop import prepare_hadoop
+from workers.driver.pools import TenantPools
 from workers.driver.scratch import Scratch
 from workers.engine.spark.monitor import SparkMonitor
 
@@ -46,11 +49,21 @@ _END_SECONDS = 10.0
 _STOP_SECONDS = 5.0
 _DISCARD_SECONDS = 1.0
 _KILL_AGAIN_SECONDS = 0.5
-_NOT_STARTED = "spark_not_started"
+NOT_STARTED = "spark_not_started"
+"""The code of the error if the JVM did not start, or ended during its start."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 30.0
 
 # PySpark logs the errors of queries with the Java stack. They are the client's errors, and are reported as problems.
 _QUERY_LOGS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+_USED_OFTEN = {
+    "org.apache.spark.sql.functions": ("expr", "col", "lit"),
+    "org.apache.spark.sql.classic.SparkSession": ("getActiveSession",),
+    "org.apache.spark.sql.classic.SparkSession$": ("MODULE$",),
+    "PythonUtils": ("toSeq",),
+    "PythonSQLUtils": ("explainString",),
+}
+"""Members of Java classes, by the name under which PySpark finds the class."""
 
 _log = structlog.get_logger(__name__)
 
@@ -203,6 +216,12 @@ class SparkRuntime:
         if self._starting and self._scratch is not None:
             self._killed += kill_jvms(self._scratch.path)
 
+    def remove_leftovers(self) -> None:
+        """Removes the files of drivers whose processes have ended. Raises OSError."""
+        scratch = self._scratch
+        if scratch is not None:
+            scratch.sweep()
+
     def stop(self) -> None:
         """Stops the driver for good and removes its files. Takes a limited time."""
         self._stopped = True
@@ -261,7 +280,7 @@ class SparkRuntime:
             code=fault.code,
             detail=fault.message,
             retry_seconds=self._pause,
-            exc_info=error if fault.code == _NOT_STARTED else None,
+            exc_info=error if fault.code == NOT_STARTED else None,
         )
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
 
@@ -358,11 +377,25 @@ def _fault_of(error: Exception) -> SparkUnavailableError:
         return SparkUnavailableError("java_missing", f"{error.message}. {error.advice}")
     if isinstance(error, SparkPropertiesError):
         return SparkUnavailableError("properties_refused", str(error))
-    return SparkUnavailableError(_NOT_STARTED, "The Spark driver did not start; see the worker's log for the cause.")
+    return SparkUnavailableError(NOT_STARTED, "The Spark driver did not start; see the worker's log for the cause.")
+
+
+def keep_classes(jvm: Any) -> None:
+    """Lets the view of a JVM keep what PySpark uses for each column and DataFrame. It would ask the JVM for the class,
+    and then for the method, before each call.
+    """
+    for name, members in _USED_OFTEN.items():
+        found = getattr(jvm, name)
+        # An attribute takes precedence over the question to the JVM.
+        setattr(jvm, name, found)
+        for member in members:
+            setattr(found, member, getattr(found, member))
 
 
 def _driver(session: SparkSession, settings: SparkSettings) -> Driver:
     context = session.sparkContext
+    keep_classes(context._jvm)
+    prepare_hadoop(context)
     needs_executors = not settings.is_local and (not settings.dynamic_allocation or bool(settings.min_executors))
     return Driver(
         root=session,
@@ -371,6 +404,7 @@ def _driver(session: SparkSession, settings: SparkSettings) -> Driver:
         slots=max(1, context.defaultParallelism),
         shuffle_partitions=settings.shuffle_partitions,
         monitor=SparkMonitor(context),
+        pools=TenantPools(context),
         app_id=context.applicationId,
         on_cluster=not settings.is_local,
         seconds_without_executors=settings.executor_wait_seconds if needs_executors else None,

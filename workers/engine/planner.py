@@ -59,6 +59,7 @@ from workers.engine.rules.joins.join_strategy import JoinStrategy as JoinStrateg
 from workers.engine.rules.joins.skewed_join import SkewedJoin
 from workers.engine.rules.rule import CascadingRule, Match, Rule, RuleContext, Skip
 from workers.engine.rules.rulebook import RULES
+from workers.engine.rules.shared_subqueries import SUBQUERIES, share_subqueries
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
 from workers.engine.rules.windows.skewed_windows import SkewedWindows
 from workers.engine.statistics.cardinality import estimate_rows
@@ -105,8 +106,15 @@ def plan_query(
     Raises `InvalidPlanError` if the plan of the builder or of a rule violates an invariant, and the errors of the check
     of `budget`. Without a budget, the pass has no time limit and cannot be cancelled.
     """
-    plan = apply_rules(build(query), RuleContext(settings, statistics, budget=budget or PlanningBudget()))
-    return replace(plan, trace=(*notes_on(query, plan.before), *plan.trace))
+    built = with_ids(build(query))
+    before, shared = share_subqueries(built, statistics)
+    ids = NodeIds.after(built)
+    before = ids.number(before, built)
+    changed_by = dict.fromkeys(ids.new if shared else (), SUBQUERIES)
+    context = RuleContext(settings, statistics, budget=budget or PlanningBudget())
+    plan = apply_rules(before, context, changed_by)
+    traces = (trace_of(SUBQUERIES, each.node, each.match) for each in shared)
+    return replace(plan, before=built, trace=(*notes_on(query, built), *traces, *plan.trace))
 
 
 def notes_on(query: BoundQuery, built: Node) -> tuple[RuleTrace, ...]:
@@ -114,10 +122,12 @@ def notes_on(query: BoundQuery, built: Node) -> tuple[RuleTrace, ...]:
     return tuple(trace_of(COLUMNS, built, Skip(note)) for note in query.notes)
 
 
-def apply_rules(before: Node, ctx: RuleContext) -> Plan:
-    """Applies the rulebook to a plan of the builder. Raises the errors of `plan_query`."""
+def apply_rules(before: Node, ctx: RuleContext, changed_by: Mapping[int, str] = MappingProxyType({})) -> Plan:
+    """Applies the rulebook to a plan of the builder; `changed_by` as in `apply_some_rules`. Raises the errors of
+    `plan_query`.
+    """
     check(before, "the builder")
-    plan = apply_some_rules(before, RULES, ctx)
+    plan = apply_some_rules(before, RULES, ctx, changed_by)
     unused = _settings_without_effect(plan.before, ctx.settings)
     return replace(plan, trace=(*plan.trace, *(trace_of(name, plan.before, Skip(reason)) for name, reason in unused)))
 
@@ -131,9 +141,10 @@ def apply_some_rules(
     ids = NodeIds.after(before)
     before = ids.number(before)
     after, rewriting = before, _Rewriting(ctx, ids, changed_by=dict(changed_by))
+    checked = dict[int, Node]()
     for rule in rules:
         after = rewriting.apply(rule, after)
-        check(after, rule.name, output_of(before))
+        check(after, rule.name, output_of(before), checked)
     alive = {node.id for node in walk_up(after)}
     changed_by = {number: rule_name for number, rule_name in rewriting.changed_by.items() if number in alive}
     trace = (*_warnings(before, ctx.statistics), *_notes(before), *rewriting.trace)

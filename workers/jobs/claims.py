@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from service.contract.enums import JobStatus, Queue
 from service.store import leases
-from service.store.attempts import Claim, crashed_attempts, is_on_last_attempt, is_suspect
+from service.store.attempts import Claim, crashed_attempts, is_isolated, is_on_last_attempt, is_suspect
 from service.store.jobs import EXPLAIN
 from service.store.session import CommitUnknownError, Database, fault_of
 from workers.jobs.attempt import AbandonedPlannings, Attempt, RunningAttempts
@@ -124,7 +124,8 @@ class Suspects:
     """The running jobs that lost an attempt before. Safe to share between threads.
 
     When a job kills the driver, each other job on that driver loses an attempt too, and may run next to that job again.
-    So a job with a single attempt left does not begin while a job runs that has lost one, and vice versa.
+    So a job with a single attempt left does not begin while a job runs that has lost one, and vice versa. A job with a
+    driver of its own is no suspect, and may always begin.
 
     A stream does not end, so other jobs would never begin. So a stream is not a suspect any more after its first
     mini-batch, or after some minutes. A stream that makes progress and kills the driver later, each time, is not found;
@@ -144,7 +145,7 @@ class Suspects:
         """
         with self._lock:
             taken = claim()
-            if taken is not None and taken.crashes > 0:
+            if taken is not None and taken.crashes > 0 and not taken.isolated:
                 self._held.add(taken)
             return taken
 
@@ -156,7 +157,7 @@ class Suspects:
         try:
             yield
         finally:
-            if claim.crashes > 0:
+            if claim.crashes > 0 and not claim.isolated:
                 with self._lock:
                     self._left.add(claim)
                     self._forget_ended()
@@ -167,9 +168,8 @@ class Suspects:
         self._held -= {held for held in self._held if _is_stream(held) and not crashed_attempts(session, held.job_id)}
         if not self._held:
             return None
-        if any(not _is_stream(held) and held.crashes >= held.max_attempts - 1 for held in self._held):
-            return is_suspect()
-        return is_on_last_attempt()
+        is_last = any(not _is_stream(held) and held.crashes >= held.max_attempts - 1 for held in self._held)
+        return (is_suspect() if is_last else is_on_last_attempt()) & ~is_isolated()
 
     def _forget_ended(self) -> None:
         active = {attempt.claim for attempt in self._running_attempts.all()}

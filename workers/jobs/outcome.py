@@ -65,7 +65,7 @@ def verdict_of(error: Exception, attempt: Attempt, redact: Callable[[str], str |
     if attempt.reason is None and attempt.driver is not None and _is_lost(error, attempt.driver):
         attempt.stop(reason_of_loss(attempt.driver))
     if attempt.reason is not None:
-        return _verdict_of_reason(attempt.reason, attempt)
+        return verdict_of_reason(attempt.reason, attempt)
     if isinstance(error, SQLAlchemyError) and fault_of(error) is not None:
         # The database cannot store any verdict. The lease expires, and another attempt follows.
         _log.warning("database_lost", exc_info=error)
@@ -83,12 +83,13 @@ def verdict_of(error: Exception, attempt: Attempt, redact: Callable[[str], str |
     if attempt.driver is not None and attempt.driver.has_ended(_GRACE_SECONDS):
         # The JVM ended after it had raised the error, so it could not be asked for the error's cause.
         attempt.stop(reason_of_loss(attempt.driver))
-        return _verdict_of_reason(attempt.reason or reason_of_loss(attempt.driver), attempt)
+        return verdict_of_reason(attempt.reason or reason_of_loss(attempt.driver), attempt)
     _log.error("attempt_failed", exc_info=error)
     return Ending(JobStatus.FAILED, problems.internal_error(attempt.claim.job_id, attempt.claim.fence))
 
 
-def _verdict_of_reason(reason: StopReason, attempt: Attempt) -> Verdict:
+def verdict_of_reason(reason: StopReason, attempt: Attempt) -> Verdict:
+    """Returns the verdict for an attempt that had to stop, without metrics."""
     claim = attempt.claim
     match reason:
         case StopReason.CANCELLED:

@@ -48,6 +48,13 @@ _IDLE_SECONDS = 60.0
 """How long a thread waits for the next planning. A new thread has to connect to the JVM first."""
 
 
+def allow_deep_plans() -> None:
+    """Raises the limit of Python's recursion. To plan the largest queries that are accepted, of 128 tables, takes 800
+    stack frames. The default limit of 1,000 leaves too few for the frames below them.
+    """
+    sys.setrecursionlimit(5_000)
+
+
 class TooManyPlanningsError(Exception):
     """The worker claims no job until plannings that it has abandoned have ended."""
 
@@ -222,9 +229,15 @@ def plan_batch_job(
     attempt.check()
     with labelled(attempt, driver):
         attempt.check()
-        engine = Engine(driver.session_for_job(), driver.slots, known_files)
+        engine = Engine(driver.session_for_job(), driver.slots, known_files, driver.scans)
         attempt.check()
-        planned = engine.plan(query, tables, spec.settings, crashes=attempt.claim.crashes, check=attempt.check)
+        try:
+            planned = engine.plan(query, tables, spec.settings, crashes=attempt.claim.crashes, check=attempt.check)
+            # A stopped attempt may not wait for this thread any longer.
+            attempt.check()
+        except BaseException:
+            engine.close()
+            raise
     attempt.columns = columns_of_records(planned.plan, tables)
     return PlannedJob(engine, planned, tables)
 

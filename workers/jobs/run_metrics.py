@@ -28,7 +28,7 @@ from workers.engine.report.skew import skew_report
 from workers.engine.report.task_skew import evidence_of
 from workers.engine.rules.prune_union_branches import without_excluded_branches
 from workers.engine.rules.rule import RuleContext
-from workers.engine.spark.engine import LateStatistics, PlannedQuery
+from workers.engine.spark.engine import LateStatistics, PlannedQuery, WrittenResult
 from workers.engine.spark.monitor import SparkMonitor
 from workers.engine.spark.sources import TableInput
 from workers.engine.statistics.model import Statistics
@@ -49,16 +49,17 @@ def measure(
     tables: Mapping[str, TableInput],
     execution_ms: int,
     late: LateStatistics | None = None,
+    written: WrittenResult | None = None,
 ) -> AttemptMetrics:
     """Returns the stages of the Spark jobs that have `tag`, their skew, and the errors of the estimates. For a run over
-    `tables` that ended, also returns the figures of its operators. Hot keys are those of the statistics that were read
-    during the run (`late`), or else before it.
+    `tables` that ended and has `written` its result, also returns the figures of its operators. Hot keys are those of
+    the statistics that were read during the run (`late`), or else before it.
 
     An error must not lose the result: metrics that Spark does not provide, or that cannot be computed, are omitted.
     """
     try:
         stages, progress = monitor.outcome(tag)
-        run_by = _run_by(monitor, tag, planned, tables, stages)
+        run_by = _run_by(monitor, tag, planned, tables, stages, written)
         estimates = estimates_of(planned.report, planned.plan, planned.statistics, stages, run_by)
         skew = _skew(planned, None if late is None else late.result(), stages, run_by, estimates)
     except Exception:  # noqa: BLE001 - an error of the metrics must not lose the result
@@ -106,12 +107,15 @@ def _run_by(
     planned: PlannedQuery,
     tables: Mapping[str, TableInput],
     stages: Sequence[StageMetrics],
+    written: WrittenResult | None,
 ) -> OperatorReport:
     """Returns the operators with the nodes that they ran; without figures if a stage ran twice, since Spark counts
     both.
     """
     try:
         found = monitor.operators(tag, planned.frame)
+        if written is not None and written.is_collected:
+            found = monitor.with_collected(found, written.rows, written.bytes)
         if any(stage.stage_attempt for stage in stages):
             found = found.model_copy(update={"operators": tuple(map(_without_figures, found.operators))})
         elif not found.is_cut:

@@ -5,42 +5,33 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import structlog
+from sqlalchemy import ColumnElement, or_
 from sqlalchemy.orm import Session
 
 from service.config.settings import Settings
 from service.contract import problems
 from service.contract.enums import JobStatus, Mode, Queue
 from service.contract.job import JobSpec
-from service.data.roots import roots_of
-from service.store import accounts, jobs, leases, publication, streaming_jobs
+from service.store import accounts, jobs, streaming_jobs
 from service.store.accounts import Quota
 from service.store.attempts import Claim, is_true_for
-from service.store.publication import AttemptMetrics, Ending, PublishedResult, publish_or_retry
+from service.store.publication import Ending, publish_or_retry
 from service.store.session import Database, fault_of
 from service.store.streaming_state import StreamStopReason
 from workers.driver.driver import Driver, DriverSource
-from workers.engine.spark.engine import Engine, LateStatistics, PlannedQuery, WrittenResult
-from workers.engine.spark.error_mapping import is_lack_of_memory
-from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import StatisticsCache
+from workers.isolated.driver_processes import DriverProcesses
 from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
-from workers.jobs.claims import (
-    ExplanationSlots,
-    Suspects,
-    claim_job,
-    hand_back_job,
-    retry_attempt_write,
-    retry_on_database_fault,
-)
+from workers.jobs.claims import ExplanationSlots, Suspects, claim_job, hand_back_job, retry_on_database_fault
 from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict, verdict_of
-from workers.jobs.planning import PlanningThreads, TooManyPlanningsError, labelled, plan_batch_job, same_files
-from workers.jobs.results import relative_path, remove_attempt, remove_older_attempts
-from workers.jobs.run_metrics import measure
+from workers.jobs.planning import PlanningThreads, TooManyPlanningsError
+from workers.jobs.results import remove_attempt, remove_older_attempts
+from workers.jobs.slots import IsolatedSlots, JobSlots
 from workers.metrics import WorkerMetrics
+from workers.process.batch_runner import BatchRunner
 from workers.streams.attempt import StreamAttempt, stream_verdict
 from workers.streams.runner import HandedOver, StreamRunner
 from workers.streams.supervisor import Place, StreamSupervisor
@@ -49,18 +40,6 @@ _log = structlog.get_logger(__name__)
 
 _TRANSIENT = frozenset({"storage_unavailable", "disk_full", "files_changed", "timed_out"})
 """Problems after which the next run of an incremental job may succeed."""
-
-
-@dataclass(frozen=True)
-class _Run:
-    """The data of a run that its metrics need, whether it succeeds or fails."""
-
-    planned: PlannedQuery
-    tables: dict[str, TableInput]
-    planning_ms: int
-    started: float
-    number: int = 1
-    late: LateStatistics | None = None
 
 
 class JobRunner:
@@ -78,14 +57,16 @@ class JobRunner:
         pause: Callable[[float], object] = time.sleep,
         metrics: WorkerMetrics | None = None,
         most_streams: int = 8,
+        isolated: DriverProcesses | None = None,
     ) -> None:
-        self._roots = roots_of(settings)
+        """`isolated` runs the jobs that ask for a driver of their own; by default, as the settings say."""
         self._results = settings.results_dir
         self._max_running_jobs_of_tenant = settings.limits.running_jobs
+        self._slots = JobSlots(settings.worker.concurrency)
+        self._isolated_slots = IsolatedSlots(settings.worker.isolated_drivers)
         self._explanations = ExplanationSlots(
             settings.worker.concurrency, settings.limits.explanations, running_attempts.abandoned
         )
-        self._most_result_bytes = settings.limits.result_bytes
         self._lease_ms = round(settings.worker.lease_seconds * 1000)
         self._database = database
         self._drivers = drivers
@@ -95,11 +76,13 @@ class JobRunner:
         self._clock = clock
         self._pause = pause
         self._metrics = metrics or WorkerMetrics()
-        self._known_files = StatisticsCache()
+        self._isolated = isolated or DriverProcesses(settings, self._metrics)
+        known_files = StatisticsCache()
         self._suspects = Suspects(running_attempts)
-        self._plannings = PlanningThreads(running_attempts.abandoned)
+        plannings = PlanningThreads(running_attempts.abandoned)
+        self._batch = BatchRunner(settings, database, plannings, self._metrics, known_files, clock, pause)
         self._streams = StreamRunner(
-            settings, database, self._plannings, self._metrics, self._mark_running, clock, pause, self._known_files
+            settings, database, plannings, self._metrics, self._batch.mark_running, clock, pause, known_files
         )
         self.supervisor = StreamSupervisor(running_attempts, self._end_stream, most_streams)
 
@@ -111,31 +94,39 @@ class JobRunner:
         """
         return self._run(lambda session, place: self._job_if_eligible(session, job_id, place))
 
-    def run_oldest(self, queues: Collection[str]) -> bool:
-        """As `run`, for the job that has waited longest in one of these queues."""
-        return self._run(lambda session, place: self._oldest(session, queues, place))
+    def run_next(self, queues: Collection[str]) -> bool:
+        """As `run`, for the job in these queues whose turn it is: see `service.store.turns`."""
+        return self._run(lambda session, place: self._next(session, queues, place))
 
-    def _oldest(self, session: Session, queues: Collection[str], place: Place) -> str | None:
+    def _next(self, session: Session, queues: Collection[str], place: Place) -> str | None:
         others = [queue for queue in queues if queue != Queue.STREAM.value]
-        excluded = self._suspects.excluded_jobs(session)
+        excluded = self._excluded_jobs(session)
         eligible = others if self.supervisor.is_full else queues
         quota = self._quota()
-        job_id = leases.oldest_waiting(session, eligible, quota, excluded)
+        job_id = self._slots.next_waiting(session, eligible, quota, excluded)
         if job_id is None:
             return None
         if not self._has_place(session, job_id, place):
             # Meanwhile another thread has reserved the last slot for streams.
-            job_id = leases.oldest_waiting(session, others, quota, excluded)
+            job_id = self._slots.next_waiting(session, others, quota, excluded)
         return job_id if job_id is not None and accounts.has_room(session, job_id, quota) else None
 
     def _job_if_eligible(self, session: Session, job_id: str, place: Place) -> str | None:
-        excluded = self._suspects.excluded_jobs(session)
+        excluded = self._excluded_jobs(session)
         if excluded is not None and is_true_for(session, job_id, excluded):
+            return None
+        if not self._slots.allow(session, job_id):
             return None
         # If the tenant has reached its limit of running jobs, the job waits until one of them ends. The slot is
         # reserved last, since it is not released before the end of the claim.
         has_room = accounts.has_room(session, job_id, self._quota())
         return job_id if has_room and self._has_place(session, job_id, place) else None
+
+    def _excluded_jobs(self, session: Session) -> ColumnElement[bool] | None:
+        """Returns the condition on jobs that must not begin now; None if any may begin."""
+        found = (self._suspects.excluded_jobs(session), self._isolated_slots.excluded_jobs())
+        conditions = [condition for condition in found if condition is not None]
+        return or_(*conditions) if conditions else None
 
     def _quota(self) -> Quota:
         return Quota(self._max_running_jobs_of_tenant, self._explanations.tenants_at_limit())
@@ -154,14 +145,22 @@ class JobRunner:
             return False
         if self._running_attempts.abandoned.are_too_many:
             raise TooManyPlanningsError
+        if not self._slots.may_claim(self._database):
+            return False
         with self.supervisor.starting() as place:
-            claim = self._suspects.claim(
-                lambda: self._explanations.count(self._claimed(lambda session: choose(session, place)))
-            )
+            claim = self._suspects.claim(lambda: self._count(self._claimed(lambda session: choose(session, place))))
             if claim is not None:
-                with self._suspects.running(claim), self._explanations.working(claim):
+                with (
+                    self._slots.working(),
+                    self._isolated_slots.working(claim),
+                    self._suspects.running(claim),
+                    self._explanations.working(claim),
+                ):
                     self._run_claimed(claim, driver, place)
         return claim is not None
+
+    def _count(self, claim: Claim | None) -> Claim | None:
+        return self._explanations.count(self._isolated_slots.take(self._slots.take(claim)))
 
     def _claimed(self, choose: Callable[[Session], str | None]) -> Claim | None:
         return claim_job(self._database, choose, self._worker, self._lease_ms, pause=self._pause)
@@ -192,115 +191,15 @@ class JobRunner:
             if attempt.deadline <= self._clock():
                 attempt.stop(StopReason.TIMED_OUT)
             attempt.check()
+            if attempt.claim.isolated:
+                return self._isolated.run(attempt)
             spec = JobSpec.model_validate(attempt.claim.spec)
             if spec.mode.is_streaming:
                 return self._streams.work(attempt, driver, spec)
-            attempt.driver = driver
-            return self._plan_and_run(attempt, driver, spec)
+            return self._batch.run(attempt, driver, spec)
         except Exception as error:  # noqa: BLE001 - every end of a job is reported to the client
             keeps_state = attempt.claim.kind == jobs.RUN and attempt.claim.spec.get("mode", Mode.BATCH) != Mode.BATCH
             return stream_verdict(error, attempt) if keeps_state else verdict_of(error, attempt)
-
-    def _plan_and_run(self, attempt: Attempt, driver: Driver, spec: JobSpec) -> Verdict:
-        started = self._clock()
-        job = self._plannings.run(
-            attempt, lambda: plan_batch_job(attempt, driver, spec, self._roots, self._known_files)
-        )
-        planning_ms = round((self._clock() - started) * 1000)
-        self._metrics.planned(planning_ms)
-        attempt.check()
-        if not retry_attempt_write(attempt, lambda: self._save_plan(attempt, job.planned, planning_ms), self._pause):
-            return LeaseLost()
-        if attempt.claim.kind == jobs.EXPLAIN:
-            return Ending(JobStatus.SUCCEEDED)
-        attempt.check()
-        if not retry_attempt_write(attempt, lambda: self._mark_running(attempt), self._pause):
-            return LeaseLost()
-        run = _Run(job.planned, job.tables, planning_ms, self._clock())
-        with labelled(attempt, driver):
-            return self._execute(attempt, driver, job.engine, run)
-
-    def _save_plan(self, attempt: Attempt, planned: PlannedQuery, planning_ms: int) -> bool:
-        with self._database.write() as session:
-            now = self._database.now(session)
-            return publication.save_plan(session, attempt.claim, planned.report, planning_ms, now)
-
-    def _mark_running(self, attempt: Attempt) -> bool:
-        with self._database.write() as session:
-            if leases.mark_running(session, attempt.claim, self._database.now(session)):
-                return True
-            state = leases.claim_states(session, [attempt.claim]).get(attempt.claim)
-        if state is None:
-            return False
-        if state.status is JobStatus.RUNNING and not state.cancel_requested:
-            # An earlier try was committed although its answer was lost.
-            return True
-        # The lease is held and the job does not start: its cancellation or stop was just requested.
-        is_stop = state.status is JobStatus.STOPPING and not state.cancel_requested
-        attempt.stop(StopReason.STOP_REQUESTED if is_stop else StopReason.CANCELLED)
-        attempt.check()
-        return False
-
-    def _execute(self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run) -> Verdict:
-        # The run after a fallback continues to use the statistics thread of the first run.
-        run = replace(run, late=run.late or engine.late_statistics(run.planned, run.tables))
-        try:
-            written = self._written(attempt, engine, run)
-        except Exception as error:  # noqa: BLE001 - as above
-            execution_ms = round((self._clock() - run.started) * 1000)
-            verdict = verdict_of(error, attempt)
-            if not isinstance(verdict, Ending):
-                return verdict
-            if verdict.status is JobStatus.FAILED and is_lack_of_memory(error):
-                safer = self._fallback_plan(attempt, driver, engine, run, error, execution_ms)
-                if safer is not None:
-                    self._metrics.executed(execution_ms)
-                    return self._execute_again(attempt, driver, engine, replace(run, planned=safer))
-            return Ending(verdict.status, verdict.error, metrics=self._measure(attempt, driver, run))
-        if self._most_result_bytes and written.bytes > self._most_result_bytes:
-            # The limit was exceeded between two checks of `ResultLimit`.
-            metrics = self._measure(attempt, driver, run)
-            return Ending(JobStatus.FAILED, problems.result_too_large(), metrics=metrics)
-        # A complete result is published even if the attempt was stopped meanwhile.
-        return Ending(
-            JobStatus.SUCCEEDED,
-            result=PublishedResult(relative_path(attempt.claim, run.number), written.rows, written.bytes),
-            metrics=self._measure(attempt, driver, run),
-        )
-
-    def _written(self, attempt: Attempt, engine: Engine, run: _Run) -> WrittenResult:
-        """Executes the run and returns what it wrote. Raises what Spark and `same_files` raise."""
-        with same_files(run.tables, run.planned.plan, attempt):
-            return engine.execute(run.planned, self._results / relative_path(attempt.claim, run.number))
-
-    def _fallback_plan(
-        self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run, error: Exception, execution_ms: int
-    ) -> PlannedQuery | None:
-        """Returns the plan to run after `error`, from `Engine.fall_back`; None if there is none."""
-
-        def plan() -> PlannedQuery | None:
-            with labelled(attempt, driver):
-                return engine.fall_back(run.planned, run.tables, error, execution_ms, attempt.check)
-
-        return self._plannings.run(attempt, plan)
-
-    def _execute_again(self, attempt: Attempt, driver: Driver, engine: Engine, run: _Run) -> Verdict:
-        """Runs the plan that needs less memory. There is no further fallback."""
-        _log.warning("query_fell_back", to="sort-merge")
-        if not retry_attempt_write(
-            attempt, lambda: self._save_plan(attempt, run.planned, run.planning_ms), self._pause
-        ):
-            return LeaseLost()
-        attempt.check()
-        # With its own tag and directory, so that nothing of the failed run is measured or published.
-        attempt.run_tag = f"{attempt.tag}-2"
-        driver.add_tag(attempt.run_tag)
-        return self._execute(attempt, driver, engine, replace(run, number=2, started=self._clock()))
-
-    def _measure(self, attempt: Attempt, driver: Driver, run: _Run) -> AttemptMetrics:
-        execution_ms = round((self._clock() - run.started) * 1000)
-        self._metrics.executed(execution_ms)
-        return measure(driver.monitor, attempt.run_tag, run.planned, run.tables, execution_ms, run.late)
 
     def _end(self, attempt: Attempt, verdict: Verdict) -> None:
         attempt.settle()

@@ -37,7 +37,7 @@ def worker_config(settings: Settings) -> dict[str, Any]:
         "worker_enable_prefetch_count_reduction": False,
         # Affects no task, since all are acknowledged early; avoids a warning whenever the broker was unavailable.
         "worker_cancel_long_running_tasks_on_connection_loss": True,
-        "worker_concurrency": settings.worker.concurrency,
+        "worker_concurrency": settings.worker.threads,
         "worker_pool": "threads",
         "worker_send_task_events": False,
         "worker_enable_remote_control": False,

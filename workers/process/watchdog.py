@@ -10,7 +10,7 @@ attempts of other jobs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection
 
 import structlog
 
@@ -18,6 +18,7 @@ from workers.driver.driver import Driver
 from workers.driver.session import SparkRuntime
 from workers.jobs.attempt import AbandonedPlanning, Attempt, RunningAttempts, StopReason, reason_of_loss
 from workers.jobs.planning import is_in_jvm_call
+from workers.periodic import Durations
 
 _log = structlog.get_logger(__name__)
 
@@ -26,24 +27,6 @@ _FACTOR_WITH_OTHERS = 10
 
 _FACTOR_FOR_PLANNINGS = 2
 """If abandoned plannings prevent the worker from claiming jobs for this many timeouts, it drains."""
-
-
-class _Durations:
-    """Measures for how many seconds each item has been in every collection that was passed to `update`."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._since: dict[Hashable, float] = {}
-
-    def update(self, items: Iterable[Hashable]) -> list[float]:
-        """Returns the seconds for each of `items`, and removes all others."""
-        now = self._clock()
-        self._since = {item: self._since.get(item, now) for item in items}
-        return [now - since for since in self._since.values()]
-
-    def longest(self, items: Iterable[Hashable]) -> float:
-        """Like `update`, but returns the largest number; 0 without items."""
-        return max(self.update(items), default=0.0)
 
 
 def must_end_driver(*, stuck_seconds: float, timeout_seconds: float, others_make_progress: bool) -> bool:
@@ -70,13 +53,13 @@ class StuckWork:
         self._running_attempts = running_attempts
         self._timeout = timeout_seconds
         self._drain = drain
-        self._leftover_tasks = _Durations(clock)
+        self._leftover_tasks = Durations(clock)
         """How long the driver has had leftover tasks."""
-        self._jvm_calls = _Durations(clock)
+        self._jvm_calls = Durations(clock)
         """How long each abandoned planning has been in a JVM call."""
-        self._abandoned = _Durations(clock)
+        self._abandoned = Durations(clock)
         """How long each planning has been abandoned."""
-        self._outside_jvm = _Durations(clock)
+        self._outside_jvm = Durations(clock)
         """How long each abandoned planning has not been in a JVM call."""
 
     def check_plannings(self) -> None:
@@ -168,9 +151,9 @@ class DriverWatch:
         self._timeout = timeout_seconds
         self._clock = clock
         self._answered: tuple[Driver, float] | None = None
-        self._starting = _Durations(clock)
+        self._starting = Durations(clock)
         """How long a JVM has been starting."""
-        self._without_executors = _Durations(clock)
+        self._without_executors = Durations(clock)
         """How long the driver has had no executors."""
         self._overdue = 0
 

@@ -19,15 +19,18 @@ from service.store import jobs
 from service.store.session import Database
 from workers.driver.cluster import SparkUnavailableError
 from workers.driver.session import SparkRuntime
+from workers.isolated.driver_processes import DriverProcesses
 from workers.jobs.attempt import RunningAttempts
 from workers.jobs.cancellation import CancellationWatch
 from workers.jobs.planning import TooManyPlanningsError
 from workers.jobs.results import ResultLimit
+from workers.jobs.warm_up import warm_up
 from workers.metrics import DriverCount, Resident, WorkerMetrics, resident
 from workers.periodic import Loop
 from workers.process.heartbeat import Facts, Heartbeat, ProgressReporter
 from workers.process.job_runner import JobRunner
 from workers.process.maintenance import RetentionStep, Sweeper
+from workers.process.preemption import Preemption
 from workers.process.queue_consumer import HeldMessages
 from workers.process.shutdown import Shutdown
 from workers.process.watchdog import DriverWatch, StuckWork
@@ -39,6 +42,7 @@ _LOOP_JOIN_SECONDS = 0.5
 _BACKGROUND_THREADS = 10
 _RETENTION_SECONDS = 60.0
 _STREAMS_SECONDS = 0.5
+_PREEMPTION_SECONDS = 0.1
 
 
 class Worker:
@@ -59,12 +63,13 @@ class Worker:
         self._announce = announce
         self._queues = settings.worker_queues
         self._warms_up = settings.spark.warm_up
+        self._results = settings.results_dir
         # One connection for each thread that runs a job, each stream, and each background thread that uses the
         # database.
         self._database = Database(
             settings.database_url,
             # A stream records its mini-batches in a thread of Spark.
-            connections=own.concurrency + own.streams + _BACKGROUND_THREADS,
+            connections=own.threads + own.streams + _BACKGROUND_THREADS,
             settings=settings.database,
         )
         self._running_attempts = RunningAttempts(most_abandoned=own.concurrency)
@@ -77,6 +82,7 @@ class Worker:
         self._metrics = WorkerMetrics()
         self._metrics.watch(lambda: len(self._running_attempts.all()), self._memory)
         self._metrics_address = (own.metrics_host, own.metrics_port)
+        self._isolated = DriverProcesses(settings, self._metrics, self._remove_leftovers)
         self._runner = JobRunner(
             settings,
             self._database,
@@ -86,6 +92,7 @@ class Worker:
             announce,
             metrics=self._metrics,
             most_streams=own.streams,
+            isolated=self._isolated,
         )
         self._shutdown = Shutdown(
             self.id,
@@ -119,6 +126,7 @@ class Worker:
         stuck = StuckWork(
             self._runtime, self._running_attempts, settings.spark.task_kill_seconds, drain=self._shutdown.request
         )
+        preemption = Preemption(lambda: self._runtime.current, self._running_attempts, settings.spark.preempt_seconds)
         result_limit = ResultLimit(self._running_attempts, settings.results_dir, settings.limits.result_bytes)
         retention = RetentionStep(
             self._database,
@@ -141,6 +149,7 @@ class Worker:
             Loop("driver-watch", _WATCH_DRIVER_SECONDS, driver.watch),
             Loop("stuck-work", _WATCH_DRIVER_SECONDS, stuck.step),
             Loop("stuck-plannings", _WATCH_DRIVER_SECONDS, stuck.check_plannings),
+            Loop("preemption", _PREEMPTION_SECONDS, preemption.step),
             Loop("spark", _WATCH_DRIVER_SECONDS, self._runtime.keep_ready),
             Loop("messages", _WATCH_DRIVER_SECONDS, self._watch_messages),
             Loop("driver-count", _WATCH_DRIVER_SECONDS, DriverCount(self._runtime, self._metrics).step),
@@ -172,7 +181,7 @@ class Worker:
                     self._runner.run(job_id)
                     # Waiting jobs are in the database, even if their messages were lost. A message wakes a thread,
                     # which then continues as long as jobs wait.
-                    while self._runner.run_oldest(self._queues):
+                    while self._runner.run_next(self._queues):
                         pass
                 except (SparkUnavailableError, TooManyPlanningsError):
                     self._announce_again([job_id])
@@ -209,9 +218,11 @@ class Worker:
         self._shutdown.finish()
 
     def _warm_up(self) -> None:
-        """Starts Spark before the first job needs it."""
+        """Starts Spark before the first job needs it, and runs a query if no job waits for Spark."""
         with suppress(SparkUnavailableError):  # it was logged, and `keep_ready` tries again
-            self._runtime.driver()
+            driver = self._runtime.driver()
+            if self._running_attempts.wait_until_empty(0):
+                warm_up(driver, self._results)
 
     def _watch_messages(self) -> None:
         """Stops consuming while Spark is unavailable or too many abandoned plannings run, so that other workers get the
@@ -250,4 +261,8 @@ class Worker:
 
     def _memory(self) -> Resident:
         driver = self._runtime.current
-        return resident(None if driver is None else driver.process.pid)
+        return resident(None if driver is None else driver.process.pid, self._isolated.memory())
+
+    def _remove_leftovers(self) -> None:
+        with suppress(OSError):  # the next worker that starts removes them
+            self._runtime.remove_leftovers()

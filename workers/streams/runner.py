@@ -332,9 +332,10 @@ class StreamRunner:
                 if lookup_tables is not None:
                     current.follow(lookup_tables)
                 batch_fence = fence if lookup_tables is None else VersionFence(fence, lookup_tables, current.versions)
-                batch = BatchFunction(stage, sink, batch_fence, reading=reading)
-                frame, output = current.planned.frame, current.planned.output
-                return RunningStream.start(frame, output, directory / "checkpoint", trigger, batch)
+                planned = current.planned
+                staged = replace(stage, collects=planned.collects)
+                batch = BatchFunction(staged, sink, batch_fence, reading=reading)
+                return RunningStream.start(planned.frame, planned.output, directory / "checkpoint", trigger, batch)
 
         following = None if lookup_tables is None else Following(lookup_tables, lambda: current.versions)
         tables = watched(spec, current.plans.inputs, self._roots, claim.tenant)

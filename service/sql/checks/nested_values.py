@@ -53,6 +53,12 @@ def uses_new_nested_values(query: BoundQuery) -> bool:
     return any(map(_is_of_version_13, queries_of(query)))
 
 
+def joins_by_nested_values(query: BoundQuery) -> bool:
+    """Whether a join has a nested value as a key. Workers of version 13 refuse such an equality in WHERE."""
+    keys = (key for inner in queries_of(query) for join in inner.joins for key, _ in join.keys)
+    return any(key.type is not None and key.type.is_nested for key in keys)
+
+
 def _is_of_version_13(query: BoundQuery) -> bool:
     return (
         any(_calls_new(call.function, [argument.tree for argument in call.arguments]) for call in query.calls)

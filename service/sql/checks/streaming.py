@@ -39,7 +39,7 @@ from service.sql.resolve.bound import (
 )
 from service.sql.resolve.event_time import EventTimes
 from service.sql.resolve.stream_join_rules import call_text, is_distinct, is_known
-from service.sql.types.aggregates import KEEPS_VALUES
+from service.sql.types.aggregates import COUNTS_NULLS, KEEPS_VALUES
 from service.sql.types.data_types import UNKNOWN, DataType, Field
 
 _KEEPS = {
@@ -312,6 +312,12 @@ def _aggregate_issues(query: BoundQuery, at: str, *, is_closed: bool) -> Iterato
                 "APPROX_COUNT_DISTINCT, group by a window (TUMBLE, HOP), or run the query in mode 'batch'."
             )
             yield Issue(code="unbounded_value", detail=detail, pointer=f"{at}/aggregates/{index}")
+        if call.function in COUNTS_NULLS:
+            detail = (
+                f"{call.function} is not supported on a stream. Use COUNT(*) with the values as group keys, or run the "
+                "query in mode 'batch'."
+            )
+            yield Issue(code="unsupported_construct", detail=detail, pointer=f"{at}/aggregates/{index}")
     distinct = [index for index, call in enumerate(query.calls) if is_distinct(call)]
     if not distinct:
         return

@@ -60,6 +60,8 @@ _DAY = re.compile(
 )
 """A day that exists in every year."""
 _INTEGRAL_WIDTH = {TypeName.TINYINT: 1, TypeName.SMALLINT: 2, TypeName.INT: 4, TypeName.BIGINT: 8}
+_INT_RANGE = 1 << 31
+"""The magnitude that an INT does not reach."""
 _GROWING = frozenset({AggregateFunction.COUNT, AggregateFunction.MAX})
 _GROUPING_FUNCTIONS = frozenset({AggregateFunction.GROUPING, AggregateFunction.GROUPING_ID})
 _CHOICE_FUNCTIONS = frozenset({"coalesce", "nvl", "ifnull", "if"})
@@ -216,10 +218,29 @@ def _arithmetic_cannot_fail(operator: str, left: Expression, right: Expression) 
     if one.is_fractional or other.is_fractional:
         return True
     if TypeName.DECIMAL not in {one.name, other.name}:
-        return False
+        value = _integer_of(Arithmetic(operator, left, right))
+        is_wide = not {one.name, other.name}.isdisjoint({TypeName.INT, TypeName.BIGINT})
+        return is_wide and value is not None and abs(value) < _INT_RANGE
     (p1, s1), (p2, s2) = as_decimal(one), as_decimal(other)
     digits = p1 + p2 + 1 if operator == "*" else max(p1 - s1, p2 - s2) + max(s1, s2) + 1
     return digits <= MAX_PRECISION
+
+
+def _integer_of(node: Expression) -> int | None:
+    """Returns the value of integer literals joined by `+`, `-` and `*`; None for other trees."""
+    match node:
+        case Number(text) if node.is_integer:
+            return int(text)
+        case Negation(operand):
+            value = _integer_of(operand)
+            return None if value is None else -value
+        case Arithmetic("+" | "-" | "*" as operator, left, right):
+            one, other = _integer_of(left), _integer_of(right)
+            if one is None or other is None:
+                return None
+            return one + other if operator == "+" else one - other if operator == "-" else one * other
+        case _:
+            return None
 
 
 def _compare_as_they_are(left: Expression, right: Expression) -> bool:

@@ -5,7 +5,7 @@ An aggregate call may have DISTINCT and an order, inside its parentheses or afte
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
@@ -15,7 +15,19 @@ from sqlglot import exp
 
 from service.contract.problems import SpecError
 from service.contract.query import AggregateFunction
-from service.sql.expressions.nodes import Aggregate, Call, Expression, Interval, Name, Number, walk
+from service.sql.expressions.nodes import (
+    Aggregate,
+    Call,
+    Case,
+    Connective,
+    Expression,
+    Interval,
+    Name,
+    Not,
+    Number,
+    Test,
+    walk,
+)
 from service.sql.parser import Text
 
 MAX_WINDOWS_PER_ROW = 144
@@ -150,7 +162,10 @@ def _length(tree: Expression, name: str, hint: str, at: int | None, source: Text
     milliseconds = milliseconds_of(tree)
     if milliseconds is None:
         detail = f"{name} with an interval of {tree.unit}"
-        raise source.unsupported(detail, at=at, hint="Months and years vary in length: use DAY or a shorter unit.")
+        hint = "Months and years vary in length: use DAY or a shorter unit."
+        if " TO " in tree.unit:
+            hint = "Write one unit, such as INTERVAL '90' MINUTE."
+        raise source.unsupported(detail, at=at, hint=hint)
     if milliseconds != int(milliseconds) or not 1 <= milliseconds <= _MAX_LENGTH // timedelta(milliseconds=1):
         hint = f"Use whole milliseconds, and at most {_MAX_LENGTH.days} days."
         raise source.unsupported(f"{name} with the interval '{tree.value}' {tree.unit}", at=at, hint=hint)
@@ -162,6 +177,11 @@ def function_named(name: str) -> AggregateFunction | None:
     # The upper case of some letters outside ASCII is one of ASCII.
     upper = name.upper() if name.isascii() else name
     return AggregateFunction[upper] if upper in AggregateFunction.__members__ else SYNONYMS.get(upper)
+
+
+def where_all_are_known(values: Sequence[Expression]) -> Expression:
+    """Returns the argument of COUNT for `COUNT(a, b)`, which counts the rows in which no value is NULL."""
+    return Case(None, ((Connective("AND", tuple(Not(Test(value, "NULL")) for value in values)), Number("1")),), None)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ from service.sql.expressions.regular_expressions import check_patterns
 from service.sql.expressions.scalar import Scalar
 from service.sql.parser import Text
 from service.sql.types.data_types import NULL, UNKNOWN, DataType, Field, Schema, known
+from service.sql.types.document_functions import PATHS, guarded_path
 from service.sql.types.inference import Typing
+from service.sql.types.nested_functions import guarded_sequence
 from service.sql.types.windows import type_of_window
 
 _WITHOUT_PARENTHESES = frozenset({"current_date", "current_timestamp"})
@@ -137,7 +139,13 @@ class TableScope:
                 suggestions=choices,
             )
         if not found:
-            names = [column for schema in self.tables.values() for column in schema.names]
+            # Without the generated columns of subqueries, which begin with the alias.
+            names = [
+                column
+                for alias, schema in self.tables.items()
+                for column in schema.names
+                if alias not in self.unnamed or not column.startswith(alias)
+            ]
             raise _unknown_column(name.name, name, names, source, None)
         return found[0]
 
@@ -226,16 +234,30 @@ def scalar_of(tree: Expression, source: Text) -> Scalar:
     Raises SpecError `type_mismatch`; `unsupported_construct` for values that could become too long and patterns that
     could take too long; `query_too_deep` for expressions that become too large once derived tables are merged.
     """
-    return _checked(tree, Typing(source).type_of(tree), source)
+    typing = Typing(source)
+    return _checked(tree, typing.type_of(tree), typing, source)
+
+
+def _guarded(tree: Expression, typing: Typing) -> Expression:
+    """Returns `tree` with calls that must fail for some values replaced by ones that do."""
+    if not typing.guarded:
+        return tree
+    types = typing.guarded.get(id(tree))
+    found = map_children(tree, lambda child: _guarded(child, typing))
+    if types is None or not isinstance(found, Call):
+        return found
+    return guarded_path(found) if found.name in PATHS else guarded_sequence(found, types)
 
 
 def window_of(call: Over, source: Text) -> Scalar:
     """Returns the scalar of a resolved call with OVER. Raises SpecError as `scalar_of` and `type_of_window` do."""
-    return _checked(call, type_of_window(call, Typing(source)), source)
+    typing = Typing(source)
+    return _checked(call, type_of_window(call, typing), typing, source)
 
 
-def _checked(tree: Expression, type_: DataType | None, source: Text) -> Scalar:
-    scalar = Scalar(tree, type_, longest(tree, source), expanded(tree, source))
+def _checked(tree: Expression, type_: DataType | None, typing: Typing, source: Text) -> Scalar:
+    guarded = _guarded(tree, typing)
+    scalar = Scalar(guarded, type_, longest(tree, source), expanded(guarded, source))
     conditions_in(tree, source)
     check_patterns(tree, source)
     return scalar

@@ -11,6 +11,8 @@ from service.sql.expressions.nodes import Call, Column, Expression, Lambda, with
 from service.sql.types.nested_functions import elements_created
 
 ELEMENT_BYTES = 64
+COLUMN_ELEMENTS = 4
+"""The elements of an array that is computed from columns count as those of a column's."""
 Longest = Callable[[Expression], int]
 
 
@@ -24,12 +26,15 @@ def bytes_of_call(call: Call, parts: list[int], longest: Longest) -> int | None:
         case "array_union" | "map_concat" | "map_from_arrays":
             return sum(parts)
         case "sequence":
-            return (elements_created(call.name, call.arguments) or 1) * ELEMENT_BYTES
+            return (elements_created(call.name, call.arguments) or COLUMN_ELEMENTS) * ELEMENT_BYTES
         case "array_repeat":
             return (elements_created(call.name, call.arguments) or 1) * max(parts[0], ELEMENT_BYTES)
         case "split" | "str_to_map" | "json_object_keys" | "from_json":
             # Each character may become an element.
             return parts[0] * ELEMENT_BYTES
+        case "regexp_extract_all":
+            # So may the place before each character, and the end.
+            return (2 * parts[0] + 1) * ELEMENT_BYTES
         case "array_join":
             return parts[0] * (1 + max(parts[1:]))
         case "to_json":

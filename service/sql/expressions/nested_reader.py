@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from service.sql.expressions.nodes import Call, Element, Expression, GetField, Lambda, Name, String, Variable
-from service.sql.parser import Text
+from service.sql.parser import CONTINUES, TREE, Text
 from service.sql.types.data_types import MAX_TYPE_DEPTH, DataType, Field, array, mapping, struct
 from service.sql.types.lambdas import LAMBDAS, MAX_LAMBDA_DEPTH
 
@@ -89,12 +89,17 @@ class NestedReader:
     def structure(self, nodes: Sequence[exp.Expr], at: int | None) -> Call:
         """Returns `struct(a, b AS c)` as a call of `named_struct`, with Spark's names of the fields."""
         arguments: list[Expression] = []
-        for index, node in enumerate(nodes, start=1):
+        index = 0
+        for node in nodes:
+            # Spark counts a star as one.
+            index += CONTINUES not in node.meta
             alias = node.args["alias"] if isinstance(node, exp.Alias) else None
             value = self._read(node.this if isinstance(node, exp.Alias) else node)
             name = alias.name if isinstance(alias, exp.Identifier) else f"col{index}"
             if alias is None and isinstance(value, Name | GetField | Variable):
                 name = value.name
+            if TREE in node.meta:
+                name = node.name
             arguments += [String(self._checked(name, at)), value]
         return Call("named_struct", tuple(arguments), at)
 

@@ -91,7 +91,7 @@ class Binary:
 
 @dataclass(frozen=True)
 class Interval:
-    """`INTERVAL '<value>' <unit>`; only allowed as an operand of `+` and `-`."""
+    """`INTERVAL '<value>' <unit>`; only allowed as an operand of `+` and `-`. The unit may be `YEAR TO MONTH`."""
 
     value: str
     unit: str

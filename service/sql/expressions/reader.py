@@ -9,7 +9,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from service.contract.problems import SpecError
-from service.contract.query import AggregateFunction
+from service.contract.query import EXPANDED_NODES, AggregateFunction
 from service.sql.expressions.calls import (
     PARTS,
     SESSIONS,
@@ -21,6 +21,7 @@ from service.sql.expressions.calls import (
     session_refused,
 )
 from service.sql.expressions.function_forms import FORMS, WITH_UNITS, part_named, read_form, with_unit
+from service.sql.expressions.interval_spans import is_interval, units_of
 from service.sql.expressions.nested_reader import NestedReader, zipped
 from service.sql.expressions.nodes import (
     Aggregate,
@@ -42,6 +43,7 @@ from service.sql.expressions.nodes import (
     Like,
     Name,
     Negation,
+    NodeCounter,
     Not,
     Null,
     Number,
@@ -50,7 +52,7 @@ from service.sql.expressions.nodes import (
     map_children,
 )
 from service.sql.expressions.window_functions import WINDOW_FUNCTIONS, WindowCallReader
-from service.sql.parser import FIRST, UNPIVOT, Text, parse_expression, tokens_of
+from service.sql.parser import FIRST, TREE, UNPIVOT, Text, parse_expression, tokens_of
 from service.sql.refusals import (
     ARGUMENTS,
     ARITHMETIC,
@@ -77,6 +79,13 @@ from service.sql.refusals import (
 from service.sql.types.data_types import MAX_PRECISION, DataType, TypeName, decimal
 from service.sql.types.functions import FUNCTIONS
 
+_TAKES_A_SWITCH = frozenset({AggregateFunction.FIRST, AggregateFunction.LAST})
+"""Aggregates that ignore NULLs if their second argument is TRUE."""
+_CHOOSES_A_VALUE = _TAKES_A_SWITCH | {
+    AggregateFunction.ANY_VALUE,
+    AggregateFunction.FIRST_VALUE,
+    AggregateFunction.LAST_VALUE,
+}
 _CALLABLE = frozenset(
     {*FUNCTIONS, *FORMS, *WINDOW_FUNCTIONS, *(name.lower() for name in (*AggregateFunction, *SYNONYMS))}
 )
@@ -142,12 +151,17 @@ class ExpressionReader:
         """Returns the tree of `node`. Raises SpecError with the construct that is not supported, and its place."""
         if node is None:
             raise self._source.error("sql_syntax", "An operand is missing.")
+        if TREE in node.meta:
+            tree: Expression = node.meta[TREE]
+            return tree
         self.check_clauses(node)
         kind = type(node)
         if kind in ARITHMETIC:
             return Arithmetic(ARITHMETIC[kind], self.read(node.this), self.read(node.expression))
         if kind in COMPARISONS:
             return Comparison(COMPARISONS[kind], self._operand(node.this), self._operand(node.expression))
+        if kind in LIKES and isinstance(node.expression, exp.Any | exp.All):
+            return self._likes(node)
         if kind in LIKES:
             like = Like(LIKES[kind], self._operand(node.this), self._operand(node.expression), None)
             return Not(like) if node.args.get("negate") else like
@@ -187,7 +201,9 @@ class ExpressionReader:
             case exp.In(expressions=[]):
                 raise self._source.error("sql_syntax", "IN needs at least one value.", at=position(node))
             case exp.In():
-                return InList(self._operand(node.this), tuple(self.read(item) for item in node.expressions))
+                return InList(
+                    self._operand(node.this), tuple(self._row(item) or self.read(item) for item in node.expressions)
+                )
             case exp.Between():
                 low, high = node.args["low"], node.args["high"]
                 return Between(self._operand(node.this), self._operand(low), self._operand(high))
@@ -224,6 +240,12 @@ class ExpressionReader:
                 return reader.call(node, position(node))
             case exp.Anonymous():
                 return self._call(node)
+            case exp.Tuple():
+                return self._nested.structure(node.expressions, position(node))
+            case exp.IgnoreNulls() | exp.RespectNulls():
+                call = self._without_nulls(node)
+                if call is not None:
+                    return call
         found = self._part(node)
         if found is not None:
             return found
@@ -268,7 +290,14 @@ class ExpressionReader:
         if isinstance(node, PREDICATES):
             hint = "Join the two comparisons by AND, or enclose the inner one in parentheses."
             raise self._unsupported(node, "A comparison as an operand of a comparison", hint)
-        return self.read(node)
+        return self._row(node) or self.read(node)
+
+    def _row(self, node: exp.Expr) -> Expression | None:
+        """Returns a row value that is compared, in which names do not count; None for another expression."""
+        if not isinstance(node, exp.Tuple):
+            return None
+        pairs = ((String(f"col{number}"), self.read(part)) for number, part in enumerate(node.expressions, start=1))
+        return Call("named_struct", tuple(part for pair in pairs for part in pair), position(node))
 
     def _parameter(self, node: exp.Placeholder) -> Expression:
         if self._names_parameters:
@@ -323,7 +352,27 @@ class ExpressionReader:
             raise self._unsupported(node, "IS with an operand other than NULL, TRUE and FALSE", hint)
         return Test(self._operand(node.this), what)
 
+    def _likes(self, node: exp.Expr) -> Expression:
+        """Returns the comparisons of LIKE ANY with each pattern, joined by OR; those of LIKE ALL, joined by AND."""
+        inner = node.expression.this
+        patterns = inner.expressions if isinstance(inner, exp.Tuple) else [inner.this]
+        if not isinstance(inner, exp.Tuple | exp.Paren) or any(isinstance(each, exp.Query) for each in patterns):
+            hint = "Write the patterns in parentheses; for those of a query, EXISTS (SELECT 1 FROM p WHERE s LIKE p.x)."
+            raise self._unsupported(node.expression, f"LIKE {node.expression.key.upper()} without patterns", hint)
+        operand, operator = self._operand(node.this), LIKES[type(node)]
+        size = NodeCounter().count(operand) * len(patterns)
+        if size > EXPANDED_NODES.most:
+            raise self._source.beyond(EXPANDED_NODES, size, at=position(node))
+        terms: list[Expression] = [Like(operator, operand, self._operand(each), None) for each in patterns]
+        if node.args.get("negate"):
+            terms = [Not(term) for term in terms]
+        word = "AND" if isinstance(node.expression, exp.All) else "OR"
+        return terms[0] if len(terms) == 1 else Connective(word, tuple(terms))
+
     def _escape(self, node: exp.Escape) -> Expression:
+        if isinstance(node.this.expression, exp.Any | exp.All):
+            hint = "Write a comparison for each pattern, s LIKE 'a!%%' ESCAPE '!' OR …."
+            raise self._unsupported(node, "ESCAPE after LIKE ANY or LIKE ALL", hint)
         inner = self.read(node.this)
         like = inner.operand if isinstance(inner, Not) else inner
         escape = node.expression
@@ -374,6 +423,9 @@ class ExpressionReader:
             if self._names_parameters:
                 return Name(None, f"INTERVAL {placeholder(value)} {name}")
             number = _text_of_literal(self.read(value))
+        units = units_of(node)
+        if units is not None and number is not None and is_interval(number, *units):
+            return Interval(number, " TO ".join(units))
         if number is None or not INTERVAL_VALUE.fullmatch(number) or name not in INTERVAL_UNITS:
             raise self._unsupported(node, "This interval", INTERVAL_HINT)
         return Interval(number, name)
@@ -383,7 +435,26 @@ class ExpressionReader:
         if not isinstance(call, Aggregate) or not isinstance(node.expression, exp.Where):
             return None
         condition = self._inside_aggregate().read(node.expression.this)
-        return replace(call, filter=condition)
+        both = condition if call.filter is None else Connective("AND", (call.filter, condition))
+        return replace(call, filter=both)
+
+    def _without_nulls(self, node: exp.IgnoreNulls | exp.RespectNulls) -> Expression | None:
+        """Returns an aggregate with IGNORE NULLS or RESPECT NULLS; None for another call."""
+        call = self.read(node.this)
+        if not isinstance(call, Aggregate) or call.function not in _CHOOSES_A_VALUE or len(call.arguments) != 1:
+            return None
+        return call if isinstance(node, exp.RespectNulls) else _ignoring_nulls(call)
+
+    def _with_switch(self, call: Aggregate) -> Aggregate:
+        """Returns `any_value(x, TRUE)` as `any_value(x) IGNORE NULLS`, and so on; other calls as they are."""
+        if call.function not in _CHOOSES_A_VALUE - _TAKES_A_SWITCH or len(call.arguments) != 2 or call.order_by:
+            return call
+        value, switch = call.arguments
+        if not isinstance(switch, Boolean):
+            what = f"A second argument of {call.function} that is not TRUE or FALSE"
+            raise self._source.unsupported(what, at=call.at, hint=f"Write for example {call.function}(x, TRUE).")
+        plain = replace(call, arguments=(value,))
+        return _ignoring_nulls(plain) if switch.value else plain
 
     def _inside_aggregate(self) -> ExpressionReader:
         return ExpressionReader(self._source, aggregates=False, names_parameters=self._names_parameters)
@@ -428,7 +499,7 @@ class ExpressionReader:
                 where = "in the query's `aggregates`, whose names `select`, `having` and `order_by` use"
             hint = f"Use aggregates {where}, and not inside another aggregate."
             raise self._source.unsupported(f"The aggregate {function}", at=at, hint=hint)
-        return self._aggregate_reader().call(function, node, at)
+        return self._with_switch(self._aggregate_reader().call(function, node, at))
 
     def _within_group(self, node: exp.WithinGroup) -> Aggregate | None:
         call = self.read(node.this)
@@ -437,6 +508,15 @@ class ExpressionReader:
     def _aggregate_reader(self) -> AggregateReader:
         inner = self._inside_aggregate()
         return AggregateReader(self._source, inner.read, self.check_clauses, self._unsupported)
+
+
+def _ignoring_nulls(call: Aggregate) -> Aggregate:
+    if call.function is AggregateFunction.ANY_VALUE:
+        # It is the smallest value, which is no NULL.
+        return call
+    if call.function in _TAKES_A_SWITCH:
+        return replace(call, arguments=(*call.arguments, Boolean(True)))
+    return replace(call, filter=Not(Test(call.arguments[0], "NULL")))
 
 
 def _placed(literal: Expression, at: int) -> Expression:

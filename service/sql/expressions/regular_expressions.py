@@ -53,7 +53,16 @@ _UNEVENLY_REPEATED = (
     f"most {_MAX_UNEVEN_TURNS:,} times"
 )
 _OF_PATTERNS = frozenset(
-    {"regexp_replace", "regexp_extract", "regexp_count", "regexp_instr", "regexp_substr", "split", "str_to_map"}
+    {
+        "regexp_replace",
+        "regexp_extract",
+        "regexp_extract_all",
+        "regexp_count",
+        "regexp_instr",
+        "regexp_substr",
+        "split",
+        "str_to_map",
+    }
 )
 """Functions whose second argument is a regular expression; of str_to_map, the third one is too."""
 _MAX_WILDCARDS = 12

@@ -14,7 +14,7 @@ from sqlglot import exp
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.contract.query import GROUP_KEYS, SORT_KEYS, WINDOWS, AggregateFunction
 from service.sql.expressions.aggregate_parameters import check_parameter, is_parameter
-from service.sql.expressions.calls import function_named, milliseconds_of
+from service.sql.expressions.calls import function_named, milliseconds_of, where_all_are_known
 from service.sql.expressions.nodes import (
     Boolean,
     Expression,
@@ -87,6 +87,10 @@ _ORDERED = _UNFRAMED | {"nth_value"}
 """Functions that Spark only accepts with ORDER BY."""
 _SKIP_NULLS = frozenset({"lag", "lead", "first_value", "last_value", "nth_value"})
 """Functions that may have IGNORE NULLS."""
+_FIRST_OR_LAST = {"first": "first_value", "any_value": "first_value", "last": "last_value"}
+"""Other names of window functions."""
+_SWITCHES = {"first_value": 1, "last_value": 1, "nth_value": 2}
+"""By function, the position of an argument that says whether it ignores NULLs."""
 _FILTERED = frozenset({"first_value", "last_value"})
 """Window functions that may have FILTER, as aggregates."""
 _MOST_ROWS = (1 << 31) - 1
@@ -194,6 +198,8 @@ class WindowCallReader:
             raise self.refuse(node, f"The window {node.args['alias'].name[:60]}", hint)
         inner, condition, ignores_nulls = self._inner(node)
         function = self._function(inner, at)
+        inner, switched = self._without_switch(inner, function)
+        ignores_nulls |= switched
         arguments = self._arguments(inner, function, at)
         name = function.upper()
         if ignores_nulls and function not in _SKIP_NULLS:
@@ -234,8 +240,18 @@ class WindowCallReader:
             inner = inner.this
         return inner, condition, ignores_nulls
 
+    def _without_switch(self, node: exp.Anonymous, function: str) -> tuple[exp.Anonymous, bool]:
+        """Returns a call without the argument that says whether it ignores NULLs, and whether it does."""
+        place = _SWITCHES.get(function)
+        if place is None or len(node.expressions) != place + 1 or not isinstance(node.expressions[place], exp.Boolean):
+            return node, False
+        changed = node.copy()
+        changed.set("expressions", changed.expressions[:place])
+        return changed, bool(node.expressions[place].this)
+
     def _function(self, node: exp.Anonymous, at: int | None) -> str:
         name = str(node.this).lower() if isinstance(node.this, str) else ""
+        name = _FIRST_OR_LAST.get(name, name)
         if name in WINDOW_FUNCTIONS:
             return name
         function = function_named(name)
@@ -263,6 +279,8 @@ class WindowCallReader:
         if function == AggregateFunction.COUNT and len(raw) == 1 and isinstance(raw[0], exp.Star):
             self.check(raw[0])
             return ()
+        if function == AggregateFunction.COUNT and len(raw) > 1:
+            return (where_all_are_known(tuple(self.read(argument) for argument in raw)),)
         least, most = WINDOW_FUNCTIONS.get(function) or _ARITY.get(AggregateFunction(function), (1, 1))
         if node.name.upper() == "MEDIAN":
             least = most = 1

@@ -36,12 +36,14 @@ from service.sql.types.aggregates import (
     ORDERED,
     PAIRED,
     PERCENTILES,
+    SKETCHES,
     deciding,
     result_type,
     takes,
 )
 from service.sql.types.data_types import UNKNOWN, Field, TypeName, array, known
 from service.sql.types.inference import Typing
+from service.sql.types.intervals import WAY_OUT, is_made
 
 _NOT_ONE_TEXT = frozenset({TypeName.FLOAT, TypeName.DOUBLE, TypeName.TIMESTAMP})
 """Types whose equal values may have different texts, or different values the same text."""
@@ -54,17 +56,29 @@ _ARITY = {
     AggregateFunction.GROUPING_ID: (0, 16),
     **dict.fromkeys((AggregateFunction.FIRST, AggregateFunction.LAST, AggregateFunction.MODE), (1, 2)),
     **dict.fromkeys(NEAREST | PAIRED, (2, 2)),
+    **dict.fromkeys(SKETCHES - {AggregateFunction.THETA_INTERSECTION_AGG}, (1, 2)),
+    AggregateFunction.HISTOGRAM_NUMERIC: (2, 2),
+    AggregateFunction.COUNT_MIN_SKETCH: (4, 4),
+    AggregateFunction.APPROX_TOP_K: (1, 3),
 }
 _NEEDED = {
     (1, 1): "one argument",
     (1, 2): "one or two arguments",
+    (1, 3): "one to three arguments",
     (2, 2): "two arguments",
+    (4, 4): "four arguments: the values, the relative error, the confidence, and a seed",
     (2, 3): "two or three arguments: the values, the percentage, and an optional number",
 }
 _NO_DISTINCT = (
     NEAREST
     | PAIRED
+    | SKETCHES
     | {
+        AggregateFunction.HISTOGRAM_NUMERIC,
+        AggregateFunction.APPROX_TOP_K,
+        AggregateFunction.COLLECT_UNION,
+        AggregateFunction.VECTOR_AVG,
+        AggregateFunction.VECTOR_SUM,
         AggregateFunction.FIRST,
         AggregateFunction.LAST,
         AggregateFunction.MODE,
@@ -125,6 +139,8 @@ def _order(source: Text, scope: TableScope) -> Scalar:
 
 def _check_type(call: AggregateCall, index: int, text: str, tree: Expression, source: Text) -> None:
     type_ = Typing(source).type_of(tree)
+    if is_made(tree) and call.function is not AggregateFunction.COUNT:
+        raise Typing(source).mismatch(f"{call.function} does not take an interval. {WAY_OUT}", tree)
     if index and call.function in NEAREST:
         Typing(source).groupable(tree)
         return

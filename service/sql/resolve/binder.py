@@ -81,6 +81,7 @@ from service.sql.types import data_types
 from service.sql.types.aggregates import OF_GROUPING_SETS
 from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Schema
 from service.sql.types.inference import Typing, cast_advice
+from service.sql.types.intervals import WAY_OUT, is_made
 
 
 class Aliases:
@@ -356,8 +357,8 @@ class _Binder:
                 if not columns_of(tree):
                     hint = "Put a condition on one side into `residual` or `where`."
                     raise text.unsupported("A join key without a column", at=position_of(tree), hint=hint)
-            if any(_is_nested(side, text) for side, text in ((one, left_text), (other, right_text))):
-                # Spark joins by it; rules, which count the values of keys, have no literals for such values.
+            if _are_nested_unlike(one, left_text, other, right_text):
+                # Spark converts both sides.
                 nested.append(Comparison("=", one, other))
                 Typing(left_text).require_condition(nested[-1], "ON")
                 continue
@@ -484,6 +485,9 @@ class _Binder:
             self._claim(item.name, taken, f"{at}/name")
             source = self._text(item.expression, f"{at}/expression")
             tree = self._resolve(read_expression(source), scope, grouped, source)
+            if is_made(tree):
+                detail = f"{item.name} is an interval, of which no table or result has a column. {WAY_OUT}"
+                raise source.error("type_mismatch", detail, at=position_of(tree))
             selected.append((item.name, tree, scalar_of(self._over_windows(tree, grouped, source), source)))
         return selected
 
@@ -536,15 +540,19 @@ def _replace(tree: Expression, selected: Mapping[str, Expression], names: frozen
     return map_children(tree, lambda child: _replace(child, selected, names))
 
 
-def _is_nested(tree: Expression, text: Text) -> bool:
-    """Whether a side of an equality is an array, a map or a structure. Raises SpecError as `Typing` does."""
-    type_ = Typing(text).value(tree)
-    return type_ is not None and type_.is_nested
+def _are_nested_unlike(left: Expression, left_text: Text, right: Expression, right_text: Text) -> bool:
+    """Whether a side of an equality is nested, and the sides do not have one type whose values are comparable. Raises
+    SpecError as `Typing` does.
+    """
+    one, other = Typing(left_text).value(left), Typing(right_text).value(right)
+    if not any(type_ is not None and type_.is_nested for type_ in (one, other)):
+        return False
+    return one is None or one != other or not one.is_groupable
 
 
 def _join_key(left: Expression, left_text: Text, right: Expression, right_text: Text) -> tuple[Scalar, Scalar]:
     """Returns both sides of an equality, cast to one type if theirs differ, since both sides must hash equally."""
-    one, other = Typing(left_text).computable(left), Typing(right_text).computable(right)
+    one, other = Typing(left_text).value(left), Typing(right_text).value(right)
     if one is None or other is None or one == other:
         return scalar_of(left, left_text), scalar_of(right, right_text)
     names = {one.name, other.name}

@@ -76,7 +76,7 @@ def recursive_table(
     step = bind(source.step, at, {**outer, source.rows: RecursiveRows(anchor.output)})
     longer = bind(source.step, at, {**outer, source.rows: RecursiveRows(anchor.output, 2 * COLUMN_BYTES)})
     _check_growth(step, longer, at)
-    _check_place(step, at)
+    _check_place(step, source.rows, at)
     both = united((anchor, step), "union_all", pointer)
     for field, wanted in zip(both.output.fields, anchor.output.fields, strict=True):
         if field.type != wanted.type or not field.type.is_known:
@@ -112,9 +112,9 @@ def _check_growth(step: BoundQuery, longer: BoundQuery, pointer: str) -> None:
             raise SpecError.of("unsupported_construct", detail, pointer=pointer)
 
 
-def _check_place(step: BoundQuery, pointer: str) -> None:
-    """Raises SpecError `unsupported_construct` where Spark does not allow the rows before."""
-    for query in _readers(step):
+def _check_place(step: BoundQuery, rows: str, pointer: str) -> None:
+    """Raises SpecError `unsupported_construct` where Spark does not allow the rows before, which are called `rows`."""
+    for query in _readers(step, rows):
         is_cut = query.is_cut or bool(query.order_by)
         what = (
             "aggregates, GROUP BY or DISTINCT"
@@ -131,9 +131,11 @@ def _check_place(step: BoundQuery, pointer: str) -> None:
                 "the recursive one."
             )
             raise SpecError.of("unsupported_construct", detail, pointer=pointer)
-        sides = [any(_reads(source) for source in sources_of(query)[: index + 1]) for index in range(len(query.joins))]
+        sides = [
+            any(_reads(source, rows) for source in sources_of(query)[: index + 1]) for index in range(len(query.joins))
+        ]
         for join, left in zip(query.joins, sides, strict=True):
-            if (left and join.kind not in _READS_LEFT) or (_reads(join.right) and join.kind not in _READS_RIGHT):
+            if (left and join.kind not in _READS_LEFT) or (_reads(join.right, rows) and join.kind not in _READS_RIGHT):
                 detail = (
                     "A recursive query cannot read its own rows on the side of a join for which the join adds rows of "
                     "NULLs, in IN or in EXISTS. Write an inner join."
@@ -141,19 +143,21 @@ def _check_place(step: BoundQuery, pointer: str) -> None:
                 raise SpecError.of("unsupported_construct", detail, pointer=pointer)
         for source in sources_of(query):
             inner = source.query if isinstance(source, BoundDerived) else None
-            if isinstance(inner, BoundUnion) and inner.kind != "union_all" and _reads(source):
+            if isinstance(inner, BoundUnion) and inner.kind != "union_all" and _reads(source, rows):
                 detail = "A recursive query cannot read its own rows in INTERSECT, EXCEPT or another recursive query."
                 raise SpecError.of("unsupported_construct", f"{detail} Write a join.", pointer=pointer)
 
 
-def _readers(step: BoundQuery) -> Iterator[BoundQuery]:
-    """Yields the queries of a step that read the rows before, themselves or in a query inside them."""
-    return (query for query in queries_of(step) if any(map(_reads, sources_of(query))))
+def _readers(step: BoundQuery, rows: str) -> Iterator[BoundQuery]:
+    """Yields the queries of a step that read the `rows` before, themselves or in a query inside them."""
+    return (query for query in queries_of(step) if any(_reads(source, rows) for source in sources_of(query)))
 
 
-def _reads(source: object) -> bool:
+def _reads(source: object, rows: str) -> bool:
     if isinstance(source, BoundRows):
-        return True
+        return source.rows == rows
     return isinstance(source, BoundDerived) and any(
-        isinstance(inner, BoundRows) for query in queries_of(source.query) for inner in sources_of(query)
+        isinstance(inner, BoundRows) and inner.rows == rows
+        for query in queries_of(source.query)
+        for inner in sources_of(query)
     )

@@ -1,4 +1,5 @@
-"""Turns SQL statements into structured queries: SELECT, FROM, GROUP BY, ORDER BY, derived tables, UNION, join hints.
-Columns are resolved and typed later, in `service.sql.resolve`.
-Start with `query.py`, then `select.py`.
+"""Turns SQL statements into structured queries. Columns are resolved and typed later, in `service.sql.resolve`.
+
+`query.py` compiles nested queries and set operations. Below it, each package uses those after it: `subqueries/`,
+`clauses/` (one SELECT), `tables/` (FROM).
 """

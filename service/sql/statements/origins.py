@@ -13,12 +13,13 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Origins:
     """By JSON pointer: the offset in the SQL of each part, and the tree of each expression. `notes` are sentences about
-    the query for the job's report.
+    the query for the job's report. `constructs` are the names of its constructs that depend on the tables' columns.
     """
 
     places: dict[str, int] = field(default_factory=dict)
     trees: dict[str, Expression] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    constructs: set[str] = field(default_factory=set)
 
     def add(self, pointer: str, tree: Expression, place: int | None) -> None:
         """Records an expression; `place` is its offset if none of its parts has one."""

@@ -22,7 +22,6 @@ from service.contract.query import (
     QUERY_DEPTH,
     AggregateCall,
     AggregateFunction,
-    Join,
     JoinKind,
     NamedExpression,
     Query,
@@ -40,27 +39,36 @@ from service.sql.expressions.window_functions import with_named_windows
 from service.sql.parser import Text, place_of
 from service.sql.refusals import CLAUSE_HINTS, CLAUSES, parentheses_around
 from service.sql.statements import trees
-from service.sql.statements.clauses import over_columns
+from service.sql.statements.clauses.lists import over_columns
+from service.sql.statements.clauses.select import SelectCompiler
 from service.sql.statements.expansion import WrittenNodes
-from service.sql.statements.from_clause import (
+from service.sql.statements.nested import Nested, Unnested
+from service.sql.statements.origins import Origins
+from service.sql.statements.recursion import levels_of, refers_to, united_parts
+from service.sql.statements.references import absent_from, columns_of, renamed
+from service.sql.statements.subqueries.computed_first import computed_first
+from service.sql.statements.subqueries.groups import joined_to_groups
+from service.sql.statements.subqueries.join_subqueries import MARKED, without_subqueries_in_on
+from service.sql.statements.subqueries.joined import unnest
+from service.sql.statements.subqueries.lateral import read_lateral
+from service.sql.statements.subqueries.subquery_trees import may_have_subqueries
+from service.sql.statements.tables.from_clause import (
+    Before,
     Derivation,
-    JoinedTable,
     LateralTable,
+    Readers,
     Sources,
-    Visible,
     name_of,
     read_from,
     with_views,
 )
-from service.sql.statements.generators import with_laterals
-from service.sql.statements.lateral import read_lateral
-from service.sql.statements.origins import Origins
-from service.sql.statements.pivot import rewritten
-from service.sql.statements.recursion import levels_of, refers_to, united_parts
-from service.sql.statements.references import absent_from, columns_of, renamed, with_names
-from service.sql.statements.select import SelectCompiler
-from service.sql.statements.subqueries import LATER, Nested, Unnested, may_have_subqueries, refuse_in_clauses, unnest
-from service.sql.statements.values import one_row, read_values
+from service.sql.statements.tables.generators import is_table_function, with_laterals
+from service.sql.statements.tables.pivot import rewritten
+from service.sql.statements.tables.ranges import with_ranges
+from service.sql.statements.tables.time_windows import WINDOW, has_time_window, with_time_windows
+from service.sql.statements.tables.values import one_row, read_values
+from service.sql.statements.tables.visible import Visible
+from service.sql.statements.tables.wrapping import WRAPPED, wrapped
 from service.sql.types.data_types import Schema
 
 _KEYWORDS = {"locks": TokenType.FOR, "kind": TokenType.SELECT}
@@ -82,6 +90,10 @@ _SELECT = frozenset(
         "distinct",
         "with_",
         "hint",
+        # They decide where Spark computes rows, and their order within a task, not which rows the query returns.
+        "sort",
+        "cluster",
+        "distribute",
     }
 )
 _UNION = frozenset({"this", "expression", "distinct", "order", "limit", "offset", "with_"})
@@ -133,6 +145,7 @@ class QueryCompiler:
         folded = source.text.casefold()
         self._unnamed = absent_from(folded)
         self._may_have_subqueries = may_have_subqueries(folded)
+        self._may_have_time_windows = WINDOW in folded
 
     def query(
         self, tree: exp.Expr, ctes: Mapping[str, Cte], at: str = "", depth: int = 1, *, later: bool = False
@@ -266,7 +279,7 @@ class QueryCompiler:
     def _finished(self, query: Query, unnested: Unnested, at: str) -> Query:
         """Returns `query`, or a query around it that joins rows of subqueries to its groups, or that has QUALIFY."""
         if unnested.later:
-            query = self._joined_to_groups(query, unnested.later, at)
+            query = joined_to_groups(query, unnested.later, at, self.origins, self._unnamed, self._source)
         return self._qualified(query, at) if unnested.select.args.get("qualify") is not None else query
 
     def _qualified(self, query: Query, at: str) -> Query:
@@ -299,35 +312,49 @@ class QueryCompiler:
 
     def _sources(self, tree: exp.Select, known: Mapping[str, Cte], pointer: str, depth: int) -> Sources:
         """Reads FROM of `tree`, whose pointer is `pointer`."""
+        tree = with_ranges(tree, self._source)
 
         def derived(node: exp.Expr, pointer: str) -> tuple[Derivation, Schema] | None:
             ref = self._derived(node, known, pointer, depth)
             return (ref, columns_of(ref)) if ref is not None else None
 
+        row = Sources(one_row(f"{self._unnamed}_row"), (), TableScope({}), lambda: Visible(()))
         if tree.args.get("from_") is None:
-            row = Sources(one_row(f"{self._unnamed}_row"), (), TableScope({}), lambda: Visible(()))
             return with_views(row, tree, self._source)
         nested = self._nested_queries(known, "", depth)
 
-        def lateral(node: exp.Lateral, kind: JoinKind, before: Sources, pointer: str) -> LateralTable:
-            return read_lateral(node, kind, before, self._source, nested, pointer)
+        def lateral(
+            node: exp.Lateral, kind: JoinKind, before: Before, pointer: str, *, has_condition: bool
+        ) -> LateralTable:
+            return read_lateral(node, kind, before, self._source, nested, pointer, has_condition=has_condition)
 
-        return read_from(tree, self._source, self._schemas, derived, lateral, pointer)
+        def wrap(before: Sources, tables: exp.Select) -> Sources:
+            self.origins.constructs.add(WRAPPED)
+            return wrapped(before, tables, nested.alias(), derived, pointer)
+
+        found = read_from(tree, self._source, self._schemas, Readers(derived, lateral, wrap, row), pointer)
+        if is_table_function(tree.args["from_"].this):
+            self.origins.constructs.add(WRAPPED)
+        has_subquery = any(trees.has_subquery(part) for part in trees.expressions_of(tree))
+        if found.generators and self._may_have_subqueries and has_subquery:
+            tables = exp.Select(**{key: tree.args.get(key) for key in ("from_", "joins", "laterals")})
+            return wrap(found, tables.copy())
+        return found
 
     def _unnested(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int) -> Unnested:
         """Returns `select` with its tables, and with joins in place of the subqueries of its expressions."""
+        if self._may_have_time_windows and has_time_window(select):
+            select = with_time_windows(select, self._nested_queries(ctes, at, depth), self._source)
         if self._may_have_subqueries:
-            refuse_in_clauses(select, self._source)
+            nested = self._nested_queries(ctes, at, depth)
+            select = computed_first(select, nested, self._source)
+            select, is_marked = without_subqueries_in_on(select, self._source, nested.sources, nested.alias)
+            self.origins.constructs.update({MARKED} if is_marked else ())
         self._generators += 1
         select = with_laterals(select, f"{self._unnamed}_g{self._generators}", self._source)
         sources = self._sources(select, ctes, at, depth)
         if not self._may_have_subqueries:
             return Unnested(select, sources)
-        parts = trees.expressions_of(select) if sources.generators else ()
-        subquery = next((found for part in parts for found in trees.subqueries_in(part)), None)
-        if subquery is not None:
-            hint = "Write LATERAL VIEW or explode in a derived table, and the subquery in the query around it."
-            raise self._source.unsupported("A subquery next to explode", at=position(subquery), hint=hint)
         return unnest(select, sources, self._source, self._nested_queries(ctes, at, depth))
 
     def _nested_queries(self, ctes: Mapping[str, Cte], at: str, depth: int) -> Nested:
@@ -342,58 +369,15 @@ class QueryCompiler:
             number = len(self._ctes)
             known = self._with(tree, ctes)
             del self._ctes[number:]
-            return self._sources(tree.copy(), known, _SCRATCH, depth + 1)
+            nested = Nested(compiled, lambda each: self._sources(each, known, _SCRATCH, depth + 1), alias, set())
+            read = without_subqueries_in_on(tree.copy(), self._source, nested.sources, nested.alias)[0]
+            return self._sources(read, known, _SCRATCH, depth + 1)
 
         def alias() -> str:
             self._subqueries += 1
             return f"{self._unnamed}_s{self._subqueries}"
 
-        return Nested(compiled, sources_of_subquery, alias)
-
-    def _joined_to_groups(self, query: Query, later: tuple[JoinedTable, ...], at: str) -> Query:
-        """Returns a query around `query`, which has aggregates: its groups joined with rows of subqueries, then HAVING,
-        SELECT, ORDER BY and LIMIT.
-        """
-        inner_at = f"{at}/source/query"
-        for part in ("/source", "/joins", "/generators", "/where", "/group_by", "/grouping_sets", "/aggregates"):
-            self.origins.move(at + part, inner_at + part)
-        self.origins.move(at + "/having", at + "/where")
-        self.origins.move(at + LATER, f"{at}/joins")
-        keys = {
-            self.origins.trees[f"{inner_at}/group_by/{index}/expression"]: key.name
-            for index, key in enumerate(query.group_by)
-        }
-
-        def over_groups(pointer: str) -> str:
-            tree = with_names(self.origins.trees[at + pointer], keys)
-            self.origins.trees[at + pointer] = tree
-            return render(tree)
-
-        names = [*keys.values(), *(call.name for call in query.aggregates)]
-        groups = query.model_copy(
-            update={
-                "select": tuple(NamedExpression(expression=render(Name(None, name)), name=name) for name in names),
-                "having": None,
-                "order_by": (),
-                "limit": None,
-                "offset": 0,
-            }
-        )
-        return Query(
-            source=QueryRef(kind="query", query=groups, alias=self._unnamed),
-            joins=tuple(Join(kind=join.kind, right=join.table) for join in later),
-            where=over_groups("/where") if query.having is not None else None,
-            select=tuple(
-                NamedExpression(expression=over_groups(f"/select/{index}/expression"), name=item.name)
-                for index, item in enumerate(query.select)
-            ),
-            order_by=tuple(
-                key.model_copy(update={"expression": over_groups(f"/order_by/{index}/expression")})
-                for index, key in enumerate(query.order_by)
-            ),
-            limit=query.limit,
-            offset=query.offset,
-        )
+        return Nested(compiled, sources_of_subquery, alias, self.origins.constructs)
 
     def _check(self, tree: exp.Expr, known: frozenset[str]) -> None:
         for key, value in tree.args.items():

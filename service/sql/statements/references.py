@@ -8,7 +8,7 @@ from itertools import count
 
 from service.contract.query import Query, QueryRef, RecursiveRef, RowsRef, ValuesRef
 from service.sql.expressions.nodes import Expression, Name, map_children, position_of
-from service.sql.statements.from_clause import Derivation
+from service.sql.statements.tables.from_clause import Derivation
 from service.sql.types.data_types import NULL, Field, Schema
 
 _MAX_UNDERSCORES = 64

@@ -8,6 +8,7 @@ from sqlglot import exp
 
 from service.contract.query import AggregateFunction
 from service.sql.expressions.calls import SYNONYMS
+from service.sql.expressions.function_forms import WITH_UNITS
 from service.sql.expressions.reader import position
 from service.sql.parser import FIRST
 
@@ -15,8 +16,9 @@ AGGREGATES = frozenset(name.upper() for name in (*AggregateFunction, *SYNONYMS))
 """The names of aggregate functions, in upper case."""
 COUNTS = frozenset({"COUNT", "COUNT_IF", "REGR_COUNT", "APPROX_COUNT_DISTINCT"})
 """Aggregates that are 0 without rows."""
-LISTS = frozenset({"COLLECT_LIST", "COLLECT_SET", "ARRAY_AGG"})
+LISTS = frozenset({"COLLECT_LIST", "COLLECT_SET", "ARRAY_AGG", "COLLECT_UNION"})
 """Aggregates that are empty arrays without rows; all others are NULL."""
+
 
 _QUERIES = (exp.Exists, exp.Query)
 _AROUND_CALLS = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
@@ -38,7 +40,7 @@ def subqueries_in(node: exp.Expr | None) -> Iterator[exp.Expr]:
 def expressions_of(select: exp.Select) -> Iterator[exp.Expr]:
     """Yields the columns of a SELECT, and its clauses that may have subqueries."""
     yield from select.expressions
-    for key in ("where", "having", "qualify", "order"):
+    for key in ("where", "group", "having", "qualify", "order"):
         if select.args.get(key) is not None:
             yield select.args[key]
 
@@ -48,10 +50,58 @@ def columns_in(node: exp.Expr) -> Iterator[exp.Column]:
     pending = [node]
     while pending:
         part = pending.pop()
-        if isinstance(part, exp.Column):
+        if isinstance(part, exp.Column) and not is_unit(part):
             yield part
         elif not isinstance(part, exp.Query):
             pending += list(part.iter_expressions())
+
+
+def stars_in_arguments(node: exp.Expr) -> Iterator[exp.Star | exp.Column]:
+    """Yields the stars among the arguments of calls, such as `hash(*)`, without those of its subqueries. COUNT(*) has
+    none.
+    """
+    pending = [node]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, exp.Query):
+            continue
+        pending += list(part.iter_expressions())[::-1]
+        if isinstance(part, exp.Anonymous):
+            yield from stars_of_call(part)
+
+
+def stars_of_call(call: exp.Expr) -> Iterator[exp.Star | exp.Column]:
+    """Yields the arguments of a call that are stars. COUNT(*) has none."""
+    arguments = call.expressions
+    counts_rows = len(arguments) == 1 and str(call.this).upper() == "COUNT"
+    if len(arguments) == 1 and isinstance(arguments[0], exp.Distinct):
+        counts_rows, arguments = False, arguments[0].expressions
+    for argument in arguments:
+        is_all = isinstance(argument, exp.Star) and not argument.args.get("except_")
+        if is_star(argument) and not (counts_rows and is_all):
+            yield argument
+
+
+def stars_of(select: exp.Select) -> Iterator[exp.Star | exp.Column]:
+    """Yields the stars of the columns of a SELECT: the columns that are stars, and the stars among arguments."""
+    for item in select.expressions:
+        if is_star(item):
+            yield item
+        else:
+            yield from stars_in_arguments(item)
+
+
+def is_star(node: exp.Expr) -> bool:
+    """Whether `node` is `*` or `t.*`."""
+    return isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star))
+
+
+def is_unit(column: exp.Column) -> bool:
+    """Whether sqlglot reads the unit of a call, such as DAY in `datediff(DAY, a, b)`, as the column."""
+    call = column.parent
+    if not isinstance(call, exp.Anonymous) or str(call.this).lower() not in WITH_UNITS:
+        return False
+    return len(call.expressions) == 3 and call.expressions[0] is column
 
 
 def query_in(node: exp.Expr) -> exp.Expr:
@@ -132,7 +182,7 @@ def as_in(node: exp.Expr) -> tuple[exp.Expr, bool]:
 def rows_of(query: exp.Select, own: Sequence[exp.Expr], expressions: list[exp.Expr]) -> exp.Select:
     """Returns `query` with other columns and only the conditions `own`."""
     rows = query.copy()
-    for key in ("group", "order", "distinct"):
+    for key in ("group", "having", "order", "limit", "offset", "distinct"):
         rows.set(key, None)
     rows.set("expressions", expressions)
     rows.set("where", exp.Where(this=chained([term.copy() for term in own], exp.And)) if own else None)
@@ -143,6 +193,32 @@ def is_aggregated(select: exp.Select) -> bool:
     """Whether a SELECT has GROUP BY or aggregate calls."""
     parts = [*select.expressions, *(select.args.get(key) for key in ("having", "qualify", "order"))]
     return bool(select.args.get("group")) or any(True for part in parts if part is not None for _ in calls_in(part))
+
+
+def has_over(node: exp.Expr) -> bool:
+    """Whether an expression has a call with OVER, outside of its subqueries."""
+    return any(isinstance(part, exp.Window) for part in node.walk(prune=lambda part: isinstance(part, exp.Query)))
+
+
+def remove_empty_group_by_all(tree: exp.Expr) -> None:
+    """Removes GROUP BY ALL of the queries in `tree` where it has no keys: each column of SELECT has an aggregate or a
+    call with OVER. Such a query has the same rows as one without GROUP BY.
+    """
+    for group in list(tree.find_all(exp.Group)):
+        select = group.parent
+        if not isinstance(select, exp.Select) or [key for key, value in group.args.items() if value] != ["all"]:
+            continue
+        if all(has_over(item) or any(True for _ in calls_in(item)) for item in select.expressions):
+            select.set("group", None)
+
+
+def has_grouping_sets(select: exp.Select) -> bool:
+    """Whether GROUP BY has ROLLUP, CUBE or GROUPING SETS."""
+    group = select.args.get("group")
+    if group is None:
+        return False
+    after = any(group.args.get(key) for key in ("rollup", "cube", "grouping_sets", "totals"))
+    return after or any(isinstance(key, exp.Rollup | exp.Cube | exp.GroupingSets) for key in group.expressions)
 
 
 def is_one_row(query: exp.Select) -> bool:
@@ -181,6 +257,14 @@ def _without_clauses(node: exp.Expr) -> exp.Expr:
     return node
 
 
+def without_rows(aggregate: exp.Expr, column: exp.Column) -> exp.Expr:
+    """Returns the value of `aggregate`, which `column` has for a key with rows, also for a key without rows."""
+    function = function_of(aggregate)
+    if function in COUNTS:
+        return call("COALESCE", column, number(0))
+    return call("COALESCE", column, call("ARRAY")) if function in LISTS else column
+
+
 def mapped_calls(node: exp.Expr, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
     """Returns `node` with `change` applied to its aggregate calls."""
     return mapped(node, lambda part: change(part) if function_of(part) in AGGREGATES else part)
@@ -197,6 +281,29 @@ def mapped(node: exp.Expr, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
         elif isinstance(value, list):
             node.set(key, [mapped(part, change) if isinstance(part, exp.Expr) else part for part in value])
     return node
+
+
+def mapped_window(
+    window: exp.Window, change: Callable[[exp.Expr], exp.Expr], partition_by: Sequence[exp.Expr] = ()
+) -> exp.Expr:
+    """Returns a copy of a call with OVER with `change` applied to its arguments and to the parts of its window, but not
+    to the call, which may have the name of an aggregate; `partition_by` are more keys of its partitions.
+    """
+    changed = window.copy()
+    _map_arguments(changed, change)
+    keys = [*(changed.args.get("partition_by") or []), *(key.copy() for key in partition_by)]
+    changed.set("partition_by", keys)
+    return changed
+
+
+def _map_arguments(node: exp.Expr, change: Callable[[exp.Expr], exp.Expr]) -> None:
+    for key, value in list(node.args.items()):
+        if isinstance(value, list):
+            node.set(key, [change(part) if isinstance(part, exp.Expr) else part for part in value])
+        elif isinstance(value, exp.Expr) and key == "this" and not isinstance(node, exp.Anonymous):
+            _map_arguments(value, change)
+        elif isinstance(value, exp.Expr):
+            node.set(key, change(value))
 
 
 def from_query(query: exp.Expr, alias: str, columns: Sequence[str]) -> exp.From:

@@ -15,8 +15,11 @@ from enum import StrEnum
 from service.contract.query import AggregateFunction
 from service.sql.types.data_types import (
     BIGINT,
+    BINARY,
     BOOLEAN,
     DOUBLE,
+    FLOAT,
+    FRACTIONAL,
     INTEGRAL,
     NUMERIC,
     STRING,
@@ -28,13 +31,38 @@ from service.sql.types.data_types import (
     array,
     as_decimal,
     decimal,
+    struct,
 )
 
 ORDERED = frozenset({AggregateFunction.FIRST_VALUE, AggregateFunction.LAST_VALUE, AggregateFunction.LISTAGG})
 """Functions that take an order."""
 
-ORDER_DEPENDENT = frozenset(
+SKETCHES_OF_SKETCHES = frozenset(
     {
+        AggregateFunction.HLL_UNION_AGG,
+        AggregateFunction.THETA_UNION_AGG,
+        AggregateFunction.THETA_INTERSECTION_AGG,
+        AggregateFunction.KLL_MERGE_AGG_BIGINT,
+        AggregateFunction.KLL_MERGE_AGG_FLOAT,
+        AggregateFunction.KLL_MERGE_AGG_DOUBLE,
+    }
+)
+"""Functions that merge sketches, which are BINARY values."""
+SKETCHES = SKETCHES_OF_SKETCHES | {
+    AggregateFunction.HLL_SKETCH_AGG,
+    AggregateFunction.THETA_SKETCH_AGG,
+    AggregateFunction.KLL_SKETCH_AGG_BIGINT,
+    AggregateFunction.KLL_SKETCH_AGG_FLOAT,
+    AggregateFunction.KLL_SKETCH_AGG_DOUBLE,
+    AggregateFunction.COUNT_MIN_SKETCH,
+}
+"""Functions that return a sketch, also without rows."""
+
+ORDER_DEPENDENT = (SKETCHES - {AggregateFunction.COUNT_MIN_SKETCH}) | frozenset(
+    {
+        AggregateFunction.HISTOGRAM_NUMERIC,
+        AggregateFunction.COLLECT_UNION,
+        AggregateFunction.APPROX_TOP_K,
         AggregateFunction.FIRST,
         AggregateFunction.LAST,
         AggregateFunction.COLLECT_LIST,
@@ -43,7 +71,13 @@ ORDER_DEPENDENT = frozenset(
 )
 """Functions whose result depends on the order in which Spark reads the rows, and may differ when a job runs again."""
 
-APPROXIMATE = frozenset({AggregateFunction.APPROX_COUNT_DISTINCT, AggregateFunction.APPROX_PERCENTILE})
+APPROXIMATE = frozenset(
+    {
+        AggregateFunction.APPROX_COUNT_DISTINCT,
+        AggregateFunction.APPROX_PERCENTILE,
+        AggregateFunction.COUNT_MIN_SKETCH,
+    }
+)
 """Functions whose result is an estimate."""
 
 KEEPS_VALUES = frozenset(
@@ -54,9 +88,13 @@ KEEPS_VALUES = frozenset(
         AggregateFunction.MODE,
         AggregateFunction.COLLECT_LIST,
         AggregateFunction.COLLECT_SET,
+        AggregateFunction.COLLECT_UNION,
     }
 )
 """Functions whose state contains all values of a group."""
+
+COUNTS_NULLS = frozenset({AggregateFunction.APPROX_TOP_K})
+"""Functions that count NULL as a value, so that a stream cannot give them rows of NULLs."""
 
 CONDITIONAL = frozenset({AggregateFunction.COUNT_IF, AggregateFunction.BOOL_AND, AggregateFunction.BOOL_OR})
 """Functions of a condition."""
@@ -128,6 +166,20 @@ _DOUBLES = (
         AggregateFunction.KURTOSIS,
     }
 )
+_VECTORS = frozenset({AggregateFunction.VECTOR_AVG, AggregateFunction.VECTOR_SUM})
+_WHOLE = frozenset({TypeName.INT, TypeName.BIGINT})
+_SKETCHED: dict[AggregateFunction, frozenset[TypeName]] = {
+    AggregateFunction.HISTOGRAM_NUMERIC: _SUMMABLE | TEMPORAL,
+    AggregateFunction.HLL_SKETCH_AGG: _WHOLE | {TypeName.STRING, TypeName.BINARY, TypeName.NULL},
+    AggregateFunction.THETA_SKETCH_AGG: _WHOLE | FRACTIONAL | {TypeName.STRING, TypeName.BINARY, TypeName.NULL},
+    AggregateFunction.KLL_SKETCH_AGG_BIGINT: INTEGRAL | {TypeName.NULL},
+    AggregateFunction.KLL_SKETCH_AGG_FLOAT: frozenset({TypeName.FLOAT, TypeName.NULL}),
+    AggregateFunction.KLL_SKETCH_AGG_DOUBLE: FRACTIONAL | {TypeName.NULL},
+    AggregateFunction.COUNT_MIN_SKETCH: INTEGRAL | {TypeName.STRING, TypeName.BINARY},
+    AggregateFunction.APPROX_TOP_K: NUMERIC | TEMPORAL | {TypeName.BOOLEAN, TypeName.STRING},
+    **dict.fromkeys(SKETCHES_OF_SKETCHES, frozenset({TypeName.BINARY, TypeName.NULL})),
+}
+"""The types of the first arguments of some functions."""
 _OF_NESTED = frozenset({AggregateFunction.COLLECT_LIST, AggregateFunction.FIRST, AggregateFunction.LAST})
 """Functions that take every type."""
 _OF_COMPARED = frozenset(
@@ -172,6 +224,12 @@ def takes(function: AggregateFunction, type_: DataType) -> bool:
         return type_.name in {TypeName.BOOLEAN, TypeName.STRING, TypeName.NULL}
     if function in BITS:
         return type_.name in INTEGRAL
+    if function in _SKETCHED:
+        return type_.name in _SKETCHED[function]
+    if function in _VECTORS:
+        return type_ == array(FLOAT)
+    if function is AggregateFunction.COLLECT_UNION:
+        return type_.name is TypeName.ARRAY and type_.is_groupable
     if function is AggregateFunction.APPROX_PERCENTILE:
         return type_.name in _READ_AS_NUMBERS | TEMPORAL
     if function in _OF_COMPARED:
@@ -202,8 +260,15 @@ def result_type(function: AggregateFunction, argument: DataType | None) -> DataT
         return DOUBLE
     if function in {AggregateFunction.BOOL_AND, AggregateFunction.BOOL_OR}:
         return BOOLEAN
+    if function in SKETCHES:
+        return BINARY
     if argument is None:
         return None
+    if function is AggregateFunction.HISTOGRAM_NUMERIC:
+        of = DOUBLE if argument.name is TypeName.STRING else argument
+        return array(struct((Field("x", of), Field("y", DOUBLE))))
+    if function is AggregateFunction.APPROX_TOP_K:
+        return array(struct((Field("item", argument), Field("count", BIGINT))))
     if function is AggregateFunction.LISTAGG:
         return argument if argument.name is TypeName.BINARY else STRING
     if function in {AggregateFunction.COLLECT_LIST, AggregateFunction.COLLECT_SET}:

@@ -31,6 +31,7 @@ from service.sql.types.data_types import (
     decimal,
     widest,
 )
+from service.sql.types.document_functions import DOCUMENT_GROUPS, SKETCH_GROUPS
 from service.sql.types.nested_functions import NESTED_GROUPS, concatenated_arrays
 from service.sql.types.signatures import (
     Arguments,
@@ -170,6 +171,7 @@ _OVERLAID = by_types("STRING, or BINARY for two BINARY", function_results.overla
 _SHIFTED = by_types("INT, or BIGINT for BIGINT", function_results.shifted)
 _SAME_TIME = by_types("TIMESTAMP, or TIMESTAMP_NTZ for a TIMESTAMP_NTZ", function_results.same_time)
 _NUMBER_IN_FORMAT = Result("the DECIMAL of the format", _number_in_format)
+_INTERVAL = by_types("an interval, which can be added to a date or timestamp", lambda _types: None)
 _PARTS = (*[Kind.NUMBER] * 6, Kind.ANY)
 _TEXT_AND_NUMBER = (Kind.ANY, Kind.ANY, Kind.NUMBER)
 
@@ -256,6 +258,7 @@ GROUPS: dict[str, dict[str, Function]] = {
         **rows("regexp_count", 2, 2, _ANY, _INT),
         **rows("regexp_instr", 2, 3, _TEXT_AND_NUMBER, _INT),
         **rows("regexp_substr", 2, 2, _ANY, _STRING),
+        **rows("sentences", 1, 3, _ANY, by_types("an array of arrays of STRING", lambda _types: array(array(STRING)))),
         **rows("parse_url try_parse_url", 2, 3, (Kind.FORMAT,), _STRING),
         **rows("format_string printf", 1, None, _ANY, _STRING),
         **rows("format_number", 2, 2, (Kind.SECONDS, Kind.ANY), _STRING),
@@ -300,6 +303,9 @@ GROUPS: dict[str, dict[str, Function]] = {
         **rows("timestampadd", 3, 3, (Kind.ANY, Kind.NUMBER, Kind.TIME), _SAME_TIME),
         **rows("timestampdiff", 3, 3, (Kind.ANY, Kind.TIME, Kind.TIME), _BIGINT),
         **rows("time_bucket", 2, 2, (Kind.ANY, Kind.INSTANT), _SAME_TIME),
+        **rows("make_interval try_make_interval", 0, 7, _NUMBER, _INTERVAL),
+        **rows("make_dt_interval", 0, 4, _NUMBER, _INTERVAL),
+        **rows("make_ym_interval", 0, 2, _NUMBER, _INTERVAL),
         **rows("from_utc_timestamp to_utc_timestamp", 2, 2, (Kind.TIME, Kind.ANY), _TIMESTAMP),
         **rows("convert_timezone", 3, 3, (Kind.ANY, Kind.ANY, Kind.TIME), _LOCAL_TIME),
         **rows("unix_date", 1, 1, (Kind.DAY,), _INT),
@@ -308,6 +314,8 @@ GROUPS: dict[str, dict[str, Function]] = {
         **rows("timestamp_millis timestamp_micros", 1, 1, (Kind.INTEGER,), _TIMESTAMP),
     },
     **NESTED_GROUPS,
+    **DOCUMENT_GROUPS,
+    **SKETCH_GROUPS,
 }
 """By the name of a group, then by lower-case name."""
 FUNCTIONS: dict[str, Function] = {name: function for group in GROUPS.values() for name, function in group.items()}

@@ -45,12 +45,11 @@ from service.sql.expressions.nodes import (
 )
 from service.sql.expressions.scalar import render
 from service.sql.parser import Text
-from service.sql.types import data_types
+from service.sql.types import data_types, intervals
 from service.sql.types.data_types import (
     BIGINT,
     BINARY,
     BOOLEAN,
-    DATE,
     DOUBLE,
     INT,
     INTEGRAL,
@@ -64,10 +63,11 @@ from service.sql.types.data_types import (
     TypeName,
     decimal,
 )
+from service.sql.types.document_functions import PATHS
 from service.sql.types.functions import FUNCTIONS
 from service.sql.types.lambdas import LAMBDAS, part_of
 from service.sql.types.literal_arguments import escape_fault, refused_literal
-from service.sql.types.nested_functions import NESTED_GROUPS, limit_fault
+from service.sql.types.nested_functions import NESTED_GROUPS, elements_created, limit_fault
 from service.sql.types.signatures import Function, Kind, Types
 
 _INTEGER_TEXT = re.compile(r"[+-]?\d+", re.ASCII)
@@ -89,9 +89,12 @@ _SUFFIX_TYPES = {
 
 
 class Typing:
-    """Infers the types of the expressions of one text."""
+    """Infers the types of the expressions of one text. `guarded` are the types of the arguments of calls that must fail
+    for some values, by the identity of the call: they may create any number of elements, or read XML.
+    """
 
     def __init__(self, source: Text) -> None:
+        self.guarded: dict[int, tuple[DataType | None, ...]] = {}
         self._source = source
         self._variables: Mapping[str, DataType | None] = {}
 
@@ -123,6 +126,10 @@ class Typing:
             case Call():
                 return self._call(node)
             case Extract():
+                kind = intervals.kind_of(node.operand)
+                if kind is not None:
+                    self.type_of(node.operand)
+                    return intervals.part_of(node.part, kind)
                 operand = self.computable(node.operand)
                 self._require(operand, _TIMES, node.operand, f"EXTRACT({node.part} …)")
                 return decimal(8, 6) if node.part == "SECOND" else INT
@@ -162,6 +169,8 @@ class Typing:
     def groupable(self, node: Expression) -> DataType | None:
         """Returns the type of a key to group or sort by. Raises SpecError `type_mismatch` if it has no equality."""
         type_ = self.type_of(node)
+        if intervals.kind_of(node) is intervals.IntervalKind.CALENDAR:
+            raise self.mismatch(f"{_text(node)} is an interval, which cannot be compared. {intervals.WAY_OUT}", node)
         if type_ is not None and not type_.is_groupable:
             raise self.mismatch(
                 f"{_text(node)} has the type {type_}, whose values cannot be compared. Use atomic values, or arrays or "
@@ -206,7 +215,7 @@ class Typing:
         return None if type_ == NULL else type_
 
     def _arithmetic(self, node: Arithmetic) -> DataType | None:
-        if isinstance(node.left, Interval) or isinstance(node.right, Interval):
+        if intervals.kind_of(node.left) is not None or intervals.kind_of(node.right) is not None:
             return self._with_interval(node)
         joins = node.operator == "||"
         left, right = (self.value(side) if joins else self.computable(side) for side in (node.left, node.right))
@@ -232,17 +241,16 @@ class Typing:
             raise self.mismatch(detail, node) from None
 
     def _with_interval(self, node: Arithmetic) -> DataType | None:
-        interval, other = (node.left, node.right) if isinstance(node.left, Interval) else (node.right, node.left)
+        left, right = intervals.kind_of(node.left), intervals.kind_of(node.right)
+        interval, other, kind = (node.right, node.left, right) if left is None else (node.left, node.right, left)
+        self.type_of(interval)
         type_ = self.computable(other)
-        if isinstance(other, Interval) or node.operator not in "+-" or type_ is None:
+        if kind is None or intervals.kind_of(other) is not None or node.operator not in "+-" or type_ is None:
             return None
         self._require(type_, _TIMES, other, f"{node.operator} INTERVAL")
         if type_.name not in TEMPORAL or (interval is node.left and node.operator == "-"):
             return None
-        if type_ != DATE:
-            return type_
-        whole = isinstance(interval, Interval) and interval.unit in {"YEAR", "MONTH", "DAY"}
-        return DATE if whole and isinstance(interval, Interval) and "." not in interval.value else None
+        return intervals.moved(type_, interval, kind)
 
     def _connective(self, node: Connective) -> DataType | None:
         types = [self.computable(term) for term in node.terms]
@@ -279,6 +287,12 @@ class Typing:
     def _compare(self, operator: str, left: Expression, *others: Expression) -> None:
         """Raises SpecError `type_mismatch` unless `left`, which is typed once, can be compared with all `others`."""
         one = self.value(left)
+        for node in (left, *others):
+            if intervals.kind_of(node) is intervals.IntervalKind.CALENDAR:
+                hint = "Write make_dt_interval or make_ym_interval, or compare dates."
+                raise self.mismatch(
+                    f"{_text(node)} is an interval of all units, which cannot be compared. {hint}", node
+                )
         for right in others:
             other = self.value(right)
             if one is not None and other is not None and not data_types.comparable(one, other):
@@ -323,6 +337,10 @@ class Typing:
             what, remedy = "results of CASE", "CAST them to one type."
             if is_unpivot:
                 what, remedy = "columns of UNPIVOT", "CAST them to one type in a derived table."
+                names = (
+                    value.name.rpartition(".")[2] if isinstance(value, Column) else _text(value) for value in values
+                )
+                found = ", ".join(f"{name} {type_}" for name, type_ in zip(names, types, strict=True))
             detail = f"The {what} have no common type: {found}. {remedy}"
             raise self.mismatch(detail, node) from None
 
@@ -337,6 +355,9 @@ class Typing:
         fault = refused_literal(node.name, types, node.arguments) or limit_fault(node.name, node.arguments)
         if fault is not None:
             raise self.mismatch(fault, node)
+        is_unbounded = node.name == "sequence" and elements_created(node.name, node.arguments) is None
+        if is_unbounded or node.name in PATHS:
+            self.guarded[id(node)] = types
         if node.name == "if":
             self.require_condition(node.arguments[0], "IF")
         if node.name == "nullif":
@@ -467,8 +488,14 @@ def refused_arguments(name: str, types: Types) -> str:
         return f"{name} takes pairs of {names} and values of one type each, not {found}."
     if name in {"aggregate", "reduce"}:
         return f"The lambda of {name} returns {types[2]}, but the start value is {types[1]}. CAST the start value."
-    if name == "schema_of_json":
-        return "schema_of_json takes a string literal."
+    if name == "from_csv":
+        return "The schema of from_csv must be a string literal such as 'a INT, b STRING', without nested types."
+    if name in {"schema_of_json", "schema_of_csv"}:
+        return f"{name} takes a string literal."
+    if name == "to_csv":
+        return f"to_csv takes a structure, not {found}. Write named_struct('a', x)."
+    if name.startswith("vector_"):
+        return f"{name} takes arrays of FLOAT, not {found}. CAST them to ARRAY<FLOAT>, and numbers to FLOAT."
     if name in {"filter", "exists", "forall", "map_filter", "any_match"} and len(types) > 1:
         return f"The lambda of {name} must return a condition, but returns {types[1]}. Write for example x -> x > 1."
     if name in {"hash", "xxhash64"}:

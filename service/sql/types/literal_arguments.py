@@ -10,8 +10,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from service.sql.expressions.nodes import Expression, Interval, Null, String
+from service.sql.expressions.aggregate_parameters import MAX_PERCENTAGES, MAX_SKETCH_SIZE, MIN_SKETCH_SIZE
+from service.sql.expressions.nodes import Boolean, Call, Expression, Interval, Negation, Null, Number, String
 from service.sql.types.data_types import MAX_PRECISION, DataType, TypeName
+from service.sql.types.document_functions import DOCUMENT_GROUPS
 from service.sql.types.function_results import of_number_format
 from service.sql.types.functions import MAX_PADDED_LENGTH, digits_are_bounded, padding_is_bounded
 from service.sql.types.signatures import Arguments, Types, literal_integer
@@ -87,6 +89,37 @@ def widths_in(format_: str) -> int | None:
     return total
 
 
+def _text(node: Expression) -> bool:
+    return isinstance(node, String)
+
+
+def _size(node: Expression) -> bool:
+    size = literal_integer(node)
+    return size is not None and MIN_SKETCH_SIZE <= size <= MAX_SKETCH_SIZE
+
+
+def _truth(node: Expression) -> bool:
+    return isinstance(node, Boolean)
+
+
+def _number(node: Expression) -> bool:
+    return isinstance(node.operand if isinstance(node, Negation) else node, Number)
+
+
+def _numbers(node: Expression) -> bool:
+    if isinstance(node, Call) and node.name == "array":
+        return 1 <= len(node.arguments) <= MAX_PERCENTAGES and all(map(_number, node.arguments))
+    return _number(node)
+
+
+def _share(node: Expression) -> bool:
+    return isinstance(node, Number) and float(node.text) <= 1
+
+
+def _shares(node: Expression) -> bool:
+    return _numbers(node) and all(map(_share, node.arguments if isinstance(node, Call) else (node,)))
+
+
 _LENGTH = f"an integer literal of at most {MAX_PADDED_LENGTH}"
 _FORMAT = f"a string literal of at most {MAX_FORMAT_LENGTH} characters"
 _NUMBER_FORMAT = "a string literal such as '999,990.00'"
@@ -101,6 +134,28 @@ _LITERALS: dict[str, tuple[Literal, ...]] = {
         for place in range(1, 5)
     ),
     "regexp_replace": (Literal(3, "The position of regexp_replace must be an integer literal from 1.", _positive),),
+    **{
+        name: (Literal(1, f"The path of {name} must be a string literal, such as 'a/b'.", _text),)
+        for name in DOCUMENT_GROUPS["XML and CSV"]
+        if name.startswith("xpath")
+    },
+    "theta_union": (
+        Literal(
+            2,
+            f"The size of theta_union must be an integer literal from {MIN_SKETCH_SIZE} to {MAX_SKETCH_SIZE}, the "
+            "base-2 logarithm of its entries.",
+            _size,
+        ),
+    ),
+    "hll_union": (Literal(2, "The third argument of hll_union must be TRUE or FALSE.", _truth),),
+    **{
+        f"kll_sketch_get_{part}_{type_}": (Literal(1, f"The {noun} must be {text}, or an array of them.", is_valid),)
+        for part, noun, text, is_valid in (
+            ("quantile", "rank of a quantile", "a number literal from 0 to 1", _shares),
+            ("rank", "value of a rank", "a number literal", _numbers),
+        )
+        for type_ in ("bigint", "float", "double")
+    },
     "time_bucket": (Literal(0, "time_bucket begins with an interval, such as INTERVAL '15' MINUTE.", _length_of_time),),
     **{
         name: (Literal(1, f"The format of {name} must be {_NUMBER_FORMAT}.", _number_format),)

@@ -6,18 +6,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date
 
 from service.contract.problems import SpecError
 from service.sql.ddl import parse_schema, parse_type
-from service.sql.expressions.nodes import Cast, Expression, Interval, String
+from service.sql.expressions.nodes import (
+    Arithmetic,
+    Call,
+    Case,
+    Cast,
+    Column,
+    Comparison,
+    Expression,
+    GetField,
+    Interval,
+    Lambda,
+    Number,
+    String,
+    Variable,
+    walk,
+)
 from service.sql.types.data_types import (
     BIGINT,
     BOOLEAN,
     DATE,
+    DOUBLE,
     INT,
     NULL,
     STRING,
+    TIMESTAMP,
     DataType,
     Field,
     Incompatible,
@@ -28,6 +46,7 @@ from service.sql.types.data_types import (
     struct,
     widest,
 )
+from service.sql.types.intervals import kind_of
 from service.sql.types.lambdas import part_of
 from service.sql.types.signatures import (
     Arguments,
@@ -41,10 +60,25 @@ from service.sql.types.signatures import (
     rows,
 )
 
+_DIGITS = 19
+"""The most digits of a BIGINT."""
 MAX_ELEMENTS = 10_000
 """The most elements that `sequence` and `array_repeat` may create for one row."""
 _DAYS = {"DAY": 1, "WEEK": 7, "MONTH": 28, "YEAR": 365}
 """A lower bound of the days of an interval's units."""
+_DAY = 86_400.0
+_SECONDS = {
+    **{unit: days * _DAY for unit, days in _DAYS.items()},
+    "HOUR": 3_600.0,
+    "MINUTE": 60.0,
+    "SECOND": 1.0,
+    "MILLISECOND": 0.001,
+    "MICROSECOND": 0.000_001,
+}
+_COMPUTED = "computed"
+"""The parameter of the lambda function of `computed_once`."""
+MAX_COMPUTED_ELEMENTS = 1_000_000
+"""The most elements that `sequence` of columns may create for one row; with more, the job fails."""
 
 
 def elements_created(name: str, arguments: Arguments) -> int | None:
@@ -63,7 +97,7 @@ def elements_created(name: str, arguments: Arguments) -> int | None:
 
 def _point(node: Expression) -> tuple[int, type] | None:
     """Returns an integer, or the days of a date literal, and which of them it is."""
-    number = literal_integer(node)
+    number = literal_integer(node, _DIGITS)
     if number is not None:
         return number, int
     if isinstance(node, Cast) and node.type == DATE and isinstance(node.operand, String):
@@ -90,11 +124,76 @@ def limit_fault(name: str, arguments: Arguments) -> str | None:
         return None
     if name == "array_repeat":
         return f"The number of elements of array_repeat must be an integer literal of at most {MAX_ELEMENTS}."
+    if created is None and is_measured(arguments):
+        return None
     return (
-        "The bounds and the step of sequence must be integer or DATE literals with at most "
-        f"{MAX_ELEMENTS} elements between them. For other bounds, take a part of it: slice(sequence(1, 100), 1, n), or "
-        "compute with its elements: transform(sequence(0, 6), i -> date_add(d, i))."
+        f"sequence may create at most {MAX_ELEMENTS} elements of literals. Its step must be an integer, or an INTERVAL "
+        "of one unit."
     )
+
+
+def is_measured(arguments: Arguments) -> bool:
+    """Whether `guarded_sequence` can compare the distance of the bounds of `sequence` with its step."""
+    step = arguments[2] if len(arguments) > 2 else None
+    if isinstance(step, Interval):
+        return (seconds_of(step) or 0) > 0
+    return step is None or kind_of(step) is None
+
+
+def seconds_of(interval: Interval) -> float | None:
+    """Returns a lower bound of the seconds of an interval of one unit, without its sign; None for another one."""
+    seconds = _SECONDS.get(interval.unit)
+    try:
+        return None if seconds is None else abs(float(interval.value)) * seconds
+    except ValueError:
+        return None
+
+
+def guarded_sequence(call: Call, types: Types) -> Expression:
+    """Returns a call of `sequence`, which fails for a row in which it would create too many elements."""
+    has_columns = any(isinstance(part, Column | Variable) for part in walk(call))
+    most = MAX_COMPUTED_ELEMENTS if has_columns else MAX_ELEMENTS
+    written = [part for part in call.arguments if not isinstance(part, Interval)]
+    names = [f"argument_{number}" for number in range(1, len(written) + 1)]
+    pairs = [part for pair in zip(map(String, names), written, strict=True) for part in pair]
+    step = [part for part in call.arguments if isinstance(part, Interval)]
+
+    def checked(row: Variable) -> Expression:
+        arguments: tuple[Expression, ...] = (*(GetField(row, name) for name in names), *step)
+        return _checked_sequence(replace(call, arguments=arguments), types, most)
+
+    return computed_once(Call("named_struct", tuple(pairs)), checked)
+
+
+def computed_once(value: Expression, use: Callable[[Variable], Expression]) -> Expression:
+    """Returns `use` of a variable with the value of `value`, which is computed once.
+
+    Spark's optimizer does not evaluate the function of `transform`, even if `value` is constant. It does evaluate each
+    constant branch of CASE, also one that no row takes.
+    """
+    variable = Variable(_COMPUTED)
+    of_one = Call("transform", (Call("array", (value,)), Lambda((_COMPUTED,), use(variable))))
+    return Call("element_at", (of_one, Number("1")))
+
+
+def _checked_sequence(call: Call, types: Types, most: int) -> Expression:
+    first, last, *rest = call.arguments
+    step, points = rest[0] if rest else None, widest(types[:2], strings_convert=False)
+    if points is not None and points.is_integral:
+        ends: tuple[Expression, Expression] = Cast(last, DOUBLE, tries=False), Cast(first, DOUBLE, tries=False)
+        unit: Expression = Number("1") if step is None else Call("abs", (Cast(step, DOUBLE, tries=False),))
+    else:
+        # A DATE is the timestamp of its begin.
+        ends = _seconds(last), _seconds(first)
+        unit = Number(f"{(seconds_of(step) if isinstance(step, Interval) else None) or _DAY:.6f}")
+    distance = Call("abs", (Arithmetic("-", *ends),))
+    message = String(f"sequence would create more than {most} elements.")
+    is_long = Comparison(">", distance, Arithmetic("*", Number(str(most)), unit))
+    return Case(None, ((is_long, Call("raise_error", (message,))),), call)
+
+
+def _seconds(node: Expression) -> Expression:
+    return Cast(Cast(node, TIMESTAMP, tries=False), DOUBLE, tries=False)
 
 
 def concatenated_arrays(types: Types) -> DataType | None:
@@ -384,7 +483,11 @@ NESTED_GROUPS: dict[str, dict[str, Function]] = {
         **rows("size cardinality", 1, 1, (Kind.COLLECTION,), always(INT)),
         **rows("array_size", 1, 1, _ARRAY, always(INT)),
         **rows(
-            "element_at", 2, 2, (Kind.COLLECTION, Kind.VALUE), by_types("the type of an element, or of a value", _at)
+            "element_at try_element_at",
+            2,
+            2,
+            (Kind.COLLECTION, Kind.VALUE),
+            by_types("the type of an element, or of a value", _at),
         ),
         **rows("get", 2, 2, (Kind.ARRAY, Kind.NUMBER), _ELEMENT),
         **rows("array_contains", 2, 2, _ARRAY_AND_VALUE, by_types("BOOLEAN", _found_in(BOOLEAN))),
@@ -415,6 +518,7 @@ NESTED_GROUPS: dict[str, dict[str, Function]] = {
         **rows("sequence", 2, 3, (Kind.ANY,), by_types("an array of the common type of the bounds", _sequence)),
         **rows("arrays_zip", 1, None, _ARRAY, by_types("an array of structures of the elements", _zipped)),
         **rows("split", 2, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _TEXTS),
+        **rows("regexp_extract_all", 2, 3, (Kind.ANY, Kind.ANY, Kind.NUMBER), _TEXTS),
     },
     "maps": {
         **rows("map", 0, None, _VALUE, by_types("a map of the common types of keys and values", _map_of)),

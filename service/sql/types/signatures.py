@@ -45,6 +45,7 @@ class Kind(Enum):
     SECONDS = NUMERIC | {TypeName.NULL}
     FORMAT = frozenset({TypeName.STRING, TypeName.NULL})
     BYTES = frozenset({TypeName.BINARY, TypeName.STRING, TypeName.NULL})
+    SKETCH = frozenset({TypeName.BINARY, TypeName.NULL})
     INTEGER = INTEGRAL | {TypeName.NULL}
     BITS = INTEGRAL | {TypeName.BOOLEAN, TypeName.NULL}
     DAY = frozenset({TypeName.DATE, TypeName.NULL})
@@ -97,9 +98,9 @@ def rows(names: str, least: int, most: int | None, kinds: Iterable[Kind], result
     return {name: Function(name, least, most, tuple(kinds), result) for name in names.split()}
 
 
-def literal_integer(node: Expression) -> int | None:
-    """Returns the value of an integer literal of up to nine digits, with its sign; None for other expressions."""
+def literal_integer(node: Expression, digits: int = 9) -> int | None:
+    """Returns the value of an integer literal of up to `digits` digits, with its sign; None for other expressions."""
     if isinstance(node, Negation):
-        inner = literal_integer(node.operand)
+        inner = literal_integer(node.operand, digits)
         return -inner if inner is not None else None
-    return int(node.text) if isinstance(node, Number) and node.is_integer and len(node.text) < 10 else None
+    return int(node.text) if isinstance(node, Number) and node.is_integer and len(node.text) <= digits else None

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import service.jobs.read_jobs
 from service.api.authentication import OPEN_PATHS
 from service.contract.enums import KeyScope
+from service.jobs.known_jobs import KnownJobs
 from service.keys.administration import KeyRequest, issue_key, revoke_key
 from service.keys.verification import KeyRing, make_secret
 from service.store import workers
@@ -328,12 +328,12 @@ def test_a_long_request_is_refused_if_its_key_was_revoked_meanwhile(
     monkeypatch.setattr("service.keys.verification.CACHE_SECONDS", 0.0)
     headers = bearer()
     key_id = api.client.get("/v1/me", headers=headers).json()["key_id"]
-    read_jobs = service.jobs.read_jobs.read_jobs
+    read = KnownJobs.read
 
     def revoked_meanwhile(*given: Any) -> Any:
         revoke_key(api.database, key_id, allow_last_admin=True)
-        return read_jobs(*given)
+        return read(*given)
 
-    monkeypatch.setattr("service.jobs.read_jobs.read_jobs", revoked_meanwhile)
+    monkeypatch.setattr(KnownJobs, "read", revoked_meanwhile)
     answer = api.client.get(f"/v1/jobs/{job_id}", headers={**headers, "Prefer": "wait=1"})
     refused(answer, 401, "unauthenticated")

@@ -280,6 +280,14 @@ class TestChangingSettings:
         # The same values again are no difference.
         assert change(api, job_id, {"state": {"provider": "rocksdb"}}).status_code == 200
 
+    def test_a_stream_gets_no_driver_of_its_own(self, api: Api) -> None:
+        job_id = stopped(api)
+        problem = refused(change(api, job_id, {"isolation": "driver"}), 422, "isolation_not_for_streams")
+        assert [issue["pointer"] for issue in problem["errors"]] == ["/isolation"]
+        body = {"settings": {"isolation": "driver"}}
+        refused(post(api, job_id, "resume", body), 422, "isolation_not_for_streams")
+        assert change(api, job_id, {"isolation": "shared"}).status_code == 200
+
     def test_a_job_with_fields_of_a_newer_version(self, api: Api) -> None:
         job_id = stopped(api)
         with api.database.write() as session:

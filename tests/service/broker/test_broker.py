@@ -39,7 +39,6 @@ def at(monkeypatch: pytest.MonkeyPatch, url: str) -> Settings:
 def test_the_embedded_broker_reads_where_it_writes(tmp_path: Path) -> None:
     options = celery_config(Settings())["broker_transport_options"]
     assert options["data_folder_in"] == options["data_folder_out"] == str(tmp_path / "broker" / "messages")
-    assert options["polling_interval"] == 0.05
 
 
 def test_the_url_of_redis_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -121,3 +123,28 @@ def test_files_that_are_no_messages_are_dropped(tmp_path: Path) -> None:
     (tmp_path / "done").touch()
     assert receive(tmp_path, tmp_path / "done") == [0]
     assert list((tmp_path / "messages").iterdir()) == []
+
+
+@pytest.mark.parametrize("age_seconds", [0, 3600])
+def test_a_message_is_found_right_after_the_folder_was_empty(tmp_path: Path, age_seconds: int) -> None:
+    with connection(tmp_path) as opened, opened.SimpleQueue(ONE) as queue:
+        for number in range(50):
+            changed = time.time() - age_seconds
+            os.utime(tmp_path / "messages", (changed, changed))
+            for _ in range(2):
+                with pytest.raises(Empty):
+                    queue.get_nowait()
+            send(tmp_path, range(number, number + 1))
+            message = queue.get_nowait()
+            message.ack()
+            assert message.payload[0][0] == str(number)
+
+
+def test_an_empty_folder_is_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with connection(tmp_path) as opened, opened.SimpleQueue(ONE) as queue:
+        os.utime(tmp_path / "messages", (1, 1))
+        with pytest.raises(Empty):
+            queue.get_nowait()
+        monkeypatch.setattr(Path, "iterdir", lambda _: pytest.fail("listed"))
+        with pytest.raises(Empty):
+            queue.get_nowait()

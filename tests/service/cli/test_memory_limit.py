@@ -79,3 +79,4 @@ def test_doctor_fails_if_the_limit_is_below_the_heap(tmp_path: Path, mount: Path
     finding = check_memory(Settings(), available_memory(membership(tmp_path, "0::/\n"), mount))
     assert finding.level is Level.FAIL
     assert "of 1.0 GiB; the worker's JVM takes up to 2.0 GiB" in finding.detail
+    assert "jobs with isolation: driver up to 2.0 GiB more" in finding.detail

@@ -16,8 +16,8 @@ from service.sql.ddl import parse_schema
 from service.sql.expressions import compile_expression, nodes
 from service.sql.resolve import aggregates
 from service.sql.resolve import from_clause as equi_joins
-from service.sql.statements import from_clause as sql_from
-from service.sql.statements import select as sql_select
+from service.sql.statements.clauses import select as sql_select
+from service.sql.statements.tables import from_clause as sql_from
 from service.sql.types import inference
 from tests.support.shapes import ACCEPTED, ACCEPTED_EARLIER, MANY_JOINS, TABLE, chain, joins, listed, sql
 
@@ -160,11 +160,6 @@ def test_a_recursion_error_is_refused(shape: str, monkeypatch: pytest.MonkeyPatc
     # Earlier tests compiled the same query.
     compile_module._bound_batch_query.cache_clear()
     assert refusal(ACCEPTED[shape]).code == CODE
-
-
-@pytest.mark.parametrize("text", ["SELECT a FROM ((t))", "SELECT a FROM (((t)))"])
-def test_a_table_in_parentheses_is_refused(text: str) -> None:
-    assert refusal(sql(text)).code == "unsupported_construct"
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,14 @@ def test_a_single_table_is_the_stream() -> None:
     assert spec(mode="batch").streams == ()
 
 
+def test_only_workers_of_version_17_run_a_job_with_a_driver_of_its_own() -> None:
+    own, shared = (spec(mode="batch", settings={"isolation": value}) for value in ("driver", "shared"))
+    assert (own.needs_version, shared.needs_version) == (17, 3)
+    assert own.stored()["settings"]["isolation"] == "driver"
+    assert "isolation" not in shared.stored()["settings"]
+    assert JobSpec.model_validate(own.stored()) == own
+
+
 def test_only_a_continuous_job_has_no_time_limit() -> None:
     assert spec().limits.timeout is None
     assert spec(limits={"max_attempts": 5}).limits.timeout is None
@@ -94,6 +102,12 @@ def test_sinks(sink: dict[str, Any], kind: type[object]) -> None:
         ),
         ({"compare_with": "a job"}, "comparison_not_for_streams", "compare_with"),
         ({"mode": "incremental", "compare_with": "a job"}, "comparison_not_for_streams", "compare_with"),
+        ({"settings": {"isolation": "driver"}}, "isolation_not_for_streams", "settings.isolation"),
+        (
+            {"mode": "incremental", "settings": {"isolation": "DRIVER"}},
+            "isolation_not_for_streams",
+            "settings.isolation",
+        ),
         ({"tables": {"t": {**FILES, "role": "static"}}}, "no_stream", "tables"),
         (
             {"tables": {"t": {**FILES, "role": "static"}, "u": {**FILES, "role": "static"}}},

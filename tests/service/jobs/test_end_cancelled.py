@@ -14,8 +14,8 @@ from sqlalchemy.exc import OperationalError
 from service.api.app import create_app
 from service.config.settings import Settings
 from service.jobs.end_cancelled import CancelledJobs
+from service.jobs.known_jobs import JobKey, KnownJobs
 from service.jobs.lifecycle import cancel_job
-from service.jobs.read_jobs import JobKey, read_jobs
 from service.jobs.views import Job
 from service.store import leases
 from service.store.attempts import Claim, attempts_of
@@ -42,7 +42,7 @@ def lapse(database: Database, *claims: Claim) -> None:
 
 def shown(database: Database, settings: Settings, claim: Claim) -> Job:
     key = JobKey(lifecycle.TENANT, claim.job_id)
-    return read_jobs(database, settings, {key})[key]
+    return KnownJobs().read(database, settings, {key})[key]
 
 
 def test_only_what_is_cancelling_and_has_no_worker_is_ended(database: Database, settings: Settings) -> None:

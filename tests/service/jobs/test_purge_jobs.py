@@ -20,7 +20,7 @@ from service.results import directories
 from service.results import purge as purge_jobs
 from service.results.directories import OWNER
 from service.results.purge import Limits, Purged, purge, purge_with_pauses, would_purge
-from service.store.jobs import save_idempotency_key
+from service.store.jobs import SubmissionKey, save_idempotency_keys
 from service.store.session import Database
 from service.store.tables import JobRow
 from tests.support import lifecycle
@@ -223,7 +223,7 @@ def test_what_is_counted_before_is_what_is_removed(
             age(path, days=2)
     with database.write() as session:
         for key, job_id in (("a", old), ("b", older_result), ("c", young)):
-            save_idempotency_key(session, tenant="default", key=key, payload_sha256="", job_id=job_id, now=1)
+            save_idempotency_keys(session, [SubmissionKey("default", key, "", job_id)], now=1)
     for name in foreign:
         (folders[name] / OWNER).write_text("another installation")
     paths = (settings.results_dir, settings.streams_dir)
@@ -268,7 +268,7 @@ def test_expired_keys_are_counted_before_they_go(database: Database, settings: S
     job_id = lifecycle.insert(database)
     with database.write() as session:
         for key, at in (("c", database.now(session)), ("a", 1), ("b", 1)):
-            save_idempotency_key(session, tenant="default", key=key, payload_sha256="", job_id=job_id, now=at)
+            save_idempotency_keys(session, [SubmissionKey("default", key, "", job_id)], now=at)
     for purged in (would_purge, purge_with_pauses):
         assert purged(database, settings.results_dir, settings.streams_dir, Limits(None, None)) == Purged(keys=2)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from service.contract.errors import IdempotencyKeyReusedError, StreamInUseError
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
 from service.jobs.check_job import CheckedJob, check_job
-from service.jobs.read_jobs import JobKey, read_jobs
+from service.jobs.known_jobs import JobKey, KnownJobs
 from service.jobs.submit_job import Submission, submit_job
 from service.store import jobs
-from service.store.jobs import NewJob
+from service.store.jobs import NewJob, QueuedJob
 from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
 from service.streams.append_rows import PostedRows, append_rows
@@ -61,7 +61,7 @@ def test_the_answer_has_the_job_as_it_is_read_later(
 ) -> None:
     job = submit_job(database, announcer, settings, submission(**changes)).job
     key = JobKey(TENANT, job.id)
-    assert read_jobs(database, settings, [key])[key] == job
+    assert KnownJobs().read(database, settings, [key])[key] == job
 
 
 _REFUSING = {
@@ -239,17 +239,17 @@ class TestPostedRows:
         self, database: Database, announcer: JobAnnouncer, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.declare(database, settings)
-        insert_job = jobs.insert_job
+        insert_jobs = jobs.insert_jobs
         with ThreadPoolExecutor(1) as pool:
             deletions: list[Future[None]] = []
 
-            def insert(session: Session, new: NewJob, now: int) -> JobRow:
+            def insert(session: Session, new: Sequence[NewJob], now: int) -> list[QueuedJob]:
                 deletions.append(pool.submit(self.delete, database, settings))
                 # As long as the deletion needs where nothing holds it.
                 wait([*deletions], timeout=1)
-                return insert_job(session, new, now)
+                return insert_jobs(session, new, now)
 
-            monkeypatch.setattr(jobs, "insert_job", insert)
+            monkeypatch.setattr(jobs, "insert_jobs", insert)
             accepted = submit_job(database, announcer, settings, self.submission())
             with pytest.raises(StreamInUseError, match=accepted.job.id):
                 deletions[0].result(60)
@@ -259,12 +259,12 @@ class TestPostedRows:
         self, database: Database, announcer: JobAnnouncer, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.declare(database, settings)
-        insert_job = jobs.insert_job
+        insert_jobs = jobs.insert_jobs
         posted = PostedRows(TENANT, "clicks", "b", "application/x-ndjson", b'{"uid": 1}')
 
-        def insert(session: Session, new: NewJob, now: int) -> JobRow:
+        def insert(session: Session, new: Sequence[NewJob], now: int) -> list[QueuedJob]:
             assert not append_rows(database, settings.streams_dir, settings.limits, posted).replayed
-            return insert_job(session, new, now)
+            return insert_jobs(session, new, now)
 
-        monkeypatch.setattr(jobs, "insert_job", insert)
+        monkeypatch.setattr(jobs, "insert_jobs", insert)
         assert not submit_job(database, announcer, settings, self.submission()).replayed

@@ -11,7 +11,8 @@ from service.broker.dispatch import Dispatcher, JobAnnouncer
 from service.config.settings import Settings
 from service.contract.enums import Mode, Queue
 from service.contract.job import JobSpec
-from service.jobs.read_jobs import JobKey, list_jobs, read_jobs
+from service.jobs.known_jobs import JobKey, KnownJobs
+from service.jobs.read_jobs import list_jobs
 from service.jobs.submit_job import Submission, submit_job
 from service.jobs.views import Job
 from service.store import jobs, workers
@@ -23,7 +24,7 @@ from tests.support import lifecycle
 from tests.support.lifecycle import SPEC, STREAM_TABLES, TENANT
 
 
-def submit(database: Database, settings: Settings, kind: str = jobs.RUN, **changes: Any) -> Job:
+def submit(database: Database, settings: Settings, /, kind: str = jobs.RUN, **changes: Any) -> Job:
     """The job, of which the workers have been told."""
     submission = Submission(TENANT, JobSpec.model_validate({**SPEC, **changes}), "", None, kind)
     with closing(JobAnnouncer(database, Dispatcher(settings))) as announcer:
@@ -63,6 +64,28 @@ def test_an_explanation_is_short(database: Database, settings: Settings) -> None
     assert submit(database, settings, kind=jobs.EXPLAIN, queue="long").queue == "short"
 
 
+@pytest.mark.parametrize(("kind", "isolated"), [(jobs.RUN, True), (jobs.EXPLAIN, False)])
+def test_an_explanation_needs_no_driver_of_its_own(
+    database: Database, settings: Settings, kind: str, isolated: bool
+) -> None:
+    job = submit(database, settings, kind=kind, settings={"isolation": "driver"})
+    with database.read() as session:
+        row = session.get_one(JobRow, job.id)
+    assert (row.isolated, row.spec_version) == (isolated, 17)
+
+
+def test_an_older_worker_leaves_the_job_to_newer_ones(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit(database, settings, settings={"isolation": "driver"})
+    with monkeypatch.context() as older:
+        older.setattr("service.store.transitions.UNDERSTOOD", JobRow.spec_version <= 16)
+        assert lifecycle.try_claim(database, job.id) is None
+    claim = lifecycle.try_claim(database, job.id)
+    assert claim is not None
+    assert claim.isolated
+
+
 def test_an_explanation_of_a_stream_is_none(database: Database, settings: Settings) -> None:
     job = submit(database, settings, kind=jobs.EXPLAIN, mode="continuous", tables=STREAM_TABLES)
     assert (job.queue, job.mode) == ("short", Mode.BATCH)
@@ -77,7 +100,7 @@ def test_who_must_come_is_told(database: Database, settings: Settings) -> None:
 
     def waits_for() -> str | None:
         key = JobKey(TENANT, job.id)
-        return read_jobs(database, settings, {key})[key].waiting_for
+        return KnownJobs().read(database, settings, {key})[key].waiting_for
 
     def beat(worker: str, queues: str | None) -> None:
         with database.write() as session:

@@ -100,7 +100,8 @@ def test_a_crowd_costs_one_question_a_round_and_nobody_none(database: Database) 
     with questions(database) as sent:
         idle, busy = asyncio.run(scenario(sent))
     assert idle == 0
-    assert 1 <= busy <= 6
+    # At most ten in each interval, however many wait.
+    assert 1 <= busy <= 45
 
 
 def test_a_database_that_fails_for_a_while_is_outlived(database: Database) -> None:

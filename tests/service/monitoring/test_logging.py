@@ -5,22 +5,12 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from service.config.settings import LogSettings
 from service.monitoring.logs import configure_logging
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level, config = root.handlers[:], root.level, structlog.get_config()
-    yield
-    root.handlers[:], root.level = handlers, level
-    structlog.configure(**config)
 
 
 def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from service.config.settings import DatabaseSettings
-from service.store.jobs import KEY_KEPT_MS, find_idempotency_key, save_idempotency_key
+from service.store.jobs import KEY_KEPT_MS, SubmissionKey, find_idempotency_key, save_idempotency_keys
 from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow
 
@@ -19,7 +19,7 @@ from service.store.tables import IdempotencyKeyRow
 def test_a_key_is_found_for_a_day_and_can_then_be_used_again(database: Database, add_job: Callable[..., str]) -> None:
     first, second = add_job("a"), add_job("b")
     with database.write() as session:
-        save_idempotency_key(session, tenant="t", key="k", payload_sha256="1", job_id=first, now=1000)
+        save_idempotency_keys(session, [SubmissionKey("t", "k", "1", first)], now=1000)
     with database.write() as session:
         known = find_idempotency_key(session, tenant="t", key="k", now=999 + KEY_KEPT_MS)
         assert known is not None
@@ -27,7 +27,7 @@ def test_a_key_is_found_for_a_day_and_can_then_be_used_again(database: Database,
         assert find_idempotency_key(session, tenant="other", key="k", now=1000) is None
         assert find_idempotency_key(session, tenant="t", key="k", now=1000 + KEY_KEPT_MS) is None
     with database.write() as session:
-        save_idempotency_key(session, tenant="t", key="k", payload_sha256="2", job_id=second, now=1000 + KEY_KEPT_MS)
+        save_idempotency_keys(session, [SubmissionKey("t", "k", "2", second)], now=1000 + KEY_KEPT_MS)
     with database.read() as session:
         again = find_idempotency_key(session, tenant="t", key="k", now=1000 + KEY_KEPT_MS)
         assert again is not None
@@ -36,7 +36,7 @@ def test_a_key_is_found_for_a_day_and_can_then_be_used_again(database: Database,
 
 def remember(database: Database, job_id: str, tenant: str, key: str, now: int) -> None:
     with database.write() as session:
-        save_idempotency_key(session, tenant=tenant, key=key, payload_sha256="", job_id=job_id, now=now)
+        save_idempotency_keys(session, [SubmissionKey(tenant, key, "", job_id)], now=now)
 
 
 def test_only_the_same_expired_key_is_replaced(database: Database, add_job: Callable[..., str]) -> None:
@@ -69,7 +69,7 @@ def test_submissions_at_once_do_not_wait_for_each_other(
     settings = DatabaseSettings(lock_timeout_seconds=1)
     with closing(Database(database_url, settings=settings)) as other, database.write() as session:
         now = 1 + KEY_KEPT_MS
-        save_idempotency_key(session, tenant="t", key="k1", payload_sha256="", job_id=job_id, now=now)
+        save_idempotency_keys(session, [SubmissionKey("t", "k1", "", job_id)], now=now)
         session.flush()
         # Raises where it waits for the transaction that is open here.
         remember(other, job_id, "t", "k2", now)

@@ -150,7 +150,7 @@ def test_versions_of_many_jobs(database: Database) -> None:
     with database.write() as session:
         for index in range(1200):
             new = NewJob(f"job-{index}", "default", jobs.RUN, "n", {}, None, 1, 1000)
-            jobs.insert_job(session, new, 1)
+            jobs.insert_jobs(session, [new], 1)
     with database.read() as session:
         assert len(jobs.read_versions(session, [f"job-{index}" for index in range(1200)])) == 1200
 

@@ -138,7 +138,12 @@ class TestUnresponsiveWorkers:
     def test_a_job_that_waits_for_something_else(
         self, database: Database, clock: ManualClock, subtests: pytest.Subtests
     ) -> None:
-        cases: list[dict[str, object]] = [{"queue": "stream"}, {"fence": 1}, {"cancel_requested_at": 1}]
+        cases: list[dict[str, object]] = [
+            {"isolated": True},
+            {"queue": "stream"},
+            {"fence": 1},
+            {"cancel_requested_at": 1},
+        ]
         for excuse in cases:
             with subtests.test(excuse=excuse):
                 with database.write() as session:

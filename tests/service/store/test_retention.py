@@ -8,7 +8,7 @@ from sqlalchemy import event, select, update
 from service.contract.enums import LEASED, TERMINAL, JobStatus
 from service.store import jobs, maintenance
 from service.store.events import append_event
-from service.store.jobs import save_idempotency_key
+from service.store.jobs import SubmissionKey, save_idempotency_keys
 from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow, JobEventRow, JobRow, OutboxRow
 from tests.support.clocks import ManualClock
@@ -40,7 +40,7 @@ def test_the_oldest_jobs_are_removed_first_with_their_rows(database: Database, a
     with database.write() as session:
         append_event(session, job_id="job-0", tenant="default", now=1, type="plan", data={})
         session.add(OutboxRow(job_id="job-0", tenant="default", created_at=1))
-        save_idempotency_key(session, tenant="default", key="k", payload_sha256="", job_id="job-0", now=1)
+        save_idempotency_keys(session, [SubmissionKey("default", "k", "", "job-0")], now=1)
     with database.write() as session:
         gone = maintenance.remove_jobs(session, before=104, since=0, limit=3)
     assert {(job.job_id, job.finished_at, job.had_result, job.bytes) for job in gone} == {

@@ -37,6 +37,8 @@ def stuck(spark: SparkSession, gate: Path) -> Iterator[threading.Thread]:
         context.clearJobTags()
         context.setInterruptOnCancel(False)
 
+    # An earlier test may have cancelled a job without waiting for its tasks.
+    wait_for("the tasks of earlier tests to end", lambda: running_tasks(context) == 0, 60)
     thread = threading.Thread(target=run)
     thread.start()
     try:

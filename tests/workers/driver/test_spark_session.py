@@ -44,6 +44,7 @@ def test_session(tmp_path: Path) -> None:
     assert "SQL_RESTRICTED_MODE" in found["reflect"]
     assert "TABLE_OR_VIEW_NOT_FOUND" in found["file"]
     assert found["listens_on"] == ["127.0.0.1"]
+    assert found["left_by_shuffles"] == []
     assert found["scheduling"] == "FAIR"
     assert found["cancel"]["error"] == "Py4JJavaError"
     assert found["cancel"]["ended"]

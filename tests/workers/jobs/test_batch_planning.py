@@ -191,7 +191,7 @@ def test_a_worker_with_too_many_abandoned_plannings_claims_nothing(bench: Bench,
     for hang in hangs:
         abandon(bench, hang, RUN)
     job_id = bench.submit(COUNT)
-    claims: list[Callable[[], bool]] = [lambda: bench.runner.run(job_id), lambda: bench.runner.run_oldest(["short"])]
+    claims: list[Callable[[], bool]] = [lambda: bench.runner.run(job_id), lambda: bench.runner.run_next(["short"])]
     for claim in claims:
         with pytest.raises(TooManyPlanningsError):
             claim()
@@ -211,7 +211,7 @@ def test_abandoned_explanations_take_their_slots_until_their_threads_end(
     waiting, other = bench.submit(COUNT, kind=EXPLAIN), bench.submit(COUNT)
     assert not bench.runner.run(waiting)
     hangs[2].release()
-    assert bench.runner.run_oldest(["short"])
+    assert bench.runner.run_next(["short"])
     assert (bench.job(waiting).status, bench.job(other).status) == ("QUEUED", "SUCCEEDED")
     hangs[0].release()
     wait_for("its end", lambda: len(bench.running_attempts.abandoned.all()) == 1)

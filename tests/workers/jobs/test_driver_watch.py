@@ -69,7 +69,7 @@ class Bench:
         """Makes a new driver the current one."""
         nothing: Any = None
         process = subprocess.Popen(["sleep", "600"])
-        driver = Processes(nothing, nothing, process, slots=2, shuffle_partitions=4, monitor=nothing)
+        driver = Processes(nothing, nothing, process, slots=2, shuffle_partitions=4, monitor=nothing, pools=nothing)
         self.drivers.append(driver)
         self.runtime.current = driver
         return driver

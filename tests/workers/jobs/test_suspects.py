@@ -10,7 +10,7 @@ import pytest
 from service.contract import problems
 from service.contract.enums import AttemptStatus, Mode, Queue
 from service.store import leases, streaming_jobs
-from service.store.attempts import Claim, is_on_last_attempt, is_suspect
+from service.store.attempts import Claim, is_isolated, is_on_last_attempt, is_suspect
 from service.store.session import Database
 from tests.support import lifecycle
 from tests.support.processes import wait_for
@@ -20,13 +20,15 @@ from workers.jobs.planning import PlanningThreads
 
 pytestmark = pytest.mark.one_database
 
-LAST_CHANCES, ALL = str(is_on_last_attempt()), str(is_suspect())
+LAST_CHANCES, ALL = (str(found & ~is_isolated()) for found in (is_on_last_attempt(), is_suspect()))
 
 
-def claimed(database: Database, job_id: str, crashes: int, queue: Queue = Queue.SHORT) -> Claim:
+def claimed(
+    database: Database, job_id: str, crashes: int, queue: Queue = Queue.SHORT, *, isolated: bool = False
+) -> Claim:
     """A claim of a job of three attempts that lost some."""
     mode = Mode.CONTINUOUS if queue is Queue.STREAM else Mode.BATCH
-    lifecycle.insert(database, job_id, timeout_ms=0, queue=queue, mode=mode)
+    lifecycle.insert(database, job_id, timeout_ms=0, queue=queue, mode=mode, isolated=isolated)
     for _ in range(crashes):
         lost = lifecycle.claim(database, job_id)
         with database.write() as session:
@@ -120,3 +122,12 @@ def test_of_threads_that_claim_at_once_each_sees_what_the_others_took(database: 
 
     with ThreadPoolExecutor(8) as pool:
         assert len([taken for taken in pool.map(take, last) if taken is not None]) == 1
+
+
+def test_a_job_with_a_driver_of_its_own_is_no_suspect(database: Database) -> None:
+    suspects = Suspects(RunningAttempts())
+    own = claimed(database, "own", 2, isolated=True)
+    assert suspects.claim(lambda: own) is own
+    with suspects.running(own):
+        assert asked(suspects, database) is None
+    assert asked(suspects, database) is None

@@ -96,6 +96,7 @@ def a_line(directory: Path, server: RedisServer, environment: Mapping[str, str])
             "BROKER_KEY_PREFIX": PREFIX,
             "BROKER_TIMEOUT_SECONDS": "1",
             "WORKER_CONCURRENCY": "2",
+            "WORKER_RESERVED_SLOTS": "0",
             **environment,
         }.items():
             patch.setenv(f"EVENKEEL_{name}", value)

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, update
 
 from service.config.settings import RetentionSettings
-from service.store.jobs import KEY_KEPT_MS, save_idempotency_key
+from service.store.jobs import KEY_KEPT_MS, SubmissionKey, save_idempotency_keys
 from service.store.session import Database
 from service.store.tables import IdempotencyKeyRow, JobRow
 from tests.support import lifecycle
@@ -74,7 +74,7 @@ def test_expired_idempotency_keys_go_though_everything_else_is_kept(
 ) -> None:
     with database_with_jobs.write() as session:
         for key, at in (("old", clock.ms - KEY_KEPT_MS), ("new", clock.ms)):
-            save_idempotency_key(session, tenant="default", key=key, payload_sha256="", job_id="job-0", now=at)
+            save_idempotency_keys(session, [SubmissionKey("default", key, "", "job-0")], now=at)
     own = step(database_with_jobs, tmp_path, days=0)
     own.step()
     clock.ms += RETENTION_PERIOD_MS

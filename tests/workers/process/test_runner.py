@@ -157,9 +157,9 @@ def run_flaky(bench: Bench, job_id: str, lost: Mapping[int, Exception]) -> list[
 
 def test_a_short_outage_of_the_database_has_no_effect(bench: Bench) -> None:
     job_id = bench.submit(PER_USER)
-    # The claim is 1; then plan, start and end, of each of which the first answer is lost.
-    pauses = run_flaky(bench, job_id, dict(zip((2, 4, 6), AWAY, strict=True)))
-    assert pauses == [0.5, 0.5, 0.5]
+    # The claim is 1; then the plan with the start, and the end, of each of which the first answer is lost.
+    pauses = run_flaky(bench, job_id, dict(zip((2, 4), AWAY[:2], strict=True)))
+    assert pauses == [0.5, 0.5]
     assert bench.job(job_id).status == "SUCCEEDED"
     assert [event for event in events(bench, job_id) if event[0] != "attempt"] == [
         ("status", "QUEUED"),
@@ -181,7 +181,7 @@ class Away(Flaky):
             yield session
 
 
-@pytest.mark.parametrize(("gone_from", "status"), [(2, "PLANNING"), (3, "PLANNING"), (4, "RUNNING")])
+@pytest.mark.parametrize(("gone_from", "status"), [(2, "PLANNING"), (3, "RUNNING")])
 def test_a_long_outage_of_the_database_does_not_end_the_job(bench: Bench, gone_from: int, status: str) -> None:
     job_id = bench.submit(PER_USER)
     database = Away(bench.settings.database_url, {gone_from: AWAY[2]})
@@ -290,18 +290,18 @@ def test_explanations_leave_slots_to_other_jobs(bench: Bench, monkeypatch: pytes
             with bench.database.write() as session:
                 session.execute(delete(JobRow).where(JobRow.id == explained[0]))
         if number < 3:
-            outcomes.append(bench.runner.run_oldest(["short"]))
+            outcomes.append(bench.runner.run_next(["short"]))
         if number == 3:
             outcomes.append(bench.runner.run(explained[2]))
         return Ending(JobStatus.SUCCEEDED)
 
     monkeypatch.setattr(JobRunner, "_work", work)
-    assert bench.runner.run_oldest(["short"])
+    assert bench.runner.run_next(["short"])
     # Two of four slots, and the third explanation, though older, behind the other job.
     assert taken == [*explained[:2], other]
     assert outcomes == [False, True, True]
     assert bench.job(explained[2]).status == "QUEUED"
-    assert bench.runner.run_oldest(["short"])
+    assert bench.runner.run_next(["short"])
     assert taken[-1] == explained[2]
 
 

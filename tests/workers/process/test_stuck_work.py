@@ -80,7 +80,9 @@ class Bench:
             self.runtime.current.kill()
         process = subprocess.Popen(["sleep", "600"])
         nothing: Any = None
-        self.driver = Processes(nothing, nothing, process, slots=2, shuffle_partitions=4, monitor=nothing)
+        self.driver = Processes(
+            nothing, nothing, process, slots=2, shuffle_partitions=4, monitor=nothing, pools=nothing
+        )
         self.runtime.current = self.driver
         return self.driver
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -201,7 +202,7 @@ def test_a_stream_that_is_stopped_during_planning_does_not_start(bench: Bench, m
                     session.execute(update(JobRow).values(status="CANCELLING", cancel_requested_at=1))
             return super().session_for_stream()
 
-    known = {name: getattr(bench.driver, name) for name in Driver.__dataclass_fields__}
+    known = {each.name: getattr(bench.driver, each.name) for each in fields(Driver) if each.init}
     runner = JobRunner(
         bench.settings, bench.database, SharedDriver(Telling(**known)), bench.running_attempts, "w1", bench.announce
     )

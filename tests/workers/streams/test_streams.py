@@ -17,7 +17,7 @@ from service.config.settings import Settings
 from service.contract.enums import Mode, Queue
 from service.store import leases
 from service.store.attempts import Claim
-from service.store.jobs import NewJob, insert_job
+from service.store.jobs import NewJob, insert_jobs
 from service.store.session import Database
 from service.store.streaming_state import StreamStopReason
 from service.store.tables import JobRow
@@ -221,7 +221,7 @@ def test_streams_that_are_being_planned_count(
     with database.write() as session:
         for number, queue in enumerate((Queue.STREAM, Queue.STREAM, Queue.SHORT)):
             new = NewJob(f"job-{number}", "default", "run", "j", spec, None, 1, 0, queue=queue, mode=Mode.CONTINUOUS)
-            insert_job(session, new, number)
+            insert_jobs(session, [new], number)
 
     def statuses() -> list[str]:
         with database.read() as session:
@@ -251,8 +251,8 @@ def test_streams_that_are_being_planned_count(
         driver.meanwhile = lambda: None
         seen.append(runner.run("job-1"))
         seen.append(handed_back_before_it_is_claimed("job-1"))
-        seen.append(runner.run_oldest([queue.value for queue in Queue]))
-        seen.append(runner.run_oldest([queue.value for queue in Queue]))
+        seen.append(runner.run_next([queue.value for queue in Queue]))
+        seen.append(runner.run_next([queue.value for queue in Queue]))
         seen.append(statuses())
 
     driver.meanwhile = meanwhile

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from service.contract.options import AggPhase
 from service.contract.query import AggregateFunction
 from service.sql.expressions.scalar import Scalar, column
-from service.sql.types.aggregates import BITS, PAIRED, result_type
+from service.sql.types.aggregates import BITS, PAIRED, SKETCHES, result_type
 from service.sql.types.data_types import DOUBLE, FRACTIONAL, INTEGRAL, DataType, Field, TypeName, decimal
 from workers.engine.plan.expressions import compose
 from workers.engine.plan.nodes import UNKNOWN, Aggregate, AggregateRole, Call, Exchange, Named, Phases, PlanFunction
@@ -158,6 +158,12 @@ _REFUSED = {
     AggregateFunction.TRY_AVG: "a part of the sum may overflow where the average does not",
     AggregateFunction.SKEWNESS: "sums of powers lose the digits of a small variance",
     AggregateFunction.KURTOSIS: "sums of powers lose the digits of a small variance",
+    **dict.fromkeys(sorted(SKETCHES), "its sketch would have to be stored in a column"),
+    AggregateFunction.HISTOGRAM_NUMERIC: "its bins would have to be stored in a column",
+    AggregateFunction.APPROX_TOP_K: "its sketch would have to be stored in a column",
+    AggregateFunction.COLLECT_UNION: "its lists would have to be stored in a column",
+    AggregateFunction.VECTOR_AVG: "its vectors would have to be stored in a column",
+    AggregateFunction.VECTOR_SUM: "its vectors would have to be stored in a column",
     **dict.fromkeys(sorted(PAIRED), "sums of products lose the digits of a small variance"),
     AggregateFunction.GROUPING: "it distinguishes grouping sets, not rows",
     AggregateFunction.GROUPING_ID: "it distinguishes grouping sets, not rows",

@@ -7,6 +7,7 @@ directly above the scans of streams.
 from __future__ import annotations
 
 import typing
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from service.contract.options import JoinLocal, JoinShip, JoinSkew
@@ -28,6 +29,7 @@ from service.sql.resolve.bound import (
 )
 from service.sql.types.data_types import BIGINT, TIMESTAMP, TIMESTAMP_NTZ, DataType, Field, known
 from workers.engine.plan.expressions import compose, fresh_name
+from workers.engine.plan.implied_conditions import with_implied_conditions
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
@@ -93,17 +95,21 @@ def _selected_rows(query: BoundQuery) -> Node:
 
 def _rows(query: BoundQuery) -> Node:
     node = _source(query.source)
+    inputs = [names_of(node)]
     for join in query.joins:
-        node = _join(node, _source(join.right), join)
+        right = _source(join.right)
+        inputs.append(names_of(right))
+        node = _join(node, right, join, inputs)
     for each in query.generators:
         node = Generate(node, each.function, each.arguments, each.columns, each.outer)
-    return node if query.where is None else Filter(node, query.where)
+    return node if query.where is None else Filter(node, with_implied_conditions(query.where, inputs))
 
 
-def _join(left: Node, right: Node, join: BoundJoin) -> Join:
+def _join(left: Node, right: Node, join: BoundJoin, inputs: Sequence[Collection[str]]) -> Join:
     times = join.within
     if times is None:
-        return Join(left, right, join.kind, join.keys, join.residual, strategy=_strategy(join))
+        residual = None if join.residual is None else with_implied_conditions(join.residual, inputs)
+        return Join(left, right, join.kind, join.keys, residual, strategy=_strategy(join))
     within = Within(times.left, times.right, times.at_least_us, times.at_most_us)
     left, right = (with_watermarks(side, times.watermarks) for side in (left, right))
     return Join(left, right, join.kind, join.keys, join.residual, strategy=_strategy(join), within=within)

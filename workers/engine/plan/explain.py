@@ -28,6 +28,7 @@ from workers.engine.plan.nodes import (
     Project,
     Recursion,
     Scan,
+    Shared,
     Sort,
     SortItem,
     StepRows,
@@ -129,6 +130,8 @@ def detail_of(node: Node) -> str:
             return ", ".join(_sort_item(item) for item in node.keys)
         case Limit():
             return _limit(node)
+        case Shared():
+            return f"{node.number}"
 
 
 def line_of_step(step: Node) -> str:

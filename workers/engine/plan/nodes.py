@@ -360,6 +360,16 @@ class Limit(PlanNode):
         return left if self.count is None else min(left, self.count)
 
 
+@dataclass(frozen=True)
+class Shared(PlanNode):
+    """Emits its input's rows. Spark computes the nodes with the same `number`, which have equal inputs, once, and keeps
+    the rows until the job ends.
+    """
+
+    input: Node
+    number: int
+
+
 UnaryNode = (
     Watermark
     | Windows
@@ -373,6 +383,7 @@ UnaryNode = (
     | Exchange
     | Sort
     | Limit
+    | Shared
 )
 """A node with one input."""
 

@@ -13,14 +13,15 @@ parentheses if it cannot read them, and omits NULLS FIRST where that is Spark's 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import get_args
 
 from service.contract.query import NullsOrder
 from service.sql.expressions.scalar import Scalar, quoted
 from service.sql.joins import Side
-from workers.engine.plan.expressions import call_sql, fresh_name, generator_sql, join_condition, values_sql
+from service.sql.types.data_types import TypeName
+from workers.engine.plan.expressions import fresh_name, generator_sql, join_condition, values_sql
 from workers.engine.plan.nodes import (
     Aggregate,
     Deduplicate,
@@ -36,6 +37,7 @@ from workers.engine.plan.nodes import (
     Project,
     Recursion,
     Scan,
+    Shared,
     Sort,
     SortItem,
     StepRows,
@@ -49,6 +51,7 @@ from workers.engine.plan.nodes import (
     output_of,
 )
 from workers.engine.plan.recursion import JOINS, recursion_sql
+from workers.engine.plan.text_lists import calls_sql
 from workers.engine.plan.traversal import walk_up
 
 NO_COLUMN = "1 AS `$row`"
@@ -57,13 +60,38 @@ NO_COLUMN = "1 AS `$row`"
 _ORDINAL = re.compile(r"-?[0-9]+")
 """A number that Spark would read in GROUP BY as the position of an item."""
 
+_LAMBDA = "->"
+
+
+def nested_sql(plan: Node, relation_of: Callable[[Node], str | None]) -> str:
+    """Returns `plan` as one query in which every step is a query in the FROM of the next one, for Spark to parse.
+
+    `relation_of` returns the name of a relation that has the rows and columns of a node, or None to have the text
+    compute them. It must return one for a scan, whose relation may have further columns if the scan has any. Raises
+    TypeError as `sql_of`.
+    """
+    return _Writer(_structures(plan), relation_of).select(plan).text()
+
+
+def _structures(plan: Node) -> frozenset[str]:
+    """Returns the names of columns with fields. For `a.b`, Spark prefers column b of a relation a to field b of column
+    a, so that no relation may have such a name.
+    """
+    return frozenset(
+        field.name
+        for node in walk_up(plan)
+        for field in output_of(node)
+        if field.type is None or field.type.name is TypeName.STRUCT
+    )
+
 
 def sql_of(plan: Node) -> str:
     """Returns Spark SQL that computes `plan` over tables, or views, with the scans' table names.
 
     Raises TypeError for an unsupported node, since an incomplete text would be wrong.
     """
-    writer = _Writer(frozenset(node.table for node in walk_up(plan) if isinstance(node, Scan)))
+    tables = frozenset(node.table for node in walk_up(plan) if isinstance(node, Scan))
+    writer = _Writer(tables | _structures(plan))
     last = writer.select(plan)
     steps = ",\n".join(writer.definitions)
     is_recursive = any(isinstance(node, Recursion) for node in walk_up(plan))
@@ -127,7 +155,7 @@ class _Select:
             comment = f" /* {self.comment} */" if self.comment else ""
             lines.append(f"DISTRIBUTE BY {', '.join(self.distribute_by)}{comment}")
         if self.order_by:
-            lines.append(f"ORDER BY {', '.join(map(_sort_key, self.order_by))}")
+            lines.append(f"ORDER BY {', '.join(map(sort_key, self.order_by))}")
         if self.limit is not None:
             lines.append(f"LIMIT {self.limit}")
         if self.offset:
@@ -136,17 +164,24 @@ class _Select:
 
 
 class _Writer:
-    """Collects the steps of one plan, inputs first."""
+    """Collects the steps of one plan, inputs first. With `relation_of`, it writes them where they are read instead. No
+    step gets a name that is `taken`.
+    """
 
-    def __init__(self, tables: frozenset[str]) -> None:
+    def __init__(self, taken: frozenset[str], relation_of: Callable[[Node], str | None] | None = None) -> None:
         self.definitions: list[str] = []
-        self._tables = tables
+        self._taken = taken
+        self._relation_of = relation_of
         self._nodes = 0
 
     def select(self, node: Node) -> _Select:
         """Returns the SELECT of `node`; nodes below that do not fit into it have become steps."""
         if type(node) not in get_args(Node):
             raise TypeError(f"{type(node).__name__} has no SQL")
+        relation = None if self._relation_of is None else self._relation_of(node)
+        if relation is not None:
+            self._nodes += 1
+            return _relation(node, relation, self._nodes - 1)
         inputs = [self.select(child) for child in inputs_of(node)]
         number = self._nodes
         self._nodes += 1
@@ -163,7 +198,7 @@ class _Writer:
             raise TypeError("a step has SQL inside its recursion only")
         if isinstance(node, Recursion):
             tables = [self._step(each) for each in inputs]
-            name = fresh_name(f"recursion_{number}", self._tables)
+            name = fresh_name(f"recursion_{number}", self._taken)
             self.definitions.append(recursion_sql(node, name, tables))
             return _Select("recursion", number, name)
         if isinstance(node, MultisetOperation):
@@ -187,6 +222,8 @@ class _Writer:
                 select = self._over(below, number, below.takes_rows)
                 lengths = f"'{node.size_ms} milliseconds', '{node.slide_ms} milliseconds'"
                 return replace(select, columns=("*", f"window({node.column.sql}, {lengths}) AS {quoted(node.name)}"))
+            case Shared():
+                return below
             case Filter():
                 select = self._over(below, number, below.takes_rows)
                 condition = node.condition.sql
@@ -224,11 +261,12 @@ class _Writer:
 
     def _join(self, node: Join, number: int, left: _Select, right: _Select) -> _Select:
         # Both become steps before the text uses their names.
-        one, other = self._step(left), self._step(right)
+        one, other = self._name(left), self._name(right)
+        sides = self._source(left, one), self._source(right, other)
         condition = join_condition(node)
         if not condition:
-            return _Select("join", number, f"{one} CROSS JOIN {other}")
-        source = f"{one} {JOINS[node.kind]} {other}\n  ON {condition}"
+            return _Select("join", number, f"{sides[0]} CROSS JOIN {sides[1]}")
+        source = f"{sides[0]} {JOINS[node.kind]} {sides[1]}\n  ON {condition}"
         if node.within is not None:
             # The condition implies it; it limits the state of a stream.
             least, most = node.within.at_least_us, node.within.at_most_us
@@ -244,9 +282,24 @@ class _Writer:
         return below if fits else _Select("", number, self._step(below))
 
     def _step(self, select: _Select) -> str:
-        name = fresh_name(f"{select.operator}_{select.number}", self._tables)
+        """Returns what FROM has for the rows of `select`."""
+        return self._source(select, self._name(select))
+
+    def _name(self, select: _Select) -> str:
+        return fresh_name(f"{select.operator}_{select.number}", self._taken)
+
+    def _source(self, select: _Select, name: str) -> str:
+        if self._relation_of is not None:
+            return f"(\n{select.text()}\n) AS {name}"
         self.definitions.append(f"{name} AS (\n{_indented(select.text())}\n)")
         return name
+
+
+def _relation(node: Node, name: str, number: int) -> _Select:
+    if not isinstance(node, Scan) or not node.columns:
+        return _Select("relation", number, name)
+    columns = tuple(quoted(field.name) for field, _ in node.columns)
+    return _Select("scan", number, f"SELECT {_items(columns)}\nFROM {name}", whole=True)
 
 
 def _scan(node: Scan, number: int) -> _Select:
@@ -258,7 +311,9 @@ def _scan(node: Scan, number: int) -> _Select:
 
 def _aggregate(node: Aggregate, select: _Select) -> _Select:
     keys = _named(node.keys)
-    calls = tuple(f"{call_sql(call)} AS {quoted(call.output.name)}" for call in node.calls)
+    calls = tuple(
+        f"{text} AS {quoted(call.output.name)}" for text, call in zip(calls_sql(node), node.calls, strict=True)
+    )
     group_by = tuple(_group_key(key.expression) for key in node.keys)
     if node.grouping_sets:
         sets = ", ".join(f"({', '.join(group_by[position] for position in one)})" for one in node.grouping_sets)
@@ -268,6 +323,8 @@ def _aggregate(node: Aggregate, select: _Select) -> _Select:
         grouped = f"{', '.join(group_by)} GROUPING SETS ({sets})"
         return replace(select, columns=(*keys, *calls), group_by=(grouped,))
     if calls:
+        # By its position: Spark does not find that two lambda functions are the same.
+        group_by = tuple(str(n) if _LAMBDA in text else text for n, text in enumerate(group_by, start=1))
         return replace(select, columns=(*keys, *calls), group_by=group_by)
     if keys:
         return replace(select, columns=keys, distinct=True)
@@ -319,7 +376,8 @@ def _items(columns: tuple[str, ...] | None) -> str:
     return ", ".join(columns) or NO_COLUMN
 
 
-def _sort_key(item: SortItem) -> str:
+def sort_key(item: SortItem) -> str:
+    """Returns an item of ORDER BY."""
     nulls = "FIRST" if item.nulls is NullsOrder.FIRST else "LAST"
     return f"{item.expression.sql} {item.direction.value.upper()} NULLS {nulls}"
 

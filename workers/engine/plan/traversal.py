@@ -45,10 +45,13 @@ def transform_up(node: Node, rewrite: Callable[[Node], Node]) -> Node:
 
 
 def walk_up(node: Node) -> Iterator[Node]:
-    """Yields every node of the tree, inputs before the node that reads them."""
-    for child in inputs_of(node):
-        yield from walk_up(child)
-    yield node
+    """Yields every node of the tree, inputs before the node that reads them, left ones first."""
+    # Not by recursive generators, which would pass each node through all that are above it.
+    waiting, found = [node], list[Node]()
+    while waiting:
+        found.append(waiting.pop())
+        waiting.extend(inputs_of(found[-1]))
+    return reversed(found)
 
 
 class NodeIds:

@@ -27,6 +27,7 @@ from workers.engine.plan.nodes import (
     Project,
     Recursion,
     Scan,
+    Shared,
     Sort,
     StepRows,
     Union,
@@ -54,9 +55,19 @@ class InvalidPlanError(Exception):
         super().__init__(f"the plan made by {made_by} is invalid: {'; '.join(violations)}")
 
 
-def check(plan: Node, made_by: str, output: tuple[Field, ...] | None = None) -> None:
-    """Raises `InvalidPlanError` with all violations of `plan`; `output` are the columns that it must emit."""
-    violations = [f"{line_of(node)}: {violation}" for node in walk_up(plan) for violation in _violations(node)]
+def check(
+    plan: Node, made_by: str, output: tuple[Field, ...] | None = None, known: dict[int, Node] | None = None
+) -> None:
+    """Raises `InvalidPlanError` with all violations of `plan`; `output` are the columns that it must emit.
+
+    `known` are the nodes of earlier calls by their identity, which are not checked again. This call adds its nodes.
+    """
+    known = {} if known is None else known
+    violations = list[str]()
+    for node in walk_up(plan):
+        if id(node) not in known:
+            violations += (f"{line_of(node)}: {violation}" for violation in _violations(node))
+            known[id(node)] = node
     if output is not None and output_of(plan) != output:
         violations.append(f"it emits {_columns(output_of(plan))} instead of {_columns(output)}")
     if violations:
@@ -154,7 +165,7 @@ def _scalars(node: Node) -> Iterator[Scalar]:
             yield from (item.expression for item in node.keys)
         case Scan() | Values() | Join() | Deduplicate() | Expand() | Union() | MultisetOperation() | Limit():
             return
-        case Recursion() | StepRows():
+        case Recursion() | StepRows() | Shared():
             return
 
 

@@ -45,9 +45,11 @@ JOINS = frozenset(
 EXCHANGES = frozenset({"Exchange", "BroadcastExchange"})
 LIMITS = frozenset({"LocalLimit", "GlobalLimit", "CollectLimit"})
 TOP = "TakeOrderedAndProject"
+COLLECT = "Collect"
+"""The name under which the rows of a collected result are shown. Spark has no operator for it."""
 MOVES = EXCHANGES | {"AQEShuffleRead", "ReusedExchange"}
 _AGGREGATES = frozenset({"HashAggregate", "ObjectHashAggregate", "SortAggregate"})
-_WRITES = frozenset({"Execute InsertIntoHadoopFsRelationCommand", "WriteFiles"})
+_WRITES = frozenset({"Execute InsertIntoHadoopFsRelationCommand", "WriteFiles", COLLECT})
 _EXPAND = "Expand"
 _WINDOWS = frozenset({"Window", "WindowGroupLimit"})
 

@@ -12,6 +12,7 @@ from workers.engine.rules.distinct.split_distinct_aggregate import SplitDistinct
 from workers.engine.rules.eager.eager_aggregation import EagerAggregation
 from workers.engine.rules.joins.join_strategy import JoinStrategy
 from workers.engine.rules.joins.skewed_join import SkewedJoin
+from workers.engine.rules.merge_aggregates import MergeAggregates
 from workers.engine.rules.prune_union_branches import PruneUnionBranches
 from workers.engine.rules.rule import Rule
 from workers.engine.rules.two_phase_aggregate import TwoPhaseAggregate
@@ -20,6 +21,8 @@ from workers.engine.rules.windows.skewed_windows import SkewedWindows
 RULES: tuple[Rule[Any], ...] = (
     # Drop branches of UNION that a condition excludes: first, so that the other rules handle only the remaining plan.
     PruneUnionBranches(),
+    # Merge aggregates of the same tables: before the rules that change the inputs of aggregates.
+    MergeAggregates(),
     # Aggregate below joins: before the rules for joins, since it changes the inputs of joins.
     EagerAggregation(),
     # Decide how joins run: before the rule for hot keys, which are no problem if a side is broadcast.

@@ -19,6 +19,7 @@ from service.sql.resolve.bound import BoundQuery
 from workers.engine.budget import PlanningBudget, no_check
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Aggregate, Node
+from workers.engine.plan.repeated_subqueries import repeated_subqueries
 from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import (
     Plan,
@@ -30,7 +31,7 @@ from workers.engine.planner import (
     plan_report,
     trace_of,
 )
-from workers.engine.report.repeated_subqueries import SUBQUERIES, repeated_subqueries, use_of
+from workers.engine.report.reused_exchanges import use_of
 from workers.engine.rules.joins.strategy_cost import BROADCAST_PARTS, ROW_BYTES
 from workers.engine.rules.prune_union_branches import without_excluded_branches
 from workers.engine.rules.required_statistics import (
@@ -45,9 +46,11 @@ from workers.engine.rules.required_statistics import (
     window_orders,
 )
 from workers.engine.rules.rule import Skip
+from workers.engine.rules.shared_subqueries import SUBQUERIES
 from workers.engine.spark.corrupt_records import CorruptRecords
 from workers.engine.spark.error_mapping import is_lack_of_broadcasting, is_lack_of_memory, problem_of_spark_error
-from workers.engine.spark.lowering import lower, physical_plan, plan_with_reuse
+from workers.engine.spark.lowering import SharedFrames, lower, physical_plan, plan_with_reuse
+from workers.engine.spark.scan_cache import LIST_ON_DRIVER, ScanCache
 from workers.engine.spark.session_options import (
     count_hashed_joins,
     has_bitmaps,
@@ -57,6 +60,8 @@ from workers.engine.spark.session_options import (
     raise_hash_limit,
     task_memory,
 )
+from workers.engine.spark.shuffle_files import remove_shuffle_files
+from workers.engine.spark.small_results import collect_parquet, is_small
 from workers.engine.spark.sources import ScanReads, TableInput, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_only
@@ -67,9 +72,6 @@ _log = logging.getLogger(__name__)
 
 LATE_SECONDS = 0.5
 """How long the end of a run waits for statistics that are still being read."""
-
-_LIST_ON_DRIVER = ("spark.sql.sources.parallelPartitionDiscovery.threshold", "1000000")
-"""The number of files above which Spark lists them in a job of many tasks. For local files, the driver is faster."""
 
 _FILES_ALONE = {
     # Hadoop starts a `chmod` process for every directory and file that it creates. Without the checksum files, which
@@ -122,13 +124,25 @@ class PlannedQuery:
 
 class Engine:
     """Plans and runs queries in one Spark session. `slots` is the number of tasks that run at once. Engines may share
-    the `cache` of statistics.
+    the `cache` of statistics, and those of one application the plans of `scans`.
     """
 
-    def __init__(self, session: SparkSession, slots: int, cache: StatisticsCache | None = None) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        slots: int,
+        cache: StatisticsCache | None = None,
+        scans: ScanCache | None = None,
+    ) -> None:
         self._session = session
         self._slots = slots
+        self._scans = scans
         self._cache = StatisticsCache() if cache is None else cache
+        self._shared = SharedFrames()
+
+    def close(self) -> None:
+        """Removes the rows that the engine's queries share. None of them can run afterwards."""
+        self._shared.release()
 
     def plan(
         self,
@@ -150,7 +164,7 @@ class Engine:
         built = build(query)
         check()
         needs_little_memory = crashes > 0 and (has_joins(built) or _counts_distinct(built))
-        reads = _reads(self._session, tables)
+        reads = _reads(self._session, tables, self._scans)
         if not needs_little_memory:
             # Spark looks at the files while pyarrow reads their statistics.
             reads.begin(scans_of(without_excluded_branches(built)))
@@ -161,7 +175,7 @@ class Engine:
             return self._plan_with_low_memory(built, tables, statistics, settings, crash_reason(crashes), check)
         plan = plan_query(query, statistics, settings, _budget(settings, check))
         check()
-        return _planned(reads, plan, statistics, settings, check)
+        return _planned(reads, plan, statistics, settings, check, self._shared)
 
     def fall_back(
         self,
@@ -213,8 +227,9 @@ class Engine:
     ) -> PlannedQuery:
         plan = low_memory_plan(built, statistics, settings, why, _budget(settings, check))
         check()
-        reads = _reads(low_memory_session(self._session), tables)
-        return replace(_planned(reads, plan, statistics, settings, check), low_memory=True)
+        reads = _reads(low_memory_session(self._session), tables, self._scans)
+        self._shared.release()
+        return replace(_planned(reads, plan, statistics, settings, check, self._shared), low_memory=True)
 
     def _statistics(
         self, built: Node, tables: Mapping[str, TableInput], settings: JobSettings, check: Callable[[], None]
@@ -253,13 +268,29 @@ class Engine:
         return LateStatistics(lambda: gather_statistics(keys, scans, tables, slots, orders=orders, cache=cache))
 
     def execute(self, planned: PlannedQuery, directory: Path) -> WrittenResult:
-        """Runs the query and writes its rows as Parquet files below `directory`. Raises what Spark raises."""
-        return write_parquet(planned.frame, directory)
+        """Runs the query and writes its rows as Parquet files below `directory`. Raises what Spark raises.
+
+        A result that is known to be small is collected. After an error, the shuffle files are removed.
+        """
+        try:
+            return self._write(planned, directory)
+        except Exception:
+            remove_shuffle_files(planned.frame.sparkSession.sparkContext)
+            raise
+
+    @staticmethod
+    def _write(planned: PlannedQuery, directory: Path) -> WrittenResult:
+        frame = planned.frame
+        sql = planned.report.after.sql
+        if is_small(planned.plan, sql, planned.statistics, frame.schema) and collect_parquet(frame, directory):
+            return replace(written(directory), is_collected=True)
+        return write_parquet(frame, directory)
 
 
 def _subqueries(plan: Plan, frame: DataFrame) -> tuple[RuleTrace, ...]:
-    """Returns a trace for each subquery that is used several times, with how Spark computes it."""
-    repeated = repeated_subqueries(plan.before)
+    """Returns a trace for each subquery that is used several times and not shared, with how Spark computes it."""
+    shared = {trace.node_id for trace in plan.trace if trace.rule == SUBQUERIES}
+    repeated = [each for each in repeated_subqueries(plan.before) if each.node.id not in shared]
     if not repeated:
         return ()
     physical = plan_with_reuse(frame)
@@ -274,9 +305,9 @@ def _counts_distinct(plan: Node) -> bool:
     return any(call.distinct for node in walk_up(plan) if isinstance(node, Aggregate) for call in node.calls)
 
 
-def _reads(session: SparkSession, tables: Mapping[str, TableInput]) -> ScanReads:
-    session.conf.set(*_LIST_ON_DRIVER)
-    return ScanReads(session, tables, CorruptRecords())
+def _reads(session: SparkSession, tables: Mapping[str, TableInput], scans: ScanCache | None) -> ScanReads:
+    session.conf.set(*LIST_ON_DRIVER)
+    return ScanReads(session, tables, CorruptRecords(), scans)
 
 
 def _planned(
@@ -285,11 +316,12 @@ def _planned(
     statistics: Statistics,
     settings: JobSettings,
     check: Callable[[], None],
+    shared: SharedFrames,
 ) -> PlannedQuery:
     raise_hash_limit(reads.session, plan.after, statistics.task_memory)
     scans = reads.frames(plan.after)
     check()
-    frame = lower(plan.after, scans, reads.session)
+    frame = lower(plan.after, scans, reads.session, shared)
     check()
     physical = physical_plan(frame)
     check()
@@ -299,10 +331,13 @@ def _planned(
 
 @dataclass(frozen=True)
 class WrittenResult:
-    """The number of rows that a query wrote, and the bytes of their files."""
+    """The number of rows that a query wrote, and the bytes of their files. `is_collected`: this process wrote them, not
+    Spark.
+    """
 
     rows: int
     bytes: int
+    is_collected: bool = False
 
 
 def write_parquet(frame: DataFrame, directory: Path) -> WrittenResult:
@@ -315,6 +350,11 @@ def write_parquet(frame: DataFrame, directory: Path) -> WrittenResult:
     frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     # With a scheme, because Hadoop may be configured with another default file system.
     frame.write.mode("overwrite").options(**_FILES_ALONE).parquet(f"file://{directory}")
+    return written(directory)
+
+
+def written(directory: Path) -> WrittenResult:
+    """Returns the size of a written result."""
     files = result_files(directory)
     return WrittenResult(
         rows=sum(pq.read_metadata(path).num_rows for path in files),

@@ -8,6 +8,7 @@ Codes of `problem_of_spark_error`:
     invalid_cast           ANSI: a value cannot be cast to the type
     invalid_index          ANSI: an array has no element at the index
     invalid_map_key        a key of a map is NULL, or is there twice
+    invalid_function_argument          a function got a value that it does not accept
     recursion_limit        a recursive query had too many steps or rows
     raised_error           the query called raise_error, or a subquery that is a value returned several rows
     corrupt_file           a file does not match its format, or a text row does not match the schema
@@ -40,7 +41,7 @@ from service.sql.types.data_types import Field
 from workers.engine.spark.avro_source import MARK as AVRO_MARK
 from workers.engine.spark.error_texts import explained, is_of_python, shortened
 from workers.engine.spark.failed_values import CODES as VALUE_CODES
-from workers.engine.spark.failed_values import Failure, describe
+from workers.engine.spark.failed_values import NO_XML, Failure, describe
 
 _MAX_DETAIL = 1000
 _MAX_CAUSES = 16
@@ -76,6 +77,32 @@ _CONDITIONS = {
         # too many keys (2109) or more than 8 GB (2110), a table with too many rows (2248) or bytes (2249, 2250) to
         # broadcast.
         *(f"_LEGACY_ERROR_TEMP_{number}" for number in (2105, 2107, 2108, 2109, 2110, 2248, 2249, 2250)),
+    ),
+    "invalid_function_argument": (
+        "CANNOT_DECODE_URL",
+        "CANNOT_PARSE_DECIMAL",
+        "CONVERSION_INVALID_INPUT",
+        "HLL_INVALID_INPUT_SKETCH_BUFFER",
+        "HLL_INVALID_LG_K",
+        "HLL_UNION_DIFFERENT_LG_K",
+        "ILLEGAL_DAY_OF_WEEK",
+        "INVALID_FORMAT",
+        "INVALID_PARAMETER_VALUE",
+        "INVALID_REGEXP_REPLACE",
+        "INVALID_TIMEZONE",
+        "INVALID_URL",
+        "INVALID_UTF8_STRING",
+        "INVALID_VECTOR_NORM_DEGREE",
+        "KLL_INVALID_INPUT_SKETCH_BUFFER",
+        "KLL_SKETCH_INVALID_QUANTILE_RANGE",
+        "KLL_SKETCH_K_OUT_OF_RANGE",
+        "MALFORMED_CHARACTER_CODING",
+        "NEGATIVE_VALUES_IN_FREQUENCY_EXPRESSION",
+        "SKETCH_INVALID_LG_NOM_ENTRIES",
+        "THETA_INVALID_INPUT_SKETCH_BUFFER",
+        "THETA_INVALID_INPUT_SKETCH_BUFFER_FAMILY",
+        "VECTOR_DIMENSION_MISMATCH",
+        NO_XML,
     ),
 }
 """Conditions of Spark, or their prefixes, by code. The first code with a condition of the chain of causes applies."""
@@ -127,6 +154,8 @@ _REMOVED_ADVICE = re.compile(
 )
 _AVRO = re.compile(rf"{AVRO_MARK}: (.*)")
 """An error of a Python worker that reads an Avro file."""
+_BAD_XML = "org.xml.sax.SAXParseException"
+"""Only the functions of XPath raise it, without a condition."""
 _SQL_STATE = re.compile(r"\s*SQLSTATE: \w{5}\.?")
 
 
@@ -249,6 +278,8 @@ def _cause(java: JavaObject) -> _Cause:
     if gateway is not None and condition is not None:
         contexts = gateway.jvm.PythonErrorUtils.getQueryContext(java)
         fragment = next((str(context.fragment()) for context in contexts if context.fragment()), "")
+    if name == _BAD_XML:
+        condition = NO_XML
     return _Cause(name, condition, message, fragment)
 
 

@@ -11,12 +11,34 @@ from service.contract.query import AggregateFunction
 from service.sql.expressions.nodes import Aggregate, Arithmetic, Call, Cast, Element, Expression
 from service.sql.failed_expressions import Occurrence, QueryExpressions
 
-CODES = frozenset({"arithmetic_overflow", "divide_by_zero", "invalid_cast", "invalid_index", "invalid_map_key"})
+CODES = frozenset(
+    {
+        "arithmetic_overflow",
+        "divide_by_zero",
+        "invalid_cast",
+        "invalid_index",
+        "invalid_map_key",
+        "invalid_function_argument",
+    }
+)
+NO_XML = "INVALID_XML_DOCUMENT"
+"""Our own condition for an error of Spark that has none: an `xpath` function got a text that is no XML."""
 
 _CAST = re.compile(r"The value (.+?) of the type \"([^\"]+)\" cannot be cast to \"([^\"]+)\"", re.DOTALL)
 _PARSED = re.compile(r"Text ('.*?') could not be parsed", re.DOTALL)
 _INDEX = re.compile(r"The index (-?\d+) is out of bounds\. The array has (\d+) elements")
 _KEY = re.compile(r"Duplicate map key (.+?) was found", re.DOTALL)
+_NAME = re.compile(r"`(\w+)`")
+_FUNCTIONS = {
+    "CANNOT_DECODE_URL": ("url_decode",),
+    "INVALID_FORMAT": ("to_number", "to_char", "to_varchar"),
+    "INVALID_URL": ("parse_url",),
+}
+"""The functions that fail with a condition whose message does not name them."""
+_TRIED = frozenset(
+    {"aes_decrypt", "make_interval", "make_timestamp", "parse_url", "to_binary", "to_number", "url_decode"}
+)
+"""Functions `f` for which `try_f` gives NULL instead of an error."""
 _MAKE_MAPS = ("map", "map_from_arrays", "map_from_entries", "map_concat", "transform_keys", "str_to_map")
 _DATE_PARTS = "DATETIME_FIELD_OUT_OF_BOUNDS"
 _CANNOT_PARSE = "CANNOT_PARSE_TIMESTAMP"
@@ -30,7 +52,21 @@ _GENERAL = {
     "arithmetic_overflow": "Cast to a wider type before it, such as DECIMAL(38, 0) or DOUBLE.",
     "invalid_index": "Write get(a, i), which counts from 0 and gives NULL for such rows.",
     "invalid_map_key": "Leave out such keys, or give NULL for such rows with CASE.",
+    "invalid_function_argument": "Leave such rows out with WHERE, or give NULL for them with CASE.",
 }
+_OF_FUNCTIONS = {
+    "CANNOT_DECODE_URL": "A text is no encoded part of a URL",
+    "HLL_UNION_DIFFERENT_LG_K": "Two sketches have different precisions",
+    "INVALID_FORMAT": "A value does not match the format",
+    "INVALID_REGEXP_REPLACE": "A pattern or replacement is not valid",
+    "INVALID_TIMEZONE": "A text is no time zone",
+    "INVALID_URL": "A text is no URL",
+    "INVALID_UTF8_STRING": "Bytes are no UTF-8 text",
+    "NEGATIVE_VALUES_IN_FREQUENCY_EXPRESSION": "A frequency is negative",
+    NO_XML: "A text is no XML document",
+    "VECTOR_DIMENSION_MISMATCH": "Two vectors have different lengths",
+}
+"""What is wrong with the value of a function, by condition."""
 _WIDEST = "DECIMAL(38, 0)"
 
 
@@ -79,6 +115,11 @@ def _found(failure: Failure, expressions: QueryExpressions) -> Sequence[Occurren
         return expressions.calls_of("to_date", "to_timestamp")
     if failure.condition.startswith(_DATE_PARTS):
         return expressions.calls_of("make_date")
+    if failure.condition == NO_XML:
+        return expressions.calls_that_begin("xpath")
+    if failure.code == "invalid_function_argument":
+        named = (name.lower() for name in _NAME.findall(failure.message))
+        return expressions.calls_of(*_FUNCTIONS.get(failure.condition.partition(".")[0], named))
     if failure.code == "invalid_map_key":
         return expressions.calls_of(*_MAKE_MAPS)
     return expressions.calls_of("sum", "avg") if failure.code == "arithmetic_overflow" else ()
@@ -100,6 +141,8 @@ def _what(failure: Failure) -> str:
         return f"There is no element {index[1]} among {index[2]}"
     if key is not None:
         return f"The key {_short(key[1])} is twice in a map"
+    if failure.code == "invalid_function_argument":
+        return _of_function(failure.condition)
     return {
         "invalid_index": "The first element has the index 1, not 0,",
         "invalid_map_key": "A key of a map is NULL",
@@ -107,6 +150,13 @@ def _what(failure: Failure) -> str:
         "invalid_cast": "A value cannot be converted",
         "arithmetic_overflow": "A number does not fit into its type",
     }[failure.code]
+
+
+def _of_function(condition: str) -> str:
+    known = _OF_FUNCTIONS.get(condition.partition(".")[0])
+    if known is not None:
+        return known
+    return "Bytes are no sketch of the right kind" if "SKETCH_BUFFER" in condition else "A value is not valid"
 
 
 def _remedy(failure: Failure, one: Occurrence) -> str:
@@ -151,6 +201,8 @@ def _suggestion(failure: Failure, tree: Expression, operands: tuple[str, ...]) -
             return f"Write CASE WHEN {key} IS NOT NULL THEN map({key}, {value}) END, which gives NULL for such rows."
         case Call("elt"):
             return "Use CASE with the values that the index may have; it gives NULL for others."
+        case Call(name) if failure.code == "invalid_function_argument" and name in _TRIED:
+            return f"Write try_{name}({', '.join(operands)}), which gives NULL for such values."
         case Call("make_date"):
             return "Leave such rows out with WHERE, or give NULL for them with CASE."
         case _ if target is not None and failure.code == "invalid_cast":

@@ -20,12 +20,13 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
 from service.contract.reports import OperatorMetrics, OperatorReport, Progress, Quantiles, StageMetrics
+from workers.engine.report.operator_tree import COLLECT
 from workers.engine.spark.status_store import MOST_OPERATORS, Execution, StatusStore
 
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fGMT"
 _SETTLE_SECONDS = 1.0
-_POLL_SECONDS = 0.03
+_POLL_SECONDS = 0.01
 _ACTIVE, _SKIPPED = "ACTIVE", "SKIPPED"
 
 _ROWS = {"Exchange": "shuffle records written"}
@@ -95,6 +96,23 @@ class SparkMonitor:
             return OperatorReport()
         return OperatorReport(operators=operators_of(execution), is_cut=execution.is_cut)
 
+    @staticmethod
+    def with_collected(report: OperatorReport, rows: int, size: int) -> OperatorReport:
+        """Returns the report with an operator that collects the result, of `rows` rows and `size` bytes, on top."""
+        if not report.operators:
+            return report
+        collect = OperatorMetrics(
+            id=1 + max(each.id for each in report.operators),
+            operator=COLLECT,
+            detail="",
+            inputs=(report.operators[0].id,),
+            rows=rows,
+            bytes=size,
+            time_ms=None,
+            spilled_bytes=None,
+        )
+        return report.model_copy(update={"operators": (collect, *report.operators)})
+
     def _progress(self, jobs: Sequence[_Job]) -> Progress:
         running = {stage_id for job in jobs if job.is_running for stage_id in job.stage_ids}
         active = [stage for stage in self._stages(running, summaries=False) if stage.status == _ACTIVE]
@@ -111,23 +129,23 @@ class SparkMonitor:
 
     def _settled_jobs(self, tag: str) -> tuple[_Job, ...]:
         deadline = time.monotonic() + _SETTLE_SECONDS
-        before: tuple[_Job, ...] = ()
         while True:
+            self._status.wait_for_events()
             jobs = self._jobs(tag)
-            # Two equal answers are needed: a job that has just started may be missing in the first one.
-            settled = bool(jobs) and jobs == before and not any(job.is_running for job in jobs)
-            if settled or time.monotonic() >= deadline:
+            # Spark reports a failed job to its caller before it sends the event of its end.
+            if not any(job.is_running for job in jobs) or time.monotonic() >= deadline:
                 return jobs
-            before = jobs
             self._sleep(_POLL_SECONDS)
 
     def _jobs(self, tag: str) -> tuple[_Job, ...]:
-        return tuple(_Job.model_validate_json(job) for job in self._status.jobs(tag))
+        return _JOBS.validate_json(self._status.jobs(tag))
 
     def _stages(self, ids: Iterable[int], *, summaries: bool) -> Iterator[_Stage]:
         """Yields all attempts of these stages that Spark submitted and has kept."""
-        for stage_id in ids:
-            yield from _STAGES.validate_json(self._status.stage(stage_id, _QUANTILES if summaries else ()))
+        known = list(ids)
+        if known:
+            for attempts in _STAGES.validate_json(self._status.stages(known, _QUANTILES if summaries else ())):
+                yield from attempts
 
 
 class _FromSpark(BaseModel):
@@ -180,7 +198,8 @@ class _Stage(_FromSpark):
     task_metrics_distributions: _Distributions | None = None
 
 
-_STAGES = TypeAdapter(tuple[_Stage, ...])
+_JOBS = TypeAdapter(tuple[_Job, ...])
+_STAGES = TypeAdapter(tuple[tuple[_Stage, ...], ...])
 
 
 def _metrics(stage: _Stage) -> StageMetrics:

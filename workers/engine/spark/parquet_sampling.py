@@ -39,8 +39,17 @@ MARGIN = 1.5
 _TARGET_ROWS_PER_FILE = 64_000
 """Less than the maximum, since each row is drawn independently and their number varies."""
 
-_MAX_DECODED_ROWS = 2_000_000
-"""Rows of a table that are decoded to draw the sample from. They take a quarter of a second at most."""
+_SAMPLED_SHARE = 1 / 16
+"""The rows of a sample are at most this share of those of its files, if that is more than the target of one file. To
+group more of them would take longer than a query over the same files."""
+
+_DECODED_ROWS = (500_000, 2_000_000)
+_DECODED_SHARE = 1 / 8
+"""Rows of a table that are decoded to draw the sample from: this share of all, but not fewer than the first number, and
+not more than the second, which take a quarter of a second at most. A query that reads the same columns decodes all."""
+
+_SORTED_ROWS = 256
+"""Rows of a row group that decide whether it can be sorted by a column."""
 
 _ROW_GROUPS = (8, 64)
 """Row groups of a file that are opened: at least (if the file has them), and at most (if they are small)."""
@@ -159,7 +168,7 @@ def sample_parquet(
     check: Callable[[], None] = no_check,
 ) -> Sample:
     """Returns the number of rows, which is exact up to 64 files, and at most 64 Ki rows of `columns` from each of 8
-    files.
+    files, together at most the larger of 64,000 rows and a sixteenth.
 
     If these 8 files have fewer than 64,000 rows, more files are read, up to 64. Those of `columns` that are `optional`
     are left out if they are wide. Ranges include those of `ranged`. `check` is called before each file is read; it may
@@ -193,12 +202,15 @@ def _sampled_rows(
     if not chosen:
         return None, frozenset()
     # The same rate for all files, so that a row of a large file is as likely to be kept as one of a small file.
-    rate = min(1.0, _TARGET_ROWS_PER_FILE / max(footers[file].num_rows for file in chosen))
+    rows = [footers[file].num_rows for file in chosen]
+    rate = min(1.0, _TARGET_ROWS_PER_FILE / max(rows), max(_TARGET_ROWS_PER_FILE / sum(rows), _SAMPLED_SHARE))
     seeds = {file: _SEED + number for number, file in enumerate(chosen)}
+    least, most = _DECODED_ROWS
+    decoded = min(max(least, round(_DECODED_SHARE * sum(footer.num_rows for footer in footers.values()))), most)
     found = reads.read(
         "A sample",
         chosen,
-        lambda file: _sample_file(file, columns, rate, _MAX_DECODED_ROWS // len(chosen), seeds[file]),
+        lambda file: _sample_file(file, columns, rate, decoded // len(chosen), seeds[file]),
     )
     parts: list[pa.Table] = []
     cut_short: frozenset[str] = frozenset()
@@ -302,11 +314,12 @@ def _cut_short(group: pq.RowGroupMetaData, head: pa.Table) -> set[str]:
 
 
 def _continues(head: pa.ChunkedArray, known: pq.Statistics | None) -> bool:
-    values = head.drop_null()
-    earlier, later = values.slice(0, max(len(values) - 1, 0)), values.slice(1)
     try:
-        is_rising = pc.all(pc.less_equal(earlier, later), min_count=0).as_py()
-        is_falling = pc.all(pc.greater_equal(earlier, later), min_count=0).as_py()
+        # Nearly all columns that are not sorted show it in a few rows.
+        if not any(_orders(head.slice(0, _SORTED_ROWS).drop_null())):
+            return False
+        values = head.drop_null()
+        is_rising, is_falling = _orders(values)
         if not (is_rising or is_falling):
             return False
         if not len(values) or known is None or not known.has_min_max:
@@ -318,6 +331,14 @@ def _continues(head: pa.ChunkedArray, known: pq.Statistics | None) -> bool:
     except (pa.ArrowException, TypeError):
         # Nothing is sorted by a type without an order.
         return False
+
+
+def _orders(values: pa.ChunkedArray) -> tuple[bool, bool]:
+    """Returns whether the values rise, and whether they fall; neighbours may be equal."""
+    earlier, later = values.slice(0, max(len(values) - 1, 0)), values.slice(1)
+    rises = pc.all(pc.less_equal(earlier, later), min_count=0).as_py()
+    falls = pc.all(pc.greater_equal(earlier, later), min_count=0).as_py()
+    return bool(rises), bool(falls)
 
 
 def decoded_widths(files: Sequence[DataFile], columns: Collection[str], reads: FileReads) -> dict[str, float | None]:

@@ -127,7 +127,12 @@ def has_bitmaps(plan: Node) -> bool:
 
 def may_hash_bitmaps(plan: Node) -> bool:
     """Whether a higher limit is safe: False if the same limit would apply to objects that grow with the rows."""
-    return not _functions(plan) & KEEPS_VALUES
+    return not keeps_values(plan)
+
+
+def keeps_values(plan: Node) -> bool:
+    """Whether an aggregate of the plan has objects that grow with the rows, such as a list of all values."""
+    return bool(_functions(plan) & KEEPS_VALUES)
 
 
 def raise_hash_limit(session: SparkSession, plan: Node, task_memory: int) -> None:

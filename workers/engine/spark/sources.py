@@ -6,8 +6,9 @@ partitions, expands no glob pattern, and has no options other than those of `Rea
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -20,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from service.contract.problems import SpecError
 from service.contract.read_options import Encoding, ParseMode, ReadOptions, TableFormat
 from service.contract.tables import TableSource
-from service.data.file_io import DataFile, UriFile
+from service.data.file_io import DataFile, UriFile, version_of
 from service.data.files import TableFiles
 from service.data.schemas import without_column
 from service.sql.expressions.scalar import quoted
@@ -29,6 +30,7 @@ from workers.engine.plan.nodes import Node, Scan
 from workers.engine.plan.traversal import walk_up
 from workers.engine.spark.avro_source import read_avro
 from workers.engine.spark.corrupt_records import CorruptRecords, without_corrupt
+from workers.engine.spark.scan_cache import ScanCache
 
 _MAX_CHARACTERS = 1 << 17
 """The longest value that may have line breaks: without a limit, an unclosed quote would read the rest of the file. The
@@ -64,6 +66,25 @@ class TableInput:
         return schema
 
 
+def file_set_of(table: TableInput) -> str | None:
+    """Returns a digest of the table's files, their versions, and how they are read.
+
+    The versions are those of the listing, or current ones if the listing has none. None if a file has been removed, or
+    if its store does not return modification times.
+    """
+    digest = hashlib.sha256(table.source.model_dump_json(include={"format", "options"}).encode())
+    try:
+        versions = table.files.versions or map(version_of, table.files.files)
+        for file, version in zip(table.files.files, versions, strict=True):
+            if version is None:
+                return None
+            digest.update(f"{file}\0{version}\0".encode(errors="surrogateescape"))
+    except OSError:
+        return None
+    digest.update(repr(table.schema).encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
 def scans_of(node: Node) -> tuple[Scan, ...]:
     """Returns one scan per alias, in order of appearance, with every column that any scan of the alias reads.
 
@@ -84,13 +105,22 @@ class ScanReads:
 
     `tables` is by table name. Records that do not match the schema are counted in `corrupt`, unless they fail the job.
     Aliases of a table with the same columns share one DataFrame, because Spark checks all files of the table for each.
+    With a `cache`, Spark does so once for several queries.
     """
 
-    def __init__(self, session: SparkSession, tables: Mapping[str, TableInput], corrupt: CorruptRecords) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        tables: Mapping[str, TableInput],
+        corrupt: CorruptRecords,
+        cache: ScanCache | None = None,
+    ) -> None:
         self.session = session
         self.corrupt = corrupt
         self._tables = tables
+        self._cache = cache
         self._read: dict[tuple[str, tuple[Field, ...]], DataFrame] = {}
+        self._file_sets: dict[str, str | None] = {}
         self._thread: InheritableThread | None = None
 
     def begin(self, scans: Sequence[Scan]) -> None:
@@ -99,7 +129,7 @@ class ScanReads:
         def read() -> None:
             with suppress(Exception):
                 for scan in scans:
-                    self._frame(scan)
+                    self._selected(scan)
 
         self._thread = InheritableThread(read, name="read-scans", daemon=True)
         self._thread.start()
@@ -111,15 +141,48 @@ class ScanReads:
         """
         if self._thread is not None:
             self._thread.join()
-        return {scan.alias: _selected(self._frame(scan), scan) for scan in scans_of(node)}
+        return {scan.alias: self._selected(scan) for scan in scans_of(node)}
+
+    def _selected(self, scan: Scan) -> DataFrame:
+        table, cache, key = self._tables[scan.table], self._cache, self._key(scan)
+        if cache is None or key is None:
+            return _selected(self._frame(scan), scan)
+        files, fields = len(table.files.files), self._fields(scan)
+
+        def make(session: SparkSession) -> DataFrame:
+            whole = cache.frame(session, key, files, lambda reader: _read_fields(reader, fields, table))
+            return _selected(whole, scan)
+
+        return cache.frame(self.session, (key, scan.alias, scan.columns), files, make)
 
     def _frame(self, scan: Scan) -> DataFrame:
+        table, fields = self._tables[scan.table], self._fields(scan)
+        place = scan.table, fields
+        if place not in self._read:
+            self._read[place] = _read(self.session, fields, table, self.corrupt)
+        return self._read[place]
+
+    def _fields(self, scan: Scan) -> tuple[Field, ...]:
         table = self._tables[scan.table]
-        fields = fields_to_read(scan, table.source.kind, table.schema, table.partition_names)
-        key = scan.table, fields
-        if key not in self._read:
-            self._read[key] = _read(self.session, fields, table, self.corrupt)
-        return self._read[key]
+        fields = whole_fields(scan, table)
+        if fields is None:
+            fields = fields_to_read(scan, table.source.kind, table.schema, table.partition_names)
+        return fields
+
+    def _key(self, scan: Scan) -> Hashable | None:
+        """Returns what distinguishes the read of a scan from others, without its columns; None if it is made for each
+        query: the records that do not match are counted by query, and partitions and Avro are read one by one.
+        """
+        table = self._tables[scan.table]
+        is_plain = not table.source.kind.is_text or table.source.options.mode is ParseMode.FAILFAST
+        if not is_plain or table.source.format is TableFormat.AVRO or not table.files.partitions.are_in_paths:
+            return None
+        if scan.table not in self._file_sets:
+            self._file_sets[scan.table] = file_set_of(table)
+        file_set = self._file_sets[scan.table]
+        if file_set is None:
+            return None
+        return file_set, self._fields(scan), table.partition_names, str(table.files.directory_or_file)
 
 
 def read_scan(session: SparkSession, scan: Scan, table: TableInput) -> DataFrame:
@@ -227,6 +290,21 @@ def _base_path(files: TableFiles) -> str:
     """Returns the URI of the directory that contains the partitions. Spark takes it literally."""
     place = files.directory_or_file
     return f"file://{place}" if isinstance(place, Path) else str(place)
+
+
+def whole_fields(scan: Scan, table: TableInput) -> tuple[Field, ...] | None:
+    """Returns the columns of the schema for a batch read: those of `scan`, and all whose type DDL can name. Spark
+    estimates the bytes that a query reads by their share of a row, and reads only the columns that it needs.
+
+    None if the schema must have only the columns that are read: Avro is decoded row by row, and the partitions of
+    `_read_by_values` are united. Also None if Spark would take two names for one.
+    """
+    if table.source.format is TableFormat.AVRO or not table.files.partitions.are_in_paths:
+        return None
+    wanted = {name for _, name in scan.columns}
+    is_text = table.source.kind.is_text
+    found = tuple(field for field in table.schema.fields if is_text or _has_ddl(field.type) or field.name in wanted)
+    return found if len({field.name.casefold() for field in found}) == len(found) else None
 
 
 def fields_to_read(

@@ -27,16 +27,15 @@ from workers.engine.spark.partition_statistics import partition_ranges, partitio
 from workers.engine.spark.predicate_evaluation import ranges_kept, share_kept, typed
 from workers.engine.spark.row_sampling import BINARY_SAMPLERS, sample_rows
 from workers.engine.spark.sampling import BYTES_PER_ROW, FileReads, Sample, sample_text
-from workers.engine.spark.sources import TableInput
+from workers.engine.spark.sources import TableInput, file_set_of, whole_fields
 from workers.engine.spark.statistics_cache import (
     KnownTable,
     OrderSketchKey,
     SketchKey,
     StatisticsCache,
-    file_set_of,
 )
 from workers.engine.statistics.cardinality import Terms, combined, terms_by_table
-from workers.engine.statistics.hot_keys import key_sketch
+from workers.engine.statistics.hot_keys import Numbered, key_sketch, numbered
 from workers.engine.statistics.model import (
     KeptKeys,
     KeyOrder,
@@ -47,6 +46,7 @@ from workers.engine.statistics.model import (
     ValueRange,
 )
 from workers.engine.statistics.orders import ordered_keys
+from workers.engine.statistics.partitioning import row_bytes
 
 MAX_CONDITION_COLUMNS = 4
 """Columns of a table that are sampled for one condition. The selectivity of a condition with more is not measured."""
@@ -120,8 +120,7 @@ def gather_statistics(
 def sizes_only(scans: Sequence[Scan], tables: Mapping[str, TableInput], slots: int, warning: str) -> Statistics:
     """Returns the sizes by the listing of the files, without opening one. `warning` says why nothing else is known."""
     sizes = {
-        scan.alias: _size(scan.alias, tables[scan.table], _by_bytes(tables[scan.table]), is_cached=False)
-        for scan in scans
+        scan.alias: _size(scan, tables[scan.table], _by_bytes(tables[scan.table]), is_cached=False) for scan in scans
     }
     return Statistics(sizes, {}, slots, warnings=((None, warning),))
 
@@ -152,9 +151,36 @@ class _Request:
             and self.texts_to_measure(known) <= known.widths.keys()
         )
 
+    @property
+    def key_columns(self) -> frozenset[str]:
+        """The columns of the keys and orders, by their names in the files."""
+        return _columns_of_keys((key for _, key in self.sketches.values()), self.orders.values())
+
+    def without(self, known: KnownTable | None) -> _Request:
+        """Returns what must be read in addition to `known`. With a column that is new in keys, the terms are evaluated
+        again: which of its values they keep is not known.
+        """
+        if known is None:
+            return self
+        in_keys = _columns_of_keys(known.sketches, known.orders)
+        sketches = {key: pair for key, pair in self.sketches.items() if pair[1] not in known.sketches}
+        orders = {order: key for order, key in self.orders.items() if key not in known.orders}
+        terms = {
+            place: pair
+            for place, pair in self.terms.items()
+            if not self.key_columns <= in_keys or _terms_key(*pair) not in known.kept
+        }
+        texts = self.texts - known.widths.keys()
+        return replace(self, sketches=sketches, orders=orders, terms=terms, texts=texts)
+
     def texts_to_measure(self, known: KnownTable | Sample) -> frozenset[str]:
         """Returns the columns whose widths are needed, given the number of rows."""
         return self.texts if known.rows_are_exact and known.rows <= self.most_rows else frozenset()
+
+
+def _columns_of_keys(sketches: Iterable[SketchKey], orders: Iterable[OrderSketchKey]) -> frozenset[str]:
+    keys = {name for key in sketches for name, _ in key}
+    return frozenset(keys | {name for key, column in orders for name, _ in (*key, column)})
 
 
 def _request(
@@ -215,7 +241,7 @@ class _Gathered:
         known, warnings, is_cached = _cached_or_read(table, request, cache, check)
         self.warnings.extend((table.files.table, warning) for warning in warnings)
         for scan in aliases:
-            self.sizes[scan.alias] = _size(scan.alias, table, known, is_cached=is_cached)
+            self.sizes[scan.alias] = _size(scan, table, known, is_cached=is_cached)
             for emitted, name in scan.columns:
                 if name in known.ranges:
                     self.ranges[emitted.name] = known.ranges[name]
@@ -259,7 +285,7 @@ def _cached_or_read(
         cached = cache.get(file_set)
         if cached is not None and request.is_met_by(cached):
             return cached, (), True
-        known, warnings = _read(table, request, check)
+        known, warnings = _read(table, request.without(cached), request.key_columns, check)
     except Exception as error:  # noqa: BLE001 - no error of the statistics may fail the job
         # Raises again if `check` ended the reading.
         check()
@@ -268,38 +294,36 @@ def _cached_or_read(
     if not warnings:
         # A file that cannot be read now may be readable soon.
         cache.put(file_set, known)
-    return known, warnings, False
+    return known if cached is None else cached.merged_with(known), warnings, False
 
 
 def _by_bytes(table: TableInput) -> KnownTable:
     return KnownTable(table.files.bytes // BYTES_PER_ROW, rows_are_exact=False)
 
 
-def _read(table: TableInput, request: _Request, check: Callable[[], None]) -> tuple[KnownTable, tuple[str, ...]]:
-    keys = {name for _, key in request.sketches.values() for name, _ in key}
-    keys |= {name for key, column in request.orders.values() for name, _ in (*key, column)}
+def _read(
+    table: TableInput, request: _Request, all_keys: frozenset[str], check: Callable[[], None]
+) -> tuple[KnownTable, tuple[str, ...]]:
+    """Reads what `request` asks for. `all_keys` are the key columns of the query, of which the terms keep ranges."""
+    keys = all_keys if request.terms else request.key_columns
     in_conditions = {name for _, names in request.terms.values() for name in names.values()}
     partitions = partition_sample(table)
     sample = sample_columns(table, keys | in_conditions, check, optional=in_conditions - keys, ranged=request.ranged)
     types = {field.name: field.type for field in table.schema.fields}
     reads = FileReads(check)
     widths = decoded_widths(table.files.files, request.texts_to_measure(sample), reads)
+    rows = _SampledRows(sample, partitions, types)
+    terms = {_terms_key(terms, names): (terms, names) for terms, names in request.terms.values()}
     known = KnownTable(
         sample.rows,
         sample.rows_are_exact,
-        {key: _sketch(key, types, sample, partitions) for _, key in request.sketches.values()},
+        {key: rows.sketch(key) for key in dict.fromkeys(key for _, key in request.sketches.values())},
         {**sample.ranges, **partition_ranges(partitions, table)},
-        {
-            _terms_key(terms, names): _kept(terms, names, types, sample, partitions)
-            for terms, names in request.terms.values()
-        },
+        {digest: _kept(*pair, types, sample, partitions) for digest, pair in terms.items()},
         frozenset(keys | in_conditions | request.ranged),
         widths,
         {key: _order(key, types, sample) for key in request.orders.values()},
-        {
-            _terms_key(terms, names): _ranges_kept(terms, names, keys, types, sample)
-            for terms, names in request.terms.values()
-        },
+        {digest: _ranges_kept(*pair, keys, types, sample) for digest, pair in terms.items()},
     )
     return known, tuple(dict.fromkeys((*sample.warnings, *reads.warnings())))
 
@@ -326,23 +350,52 @@ def sample_columns(
     return sample_text(table.source, table.files.files, table.files.bytes, names, ordered, check)
 
 
-def _sketch(
-    key: SketchKey, types: Mapping[str, DataType], sample: Sample, partitions: pa.Table | None
-) -> KeySketch | None:
-    columns = tuple(name for name, _ in key)
-    if partitions is not None and set(columns) <= set(partitions.column_names):
-        sample = Sample(sample.rows, sample.rows_are_exact, partitions)
-    # A key of partition columns and others has none: the sample of rows has only some of the partitions.
-    if sample.table is None or not sample.table.num_rows or not set(columns) <= set(sample.table.column_names):
-        return None
-    of_columns = [types[column] for column in columns]
-    values = [_key_values(sample.table.column(column), types[column]) for column in columns]
-    is_representative = sample.cut_short.isdisjoint(columns)
-    try:
-        return key_sketch(columns, values, of_columns, sample.rows, is_representative=is_representative)
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        _log.warning("no sketch of %s: %s", ", ".join(columns), error)
-        return None
+class _SampledRows:
+    """Sketches the keys of a sample. Several keys may have the same columns, which are then numbered once."""
+
+    def __init__(self, sample: Sample, partitions: pa.Table | None, types: Mapping[str, DataType]) -> None:
+        self._sample = sample
+        self._partitions = partitions
+        self._types = types
+        self._numbered: dict[int, tuple[pa.ChunkedArray, Numbered]] = {}
+        self._values: dict[tuple[str, bool], pa.ChunkedArray] = {}
+
+    def sketch(self, key: SketchKey) -> KeySketch | None:
+        """Returns the sketch of a key; None if there can be none."""
+        sample, types = self._sample, self._types
+        columns = tuple(name for name, _ in key)
+        of_partitions = self._partitions is not None and set(columns) <= set(self._partitions.column_names)
+        if of_partitions:
+            sample = Sample(sample.rows, sample.rows_are_exact, self._partitions)
+        # A key of partition columns and others has none: the sample of rows has only some of the partitions.
+        if sample.table is None or not sample.table.num_rows or not set(columns) <= set(sample.table.column_names):
+            return None
+        values = [self._values_of(column, sample.table, of_partitions) for column in columns]
+        is_representative = sample.cut_short.isdisjoint(columns)
+        try:
+            return key_sketch(
+                columns,
+                values,
+                [types[column] for column in columns],
+                sample.rows,
+                is_representative=is_representative,
+                number=self._number,
+            )
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            _log.warning("no sketch of %s: %s", ", ".join(columns), error)
+            return None
+
+    def _values_of(self, column: str, table: pa.Table, of_partitions: bool) -> pa.ChunkedArray:
+        place = column, of_partitions
+        if place not in self._values:
+            self._values[place] = _key_values(table.column(column), self._types[column])
+        return self._values[place]
+
+    def _number(self, values: pa.ChunkedArray) -> Numbered:
+        # By identity, with the values, so that no other object gets their identity.
+        if id(values) not in self._numbered:
+            self._numbered[id(values)] = values, numbered(values)
+        return self._numbered[id(values)][1]
 
 
 def _order(key: OrderSketchKey, types: Mapping[str, DataType], sample: Sample) -> tuple[OrderedKey, ...]:
@@ -432,7 +485,15 @@ def _kept_of(
     return share_kept(terms.terms, arrays, sampled, is_whole=sampled >= sample.rows)
 
 
-def _size(alias: str, table: TableInput, known: KnownTable, *, is_cached: bool) -> TableSize:
-    is_text = table.source.kind.is_text
-    files = table.files
-    return TableSize(alias, len(files.files), files.bytes, known.rows, known.rows_are_exact, is_cached, is_text)
+def _size(scan: Scan, table: TableInput, known: KnownTable, *, is_cached: bool) -> TableSize:
+    files, whole = table.files, whole_fields(scan, table)
+    return TableSize(
+        scan.alias,
+        len(files.files),
+        files.bytes,
+        known.rows,
+        known.rows_are_exact,
+        is_cached,
+        table.source.kind.is_text,
+        None if whole is None else row_bytes(field.type for field in whole),
+    )

@@ -22,6 +22,8 @@ DEFAULT_TASK_MEMORY = 128 << 20
 class TableSize:
     """Size of one table. `rows` is exact if file footers have it (`rows_are_exact`), otherwise estimated from bytes.
     `cached`: an earlier query read the metadata of its files. `is_text`: each read of a row parses it again.
+    `row_bytes` is Spark's estimate for a row with all columns (`partitioning.row_bytes`), None if Spark knows only the
+    columns that the query reads.
     """
 
     alias: str
@@ -31,6 +33,7 @@ class TableSize:
     rows_are_exact: bool
     cached: bool = False
     is_text: bool = False
+    row_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from service.contract.query import JoinKind
 from service.sql.expressions.nodes import Column, Over
 from service.sql.expressions.scalar import Scalar, quoted
 from service.sql.joins import BROADCASTS_LEFT, BROADCASTS_RIGHT, ONE_SIDED
+from service.sql.types.data_types import DataType, TypeName
 from workers.engine.plan.aggregates import spark_expands
 from workers.engine.plan.nodes import (
     Aggregate,
@@ -35,6 +36,25 @@ from workers.engine.plan.nodes import (
 from workers.engine.statistics.model import Statistics, once_per_node
 
 _BYTES_OF_VALUE = 20
+_ROW_BYTES = 8
+_LONG_DIGITS = 18
+_DEFAULT_BYTES = {
+    TypeName.NULL: 1,
+    TypeName.BOOLEAN: 1,
+    TypeName.TINYINT: 1,
+    TypeName.SMALLINT: 2,
+    TypeName.INT: 4,
+    TypeName.BIGINT: 8,
+    TypeName.FLOAT: 4,
+    TypeName.DOUBLE: 8,
+    TypeName.DATE: 4,
+    TypeName.TIMESTAMP: 8,
+    TypeName.TIMESTAMP_NTZ: 8,
+    TypeName.STRING: 20,
+    TypeName.BINARY: 100,
+}
+"""Spark's `DataType.defaultSize`."""
+
 BROADCAST_BYTES = 10 << 20
 """`spark.sql.autoBroadcastJoinThreshold`: a join side estimated below it is broadcast, and nothing is shuffled."""
 
@@ -72,11 +92,12 @@ def is_partitioned_by(node: Node, keys: Iterable[Scalar], statistics: Statistics
 
 @once_per_node
 def size_of(node: Node, statistics: Statistics) -> int | None:
-    """Returns Spark's size estimate without column statistics: the files' bytes, the product of a join's sides."""
+    """Returns Spark's size estimate without column statistics: the files' bytes, in proportion to the columns that are
+    read; the product of a join's sides.
+    """
     match node:
         case Scan():
-            size = statistics.tables.get(node.alias)
-            return None if size is None else size.bytes
+            return _size_of_scan(node, statistics)
         case Values():
             return len(node.rows) * (1 + len(node.columns)) * _BYTES_OF_VALUE
         case Join():
@@ -94,6 +115,26 @@ def size_of(node: Node, statistics: Statistics) -> int | None:
             return None
         case _:
             return size_of(node.input, statistics)
+
+
+def _size_of_scan(scan: Scan, statistics: Statistics) -> int | None:
+    size = statistics.tables.get(scan.alias)
+    if size is None or size.row_bytes is None:
+        return None if size is None else size.bytes
+    return size.bytes * row_bytes(field.type for field, _ in scan.columns) // size.row_bytes
+
+
+def row_bytes(types: Iterable[DataType | None]) -> int:
+    """Returns Spark's estimate for a row with columns of these types (`EstimationUtils.getSizePerRow`)."""
+    return _ROW_BYTES + sum(map(_value_bytes, types))
+
+
+def _value_bytes(type_: DataType | None) -> int:
+    if type_ is None or type_.name is TypeName.OTHER:
+        return _BYTES_OF_VALUE
+    if type_.name is TypeName.DECIMAL:
+        return 8 if (type_.precision or 0) <= _LONG_DIGITS else 16
+    return sum(map(_value_bytes, type_.parts)) if type_.is_nested else _DEFAULT_BYTES[type_.name]
 
 
 def is_broadcast(join: Join, statistics: Statistics) -> bool:

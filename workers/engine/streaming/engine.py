@@ -34,6 +34,7 @@ from workers.engine.planner import notes_on, plan_report, trace_of
 from workers.engine.rules.rule import Match, Skip
 from workers.engine.spark.lowering import lower
 from workers.engine.spark.session_options import task_memory
+from workers.engine.spark.small_results import is_limited_by_input
 from workers.engine.spark.sources import TableInput, ddl_of, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.statistics.model import Statistics
@@ -89,6 +90,8 @@ class PlannedStream:
     """The layout of its state as JSON values: see `workers.engine.streaming.state`."""
     reads: tuple[SourceRead, ...]
     """See `reads_of`."""
+    collects: bool = False
+    """Whether small mini-batches may be collected (`Stage`)."""
     of_nothing: OfNothing | None = None
     """The row that the query returns for no rows, if it returns one: a query without GROUP BY does."""
 
@@ -154,7 +157,8 @@ class StreamEngine:
         trace = (*notes_on(query, built), *traces_of(plan, streams, settings, is_changed=bool(added)), *joined.trace)
         report = plan_report(replace(joined, before=plan.before, trace=trace), statistics, None)
         planned = replace(plan, node=joined.after)
-        return PlannedStream(report, planned, frame, emits, layout, reads_of(frame), self._of_nothing(plan))
+        collects = is_limited_by_input(joined.after, report.after.sql, frame.schema)
+        return PlannedStream(report, planned, frame, emits, layout, reads_of(frame), collects, self._of_nothing(plan))
 
     def _statistics(
         self,

@@ -1,6 +1,6 @@
 """Runs a streaming query of Spark from its start to its end, with its mini-batches, and reads Spark's progress reports.
 
-Each mini-batch: the database confirms its begin, Spark writes its rows to the stage, the sink commits them, and the
+Each mini-batch: the database confirms its begin, its rows are written to the stage, the sink commits them, and the
 database records the end. Spark calls `BatchFunction` on the stream's own thread, with a number that grows by one. A
 mini-batch that was interrupted runs again, with the same rows and the same number, and each step recognizes what was
 already done. The stage has the rows as Parquet files, in a directory for each try of a mini-batch.
@@ -27,10 +27,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from service.contract.enums import OutputMode
 from service.contract.problems import SpecError
-from workers.engine.spark.engine import result_files, write_parquet
+from workers.engine.spark.engine import result_files, write_parquet, written
+from workers.engine.spark.small_results import collect_parquet, estimated_bytes
 from workers.engine.streaming.sinks.base import Sink, Staged
 
 _POLL_SECONDS = 0.05
+
+MOST_BYTES = 32 << 10
+"""The most bytes of a mini-batch whose rows are collected, as Spark estimates them by the sizes of files. The rows of a
+Parquet file of equal values can have 2,000 times as many: 64 MB, which a driver can collect."""
 
 
 @dataclass(frozen=True)
@@ -220,16 +225,24 @@ def _spark_error(java: JavaObject) -> Exception:
 class Stage:
     """The directory where a stream writes rows before its sink commits them. Attempts with different fencing tokens
     (`fence`) write to different directories.
+
+    `collects`: small mini-batches are collected, which takes less time than a write by Spark. Only for plans
+    whose result is limited by their input.
     """
 
     directory: Path
     fence: int
+    collects: bool = False
 
     def write(self, frame: DataFrame, batch_id: int) -> Staged:
         """Runs the mini-batch completely, which also updates its state. Returns its rows. Raises what Spark raises."""
         target = self._path(batch_id)
-        written = write_parquet(frame, target)
-        return Staged(result_files(target), written.rows, written.bytes)
+        # If the driver refuses so many bytes, Spark computes the mini-batch again, from the same state.
+        if self.collects and estimated_bytes(frame) <= MOST_BYTES and collect_parquet(frame, target):
+            result = written(target)
+        else:
+            result = write_parquet(frame, target)
+        return Staged(result_files(target), result.rows, result.bytes)
 
     def remove(self, batch_id: int) -> None:
         """Removes the rows of a mini-batch after its sink has committed them."""
@@ -314,7 +327,9 @@ class BatchFunction:
         self._is_over.set()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Runs one mini-batch. Exactly one action must run the frame, completely, since it updates Spark's state."""
+        """Runs one mini-batch. An action must run the frame completely, since it updates Spark's state. A further one
+        computes the same mini-batch again, from the same state.
+        """
         try:
             self._run(frame, batch_id)
         except Exception as error:

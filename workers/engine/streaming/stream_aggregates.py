@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from service.contract.query import AggregateFunction
+from service.sql.expressions.aggregate_parameters import is_parameter
 from service.sql.expressions.nodes import Cast, Null, Number
 from service.sql.expressions.scalar import Scalar, column
 from service.sql.resolve.stream_join_rules import is_known
@@ -133,10 +134,13 @@ def _plain_items(calls: tuple[Call, ...], columns: Iterator[str]) -> tuple[tuple
         wanted = bare.arguments or (guarded(_ONE, call.filter),)
         if bare.order_by is not None:
             wanted = (*wanted, bare.order_by)
-        for scalar in wanted:
-            if scalar.sql not in items:
+        for place, scalar in enumerate(wanted):
+            if scalar.sql not in items and not _is_literal(call, place):
                 items[scalar.sql] = Named(scalar, next(columns))
-        read = tuple(column(items[scalar.sql].name, scalar.type) for scalar in wanted)
+        read = tuple(
+            scalar if _is_literal(call, place) else column(items[scalar.sql].name, scalar.type)
+            for place, scalar in enumerate(wanted)
+        )
         ordered = bare.order_by is not None
         made.append(
             replace(
@@ -215,8 +219,17 @@ def without_filter(call: Call) -> Call:
     if call.filter is None:
         return call
     order_by = None if call.order_by is None else guarded(call.order_by, call.filter)
-    arguments = tuple(guarded(argument, call.filter) for argument in call.arguments)
+    arguments = tuple(
+        argument if _is_literal(call, place) else guarded(argument, call.filter)
+        for place, argument in enumerate(call.arguments)
+    )
     return replace(call, arguments=arguments, order_by=order_by, filter=None)
+
+
+def _is_literal(call: Call, place: int) -> bool:
+    """Whether Spark takes only a literal as the argument of `call` at `place`."""
+    function = call.function
+    return place < len(call.arguments) and isinstance(function, AggregateFunction) and is_parameter(function, place)
 
 
 def guarded(value: Scalar, condition: Scalar | None) -> Scalar:

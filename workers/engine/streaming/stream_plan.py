@@ -17,7 +17,7 @@ from service.contract.enums import OutputMode
 from service.contract.query import AggregateFunction, JoinKind
 from service.sql.expressions.analysis import turning_part
 from service.sql.expressions.scalar import Scalar, column
-from service.sql.types.aggregates import KEEPS_VALUES, FinalLevel
+from service.sql.types.aggregates import COUNTS_NULLS, KEEPS_VALUES, FinalLevel
 from service.sql.types.data_types import BIGINT, Field
 from workers.engine.plan.aggregates import is_distinct
 from workers.engine.plan.builder import without_watermarks
@@ -335,6 +335,8 @@ def _shaped(node: Aggregate, streams: frozenset[str], *, updates: bool) -> tuple
     growing = next((call for call in node.calls if call.function in KEEPS_VALUES), None)
     if growing is not None and windows_of(node) is None:
         raise StreamPlanError(f"{call_text(growing)} keeps every value of its group")
+    if any(call.function in COUNTS_NULLS for call in node.calls):
+        raise StreamPlanError("an aggregate counts NULLs")
     joins = _joins_of_streams(node, streams)
     if joins:
         joined = _in_one_state(node, joins)

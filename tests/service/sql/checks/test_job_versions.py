@@ -14,7 +14,7 @@ from service.sql.compile import compile_job
 from service.sql.ddl import parse_schema
 from service.sql.parser import Text, parse_query
 
-SCHEMA = parse_schema("a BIGINT, b BIGINT, s STRING, d DATE, l ARRAY<INT>, r STRUCT<a: INT>", "/x")
+SCHEMA = parse_schema("a BIGINT, b BIGINT, s STRING, d DATE, l ARRAY<INT>, r STRUCT<a: INT, b: INT>", "/x")
 TABLE = {"kind": "table", "table": "t"}
 
 

@@ -60,6 +60,8 @@ def read(text: str) -> Expression:
         "TRY_CAST(s AS INT)",
         "isnotnull(s)",
         "NOT q",
+        "i > 4 + 2",
+        "b < 3 * -2",
     ],
 )
 def test_it_has_a_value_for_every_row(text: str) -> None:
@@ -92,6 +94,8 @@ def test_it_has_a_value_for_every_row(text: str) -> None:
         "CASE WHEN q THEN i ELSE s END",
         "upper(s || CAST(10 / i AS STRING))",
         "x > 1 AND 1 / i > 2",
+        "100Y + 100Y",
+        "2147483647 + 1",
     ],
 )
 def test_it_might_fail(text: str) -> None:

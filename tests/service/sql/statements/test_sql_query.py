@@ -17,7 +17,8 @@ from service.sql.compile import compile_job, compile_sql
 from service.sql.ddl import parse_schema
 from service.sql.resolve.binder import bind
 from service.sql.resolve.bound import BoundQuery, tables_of
-from service.sql.statements import clauses, references
+from service.sql.statements import references
+from service.sql.statements.clauses import lists as clauses
 
 SCHEMAS = {
     "orders": parse_schema("oid BIGINT, uid BIGINT, category STRING, amount DECIMAL(10,2), ok BOOLEAN", "/x"),
@@ -115,7 +116,7 @@ def test_a_limit_takes_no_look_at_the_whole_text(monkeypatch: pytest.MonkeyPatch
     def searched(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("service.sql.statements.clauses.place_of", searched)
+    monkeypatch.setattr("service.sql.statements.clauses.lists.place_of", searched)
     assert compile_sql("SELECT uid FROM orders LIMIT 3", SCHEMAS).query.limit == 3
 
 
@@ -219,3 +220,22 @@ def test_too_many_columns_are_refused_before_they_get_names(listed: str) -> None
     code, line, _, detail = refused(f"SELECT uid FROM orders UNION ALL\nSELECT {listed} FROM orders")
     assert (code, line) == ("query_too_deep", 2)
     assert "columns in one SELECT, counting those of `*`; at most 1024 (limit `columns`)" in detail
+
+
+@pytest.mark.parametrize("item", ["SUM(uid)", "MAX(l.uid) + u.uid", "SUM(COUNT(*)) OVER ()", "COUNT(*), *, 1"])
+@pytest.mark.parametrize("end", ["HAVING SUM(uid) > 1 ORDER BY z", "HAVING z > 1 LIMIT 1", "HAVING MAX(z) > u.uid"])
+@pytest.mark.parametrize("alias", ["z", "uid"])
+def test_a_single_row_for_outer_columns_is_compiled_or_refused(item: str, end: str, alias: str) -> None:
+    row = f"SELECT {item} AS {alias} FROM labels AS l WHERE l.uid < u.uid {end}"
+    for sql in (
+        f"SELECT ({row}) AS s FROM users AS u",
+        f"SELECT u.uid FROM users AS u WHERE EXISTS ({row})",
+        f"SELECT (SELECT MAX(a) FROM ({row}) AS d (a)) AS s FROM users AS u",
+        f"SELECT r.* FROM users AS u, LATERAL ({row}) AS r",
+    ):
+        try:
+            bound(sql)
+        except SpecError:
+            continue
+        # A window is computed after HAVING.
+        assert "OVER" not in sql or "HAVING z" not in sql

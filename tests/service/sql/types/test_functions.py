@@ -8,6 +8,7 @@ import pytest
 
 from service.sql.expressions.compile_expression import TableScope
 from service.sql.expressions.nodes import Expression, Name, Negation, Null, Number, String
+from service.sql.types.document_functions import DOCUMENT_GROUPS, SKETCH_GROUPS
 from service.sql.types.functions import FUNCTIONS, digits_are_bounded, padding_is_bounded
 from service.sql.types.literal_arguments import refused_literal, widths_in
 from service.sql.types.nested_functions import NESTED_GROUPS
@@ -31,6 +32,7 @@ SAMPLES = {
     Kind.DAY: "dt",
     Kind.INSTANT: "ts",
     Kind.PRINTABLE: "i",
+    Kind.SKETCH: "bi",
 }
 # These want a literal, or arguments of one type.
 FIRST = {
@@ -51,6 +53,16 @@ FIRST = {
     **{key: ["s", "'999.99'"] for key in ("to_number", "try_to_number")},
     **{key: ["s", "'hex'"] for key in ("to_binary", "try_to_binary")},
     "time_bucket": ["INTERVAL '1' HOUR"],
+    **{key: ["s", "'a/b'"] for key in DOCUMENT_GROUPS["XML and CSV"] if key.startswith("xpath")},
+    "from_csv": ["s", "'a INT'"],
+    "schema_of_csv": ["'1,a'"],
+    "hll_union": ["bi", "bi", "TRUE"],
+    "theta_union": ["bi", "bi", "12"],
+    **{
+        key: ["bi", "0.5"]
+        for key in SKETCH_GROUPS["sketches"]
+        if key.startswith(("kll_sketch_get_q", "kll_sketch_get_r"))
+    },
     "mask": ["s", "'X'", "'x'", "'n'", "NULL"],
     "regexp_replace": ["s", "'x'", "s", "2"],
     **{key: ["DAY"] for key in ("timestampadd", "timestampdiff")},
@@ -73,7 +85,13 @@ def calls(function: Function) -> Iterator[str]:
 
 
 # tests/service/sql/types/test_nested_types.py checks the others.
-ATOMIC = [each for each in FUNCTIONS.values() if not any(each.name in group for group in NESTED_GROUPS.values())]
+_OTHERS = {
+    *DOCUMENT_GROUPS["vectors"],
+    "to_csv",
+    "from_csv",
+    *(name for group in NESTED_GROUPS.values() for name in group),
+}
+ATOMIC = [each for each in FUNCTIONS.values() if each.name not in _OTHERS]
 
 
 @pytest.mark.spark
@@ -99,7 +117,7 @@ def test_arity_is_told_in_words() -> None:
 
 def test_names_are_lower_case_and_none_reaches_outside() -> None:
     assert all(name == name.lower() == function.name for name, function in FUNCTIONS.items())
-    outside = {"java_method", "reflect", "input_file_name", "rand", "uuid", "shuffle", "xpath"}
+    outside = {"java_method", "reflect", "input_file_name", "rand", "uuid", "shuffle"}
     assert not outside & FUNCTIONS.keys()
 
 

@@ -12,6 +12,7 @@ import pytest
 from service.contract.problems import SpecError
 from service.sql.ddl import parse_schema
 from service.sql.expressions.compile_expression import TableScope, compile_expression
+from service.sql.types.document_functions import DOCUMENT_GROUPS
 from service.sql.types.nested_functions import NESTED_GROUPS
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 DDL = (
     "a ARRAY<INT>, b ARRAY<BIGINT>, t ARRAY<STRING>, aa ARRAY<ARRAY<INT>>, s STRUCT<p: INT, q: STRING>, "
     "ls ARRAY<STRUCT<p: INT, q: DECIMAL(10,2)>>, m MAP<STRING, INT>, k MAP<INT, STRUCT<p: DATE>>, i INT, l BIGINT, "
-    "x STRING, d DATE, f DOUBLE, am ARRAY<MAP<STRING, INT>>"
+    "x STRING, d DATE, f DOUBLE, am ARRAY<MAP<STRING, INT>>, v ARRAY<FLOAT>"
 )
+GROUPS = (*NESTED_GROUPS.values(), *DOCUMENT_GROUPS.values())
 _PARTS = (Path(__file__).parent / "nested_expressions.txt").read_text().split("# ")[1:]
 ACCEPTED, REFUSED = (part.splitlines()[1:] for part in _PARTS)
 
@@ -72,6 +74,4 @@ def test_what_is_refused_is_refused_by_spark(spark: SparkSession, scope: TableSc
 
 
 def test_every_function_is_called() -> None:
-    assert [
-        name for group in NESTED_GROUPS.values() for name in group if not any(f"{name}(" in text for text in ACCEPTED)
-    ] == []
+    assert [name for group in GROUPS for name in group if not any(f"{name}(" in text for text in ACCEPTED)] == []

@@ -29,6 +29,7 @@ from workers.engine.plan.nodes import (
     Project,
     Recursion,
     Scan,
+    Shared,
     Sort,
     SortItem,
     StepRows,
@@ -39,7 +40,7 @@ from workers.engine.plan.nodes import (
     Windows,
     Within,
 )
-from workers.engine.plan.sql import sql_of
+from workers.engine.plan.sql import nested_sql, sql_of
 
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.x", BIGINT), "x")))
 USERS = Scan("users", "u", ((Field("u.uid", BIGINT), "u`id"),))
@@ -78,6 +79,31 @@ FROM aggregate_2
 WHERE `n` > 1
 ORDER BY `n` DESC NULLS LAST
 LIMIT 3"""
+    )
+
+
+def test_nested_steps_and_relations() -> None:
+    limited = Limit(USERS, 3)
+    joined = Join(
+        Filter(ORDERS, POSITIVE), limited, JoinKind.INNER, KEYS, strategy=JoinStrategy(JoinShip.BROADCAST_RIGHT)
+    )
+    names: dict[Node, str] = {ORDERS: "relation_0", limited: "relation_1"}
+    assert (
+        nested_sql(Aggregate(joined, (), (COUNT,)), names.get)
+        == """\
+SELECT /*+ BROADCAST(relation_2) */ count(*) AS `n`
+FROM (
+SELECT *
+FROM (
+SELECT `o.uid`, `o.x`
+FROM relation_0
+) AS scan_0
+WHERE `o.x` > 0
+) AS filter_1 JOIN (
+SELECT *
+FROM relation_1
+) AS relation_2
+  ON (`o.uid`) = (`u.uid`)"""
     )
 
 
@@ -202,6 +228,7 @@ KNOWN_FIELDS = {
     Recursion: {"inputs", "step", "columns", "levels"},
     StepRows: {"place", "columns"},
     Limit: {"input", "count", "offset"},
+    Shared: {"input", "number"},
 }
 
 

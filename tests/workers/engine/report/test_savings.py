@@ -123,7 +123,7 @@ def test_every_rule_that_weighs_ways_has_sparks_own_among_them() -> None:
         by_rule = [one.rule for one in chosen if one.rule in SPARK_DEFAULTS]
         assert [one.rule for one in found if one.rule in SPARK_DEFAULTS] == by_rule, path
     assert weighed == named
-    weighs_nothing = {"prune_union_branches"}
+    weighs_nothing = {"prune_union_branches", "merge_aggregates"}
     assert set(SPARK_DEFAULTS) | {"join_strategy", "incremental_aggregate"} | weighs_nothing == {
         rule.name for rule in RULES
     }

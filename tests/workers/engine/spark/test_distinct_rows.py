@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.rows import difference
-from workers.engine.spark.lowering import distinct_in_batch
+from workers.engine.spark.stream_operators import distinct_in_batch
 
 pytestmark = pytest.mark.spark
 

@@ -6,6 +6,7 @@ In each query, « » enclose the expression that fails; the place of the issue m
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,15 @@ PLACES = [
     "SELECT «map(NULLIF(a, 1), b)» AS q FROM t",
     "SELECT «map_from_arrays(array(b, b), array(1, 2))» AS q FROM t",
     "SELECT ~«CAST(s AS INT)» AS q FROM t",
+    "SELECT 1 + «xpath_int(s, 'a/b')» AS q FROM t",
+    "SELECT 1 + «hll_sketch_estimate(CAST(s AS BINARY))» AS q FROM t",
+    "SELECT «url_decode(concat(s, '%zz'))» AS q FROM t",
+    "SELECT 1 + «to_number(s, '999')» AS q FROM t",
+    "SELECT length(«parse_url(concat('http://', s, ' '), 'HOST')») AS q FROM t",
+    "SELECT «kll_sketch_get_n_bigint(CAST(s AS BINARY))» + 1 AS q FROM t",
+    "SELECT b, theta_sketch_estimate(«theta_union(CAST(s AS BINARY), CAST(s AS BINARY))») AS x FROM t",
+    "SELECT «vector_inner_product(array(1.0f, 2.0f), array(1.0f))» AS q FROM t WHERE a > 0",
+    "SELECT «aes_decrypt(CAST(s AS BINARY), CAST('0000111122223333' AS BINARY))» AS q FROM t",
     "SELECT a & «CAST(s AS INT)» AS q FROM t",
     "SELECT t.a, q FROM t, LATERAL (SELECT «t.a / t.b» AS q) AS l",
     "SELECT t.a, q FROM t JOIN LATERAL (SELECT «u.a / u.b» AS q FROM u WHERE u.a = t.a) AS l ON TRUE",
@@ -192,3 +202,35 @@ def test_a_literal_that_spark_folds_while_it_plans(spark: SparkSession, tables: 
     problem = run(spark, spec_of(sql="SELECT a FROM t WHERE a > CAST('one' AS INT)"), tables, tmp_path / "result")
     assert problem is not None
     assert [(issue.code, issue.line, issue.column) for issue in problem.errors] == [("invalid_cast", 1, 27)]
+
+
+CONSTANT = [
+    "SELECT xpath_string('{document}', 'a') AS q FROM t",
+    "SELECT xpath_string(d.c, 'a') AS q FROM (SELECT '{document}' AS c FROM t) AS d",
+    "SELECT a FROM t WHERE xpath_string(concat('{document}', ''), 'a') = 'x'",
+]
+
+
+@pytest.mark.parametrize("sql", CONSTANT)
+def test_no_document_is_loaded_that_a_constant_document_names(
+    spark: SparkSession, tables: Tables, tmp_path: Path, sql: str
+) -> None:
+    """Spark's optimizer evaluates constants, also in a branch of CASE that no row takes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.5)
+        document = f'<!DOCTYPE a SYSTEM "http://127.0.0.1:{server.getsockname()[1]}/a.dtd"><a/>'
+        problem = run(spark, spec_of(sql=sql.replace("{document}", document)), tables, tmp_path / "result")
+        with pytest.raises(TimeoutError):
+            server.accept()
+    assert problem is not None
+    assert (problem.code, "does not read XML with <!DOCTYPE" in problem.detail) == ("raised_error", True)
+
+
+@pytest.mark.parametrize("bound", ["abs(-2000000000)", "d.n"])
+def test_a_long_sequence_of_constants_is_never_made(
+    spark: SparkSession, tables: Tables, tmp_path: Path, bound: str
+) -> None:
+    sql = f"SELECT size(sequence(1, {bound})) AS q FROM (SELECT 2000000000 AS n FROM t) AS d"
+    problem = run(spark, spec_of(sql=sql), tables, tmp_path / "result")
+    assert problem is not None
+    assert (problem.code, "more than" in problem.detail) == ("raised_error", True)

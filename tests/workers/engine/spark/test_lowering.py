@@ -74,6 +74,13 @@ def test_scan_prunes(scans: Scans) -> None:
     assert unordered(rows_of(pruned, scans)) == unordered([(row[1],) for row in ROWS])
 
 
+def test_rows_without_columns(scans: Scans) -> None:
+    nothing = Scan("orders", "o", ())
+    assert rows_of(nothing, scans) == [()] * 6
+    assert rows_of(Join(nothing, Scan("users", "u", ()), JoinKind.CROSS, ()), scans) == [()] * 30
+    assert rows_of(Union((nothing, Project(USERS, ()))), scans) == [()] * 11
+
+
 def test_filter_keeps_what_is_true(scans: Scans) -> None:
     node = Filter(ORDERS, scalar("`o.d` > 1", BOOLEAN))
     assert unordered(rows_of(node, scans)) == unordered([row for row in ROWS if row[1] is not None and row[1] > 1])
@@ -105,6 +112,16 @@ def test_aggregate(scans: Scans, made: Call, expected: dict[str | None, object])
     rows = rows_of(Aggregate(ORDERS, (Named(K, "k"),), (made,)), scans)
     assert {row[0]: row[1] for row in rows} == expected
     assert len(rows) == len(expected)
+
+
+def test_grouping_sets_of_expressions_and_constants(scans: Scans) -> None:
+    keys = (
+        Named(scalar("`o.d` % 2", BIGINT), "odd"),
+        Named(scalar("1", INT), "one"),
+    )
+    calls = (call(AggregateFunction.COUNT), Call(AggregateFunction.GROUPING, (keys[1].expression,), Field("g", INT)))
+    rows = rows_of(Aggregate(ORDERS, keys, calls, grouping_sets=((0,), (1,))), scans)
+    assert unordered(rows) == unordered([(0, None, 2, 1), (1, None, 3, 1), (None, None, 1, 1), (None, 1, 6, 0)])
 
 
 def test_aggregate_of_everything_is_one_row_even_of_nothing(scans: Scans) -> None:

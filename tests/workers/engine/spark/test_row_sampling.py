@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import random
 import resource
 import tracemalloc
 from pathlib import Path
@@ -13,9 +15,21 @@ import pytest
 from pyarrow import orc
 
 from service.contract.read_options import TableFormat
+from service.data.orc_files import first_rows
 from workers.engine.spark import avro_source
 from workers.engine.spark.avro_source import read_avro
 from workers.engine.spark.row_sampling import BINARY_SAMPLERS, FileSample, sample_rows
+
+
+class CountingFile(io.FileIO):
+    """Counts the bytes that are read of a file."""
+
+    read_bytes = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size) or b""
+        self.read_bytes += len(data)
+        return data
 
 
 def _orc(path: Path, column: str) -> FileSample:
@@ -36,6 +50,19 @@ def test_the_first_rows_of_a_stripe_are_read(tmp_path: Path) -> None:
     sample = _orc(path, "v")
     assert sample.table is not None
     assert (sample.rows, sample.table.num_rows, sample.is_counted, sample.is_whole) == (5_000_000, 16_384, True, False)
+
+
+def test_only_the_beginning_of_a_file_with_many_stripes_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.orc"
+    texts = random.Random(1)
+    table = pa.table({"v": pa.array(texts.randbytes(16).hex() for _ in range(400_000))})
+    orc.write_table(table, str(path), stripe_size=1 << 20, compression="uncompressed")
+    assert orc.ORCFile(str(path)).nstripes > 4
+    with CountingFile(path) as stream:
+        found = first_rows(stream, ["v"], 1000)
+    assert found is not None
+    assert found.to_pylist() == table.slice(0, 1000).to_pylist()
+    assert stream.read_bytes < path.stat().st_size / 2
 
 
 @pytest.mark.parametrize("compression", ["uncompressed", "zlib", "snappy", "lz4", "zstd"])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -16,13 +18,19 @@ from service.contract.read_options import TableFormat
 from service.data.file_io import UriFile
 from service.data.files import TableFiles, find_table_files
 from service.data.roots import DirectoryRoot
+from service.sql.ddl import parse_schema
 from service.sql.expressions.scalar import column
 from service.sql.types.data_types import BIGINT, STRING, Field, array, mapping, struct
 from tests.support.tables import on_disk
 from workers.engine.plan.nodes import Join, Scan
+from workers.engine.spark import scan_cache
 from workers.engine.spark.corrupt_records import CorruptRecords
 from workers.engine.spark.error_mapping import problem_of_spark_error
+from workers.engine.spark.lowering import lower
+from workers.engine.spark.scan_cache import ScanCache
 from workers.engine.spark.sources import ScanReads, TableInput, read_scan, scans_of
+from workers.engine.spark.table_statistics import sizes_only
+from workers.engine.statistics.partitioning import size_of
 
 pytestmark = pytest.mark.spark
 
@@ -233,3 +241,66 @@ def test_a_colon_in_a_uri_is_refused_after_its_authority_alone(
         read_scan(spark, scan_of(table), TableInput(table.source, files, table.schema))
     assert caught.value.code == "unreadable_file"
     assert "'x/12:30'" in str(caught.value)
+
+
+@pytest.mark.parametrize("columns", [["a"], ["b", "d"], ["n"], ["n", "a"], ["a", "b", "c", "d"]])
+def test_the_planner_knows_sparks_estimate_of_the_size(
+    spark: SparkSession, parquet_table: Tables, scan_of: Scans, columns: list[str]
+) -> None:
+    types = {"a": pa.int64(), "b": pa.string(), "c": pa.decimal128(20, 2), "d": pa.date32(), "n": pa.list_(pa.int64())}
+    written = parquet_table(pa.table({name: pa.array([None], type_) for name, type_ in types.items()}))
+    schema = parse_schema("a BIGINT, b STRING, c DECIMAL(20,2), d DATE, n ARRAY<BIGINT>", pointer="")
+    table = replace(written, schema=schema)
+    scan = scan_of(table, "o", *columns)
+    frame = ScanReads(spark, {"t": table}, CorruptRecords()).frames(scan)["o"]
+    known = sizes_only([scan], {"t": table}, 2, "")
+    assert size_of(scan, known) == int(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
+
+
+def test_aliases_with_other_columns_share_a_read(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
+    table = parquet_table(pa.table({"a": [1, 2], "b": [3, 4]}))
+    plan = Join(scan_of(table, "x", "a"), scan_of(table, "y", "b"), JoinKind.CROSS, ())
+    reads = ScanReads(spark, {"t": table}, CorruptRecords())
+    assert {alias: frame.columns for alias, frame in reads.frames(plan).items()} == {"x": ["x.a"], "y": ["y.b"]}
+    assert len(reads._read) == 1
+
+
+def _sums(spark: SparkSession, table: TableInput, cache: ScanCache, *scans: Scan) -> list[int]:
+    frames = ScanReads(spark.newSession(), {"t": table}, CorruptRecords(), cache)
+    return [int(frames.frames(scan)[scan.alias].selectExpr(f"sum(`{scan.alias}.a`)").collect()[0][0]) for scan in scans]
+
+
+def test_a_cached_scan_reads_the_files_as_they_are(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
+    cache = ScanCache(spark)
+    table = parquet_table(pa.table({"a": [1, 2], "b": [3, 4]}))
+    scans = scan_of(table, "o"), scan_of(table, "p", "a"), scan_of(table, "o", "a")
+    assert _sums(spark, table, cache, *scans) == [3, 3, 3]
+    plans = len(cache)
+    assert _sums(spark, table, cache, *scans) == [3, 3, 3]
+    assert len(cache) == plans
+    pq.write_table(pa.table({"a": [10, 20, 30], "b": [0, 0, 0]}), on_disk(table.files)[0])
+    written = replace(table, files=replace(table.files, versions=()))
+    assert _sums(spark, written, cache, *scans) == [60, 60, 60]
+    assert len(cache) == 2 * plans
+
+
+def test_a_cached_scan_can_be_joined_with_itself(spark: SparkSession, parquet_table: Tables, scan_of: Scans) -> None:
+    cache = ScanCache(spark)
+    table = parquet_table(pa.table({"a": [1, 2, 2], "b": [3, 4, 5]}))
+    left, right = scan_of(table, "x"), scan_of(table, "y")
+    keys = ((column("x.a", BIGINT), column("y.a", BIGINT)),)
+    plan = Join(left, right, JoinKind.INNER, keys)
+    for _ in range(2):
+        session = spark.newSession()
+        frames = ScanReads(session, {"t": table}, CorruptRecords(), cache).frames(plan)
+        assert lower(plan, frames, session).count() == 5
+
+
+def test_the_least_recently_used_scans_are_dropped(
+    spark: SparkSession, parquet_table: Tables, scan_of: Scans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_cache, "MAX_FILES", 3)
+    cache = ScanCache(spark)
+    table = parquet_table(pa.table({"a": [1, 2, 3]}), files=2)
+    assert _sums(spark, table, cache, scan_of(table, "o"), scan_of(table, "p")) == [6, 6]
+    assert len(cache) == 1

@@ -14,14 +14,13 @@ from service.contract.read_options import ReadOptions
 from service.data.file_io import UriFile, version_of
 from service.data.roots import Store
 from tests.support.tables import on_disk
-from workers.engine.spark.sources import TableInput
+from workers.engine.spark.sources import TableInput, file_set_of
 from workers.engine.spark.statistics_cache import (
     MAX_CONDITIONS,
     MAX_SKETCHES,
     KnownTable,
     SketchKey,
     StatisticsCache,
-    file_set_of,
 )
 from workers.engine.statistics.model import KeySketch
 
@@ -64,9 +63,10 @@ def test_a_file_set_drops_its_own_oldest_entries() -> None:
 
 def test_conditions_and_sketches_of_a_table_are_few() -> None:
     cache = StatisticsCache()
-    for number in range(MAX_CONDITIONS + 5):
-        sketches: dict[SketchKey, KeySketch | None] = {(("k", str(number)),): None}
-        cache.put("a", KnownTable(1, rows_are_exact=True, sketches=sketches, kept={str(number): (0.5, 0)}))
+    for numbers in (range(MAX_CONDITIONS), range(MAX_CONDITIONS, MAX_CONDITIONS + 5)):
+        sketches: dict[SketchKey, KeySketch | None] = {(("k", str(number)),): None for number in numbers}
+        kept = {str(number): (0.5, 0) for number in numbers}
+        cache.put("a", KnownTable(1, rows_are_exact=True, sketches=sketches, kept=kept))
     found = cache.get("a")
     assert found is not None
     assert list(found.kept) == [str(number) for number in range(5, MAX_CONDITIONS + 5)]

@@ -26,7 +26,7 @@ def context(spark: SparkSession) -> Iterator[SparkContext]:
 def test_it_returns_the_data_of_the_rest_interface(spark: SparkSession, context: SparkContext) -> None:
     spark.range(100, numPartitions=3).selectExpr("id % 7 AS k").groupBy("k").count().collect()
     store = StatusStore(context)
-    jobs = [json.loads(job) for job in store.jobs("tagged")]
+    jobs = json.loads(store.jobs("tagged"))
     assert jobs
     address = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}"
     for job in jobs:
@@ -34,10 +34,10 @@ def test_it_returns_the_data_of_the_rest_interface(spark: SparkSession, context:
         for stage_id in job["stageIds"]:
             parameters = {"details": "false", "withSummaries": "true", "quantiles": "0.0,0.5,1.0"}
             answer = httpx.get(f"{address}/stages/{stage_id}", params=parameters, trust_env=False, timeout=60)
-            found = json.loads(store.stage(stage_id, (0.0, 0.5, 1.0)))
+            (found,) = json.loads(store.stages([stage_id], (0.0, 0.5, 1.0)))
             assert found == (answer.json() if answer.status_code == 200 else [])
-    assert store.jobs("another") == []
+    assert json.loads(store.jobs("another")) == []
 
 
 def test_an_unknown_stage_has_no_attempts(context: SparkContext) -> None:
-    assert json.loads(StatusStore(context).stage(1_000_000)) == []
+    assert json.loads(StatusStore(context).stages([1_000_000])) == [[]]

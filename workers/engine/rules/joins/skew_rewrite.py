@@ -126,6 +126,8 @@ def split_join(join: Join, parts: tuple[HotPart, ...], nulls: tuple[Side, ...]) 
 
 def refusal_of(join: Join) -> str | None:
     """Returns a sentence that says why no key of `join` can be joined separately; None if one can be."""
+    if any(left.type is not None and left.type.is_nested for left, _ in join.keys):
+        return "A key is an array or a structure, which no rule compares with single values."
     if any(not _have_one_exact_type(left.type, right.type) for left, right in join.keys):
         return "The keys do not have one exact type, so a value of one side cannot be identified on the other side."
     if any(isinstance(part, Aggregate | Limit | MultisetOperation) for part in walk_up(join)):

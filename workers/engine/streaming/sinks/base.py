@@ -1,8 +1,8 @@
 """The interface of sinks: a sink commits the rows of each mini-batch exactly once, even if an attempt repeats it.
 
-One Spark action runs the query of a mini-batch and writes its rows to Parquet files (`Staged`). The sink then commits
-these files under the number of the mini-batch. Committing a mini-batch again changes nothing. A sink refuses a writer
-whose fencing token is older than the newest one that it has recorded. `staged_rows` reads the files with Arrow.
+The rows of a mini-batch are first written to Parquet files (`Staged`). The sink then commits these files under the
+number of the mini-batch. Committing a mini-batch again changes nothing. A sink refuses a writer whose fencing token is
+older than the newest one that it has recorded. `staged_rows` reads the files with Arrow.
 """
 
 from __future__ import annotations

@@ -46,6 +46,10 @@ class FencedTable:
         self._app = app
         self._fence_name = fence_name
         self._fence = fence
+        self._committed: int | None = None
+        """The last mini-batch that is known to be committed. Only a newer attempt can commit later ones, and `commit`
+        reads the table again.
+        """
 
     def open_or_create(self, create: Callable[[CommitProperties], DeltaTable]) -> DeltaTable:
         """Returns the table; `create` creates it if it does not exist. Raises SinkError if it cannot be created."""
@@ -90,8 +94,9 @@ class FencedTable:
 
     def committed(self) -> int | None:
         """Returns the last committed mini-batch; None if there is none."""
-        last: int | None = DeltaTable(self.path).transaction_version(self._app)
-        return last
+        if self._committed is None:
+            self._committed = DeltaTable(self.path).transaction_version(self._app)
+        return self._committed
 
     def commit(self, batch_id: int, write: Callable[[DeltaTable, CommitProperties], None] | None) -> int:
         """Calls `write` to create the next version of the table, unless the mini-batch is committed already. `write` is
@@ -114,6 +119,7 @@ class FencedTable:
                 # The commit may have succeeded nevertheless: the next round checks the table.
                 failed = error
             else:
+                self._committed = batch_id
                 return before + 1
         raise self._contended()
 

@@ -42,6 +42,7 @@ def context(
     hot: float = 0.0,
     exact: bool = True,
     memory: int = 128 << 20,
+    users_keys: int | None = None,
     **settings: Any,
 ) -> RuleContext:
     tables = {
@@ -50,8 +51,8 @@ def context(
     }
     hottest = (HotKey(value="7", share=hot, estimated_rows=round(hot * users)),) if hot else ()
     keys: dict[tuple[str, ...], KeySketch] = {
-        ("o.uid",): KeySketch("o", ("o.uid",), 60_000, orders, 0.0, ()),
-        ("u.uid",): KeySketch("u", ("u.uid",), 60_000, users, 0.0, hottest),
+        ("o.uid",): KeySketch("o", ("o.uid",), 60_000, orders if users_keys is None else users_keys, 0.0, ()),
+        ("u.uid",): KeySketch("u", ("u.uid",), 60_000, users if users_keys is None else users_keys, 0.0, hottest),
     }
     return RuleContext(JobSettings.model_validate(settings), Statistics(tables, keys, slots=16, task_memory=memory))
 
@@ -195,6 +196,14 @@ def test_auto_leaves_to_spark_what_is_not_sure_to_fit() -> None:
     # A condition may leave few of them, or all.
     assert choice(join(right=FEW), context()) == "BROADCAST_RIGHT"
     assert choice(join(right=FEW), context(users=1_000_000)) == LEFT_TO_SPARK
+
+
+def test_auto_leaves_to_spark_a_join_that_multiplies_its_rows() -> None:
+    # Each of 20 M rows has 4 partners, or 100.
+    assert choice(join(), context(users_keys=100_000)) == "BROADCAST_RIGHT"
+    assert choice(join(), context(users_keys=4_000)).startswith(
+        "20,400,000 rows become about 2,000,000,000. So many matches take longer in a hash table of the whole"
+    )
 
 
 @pytest.mark.parametrize("type_", [STRING, BINARY, DataType(TypeName.OTHER, text="ARRAY<INT>")], ids=str)

@@ -1,0 +1,59 @@
+"""Turns SQL over DataFrames into a DataFrame.
+
+Each operation of a DataFrame analyses its plan. Here, Spark parses the text of a whole query, puts the plans of its
+inputs in place of the relations, and analyses the plan once. Views would do the same, but each takes a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+
+def frame_of_sql(session: SparkSession, sql: str, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Returns the DataFrame of a query whose relations are the names of `inputs`.
+
+    Raises ParseException and AnalysisException.
+    """
+    java: Any = session._jsparkSession
+    parser = java.sessionState().sqlParser()
+    # A Scala map is also a partial function, which the transformation of a plan takes.
+    plans = _classes(session).empty_map
+    for name, frame in inputs.items():
+        relation = parser.parsePlan(f"TABLE {name}")
+        plans = plans.updated(relation, analysed_plan(frame))
+    plan = parser.parsePlan(sql)
+    return frame_of_plan(session, plan.transformUp(plans) if inputs else plan)
+
+
+def analysed_plan(frame: DataFrame) -> Any:
+    """Returns the analysed logical plan of a DataFrame, in the JVM. It distinguishes columns with the same name."""
+    return frame._jdf.queryExecution().analyzed()
+
+
+def frame_of_plan(session: SparkSession, plan: Any) -> DataFrame:
+    """Returns the DataFrame of a logical plan in the JVM, which Spark analyses first. Raises AnalysisException."""
+    java: Any = session._jsparkSession
+    return ClassicDataFrame(_classes(session).of_rows(java, plan), session)
+
+
+class _Classes:
+    """What is used of the JVM's classes. To find one, py4j asks the JVM for each part of its name."""
+
+    def __init__(self, jvm: Any) -> None:
+        self.empty_map = getattr(getattr(jvm.scala.collection.immutable, "Map$"), "MODULE$").empty()
+        self.of_rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows
+
+
+_OF_JVM: WeakKeyDictionary[Any, _Classes] = WeakKeyDictionary()
+
+
+def _classes(session: SparkSession) -> _Classes:
+    jvm: Any = session._jvm
+    if jvm not in _OF_JVM:
+        _OF_JVM[jvm] = _Classes(jvm)
+    return _OF_JVM[jvm]
