@@ -20,9 +20,9 @@ test:
 test-all: test quick
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow or property" --hypothesis-profile=random
 
-# The slow tests, with the full number of faults and requests of the documentation's tables.
+# All tests with all their parameters, and with the full number of faults and requests of the documentation's tables.
 full: export EVENKEEL_TEST_FULL = 1
-full:
+full: test
 	$(PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow or property" --hypothesis-profile=random
 
 # Branch coverage of all tests, including the processes that they start.

@@ -146,7 +146,8 @@ def test_job_runs_in_a_driver_of_its_own(workers: Fleet) -> None:
     times=2,
     guaranteed="the attempt is CRASHED, the next one succeeds, and the driver that other jobs share continues",
 )
-@pytest.mark.parametrize("killed", [pytest.param("process", marks=pytest.mark.full), "JVM"])
+@pytest.mark.parametrize("killed", ["process", "JVM"])
+@pytest.mark.full
 def test_lost_driver_is_replaced(workers: Fleet, killed: str) -> None:
     worker = ready_worker(workers)
     jvm = jvm_of_worker(worker).pid

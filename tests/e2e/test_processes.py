@@ -79,6 +79,7 @@ def test_dead_api_is_restarted_at_the_same_address(tmp_path: Path) -> None:
     guaranteed="all its processes exit; the other instance is not affected",
 )
 @pytest.mark.slow
+@pytest.mark.full
 def test_killed_service_leaves_nothing_and_does_not_affect_another(service: Service, tmp_path: Path) -> None:
     with running_service(tmp_path) as other:
         write_orders(other.data)

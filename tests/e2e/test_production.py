@@ -307,6 +307,7 @@ pathlib.Path(__file__).with_name("jumped").touch()
     guaranteed="it keeps its leases, which use the database's clock; every job runs once, none is lost",
 )
 @pytest.mark.slow
+@pytest.mark.full
 def test_worker_with_jumping_clock_keeps_its_jobs(production: Production) -> None:
     directory = production.directory / "jumping"
     directory.mkdir()

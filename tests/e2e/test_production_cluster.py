@@ -92,6 +92,7 @@ def wait_for_tasks(production: Production, job_id: str) -> None:
     times=1,
     guaranteed="the job ends in the same attempt",
 )
+@pytest.mark.full
 def test_lost_executor_uses_no_attempt(production: Production, cluster: SparkCluster) -> None:
     applications = production.all(select(WorkerRow.app_id, WorkerRow.slots).order_by(WorkerRow.app_id))
     assert applications == [(application, 1) for application in sorted(cluster.applications())]

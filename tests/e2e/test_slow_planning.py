@@ -194,6 +194,7 @@ def test_worker_blocked_by_plannings_is_replaced(workers: Fleet, hooks: Path) ->
     times=1,
     guaranteed="it exits with all its processes; the jobs are queued or CANCELLED",
 )
+@pytest.mark.full
 def test_service_exits_while_plannings_hang(tmp_path: Path) -> None:
     hooks = tmp_path / "hooks"
     with running_service(tmp_path, {**ENVIRONMENT, **slow_planning(hooks)}) as service:

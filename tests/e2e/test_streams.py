@@ -199,6 +199,7 @@ def is_reachable(production: Production) -> bool:
     times=1,
     guaranteed="it continues exactly from its checkpoint",
 )
+@pytest.mark.full
 def test_stream_continues_after_a_full_restart(production: Production) -> None:
     (api,) = production.apis
     feeder = fed(production)

@@ -198,6 +198,7 @@ def test_job_without_a_worker_is_not_shown_running(workers: Fleet) -> None:
     times=1,
     guaranteed="another worker sets the job to CANCELLED; nothing of it remains",
 )
+@pytest.mark.full
 def test_job_of_a_dead_worker_is_cancelled(workers: Fleet) -> None:
     first = workers.running_worker()
     job_id = workers.submit(ENDLESS)
@@ -276,6 +277,7 @@ def test_driver_of_an_uninterruptible_task_is_terminated(workers: Fleet) -> None
     guaranteed="each cancelled job is CANCELLED; the others are handed back with `driver_ended`, lose no attempt, and "
     "continue",
 )
+@pytest.mark.full
 def test_terminated_driver_uses_no_attempt_of_other_jobs(workers: Fleet) -> None:
     worker = workers.running_worker()
     stream = workers.submit(STREAM)

@@ -67,6 +67,7 @@ def test_the_front_end_gives_what_the_file_says(recorder: Recorder, case: Case) 
     assert list(streaming_faults(case)) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.spark
 @pytest.mark.parametrize("case", RUN, ids=str)
 def test_every_plan_gives_what_the_file_says(recorder: Recorder, sql_in_spark: SqlInSpark, case: Case) -> None:
