@@ -15,6 +15,10 @@ from service.data.orc_footer import OrcFileError, check_footer, text_size
 from service.sql.types.data_types import TIMESTAMP, TIMESTAMP_NTZ, DataType, Field, Schema
 
 _BATCH_BYTES = 4 << 20
+_BATCH_ROWS = 65_536
+"""Rows that Arrow decodes at once. When its reader is closed, it decodes the rest of the stripe, much faster so than in
+smaller batches.
+"""
 _MAX_SHARED_BYTES = 16 << 20
 """Of a text that many rows may have. Arrow copies it for each of them."""
 _MAX_TEXT_BYTES = 256 << 20
@@ -49,7 +53,7 @@ def first_rows(stream: BinaryIO, columns: Sequence[str], most: int) -> pa.Table 
     if text.of_shared_value > _MAX_SHARED_BYTES or text.of_all_others > _MAX_TEXT_BYTES:
         return None
     # Arrow decodes some batches before they are asked for, each of a number of rows.
-    rows = max(1, min(most, _BATCH_BYTES // max(text.of_shared_value, 1)))
+    rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(text.of_shared_value, 1)))
     batches: list[pa.RecordBatch] = []
     count = size = 0
     try:
