@@ -1,13 +1,15 @@
 """Runs the queries of TPC-H or TPC-DS through a real service, and compares rows and times with DuckDB and plain Spark.
 
     python tests/benchmarks/tpc.py tpch|tpcds [--scale 1] [--data DIR] [--queries q01,…] [--sides evenkeel,…]
-        [--memory 3g] [--force split|incremental|bitmap|branches] [--again] [--json FILE]
+        [--skew 1.2] [--memory 3g] [--force split|incremental|bitmap|branches] [--again] [--json FILE]
 
 Generates the tables (cached below `--data`, 0.4 GB at scale 1), starts `evenkeel up` on a free port, and posts each
 query as a job with default settings. The rows of the result, read over HTTP, are compared with those of DuckDB as
 multisets, and their order by the keys of ORDER BY. Plain Spark 4.3 runs in this process with its defaults and two
 cores, DuckDB with two threads. The sides run in turn, query by query, each query once, after `WARM_UP` queries that are
 not measured. The times of Evenkeel are from the POST to the answer with SUCCEEDED.
+
+With `--skew`, the foreign keys of the facts follow Zipf's law with this exponent (`tests.benchmarks.tpc_skew`).
 
 With `--force`, the jobs have the settings of that name in `combinations.FORCED_SETS`. A setting that the service
 refuses for a query is left out for that query.
@@ -42,6 +44,7 @@ import pyarrow as pa
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.tpc_estimates import Estimate, summary
+from tests.benchmarks.tpc_skew import skew
 from tests.conformance import tpcds_workload, tpch_workload
 from tests.conformance.combinations import FORCED_SETS, Settings
 from tests.support.machine import machine
@@ -172,6 +175,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "evenkeel-tpc")
     parser.add_argument("--queries", default="", help="names, separated by commas; all of them by default")
     parser.add_argument("--sides", default=",".join(SIDES), help="names, separated by commas; DuckDB always runs")
+    parser.add_argument("--skew", type=float, default=None, help="exponent of Zipf's law; uniform by default")
     parser.add_argument("--memory", default="3g", help="of each Spark driver")
     parser.add_argument("--force", choices=sorted(FORCED_SETS), default=None)
     parser.add_argument("--again", action="store_true")
@@ -180,13 +184,17 @@ def main() -> None:
     # So that the service ends with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     settings: Settings = FORCED_SETS[arguments.force] if arguments.force else {}
-    name = "-".join(filter(None, (arguments.workload, arguments.scale, arguments.force)))
+    zipf = "" if arguments.skew is None else f"zipf{arguments.skew:g}"
+    name = "-".join(filter(None, (arguments.workload, arguments.scale, zipf, arguments.force)))
     file = arguments.json or Path(f"{name}.json")
     known = {} if arguments.again or not file.exists() else json.loads(file.read_text(encoding="utf-8"))
     workload = WORKLOADS[arguments.workload]
     names = arguments.queries.split(",") if arguments.queries else workload.QUERIES
     texts = {name: _text_of(arguments.workload, name, arguments.scale) for name in names if name not in known}
     root = _generated(arguments.data / f"{arguments.workload}-{arguments.scale}", workload.generate, arguments.scale)
+    if zipf:
+        uniform, skewed = root, root.with_name(f"{root.name}-{zipf}")
+        root = _generated(skewed, lambda to, _: skew(uniform, to, arguments.workload, arguments.skew), arguments.scale)
     environment = {"EVENKEEL_SPARK_DRIVER_MEMORY": arguments.memory}
     with (
         tempfile.TemporaryDirectory(prefix="evenkeel-tpc-", dir=arguments.data) as directory,
@@ -253,7 +261,7 @@ def _text_of(workload: str, query: str, scale: str) -> str:
     return tpch_workload.specified(query, scale) if workload == "tpch" else tpcds_workload.specified(query)
 
 
-def _generated(root: Path, generate: Callable[[Path, str], Path], scale: str) -> Path:
+def _generated(root: Path, generate: Callable[[Path, str], object], scale: str) -> Path:
     if not root.exists():
         unfinished = root.with_suffix(".unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
