@@ -16,8 +16,8 @@ from service.sql.types.data_types import TIMESTAMP, TIMESTAMP_NTZ, DataType, Fie
 
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 65_536
-"""Rows that Arrow decodes at once. When its reader is closed, it decodes the rest of the stripe, much faster so than in
-smaller batches.
+"""Rows that Arrow decodes at once. When its reader is closed, it decodes what it has read of the stripe; small batches
+make that slower.
 """
 _MAX_SHARED_BYTES = 16 << 20
 """Of a text that many rows may have. Arrow copies it for each of them."""

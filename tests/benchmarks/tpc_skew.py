@@ -57,7 +57,7 @@ def skew(root: Path, to: Path, workload: str, exponent: float) -> None:
     facts = _FACTS[workload]
     for name in paths.keys() - facts.keys():
         os.link(paths[name], to / paths[name].name)
-    with duckdb.connect(config={"threads": 2, "preserve_insertion_order": True}) as connection:
+    with duckdb.connect(config={"threads": 2}) as connection:
         if "partsupp" in paths:
             connection.execute(f"CREATE VIEW partsupp AS FROM '{paths['partsupp']}'")
         for number, (name, key) in enumerate(_DIMENSIONS[workload].items()):
