@@ -45,6 +45,8 @@ def read(spark: SparkSession, path: Path) -> dict[str, DataFrame]:
 
 @pytest.fixture
 def shared(spark: SparkSession) -> Iterator[SharedFrames]:
+    """Nothing else is cached: other tests of the process may keep frames of their tables in the session."""
+    spark.catalog.clearCache()
     frames = SharedFrames()
     yield frames
     frames.release()
