@@ -1,13 +1,16 @@
 """Runs the queries of TPC-H or TPC-DS through a real service, and compares rows and times with DuckDB and plain Spark.
 
     python tests/benchmarks/tpc.py tpch|tpcds [--scale 1] [--data DIR] [--queries q01,…] [--sides evenkeel,…]
-        [--skew 1.2] [--memory 3g] [--force split|incremental|bitmap|branches] [--again] [--json FILE]
+        [--skew 1.2] [--rounds 1] [--memory 3g] [--force split|incremental|bitmap|branches] [--again] [--json FILE]
 
 Generates the tables (cached below `--data`, 0.4 GB at scale 1), starts `evenkeel up` on a free port, and posts each
 query as a job with default settings. The rows of the result, read over HTTP, are compared with those of DuckDB as
-multisets, and their order by the keys of ORDER BY. Plain Spark 4.3 runs in this process with its defaults and two
-cores, DuckDB with two threads. The sides run in turn, query by query, each query once, after `WARM_UP` queries that are
-not measured. The times of Evenkeel are from the POST to the answer with SUCCEEDED.
+multisets, and their order by the keys of ORDER BY. Plain Spark 4.3 runs in this process with two cores and as many
+shuffle partitions as a worker sets, and writes its result as Parquet, as a job does. DuckDB has two threads. The times
+of Evenkeel are from the POST to the answer with SUCCEEDED.
+
+The sides run in turn, query by query, after `WARM_UP` queries that are not measured. With one round, each side runs a
+query once. With several, a further round before them warms both sides up, and the times are medians.
 
 With `--skew`, the foreign keys of the facts follow Zipf's law with this exponent (`tests.benchmarks.tpc_skew`).
 
@@ -28,6 +31,7 @@ import os
 import re
 import shutil
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -57,19 +61,28 @@ if TYPE_CHECKING:
 
 WORKLOADS = {"tpch": tpch_workload, "tpcds": tpcds_workload}
 EVENKEEL, SPARK, DUCKDB = SIDES = ("evenkeel", "spark", "duckdb")
+PARTS = ("planning", "execution")
 WARM_UP = 3
 _JOB_SECONDS = 600
+_SPARK_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.enabled": "false",
+}
 
 
 @dataclass
 class Outcome:
-    """What became of one query: seconds by side, the number of rows, how Evenkeel's rows differ from DuckDB's (empty if
-    they are equal), the rules that fired, the settings that were refused, and the rows of the plan's nodes.
+    """What became of one query: the number of rows, how Evenkeel's rows differ from DuckDB's (empty if they are equal),
+    seconds by side (medians of the rounds, and each round's), the seconds of Evenkeel's `PARTS` in each round, rules
+    that fired, the settings that were refused, and the rows of the plan's nodes.
     """
 
     rows: int = 0
     difference: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
+    rounds: dict[str, list[float]] = field(default_factory=dict)
+    parts: dict[str, list[float]] = field(default_factory=dict)
     rules: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     estimates: list[Estimate] = field(default_factory=list)
@@ -81,7 +94,7 @@ class Sides:
     def __init__(self, service: Service, root: Path, memory: str, settings: Settings) -> None:
         self._service, self._settings = service, settings
         self._paths = {path.stem: path for path in sorted(root.glob("*.parquet"))}
-        self._memory = memory
+        self._memory, self._result = memory, service.data / "plain-spark-result"
         self._duck = duckdb.connect(config={"threads": 2})
         self._duck.execute(tpcds_workload.NULL_ORDER)
         for name, path in self._paths.items():
@@ -94,7 +107,7 @@ class Sides:
         from pyspark.sql import SparkSession
 
         builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", self._memory)
-        for key, value in {"spark.sql.session.timeZone": "UTC", "spark.ui.enabled": "false"}.items():
+        for key, value in _SPARK_SETTINGS.items():
             builder = builder.config(key, value)
         session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
@@ -110,10 +123,13 @@ class Sides:
         return [column[0] for column in result.description or ()], rows, time.perf_counter() - began
 
     def spark(self, sql: str) -> float:
-        """Runs the query with plain Spark."""
+        """Runs the query with plain Spark, which writes the result."""
         session = self._spark
         began = time.perf_counter()
-        session.sql(_in_spark(sql)).collect()
+        frame = session.sql(_in_spark(sql))
+        if len(set(map(str.casefold, frame.columns))) < len(frame.columns):
+            frame = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+        frame.write.mode("overwrite").parquet(f"file://{self._result}")
         return time.perf_counter() - began
 
     def evenkeel(self, name: str, sql: str) -> tuple[str, list[str], float]:
@@ -157,6 +173,11 @@ class Sides:
             if node["estimated_rows"] is not None and measured.get(node["id"]) is not None
         ]
 
+    def parts(self, job_id: str) -> dict[str, float]:
+        """Returns the seconds of the `PARTS` of a job."""
+        metrics = self._get(f"/v1/jobs/{job_id}/metrics")
+        return {part: metrics[f"{part}_ms"] / 1000 for part in PARTS}
+
     def rules(self, job_id: str) -> list[str]:
         """Returns the rules that fired."""
         trace = self._get(f"/v1/jobs/{job_id}/plan")["rules"]
@@ -176,6 +197,7 @@ def main() -> None:
     parser.add_argument("--queries", default="", help="names, separated by commas; all of them by default")
     parser.add_argument("--sides", default=",".join(SIDES), help="names, separated by commas; DuckDB always runs")
     parser.add_argument("--skew", type=float, default=None, help="exponent of Zipf's law; uniform by default")
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--memory", default="3g", help="of each Spark driver")
     parser.add_argument("--force", choices=sorted(FORCED_SETS), default=None)
     parser.add_argument("--again", action="store_true")
@@ -202,8 +224,10 @@ def main() -> None:
     ):
         asked = Sides(service, root, arguments.memory, settings)
         for number, (name, text) in enumerate([*list(texts.items())[:WARM_UP], *texts.items()]):
-            outcome = measure(asked, name, text, arguments.sides.split(","), first=number)
-            if number < min(WARM_UP, len(texts)):
+            is_measured = number >= min(WARM_UP, len(texts))
+            rounds = arguments.rounds if is_measured else 1
+            outcome = measure(asked, name, text, arguments.sides.split(","), rounds=rounds, first=number)
+            if not is_measured:
                 continue
             known[name] = asdict(outcome)
             file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
@@ -216,21 +240,33 @@ def main() -> None:
     sys.stdout.write(summary([Estimate(**each) for found in known.values() for each in found["estimates"]]))
 
 
-def measure(asked: Sides, name: str, sql: str, sides: list[str], *, first: int) -> Outcome:
-    """Runs the query on each side, beginning with another side for each query, and compares the rows."""
+def measure(asked: Sides, name: str, sql: str, sides: list[str], *, rounds: int, first: int) -> Outcome:
+    """Runs the query on each side, beginning with another side each time, and compares the rows of each round."""
     outcome = Outcome()
-    names, expected, outcome.seconds[DUCKDB] = asked.duckdb(sql)
-    outcome.rows = len(expected)
+    times: dict[str, list[float]] = {side: [] for side in SIDES if side in {*sides, EVENKEEL, DUCKDB}}
+    parts: dict[str, list[float]] = {part: [] for part in PARTS}
     try:
-        for side in (SPARK, EVENKEEL) if first % 2 else (EVENKEEL, SPARK):
-            if side == SPARK and side in sides:
-                outcome.seconds[side] = asked.spark(sql)
-            if side == EVENKEEL:
-                job_id, outcome.refused, outcome.seconds[side] = asked.evenkeel(name, sql)
-        outcome.difference = difference_by_keys(expected, asked.rows(job_id), sort_keys(sql, names)) or ""
+        for number in range(rounds if rounds == 1 else rounds + 1):
+            names, expected, seconds = asked.duckdb(sql)
+            outcome.rows = len(expected)
+            times[DUCKDB].append(seconds)
+            for side in (SPARK, EVENKEEL) if (first + number) % 2 else (EVENKEEL, SPARK):
+                if side == SPARK and side in sides:
+                    times[side].append(asked.spark(sql))
+                if side == EVENKEEL:
+                    job_id, outcome.refused, seconds = asked.evenkeel(name, sql)
+                    times[side].append(seconds)
+                    for part, seconds in asked.parts(job_id).items():
+                        parts[part].append(seconds)
+            outcome.difference = difference_by_keys(expected, asked.rows(job_id), sort_keys(sql, names)) or ""
+            if outcome.difference:
+                break
         outcome.estimates, outcome.rules = asked.estimates(job_id), asked.rules(job_id)
     except Exception as error:  # noqa: BLE001 - a query that fails is a finding, not the end of the others
         outcome.difference = f"{type(error).__name__}: {str(error)[:500]}"
+    outcome.rounds = {side: found[-rounds:] for side, found in times.items() if found}
+    outcome.parts = {part: found[-rounds:] for part, found in parts.items()}
+    outcome.seconds = {side: statistics.median(found) for side, found in outcome.rounds.items()}
     return outcome
 
 
@@ -242,7 +278,29 @@ def table_of(found: Mapping[str, Mapping[str, Any]]) -> str:
     total = {side: sum(seconds[side] for seconds in whole) for side in SIDES} if whole else {}
     equal = sum(not one["difference"] for one in found.values())
     wrong = "".join(f"\n{name}: {one['difference']}" for name, one in sorted(found.items()) if one["difference"])
-    return f"{head}{''.join(lines)}{_line('all', '', total)}\n{equal} of {len(found)} equal DuckDB's rows.{wrong}\n"
+    return (
+        f"{head}{''.join(lines)}{_line('all', '', total)}\n{equal} of {len(found)} equal DuckDB's rows.{wrong}\n"
+        f"{_planning(found)}{_losses(found)}"
+    )
+
+
+def _planning(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns a sentence on the time that planning takes, from the medians of the rounds."""
+    planning = {
+        name: statistics.median(one["parts"]["planning"]) for name, one in found.items() if one["parts"].get("planning")
+    }
+    if not planning:
+        return ""
+    share = sum(planning.values()) / sum(found[name]["seconds"][EVENKEEL] for name in planning)
+    slowest = max(planning, key=planning.__getitem__)
+    return f"Planning takes {share:.1%} of Evenkeel's time; at most {planning[slowest]:.2f} s, for {slowest}.\n"
+
+
+def _losses(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the queries that take more than 15 % and more than 0.2 s longer than on plain Spark."""
+    pairs = {name: one["seconds"] for name, one in found.items() if {SPARK, EVENKEEL} <= one["seconds"].keys()}
+    slow = [name for name, one in pairs.items() if one[EVENKEEL] > max(1.15 * one[SPARK], one[SPARK] + 0.2)]
+    return f"More than 15 % and 0.2 s slower than plain Spark: {', '.join(sorted(slow)) or 'none'}.\n" if pairs else ""
 
 
 def _line(name: str, rows: str, seconds: Mapping[str, float]) -> str:
