@@ -111,6 +111,7 @@ def gather_statistics(
             if (share := gathered.selectivity(by_alias, unknown)) is not None
         },
         widths=gathered.widths,
+        table_shares={condition.sql: gathered.table_shares(by_alias) for condition, (by_alias, _) in split.items()},
         kept_keys={condition.sql: gathered.kept_keys(by_alias) for condition, (by_alias, _) in split.items()},
         warnings=tuple(gathered.warnings),
         orders=gathered.orders,
@@ -264,6 +265,11 @@ class _Gathered:
         """Returns the keys that the terms on each table keep."""
         places = ((alias, terms.text) for alias, terms in by_alias.items())
         return tuple(KeptKeys(self.kept_ranges[place]) for place in places if self.kept_ranges.get(place))
+
+    def table_shares(self, by_alias: Mapping[str, Terms]) -> dict[str, float]:
+        """Returns the share of the rows of each table that the terms on it keep, by alias, where it is known."""
+        found = {alias: self.kept.get((alias, terms.text), (None, 1))[0] for alias, terms in by_alias.items()}
+        return {alias: share for alias, share in found.items() if share is not None}
 
     def selectivity(self, by_alias: Mapping[str, Terms], unknown: int) -> float | None:
         """Returns the share of rows that a condition keeps, from its terms on each table; None if none is known."""

@@ -484,6 +484,22 @@ def _overlap(one: tuple[int, int], other: tuple[int, int]) -> float:
     return max(min(one[1], other[1]) - max(one[0], other[0]) + 1, 0) / (one[1] - one[0] + 1)
 
 
+def share_before_join(node: Node, above: tuple[Scalar, ...], statistics: Statistics) -> float:
+    """Returns the estimated share of the rows of `node`, a side of a join, that the conditions `above` the join keep:
+    Spark evaluates what they have on one side before the join. Terms on a table without a sample keep all rows.
+    """
+    names = names_of(node)
+    aliases = {part.alias for part in walk_up(node) if isinstance(part, Scan)} if above else set()
+    share = 1.0
+    for condition in above:
+        if condition.columns and names >= set(condition.columns):
+            share *= share_of(condition, statistics)
+        else:
+            by_alias = statistics.table_shares.get(condition.sql, {})
+            share *= math.prod(kept for alias, kept in by_alias.items() if alias in aliases)
+    return share
+
+
 def share_of(condition: Scalar, statistics: Statistics) -> float:
     """Returns the estimated share of the rows that `condition` keeps, 0 to 1."""
     return statistics.selectivities.get(condition.sql, UNKNOWN_CONDITION)

@@ -101,12 +101,13 @@ class Statistics:
     `tables` is by alias; `keys` is by the tuple of emitted column names (`("o.uid",)`, all of one table). `slots` is
     the number of tasks that run at once; `elapsed_ms` the time to gather the statistics. `ranges` is by emitted column
     name, for columns of integers, dates and decimals if the files have ranges. `selectivities` has the share of rows
-    that a filter's condition keeps, by its text. `widths` has the bytes of a value in memory, with a margin, by emitted
-    column name, for strings of tables that are small enough to be hashed as a whole. `kept_keys` has the keys that the
-    terms of a condition keep, for each table, by the condition's text. `warnings` are pairs of a table,
-    or None, and a sentence on what was not read. `hashes_blocks`: whether Spark may hash as many objects as the blocks
-    of bitmaps need. `is_adaptive`: whether Spark's adaptive execution may split a large task of a join; it is off on
-    streams. `orders` has the order of the rows of each hot key, for the windows of the query.
+    that a filter's condition keeps, by its text; `table_shares` the share of each table's rows that its terms on this
+    table keep, by alias. `widths` has the bytes of a value in memory, with a margin, by emitted column name, for
+    strings of tables that are small enough to be hashed as a whole. `kept_keys` has the keys that the terms of a
+    condition keep, for each table, by the condition's text. `warnings` are pairs of a table, or None, and a sentence on
+    what was not read. `hashes_blocks`: whether Spark may hash as many objects as the blocks of bitmaps need.
+    `is_adaptive`: whether Spark's adaptive execution may split a large task of a join; it is off on streams. `orders`
+    has the order of the rows of each hot key, for the windows of the query.
     """
 
     tables: Mapping[str, TableSize]
@@ -122,6 +123,7 @@ class Statistics:
     is_adaptive: bool = True
     orders: Mapping[KeyOrder, tuple[OrderedKey, ...]] = field(default_factory=dict)
     kept_keys: Mapping[str, tuple[KeptKeys, ...]] = field(default_factory=dict)
+    table_shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     estimates: Estimates = field(default_factory=lambda: Estimates(), init=False, repr=False, compare=False)
     """Cached estimates that were calculated from these statistics. A changed copy starts with an empty cache."""
 

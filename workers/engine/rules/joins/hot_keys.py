@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -42,7 +41,7 @@ from workers.engine.statistics.cardinality import (
     label_of,
     original_of,
     profile_of,
-    share_of,
+    share_before_join,
 )
 from workers.engine.statistics.model import KeySketch, Statistics, once_per_node
 from workers.engine.statistics.partitioning import is_broadcast
@@ -149,9 +148,8 @@ def join_profile(join: Join, statistics: Statistics, above: tuple[Scalar, ...] =
         sketch = _sketch_of(inputs[side], names, statistics) if names else None
         if profile is None or sketch is None:
             return None
-        own = (one for one in above if one.columns and names_of(inputs[side]) >= set(one.columns))
-        kept = math.prod(share_of(one, statistics) for one in own)
-        sides[side], sketches[side] = profile.scaled(kept), sketch
+        sides[side] = profile.scaled(share_before_join(inputs[side], above, statistics))
+        sketches[side] = sketch
     return JoinProfile(
         kind=join.kind,
         sides=sides,

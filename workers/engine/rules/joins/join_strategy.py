@@ -12,11 +12,13 @@ from workers.engine.plan.nodes import Join, Node
 from workers.engine.rules.cost import Choice, Cost, too_few_rows
 from workers.engine.rules.joins.skew_cost import split_join_cost, will_be_split
 from workers.engine.rules.joins.strategy_cost import (
+    EXPECTED_BROADCAST,
     NOT_FORCED,
     SORTED,
     ForcedStrategy,
     JoinAlgorithm,
     JoinSide,
+    adaptive_broadcast,
     broadcast_input,
     broadcast_limit,
     cost_of,
@@ -80,6 +82,8 @@ class JoinStrategy:
         - it is AUTO and Spark broadcasts a side that may fit in memory, or a side that `eager_aggregation` aggregated
           and hinted and that is certain to fit;
         - it is AUTO and the join emits many times the rows of both sides;
+        - it is AUTO and adaptive execution is expected to broadcast the other side, because conditions leave few of its
+          rows, unless the broadcast costs clearly less than this;
         - it is AUTO and a broadcast beats sort-merge only because of a hot key, which `skewed_join` handles for less;
         - it is AUTO and `join.skew` is forced and splits the join: then no side is broadcast, at any cost;
         - it is AUTO and the size of a side is not known, or there are few rows, or no broadcast is clearly cheaper and
@@ -125,7 +129,7 @@ def _decide_forced(node: Join, forced: ForcedStrategy, ctx: RuleContext) -> Matc
     algorithms = possible_algorithms(node, *forced)
     if _will_be_split(node, ctx):
         algorithms = tuple(algorithm for algorithm in algorithms if algorithm not in _BROADCASTS)
-    sides = join_sides(node, ctx.statistics) if node.keys else None
+    sides = join_sides(node, ctx.statistics, ctx.above) if node.keys else None
     choice = _choice(algorithms, sides, ctx)
     # Sort-merge is the first, and a hash table after a shuffle is before one of a broadcast.
     chosen = algorithms[0]
@@ -158,7 +162,7 @@ def _megabytes(size: float) -> str:
 
 
 def _choose_algorithm_by_cost(node: Join, ctx: RuleContext) -> Match[Join] | Skip:
-    sides = join_sides(node, ctx.statistics)
+    sides = join_sides(node, ctx.statistics, ctx.above)
     ship = broadcast_side(node, ctx.statistics)
     if ship is not None:
         return _match_spark_broadcast(node, ship, sides, ctx)
@@ -166,19 +170,27 @@ def _choose_algorithm_by_cost(node: Join, ctx: RuleContext) -> Match[Join] | Ski
         return Skip("The size of a side is not known: the join is left to Spark.")
     algorithms = possible_algorithms(node, JoinShip.AUTO, JoinLocal.AUTO)
     choice = _choice(algorithms, sides, ctx)
+    adaptive = adaptive_broadcast(node, sides, ctx.statistics)
+    if adaptive is not None:
+        choice = replace(choice, costs={**choice.costs, _SORT_MERGE.value: adaptive[1]})
     too_few = _too_few_rows(sides)
     if too_few is not None:
         return choice.skip(too_few)
     # A hash table after a shuffle cannot spill, but a sort can: AUTO never chooses the hash table.
     eligible = tuple(one for one in algorithms if one is _SORT_MERGE or one in _BROADCASTS)
     best = _cheapest_safe(eligible, _SORT_MERGE, sides, choice, ctx)
-    if not choice.is_clearly_cheaper(best, _SORT_MERGE, CLEAR_GAIN):
+    # The same broadcast, without the shuffle before it, never costs more.
+    gain = 1.0 if adaptive is not None and best is adaptive[0] else CLEAR_GAIN
+    if not choice.is_clearly_cheaper(best, _SORT_MERGE, gain):
         is_any_safe = any(_is_safe(one, sides, ctx) for one in eligible if one is not _SORT_MERGE)
         unsafe = "" if is_any_safe else " and is certain to fit in memory"
+        if adaptive is not None:
+            return choice.skip(f"{EXPECTED_BROADCAST}.")
         reason = f"No broadcast costs clearly less than sort-merge{unsafe}: the join is left to Spark."
         return choice.skip(reason + _choice_if_repartitioned(node, ctx))
     side, index = ("left", 0) if best is JoinAlgorithm.BROADCAST_LEFT else ("right", 1)
-    joined, rows = estimate_rows(node, ctx.statistics), sides[0].rows + sides[1].rows
+    joined, whole = estimate_rows(node, ctx.statistics), join_sides(node, ctx.statistics)
+    rows = 0.0 if whole is None else whole[0].rows + whole[1].rows
     if joined is not None and joined >= MANY_MATCHES * rows:
         return choice.skip(
             f"{round(rows):,} rows become about {joined:,}. So many matches take longer in a hash table of the whole "

@@ -21,7 +21,15 @@ from workers.engine.rules.joins.hot_keys import (
 )
 from workers.engine.rules.joins.skew_cost import SKEW_PLANNERS, SkewPlan, SkewPlanner, plain_cost
 from workers.engine.rules.joins.skew_rewrite import PROBE_SIDES, HotPart, nulls_can_bypass, refusal_of, split_join
-from workers.engine.rules.joins.strategy_cost import ForcedStrategy, forced_strategy, skew_of
+from workers.engine.rules.joins.strategy_cost import (
+    EXPECTED_BROADCAST,
+    NOT_FORCED,
+    ForcedStrategy,
+    adaptive_broadcast,
+    forced_strategy,
+    join_sides,
+    skew_of,
+)
 from workers.engine.rules.rule import Match, RuleContext, Skip
 from workers.engine.statistics.partitioning import is_broadcast
 
@@ -84,6 +92,7 @@ class SkewedJoin:
         - it is AUTO and a ship or local strategy is forced, not just chosen by `join_strategy`: then hot keys are not
           broadcast (a forced ISOLATE still broadcasts them), and salted only if sort-merge is possible;
         - it is SALT and a hint forces a hash table for the join: salted keys require sort-merge;
+        - it is AUTO and adaptive execution is expected to broadcast a side, because conditions leave few of its rows;
         - one side is broadcast: the rows of the other side are not shuffled by key;
         - the keys are not table columns with known hot values, or their types are compared under a cast;
         - two nested joins below are already split: every part would compute them, and the parts multiply;
@@ -172,6 +181,9 @@ def _analyze(node: Join, ctx: RuleContext, skew: JoinSkew, planners: Mapping[Joi
     if skew is JoinSkew.AUTO and filtered_by_key(node, ctx.statistics, ctx.above):
         return "A condition is on the key: it may keep all rows of a hot key or none."
     forced, is_skew_forced = forced_strategy(node, ctx.settings.join), skew is not JoinSkew.AUTO
+    sides = None if is_skew_forced or forced != NOT_FORCED else join_sides(node, ctx.statistics, ctx.above)
+    if sides is not None and adaptive_broadcast(node, sides, ctx.statistics) is not None:
+        return f"{EXPECTED_BROADCAST}: then no task has all rows of a key."
     if skew is JoinSkew.AUTO:
         hot, nulls = hot_key_loads(profile, ctx.settings.skew), sides_with_hot_nulls(profile, ctx.settings.skew)
     else:

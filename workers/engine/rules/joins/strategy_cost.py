@@ -6,6 +6,9 @@ The unit of costs is that of `workers.engine.rules.cost`. For l and r rows on s 
     shuffled hash     (l + r)/s sent, then one hashed and the other looked up       HASHED the build side's rows
     broadcast hash    r gathered, hashed and sent by the driver, l/s looked up      GATHERED each build row, on one task
 
+Spark's adaptive execution replaces a sort-merge whose side has less than 10 MB after the shuffle by a broadcast of this
+side: nothing is sorted then.
+
 Memory is estimated from the largest number of rows that a side can have, since a wrong guess about a condition would
 end the query. This bound is not known for a side with a join below, nor for one with strings that were not measured.
 """
@@ -41,9 +44,16 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.cost import Cost, hottest_task, key_profile
-from workers.engine.statistics.cardinality import KeyProfile, bounded, bytes_per_row, estimate_rows, rows_made
+from workers.engine.statistics.cardinality import (
+    KeyProfile,
+    bounded,
+    bytes_per_row,
+    estimate_rows,
+    rows_made,
+    share_before_join,
+)
 from workers.engine.statistics.model import Statistics, once_per_node
-from workers.engine.statistics.partitioning import broadcast_side
+from workers.engine.statistics.partitioning import BROADCAST_BYTES, broadcast_side
 
 SORTED = 3.0
 HASHED = 2.0
@@ -66,6 +76,10 @@ _ALL_BROADCASTS = 2
 _BOUNDED = NUMERIC | TEMPORAL | {TypeName.BOOLEAN, TypeName.NULL}
 _UNMEASURED = 512
 """Bytes assumed for a string, or any value without a bound, in addition to its size in the files."""
+
+
+EXPECTED_BROADCAST = "Spark is expected to find during the run that a side is small, and to broadcast it"
+"""Why a rule leaves a join to adaptive execution, without a full stop."""
 
 
 class ForcedStrategy(NamedTuple):
@@ -172,6 +186,11 @@ class JoinSide:
         """Bytes in memory of the estimated rows; strings that were not measured count as empty."""
         return self.rows * self.min_width
 
+    @property
+    def shuffled_bytes(self) -> float:
+        """Bytes of the estimated rows in a shuffle, at most; strings that were not measured have a guessed length."""
+        return self.rows * (self.width - ROW_BYTES + 8)
+
     def may_fit_in_broadcast(self, statistics: Statistics) -> bool:
         """Whether, by what is known, a broadcast is expected to fit in memory together with the broadcasts below."""
         limit = broadcast_limit(statistics)
@@ -197,10 +216,10 @@ def broadcast_limit(statistics: Statistics) -> float:
 
 
 @once_per_node
-def join_sides(join: Join, statistics: Statistics) -> tuple[JoinSide, JoinSide] | None:
-    """Returns both sides of `join`; None if the size of one is not known."""
-    left = _side(join.left, tuple(key for key, _ in join.keys), statistics)
-    right = _side(join.right, tuple(key for _, key in join.keys), statistics)
+def join_sides(join: Join, statistics: Statistics, above: tuple[Scalar, ...] = ()) -> tuple[JoinSide, JoinSide] | None:
+    """Returns both sides of `join`, after the conditions `above` it; None if the size of one is not known."""
+    left = _side(join.left, tuple(key for key, _ in join.keys), statistics, above)
+    right = _side(join.right, tuple(key for _, key in join.keys), statistics, above)
     if left is None or right is None:
         return None
     broadcasts = _broadcast_bytes(join.left, statistics) + _broadcast_bytes(join.right, statistics)
@@ -252,15 +271,43 @@ def cost_of(algorithm: JoinAlgorithm, left: JoinSide, right: JoinSide, slots: in
     return Cost(sent / slots + joined, sent, sum(hottest))
 
 
-def _side(node: Node, keys: tuple[Scalar, ...], statistics: Statistics) -> JoinSide | None:
+def adaptive_broadcast(
+    join: Join, sides: tuple[JoinSide, JoinSide], statistics: Statistics
+) -> tuple[JoinAlgorithm, Cost] | None:
+    """Returns the broadcast by which adaptive execution is expected to replace a sort-merge during the run, because a
+    side is small after its conditions, and the cost of the join then: both sides are sent, and nothing is sorted. None
+    if no broadcast is expected, or it gains nothing.
+    """
+    left, right = sides
+    slots, builds = statistics.slots, {JoinAlgorithm.BROADCAST_LEFT: left, JoinAlgorithm.BROADCAST_RIGHT: right}
+    small = [
+        algorithm
+        for algorithm in possible_algorithms(join, JoinShip.AUTO, JoinLocal.AUTO)
+        if algorithm in builds
+        and builds[algorithm].shuffled_bytes < BROADCAST_BYTES
+        # Spark does not broadcast a side of which most partitions are empty.
+        and builds[algorithm].rows >= _PARTITIONS_PER_SLOT * slots
+    ]
+    if not small or not statistics.is_adaptive:
+        return None
+    algorithm = min(small, key=lambda one: builds[one].rows)
+    joined = cost_of(algorithm, left, right, slots)
+    sent = left.rows + right.rows
+    cost = Cost(sent / slots + joined.slowest, sent + joined.shuffled, joined.hottest_task)
+    is_gain = cost.slowest < cost_of(JoinAlgorithm.SORT_MERGE, left, right, slots).slowest
+    return (algorithm, cost) if is_gain else None
+
+
+def _side(node: Node, keys: tuple[Scalar, ...], statistics: Statistics, above: tuple[Scalar, ...]) -> JoinSide | None:
     rows = estimate_rows(node, statistics)
     if rows is None:
         return None
+    share = share_before_join(node, above, statistics)
     profile = key_profile(node, keys, statistics)
-    is_exact = not any(isinstance(part, Filter | Join | Aggregate | Limit) for part in walk_up(node))
+    is_exact = share == 1 and not any(isinstance(part, Filter | Join | Aggregate | Limit) for part in walk_up(node))
     most = None if _unmeasured(node, statistics) else max_rows(node, statistics)
     width, least = hashed_bytes(node, statistics), min_hashed_bytes(node, statistics)
-    return JoinSide(float(rows), most, width, profile, is_exact, least)
+    return JoinSide(rows * share, most, width, profile and profile.scaled(share), is_exact, least)
 
 
 @once_per_node
