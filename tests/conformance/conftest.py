@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -38,6 +38,7 @@ from service.sql.types.data_types import (
     TypeName,
     decimal,
 )
+from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Node
 from workers.engine.planner import Plan, plan_query
 from workers.engine.spark.lowering import lower
@@ -107,6 +108,14 @@ class Outcome:
     rows: list[Row]
 
 
+Known = Callable[[Node], Statistics]
+"""Returns the statistics for a plan of the builder."""
+
+
+def _unknown(_: Node) -> Statistics:
+    return Statistics({}, {}, slots=2)
+
+
 class Oracle:
     """Runs a query as written and as rewritten by the rules."""
 
@@ -138,14 +147,21 @@ class Oracle:
         """Checks the same for two plans of the query and returns the rows of the first."""
         return self._check(self.scans(query), before, after)
 
-    def plan_sql(self, sql: str) -> Plan:
-        """Returns the plan of a query in SQL, with default settings and without statistics."""
+    def plan_sql(self, sql: str, known: Known = _unknown) -> Plan:
+        """Returns the plan of a query in SQL, with default settings and the statistics that `known` makes of its plan
+        before the rules; by default, without any.
+        """
         used = {name: schema for name, schema in SCHEMAS.items() if re.search(rf"\b{name}\b", sql)}
         tables = {name: {"format": "parquet", "path": name} for name in used}
         bound = compile_job(JobSpec.model_validate({"tables": tables, "sql": sql}), used)
-        return plan_query(bound, Statistics({}, {}, slots=2), JobSettings())
+        return plan_query(bound, known(build(bound)), JobSettings())
 
-    def outcomes(self, queries: SearchStrategy[str], rule: str) -> Counter[RuleOutcome | None]:
+    def outcomes(
+        self,
+        queries: SearchStrategy[str],
+        rule: str,
+        known: Known = _unknown,
+    ) -> Counter[RuleOutcome | None]:
         """Returns how many of 200 random queries have each outcome of a rule; None for those without a trace of it."""
         found: Counter[RuleOutcome | None] = Counter()
 
@@ -153,16 +169,16 @@ class Oracle:
         @given(sql=queries)
         def count(sql: str) -> None:
             outcomes: set[RuleOutcome | None] = {
-                trace.outcome for trace in self.plan_sql(sql).trace if trace.rule == rule
+                trace.outcome for trace in self.plan_sql(sql, known).trace if trace.rule == rule
             }
             found.update(outcomes or {None})
 
         count()
         return found
 
-    def check_sql(self, sql: str) -> tuple[Plan, list[Row]]:
-        """Like `check`, for a query in SQL."""
-        plan = self.plan_sql(sql)
+    def check_sql(self, sql: str, known: Known = _unknown) -> tuple[Plan, list[Row]]:
+        """Like `check`, for a query in SQL; `known` as in `plan_sql`."""
+        plan = self.plan_sql(sql, known)
         scans = {scan.alias: _renamed(self._tables[scan.table], scan.alias) for scan in scans_of(plan.before)}
         return plan, self._check(scans, plan.before, plan.after)
 

@@ -27,11 +27,14 @@ from service.sql.expressions.scalar import Scalar
 from service.sql.resolve.bound import BoundQuery
 from service.sql.types.data_types import INT, DataType
 from tests.support.compiled import compiled
+from workers.engine.plan.builder import build
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.expressions import literal
-from workers.engine.plan.nodes import output_of
+from workers.engine.plan.nodes import Scan, output_of
+from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import Plan, plan_query
 from workers.engine.rules.rulebook import RULES
+from workers.engine.statistics.cardinality import conditions_of, terms_by_table
 from workers.engine.statistics.model import KeyOrder, KeySketch, OrderedKey, Statistics, TableSize, ValueRange
 
 FOLDER = Path(__file__).parent
@@ -65,7 +68,7 @@ class GivenKey(Strict):
 class Given(Strict):
     """The first document. Tables stand under their aliases; keys, and ranges of integers, under emitted
     columns: `o.uid, o.day`. Orders stand under the columns of a key and an INT column to order by, `o.uid, o.day`: for
-    each hot key, the boundaries of its ranges.
+    each hot key, the boundaries of its ranges. `shares` has the share of its rows that conditions on a table leave.
     """
 
     about: str
@@ -76,6 +79,7 @@ class Given(Strict):
     keys: dict[str, GivenKey] = Field(default_factory=dict)
     ranges: dict[str, tuple[int, int]] = Field(default_factory=dict)
     widths: dict[str, float] = Field(default_factory=dict)
+    shares: dict[str, float] = Field(default_factory=dict)
     orders: dict[str, dict[str, list[int]]] = Field(default_factory=dict)
 
 
@@ -133,7 +137,15 @@ def statistics(given: Given) -> Statistics:
         keys[columns] = KeySketch(alias, columns, sampled, key.distinct, key.nulls, hot, literals=literals)
     ranges = {name: ValueRange(low, high) for name, (low, high) in given.ranges.items()}
     orders = dict(_order(name, known, given) for name, known in given.orders.items())
-    return Statistics(sizes, keys, given.slots, ranges=ranges, widths=given.widths, orders=orders)
+    plan = build(bound(given))
+    alias_of = {field.name: scan.alias for scan in walk_up(plan) if isinstance(scan, Scan) for field, _ in scan.columns}
+    shares = {
+        condition.sql: {
+            alias: given.shares[alias] for alias in terms_by_table(condition, alias_of)[0].keys() & given.shares
+        }
+        for condition in conditions_of(plan)
+    }
+    return Statistics(sizes, keys, given.slots, ranges=ranges, widths=given.widths, orders=orders, table_shares=shares)
 
 
 def _order(name: str, known: dict[str, list[int]], given: Given) -> tuple[KeyOrder, tuple[OrderedKey, ...]]:

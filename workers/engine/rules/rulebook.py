@@ -11,6 +11,7 @@ from workers.engine.rules.distinct.incremental_aggregate import IncrementalAggre
 from workers.engine.rules.distinct.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.rules.eager.eager_aggregation import EagerAggregation
 from workers.engine.rules.joins.join_strategy import JoinStrategy
+from workers.engine.rules.joins.semi_join_reduction import SemiJoinReduction
 from workers.engine.rules.joins.skewed_join import SkewedJoin
 from workers.engine.rules.merge_aggregates import MergeAggregates
 from workers.engine.rules.prune_union_branches import PruneUnionBranches
@@ -27,6 +28,9 @@ RULES: tuple[Rule[Any], ...] = (
     EagerAggregation(),
     # Decide how joins run: before the rule for hot keys, which are no problem if a side is broadcast.
     JoinStrategy(),
+    # Filter tables by the keys of later joins: after the rule that decides which joins shuffle, and before the rules
+    # for hot keys and aggregates, which then have fewer rows.
+    SemiJoinReduction(),
     # Join hot keys separately: before the rules for aggregates, so that those above have their final input.
     SkewedJoin(),
     # Compute hot partitions of windows in parts: after the rules for joins, which change its input.

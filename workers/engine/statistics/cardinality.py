@@ -319,12 +319,24 @@ def _join_rows(join: Join, statistics: Statistics) -> float | None:
     if join.residual is not None:
         matched *= UNKNOWN_CONDITION
     if join.kind is JoinKind.LEFT_SEMI:
-        return min(left, matched)
+        is_known = None not in _key_profiles(join, statistics)
+        return min(left, matched if is_known else left * _share_left(join, statistics))
     if join.kind is JoinKind.LEFT_ANTI:
         return max(left - matched, 0.0)
     kept = [left] if join.kind in _LEFT_KEPT else []
     kept += [right] if join.kind in _RIGHT_KEPT else []
     return max([matched, *kept])
+
+
+def _share_left(join: Join, statistics: Statistics) -> float:
+    """Returns the share of the left rows that a semi-join keeps, without statistics of its keys: the share of its table
+    that the right side has. This assumes that the table has each key, and all keys as often.
+    """
+    table = join.right
+    while isinstance(table, Filter | Project):
+        table = table.input
+    rows, kept = _rows(table, statistics), _rows(join.right, statistics)
+    return min(kept / rows, 1.0) if isinstance(table, Scan) and rows and kept is not None else 1.0
 
 
 def _matched_rows(join: Join, left_rows: float, right_rows: float, statistics: Statistics) -> float:

@@ -193,7 +193,7 @@ def test_auto_broadcasts_if_the_kind_of_join_and_the_memory_allow_it(kind: JoinK
 def test_auto_leaves_to_spark_what_is_not_sure_to_fit() -> None:
     assert choice(join(), context(memory=20 << 20)) == LEFT_TO_ADAPTIVE_EXECUTION
     # The files tell no number of rows.
-    assert choice(join(), context(exact=False)) == LEFT_TO_SPARK
+    assert choice(join(), context(exact=False)) == LEFT_TO_ADAPTIVE_EXECUTION
     # A condition may leave few of them, or all.
     assert choice(join(right=FEW), context()) == "BROADCAST_RIGHT"
     assert choice(join(right=FEW), context(users=1_000_000)) == LEFT_TO_ADAPTIVE_EXECUTION
