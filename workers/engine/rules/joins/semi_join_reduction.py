@@ -117,6 +117,7 @@ class SemiJoinReduction:
           to read the table again, and to look up the key of each row.
 
     Does not fire when:
+        - a ship or local strategy is forced for the join: a shuffle is forced if broadcasts took too much memory;
         - the target keeps its rows without a partner, as the left side of a left join does;
         - the key is computed, a FLOAT or DOUBLE, of another type on the other side, or compared by `<=>`;
         - between the target's table and the join there is a LIMIT, a UNION, a window function, or an outer join that
@@ -130,7 +131,7 @@ class SemiJoinReduction:
         join above emits no row for it either.
 
     Settings read:
-        none
+        join.ship, join.local
     """
 
     name = "semi_join_reduction"
@@ -209,6 +210,11 @@ class _Reduction:
         pair = (self.target.key, reducer.key)
         return Join(self.target.place, keys, JoinKind.LEFT_SEMI, (pair,), strategy=strategy)
 
+    def saved(self, statistics: Statistics) -> float:
+        """Returns the cost without the reduction, less that with it."""
+        costs = self.choice(statistics).costs
+        return costs[NONE].slowest - costs[REDUCED].slowest
+
     def choice(self, statistics: Statistics) -> Choice:
         """Returns the costs with and without the reduction."""
         slots, kept = statistics.slots, self.reducer.share * self.reducer.rows
@@ -222,13 +228,13 @@ class _Reduction:
 
 
 def _best(join: Join, ctx: RuleContext) -> _Reduction | None:
-    """Returns the reduction that costs least; None if none is possible, or if it is forced how the join runs: a shuffle
+    """Returns the reduction that saves most; None if none is possible, or if it is forced how the join runs: a shuffle
     is forced if broadcasts took too much memory.
     """
     if forced_strategy(join, ctx.settings.join) != NOT_FORCED:
         return None
     found = [one for side in _TARGETS[join.kind] for one in _reductions(join, side, ctx)]
-    return min(found, key=lambda one: one.choice(ctx.statistics).costs[REDUCED].slowest, default=None)
+    return max(found, key=lambda one: one.saved(ctx.statistics), default=None)
 
 
 def _reductions(join: Join, side: Side, ctx: RuleContext) -> Iterator[_Reduction]:
@@ -239,16 +245,20 @@ def _reductions(join: Join, side: Side, ctx: RuleContext) -> Iterator[_Reduction
         type_ = _type_of(target, own)
         if type_ is None or type_.is_fractional or type_ != _type_of(other, others):
             continue
-        place = _target(target, own, _shuffle_of(join, side, ctx), statistics)
-        if place is None or max((rows for rows, _ in place.shuffled), default=0.0) < MIN_ROWS:
+        places = [
+            place
+            for place in _targets(target, own, _shuffle_of(join, side, ctx), statistics)
+            if max((rows for rows, _ in place.shuffled), default=0.0) >= MIN_ROWS
+        ]
+        if not places:
             continue
         conditions = tuple((condition, condition) for condition in ctx.above)
         reduced_by = {part.alias for part in walk_up(target) if isinstance(part, Scan)}
         for reducer in _reducers(other, frozenset({str(others.column)}), conditions, statistics):
-            found = _Reduction(side, reducer, place)
-            is_new = reducer.scan.alias not in reduced_by
-            if is_new and reducer.rows < place.rows and _fits(found.semi_join(), statistics):
-                yield found
+            for place in places if reducer.scan.alias not in reduced_by else ():
+                found = _Reduction(side, reducer, place)
+                if reducer.rows < place.rows and _fits(found.semi_join(), statistics):
+                    yield found
 
 
 def _type_of(node: Node, key: Scalar) -> DataType | None:
@@ -361,34 +371,40 @@ def _shuffle_of(join: Join, side: Side, ctx: RuleContext) -> Shuffles:
     return ((rows * share_before_join(node, ctx.above, ctx.statistics), 1.0 + (SORTED if is_sorted else 0.0)),)
 
 
-def _target(node: Node, key: Scalar, shuffled: Shuffles, statistics: Statistics) -> _Target | None:
-    """Returns the table of `node` from which the column `key` comes, if its rows may be filtered there; else None."""
-    below: tuple[int, Scalar, Shuffles] | None = None
+def _targets(node: Node, key: Scalar, shuffled: Shuffles, statistics: Statistics) -> Iterator[_Target]:
+    """Yields the tables of `node` that have the column `key`, or one that equals it, and may be filtered by it."""
     match node:
         case Scan():
-            return _target_at(node, node, key, shuffled, statistics)
+            yield from _target_at(node, node, key, shuffled, statistics)
         case Filter() if isinstance(node.input, Scan):
-            return _target_at(node.input, node, key, shuffled, statistics)
+            yield from _target_at(node.input, node, key, shuffled, statistics)
         case Filter() | Sort() | Exchange() | Deduplicate():
-            below = 0, key, shuffled
+            yield from _below(node, 0, key, shuffled, statistics)
         case Project():
             found = _column_below(node.items, key)
-            below = None if found is None else (0, found, shuffled)
+            if found is not None:
+                yield from _below(node, 0, found, shuffled, statistics)
         case Aggregate() if not node.grouping_sets:
             found, added = _column_below(node.keys, key), _aggregated(node, statistics)
-            below = None if found is None or added is None else (0, found, (*shuffled, added))
+            if found is not None and added is not None:
+                yield from _below(node, 0, found, (*shuffled, added), statistics)
         case Join():
-            below = _below_join(node, key, shuffled, statistics)
-    if below is None:
-        return None
-    number, key, shuffled = below
-    made = _target(inputs_of(node)[number], key, shuffled, statistics)
-    return None if made is None else replace(made, path=(number, *made.path))
+            for number, found in _inputs_with(node, key):
+                rows = estimate_rows(inputs_of(node)[number], statistics)
+                is_shuffled = rows is not None and not is_broadcast(node, statistics)
+                added_here = ((float(rows), 1.0),) if rows is not None and is_shuffled else ()
+                yield from _below(node, number, found, (*shuffled, *added_here), statistics)
 
 
-def _target_at(scan: Scan, place: Node, key: Scalar, shuffled: Shuffles, statistics: Statistics) -> _Target | None:
+def _below(node: Node, number: int, key: Scalar, shuffled: Shuffles, statistics: Statistics) -> Iterator[_Target]:
+    for found in _targets(inputs_of(node)[number], key, shuffled, statistics):
+        yield replace(found, path=(number, *found.path))
+
+
+def _target_at(scan: Scan, place: Node, key: Scalar, shuffled: Shuffles, statistics: Statistics) -> Iterator[_Target]:
     rows = estimate_rows(place, statistics)
-    return None if rows is None else _Target(scan, key, place, float(rows), shuffled)
+    if rows is not None:
+        yield _Target(scan, key, place, float(rows), shuffled)
 
 
 def _column_below(items: tuple[Named, ...], key: Scalar) -> Scalar | None:
@@ -402,16 +418,17 @@ def _aggregated(node: Aggregate, statistics: Statistics) -> tuple[float, float] 
     return None if rows is None else (float(rows), row_of_table(rows if groups is None else groups))
 
 
-def _below_join(
-    node: Join, key: Scalar, shuffled: Shuffles, statistics: Statistics
-) -> tuple[int, Scalar, Shuffles] | None:
-    """Returns the number of the input that has `key`, if the join emits no row of another input for its rows."""
-    number = 0 if key.column in names_of(node.left) else 1
-    if node.kind not in _KEEPS_NO_OTHER[number]:
-        return None
-    rows = estimate_rows(inputs_of(node)[number], statistics)
-    added = () if rows is None or is_broadcast(node, statistics) else ((float(rows), 1.0),)
-    return number, key, (*shuffled, *added)
+def _inputs_with(node: Join, key: Scalar) -> Iterator[tuple[int, Scalar]]:
+    """Yields the numbers of the inputs that have `key`, or a column that equals it in all rows of the join, if the join
+    emits no other rows after rows with other keys are dropped there.
+    """
+    own = 0 if key.column in names_of(node.left) else 1
+    if node.kind in _KEEPS_NO_OTHER[own]:
+        yield own, key
+    if node.kind is JoinKind.INNER and not node.null_safe:
+        for pair in node.keys:
+            if pair[own].column == key.column and _are_equal(node, *pair):
+                yield 1 - own, pair[1 - own]
 
 
 def _with_place(node: Node, path: tuple[int, ...], made: Node) -> Node:
