@@ -264,8 +264,9 @@ def measure(asked: Sides, name: str, sql: str, sides: list[str], *, rounds: int,
         outcome.estimates, outcome.rules = asked.estimates(job_id), asked.rules(job_id)
     except Exception as error:  # noqa: BLE001 - a query that fails is a finding, not the end of the others
         outcome.difference = f"{type(error).__name__}: {str(error)[:500]}"
-    outcome.rounds = {side: found[-rounds:] for side, found in times.items() if found}
-    outcome.parts = {part: found[-rounds:] for part, found in parts.items()}
+    warm_up = 0 if rounds == 1 else 1
+    outcome.rounds = {side: found[warm_up:] or found for side, found in times.items() if found}
+    outcome.parts = {part: found[warm_up:] or found for part, found in parts.items()}
     outcome.seconds = {side: statistics.median(found) for side, found in outcome.rounds.items()}
     return outcome
 
@@ -287,7 +288,9 @@ def table_of(found: Mapping[str, Mapping[str, Any]]) -> str:
 def _planning(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns a sentence on the time that planning takes, from the medians of the rounds."""
     planning = {
-        name: statistics.median(one["parts"]["planning"]) for name, one in found.items() if one["parts"].get("planning")
+        name: statistics.median(parts["planning"])
+        for name, one in found.items()
+        if (parts := one.get("parts", {})).get("planning")
     }
     if not planning:
         return ""

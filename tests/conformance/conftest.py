@@ -162,10 +162,10 @@ class Oracle:
         rule: str,
         known: Known = _unknown,
     ) -> Counter[RuleOutcome | None]:
-        """Returns how many of 200 random queries have each outcome of a rule; None for those without a trace of it."""
+        """Returns how many of 300 random queries have each outcome of a rule; None for those without a trace of it."""
         found: Counter[RuleOutcome | None] = Counter()
 
-        @settings(max_examples=200, database=None)
+        @settings(max_examples=300, database=None)
         @given(sql=queries)
         def count(sql: str) -> None:
             outcomes: set[RuleOutcome | None] = {

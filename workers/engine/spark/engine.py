@@ -270,7 +270,7 @@ class Engine:
     def execute(self, planned: PlannedQuery, directory: Path) -> WrittenResult:
         """Runs the query and writes its rows as Parquet files below `directory`. Raises what Spark raises.
 
-        A result that is known to be small is collected. After an error, the shuffle files are removed.
+        A result that is expected to be small is collected. After an error, the shuffle files are removed.
         """
         try:
             return self._write(planned, directory)

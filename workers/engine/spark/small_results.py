@@ -44,7 +44,7 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.plan.traversal import walk_up
 from workers.engine.spark.session_options import keeps_values
-from workers.engine.statistics.cardinality import estimate_rows
+from workers.engine.statistics.cardinality import bytes_per_row, estimate_rows
 from workers.engine.statistics.model import Statistics
 
 _log = logging.getLogger(__name__)
@@ -58,8 +58,12 @@ MOST_ROWS_OF_TEXT = 100
 MOST_GROUPS = 100_000
 """The most rows of a collected result whose number is an estimate."""
 
-_EXPECTED_TEXT = 64
-"""Bytes of a text in a result whose number of rows is an estimate."""
+MOST_POSSIBLE_BYTES = 256 << 20
+"""The most bytes of a result whose number of rows is an estimate, if each row that is read were a group. Queries over
+more rows gain little."""
+
+_EXPECTED_TEXT = 32
+"""Bytes of a text in a result whose number of rows is an estimate, in addition to the bytes of a row in the files."""
 
 _SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
 _SPARK_VERSION = "org.apache.spark.version"
@@ -111,14 +115,19 @@ def is_small(plan: Node, sql: str, statistics: Statistics, schema: T.StructType)
 
 
 def _has_few_groups(plan: Node, types: Sequence[type[T.DataType]], statistics: Statistics) -> bool:
-    """Whether the rows of `plan` are groups of a known estimate, and few. The estimate of other rows may be far off:
-    that of groups is at most the rows below, and their keys are in the sample.
+    """Whether the rows of `plan` are groups of a known estimate, and few, and a driver can also collect them if there
+    are many more. The estimate of other rows may be farther off: the keys of groups are in the sample.
     """
     while isinstance(plan, Project | Filter | Sort | Limit | WindowFunctions):
         plan = plan.input
-    groups = estimate_rows(plan, statistics) if isinstance(plan, Aggregate) else None
-    width = sum(_WIDTHS.get(each, _EXPECTED_TEXT) for each in types)
-    return groups is not None and groups <= min(MOST_GROUPS, MOST_BYTES / width)
+    if not isinstance(plan, Aggregate):
+        return False
+    groups, most = estimate_rows(plan, statistics), estimate_rows(plan.input, statistics)
+    # A long text takes as many bytes in the files, unless it repeats.
+    text = _EXPECTED_TEXT + bytes_per_row(plan, statistics)
+    width = sum(_WIDTHS.get(each, text) for each in types)
+    is_bounded = most is not None and most * width <= MOST_POSSIBLE_BYTES
+    return is_bounded and groups is not None and groups <= min(MOST_GROUPS, MOST_BYTES / width)
 
 
 def most_rows(plan: Node, statistics: Statistics) -> int | None:

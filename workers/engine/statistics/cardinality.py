@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from service.contract.query import GeneratorFunction, JoinKind
 from service.contract.reports import HotKey
-from service.sql.expressions.analysis import is_standard
-from service.sql.expressions.nodes import Connective, Expression
+from service.sql.expressions.analysis import is_standard, never_true_of_nulls
+from service.sql.expressions.nodes import Connective, Expression, conjuncts
 from service.sql.expressions.nodes import columns_of as columns_of_expression
 from service.sql.expressions.scalar import Scalar, render
 from service.sql.joins import ONE_SIDED
@@ -319,8 +319,10 @@ def _join_rows(join: Join, statistics: Statistics) -> float | None:
     if join.residual is not None:
         matched *= UNKNOWN_CONDITION
     if join.kind is JoinKind.LEFT_SEMI:
-        is_known = None not in _key_profiles(join, statistics)
-        return min(left, matched if is_known else left * _share_left(join, statistics))
+        if None in _key_profiles(join, statistics):
+            unknown = 1.0 if join.residual is None else UNKNOWN_CONDITION
+            return left * _share_left(join, statistics) * unknown
+        return min(left, matched)
     if join.kind is JoinKind.LEFT_ANTI:
         return max(left - matched, 0.0)
     kept = [left] if join.kind in _LEFT_KEPT else []
@@ -498,13 +500,19 @@ def _overlap(one: tuple[int, int], other: tuple[int, int]) -> float:
 
 def share_before_join(node: Node, above: tuple[Scalar, ...], statistics: Statistics) -> float:
     """Returns the estimated share of the rows of `node`, a side of a join, that the conditions `above` the join keep:
-    Spark evaluates what they have on one side before the join. Terms on a table without a sample keep all rows.
+    Spark evaluates what they have on one side before the join.
+
+    If a condition is on several sides, its terms on a table without a sample count as if they kept all rows. So does a
+    condition with a term that is true of NULLs: an outer join evaluates it on the rows that it emits.
     """
     names = names_of(node)
     aliases = {part.alias for part in walk_up(node) if isinstance(part, Scan)} if above else set()
     share = 1.0
     for condition in above:
-        if condition.columns and names >= set(condition.columns):
+        own = [term for term in conjuncts(condition.tree) if names.issuperset(columns_of_expression(term))]
+        if not own or not all(map(never_true_of_nulls, own)):
+            continue
+        if names >= set(condition.columns):
             share *= share_of(condition, statistics)
         else:
             by_alias = statistics.table_shares.get(condition.sql, {})

@@ -13,20 +13,22 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 
 from service.contract.query import JoinKind
-from service.sql.types.data_types import STRING, TIMESTAMP
+from service.sql.expressions.scalar import column
+from service.sql.types.data_types import BIGINT, BOOLEAN, STRING, TIMESTAMP, Field
 from tests.support.scalars import scalar
-from workers.engine.plan.nodes import Aggregate, Join, Limit, Named, Node, Project, Scan, Union, Windows, Within
+from workers.engine.plan.nodes import Aggregate, Filter, Join, Limit, Named, Node, Project, Scan, Union, Windows, Within
 from workers.engine.plan.sql import sql_of
 from workers.engine.spark.engine import result_files, write_parquet
 from workers.engine.spark.small_results import (
     MOST_BYTES,
+    MOST_GROUPS,
     MOST_ROWS_OF_TEXT,
     collect_parquet,
     estimated_bytes,
     is_limited_by_input,
     is_small,
 )
-from workers.engine.statistics.model import Statistics, TableSize
+from workers.engine.statistics.model import KeySketch, Statistics, TableSize
 
 VALUES = """
     SELECT id AS `a b`, CAST(id AS STRING) AS `o.s`, CAST(id AS TINYINT) AS i8, CAST(id AS SMALLINT) AS i16,
@@ -45,6 +47,15 @@ def known(rows: int, *, exact: bool = True) -> Statistics:
     return Statistics({"t": TableSize("t", 1, rows, rows, exact)}, {}, 2)
 
 
+def grouped(rows: int, groups: int, width: int = 1) -> Statistics:
+    """Statistics by which `GROUPS` has so many rows."""
+    sketch = KeySketch("t", ("t.n",), min(rows, 64_000), groups, 0.0, ())
+    return Statistics({"t": TableSize("t", 1, rows * width, rows, True)}, {("t.n",): sketch}, 2)
+
+
+KEY = Field("t.n", BIGINT)
+GROUPS = Aggregate(Scan("t", "t", ((KEY, "n"),)), (Named(column(KEY.name, KEY.type), "n"),), ())
+KEEPS = scalar("`n` > 3", BOOLEAN)
 PADDED = Named(scalar("rpad(`t.s`, 100000000, 'x')", STRING), "s")
 
 
@@ -65,6 +76,12 @@ def fields(table: pa.Table) -> list[pa.Field]:
         pytest.param(SCAN, known(MOST_BYTES // 8 + 1), NUMBERS, False, id="a larger table"),
         pytest.param(SCAN, known(10, exact=False), NUMBERS, False, id="an estimated table"),
         pytest.param(Aggregate(SCAN, (), ()), known(10**9), NUMBERS, True, id="one group"),
+        pytest.param(GROUPS, grouped(10**6, 1_000), NUMBERS, True, id="few groups"),
+        pytest.param(Filter(GROUPS, KEEPS), grouped(10**6, 1_000), TEXTS, True, id="few groups with texts"),
+        pytest.param(GROUPS, grouped(10**6, 1_000, width=10_000), TEXTS, False, id="few groups with long texts"),
+        pytest.param(GROUPS, grouped(10**6, MOST_GROUPS + 1), NUMBERS, False, id="many groups"),
+        pytest.param(GROUPS, grouped(10**8, 1_000), NUMBERS, False, id="groups that may be many"),
+        pytest.param(Join(GROUPS, SCAN, JoinKind.LEFT, ()), grouped(10**6, 9), NUMBERS, False, id="joined groups"),
         pytest.param(Union((Limit(SCAN, 60), Limit(SCAN, 60))), known(10**9), TEXTS, False, id="a union"),
         pytest.param(joined(JoinKind.LEFT), known(10**9), TEXTS, True, id="pairs of few rows"),
         pytest.param(joined(JoinKind.LEFT_SEMI, 10**9), known(10**9), TEXTS, True, id="a semi-join"),

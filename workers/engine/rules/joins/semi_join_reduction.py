@@ -39,6 +39,7 @@ from workers.engine.rules.joins.strategy_cost import (
     NOT_FORCED,
     SORTED,
     adaptive_broadcast,
+    broadcast_bytes,
     forced_strategy,
     join_sides,
 )
@@ -62,7 +63,7 @@ _RESCANNED = 0.1
 _TARGETS = {
     JoinKind.INNER: (Side.LEFT, Side.RIGHT),
     JoinKind.LEFT: (Side.RIGHT,),
-    JoinKind.LEFT_SEMI: (Side.RIGHT,),
+    JoinKind.LEFT_SEMI: (Side.LEFT, Side.RIGHT),
     JoinKind.LEFT_ANTI: (Side.RIGHT,),
     JoinKind.RIGHT: (Side.LEFT,),
 }
@@ -75,7 +76,7 @@ _KEEPS_NO_OTHER = (
 """The kinds of joins that may be computed after rows of the left input, or of the right one, are dropped."""
 
 _SAME_ROWS = (Deduplicate, Exchange, Filter, Limit, Sort, WindowFunctions)
-"""Nodes whose rows are some of the rows of their input, with the same columns and perhaps more."""
+"""Nodes whose rows are some of the rows of their input, with all columns of the input and perhaps more."""
 
 
 class SemiJoinReduction:
@@ -112,7 +113,7 @@ class SemiJoinReduction:
         - one side of an equi-join, the target, is aggregated by a column of the key, or is shuffled by joins, and has
           at least 500,000 rows there; and
         - rows of the other side have keys of a table whose conditions leave few of its rows, by a sample; and
-        - these keys are certain to fit in a broadcast; and
+        - these keys are certain to fit in a broadcast, together with the broadcasts below the join; and
         - it costs clearly less: the rows that are dropped would have cost more to aggregate and shuffle than it costs
           to read the table again, and to look up the key of each row.
 
@@ -122,7 +123,7 @@ class SemiJoinReduction:
         - the key is computed, a FLOAT or DOUBLE, of another type on the other side, or compared by `<=>`;
         - between the target's table and the join there is a LIMIT, a UNION, a window function, or an outer join that
           keeps the table's rows without a partner as NULL;
-        - a condition can fail, or is true of NULLs: such a condition does not count.
+        - no condition is left: one that can fail, or is true of NULLs, does not count.
 
     Why the result is the same:
         a row of the target that is dropped has a key that no row of the other side has, because each of those comes
@@ -147,8 +148,9 @@ class SemiJoinReduction:
         share = f"{best.reducer.share:.0%}" if best.reducer.share >= 0.01 else "less than 1%"
         left = f"Conditions leave {share} of {best.reducer.scan.table}"
         if not choice.is_clearly_cheaper(REDUCED, NONE, CLEAR_GAIN):
-            return choice.skip(f"{left}, but to filter {reduced} by its keys first would not cost clearly less.")
-        return choice.match(node, REDUCED, f"{left}: {reduced} is filtered by its keys before its rows are shuffled.")
+            return choice.skip(f"{left}, but filtering {reduced} by these keys first would not cost clearly less.")
+        reason = f"{left}: {reduced} is filtered by these keys before its rows are aggregated or shuffled."
+        return choice.match(node, REDUCED, reason)
 
     def rewrite(self, match: Match[Join], ctx: RuleContext, /) -> Node:
         """Returns the join with a semi-join above the target's table."""
@@ -243,11 +245,11 @@ def _reductions(join: Join, side: Side, ctx: RuleContext) -> Iterator[_Reduction
     for pair in join.keys:
         own, others = pair if side is Side.LEFT else pair[::-1]
         type_ = _type_of(target, own)
-        if type_ is None or type_.is_fractional or type_ != _type_of(other, others):
+        if type_ is None or type_ != _type_of(other, others):
             continue
         places = [
             place
-            for place in _targets(target, own, _shuffle_of(join, side, ctx), statistics)
+            for place in _targets(target, own, _shuffle_of(join, side, ctx), ctx.above, statistics)
             if max((rows for rows, _ in place.shuffled), default=0.0) >= MIN_ROWS
         ]
         if not places:
@@ -257,18 +259,22 @@ def _reductions(join: Join, side: Side, ctx: RuleContext) -> Iterator[_Reduction
         for reducer in _reducers(other, frozenset({str(others.column)}), conditions, statistics):
             for place in places if reducer.scan.alias not in reduced_by else ():
                 found = _Reduction(side, reducer, place)
-                if reducer.rows < place.rows and _fits(found.semi_join(), statistics):
+                if reducer.rows < place.rows and _fits(found.semi_join(), join, statistics):
                     yield found
 
 
 def _type_of(node: Node, key: Scalar) -> DataType | None:
-    """Returns the type of a key that is a column; None for others."""
-    return next((field.type for field in output_of(node) if field.name == key.column), None)
+    """Returns the type of a key that is a column; None for others, and for a type whose equal values may differ."""
+    found = next((field.type for field in output_of(node) if field.name == key.column), None)
+    return found if found is not None and found.is_atomic and not found.is_fractional else None
 
 
-def _fits(semi_join: Join, statistics: Statistics) -> bool:
+def _fits(semi_join: Join, join: Join, statistics: Statistics) -> bool:
+    """Whether the keys are certain to fit in memory together with the broadcasts below `join`."""
     sides = join_sides(semi_join, statistics)
-    return sides is not None and sides[1].fits_in_broadcast(statistics)
+    if sides is None:
+        return False
+    return replace(sides[1], other_broadcasts=broadcast_bytes(join, statistics)).fits_in_broadcast(statistics)
 
 
 # The side that has few keys
@@ -327,7 +333,7 @@ def _reducers_of_join(
 
 def _are_equal(node: Join, left: Scalar, right: Scalar) -> bool:
     type_ = _type_of(node.left, left)
-    return type_ is not None and not type_.is_fractional and type_ == _type_of(node.right, right)
+    return type_ is not None and type_ == _type_of(node.right, right)
 
 
 def _reducers_of_scan(
@@ -371,40 +377,50 @@ def _shuffle_of(join: Join, side: Side, ctx: RuleContext) -> Shuffles:
     return ((rows * share_before_join(node, ctx.above, ctx.statistics), 1.0 + (SORTED if is_sorted else 0.0)),)
 
 
-def _targets(node: Node, key: Scalar, shuffled: Shuffles, statistics: Statistics) -> Iterator[_Target]:
-    """Yields the tables of `node` that have the column `key`, or one that equals it, and may be filtered by it."""
+def _targets(
+    node: Node, key: Scalar, shuffled: Shuffles, above: tuple[Scalar, ...], statistics: Statistics
+) -> Iterator[_Target]:
+    """Yields the tables of `node` that have the column `key`, or one that equals it, and may be filtered by it. `above`
+    are the conditions above `node` with only joins between.
+    """
     match node:
         case Scan():
-            yield from _target_at(node, node, key, shuffled, statistics)
+            yield from _target_at(node, node, key, shuffled, above, statistics)
         case Filter() if isinstance(node.input, Scan):
-            yield from _target_at(node.input, node, key, shuffled, statistics)
-        case Filter() | Sort() | Exchange() | Deduplicate():
-            yield from _below(node, 0, key, shuffled, statistics)
+            yield from _target_at(node.input, node, key, shuffled, above, statistics)
+        case Filter():
+            yield from _below(node, 0, key, shuffled, (*above, node.condition), statistics)
+        case Sort() | Exchange() | Deduplicate():
+            yield from _below(node, 0, key, shuffled, (), statistics)
         case Project():
             found = _column_below(node.items, key)
             if found is not None:
-                yield from _below(node, 0, found, shuffled, statistics)
+                yield from _below(node, 0, found, shuffled, (), statistics)
         case Aggregate() if not node.grouping_sets:
             found, added = _column_below(node.keys, key), _aggregated(node, statistics)
             if found is not None and added is not None:
-                yield from _below(node, 0, found, (*shuffled, added), statistics)
+                yield from _below(node, 0, found, (*shuffled, added), (), statistics)
         case Join():
             for number, found in _inputs_with(node, key):
-                rows = estimate_rows(inputs_of(node)[number], statistics)
-                is_shuffled = rows is not None and not is_broadcast(node, statistics)
-                added_here = ((float(rows), 1.0),) if rows is not None and is_shuffled else ()
-                yield from _below(node, number, found, (*shuffled, *added_here), statistics)
+                side = inputs_of(node)[number]
+                rows = None if is_broadcast(node, statistics) else estimate_rows(side, statistics)
+                sent = () if rows is None else ((rows * share_before_join(side, above, statistics), 1.0),)
+                yield from _below(node, number, found, (*shuffled, *sent), above, statistics)
 
 
-def _below(node: Node, number: int, key: Scalar, shuffled: Shuffles, statistics: Statistics) -> Iterator[_Target]:
-    for found in _targets(inputs_of(node)[number], key, shuffled, statistics):
+def _below(
+    node: Node, number: int, key: Scalar, shuffled: Shuffles, above: tuple[Scalar, ...], statistics: Statistics
+) -> Iterator[_Target]:
+    for found in _targets(inputs_of(node)[number], key, shuffled, above, statistics):
         yield replace(found, path=(number, *found.path))
 
 
-def _target_at(scan: Scan, place: Node, key: Scalar, shuffled: Shuffles, statistics: Statistics) -> Iterator[_Target]:
+def _target_at(
+    scan: Scan, place: Node, key: Scalar, shuffled: Shuffles, above: tuple[Scalar, ...], statistics: Statistics
+) -> Iterator[_Target]:
     rows = estimate_rows(place, statistics)
     if rows is not None:
-        yield _Target(scan, key, place, float(rows), shuffled)
+        yield _Target(scan, key, place, rows * share_before_join(place, above, statistics), shuffled)
 
 
 def _column_below(items: tuple[Named, ...], key: Scalar) -> Scalar | None:

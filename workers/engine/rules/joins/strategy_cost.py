@@ -222,7 +222,7 @@ def join_sides(join: Join, statistics: Statistics, above: tuple[Scalar, ...] = (
     right = _side(join.right, tuple(key for _, key in join.keys), statistics, above)
     if left is None or right is None:
         return None
-    broadcasts = _broadcast_bytes(join.left, statistics) + _broadcast_bytes(join.right, statistics)
+    broadcasts = broadcast_bytes(join.left, statistics) + broadcast_bytes(join.right, statistics)
     return replace(left, other_broadcasts=broadcasts), replace(right, other_broadcasts=broadcasts)
 
 
@@ -238,7 +238,8 @@ def is_too_large_to_broadcast(join: Join, ship: JoinShip, statistics: Statistics
 
 
 @once_per_node
-def _broadcast_bytes(node: Node, statistics: Statistics) -> float:
+def broadcast_bytes(node: Node, statistics: Statistics) -> float:
+    """Returns the estimated bytes that the joins of `node` broadcast."""
     ships = ((part, broadcast_side(part, statistics)) for part in walk_up(node) if isinstance(part, Join))
     sides = (join.left if ship is JoinShip.BROADCAST_LEFT else join.right for join, ship in ships if ship is not None)
     return sum((estimate_rows(side, statistics) or 0) * hashed_bytes(side, statistics) for side in sides)
@@ -276,7 +277,7 @@ def adaptive_broadcast(
 ) -> tuple[JoinAlgorithm, Cost] | None:
     """Returns the broadcast by which adaptive execution is expected to replace a sort-merge during the run, because a
     side is small after its conditions, and the cost of the join then: both sides are sent, and nothing is sorted. None
-    if no broadcast is expected, or it gains nothing.
+    if no broadcast is expected, or if it would gain nothing.
     """
     left, right = sides
     slots, builds = statistics.slots, {JoinAlgorithm.BROADCAST_LEFT: left, JoinAlgorithm.BROADCAST_RIGHT: right}

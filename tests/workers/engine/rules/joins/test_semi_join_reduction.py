@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.contract.options import JobSettings
+from service.contract.options import JobSettings, JoinShip
+from service.contract.query import JoinKind
 from tests.support.compiled import compiled
 from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Join, Node, Scan
@@ -20,7 +21,7 @@ ROWS = {"lines": 60_000_000, "parts": 200_000, "plants": 20_000_000}
 TOTALS = "(SELECT part, SUM(amount) AS n FROM lines GROUP BY part) AS t"
 
 
-def known(plan: Node, share: float = 0.01) -> Statistics:
+def known(plan: Node, share: float) -> Statistics:
     scans = [node for node in walk_up(plan) if isinstance(node, Scan)]
     tables = {scan.alias: TableSize(scan.table, 1, 60 * ROWS[scan.table], ROWS[scan.table], True) for scan in scans}
     tables |= {alias: TableSize("parts", 1, 60_000_000, 200_000, True) for alias in tables if alias in {"p", "q"}}
@@ -29,13 +30,14 @@ def known(plan: Node, share: float = 0.01) -> Statistics:
     return Statistics(tables, {}, slots=4, task_memory=1 << 30, table_shares=shares)
 
 
-def reduced(sql: str) -> list[str]:
+def reduced(sql: str, share: float = 0.01) -> list[str]:
     """The tables that the plan of `sql` filters, with the tables of the keys."""
     used = {name: columns for name, columns in TABLES.items() if f" {name} " in f"{sql} "}
     query = compiled(used, sql)
-    plan = plan_query(query, known(build(query)), JobSettings())
+    plan = plan_query(query, known(build(query), share), JobSettings())
     fired = [trace for trace in plan.trace if trace.rule == SemiJoinReduction.name and trace.outcome.value == "fired"]
-    semi_joins = [node for node in walk_up(plan.after) if isinstance(node, Join) and node.kind.value == "left_semi"]
+    joins = [node for node in walk_up(plan.after) if isinstance(node, Join) and node.kind is JoinKind.LEFT_SEMI]
+    semi_joins = [join for join in joins if join.strategy.ship is JoinShip.BROADCAST_RIGHT]
     assert len(semi_joins) == len(fired)
     return [f"{_table(node.left)} by {_table(node.right)}" for node in semi_joins]
 
@@ -51,6 +53,10 @@ def _table(node: Node) -> str:
         pytest.param(
             f"SELECT t.n FROM {TOTALS} RIGHT JOIN (SELECT id FROM parts WHERE size < 3) AS p ON t.part = p.id",
             id="a right join",
+        ),
+        pytest.param(
+            f"SELECT t.n FROM {TOTALS} LEFT SEMI JOIN (SELECT id FROM parts WHERE size < 3) AS p ON t.part = p.id",
+            id="a semi join",
         ),
         pytest.param(
             "SELECT l.amount FROM plants AS f JOIN lines AS l ON f.part = l.part JOIN parts AS p ON p.id = f.part "
@@ -120,3 +126,10 @@ def test_other_tables_are_read_as_a_whole(sql: str) -> None:
 def test_keys_of_an_optional_side_are_not_those_of_all_rows() -> None:
     source = "plants AS f LEFT JOIN parts AS p ON p.id = f.part AND p.size < 3"
     assert reduced(f"SELECT t.n FROM {source} JOIN {TOTALS} ON t.part = p.id") == []
+
+
+def test_rows_that_conditions_drop_are_not_counted() -> None:
+    source = "lines AS l JOIN plants AS f ON f.part = l.part JOIN parts AS p ON p.id = l.part"
+    assert reduced(f"SELECT l.amount FROM {source} WHERE p.size < 3") == ["lines by parts"]
+    few = f"SELECT l.amount FROM {source} WHERE l.amount = 7 AND f.id = 3 AND p.size < 3"
+    assert reduced(few, share=0.001) == []
