@@ -109,9 +109,12 @@ def is_small(plan: Node, sql: str, statistics: Statistics, schema: T.StructType)
     if has_text and _MAKES_LONG_TEXTS.search(sql) is not None:
         return False
     rows = most_rows(plan, statistics)
-    if rows is not None and rows * sum(_WIDTHS.get(each, 0) for each in types) <= MOST_BYTES:
-        return not has_text or rows <= MOST_ROWS_OF_TEXT or _has_few_groups(plan, types, statistics)
-    return _has_few_groups(plan, types, statistics)
+    is_bounded = (
+        rows is not None
+        and rows * sum(_WIDTHS.get(each, 0) for each in types) <= MOST_BYTES
+        and (not has_text or rows <= MOST_ROWS_OF_TEXT)
+    )
+    return is_bounded or _has_few_groups(plan, types, statistics)
 
 
 def _has_few_groups(plan: Node, types: Sequence[type[T.DataType]], statistics: Statistics) -> bool:

@@ -498,6 +498,7 @@ def _overlap(one: tuple[int, int], other: tuple[int, int]) -> float:
     return max(min(one[1], other[1]) - max(one[0], other[0]) + 1, 0) / (one[1] - one[0] + 1)
 
 
+@once_per_node
 def share_before_join(node: Node, above: tuple[Scalar, ...], statistics: Statistics) -> float:
     """Returns the estimated share of the rows of `node`, a side of a join, that the conditions `above` the join keep:
     Spark evaluates what they have on one side before the join.

@@ -75,7 +75,7 @@ _KEEPS_NO_OTHER = (
 )
 """The kinds of joins that may be computed after rows of the left input, or of the right one, are dropped."""
 
-_SAME_ROWS = (Deduplicate, Exchange, Filter, Limit, Sort, WindowFunctions)
+_SAME_ROWS = (Deduplicate, Exchange, Limit, Sort, WindowFunctions)
 """Nodes whose rows are some of the rows of their input, with all columns of the input and perhaps more."""
 
 
@@ -242,20 +242,20 @@ def _best(join: Join, ctx: RuleContext) -> _Reduction | None:
 def _reductions(join: Join, side: Side, ctx: RuleContext) -> Iterator[_Reduction]:
     statistics = ctx.statistics
     target, other = (join.left, join.right) if side is Side.LEFT else (join.right, join.left)
+    shuffled = _shuffle_of(join, side, ctx)
+    conditions = tuple((condition, condition) for condition in ctx.above)
+    reduced_by = {part.alias for part in walk_up(target) if isinstance(part, Scan)}
     for pair in join.keys:
-        own, others = pair if side is Side.LEFT else pair[::-1]
-        type_ = _type_of(target, own)
-        if type_ is None or type_ != _type_of(other, others):
+        if not _are_equal(join, *pair):
             continue
+        own, others = pair if side is Side.LEFT else pair[::-1]
         places = [
             place
-            for place in _targets(target, own, _shuffle_of(join, side, ctx), ctx.above, statistics)
+            for place in _targets(target, own, shuffled, ctx.above, statistics)
             if max((rows for rows, _ in place.shuffled), default=0.0) >= MIN_ROWS
         ]
         if not places:
             continue
-        conditions = tuple((condition, condition) for condition in ctx.above)
-        reduced_by = {part.alias for part in walk_up(target) if isinstance(part, Scan)}
         for reducer in _reducers(other, frozenset({str(others.column)}), conditions, statistics):
             for place in places if reducer.scan.alias not in reduced_by else ():
                 found = _Reduction(side, reducer, place)
