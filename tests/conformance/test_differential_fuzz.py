@@ -1,4 +1,6 @@
-"""Tests a fixed sample of the random queries of `tests/conformance/fuzz.py`."""
+"""Tests random queries of `tests/conformance/fuzz.py` for ten minutes. The queries are the same in every run; how many
+of them run depends on the machine.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,14 @@ from tests.support.counts import count
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-SEED = 20_261_126
-SECONDS = 3_000.0
+MINUTES = 5
 
 
-def test_random_queries_have_the_rows_of_spark_and_duckdb(spark: SparkSession) -> None:
-    queries = count(sample=40, full=2_000)
-    tally = run(spark, SEED, range(queries), SECONDS)
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("seed", [20_261_126, 20_261_129])
+def test_random_queries_have_the_rows_of_spark_and_duckdb(spark: SparkSession, seed: int) -> None:
+    queries = count(sample=2_000, full=4_000)
+    tally = run(spark, seed, range(queries), count(sample=MINUTES, full=3 * MINUTES) * 60.0)
     assert tally.differences == []
-    assert tally.outcomes["queries"] == queries
-    assert tally.outcomes["refused"] <= queries // 20
+    assert tally.outcomes["queries"] >= 20
+    assert tally.outcomes["refused"] <= max(2, tally.outcomes["queries"] // 20)
