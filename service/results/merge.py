@@ -95,6 +95,20 @@ def merged(base: Iterable[pa.RecordBatch], log: pa.Table, keys: Sequence[str]) -
         yield rest
 
 
+def present(rows: pa.Table, weight: str) -> pa.Table:
+    """Returns the rows whose number in the column `weight` is greater than 0."""
+    return rows.filter(pc.greater(rows.column(weight), 0))
+
+
+def repeated(rows: pa.Table, weight: str) -> pa.Table:
+    """Returns each row as often as its number in the column `weight` says, in their order."""
+    there = present(rows, weight)
+    if pc.max(there.column(weight)).as_py() in {None, 1}:
+        return there
+    numbers = there.column(weight).to_pylist()
+    return there.take(pa.array([place for place, number in enumerate(numbers) for _ in range(number)], pa.int64()))
+
+
 def _newest(rows: pa.Table, codes: pa.ChunkedArray) -> tuple[pa.Table, pa.Array]:
     """Returns the last row of each code, in row order; and its position in that result, by code."""
     numbered = pa.table({"code": codes, "row": _numbers(rows.num_rows)})

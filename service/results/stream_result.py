@@ -31,14 +31,14 @@ from pydantic import TypeAdapter
 from service.contract.errors import ResultMissingError, ResultNotReadyError
 from service.results.columns import Column, arrow_schema, one_row
 from service.results.files import ResultFiles
-from service.results.merge import finals, merged
+from service.results.merge import finals, merged, repeated
 from service.sql.types.aggregates import FinalLevel
 from service.sql.types.data_types import Field
 
 DESCRIPTION = "evenkeel.result"
 """The key of the description in the table's configuration."""
-FORMAT = 1
-"""The newest format of the description that this release reads and writes."""
+FORMAT = 2
+"""The newest format of the description that this release reads and writes. 1: without `weight`."""
 SERVED = "served"
 """Directory next to the table, with a subdirectory for each version that was read recently."""
 _MAX_SERVED_VERSIONS = 4
@@ -57,6 +57,8 @@ class ManagedTable:
     if `final` is given; NULL equals NULL), the newest one counts. `()` means a result of one row, None a result in
     which every row counts. `output` are the columns of the result. `of_nothing` is the row of the result while there is
     no other, as JSON values in the order of `output`: the result of an aggregate without GROUP BY over no rows.
+    `weight` is the column with the number of equal rows that a row stands for, 0 for a row that was removed; None for a
+    table from which rows are not removed.
     """
 
     app: str
@@ -66,7 +68,8 @@ class ManagedTable:
     final: FinalLevel | None = None
     of_nothing: tuple[bool | int | float | str | None, ...] | None = None
     batch: str = "_batch"
-    format: int = FORMAT
+    format: int = 1
+    weight: str | None = None
 
     @property
     def identity(self) -> tuple[str, ...] | None:
@@ -188,7 +191,7 @@ def open_stream_result(path: Path, version: int | None = None) -> StreamResult:
     if files.table.identity is None:
         if files.base or files.log or files.table.of_nothing is None:
             return StreamResult(files.version, files.every_row())
-    elif files.table.final is None and files.base and not files.log:
+    elif files.table.final is None and files.table.weight is None and files.base and not files.log:
         return StreamResult(files.version, files.every_row())
     served = path.parent / SERVED / f"v{files.version}"
     file = served / "rows.parquet"
@@ -270,6 +273,8 @@ def _result(files: ManagedFiles, schema: pa.Schema) -> Iterable[pa.Table]:
     rows = merged(files.rows_of(files.base).batches(batch_rows=_BATCH_ROWS), newer, identity)
     if files.table.final is not None:
         return finals(rows, files.table.final, schema)
+    if files.table.weight is not None:
+        rows = (repeated(table, files.table.weight) for table in rows)
     return (table.select(schema.names).cast(schema) for table in rows)
 
 

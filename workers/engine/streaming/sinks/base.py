@@ -54,7 +54,8 @@ class SinkTarget:
     the attempt's fencing token. `columns` are those of the staged files, in order. A row replaces an older one with
     equal `keys`; NULL equals NULL. `()` means a result of one row, None a result to which rows are only appended.
     `final` is set if staged rows are parts of groups: `keys` are then those of the groups, and the newest row of a part
-    replaces the older ones.
+    replaces the older ones. `weight` is the column with the number of equal rows that a row stands for, 0 for a row
+    that is removed; None if rows are not removed.
     """
 
     app: str
@@ -64,6 +65,7 @@ class SinkTarget:
     """The columns that readers see, in order: some of `columns`, or those of `final`."""
     keys: tuple[str, ...] | None
     final: FinalLevel | None = None
+    weight: str | None = None
 
 
 class Sink(Protocol):

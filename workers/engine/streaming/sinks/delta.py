@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from service.results.columns import one_row
-from service.results.merge import newest_of
+from service.results.merge import newest_of, present
 from workers.engine.streaming.sinks.base import (
     FenceLostError,
     OfNothing,
@@ -192,12 +193,15 @@ class DeltaSink(Sink):
         schema = staged_schema(self._target.columns)
         rows = pa.Table.from_batches(staged_rows(staged, schema, _ROWS_PER_BATCH), schema)
         names = [field.name for field in self._target.output]
-        keys = self._target.keys
+        keys, weight = self._target.keys, self._target.weight
         if keys is None:
             write_deltalake(table, rows.select(names), mode="append", commit_properties=properties)
         elif not keys:
-            newest = newest_of(rows, keys).select(names)
-            write_deltalake(table, newest, mode="overwrite", commit_properties=properties)
+            newest = newest_of(rows, keys)
+            newest = newest if weight is None else present(newest, weight)
+            write_deltalake(table, newest.select(names), mode="overwrite", commit_properties=properties)
+        elif weight is not None:
+            self._merge_changes(table, newest_of(rows, keys), keys, weight, properties)
         else:
             merge = table.merge(
                 newest_of(rows, keys).select(names),
@@ -207,6 +211,23 @@ class DeltaSink(Sink):
                 commit_properties=properties,
             )
             merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def _merge_changes(
+        self, table: DeltaTable, rows: pa.Table, keys: Sequence[str], weight: str, properties: CommitProperties
+    ) -> None:
+        """Replaces, inserts and deletes rows in one version of the table."""
+        names = [field.name for field in self._target.output]
+        folded = {name.casefold() for name in names}
+        is_there = next(name for number in range(len(folded) + 1) if (name := f"present_{number}") not in folded)
+        source = rows.select(names).append_column(is_there, pc.greater(rows.column(weight), 0))
+        values = {f"`{name}`": f"s.`{name}`" for name in names}
+        merge = table.merge(source, _equal_keys(keys), source_alias="s", target_alias="t", commit_properties=properties)
+        (
+            merge.when_matched_delete(f"NOT s.`{is_there}`")
+            .when_matched_update(values)
+            .when_not_matched_insert(values, predicate=f"s.`{is_there}`")
+            .execute()
+        )
 
     def _insert_first_row(self, row: pa.Table) -> None:
         """Inserts the row into an empty table."""

@@ -23,8 +23,8 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from service.results.columns import arrow_schema
-from service.results.merge import check_mergeable, merged
-from service.results.stream_result import DESCRIPTION, ManagedFiles, ManagedTable, described, files_of
+from service.results.merge import check_mergeable, merged, present
+from service.results.stream_result import DESCRIPTION, FORMAT, ManagedFiles, ManagedTable, described, files_of
 from workers.engine.streaming.sinks.base import (
     OfNothing,
     Sink,
@@ -89,7 +89,9 @@ def _rows(files: ManagedFiles) -> Iterator[pa.Table]:
         return
     log = files.rows_of(files.log)
     rows = pa.Table.from_batches(log.batches(batch_rows=_BATCH_ROWS), log.schema)
-    yield from merged(files.rows_of(files.base).batches(batch_rows=_BATCH_ROWS), rows, identity)
+    weight = files.table.weight
+    for table in merged(files.rows_of(files.base).batches(batch_rows=_BATCH_ROWS), rows, identity):
+        yield table if weight is None else present(table, weight)
 
 
 def _written(tables: Iterable[pa.Table], schema: pa.Schema, directory: Path, name: str) -> Iterator[tuple[str, int]]:
@@ -129,6 +131,8 @@ class ManagedSink(Sink):
             target.final,
             of_nothing,
             next(name for number in range(len(taken) + 1) if (name := f"_batch{number or ''}") not in taken),
+            format=1 if target.weight is None else FORMAT,
+            weight=target.weight,
         )
 
         self._fenced = FencedTable(path, target.app, self._table.fence, target.fence)

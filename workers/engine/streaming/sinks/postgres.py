@@ -308,7 +308,16 @@ class PostgresSink(Sink):
             return
         newest = statements.newest_of_stage(names, keys, self._row)
         if not keys:
+            if self._target.weight is not None:
+                self._delete(connection, table, keys, self._target.weight)
+                newest = statements.present_rows_of_stage(names, self._target.weight)
             self._replace_only_row(connection, names, newest)
+            return
+        if self._target.weight is not None:
+            # Each key is staged once.
+            self._delete(connection, table, keys, self._target.weight)
+            rows = statements.present_rows_of_stage(names, self._target.weight)
+            connection.execute(statements.upsert(table, names, keys, rows))
             return
         try:
             with connection.transaction():
@@ -317,6 +326,10 @@ class PostgresSink(Sink):
         except psycopg.errors.CardinalityViolation:
             # A key was staged twice, which is rare: the query that sorts is run only in this case.
             connection.execute(statements.upsert(table, names, keys, newest))
+
+    def _delete(self, connection: psycopg.Connection, table: TableName, keys: tuple[str, ...], weight: str) -> None:
+        for statement in statements.deletions(table, keys, weight):
+            connection.execute(statement)
 
     def _replace_only_row(self, connection: psycopg.Connection, names: list[str], rows: sql.Composed) -> None:
         replaced = connection.execute(statements.replace_only_row(self._table, names, rows)).rowcount

@@ -232,6 +232,27 @@ def rows_of_stage(names: Sequence[str]) -> sql.Composed:
     return sql.SQL("SELECT {} FROM {}").format(identifiers(names), STAGE)
 
 
+def present_rows_of_stage(names: Sequence[str], weight: str) -> sql.Composed:
+    """Selects the staged rows that are in the result."""
+    return sql.SQL("{} WHERE {} > 0").format(rows_of_stage(names), sql.Identifier(weight))
+
+
+def deletions(table: TableName, keys: Sequence[str], weight: str) -> list[sql.Composed]:
+    """Delete the rows whose staged rows are no longer in the result; without keys, the only row."""
+    gone = sql.SQL("DELETE FROM {} t USING {} s WHERE s.{} = 0").format(table.quoted, STAGE, sql.Identifier(weight))
+    if not keys:
+        return [gone]
+    names = [sql.Identifier(key) for key in keys]
+    equal = sql.SQL(" AND ").join(sql.SQL("t.{0} = s.{0}").format(name) for name in names)
+    # IS NOT DISTINCT FROM does not use an index, so it is only for the few rows with a NULL key.
+    alike = sql.SQL(" AND ").join(sql.SQL("t.{0} IS NOT DISTINCT FROM s.{0}").format(name) for name in names)
+    some_null = sql.SQL(" OR ").join(sql.SQL("s.{} IS NULL").format(name) for name in names)
+    return [
+        sql.SQL("{} AND {}").format(gone, equal),
+        sql.SQL("{} AND ({}) AND {}").format(gone, some_null, alike),
+    ]
+
+
 def newest_of_stage(names: Sequence[str], keys: Sequence[str], row: str) -> sql.Composed:
     """Selects the last staged row of each key."""
     if not keys:

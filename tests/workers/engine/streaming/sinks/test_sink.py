@@ -23,7 +23,7 @@ from service.sql.types.aggregates import FinalColumn, FinalLevel, Merge, MergedC
 from service.sql.types.data_types import BIGINT, STRING, Field
 from tests.support.staged import staged
 from workers.engine.streaming.sinks import managed as compaction
-from workers.engine.streaming.sinks.base import FenceLostError, Sink, SinkTarget
+from workers.engine.streaming.sinks.base import FenceLostError, Sink, SinkTarget, Staged
 from workers.engine.streaming.sinks.delta import DeltaSink
 from workers.engine.streaming.sinks.managed import ManagedSink
 from workers.engine.streaming.sinks.postgres import PostgresSink
@@ -35,6 +35,10 @@ FINAL = FinalLevel(
     (MergedColumn("n", Merge.SUM),),
     (FinalColumn(Field("k", STRING), "k"), FinalColumn(Field("total", BIGINT), "n", zero=True)),
 )
+
+REMOVED = -3
+"""The value of `n` that stands for a removed row in the tests with weights."""
+WEIGHTED = (*COLUMNS, Field("w", BIGINT))
 
 Row = tuple[str | None, int | None, int | None]
 Rows = list[tuple[Any, ...]]
@@ -49,30 +53,32 @@ class Place(NamedTuple):
     rows: Callable[[], Rows]
 
 
-def target(fence: int, final: FinalLevel | None) -> SinkTarget:
+def target(fence: int, final: FinalLevel | None, *, weighted: bool = False) -> SinkTarget:
+    if weighted:
+        return SinkTarget("evenkeel/job/1", fence, WEIGHTED, COLUMNS, ("k", "p"), weight="w")
     output = COLUMNS if final is None else tuple(column.field for column in final.output)
     return SinkTarget("evenkeel/job/1", fence, COLUMNS, output, ("k", "p") if final is None else ("k",), final)
 
 
-def managed(directory: Path, final: FinalLevel | None) -> Place:
+def managed(directory: Path, final: FinalLevel | None, *, weighted: bool = False) -> Place:
     path = directory / f"{next(_numbers)}" / "result"
 
     def rows() -> Rows:
         return [tuple(row.values()) for row in open_stream_result(path).files.page(0, 1000).to_pylist()]
 
-    return Place(lambda fence: ManagedSink(path, target(fence, final)), rows)
+    return Place(lambda fence: ManagedSink(path, target(fence, final, weighted=weighted)), rows)
 
 
-def delta(directory: Path) -> Place:
+def delta(directory: Path, *, weighted: bool = False) -> Place:
     path = directory / f"{next(_numbers)}"
 
     def rows() -> Rows:
         return [tuple(row.values()) for row in DeltaTable(path).to_pyarrow_table().to_pylist()]
 
-    return Place(lambda fence: DeltaSink(path, target(fence, None)), rows)
+    return Place(lambda fence: DeltaSink(path, target(fence, None, weighted=weighted)), rows)
 
 
-def postgres(url: str, final: FinalLevel | None) -> Place:
+def postgres(url: str, final: FinalLevel | None, *, weighted: bool = False) -> Place:
     table = f"out_{next(_numbers)}"
     with psycopg.connect(url) as connection:
         connection.execute("DROP TABLE IF EXISTS evenkeel_batches")
@@ -81,7 +87,7 @@ def postgres(url: str, final: FinalLevel | None) -> Place:
         with psycopg.connect(url) as connection:
             return connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(table))).fetchall()
 
-    return Place(lambda fence: PostgresSink(url, table, target(fence, final)), rows)
+    return Place(lambda fence: PostgresSink(url, table, target(fence, final, weighted=weighted)), rows)
 
 
 ROWS = st.lists(
@@ -104,23 +110,26 @@ STEPS = st.lists(
 class History:
     """A result that is written to, and the dict that it is to be."""
 
-    def __init__(self, place: Place, directory: Path, final: FinalLevel | None) -> None:
+    def __init__(self, place: Place, directory: Path, final: FinalLevel | None, *, weighted: bool) -> None:
         self._place = place
         self._directory = directory
         self._final = final
+        self._weighted = weighted
         self._model: dict[tuple[str | None, int | None], int | None] = {}
         self._next = 0
         self._sinks: list[Sink] = []
         self.restart([])
 
     def batch(self, rows: list[Row]) -> None:
-        self._sinks[-1].commit(self._next, staged(self._directory, COLUMNS, rows, files=min(2, len(rows))))
+        self._sinks[-1].commit(self._next, self._staged(rows, files=min(2, len(rows))))
         self._model |= {(k, p): n for k, p, n in rows}
+        if self._weighted:
+            self._model = {key: n for key, n in self._model.items() if n != REMOVED}
         self._next += 1
 
     def replay(self, rows: list[Row]) -> None:
         if rows and (last := self._sinks[-1].committed()) is not None:
-            self._sinks[-1].commit(last, staged(self._directory, COLUMNS, rows))
+            self._sinks[-1].commit(last, self._staged(rows))
 
     def restart(self, rows: list[Row]) -> None:
         self._sinks.append(self._place.sink(len(self._sinks) + 1))
@@ -130,10 +139,17 @@ class History:
         for sink in self._sinks[:-1]:
             for batch_id in (self._next - 1, self._next):
                 with pytest.raises(FenceLostError):
-                    sink.commit(batch_id, staged(self._directory, COLUMNS, rows))
+                    sink.commit(batch_id, self._staged(rows))
 
     def tidy(self, rows: list[Row]) -> None:
         self._sinks[-1].tidy()
+
+    def _staged(self, rows: list[Row], files: int = 1) -> Staged:
+        if not self._weighted:
+            return staged(self._directory, COLUMNS, rows, files=files)
+        newest = {(k, p): n for k, p, n in rows}
+        changed = [(k, p, n, int(n != REMOVED)) for (k, p), n in newest.items()]
+        return staged(self._directory, WEIGHTED, changed, files=min(files, len(changed)) if rows else files)
 
     def check(self) -> None:
         last = self._sinks[-1].committed()
@@ -153,8 +169,15 @@ class History:
         return list(groups.items())
 
 
-def run(place: Place, directory: Path, steps: list[tuple[str, list[Row]]], final: FinalLevel | None = None) -> None:
-    history = History(place, directory, final)
+def run(
+    place: Place,
+    directory: Path,
+    steps: list[tuple[str, list[Row]]],
+    final: FinalLevel | None = None,
+    *,
+    weighted: bool = False,
+) -> None:
+    history = History(place, directory, final, weighted=weighted)
     try:
         for step, rows in steps:
             getattr(history, step)(rows)
@@ -170,26 +193,34 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "LEAST_FILES", 2)
 
 
+_KINDS = pytest.mark.parametrize(
+    ("final", "weighted"), [(None, False), (FINAL, False), (None, True)], ids=["rows", "parts", "weights"]
+)
+
+
 @pytest.mark.not_quick
 @pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize("final", [None, FINAL], ids=["rows", "parts"])
+@_KINDS
 @settings(max_examples=15)
 @given(steps=STEPS)
-def test_managed(tmp_path: Path, final: FinalLevel | None, steps: list[tuple[str, list[Row]]]) -> None:
-    run(managed(tmp_path, final), tmp_path, steps, final)
+def test_managed(
+    tmp_path: Path, final: FinalLevel | None, steps: list[tuple[str, list[Row]]], *, weighted: bool
+) -> None:
+    run(managed(tmp_path, final, weighted=weighted), tmp_path, steps, final, weighted=weighted)
 
 
 @pytest.mark.not_quick
+@pytest.mark.parametrize("weighted", [False, True], ids=["rows", "weights"])
 @settings(max_examples=15)
 @given(steps=STEPS)
-def test_delta(tmp_path: Path, steps: list[tuple[str, list[Row]]]) -> None:
-    run(delta(tmp_path), tmp_path, steps)
+def test_delta(tmp_path: Path, steps: list[tuple[str, list[Row]]], *, weighted: bool) -> None:
+    run(delta(tmp_path, weighted=weighted), tmp_path, steps, weighted=weighted)
 
 
-@pytest.mark.parametrize("final", [None, FINAL], ids=["rows", "parts"])
+@_KINDS
 @settings(max_examples=15)
 @given(steps=STEPS)
 def test_postgres(
-    postgres_url: str, tmp_path: Path, final: FinalLevel | None, steps: list[tuple[str, list[Row]]]
+    postgres_url: str, tmp_path: Path, final: FinalLevel | None, steps: list[tuple[str, list[Row]]], *, weighted: bool
 ) -> None:
-    run(postgres(postgres_url, final), tmp_path, steps, final)
+    run(postgres(postgres_url, final, weighted=weighted), tmp_path, steps, final, weighted=weighted)
