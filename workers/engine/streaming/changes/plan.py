@@ -1,0 +1,512 @@
+"""Plans a query over streams by changes: splits it into steps, each of which computes the changes of one operator with
+a state (`workers.engine.streaming.changes.steps`). Operators that work row by row are computed between the steps.
+
+The plan emits rows in one of three ways. If rows are only added, it emits new rows. If a query has columns that
+identify its rows, such as the keys of GROUP BY, it emits changed rows, with the weight 0 for those that were removed.
+Otherwise it counts equal rows, and emits the new number of each row as its weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from service.contract.query import JoinKind
+from service.sql.expressions.nodes import Column, GetField, OrderKey, Over
+from service.sql.expressions.scalar import Scalar, column, render
+from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, DataType, Field
+from workers.engine.plan.aggregates import is_distinct
+from workers.engine.plan.builder import without_watermarks
+from workers.engine.plan.expressions import compose, fresh_name, is_null, typed_null
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Deduplicate,
+    Exchange,
+    Expand,
+    Filter,
+    Generate,
+    Join,
+    Limit,
+    MultisetOperation,
+    Named,
+    Node,
+    Project,
+    Recursion,
+    Scan,
+    Shared,
+    Sort,
+    Union,
+    WindowFunctions,
+    Windows,
+    inputs_of,
+    names_of,
+    output_of,
+)
+from workers.engine.plan.traversal import walk_up, with_inputs
+from workers.engine.plan.validation import check
+from workers.engine.streaming.changes.aggregates import grouped, is_exact, projected, without_grouping_sets
+from workers.engine.streaming.changes.state_files import WEIGHT
+from workers.engine.streaming.changes.steps import (
+    ChangesPlanError,
+    Port,
+    Step,
+    counted,
+    distinct,
+    inner_join,
+    recomputed,
+)
+from workers.engine.streaming.changes.weights import OF_CHANGE, consolidated, leaf, named, rows_of, weighted
+from workers.engine.streaming.stream_aggregates import Contribution, normalised, united_aggregate
+
+
+@dataclass(frozen=True)
+class ChangePlan:
+    """The steps of a query in their order, and the node that emits its result. `keys` and `weight` are as in
+    `StreamPlan`.
+    """
+
+    steps: tuple[Step, ...]
+    node: Node
+    output: tuple[Field, ...]
+    keys: tuple[str, ...] | None
+    weight: str | None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """A sentence for each step."""
+        return tuple(f"{step.text} keeps {step.keeps}." for step in self.steps)
+
+
+def plan_changes(built: Node, streams: frozenset[str]) -> ChangePlan:
+    """Returns the plan of a built query; `streams` are the aliases of streams. Raises ChangesPlanError."""
+    if not isinstance(built, Project):
+        raise ChangesPlanError("the top node of a query must be its SELECT")
+    planner = _Planner(streams)
+    output = output_of(built)
+    top, keys = _with_keys(built)
+    rows = planner.changes(without_watermarks(top))
+    fields = output_of(top)
+    if not rows.retracts:
+        # Hidden keys would only be needed to replace rows.
+        node: Node = Project(rows_of(weighted(rows.node, fields), fields), named(output))
+        return _checked(ChangePlan(tuple(planner.steps), node, output, None, None), output)
+    names = frozenset(field.name for field in fields)
+    weight = fresh_name(WEIGHT, names)
+    if keys is not None:
+        newest = _newest(consolidated(weighted(rows.node, fields), fields), fields, keys)
+        node = Project(newest, (*named(fields), Named(_is_there(), weight)))
+        return _checked(ChangePlan(tuple(planner.steps), node, output, keys, weight), (*fields, Field(weight, BIGINT)))
+    port = planner.port(weighted(rows.node, output), output, tuple(column(field.name, field.type) for field in output))
+    step = planner.add(counted(planner.next, "The result", port))
+    node = Project(step.leaf, (*named(output), Named(OF_CHANGE, weight)))
+    names_of_output = tuple(field.name for field in output)
+    return _checked(
+        ChangePlan(tuple(planner.steps), node, output, names_of_output, weight), (*output, Field(weight, BIGINT))
+    )
+
+
+def _checked(plan: ChangePlan, output: tuple[Field, ...]) -> ChangePlan:
+    check(plan.node, "the planner of changes", output)
+    for step in plan.steps:
+        for node in _nodes_of(step):
+            check(node, f"the planner of changes ({step.text})")
+    return plan
+
+
+def _nodes_of(step: Step) -> Sequence[Node]:
+    second = () if step.second is None else (step.second.node,)
+    return (*(port.changes for port in step.ports), step.result, *second)
+
+
+def _is_there() -> Scalar:
+    return compose("CAST({0} > 0L AS BIGINT)", (OF_CHANGE,), BIGINT)
+
+
+def _newest(node: Node, fields: tuple[Field, ...], keys: tuple[str, ...]) -> Node:
+    """Returns one change for each of `keys`: the row that was added if there is one, else the one that was removed."""
+    place = fresh_name("$place", frozenset(field.name for field in fields))
+    types = {field.name: field.type for field in fields}
+    by = tuple(column(key, types[key]).tree for key in keys)
+    number = Over("ROW_NUMBER", (), by, (OrderKey(OF_CHANGE.tree, descending=True, nulls_first=False),))
+    ranked = WindowFunctions(node, (Named(Scalar(number, BIGINT), place),))
+    return Filter(ranked, compose("{0} = 1L", (column(place, BIGINT),), BOOLEAN))
+
+
+# The columns that identify the rows of a result
+
+
+def _with_keys(built: Project) -> tuple[Project, tuple[str, ...] | None]:
+    """Returns the query with the columns that identify its rows, and their names; None if no columns are known to."""
+    below = _identity(built.input)
+    if below is None:
+        return built, None
+    shown = {item.expression.column: item.name for item in reversed(built.items)}
+    taken = names_of(built)
+    hidden = {}
+    for place, field in enumerate(below):
+        if field.name not in shown:
+            hidden[field.name] = Named(column(field.name, field.type), fresh_name(f"$key{place}", taken))
+    keys = tuple(shown.get(field.name) or hidden[field.name].name for field in below)
+    return replace(built, items=(*built.items, *hidden.values())), keys
+
+
+def _identity(node: Node) -> tuple[Field, ...] | None:
+    """Returns columns of which each row of `node` has other values; None if none are known."""
+    match node:
+        case Filter() | WindowFunctions() | Sort() | Limit():
+            return _identity(node.input)
+        case Aggregate() if not node.grouping_sets:
+            return output_of(node)[: len(node.keys)]
+        case Project():
+            below = _identity(node.input)
+            return None if below is None else _shown(node, below)
+    return None
+
+
+def _shown(node: Project, below: tuple[Field, ...]) -> tuple[Field, ...] | None:
+    """Returns the columns of `node` that are those of its input, or the start of a window of event time."""
+    own = {field.name: field for field in output_of(node)}
+    found = []
+    for field in below:
+        for item in node.items:
+            tree = item.expression.tree
+            is_start = isinstance(tree, GetField) and tree.operand == Column(field.name, field.type)
+            if item.expression.column == field.name or (
+                is_start and isinstance(tree, GetField) and tree.name == "start"
+            ):
+                found.append(own[item.name])
+                break
+        else:
+            return None
+    return tuple(found)
+
+
+# Steps
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """A node that emits the columns of an operator and the weight. `retracts`: a weight may be negative."""
+
+    node: Node
+    retracts: bool
+
+
+class _Planner:
+    """Plans the steps of one query."""
+
+    def __init__(self, streams: frozenset[str]) -> None:
+        self._streams = streams
+        self._known: dict[Node, _Changes] = {}
+        self._names = count()
+        self.steps: list[Step] = []
+
+    @property
+    def next(self) -> int:
+        """The number of the next step."""
+        return len(self.steps)
+
+    def add(self, step: Step) -> Step:
+        """Adds a step."""
+        self.steps.append(step)
+        return step
+
+    def port(self, changes: Node, fields: tuple[Field, ...], keys: tuple[Scalar, ...]) -> Port:
+        """Returns an input of a step. Raises ChangesPlanError for columns that a state cannot keep."""
+        for field in fields:
+            if not field.type.is_known:
+                raise ChangesPlanError(f"the type of {field.name} is only known when the query runs")
+            if not field.type.is_groupable:
+                raise ChangesPlanError(f"{field.name} is of {field.type}, and such rows cannot be compared")
+        return Port(consolidated(changes, fields), fields, tuple(map(normalised, keys)))
+
+    def changes(self, node: Node) -> _Changes:
+        """Returns the changes of `node`, which reads a stream. Equal nodes have the same steps."""
+        if node not in self._known:
+            self._known[node] = self._changes(node)
+        return self._known[node]
+
+    def _is_streaming(self, node: Node) -> bool:
+        return any(isinstance(part, Scan) and part.alias in self._streams for part in walk_up(node))
+
+    def _changes(self, node: Node) -> _Changes:
+        match node:
+            case Scan():
+                weight = Field(WEIGHT, BIGINT)
+                return _Changes(replace(node, columns=(*node.columns, (weight, WEIGHT))), retracts=False)
+            case Project():
+                below = self.changes(node.input)
+                items = (*node.items, Named(OF_CHANGE, WEIGHT))
+                return replace(below, node=replace(node, input=below.node, items=items, replaces=None))
+            case Exchange() | Shared():
+                return self.changes(node.input)
+            case Filter() if isinstance(node.input, WindowFunctions):
+                return self._windows(node.input, node)
+            case Filter() | Expand() | Generate() | Windows():
+                below = self.changes(node.input)
+                return replace(below, node=with_inputs(node, (below.node,)))
+            case Union():
+                return self._union(node)
+            case Aggregate():
+                return self._aggregate(node)
+            case Deduplicate():
+                return self._distinct(node.input, "DISTINCT")
+            case Join():
+                return self._join(node)
+            case WindowFunctions():
+                return self._windows(node, None)
+            case MultisetOperation():
+                return self._multisets(node)
+            case Sort() | Limit():
+                raise ChangesPlanError("ORDER BY and LIMIT need the complete result, and a stream has no end")
+            case Recursion():
+                raise ChangesPlanError("each step of a recursive query needs all rows of the one before")
+        raise ChangesPlanError(f"{type(node).__name__} is not supported")
+
+    def _union(self, node: Union) -> _Changes:
+        if not all(map(self._is_streaming, node.inputs)):
+            raise ChangesPlanError("UNION ALL of a stream and a static table is not supported")
+        parts = [self.changes(child) for child in node.inputs]
+        fields = output_of(node)
+        union = Union(tuple(weighted(part.node, fields) for part in parts))
+        return _Changes(union, any(part.retracts for part in parts))
+
+    # Aggregates
+
+    def _aggregate(self, node: Aggregate) -> _Changes:
+        if node.grouping_sets:
+            return self.changes(without_grouping_sets(node))
+        if not node.calls and node.keys:
+            return self._distinct(Project(node.input, node.keys), f"DISTINCT {_listed(node.keys)}")
+        below = self.changes(node.input)
+        text = f"The aggregate by {_listed(node.keys)}" if node.keys else "The aggregate without GROUP BY"
+        step = grouped(self.next, text, node, below.node, retracts=below.retracts)
+        if step is not None:
+            return self._kept(step, retracts=True)
+        united = self._united(node, retracts=below.retracts)
+        if united is not None:
+            return self.changes(united)
+        rows, over = projected(node, frozenset(names_of(node.input)))
+        fields = output_of(rows)
+        changes = weighted(replace(rows, input=below.node, items=(*rows.items, Named(OF_CHANGE, WEIGHT))), fields)
+        keys = tuple(key.expression for key in over.keys)
+        port = self.port(changes, fields, keys)
+        names = tuple(key.name for key in node.keys)
+
+        def output_keys(made: Node) -> tuple[Scalar, ...]:
+            types = {field.name: field.type for field in output_of(made)}
+            return tuple(normalised(column(name, types[name])) for name in names)
+
+        return self._kept(
+            recomputed(
+                self.next,
+                text,
+                (port,),
+                lambda inputs: replace(over, input=inputs[0]),
+                is_exact=all(map(is_exact, node.calls)),
+                output_keys=output_keys,
+            ),
+            retracts=True,
+        )
+
+    def _united(self, node: Aggregate, *, retracts: bool) -> Node | None:
+        """Returns an aggregate without DISTINCT over the distinct values, which are a step of their own; None if that
+        is not possible.
+        """
+        plain = tuple(call for call in node.calls if not is_distinct(call))
+        calls = tuple(replace(call, distinct=False) for call in node.calls if is_distinct(call))
+        if not calls:
+            return None
+        keys = output_of(node)[: len(node.keys)]
+        rows = Contribution(node.input, tuple(key.expression for key in node.keys), node.calls)
+        probe = Aggregate(node.input, node.keys, calls)
+        # The values that a new row adds may be removed, also if the rows themselves are only added.
+        if grouped(0, "", probe, leaf("$probe", output_of(node.input)), retracts=retracts) is None:
+            return None
+        if plain and grouped(0, "", replace(probe, calls=plain), probe.input, retracts=retracts) is None:
+            return None
+        try:
+            return united_aggregate(keys, (rows,), names_of(node) | names_of(node.input))
+        except ValueError:
+            return None
+
+    def _distinct(self, rows: Node, text: str) -> _Changes:
+        below = self.changes(rows)
+        fields = output_of(rows)
+        port = self.port(
+            weighted(below.node, fields), fields, tuple(column(field.name, field.type) for field in fields)
+        )
+        return self._kept(distinct(self.next, text, port), retracts=below.retracts)
+
+    def _kept(self, step: Step, *, retracts: bool) -> _Changes:
+        return _Changes(self.add(step).leaf, retracts)
+
+    # Joins
+
+    def _join(self, node: Join) -> _Changes:
+        left, right = map(self._is_streaming, (node.left, node.right))
+        if left and right:
+            return self._join_of_streams(node)
+        if node.kind not in _INNER and _KEEPS[node.kind] != (left, right):
+            raise ChangesPlanError("the join depends on which rows of a static table have no match in the stream")
+        if left:
+            below = self.changes(node.left)
+            return replace(below, node=replace(node, left=below.node))
+        below = self.changes(node.right)
+        return replace(below, node=replace(node, right=below.node))
+
+    def _join_of_streams(self, node: Join) -> _Changes:
+        sides = (self.changes(node.left), self.changes(node.right))
+        fields = (output_of(node.left), output_of(node.right))
+        keys = _comparable_keys(node)
+        text = f"The join by {', '.join(str(key) for key in keys[0])}" if node.keys else "The join without an equality"
+        nulls = [None if node.null_safe or not keys[place] else is_null(keys[place]) for place in (0, 1)]
+        nodes = [
+            side.node if null is None else Filter(side.node, compose("NOT ({0})", (null,), BOOLEAN))
+            for side, null in zip(sides, nulls, strict=True)
+        ]
+        ports = [self.port(weighted(nodes[place], fields[place]), fields[place], keys[place]) for place in (0, 1)]
+        retracts = any(side.retracts for side in sides)
+        if node.kind in _INNER:
+            return self._kept(inner_join(self.next, text, node, ports[0], ports[1]), retracts=retracts)
+        step = recomputed(
+            self.next,
+            text,
+            (ports[0], ports[1]),
+            lambda inputs: replace(node, left=inputs[0], right=inputs[1], within=None),
+            is_exact=True,
+        )
+        is_monotone = node.kind is JoinKind.LEFT_SEMI
+        made = self._kept(step, retracts=retracts or not is_monotone)
+        return self._with_null_keys(node, made, sides, nulls)
+
+    def _with_null_keys(
+        self, node: Join, made: _Changes, sides: tuple[_Changes, _Changes], nulls: list[Scalar | None]
+    ) -> _Changes:
+        """Returns the changes of an outer or anti join with its rows that have a NULL key, which match nothing and need
+        no state.
+        """
+        keeps = _KEEPS.get(node.kind, (False, False))
+        output = output_of(node)
+        parts = [weighted(made.node, output)]
+        for place, side in enumerate(sides):
+            null = nulls[place]
+            if null is None or not keeps[place] or (node.kind is JoinKind.LEFT_SEMI):
+                continue
+            own = names_of(node.left if place == 0 else node.right)
+            items = []
+            for field in output:
+                value = column(field.name, field.type) if field.name in own else typed_null(field.type)
+                if value is None:
+                    raise ChangesPlanError(
+                        f"{field.name} is of {field.type}, which an outer join cannot fill with NULL"
+                    )
+                items.append(Named(value, field.name))
+            parts.append(Project(Filter(side.node, null), (*items, Named(OF_CHANGE, WEIGHT))))
+        return made if len(parts) == 1 else replace(made, node=Union(tuple(parts)))
+
+    # Windows and multisets
+
+    def _windows(self, node: WindowFunctions, above: Filter | None) -> _Changes:
+        """Plans calls with OVER, one step for each set of partition keys; the last one has the filter `above` it."""
+        groups: dict[tuple[str, ...], list[Named]] = {}
+        for call in node.calls:
+            by = _partition_keys(call)
+            if not by:
+                raise ChangesPlanError("a call with OVER and without PARTITION BY needs the complete result")
+            groups.setdefault(tuple(str(key) for key in by), []).append(call)
+        below = self.changes(node.input)
+        fields = output_of(node.input)
+        nodes = below.node
+        for place, calls in enumerate(groups.values()):
+            keys = tuple(map(normalised, _partition_keys(calls[0])))
+            port = self.port(weighted(nodes, fields), fields, keys)
+            last = above if place == len(groups) - 1 else None
+
+            def operator(
+                inputs: Sequence[Node], calls: tuple[Named, ...] = tuple(calls), last: Filter | None = last
+            ) -> Node:
+                made = WindowFunctions(inputs[0], calls)
+                return made if last is None else replace(last, input=made)
+
+            text = f"The window by {', '.join(map(str, keys))}"
+            step = recomputed(
+                self.next,
+                text,
+                (port,),
+                operator,
+                is_exact=False,
+                output_keys=lambda _, keys=keys: keys,  # type: ignore[misc]
+            )
+            self.add(step)
+            nodes, fields = step.leaf, step.output
+        return _Changes(weighted(nodes, output_of(node)), retracts=True)
+
+    def _multisets(self, node: MultisetOperation) -> _Changes:
+        if not all(map(self._is_streaming, inputs_of(node))):
+            raise ChangesPlanError("INTERSECT and EXCEPT of a stream and a static table are not supported")
+        fields = output_of(node)
+        keys = tuple(column(field.name, field.type) for field in fields)
+        ports = tuple(self.port(weighted(self.changes(side).node, fields), fields, keys) for side in inputs_of(node))
+        step = recomputed(
+            self.next,
+            node.kind.replace("_", " ").upper(),
+            ports,
+            lambda inputs: replace(node, left=inputs[0], right=inputs[1]),
+            is_exact=True,
+        )
+        return self._kept(step, retracts=True)
+
+
+_INNER = frozenset({JoinKind.INNER, JoinKind.CROSS})
+_KEEPS = {
+    JoinKind.LEFT: (True, False),
+    JoinKind.LEFT_SEMI: (True, False),
+    JoinKind.LEFT_ANTI: (True, False),
+    JoinKind.RIGHT: (False, True),
+    JoinKind.FULL: (True, True),
+}
+"""By kind, whether the result depends on which rows of the left and of the right side have no match."""
+
+
+def _listed(keys: tuple[Named, ...]) -> str:
+    return ", ".join(str(key.expression) for key in keys)
+
+
+def _comparable_keys(join: Join) -> tuple[tuple[Scalar, ...], tuple[Scalar, ...]]:
+    """Returns the keys of both sides, with the same types, so that equal keys have the same hash."""
+    pairs = [_same_type(left, right) for left, right in join.keys]
+    return tuple(left for left, _ in pairs), tuple(right for _, right in pairs)
+
+
+def _same_type(left: Scalar, right: Scalar) -> tuple[Scalar, Scalar]:
+    if left.type is not None and left.type == right.type and left.type.is_groupable and not left.type.nests_fractions:
+        return left, right
+    wider = _wider(left.type, right.type)
+    if wider is None:
+        raise ChangesPlanError(f"the keys {left} and {right} have different types")
+    one, other = (compose(f"CAST({{0}} AS {wider})", (side,), wider) for side in (left, right))
+    return one, other
+
+
+def _wider(left: DataType | None, right: DataType | None) -> DataType | None:
+    if left is None or right is None:
+        return None
+    if left.is_integral and right.is_integral:
+        return BIGINT
+    if all(kind.is_integral or kind.is_fractional for kind in (left, right)):
+        return DOUBLE
+    return None
+
+
+def _partition_keys(call: Named) -> tuple[Scalar, ...]:
+    tree = call.expression.tree
+    if not isinstance(tree, Over):
+        raise TypeError(f"{call.name} has no OVER")
+    found = []
+    for key in tree.partition_by:
+        if not isinstance(key, Column):
+            raise ChangesPlanError(f"PARTITION BY {render(key)} is no column")
+        found.append(Scalar(key, key.type))
+    return tuple(found)

@@ -1,0 +1,221 @@
+"""The operators of a query that need a state to compute their changes, as plan nodes over the changes of a mini-batch
+and the rows of the state before it.
+
+Every step keeps the rows of its inputs by a key, so that rows with different keys do not affect each other. For the
+keys that changed, a mini-batch reads the rows of the state, and
+
+- `recomputed` computes the operator over the old and the new rows, and takes the difference. It works for every
+  operator. If the operator could return other rows for the same input, as sums of DOUBLE do, the state also has the
+  rows that the operator emitted.
+- `grouped` keeps one row for each group with sums that can be changed (`workers.engine.plan.aggregates`).
+- `inner_join` joins the changes of each side with the rows of the other one.
+- `distinct` and `counted` keep the number of each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from service.contract.query import AggregateFunction
+from service.sql.expressions.scalar import Scalar, column
+from service.sql.types.data_types import BIGINT, BOOLEAN, Field
+from workers.engine.plan.expressions import compose, fresh_name
+from workers.engine.plan.nodes import (
+    Aggregate,
+    Call,
+    Filter,
+    Join,
+    Named,
+    Node,
+    Project,
+    Union,
+    output_of,
+)
+from workers.engine.streaming.changes.weights import (
+    OF_CHANGE,
+    added,
+    consolidated,
+    difference,
+    leaf,
+    named,
+    rows_of,
+    weighted,
+)
+
+KEPT = "$kept"
+"""The leaf with the changes that a second pass has written to the state."""
+
+
+def old(port: int, fields: Sequence[Field]) -> Node:
+    """Returns the rows of the state before the mini-batch, of the input `port`."""
+    return leaf(f"$old{port}", fields)
+
+
+def delta(port: int, fields: Sequence[Field]) -> Node:
+    """Returns the changes of the input `port`."""
+    return leaf(f"$delta{port}", fields)
+
+
+class ChangesPlanError(Exception):
+    """A query that cannot be computed by changes. The message ends a sentence."""
+
+    code = "not_for_streams"
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input of a step. `changes` emits `fields` and the weight; `keys` are expressions over `fields`."""
+
+    changes: Node
+    fields: tuple[Field, ...]
+    keys: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True)
+class Second:
+    """What a step writes to the state after it has read it: the changes that `node` emits, by `keys`, to the part of
+    the state after those of its inputs, or in place of the only one. `first` replaces `node` in the first mini-batch.
+    """
+
+    port: int
+    fields: tuple[Field, ...]
+    keys: tuple[Scalar, ...]
+    node: Node
+    first: Node | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operator with a state.
+
+    `result` emits the changes of `output`. It reads `old` and `delta`, or `KEPT` if there is a second pass. `first`
+    replaces it in the first mini-batch. For a key that changed in the input n, the state is read in the parts
+    `fetched[n]`; the changes of the inputs `applied` are written. `text` describes the step and `keeps` its state.
+    `always`: the first mini-batch has a result without any changes, that of an aggregate without GROUP BY.
+    """
+
+    number: int
+    text: str
+    keeps: str
+    output: tuple[Field, ...]
+    ports: tuple[Port, ...]
+    fetched: tuple[tuple[int, ...], ...]
+    applied: frozenset[int]
+    result: Node
+    first: Node | None = None
+    second: Second | None = None
+    always: bool = False
+
+    @property
+    def alias(self) -> str:
+        """The name of the leaf with the step's changes."""
+        return f"$changes{self.number}"
+
+    @property
+    def leaf(self) -> Node:
+        """The node that reads the step's changes."""
+        return leaf(self.alias, self.output)
+
+
+def recomputed(
+    number: int,
+    text: str,
+    ports: tuple[Port, ...],
+    operator: Callable[[Sequence[Node]], Node],
+    *,
+    is_exact: bool,
+    output_keys: Callable[[Node], tuple[Scalar, ...]] | None = None,
+) -> Step:
+    """Returns the step of an operator that computes the rows of a key from those of its inputs.
+
+    `operator` returns the node over inputs without weights. `is_exact`: it returns the same rows for the same input;
+    otherwise `output_keys` returns the keys in the rows that it emits.
+    """
+    news = [
+        rows_of(consolidated(added(old(place, port.fields), delta(place, port.fields)), port.fields), port.fields)
+        for place, port in enumerate(ports)
+    ]
+    olds = [rows_of(old(place, port.fields), port.fields) for place, port in enumerate(ports)]
+    new = operator(news)
+    output = output_of(new)
+    inputs = tuple(range(len(ports)))
+    applied = frozenset(inputs)
+    is_global = not ports[0].keys
+    if is_exact or output_keys is None:
+        fetched = tuple(inputs for _ in inputs)
+        result = difference(new, operator(olds), output)
+        first = difference(new, None, output)
+        keeps = "the rows of its inputs"
+        return Step(number, text, keeps, output, ports, fetched, applied, result, first, always=is_global)
+    kept = len(ports)
+    fetched = (*((*inputs, kept) for _ in inputs), ())
+    changes = consolidated(
+        Union((weighted(new, output, compose("1L", (), BIGINT)), removed(old(kept, output), output))), output
+    )
+    second = Second(kept, output, output_keys(new), changes)
+    keeps = "the rows of its inputs, and those that it emitted"
+    return Step(
+        number, text, keeps, output, ports, fetched, applied, leaf(KEPT, output), second=second, always=is_global
+    )
+
+
+def removed(node: Node, fields: tuple[Field, ...]) -> Node:
+    return weighted(node, fields, compose("-{0}", (OF_CHANGE,), BIGINT))
+
+
+def distinct(number: int, text: str, port: Port) -> Step:
+    """Returns the step that emits each row of its input once, whatever its number."""
+    was, now = _numbers(port.fields)
+    flips = compose("CAST({1} > 0L AS BIGINT) - CAST({0} > 0L AS BIGINT)", (was, now), BIGINT)
+    result = Filter(weighted(_counts(port.fields), port.fields, flips), compose("{0} <> 0L", (OF_CHANGE,), BOOLEAN))
+    return Step(number, text, "the number of each row", port.fields, (port,), ((0,),), frozenset({0}), result)
+
+
+def counted(number: int, text: str, port: Port) -> Step:
+    """Returns the step that emits the rows whose number changed, with the new number as the weight."""
+    _, now = _numbers(port.fields)
+    result = weighted(_counts(port.fields), port.fields, compose("GREATEST({0}, 0L)", (now,), BIGINT))
+    return Step(number, text, "the number of each row", port.fields, (port,), ((0,),), frozenset({0}), result)
+
+
+def _numbers(fields: tuple[Field, ...]) -> tuple[Scalar, Scalar]:
+    taken = frozenset(field.name for field in fields)
+    return column(fresh_name("$was", taken), BIGINT), column(fresh_name("$now", taken), BIGINT)
+
+
+def _counts(fields: tuple[Field, ...]) -> Node:
+    """Returns the changed rows, with their numbers before and after the mini-batch."""
+    was, now = _numbers(fields)
+    zero = compose("0L", (), BIGINT)
+    before = Project(
+        old(0, fields), (*named(fields), Named(OF_CHANGE, was.columns[0]), Named(OF_CHANGE, now.columns[0]))
+    )
+    change = Project(delta(0, fields), (*named(fields), Named(zero, was.columns[0]), Named(OF_CHANGE, now.columns[0])))
+    calls = tuple(Call(AggregateFunction.SUM, (one,), Field(one.columns[0], BIGINT)) for one in (was, now))
+    counts = Aggregate(Union((before, change)), named(fields), calls)
+    return Filter(counts, compose("{0} <> {1}", (was, now), BOOLEAN))
+
+
+def inner_join(number: int, text: str, join: Join, left: Port, right: Port) -> Step:
+    """Returns the step of an inner join, or of a product without keys.
+
+    The changes of the join are those of the left side with the new rows of the right one, and the old rows of the left
+    side with the changes of the right one.
+    """
+    sides = (left, right)
+    taken = frozenset(field.name for field in left.fields + right.fields)
+    weights = [fresh_name(f"$weight{place}", taken) for place in (0, 1)]
+
+    def renamed(node: Node, place: int) -> Node:
+        return Project(node, (*named(sides[place].fields), Named(OF_CHANGE, weights[place])))
+
+    def joined(one: Node, other: Node) -> Node:
+        product = compose("{0} * {1}", tuple(column(name, BIGINT) for name in weights), BIGINT)
+        both = replace(join, left=renamed(one, 0), right=renamed(other, 1), within=None)
+        return weighted(both, (*left.fields, *right.fields), product)
+
+    output = (*left.fields, *right.fields)
+    new_right = added(old(1, right.fields), delta(1, right.fields))
+    result = Union((joined(delta(0, left.fields), new_right), joined(old(0, left.fields), delta(1, right.fields))))
+    return Step(number, text, "the rows of both inputs", output, sides, ((1,), (0,)), frozenset({0, 1}), result)
