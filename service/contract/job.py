@@ -31,7 +31,7 @@ from .tables import (
 
 MAX_TABLES = 64
 
-SPEC_VERSION = 18
+SPEC_VERSION = 19
 """The version of the job format. It grows with every field or value that workers of earlier versions do not support.
 The version that a job needs is stored with it, and older workers leave the job to newer ones. 1: the first. 2: `queue`.
 3: queries in FROM, UNION, grouping sets, more aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all
@@ -52,7 +52,8 @@ columns of the query around, subqueries in ON of outer joins and in GROUP BY, jo
 values, names of a table's columns, joins in parentheses, sequence of columns, and aggregates that ignore NULLs.
 17: aggregates and windows that are compared with subqueries, EXCEPT of fields, functions of intervals, XML, CSV,
 vectors and sketches, windows of time in batch jobs, more clauses of correlated subqueries, TRUE as an argument that
-ignores NULLs, and the setting `isolation`. 18: stars as arguments of functions, and COUNT of several values."""
+ignores NULLs, and the setting `isolation`. 18: stars as arguments of functions, and COUNT of several values.
+19: streaming jobs whose rows may be removed again."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -66,6 +67,8 @@ FILES_VERSION = 10
 _WINDOWS_VERSION = 12
 """The version with the setting `skewed_windows`, and with nested types of columns."""
 _ISOLATION_VERSION = 17
+CHANGES_VERSION = 19
+"""The version that computes the queries of streaming jobs by changes."""
 
 _OUTPUT = "output"
 """The name of `output_mode` before 1.0. Requests may still use it, and jobs are stored with it, so that workers of the

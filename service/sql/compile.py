@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from sqlglot import exp
 
-from service.contract.job import JobSpec
+from service.contract.job import CHANGES_VERSION, JobSpec
 from service.contract.parameters import Parameters
 from service.contract.problems import Issue, SpecError
 from service.contract.query import CODE, NESTING, Query
@@ -27,7 +27,7 @@ from service.sql.checks.job_versions import (
 )
 from service.sql.checks.notes import notes_of
 from service.sql.checks.settings import check_settings
-from service.sql.checks.streaming import refuse_streaming
+from service.sql.checks.streaming import check_streaming
 from service.sql.expressions.reader import position
 from service.sql.parameters import bind_parameters
 from service.sql.parser import Text, parse_query, tokens_of
@@ -214,9 +214,7 @@ def _compiled(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool
         of_texts = (version_of_syntax(text.expression, text.text) for text in texts if text.text)
         query = replace(query, notes=tuple(dict.fromkeys(notes_of(query))))
         query = _with_version(query, version_of_query(spec.query), *of_texts)
-        if checks_settings:
-            _check(spec, query)
-        return query
+        return _checked(spec, query) if checks_settings else query
     text, named = spec.sql or "", tuple(schemas.items())
     if event_times is None and len(text) <= _CACHED_LENGTH and not spec.parameters:
         compiled, query = _bound_batch_query(text, named, is_accepted)
@@ -224,7 +222,7 @@ def _compiled(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool
         compiled, query = _bound_query(text, named, event_times, spec.parameters, is_accepted=is_accepted)
     if checks_settings:
         with compiled.located():
-            _check(spec, query)
+            query = _checked(spec, query)
     return query
 
 
@@ -284,10 +282,11 @@ def event_times_of(spec: JobSpec) -> EventTimes | None:
     return {name: spec.tables[name].event_time for name in spec.streams} if spec.mode.is_streaming else None
 
 
-def _check(spec: JobSpec, query: BoundQuery) -> None:
+def _checked(spec: JobSpec, query: BoundQuery) -> BoundQuery:
     try:
         check_settings(query, spec.settings)
-        if spec.mode.is_streaming:
-            refuse_streaming(spec, query)
+        if spec.mode.is_streaming and check_streaming(spec, query):
+            return replace(query, needs_version=max(query.needs_version, CHANGES_VERSION))
     except SpecError as error:
         raise changed(error, lambda detail: with_written_aliases(detail, query.written_aliases)) from None
+    return query

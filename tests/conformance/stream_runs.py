@@ -24,7 +24,15 @@ from service.sql.compile import compile_job
 from service.sql.types.data_types import Field, Schema
 from tests.conformance.laboratory import in_spark, parquet, table_input
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
-from workers.engine.streaming.query import BatchDone, BatchFunction, BatchProgress, RunningStream, Stage, Trigger
+from workers.engine.streaming.query import (
+    BatchDone,
+    BatchFunction,
+    BatchProgress,
+    RunningStream,
+    Stage,
+    Trigger,
+    as_read,
+)
 from workers.engine.streaming.sinks.base import Staged
 from workers.engine.streaming.sources import BatchBound, Input, StreamInput
 from workers.engine.streaming.state import StateOptions, differences
@@ -58,8 +66,11 @@ class Kept:
     newest: int | None = None
     identity: tuple[str, ...] | None = None
     """The columns by which a row replaces another: the keys, and the part of a group."""
+    weight: str | None = None
+    """The column with the number of equal rows."""
     rows: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
     parts: dict[Any, dict[str, Any]] = field(default_factory=dict)
+    numbers: dict[Any, int] = field(default_factory=dict)
 
     def prepare(self) -> None:
         """Nothing to do."""
@@ -80,7 +91,9 @@ class Kept:
                 assert key not in seen, f"two rows of one group in a mini-batch: {row}"
                 seen.add(key)
                 self.parts[key] = row
-                self.rows[key] = tuple(_as_spark_has_it(row[name]) for name in names[: len(self.output)])
+                values = tuple(_as_spark_has_it(row[name]) for name in names[: len(self.output)])
+                self.rows[key] = values
+                self.numbers[key] = 1 if self.weight is None else row[self.weight]
         self.newest = batch_id
         return None
 
@@ -146,6 +159,7 @@ class StreamRun:
         method: DistinctMethod = DistinctMethod.AUTO,
         event_time: Mapping[str, tuple[str, str]] | None = None,
         output: OutputMode | None = None,
+        is_accepted: bool = False,
     ) -> None:
         self._root = root
         self._files = 0
@@ -169,7 +183,8 @@ class StreamRun:
         }
         for name, (column, delay) in (event_time or {}).items():
             sources[name]["event_time"] = {"column": column, "delay": delay}
-        query = compile_job(JobSpec.model_validate({"mode": "incremental", "tables": sources, "sql": sql}), schemas)
+        spec = JobSpec.model_validate({"mode": "incremental", "tables": sources, "sql": sql})
+        query = compile_job(spec, schemas, is_accepted=is_accepted)
         engine = StreamEngine(session, 2)
 
         def planned(settings: JobSettings) -> PlannedStream:
@@ -186,7 +201,7 @@ class StreamRun:
         self.planned = planned(JobSettings(distinct_method=method))
         plan = self.planned.plan
         identity = None if plan.final is None else (*plan.final.keys, *plan.final.parts)
-        self.sink = Kept(plan.columns, plan.output, plan.keys, identity=identity)
+        self.sink = Kept(plan.columns, plan.output, plan.keys, identity=identity, weight=plan.weight)
 
     def plan_again(self, **settings: Any) -> None:
         """Plans the next mini-batches with these settings and the current files."""
@@ -217,7 +232,9 @@ class StreamRun:
         stage = _StagedThenKilled(self._root / "stage", self._fence, collects)
         object.__setattr__(stage, "at", self.at)
         stage.clear_older()
-        batch = BatchFunction(stage, self.sink, self.at)
+        changes = self.planned.changes
+        computing = as_read if changes is None else changes.computing(self._root / "changes", self._fence)
+        batch = BatchFunction(stage, self.sink, self.at, computing=computing)
         output: OutputMode = self.planned.output
         running = RunningStream.start(self.planned.frame, output, self._root / "checkpoint", Trigger(), batch)
         assert running.wait(_SECONDS), "the stream did not end"
@@ -245,7 +262,7 @@ class StreamRun:
         """Returns the rows of the sink, with the parts of groups combined."""
         final = self.planned.plan.final
         if final is None:
-            return list(self.sink.rows.values())
+            return [row for key, row in self.sink.rows.items() for _ in range(self.sink.numbers[key])]
         schema = arrow_schema(self.planned.plan.output)
         parts = pa.Table.from_pylist(list(self.sink.parts.values()), arrow_schema(self.planned.plan.columns))
         return [tuple(row.values()) for table in finals([parts], final, schema) for row in table.to_pylist()]

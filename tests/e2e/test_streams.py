@@ -9,7 +9,7 @@ import logging
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,17 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.contract.enums import AttemptStatus, JobStatus
 from service.store.tables import StreamBatchRow
 from tests.support.counts import count
-from tests.support.feeding import WINDOWS, Feeder, Group, Window, declare_over_http, groups_of, over_http
+from tests.support.feeding import (
+    HISTOGRAM,
+    WINDOWS,
+    Bar,
+    Feeder,
+    Group,
+    Window,
+    declare_over_http,
+    groups_of,
+    over_http,
+)
 from tests.support.processes import wait_for
 from tests.support.production import Api, Production, Servers, running_production
 from tests.support.streaming import ENVIRONMENT, StreamJob, Strikes, stream_job
@@ -131,6 +141,33 @@ def upserted(production: Production, feeder: Feeder, servers: Servers) -> Watche
     return Watched(submitted(production, "upserted", sink=sink), read, lambda: feeder.posted.groups())
 
 
+def changed(production: Production, feeder: Feeder) -> Watched:
+    """A job whose rows are removed again, with a managed result."""
+    job = submitted(production, "changed", sql=HISTOGRAM)
+    (api,) = production.apis
+    return Watched(job, lambda: bars_of(api.rows(job.id)), lambda: feeder.posted.histogram())
+
+
+def changed_in_table(production: Production, feeder: Feeder, servers: Servers) -> Watched:
+    """The same in a PostgreSQL table, from which rows are deleted."""
+    sink = {"kind": "postgres", "connection": "warehouse", "table": "bars"}
+
+    def read() -> set[Bar]:
+        with psycopg.connect(warehouse(servers), row_factory=psycopg.rows.dict_row) as connection:
+            return bars_of(connection.execute('SELECT k, n, "values", s FROM bars').fetchall())
+
+    job = submitted(production, "changed in a table", sql=HISTOGRAM, sink=sink)
+    return Watched(job, read, lambda: feeder.posted.histogram())
+
+
+def bars_of(rows: Iterable[dict[str, Any]]) -> set[Bar]:
+    """Returns the rows of a result of `HISTOGRAM`. Raises AssertionError if one occurs twice."""
+    listed = [tuple(row.values()) for row in rows]
+    found = {(k, n, values, None if s is None else int(s)) for k, n, values, s in listed}
+    assert len({(k, n) for k, n, *_ in listed}) == len(listed), f"a row occurs twice: {listed}"
+    return found
+
+
 def fed(production: Production) -> Feeder:
     """Declares the stream and returns its feeder."""
     (api,) = production.apis
@@ -184,6 +221,25 @@ def test_results_survive_kills_and_crashes_of_postgresql(with_postgres: Producti
         table.job.wait_for_batch()
 
     survive(with_postgres, jobs, feeder, count(sample=1, full=5), *[crash] * count(sample=1, full=2))
+
+
+@pytest.mark.withstands(
+    "workers and JVMs of streams whose rows are removed again die, and PostgreSQL crashes",
+    how="`kill -9` of 20 workers and 20 JVMs at random moments, 5 crashes of the server; managed results and tables",
+    times=45,
+    guaranteed="no row is lost or duplicated",
+)
+def test_changing_results_survive_kills_and_crashes(with_postgres: Production, servers: Servers) -> None:
+    feeder = fed(with_postgres)
+    table = changed_in_table(with_postgres, feeder, servers)
+
+    def crash() -> None:
+        servers.postgres.restart(signal.SIGKILL)
+        wait_for("the database", lambda: is_reachable(with_postgres))
+        table.job.wait_for_batch()
+
+    jobs = [table, changed(with_postgres, feeder)]
+    survive(with_postgres, jobs, feeder, count(sample=1, full=20), *[crash] * count(sample=1, full=5))
 
 
 def is_reachable(production: Production) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from service.contract.enums import OutputMode
 from service.contract.job import JobSpec
 from service.contract.problems import Issue, SpecError
 from service.contract.query import Query
@@ -18,7 +19,8 @@ from service.sql.resolve.bound import BoundQuery, tables_of
 from tests.sql.bound_text import lines_of
 from tests.sql.case_files import FIRES, SPARKS, Case
 from workers.engine.plan.builder import build
-from workers.engine.streaming.stream_plan import StreamPlanError, stream_plan
+from workers.engine.plan.nodes import Node
+from workers.engine.streaming.stream_plan import StreamPlanError, changes_plan, stream_plan
 
 Outcome = tuple[str, tuple[str, ...]]
 """What a case should have: the argument of its kind, and the lines that it expects."""
@@ -115,6 +117,16 @@ def _is_planned(spec: JobSpec, query: BoundQuery) -> bool:
     aliases = frozenset(table.alias for table in tables_of(query) if table.table in spec.streams)
     try:
         stream_plan(build(query), aliases, output=spec.output_mode)
+    except StreamPlanError as error:
+        return _is_planned_by_changes(spec, build(query), aliases, str(error))
+    return True
+
+
+def _is_planned_by_changes(spec: JobSpec, built: Node, streams: frozenset[str], why: str) -> bool:
+    if spec.output_mode is OutputMode.APPEND or spec.refreshed or not streams:
+        return False
+    try:
+        changes_plan(built, streams, why)
     except StreamPlanError:
         return False
     return True

@@ -33,8 +33,15 @@ WINDOWS = (
     "GROUP BY TUMBLE(at, INTERVAL '1' MINUTE), k"
 )
 
+HISTOGRAM = (
+    "SELECT k, n, COUNT(*) AS values, SUM(s) AS s FROM "
+    "(SELECT k, y, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY k, y) AS u GROUP BY k, n"
+)
+"""Groups of groups: a new row moves its value from one group to another one."""
+
 Row = tuple[str | None, int | None, int | None, datetime]
 Group = tuple[str | None, int, int | None, int]
+Bar = tuple[str | None, int, int, int | None]
 Window = tuple[str | None, datetime, int, int]
 Post = Callable[[str, bytes], bool]
 """Posts a body with a batch id. Returns whether it was accepted; if not, the post must be repeated."""
@@ -62,6 +69,14 @@ class Expected:
             known = [x for _, x, _, _ in rows if x is not None]
             found.add((k, len(rows), sum(known) if known else None, _distinct(rows)))
         return found
+
+    def histogram(self) -> set[Bar]:
+        """Returns the result of `HISTOGRAM`."""
+        found: dict[tuple[str | None, int], list[int | None]] = defaultdict(list)
+        for (k, _), rows in _by(self.rows, lambda row: (row[0], row[2])).items():
+            known = [x for _, x, _, _ in rows if x is not None]
+            found[k, len(rows)].append(sum(known) if known else None)
+        return {(k, n, len(sums), _sum(sums)) for (k, n), sums in found.items()}
 
     def windows(self) -> set[Window]:
         """Returns the result of `WINDOWS` after all windows are closed."""
@@ -208,6 +223,11 @@ def _by(rows: Iterable[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
     for row in rows:
         found[key(row)].append(row)
     return found
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _distinct(rows: Iterable[Row]) -> int:

@@ -34,7 +34,7 @@ from service.store.streaming_state import Stream
 from workers.driver.driver import Driver
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
-from workers.engine.streaming.query import BatchFunction, RunningStream, Stage, Trigger
+from workers.engine.streaming.query import BatchFunction, RunningStream, Stage, Trigger, as_read
 from workers.engine.streaming.sinks.append import AppendingSink
 from workers.engine.streaming.sinks.base import OfNothing, Sink, SinkError, SinkTarget
 from workers.engine.streaming.sinks.delta import DeltaSink
@@ -303,6 +303,7 @@ class StreamRunner:
                 output=plan.output,
                 keys=plan.keys,
                 final=plan.final,
+                weight=plan.weight,
             )
             sink = make_sink(spec, target, directory / "result", self._settings.sink_roots, planned.of_nothing)
             unless_opened.callback(sink.close)
@@ -334,7 +335,9 @@ class StreamRunner:
                 batch_fence = fence if lookup_tables is None else VersionFence(fence, lookup_tables, current.versions)
                 planned = current.planned
                 staged = replace(stage, collects=planned.collects)
-                batch = BatchFunction(staged, sink, batch_fence, reading=reading)
+                changes = planned.changes
+                computing = as_read if changes is None else changes.computing(directory / "changes", claim.fence)
+                batch = BatchFunction(staged, sink, batch_fence, reading=reading, computing=computing)
                 return RunningStream.start(planned.frame, planned.output, directory / "checkpoint", trigger, batch)
 
         following = None if lookup_tables is None else Following(lookup_tables, lambda: current.versions)

@@ -1,7 +1,7 @@
 """Refuses queries that a streaming job cannot compute, at submission, with the reason and an alternative.
 
-A stream has no end, and emitted rows are not retracted. So a query over streams may aggregate once, may not sort, and
-its HAVING may only keep groups that stay in the result.
+Most streaming jobs never remove a row that they emitted: their queries aggregate once, and HAVING only keeps groups
+that stay in the result. Other queries are computed by changes if that is possible (`service/sql/checks/changes.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from service.contract.enums import OutputMode
 from service.contract.job import DeltaSink, JobSpec, ParquetSink, PostgresSink
 from service.contract.problems import Issue, SpecError
-from service.contract.query import JoinKind
+from service.sql.checks.changes import issues_of_changes, sink_key_issues, static_side_issues
 from service.sql.checks.stream_joins import (
     JoinOfStreams,
     grouped_join,
@@ -24,7 +24,6 @@ from service.sql.expressions.analysis import turning_part
 from service.sql.resolve.bound import (
     BoundCall,
     BoundDerived,
-    BoundJoin,
     BoundQuery,
     BoundRecursion,
     BoundRows,
@@ -42,21 +41,25 @@ from service.sql.resolve.stream_join_rules import call_text, is_distinct, is_kno
 from service.sql.types.aggregates import COUNTS_NULLS, KEEPS_VALUES
 from service.sql.types.data_types import UNKNOWN, DataType, Field
 
-_KEEPS = {
-    JoinKind.LEFT: (True, False),
-    JoinKind.LEFT_SEMI: (True, False),
-    JoinKind.LEFT_ANTI: (True, False),
-    JoinKind.RIGHT: (False, True),
-    JoinKind.FULL: (True, True),
-}
-"""By kind, whether the result depends on which rows of the left and of the right side have no match. That side must be
-the stream: for a row of a static table a match may always arrive later."""
+
+def check_streaming(spec: JobSpec, query: BoundQuery) -> bool:
+    """Returns whether a streaming job computes its query by changes, since its rows may be removed again. Raises
+    SpecError with an issue for every part of a job that streams do not support.
+
+    Pointers refer to the job; those of the query are below `/query`. Codes: those of `issues_without_changes` if the
+    job asks for something that changes do not have, otherwise those of `issues_of_changes`.
+    """
+    issues = issues_without_changes(spec, query)
+    has_stream = any(table.table in spec.streams for table in tables_of(query))
+    by_changes = bool(issues) and has_stream and spec.output_mode is not OutputMode.APPEND and not spec.refreshed
+    issues = list(issues_of_changes(spec, query)) if by_changes else [*issues, *_issues_of_result(spec, query)]
+    if issues:
+        raise SpecError(issues)
+    return by_changes
 
 
-def refuse_streaming(spec: JobSpec, query: BoundQuery) -> None:
-    """Raises SpecError with an issue for every part of a streaming job that streams do not support.
-
-    Pointers refer to the job; those of the query are below `/query`.
+def issues_without_changes(spec: JobSpec, query: BoundQuery) -> list[Issue]:
+    """Returns an issue for every part of a query that streams do not support without removing rows.
 
     Codes: `no_stream`, `aggregate_of_aggregate`, `having_may_turn_false`, `unbounded_order`, `unbounded_value`,
     `union_with_static`, `outer_side_static`, `distinct_with_grouping_sets`, `stream_value_type`; of joins of streams
@@ -68,9 +71,7 @@ def refuse_streaming(spec: JobSpec, query: BoundQuery) -> None:
     """
     event_times = {name: spec.tables[name].event_time for name in spec.streams}
     closes_windows = spec.output_mode is not OutputMode.UPDATE
-    issues = [*_Refusals(event_times, closes_windows=closes_windows).of(query), *_issues_of_result(spec, query)]
-    if issues:
-        raise SpecError(issues)
+    return list(_Refusals(event_times, closes_windows=closes_windows).of(query))
 
 
 def groups_rows(query: BoundQuery) -> bool:
@@ -114,7 +115,7 @@ class _Refusals:
         for place, join in enumerate(query.joins):
             left, right = any(flags[: place + 1]), flags[place + 1]
             if left is not right:
-                yield from _static_side_issues(join, f"{at}/joins/{join.index}", left=left)
+                yield from static_side_issues(join, f"{at}/joins/{join.index}", left=left)
         yield from self._source(query.source, f"{at}/source")
         for join in query.joins:
             yield from self._source(join.right, f"{at}/joins/{join.index}/right")
@@ -279,19 +280,6 @@ def _order_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
         yield Issue(code="unbounded_order", detail=detail, pointer=f"{at}/{part}")
 
 
-def _static_side_issues(join: BoundJoin, at: str, *, left: bool) -> Iterator[Issue]:
-    kept = _KEEPS.get(join.kind)
-    if kept is None or (kept == (left, not left)):
-        return
-    side = "right" if left else "left"
-    detail = (
-        f"The {join.kind.value.upper().replace('_', ' ')} JOIN with {join.right.alias} depends on which rows of its "
-        f"{side} side, a static table, have no match, but the stream may still deliver one. Keep the unmatched rows of "
-        "the stream instead, or use an INNER JOIN."
-    )
-    yield Issue(code="outer_side_static", detail=detail, pointer=at)
-
-
 def _aggregate_issues(query: BoundQuery, at: str, *, is_closed: bool) -> Iterator[Issue]:
     if query.having is not None and not is_closed:
         keys = tuple(Field(key.name, key.expression.type or UNKNOWN) for key in query.keys)
@@ -388,20 +376,4 @@ def _issues_of_result(spec: JobSpec, query: BoundQuery) -> Iterator[Issue]:
         )
         yield Issue(code="mode_sink_mismatch", detail=detail, pointer="/sink")
     if isinstance(spec.sink, PostgresSink | DeltaSink):
-        yield from _sink_key_issues(spec.sink.kind, query)
-
-
-def _sink_key_issues(kind: str, query: BoundQuery) -> Iterator[Issue]:
-    shown = {item.expression.column for item in query.select}
-    missing = [key.name for key in query.keys if key.name not in shown]
-    window = query.window
-    if window is not None and not {window.start.name, window.end.name} & shown:
-        missing.insert(0, "the start or the end of the window")
-    if query.grouping_sets:
-        why = "rows of different grouping sets may have the same keys. Group by one set of keys"
-    elif missing:
-        why = f"SELECT lacks {', '.join(missing)}. Select every key of GROUP BY unchanged"
-    else:
-        return
-    detail = f"The sink '{kind}' replaces the row of a group by its keys, but {why}, or use the sink 'managed'."
-    yield Issue(code="sink_keys_missing", detail=detail, pointer="/sink")
+        yield from sink_key_issues(spec.sink.kind, query)

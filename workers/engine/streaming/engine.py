@@ -21,6 +21,7 @@ from service.contract.options import (
     JoinSettings,
     JoinSkew,
     SkewSettings,
+    StateProvider,
     Toggle,
 )
 from service.contract.reports import PlanReport, RuleTrace
@@ -30,7 +31,7 @@ from workers.engine.plan.builder import build
 from workers.engine.plan.explain import seconds
 from workers.engine.plan.nodes import Join, Node, Windows, Within
 from workers.engine.plan.traversal import NodeIds, id_of, walk_up, with_ids
-from workers.engine.planner import notes_on, plan_report, trace_of
+from workers.engine.planner import Plan, notes_on, plan_report, trace_of
 from workers.engine.rules.rule import Match, Skip
 from workers.engine.spark.lowering import lower
 from workers.engine.spark.session_options import task_memory
@@ -38,6 +39,7 @@ from workers.engine.spark.small_results import is_limited_by_input
 from workers.engine.spark.sources import TableInput, ddl_of, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.statistics.model import Statistics
+from workers.engine.streaming.changes.run import Changes, one_frame, source_scans, static_scans
 from workers.engine.streaming.sinks.base import OfNothing
 from workers.engine.streaming.sources import BatchBound, Input, SourceRead, read_inputs, reads_of
 from workers.engine.streaming.state import StateOptions, layout_of, prepare_session
@@ -47,7 +49,9 @@ from workers.engine.streaming.stream_plan import (
     Bitmaps,
     Shape,
     StreamPlan,
+    StreamPlanError,
     bitmap_obstacle,
+    changes_plan,
     split_query,
     stream_plan,
 )
@@ -94,6 +98,8 @@ class PlannedStream:
     """Whether small mini-batches may be collected (`Stage`)."""
     of_nothing: OfNothing | None = None
     """The row that the query returns for no rows, if it returns one: a query without GROUP BY does."""
+    changes: Changes | None = None
+    """Computes the rows of a mini-batch from those of `frame`; None if they are the same."""
 
 
 class StreamEngine:
@@ -130,6 +136,9 @@ class StreamEngine:
         )
         built = with_ids(build(query))
         check()
+        changed = self._planned_by_changes(built, streams, output, state_layout)
+        if changed is not None:
+            return self._of_changes(query, built, changed, streams, tables, bounds, settings, state, check)
         bitmaps = self._bitmaps(built, streams, tables, settings.distinct_method, state_layout, check)
         if bitmaps.wanted and not merges_parts:
             bitmaps = Bitmaps(False, "The sink stores complete groups, and bitmaps are parts of groups.")
@@ -159,6 +168,61 @@ class StreamEngine:
         planned = replace(plan, node=joined.after)
         collects = is_limited_by_input(joined.after, report.after.sql, frame.schema)
         return PlannedStream(report, planned, frame, emits, layout, reads_of(frame), collects, self._of_nothing(plan))
+
+    def _planned_by_changes(
+        self,
+        built: Node,
+        streams: frozenset[str],
+        output: OutputMode | None,
+        state_layout: Mapping[str, Any] | None,
+    ) -> StreamPlan | None:
+        """Returns the plan by changes, if the query has no other plan or the state is that of this one."""
+        if state_layout is not None and state_layout.get("shape") == Shape.CHANGES.value:
+            return changes_plan(built, streams, "the existing state is that of changes")
+        if output is OutputMode.APPEND or state_layout is not None:
+            return None
+        try:
+            stream_plan(built, streams, NO_BITMAPS, output)
+        except StreamPlanError as error:
+            return changes_plan(built, streams, str(error))
+        return None
+
+    def _of_changes(
+        self,
+        query: BoundQuery,
+        built: Node,
+        plan: StreamPlan,
+        streams: frozenset[str],
+        tables: Mapping[str, Input],
+        bounds: Mapping[str, BatchBound],
+        settings: JobSettings,
+        state: StateOptions,
+        check: Callable[[], None],
+    ) -> PlannedStream:
+        if plan.changes is None:
+            raise ValueError("the plan has no changes")
+        layout = layout_of(
+            plan, streams, provider=state.provider.value, partitions=state.partitions, output=OutputMode.UPDATE.value
+        )
+        scans = source_scans(plan.changes, streams)
+        inputs = read_inputs(self._session, plan.node, tables, bounds)
+        check()
+        statics = {scan.alias: inputs[scan.alias] for scan in static_scans(plan.changes, streams)}
+        frame = one_frame(scans, inputs)
+        changes = Changes(plan.changes, scans, statics, state.partitions)
+        trace = (*notes_on(query, built), *traces_of(plan, streams, settings, is_changed=False))
+        statistics = Statistics({}, {}, self._slots)
+        report = plan_report(Plan(before=built, after=plan.node, changed_by={}, trace=trace), statistics, None)
+        return PlannedStream(
+            report,
+            plan,
+            frame,
+            OutputMode.APPEND,
+            layout,
+            reads_of(frame),
+            of_nothing=self._of_nothing(plan),
+            changes=changes,
+        )
 
     def _statistics(
         self,
@@ -237,6 +301,11 @@ def _notes_on_state(plan: StreamPlan) -> Iterator[str]:
     joins = [node.within for node in walk_up(plan.node) if isinstance(node, Join) and node.within is not None]
     if joins:
         yield _note_on_joined_rows(joins[0], len(joins))
+    if plan.changes is not None and plan.changes.steps:
+        yield (
+            "Nothing is removed from the state for its age: the rows that the steps keep stay until they are removed "
+            "by a change, and the state grows with them."
+        )
     kept = _GROWS.get(plan.shape)
     if kept is None:
         return
@@ -283,7 +352,9 @@ def _ineffective_settings(plan: StreamPlan, streams: frozenset[str], settings: J
             "before the aggregate."
         )
     if settings.skewed_windows is not Toggle.AUTO:
-        yield "skewed_windows has no effect: a stream has no calls with OVER."
+        yield "skewed_windows has no effect: a mini-batch computes calls with OVER for the partitions that it changes."
+    if plan.changes is not None and settings.state.provider is not StateProvider.ROCKSDB:
+        yield "state.provider has no effect: the state of a query by changes is in files of its own."
     joins = tuple(static_joins(plan.node, streams))
     strategies = settings.join.model_copy(update={"skew": JoinSkew.AUTO})
     if strategies != JoinSettings() and not joins:

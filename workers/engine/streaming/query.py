@@ -301,6 +301,15 @@ Reading = Callable[[int], AbstractContextManager[object]]
 it would read, or may have read, files that it must not read: then nothing of it is kept."""
 
 
+Computing = Callable[[DataFrame, int], AbstractContextManager[DataFrame]]
+"""Returns the context in which the rows that a mini-batch emits exist, computed from those that Spark has read."""
+
+
+def as_read(frame: DataFrame, _: int) -> AbstractContextManager[DataFrame]:
+    """Returns the rows of the streaming query themselves."""
+    return nullcontext(frame)
+
+
 class BatchFunction:
     """Runs the mini-batches of one attempt, one after the other. `failure` is the error of the mini-batch that ended
     the stream, if one did.
@@ -313,12 +322,14 @@ class BatchFunction:
         fence: BatchFence,
         clock: Callable[[], float] = time.monotonic,
         reading: Reading = nullcontext,
+        computing: Computing = as_read,
     ) -> None:
         self._stage = stage
         self._sink = sink
         self._fence = fence
         self._clock = clock
         self._reading = reading
+        self._computing = computing
         self.failure: Exception | None = None
         self._is_over = threading.Event()
 
@@ -344,8 +355,8 @@ class BatchFunction:
         self._fence.begin(batch_id)
         newest = self._sink.committed()
         if newest is not None and newest >= batch_id:
-            with self._reading(batch_id):
-                update_state(frame)
+            with self._reading(batch_id), self._computing(frame, batch_id) as computed:
+                update_state(computed)
             rows, version = None, None
         else:
             staged = self._staged(frame, batch_id)
@@ -357,8 +368,8 @@ class BatchFunction:
 
     def _staged(self, frame: DataFrame, batch_id: int) -> Staged:
         try:
-            with self._reading(batch_id):
-                return self._stage.write(frame, batch_id)
+            with self._reading(batch_id), self._computing(frame, batch_id) as computed:
+                return self._stage.write(computed, batch_id)
         except SpecError:
             # Spark has not committed the state of this mini-batch, and writes it again.
             self._stage.remove(batch_id)

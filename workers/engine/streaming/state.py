@@ -33,6 +33,7 @@ from service.contract.options import StateProvider
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.nodes import Scan
 from workers.engine.plan.traversal import walk_up
+from workers.engine.streaming.changes.plan import ChangePlan
 from workers.engine.streaming.stream_plan import StreamPlan
 
 _PACKAGE = "org.apache.spark.sql.execution.streaming.state"
@@ -157,12 +158,23 @@ def layout_of(
         ],
         "columns": [f"{field.name} {field.type}" for field in plan.columns],
         "keys": None if plan.keys is None else list(plan.keys),
-        "plan": text_of(plan.node),
+        "plan": text_of(plan.node) if plan.changes is None else _text_of_steps(plan.changes),
         "text": _TEXT,
         "provider": provider,
         "partitions": partitions,
         "output": output,
     }
+
+
+def _text_of_steps(plan: ChangePlan) -> str:
+    """Returns what the state of each step contains."""
+    steps = []
+    for step in plan.steps:
+        parts = [(port.fields, port.keys) for port in step.ports]
+        parts += [] if step.second is None else [(step.second.fields, step.second.keys)]
+        columns = "; ".join(f"{', '.join(map(str, fields))} by {', '.join(map(str, keys))}" for fields, keys in parts)
+        steps.append(f"{step.text}: {columns}")
+    return "\n".join((*steps, text_of(plan.node)))
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[Difference, ...]:

@@ -47,6 +47,8 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.plan.traversal import walk_up, with_inputs
 from workers.engine.plan.validation import check
+from workers.engine.streaming.changes.plan import ChangePlan, plan_changes
+from workers.engine.streaming.changes.steps import ChangesPlanError
 from workers.engine.streaming.stream_aggregates import (
     Contribution,
     bitmap_state,
@@ -89,6 +91,8 @@ class Shape(StrEnum):
     """A row for each key of two joined streams, and the distinct values of each stream."""
     JOINED_ROWS = "joined_rows"
     """The rows of two joined streams, as long as they may have matches."""
+    CHANGES = "changes"
+    """The rows of each operator that changes need (`workers.engine.streaming.changes`)."""
 
 
 _DISTINCT_REASONS = {
@@ -127,6 +131,8 @@ class StreamPlanError(Exception):
 class StreamPlan:
     """`node` runs over each mini-batch. It emits `output`, which readers see, then the columns that identify groups and
     that SELECT does not have. Rows with equal `keys` replace each other; None if rows are only added.
+
+    With `changes`, these emit the rows, and `node` is the query.
     """
 
     shape: Shape
@@ -136,11 +142,17 @@ class StreamPlan:
     output: tuple[Field, ...]
     keys: tuple[str, ...] | None
     final: FinalLevel | None = None
+    changes: ChangePlan | None = None
+
+    @property
+    def weight(self) -> str | None:
+        """The column with the number of equal rows; None if there is one of each."""
+        return None if self.changes is None else self.changes.weight
 
     @property
     def columns(self) -> tuple[Field, ...]:
         """The columns that it emits."""
-        return output_of(self.node)
+        return output_of(self.node if self.changes is None else self.changes.node)
 
 
 def stream_plan(
@@ -194,6 +206,21 @@ def stream_plan(
     keys = tuple(shown.get(key.name) or hidden[key.name].name for key in key_fields)
     check(node, "the stream planner")
     return StreamPlan(shape, built, node, reason, output_of(built), keys)
+
+
+def changes_plan(built: Node, streams: frozenset[str], why: str) -> StreamPlan:
+    """Returns the plan of a built query by changes; `why` is the reason why no other plan is possible. Raises
+    StreamPlanError.
+    """
+    try:
+        changes = plan_changes(built, streams)
+    except ChangesPlanError as error:
+        raise StreamPlanError(str(error)) from None
+    steps = " ".join(changes.texts)
+    reason = f"The result is computed by changes, since {why}. {steps}".rstrip()
+    return StreamPlan(
+        Shape.CHANGES, built, without_watermarks(built), reason, changes.output, changes.keys, changes=changes
+    )
 
 
 def split_query(built: Node) -> tuple[Project, Filter | None, Aggregate | None]:

@@ -1,0 +1,190 @@
+"""Runs queries by changes without a streaming query of Spark: each mini-batch gets its rows as a DataFrame. Interrupts
+mini-batches between the tasks of the state, and runs them again.
+
+    python -m tests.conformance.change_runs [--queries 5000] [--seed N] [--first N] [--minutes 15] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+
+from service.contract.job import JobSpec
+from service.contract.problems import SpecError
+from service.sql.compile import compile_job
+from service.sql.resolve.bound import tables_of
+from service.sql.types.data_types import Schema
+from tests.conformance.change_queries import QueryMaker
+from tests.conformance.conftest import FACTS, facts
+from tests.conformance.laboratory import in_spark
+from tests.conformance.stream_runs import in_one_piece
+from tests.support.rows import difference
+from workers.engine.plan.builder import build
+from workers.engine.streaming.changes import run as changes_run
+from workers.engine.streaming.changes.plan import ChangePlan, plan_changes
+from workers.engine.streaming.changes.run import Changes, one_frame, source_scans
+
+BUCKETS = 2
+_LARGE = 0.1
+"""The share of mini-batches that are run as if they were large."""
+_SPARK = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "1",
+}
+_DDL = ", ".join(f"{one.name} {one.type}" for one in FACTS.fields)
+
+
+class InterruptedRunError(Exception):
+    """Stands for a process that ends between two tasks."""
+
+
+@dataclass
+class ChangesRun:
+    """The mini-batches of one query over `streams`, and its result so far."""
+
+    session: SparkSession
+    sql: str
+    streams: tuple[str, ...]
+    directory: Path
+    rows: dict[str, tuple[tuple[Any, ...], int]] = field(default_factory=dict)
+    batches: int = 0
+
+    def __post_init__(self) -> None:
+        tables = {name: {"format": "parquet", "path": name, "role": "stream"} for name in self.streams}
+        spec = JobSpec.model_validate({"mode": "incremental", "tables": tables, "sql": self.sql})
+        query = compile_job(spec, dict.fromkeys(self.streams, Schema(FACTS.fields)))
+        aliases = {table.alias: table.table for table in tables_of(query)}
+        self.plan: ChangePlan = plan_changes(build(query), frozenset(aliases))
+        self._scans = source_scans(self.plan, frozenset(aliases))
+
+    def run(self, changes: Mapping[str, DataFrame], random: Random | None = None) -> None:
+        """Runs the next mini-batch. With `random`, it may be interrupted, and then runs again."""
+        frames = {
+            scan.alias: changes[scan.table].select(
+                *(F.col(name).alias(one.name) for one, name in scan.columns if not one.name.startswith("$"))
+            )
+            for scan in self._scans
+        }
+        frame = one_frame(self._scans, frames)
+        small_bytes = 0 if random is not None and random.random() < _LARGE else 1 << 64
+        work = Changes(self.plan, self._scans, {}, BUCKETS, small_bytes)
+        tries = 1 if random is None else random.choice((1, 1, 2, 3))
+        for number in range(tries):
+            fence = 10 * self.batches + number
+            stop = None if random is None or number == tries - 1 else random.randint(0, 2 * len(self.plan.steps))
+            try:
+                with _interrupted(stop), work.of_batch(frame, self.batches, self.directory, fence) as made:
+                    emitted = made.collect()
+            except InterruptedRunError:
+                continue
+        self._take(emitted)
+        self.batches += 1
+
+    def _take(self, emitted: Sequence[Row]) -> None:
+        width = len(self.plan.output)
+        for row in emitted:
+            values, weight = tuple(row)[:width], 1 if self.plan.weight is None else row[self.plan.weight]
+            key = str(len(self.rows)) if self.plan.keys is None else repr([row[name] for name in self.plan.keys])
+            self.rows[key] = (values, weight)
+
+    @property
+    def result(self) -> list[tuple[Any, ...]]:
+        """The rows of the result."""
+        return [values for values, weight in self.rows.values() for _ in range(weight)]
+
+
+@contextmanager
+def _interrupted(stop: int | None) -> Any:
+    """Inside, the task of the state with this number is the last one that ends."""
+    original, done = changes_run._Batch._through_state, [0]
+
+    def task(self: Any, *arguments: Any) -> Any:
+        made = original(self, *arguments)
+        done[0] += 1
+        if stop is not None and done[0] > stop:
+            raise InterruptedRunError
+        return made
+
+    with patch.object(changes_run._Batch, "_through_state", task):
+        yield
+
+
+def check(spark: SparkSession, session: SparkSession, directory: Path, seed: int, number: int) -> tuple[str, str]:
+    """Runs query `number` of `seed` in some mini-batches. Returns its SQL, and what differs from a batch query,
+    `refused` if the service refuses it, or an empty text.
+    """
+    random = Random(f"{seed} {number}")
+    sql = QueryMaker(random).query(random.randint(1, 3))
+    streams = tuple(name for name in "st" if f"FROM {name}" in sql)
+    try:
+        run = ChangesRun(session, sql, streams, directory / str(number))
+    except SpecError as error:
+        return sql, f"refused: {error}"
+    rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in streams}
+    oracle = in_one_piece(spark)
+    for _ in range(random.randint(2, 3)):
+        new = {name: facts(random.choice((0, 3, 15)), 0.3, random.randint(0, 1 << 30)) for name in streams}
+        run.run({name: session.createDataFrame(own, _DDL) for name, own in new.items()}, random)
+        for name, own in new.items():
+            rows[name] += own
+            oracle.createDataFrame(rows[name], _DDL).createOrReplaceTempView(name)
+        found = difference(oracle.sql(in_spark(sql)).collect(), run.result)
+        if found is not None:
+            return sql, f"after mini-batch {run.batches - 1}: {found}"
+    return sql, ""
+
+
+def main() -> None:
+    """Checks queries, and prints the differences."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queries", type=int, default=5_000)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 31))
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--json", type=Path, default=None)
+    arguments = parser.parse_args()
+    sys.stdout.write(f"seed {arguments.seed}\n")
+    tally: Counter[str] = Counter()
+    builder = SparkSession.builder.master("local[1]")
+    for name, value in _SPARK.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    ends = time.monotonic() + 60 * arguments.minutes
+    with tempfile.TemporaryDirectory() as directory:
+        for number in range(arguments.first, arguments.first + arguments.queries):
+            if time.monotonic() > ends:
+                break
+            sql, found = check(spark, in_one_piece(spark), Path(directory), arguments.seed, number)
+            kind = "equal" if not found else found.partition(":")[0].partition(" ")[0]
+            tally[kind] += 1
+            if found:
+                sys.stdout.write(f"query {number}: {found}\n  {sql}\n")
+                sys.stdout.flush()
+            if arguments.json is not None:
+                arguments.json.write_text(json.dumps({"seed": arguments.seed, **tally}) + "\n")
+    sys.stdout.write(f"{dict(tally)}\n")
+    sys.exit(1 if set(tally) - {"equal", "refused"} else 0)
+
+
+if __name__ == "__main__":
+    main()
