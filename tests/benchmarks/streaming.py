@@ -30,7 +30,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks.streaming_cases import CASES, FLINK_SETTINGS, STREAMS, Case, generate, generate_files
+from tests.benchmarks.nexmark_cases import CASES as NEXMARK
+from tests.benchmarks.streaming_cases import CASES, FLINK_SETTINGS, Case, generate, generate_files
 from tests.support.machine import machine
 
 _HERE = Path(__file__).parent
@@ -62,10 +63,10 @@ def main() -> None:
     parser.add_argument("--job", type=json.loads, default={}, help="settings of Evenkeel's job, as JSON")
     parser.add_argument("--json", type=Path, default=Path("streaming.json"))
     arguments = parser.parse_args()
-    chosen = arguments.cases.split(",") if arguments.cases else [case.name for case in CASES]
+    chosen = arguments.cases.split(",") if arguments.cases else [case.name for case in (*CASES, *NEXMARK)]
     whole: dict[str, Any] = {"machine": machine(), "scale": arguments.scale, "rounds": arguments.rounds, "cases": []}
     sys.stdout.write(_HEAD)
-    for case in (case for case in CASES if case.name in chosen):
+    for case in (case for case in (*CASES, *NEXMARK) if case.name in chosen):
         found = measure(case, arguments)
         sys.stdout.write(line(case, found, case.rows(arguments.scale)))
         sys.stdout.flush()
@@ -102,7 +103,7 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, list[dict[st
 def small_batches(case: Case, data: Path, files: int, rows: int, checkout: Path) -> dict[str, Any]:
     """Runs the engine of a checkout of this repository, with a mini-batch for each file. Its result is managed."""
     tables = {
-        name: {"columns": STREAMS[name].columns, "path": str(generate_files(name, data, files, rows))}
+        name: {"columns": case.tables[name].columns, "path": str(generate_files(case.tables, name, data, files, rows))}
         for name in case.streams
     }
     command = [sys.executable, str(checkout / "tests" / "benchmarks" / "streaming_evenkeel.py")]
@@ -120,7 +121,10 @@ def evenkeel(case: Case, data: Path, scale: float, settings: dict[str, Any]) -> 
 
 
 def _tables(case: Case, data: Path, scale: float) -> dict[str, dict[str, str]]:
-    return {name: {"columns": STREAMS[name].columns, "path": str(generate(name, data, scale))} for name in case.streams}
+    return {
+        name: {"columns": case.tables[name].columns, "path": str(generate(case.tables, name, data, scale))}
+        for name in case.streams
+    }
 
 
 def line(case: Case, found: dict[str, list[dict[str, Any]]], rows: int) -> str:

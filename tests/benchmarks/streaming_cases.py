@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Case:
-    """A case. `streams` are named as in `sql`; the rows of the stream `main` count.
+    """A case. `streams` are named as in `sql`, and described in `tables`; the rows of the stream `main` count.
 
     `target` is the required ratio of Evenkeel to Flink's best setting on RocksDB; None without a requirement.
     """
@@ -55,6 +55,7 @@ class Case:
     target: float | None
     sql: str
     streams: tuple[str, ...]
+    tables: Mapping[str, Stream] = field(default_factory=lambda: STREAMS)
 
     @property
     def main(self) -> str:
@@ -62,7 +63,7 @@ class Case:
 
     def rows(self, scale: float) -> int:
         """Returns the number of rows of all streams."""
-        return sum(STREAMS[name].files(scale) * ROWS_OF_A_FILE for name in self.streams)
+        return sum(self.tables[name].files(scale) * ROWS_OF_A_FILE for name in self.streams)
 
 
 def _events(keys: int, values: int) -> Stream:
@@ -181,15 +182,15 @@ FLINK_SETTINGS: Mapping[str, Mapping[str, str]] = {
 """Flink's settings, from none of its optimizations to all."""
 
 
-def generate(name: str, root: Path, scale: float) -> Path:
+def generate(tables: Mapping[str, Stream], name: str, root: Path, scale: float) -> Path:
     """Returns the directory of the stream's files, which are generated unless complete."""
-    return generate_files(name, root, STREAMS[name].files(scale), ROWS_OF_A_FILE)
+    return generate_files(tables, name, root, tables[name].files(scale), ROWS_OF_A_FILE)
 
 
-def generate_files(name: str, root: Path, files: int, rows: int) -> Path:
+def generate_files(tables: Mapping[str, Stream], name: str, root: Path, files: int, rows: int) -> Path:
     """Does so for this number of files, of so many rows each."""
-    stream = STREAMS[name]
-    seed = list(STREAMS).index(name)
+    stream = tables[name]
+    seed = list(tables).index(name)
     label = f"{name}-{files}" if rows == ROWS_OF_A_FILE else f"{name}-{files}-{rows}"
     folder = root / label
     if folder.is_dir():

@@ -39,7 +39,7 @@ from service.sql.compile import compile_job
 from workers.driver.configuration import spark_configuration
 from workers.driver.hadoop import prepare_hadoop
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
-from workers.engine.streaming.query import BatchDone, BatchFunction, RunningStream, Stage, Trigger
+from workers.engine.streaming.query import BatchDone, BatchFunction, RunningStream, Stage, Trigger, as_read
 from workers.engine.streaming.sinks.base import Sink, SinkTarget, Staged
 from workers.engine.streaming.sinks.managed import ManagedSink
 from workers.engine.streaming.sources import StreamInput, bound_of
@@ -140,7 +140,9 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
     )
     sink = _sink(asked.get("sink", "blackhole"), planned, root)
     sink.prepare()
-    batch = BatchFunction(Stage(root / "stage", 1, collects=planned.collects), sink, Unguarded())
+    computing = as_read if planned.changes is None else planned.changes.computing(root / "changes", 1)
+    stage = Stage(root / "stage", 1, collects=planned.collects)
+    batch = BatchFunction(stage, sink, Unguarded(), computing=computing)
     begun = time.perf_counter()
     running = RunningStream.start(planned.frame, planned.output, root / "checkpoint", Trigger(), batch)
     while not running.wait(_LOOK_SECONDS):
@@ -154,7 +156,12 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
     measured: dict[str, Any] = {
         "shape": planned.plan.shape.value,
         "reason": planned.plan.reason,
-        "checkpoint_bytes": sum(path.stat().st_size for path in (root / "checkpoint").rglob("*") if path.is_file()),
+        "checkpoint_bytes": sum(
+            path.stat().st_size
+            for place in ("checkpoint", "changes")
+            for path in (root / place).rglob("*")
+            if path.is_file()
+        ),
         "mini_batches": [
             {
                 "rows": one.rows_in,
@@ -175,7 +182,7 @@ def _sink(kind: str, planned: PlannedStream, root: Path) -> Sink:
     if kind == "blackhole":
         return Blackhole()
     plan = planned.plan
-    target = SinkTarget("evenkeel/benchmark/1", 1, plan.columns, plan.output, plan.keys, plan.final)
+    target = SinkTarget("evenkeel/benchmark/1", 1, plan.columns, plan.output, plan.keys, plan.final, plan.weight)
     return ManagedSink(root / "result", target)
 
 
