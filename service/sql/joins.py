@@ -25,6 +25,16 @@ class Side(StrEnum):
         return Side.RIGHT if self is Side.LEFT else Side.LEFT
 
 
+KEEPS = {
+    JoinKind.LEFT: (True, False),
+    JoinKind.LEFT_SEMI: (True, False),
+    JoinKind.LEFT_ANTI: (True, False),
+    JoinKind.RIGHT: (False, True),
+    JoinKind.FULL: (True, True),
+}
+"""By kind, whether the result depends on which rows of the left and of the right side have no match. That side must be
+the stream: for a row of a static table a match may always arrive later."""
+
 ONE_SIDED = frozenset({JoinKind.LEFT_SEMI, JoinKind.LEFT_ANTI})
 """Kinds that only emit the left side's columns."""
 

@@ -39,7 +39,7 @@ from service.sql.compile import compile_job
 from workers.driver.configuration import spark_configuration
 from workers.driver.hadoop import prepare_hadoop
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
-from workers.engine.streaming.query import BatchDone, BatchFunction, RunningStream, Stage, Trigger, as_read
+from workers.engine.streaming.query import BatchDone, BatchFunction, RunningStream, Stage, Trigger
 from workers.engine.streaming.sinks.base import Sink, SinkTarget, Staged
 from workers.engine.streaming.sinks.managed import ManagedSink
 from workers.engine.streaming.sources import StreamInput, bound_of
@@ -114,7 +114,8 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
         name: {
             "format": "csv",
             "path": table["path"],
-            "schema": table["columns"],
+            # Flink's times of milliseconds.
+            "schema": table["columns"].replace("TIMESTAMP(3)", "TIMESTAMP"),
             "role": "stream",
             "options": {"multi_line": asked.get("multi_line", True)},
         }
@@ -140,7 +141,7 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
     )
     sink = _sink(asked.get("sink", "blackhole"), planned, root)
     sink.prepare()
-    computing = as_read if planned.changes is None else planned.changes.computing(root / "changes", 1)
+    computing = None if planned.changes is None else planned.changes.computing(root / "changes", 1)
     stage = Stage(root / "stage", 1, collects=planned.collects)
     batch = BatchFunction(stage, sink, Unguarded(), computing=computing)
     begun = time.perf_counter()

@@ -10,7 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-NUMBER, TEXT = "BIGINT", "STRING"
+NUMBER, TEXT, DECIMAL, DOUBLE = "BIGINT", "STRING", "DECIMAL(10,8)", "DOUBLE"
+
+
+_GROUPINGS = ("{0}", "{0}", "{0}", "{0}", "{0}", "ROLLUP ({0})", "CUBE ({0})")
+_SUMS = {DECIMAL: "DOUBLE"}
+"""The types of sums that are not those of their arguments."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +64,14 @@ class QueryMaker:
         return self._random.choice(makers)(depth)
 
     def _table(self) -> Relation:
-        a, b, c, d = (self._name() for _ in range(4))
+        a, b, c, d, e, f = (self._name() for _ in range(6))
         table = self._random.choice("st")
         where = self._random.choice(("", "", " WHERE i > 0", " WHERE g IS NOT NULL"))
         numbers = ", ".join(f"CAST({value} AS BIGINT) AS {name}" for value, name in (("g", b), ("i", c), ("y % 3", d)))
-        return Relation(
-            f"SELECT k AS {a}, {numbers} FROM {table}{where}", ((a, TEXT), (b, NUMBER), (c, NUMBER), (d, NUMBER))
-        )
+        # Sums of these doubles are exact, in any order.
+        others = f"CAST(i / 7 AS DECIMAL(10,8)) AS {e}, CAST(i AS DOUBLE) / 4 AS {f}"
+        columns = ((a, TEXT), (b, NUMBER), (c, NUMBER), (d, NUMBER), (e, DECIMAL), (f, DOUBLE))
+        return Relation(f"SELECT k AS {a}, {numbers}, {others} FROM {table}{where}", columns)
 
     def _aggregate(self, depth: int) -> Relation:
         below = self._relation(depth - 1)
@@ -79,16 +85,19 @@ class QueryMaker:
             columns.append((name, types[key]))
         for _ in range(self._random.randint(1, 3)):
             name, argument = self._name(), self._random.choice(names)
-            is_number = types[argument] == NUMBER
-            calls = ["COUNT(*)", f"COUNT({argument})", f"COUNT(DISTINCT {argument})"]
-            if is_number:
-                calls += [f"SUM({argument})", f"SUM(DISTINCT {argument})", f"COUNT(*) FILTER (WHERE {argument} > 1)"]
-                calls += [f"CAST(AVG({argument}) * 8 AS BIGINT)"]
-            call = self._random.choice([*calls, f"MIN({argument})", f"MAX({argument})"])
-            kind = TEXT if not is_number and call.startswith(("MIN", "MAX")) else NUMBER
+            of = types[argument]
+            calls = [(call, NUMBER) for call in ("COUNT(*)", f"COUNT({argument})", f"COUNT(DISTINCT {argument})")]
+            calls += [(f"{call}({argument})", of) for call in ("MIN", "MAX")]
+            if of != TEXT:
+                filtered = f"COUNT(*) FILTER (WHERE {argument} > 1)"
+                calls += [(filtered, NUMBER), (f"CAST(AVG({argument}) * 8 AS BIGINT)", NUMBER)]
+                calls += [(f"CAST(SUM({argument}) AS {_SUMS.get(of, of)})", _SUMS.get(of, of))] * 2
+            if of == NUMBER:
+                calls += [(f"SUM(DISTINCT {argument})", of), (f"BIT_XOR({argument})", of)]
+            call, kind = self._random.choice(calls)
             items.append(f"{call} AS {name}")
             columns.append((name, kind))
-        grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
+        grouped = f" GROUP BY {self._random.choice(_GROUPINGS).format(', '.join(keys))}" if keys else ""
         having = " HAVING COUNT(*) < 4" if self._random.random() < 0.2 else ""
         alias = self._name()
         sql = f"SELECT {', '.join(items)} FROM ({below.sql}) AS {alias}{grouped}{having}"
@@ -97,7 +106,8 @@ class QueryMaker:
     def _filter(self, depth: int) -> Relation:
         below = self._relation(depth - 1)
         name, kind = self._random.choice(below.columns)
-        tests = [f"{name} IS NOT NULL", f"{name} > 'b'" if kind == TEXT else f"{name} % 2 = 0"]
+        tests = [f"{name} IS NOT NULL", f"{name} > 'b'" if kind == TEXT else f"{name} > 0"]
+        tests += [f"{name} % 2 = 0"] if kind == NUMBER else []
         return self._over(below, f" WHERE {self._random.choice(tests)}")
 
     def _distinct(self, depth: int) -> Relation:

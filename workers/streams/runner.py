@@ -34,7 +34,7 @@ from service.store.streaming_state import Stream
 from workers.driver.driver import Driver
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
-from workers.engine.streaming.query import BatchFunction, RunningStream, Stage, Trigger, as_read
+from workers.engine.streaming.query import BatchFunction, RunningStream, Stage, Trigger
 from workers.engine.streaming.sinks.append import AppendingSink
 from workers.engine.streaming.sinks.base import OfNothing, Sink, SinkError, SinkTarget
 from workers.engine.streaming.sinks.delta import DeltaSink
@@ -87,7 +87,11 @@ def make_sink(
     path = find_sink_directory(sink.path, roots)
     if path is None:
         raise SinkError(outside(sink.path))
-    return DeltaSink(path, target, of_nothing) if isinstance(sink, DeltaSpec) else AppendingSink(path, target)
+    if isinstance(sink, DeltaSpec):
+        return DeltaSink(path, target, of_nothing)
+    if target.weight is not None:
+        raise SinkError(f"The rows of this result may be removed again, and the sink '{sink.kind}' removes none.")
+    return AppendingSink(path, target)
 
 
 @dataclass(frozen=True)
@@ -336,7 +340,7 @@ class StreamRunner:
                 planned = current.planned
                 staged = replace(stage, collects=planned.collects)
                 changes = planned.changes
-                computing = as_read if changes is None else changes.computing(directory / "changes", claim.fence)
+                computing = None if changes is None else changes.computing(directory / "changes", claim.fence)
                 batch = BatchFunction(staged, sink, batch_fence, reading=reading, computing=computing)
                 return RunningStream.start(planned.frame, planned.output, directory / "checkpoint", trigger, batch)
 

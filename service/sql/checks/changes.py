@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterator
 
 from service.contract.job import DeltaSink, JobSpec, ManagedSink, PostgresSink
 from service.contract.problems import Issue
-from service.contract.query import JoinKind
+from service.sql.builtins import CLOCKS
 from service.sql.checks.stream_joins import is_ordered
-from service.sql.expressions.nodes import Column, Over
+from service.sql.expressions.nodes import Call, Column, Over, walk
 from service.sql.expressions.scalar import Scalar
+from service.sql.joins import KEEPS
 from service.sql.resolve.bound import (
     BoundDerived,
     BoundJoin,
@@ -28,16 +29,6 @@ from service.sql.resolve.bound import (
 )
 from service.sql.types.data_types import DataType
 
-KEEPS = {
-    JoinKind.LEFT: (True, False),
-    JoinKind.LEFT_SEMI: (True, False),
-    JoinKind.LEFT_ANTI: (True, False),
-    JoinKind.RIGHT: (False, True),
-    JoinKind.FULL: (True, True),
-}
-"""By kind, whether the result depends on which rows of the left and of the right side have no match. That side must be
-the stream: for a row of a static table a match may always arrive later."""
-
 
 def issues_of_changes(spec: JobSpec, query: BoundQuery) -> Iterator[Issue]:
     """Yields why the job cannot compute its query by changes; pointers of the query are below `/query`.
@@ -46,6 +37,7 @@ def issues_of_changes(spec: JobSpec, query: BoundQuery) -> Iterator[Issue]:
     `stream_value_type`, `mode_sink_mismatch`, `sink_keys_missing`.
     """
     yield from _Checks(spec.streams).of(query, "/query")
+    yield from _name_issues(query)
     if isinstance(spec.sink, ManagedSink):
         return
     if not isinstance(spec.sink, DeltaSink | PostgresSink):
@@ -92,6 +84,7 @@ class _Checks:
         yield from _order_issues(query, at)
         yield from _window_issues(query, at)
         yield from _type_issues(query, at)
+        yield from _clock_issues(query, at)
         sources = sources_of(query)
         flags = [self._reads_stream(source) for source in sources]
         pointers = (f"{at}/source", *(f"{at}/joins/{join.index}/right" for join in query.joins))
@@ -143,8 +136,8 @@ def _static_branch(at: str) -> Issue:
 
 
 def static_side_issues(join: BoundJoin, at: str, *, left: bool) -> Iterator[Issue]:
-    """Yields the issue of a join of a stream with a static table whose result depends on the other stream's rows;
-    `left`: the stream is on the left side.
+    """Yields the issue of a join of a stream with a static table whose result depends on which rows of the static table
+    have no match; `left`: the stream is on the left side.
     """
     kept = KEEPS.get(join.kind)
     if kept is None or (kept == (left, not left)):
@@ -203,6 +196,44 @@ def _type_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
         for field, name in source.columns:
             if is_fine and not _is_comparable(field.type):
                 yield _type_issue(name, None, f"{at}/source", field.type)
+
+
+def _clock_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
+    """Yields the first function of a query that returns the time."""
+    for scalar in _scalars(query):
+        clock = next((part.name for part in walk(scalar.tree) if isinstance(part, Call) and part.name in CLOCKS), None)
+        if clock is None:
+            continue
+        detail = (
+            f"{clock} returns another time in each mini-batch, so a row that contains it could not be removed again. "
+            "Use a column of the stream, or a literal."
+        )
+        yield Issue(code="unsupported_construct", detail=detail, pointer=at)
+        return
+
+
+def _scalars(query: BoundQuery) -> Iterator[Scalar]:
+    for item in (*query.select, *query.keys, *query.windows):
+        yield item.expression
+    yield from (scalar for scalar in (query.where, query.having) if scalar is not None)
+    for call in query.calls:
+        yield from call.arguments
+        yield from (scalar for scalar in (call.filter, call.order_by) if scalar is not None)
+    for join in query.joins:
+        yield from (side for key in join.keys for side in key)
+        if join.residual is not None:
+            yield join.residual
+    for each in query.generators:
+        yield from each.arguments
+
+
+def _name_issues(query: BoundQuery) -> Iterator[Issue]:
+    """Yields the first name that the plan uses for columns and tables of its own."""
+    own = (name for name in (*query.output.names, *(table.alias for table in tables_of(query))) if name.startswith("$"))
+    for name in own:
+        detail = f"Names that begin with $ are reserved in this query, and '{name}' is one. Give it another alias."
+        yield Issue(code="unsupported_construct", detail=detail, pointer="/query")
+        return
 
 
 def _type_issue(name: str, of: Scalar | None, at: str, type_: DataType | None = None) -> Issue:

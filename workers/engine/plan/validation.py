@@ -133,7 +133,7 @@ def _unknown_columns(node: Node) -> Iterator[str]:
             yield from _missing(node.residual, left | right)
         return
     below = frozenset[str]().union(*(names_of(child) for child in inputs_of(node)))
-    for scalar in _scalars(node):
+    for scalar in scalars_of(node):
         yield from _missing(scalar, below)
 
 
@@ -143,7 +143,8 @@ def _missing(scalar: Scalar, names: frozenset[str]) -> Iterator[str]:
             yield f"its input has no column {name}"
 
 
-def _scalars(node: Node) -> Iterator[Scalar]:
+def scalars_of(node: Node) -> Iterator[Scalar]:
+    """Yields the expressions of a node, without those of its inputs; for a join, none."""
     match node:
         case Filter():
             yield node.condition

@@ -29,14 +29,14 @@ from service.sql.resolve.bound import BoundQuery, tables_of
 from workers.engine.budget import PlanningBudget, no_check
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import seconds
-from workers.engine.plan.nodes import Join, Node, Windows, Within
+from workers.engine.plan.nodes import Filter, Join, Node, Project, Windows, Within
 from workers.engine.plan.traversal import NodeIds, id_of, walk_up, with_ids
 from workers.engine.planner import Plan, notes_on, plan_report, trace_of
 from workers.engine.rules.rule import Match, Skip
 from workers.engine.spark.lowering import lower
 from workers.engine.spark.session_options import task_memory
 from workers.engine.spark.small_results import is_limited_by_input
-from workers.engine.spark.sources import TableInput, ddl_of, scans_of
+from workers.engine.spark.sources import TableInput, ddl_of, file_set_of, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.statistics.model import Statistics
 from workers.engine.streaming.changes.run import Changes, one_frame, source_scans, static_scans
@@ -201,10 +201,18 @@ class StreamEngine:
     ) -> PlannedStream:
         if plan.changes is None:
             raise ValueError("the plan has no changes")
-        layout = layout_of(
-            plan, streams, provider=state.provider.value, partitions=state.partitions, output=OutputMode.UPDATE.value
-        )
         scans = source_scans(plan.changes, streams)
+        static_tables = {scan.table: tables[scan.table] for scan in static_scans(plan.changes, streams)}
+        layout = layout_of(
+            plan,
+            streams,
+            provider=state.provider.value,
+            partitions=state.partitions,
+            output=OutputMode.UPDATE.value,
+            statics={
+                name: file_set_of(table) for name, table in static_tables.items() if isinstance(table, TableInput)
+            },
+        )
         inputs = read_inputs(self._session, plan.node, tables, bounds)
         check()
         statics = {scan.alias: inputs[scan.alias] for scan in static_scans(plan.changes, streams)}
@@ -220,7 +228,8 @@ class StreamEngine:
             OutputMode.APPEND,
             layout,
             reads_of(frame),
-            of_nothing=self._of_nothing(plan),
+            # A row that a filter may remove does not come back.
+            of_nothing=None if any(isinstance(node, Filter) for node in _above(plan.node)) else self._of_nothing(plan),
             changes=changes,
         )
 
@@ -276,6 +285,13 @@ class StreamEngine:
         }
         rows = lower(plan.before, scans).collect()
         return tuple(map(_as_json, rows[0])) if rows else None
+
+
+def _above(node: Node) -> Iterator[Node]:
+    """Yields the filters and projections above the first aggregate."""
+    while isinstance(node, Filter | Project):
+        yield node
+        node = node.input
 
 
 def _as_json(value: Any) -> bool | int | float | str | None:

@@ -302,12 +302,8 @@ it would read, or may have read, files that it must not read: then nothing of it
 
 
 Computing = Callable[[DataFrame, int], AbstractContextManager[DataFrame]]
-"""Returns the context in which the rows that a mini-batch emits exist, computed from those that Spark has read."""
-
-
-def as_read(frame: DataFrame, _: int) -> AbstractContextManager[DataFrame]:
-    """Returns the rows of the streaming query themselves."""
-    return nullcontext(frame)
+"""Returns the context in which the rows that a mini-batch emits exist, computed from those that Spark has read. It
+writes its state itself, before it returns the rows."""
 
 
 class BatchFunction:
@@ -322,7 +318,7 @@ class BatchFunction:
         fence: BatchFence,
         clock: Callable[[], float] = time.monotonic,
         reading: Reading = nullcontext,
-        computing: Computing = as_read,
+        computing: Computing | None = None,
     ) -> None:
         self._stage = stage
         self._sink = sink
@@ -355,8 +351,9 @@ class BatchFunction:
         self._fence.begin(batch_id)
         newest = self._sink.committed()
         if newest is not None and newest >= batch_id:
-            with self._reading(batch_id), self._computing(frame, batch_id) as computed:
-                update_state(computed)
+            if self._computing is None:
+                with self._reading(batch_id):
+                    update_state(frame)
             rows, version = None, None
         else:
             staged = self._staged(frame, batch_id)
@@ -368,8 +365,9 @@ class BatchFunction:
 
     def _staged(self, frame: DataFrame, batch_id: int) -> Staged:
         try:
-            with self._reading(batch_id), self._computing(frame, batch_id) as computed:
-                return self._stage.write(computed, batch_id)
+            made = nullcontext(frame) if self._computing is None else self._computing(frame, batch_id)
+            with self._reading(batch_id), made as rows:
+                return self._stage.write(rows, batch_id)
         except SpecError:
             # Spark has not committed the state of this mini-batch, and writes it again.
             self._stage.remove(batch_id)

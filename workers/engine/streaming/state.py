@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -101,6 +102,7 @@ _MEANINGS = {
     "provider": "state.provider",
     "partitions": "state.partitions",
     "output": "output_mode",
+    "statics": "the files of static tables, from which removed rows are computed again",
 }
 
 _HEADER_LINES = 1
@@ -146,9 +148,17 @@ class Difference:
 
 
 def layout_of(
-    plan: StreamPlan, streams: frozenset[str], *, provider: str, partitions: int, output: str
+    plan: StreamPlan,
+    streams: frozenset[str],
+    *,
+    provider: str,
+    partitions: int,
+    output: str,
+    statics: Mapping[str, str | None] | None = None,
 ) -> dict[str, Any]:
-    """Returns the layout as JSON values, which are stored. `streams` are aliases."""
+    """Returns the layout as JSON values, which are stored. `streams` are aliases. `statics` are digests of the files of
+    static tables that must not change.
+    """
     scans = sorted({node for node in walk_up(plan.node) if isinstance(node, Scan) and node.alias in streams}, key=str)
     return {
         "version": VERSION,
@@ -163,18 +173,21 @@ def layout_of(
         "provider": provider,
         "partitions": partitions,
         "output": output,
+        **({"statics": dict(statics)} if statics else {}),
     }
 
 
 def _text_of_steps(plan: ChangePlan) -> str:
-    """Returns what the state of each step contains."""
-    steps = []
+    """Returns how each step computes its state, with the keys and columns."""
+    lines = []
     for step in plan.steps:
-        parts = [(port.fields, port.keys) for port in step.ports]
-        parts += [] if step.second is None else [(step.second.fields, step.second.keys)]
-        columns = "; ".join(f"{', '.join(map(str, fields))} by {', '.join(map(str, keys))}" for fields, keys in parts)
-        steps.append(f"{step.text}: {columns}")
-    return "\n".join((*steps, text_of(plan.node)))
+        parts = [(port.changes, port.fields, port.keys) for port in step.ports]
+        parts += [] if step.second is None else [(step.second.node, step.second.fields, step.second.keys)]
+        for place, (node, fields, keys) in enumerate(parts):
+            columns = ", ".join(f"{field.name} {field.type}" for field in fields)
+            lines.append(f"step {step.number}, part {place}, by {', '.join(map(str, keys))}: {columns}")
+            lines.append(text_of(node))
+    return "\n".join((*lines, text_of(plan.node)))
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[Difference, ...]:

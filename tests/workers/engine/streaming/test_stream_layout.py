@@ -5,10 +5,11 @@ from __future__ import annotations
 from service.contract.query import AggregateFunction
 from service.sql.expressions.scalar import column
 from service.sql.types.data_types import BIGINT, Field
+from tests.support.stream_queries import built as built_query
 from tests.support.stream_queries import planned
 from workers.engine.plan.nodes import Aggregate, Call, Named, Project, Scan
 from workers.engine.streaming.state import differences, layout_of
-from workers.engine.streaming.stream_plan import stream_plan
+from workers.engine.streaming.stream_plan import changes_plan, stream_plan
 
 ORDERS = Scan("orders", "o", ((Field("o.uid", BIGINT), "uid"), (Field("o.x", BIGINT), "x")))
 UID, X = column("o.uid", BIGINT), column("o.x", BIGINT)
@@ -61,3 +62,17 @@ def test_a_join_with_other_time_bounds_has_another_layout() -> None:
 
     assert differences(of(5), of(5)) == ()
     assert [one.what for one in differences(of(5), of(6))] == ["the plan"]
+
+
+def test_changed_files_of_static_tables_are_a_difference_for_changes() -> None:
+    sql = "SELECT n.name, COUNT(*) AS c FROM s JOIN n ON s.g = n.g GROUP BY n.name HAVING COUNT(*) < 3"
+    node, streams = built_query(sql)
+    plan = changes_plan(node, streams, "HAVING may become false")
+    before, same, after = (
+        layout_of(plan, streams, provider="rocksdb", partitions=2, output="update", statics={"n": digest})
+        for digest in ("a", "a", "b")
+    )
+    assert not differences(before, same)
+    assert [found.what for found in differences(before, after)] == [
+        "the files of static tables, from which removed rows are computed again"
+    ]

@@ -28,7 +28,7 @@ from workers.engine.plan.nodes import (
 from workers.engine.rules.distinct.deduplication import names
 from workers.engine.streaming.changes.state_files import WEIGHT
 from workers.engine.streaming.changes.steps import KEPT, ChangesPlanError, Port, Second, Step, delta, old, removed
-from workers.engine.streaming.changes.weights import OF_CHANGE, consolidated, leaf, named, weighted
+from workers.engine.streaming.changes.weights import OF_CHANGE, ONE, consolidated, leaf, named, rows_of, weighted
 from workers.engine.streaming.stream_aggregates import guarded, without_filter
 
 
@@ -43,9 +43,10 @@ class _Sums:
     result: Named
 
 
-def grouped(number: int, text: str, node: Aggregate, changes: Node, *, retracts: bool) -> Step | None:
+def grouped(number: int, text: str, node: Aggregate, changes: Node, *, retracts: bool, is_single: bool) -> Step | None:
     """Returns the step of an aggregate whose groups are kept as one row each; None if a call has no sums from which a
     row can be taken back. `changes` are those of the input of `node`; without `retracts` none of them removes a row.
+    `is_single`: no weight is greater than 1.
     """
     if any(is_distinct(call) for call in node.calls) or node.grouping_sets:
         return None
@@ -56,6 +57,10 @@ def grouped(number: int, text: str, node: Aggregate, changes: Node, *, retracts:
         found = _exact_sums(call, lambda: next(part_names))
         if found is None and not retracts:
             found = _merged_parts(call, lambda: next(part_names))
+            if not is_single:
+                # These parts are computed from rows, whatever their weights are.
+                rows_below = output_of(node.input)
+                changes, is_single = weighted(rows_of(changes, rows_below), rows_below, ONE), True
         if found is None:
             return None
         sums.append(found)
@@ -98,6 +103,10 @@ def _as_type(value: Scalar, type_: DataType) -> Scalar:
     return value if value.type == type_ else compose(f"CAST({{0}} AS {type_})", (value,), type_)
 
 
+_MAX_DIGITS = 17
+"""The most digits of a DECIMAL that is multiplied by a weight."""
+
+
 def _exact_sums(call: Call, name: Callable[[], str]) -> _Sums | None:
     """Returns the call by exact sums of weights, from which rows can be taken back; None for other calls."""
     if call.function is AggregateFunction.COUNT:
@@ -111,15 +120,18 @@ def _exact_sums(call: Call, name: Callable[[], str]) -> _Sums | None:
         return None
     is_average = call.function is AggregateFunction.AVG
     if kind.name is TypeName.DECIMAL:
-        # A product with a weight must not lose digits.
-        if (kind.precision or 0) > 17 or (is_average and refusal_of(call) is not None):
+        # A product with a weight, which is a DECIMAL(20,0), has 21 more digits, and must not lose any.
+        if (kind.precision or 0) > _MAX_DIGITS or (is_average and refusal_of(call) is not None):
             return None
         summed = decimal((kind.precision or 0) + 10, kind.scale or 0)
+        factor = f"CAST({{0}} * {{1}} AS {summed})"
+    elif is_average or kind.name is TypeName.BIGINT:
+        # The smallest BIGINT has no opposite.
+        summed = decimal(38, 0)
+        factor = f"CAST(CAST({{0}} AS DECIMAL(19,0)) * {{1}} AS {summed})"
     else:
-        summed = decimal(38, 0) if is_average else call.output.type
-    factor = f"CAST(CAST({{0}} AS {summed}) * {{1}} AS {summed})"
-    if kind.is_integral and not is_average:
-        factor = f"CAST({{0}} AS {summed}) * {{1}}"
+        summed = BIGINT
+        factor = "CAST({0} AS BIGINT) * {1}"
     product = compose(factor, (value, OF_CHANGE), summed)
     total = Call(AggregateFunction.SUM, (product,), Field(name(), summed))
     present = compose("CASE WHEN {0} IS NOT NULL THEN {1} END", (value, OF_CHANGE), BIGINT)
@@ -267,7 +279,8 @@ def without_grouping_sets(node: Aggregate) -> Node:
         keys = tuple(key for place, key in enumerate(node.keys) if place in positions)
         absent = [place for place in range(len(node.keys)) if place not in positions]
         calls = tuple(call for call in node.calls if call.function not in _GROUPING)
-        grouped_ = replace(node, keys=keys, calls=calls or (_number(node),), grouping_sets=())
+        number = _number(node)
+        grouped_ = replace(node, keys=keys, calls=calls if calls and keys else (*calls, number), grouping_sets=())
         known = {field.name for field in output_of(grouped_)}
         values = {call.output.name: _grouping(call, node, absent) for call in node.calls if call.function in _GROUPING}
         items = []
@@ -280,7 +293,9 @@ def without_grouping_sets(node: Aggregate) -> Node:
             if value is None:
                 raise ChangesPlanError(f"the key {field.name} of grouping sets is of {field.type}")
             items.append(Named(value, field.name))
-        branches.append(Project(grouped_, tuple(items)))
+        # Without rows, a grouping set without keys has no row either, unlike an aggregate without GROUP BY.
+        has_rows = compose("{0} > 0L", (column(number.output.name, BIGINT),), BOOLEAN)
+        branches.append(Project(grouped_ if keys else Filter(grouped_, has_rows), tuple(items)))
     return branches[0] if len(branches) == 1 else Union(tuple(branches))
 
 

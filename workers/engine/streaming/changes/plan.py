@@ -13,8 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from service.contract.query import JoinKind
-from service.sql.expressions.nodes import Column, GetField, OrderKey, Over
+from service.sql.builtins import CLOCKS
+from service.sql.expressions.nodes import Call as CallOf
+from service.sql.expressions.nodes import Column, GetField, OrderKey, Over, walk
 from service.sql.expressions.scalar import Scalar, column, render
+from service.sql.joins import KEEPS
 from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, DataType, Field
 from workers.engine.plan.aggregates import is_distinct
 from workers.engine.plan.builder import without_watermarks
@@ -44,7 +47,7 @@ from workers.engine.plan.nodes import (
     output_of,
 )
 from workers.engine.plan.traversal import walk_up, with_inputs
-from workers.engine.plan.validation import check
+from workers.engine.plan.validation import check, scalars_of
 from workers.engine.streaming.changes.aggregates import grouped, is_exact, projected, without_grouping_sets
 from workers.engine.streaming.changes.state_files import WEIGHT
 from workers.engine.streaming.changes.steps import (
@@ -82,6 +85,7 @@ def plan_changes(built: Node, streams: frozenset[str]) -> ChangePlan:
     """Returns the plan of a built query; `streams` are the aliases of streams. Raises ChangesPlanError."""
     if not isinstance(built, Project):
         raise ChangesPlanError("the top node of a query must be its SELECT")
+    _check_names_and_clocks(built)
     planner = _Planner(streams)
     output = output_of(built)
     top, keys = _with_keys(built)
@@ -104,6 +108,19 @@ def plan_changes(built: Node, streams: frozenset[str]) -> ChangePlan:
     return _checked(
         ChangePlan(tuple(planner.steps), node, output, names_of_output, weight), (*output, Field(weight, BIGINT))
     )
+
+
+def _check_names_and_clocks(built: Node) -> None:
+    """Raises ChangesPlanError for names that steps use, and for functions that return the time."""
+    aliases = [node.alias for node in walk_up(built) if isinstance(node, Scan)]
+    reserved = next((name for name in (*names_of(built), *aliases) if name.startswith("$")), None)
+    if reserved is not None:
+        raise ChangesPlanError(f"the name {reserved} is reserved")
+    for node in walk_up(built):
+        for scalar in scalars_of(node):
+            clock = next((each for each in walk(scalar.tree) if isinstance(each, CallOf) and each.name in CLOCKS), None)
+            if clock is not None:
+                raise ChangesPlanError(f"{clock.name} returns another time in each mini-batch")
 
 
 def _checked(plan: ChangePlan, output: tuple[Field, ...]) -> ChangePlan:
@@ -143,43 +160,53 @@ def _with_keys(built: Project) -> tuple[Project, tuple[str, ...] | None]:
         return built, None
     shown = {item.expression.column: item.name for item in reversed(built.items)}
     taken = names_of(built)
-    hidden = {}
-    for place, field in enumerate(below):
-        if field.name not in shown:
-            hidden[field.name] = Named(column(field.name, field.type), fresh_name(f"$key{place}", taken))
-    keys = tuple(shown.get(field.name) or hidden[field.name].name for field in below)
-    return replace(built, items=(*built.items, *hidden.values())), keys
+    hidden, keys = [], []
+    for place, columns in enumerate(below):
+        name = next((shown[field.name] for field in columns if field.name in shown), None)
+        if name is None:
+            name = fresh_name(f"$key{place}", taken)
+            hidden.append(Named(column(columns[0].name, columns[0].type), name))
+        keys.append(name)
+    return replace(built, items=(*built.items, *hidden)), tuple(keys)
 
 
-def _identity(node: Node) -> tuple[Field, ...] | None:
+_Identity = tuple[tuple[Field, ...], ...]
+"""Columns that identify rows, each with others that have the same values in the same rows."""
+
+
+def _identity(node: Node) -> _Identity | None:
     """Returns columns of which each row of `node` has other values; None if none are known."""
     match node:
         case Filter() | WindowFunctions() | Sort() | Limit():
             return _identity(node.input)
         case Aggregate() if not node.grouping_sets:
-            return output_of(node)[: len(node.keys)]
+            return tuple((field,) for field in output_of(node)[: len(node.keys)])
         case Project():
             below = _identity(node.input)
             return None if below is None else _shown(node, below)
     return None
 
 
-def _shown(node: Project, below: tuple[Field, ...]) -> tuple[Field, ...] | None:
-    """Returns the columns of `node` that are those of its input, or the start of a window of event time."""
+_BOUNDS = frozenset({"start", "end"})
+
+
+def _shown(node: Project, below: _Identity) -> _Identity | None:
+    """Returns the columns of `node` that are those of its input, or the start or end of a window of event time."""
     own = {field.name: field for field in output_of(node)}
     found = []
-    for field in below:
-        for item in node.items:
-            tree = item.expression.tree
-            is_start = isinstance(tree, GetField) and tree.operand == Column(field.name, field.type)
-            if item.expression.column == field.name or (
-                is_start and isinstance(tree, GetField) and tree.name == "start"
-            ):
-                found.append(own[item.name])
-                break
-        else:
+    for columns in below:
+        same = tuple(own[item.name] for item in node.items if any(_is_same(item.expression, one) for one in columns))
+        if not same:
             return None
+        found.append(same)
     return tuple(found)
+
+
+def _is_same(value: Scalar, field: Field) -> bool:
+    """Whether `value` is the column `field`, or a bound of the window in it."""
+    tree = value.tree
+    is_bound = isinstance(tree, GetField) and tree.name in _BOUNDS and tree.operand == Column(field.name, field.type)
+    return value.column == field.name or is_bound
 
 
 # Steps
@@ -187,10 +214,13 @@ def _shown(node: Project, below: tuple[Field, ...]) -> tuple[Field, ...] | None:
 
 @dataclass(frozen=True)
 class _Changes:
-    """A node that emits the columns of an operator and the weight. `retracts`: a weight may be negative."""
+    """A node that emits the columns of an operator and the weight. `retracts`: a weight may be negative.
+    `is_single`: no weight is greater than 1.
+    """
 
     node: Node
     retracts: bool
+    is_single: bool = False
 
 
 class _Planner:
@@ -234,7 +264,9 @@ class _Planner:
         match node:
             case Scan():
                 weight = Field(WEIGHT, BIGINT)
-                return _Changes(replace(node, columns=(*node.columns, (weight, WEIGHT))), retracts=False)
+                return _Changes(
+                    replace(node, columns=(*node.columns, (weight, WEIGHT))), retracts=False, is_single=True
+                )
             case Project():
                 below = self.changes(node.input)
                 items = (*node.items, Named(OF_CHANGE, WEIGHT))
@@ -270,7 +302,7 @@ class _Planner:
         parts = [self.changes(child) for child in node.inputs]
         fields = output_of(node)
         union = Union(tuple(weighted(part.node, fields) for part in parts))
-        return _Changes(union, any(part.retracts for part in parts))
+        return _Changes(union, any(part.retracts for part in parts), all(part.is_single for part in parts))
 
     # Aggregates
 
@@ -281,7 +313,7 @@ class _Planner:
             return self._distinct(Project(node.input, node.keys), f"DISTINCT {_listed(node.keys)}")
         below = self.changes(node.input)
         text = f"The aggregate by {_listed(node.keys)}" if node.keys else "The aggregate without GROUP BY"
-        step = grouped(self.next, text, node, below.node, retracts=below.retracts)
+        step = grouped(self.next, text, node, below.node, retracts=below.retracts, is_single=below.is_single)
         if step is not None:
             return self._kept(step, retracts=True)
         united = self._united(node, retracts=below.retracts)
@@ -322,10 +354,11 @@ class _Planner:
         rows = Contribution(node.input, tuple(key.expression for key in node.keys), node.calls)
         probe = Aggregate(node.input, node.keys, calls)
         # The values that a new row adds may be removed, also if the rows themselves are only added.
-        if grouped(0, "", probe, leaf("$probe", output_of(node.input)), retracts=retracts) is None:
-            return None
-        if plain and grouped(0, "", replace(probe, calls=plain), probe.input, retracts=retracts) is None:
-            return None
+        rows_below = leaf("$probe", output_of(node.input))
+        for some in (calls, plain):
+            of_some = replace(probe, calls=some)
+            if some and grouped(0, "", of_some, rows_below, retracts=retracts, is_single=True) is None:
+                return None
         try:
             return united_aggregate(keys, (rows,), names_of(node) | names_of(node.input))
         except ValueError:
@@ -337,10 +370,10 @@ class _Planner:
         port = self.port(
             weighted(below.node, fields), fields, tuple(column(field.name, field.type) for field in fields)
         )
-        return self._kept(distinct(self.next, text, port), retracts=below.retracts)
+        return self._kept(distinct(self.next, text, port), retracts=below.retracts, is_single=True)
 
-    def _kept(self, step: Step, *, retracts: bool) -> _Changes:
-        return _Changes(self.add(step).leaf, retracts)
+    def _kept(self, step: Step, *, retracts: bool, is_single: bool = False) -> _Changes:
+        return _Changes(self.add(step).leaf, retracts, is_single)
 
     # Joins
 
@@ -348,7 +381,7 @@ class _Planner:
         left, right = map(self._is_streaming, (node.left, node.right))
         if left and right:
             return self._join_of_streams(node)
-        if node.kind not in _INNER and _KEEPS[node.kind] != (left, right):
+        if node.kind not in _INNER and KEEPS[node.kind] != (left, right):
             raise ChangesPlanError("the join depends on which rows of a static table have no match in the stream")
         if left:
             below = self.changes(node.left)
@@ -387,7 +420,7 @@ class _Planner:
         """Returns the changes of an outer or anti join with its rows that have a NULL key, which match nothing and need
         no state.
         """
-        keeps = _KEEPS.get(node.kind, (False, False))
+        keeps = KEEPS.get(node.kind, (False, False))
         output = output_of(node)
         parts = [weighted(made.node, output)]
         for place, side in enumerate(sides):
@@ -460,14 +493,6 @@ class _Planner:
 
 
 _INNER = frozenset({JoinKind.INNER, JoinKind.CROSS})
-_KEEPS = {
-    JoinKind.LEFT: (True, False),
-    JoinKind.LEFT_SEMI: (True, False),
-    JoinKind.LEFT_ANTI: (True, False),
-    JoinKind.RIGHT: (False, True),
-    JoinKind.FULL: (True, True),
-}
-"""By kind, whether the result depends on which rows of the left and of the right side have no match."""
 
 
 def _listed(keys: tuple[Named, ...]) -> str:

@@ -3,14 +3,15 @@
 One streaming query of Spark reads all streams, so that its checkpoint says which rows a mini-batch has. Each mini-batch
 then runs batch queries: for every step, one that reads the state of the changed keys and writes their changes
 (`StateTask`), and the ones that compute the changes of the operator. The state of a step is in the directory
-`<state>/<step>`, in one file for each bucket of keys. A mini-batch that runs again finds the same state.
+`<state>/<step>`, in one file for each bucket of keys. It is written before the sink gets the rows, so that a mini-batch
+that the sink has committed needs no repetition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -30,7 +31,17 @@ from workers.engine.spark.small_results import estimated_bytes
 from workers.engine.spark.sources import ddl_of
 from workers.engine.streaming.changes import state_files
 from workers.engine.streaming.changes.plan import ChangePlan
-from workers.engine.streaming.changes.state_files import BUCKET, KEY, OLD, PORT, ROW, WEIGHT, StateTask
+from workers.engine.streaming.changes.state_files import (
+    BUCKET,
+    KEY,
+    OLD,
+    PORT,
+    ROW,
+    WEIGHT,
+    StateTask,
+    TooManyRowsError,
+    undo,
+)
 from workers.engine.streaming.changes.steps import KEPT, Step
 
 # Executors need not have this package: the module is sent to them with the task.
@@ -42,7 +53,7 @@ SMALL_BYTES = 1 << 20
 """The most bytes of the files of a small mini-batch."""
 
 SMALL_ROWS = 20_000
-"""The most changes of a step that the driver collects."""
+"""The most changes of a step, and the most rows of the state of their keys, that the driver reads."""
 
 
 def one_frame(scans: Sequence[Scan], frames: Mapping[str, DataFrame]) -> DataFrame:
@@ -81,8 +92,20 @@ class Changes:
     small_bytes: int = SMALL_BYTES
 
     def computing(self, directory: Path, fence: int) -> Callable[[DataFrame, int], AbstractContextManager[DataFrame]]:
-        """Returns the function that `BatchFunction` calls, for the state below `directory` and an attempt."""
-        return lambda frame, batch_id: self.of_batch(frame, batch_id, directory, fence)
+        """Returns the function that `BatchFunction` calls, for the state below `directory` and an attempt. Its first
+        call undoes what earlier attempts have written of the same mini-batch: the files may differ, and a repetition
+        may have other changes, as with sums of DOUBLE.
+        """
+        is_first = True
+
+        def compute(frame: DataFrame, batch_id: int) -> AbstractContextManager[DataFrame]:
+            nonlocal is_first
+            if is_first:
+                undo(directory, batch_id, fence)
+                is_first = False
+            return self.of_batch(frame, batch_id, directory, fence)
+
+        return compute
 
     @contextmanager
     def of_batch(self, frame: DataFrame, batch_id: int, directory: Path, fence: int) -> Iterator[DataFrame]:
@@ -230,7 +253,12 @@ class _Batch:
         task = StateTask(str(self._directory / str(step.number)), self._batch_id, self._fence, fetched, applied)
         rows = self._collected(united)
         if rows is not None:
-            return _Collected(_by_driver(task, rows), self._frame)
+            try:
+                return _Collected(_by_driver(replace(task, most_rows=SMALL_ROWS), rows), self._frame)
+            except TooManyRowsError:
+                # The tasks of Spark read them. They write again what is already written.
+                self._is_small = False
+                self._prepare_session()
         returned = (
             Field(PORT, INT),
             Field(OLD, BOOLEAN),

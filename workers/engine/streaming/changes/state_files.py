@@ -5,12 +5,12 @@ A task of Spark opens the file of its bucket (`StateTask`), so this module runs 
 nothing but the standard library and Arrow. A file has the tables
 
     rows<port>      the rows of an input of the operator: hash of the key, row, weight (the number of equal rows)
-    delta<port>     the changes of the newest mini-batch, by which a repetition of it first undoes them
-    meta            the newest mini-batch, and the newest fencing token
+    delta<port>     the changes of the newest mini-batch, by which it can be undone
+    meta            the newest mini-batch of each input, and the newest fencing token
 
-A mini-batch is one transaction. If it was interrupted after some buckets had committed it, it runs again from the same
-state in all of them. Rows are encoded by `marshal`, whose second version has one encoding for each value. Each row has
-its key among its values: a look-up may also return rows of other keys with the same hash.
+A task is one transaction. If a mini-batch was interrupted after some files have its changes, the next attempt first
+undoes it in all of them (`undo`). Rows are encoded by `marshal`, whose second version has one encoding for each value.
+Each row has its key among its values: a look-up may also return rows of other keys with the same hash.
 """
 
 # ruff: noqa: S608 - the texts of queries have only names and numbers of this module
@@ -31,6 +31,9 @@ import pyarrow.compute as pc
 PORT, BUCKET, KEY, WEIGHT, OLD, ROW = "$port", "$bucket", "$key", "$weight", "$old", "$row"
 """Columns of the rows that a task gets and returns. `ROW` is followed by the number of the input."""
 
+_META, _APPLIED, _FENCE = "meta", "batch", "fence"
+"""The table `meta`, and the names in it: the first is followed by the number of an input."""
+_CREATE_META = f"CREATE TABLE IF NOT EXISTS {_META} (name TEXT PRIMARY KEY, value INTEGER NOT NULL)"
 _MARSHAL = 2
 _AT_ONCE = 8192
 _WAIT_SECONDS = 120
@@ -41,6 +44,10 @@ class StaleStateError(Exception):
     """The state has changes of a newer attempt or of a later mini-batch."""
 
 
+class TooManyRowsError(Exception):
+    """The changed keys have more rows in the state than the task may read."""
+
+
 @dataclass(frozen=True)
 class StateTask:
     """Reads the state of the keys with the hashes in `KEY`, and applies the changes of one mini-batch to it.
@@ -48,7 +55,8 @@ class StateTask:
     Gets rows with the columns `PORT`, `BUCKET`, `KEY`, `ROW` of each input and `WEIGHT`, all of one bucket in a
     partition. Returns the columns `PORT`, `OLD`, `ROW` of each input and `WEIGHT`: first the changes as it got them,
     then, with `OLD`, the rows of the state before the mini-batch. For a key that changed in the input `n`, those are
-    its rows in the inputs `fetched[n]`. Changes of the inputs `applied` are written.
+    its rows in the inputs `fetched[n]`. Changes of the inputs `applied` are written. Nothing is written if the state
+    has more than `most_rows` rows of these keys.
     """
 
     directory: str
@@ -56,6 +64,7 @@ class StateTask:
     fence: int
     fetched: tuple[tuple[int, ...], ...]
     applied: frozenset[int]
+    most_rows: int | None = None
 
     @property
     def ports(self) -> int:
@@ -63,7 +72,7 @@ class StateTask:
         return len(self.fetched)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Runs the task for one partition. Raises StaleStateError, sqlite3.Error and OSError."""
+        """Runs the task for one partition. Raises StaleStateError, TooManyRowsError, sqlite3.Error and OSError."""
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
@@ -75,10 +84,15 @@ class StateTask:
             types = [first.schema.field(f"{ROW}{port}").type for port in range(self.ports)]
             batch: pa.RecordBatch | None = first
             while batch is not None:
+                _require_bucket(batch, bucket)
                 state.add(batch)
                 yield self._changes(batch)
                 batch = next(batches, None)
+            read = 0
             for port, rows in state.old():
+                read += len(rows)
+                if self.most_rows is not None and read > self.most_rows:
+                    raise TooManyRowsError(f"The state of the changed keys has more than {self.most_rows} rows.")
                 yield self._old(port, rows, types)
             state.commit()
 
@@ -103,6 +117,55 @@ def _returned(columns: list[pa.Array]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names)
 
 
+def _require_bucket(batch: pa.RecordBatch, bucket: int) -> None:
+    if batch.num_rows and pc.unique(batch.column(BUCKET)).to_pylist() != [bucket]:
+        raise ValueError(f"rows of bucket {bucket} are in one partition with those of others")
+
+
+def undo(directory: Path, batch_id: int, fence: int) -> None:
+    """Undoes a mini-batch in all files below `directory`, where earlier attempts may have run it, and excludes these
+    attempts. Called before the first mini-batch of an attempt. Raises StaleStateError, sqlite3.Error and OSError.
+    """
+    for path in sorted(directory.glob("*/*.sqlite")):
+        with closing(_opened(path)) as file:
+            file.execute("BEGIN IMMEDIATE")
+            file.execute(_CREATE_META)
+            known = dict(file.execute(f"SELECT name, value FROM {_META}"))
+            _require_newest(known, batch_id, fence)
+            for name, value in known.items():
+                if name.startswith(_APPLIED) and value == batch_id:
+                    port = int(name.removeprefix(_APPLIED))
+                    _apply(file, port, -1)
+                    file.execute(f"DELETE FROM delta{port}")
+                    _set(file, name, batch_id - 1)
+            _set(file, _FENCE, fence)
+            file.execute("COMMIT")
+
+
+def _require_newest(known: dict[str, int], batch_id: int, fence: int) -> None:
+    newest, last = known.get(_FENCE, 0), max((known[name] for name in known if name.startswith(_APPLIED)), default=-1)
+    if newest > fence or last > batch_id:
+        raise StaleStateError(
+            f"The state has mini-batch {last} of attempt {newest}; this is mini-batch {batch_id} of attempt {fence}."
+        )
+
+
+def _apply(file: sqlite3.Connection, port: int, sign: int) -> None:
+    """Adds the changes of an input to its rows; subtracts them with the `sign` -1."""
+    file.execute(
+        f"INSERT INTO rows{port} SELECT k, v, {sign} * w FROM delta{port} WHERE true ORDER BY k, v "
+        "ON CONFLICT (k, v) DO UPDATE SET w = w + excluded.w"
+    )
+    # Only a negative weight can make 0 of a number of rows.
+    file.execute(
+        f"DELETE FROM rows{port} WHERE w = 0 AND (k, v) IN (SELECT k, v FROM delta{port} WHERE {sign} * w < 0)"
+    )
+
+
+def _set(file: sqlite3.Connection, name: str, value: int) -> None:
+    file.execute(f"INSERT OR REPLACE INTO {_META} VALUES (?, ?)", (name, value))
+
+
 def _opened(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     file = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None)
@@ -120,12 +183,11 @@ class _Bucket:
     def __init__(self, file: sqlite3.Connection, task: StateTask) -> None:
         self._file = file
         self._task = task
-        self._repeated: set[int] = set()
 
     def begin(self) -> None:
         """Begins the transaction. Undoes the same mini-batch of an earlier try."""
         self._file.execute("BEGIN IMMEDIATE")
-        self._file.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
+        self._file.execute(_CREATE_META)
         for port in range(self._task.ports):
             self._file.execute(
                 f"CREATE TABLE IF NOT EXISTS rows{port} "
@@ -136,17 +198,12 @@ class _Bucket:
             )
             # Changes that are only looked up are not kept, so that they are not undone.
             self._file.execute(f"CREATE TEMP TABLE looked_up{port} (k INTEGER NOT NULL)")
-        known = dict(self._file.execute("SELECT name, value FROM meta"))
-        newest, fence = known.get("batch", -1), known.get("fence", 0)
-        if fence > self._task.fence or newest > self._task.batch_id:
-            raise StaleStateError(
-                f"The state has mini-batch {newest} of attempt {fence}, and this is mini-batch "
-                f"{self._task.batch_id} of attempt {self._task.fence}."
-            )
-        self._repeated = {port for port in range(self._task.ports) if known.get(f"batch{port}") == self._task.batch_id}
+        known = dict(self._file.execute(f"SELECT name, value FROM {_META}"))
+        _require_newest(known, self._task.batch_id, self._task.fence)
         for port in self._task.applied:
-            if port in self._repeated:
-                self._apply(port, -1)
+            if known.get(f"{_APPLIED}{port}") == self._task.batch_id:
+                # An earlier try of the same task has committed.
+                _apply(self._file, port, -1)
             self._file.execute(f"DELETE FROM delta{port}")
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -179,10 +236,6 @@ class _Bucket:
             )
             keys = f"(SELECT DISTINCT k FROM ({changed})) AS d"
             query = f"SELECT r.v, r.w FROM {keys} CROSS JOIN rows{port} AS r ON r.k = d.k"
-            if port in self._repeated - self._task.applied:
-                # Another task of an earlier try has applied its changes.
-                undone = f"SELECT u.v, -u.w FROM {keys} CROSS JOIN delta{port} AS u ON u.k = d.k"
-                query = f"SELECT v, SUM(w) FROM ({query} UNION ALL {undone}) GROUP BY v HAVING SUM(w) <> 0"
             found = self._file.execute(query)
             while rows := found.fetchmany(_AT_ONCE):
                 yield port, rows
@@ -190,25 +243,11 @@ class _Bucket:
     def commit(self) -> None:
         """Applies the changes and ends the transaction."""
         for port in self._task.applied:
-            self._apply(port, 1)
-            self._set(f"batch{port}", self._task.batch_id)
+            _apply(self._file, port, 1)
+            _set(self._file, f"{_APPLIED}{port}", self._task.batch_id)
         if self._task.applied:
-            self._set("batch", self._task.batch_id)
-            self._set("fence", self._task.fence)
+            _set(self._file, _FENCE, self._task.fence)
         self._file.execute("COMMIT")
-
-    def _apply(self, port: int, sign: int) -> None:
-        self._file.execute(
-            f"INSERT INTO rows{port} SELECT k, v, {sign} * w FROM delta{port} WHERE true ORDER BY k, v "
-            "ON CONFLICT (k, v) DO UPDATE SET w = w + excluded.w"
-        )
-        # Only a negative weight can make 0 of a number of rows.
-        self._file.execute(
-            f"DELETE FROM rows{port} WHERE w = 0 AND (k, v) IN (SELECT k, v FROM delta{port} WHERE {sign} * w < 0)"
-        )
-
-    def _set(self, name: str, value: int) -> None:
-        self._file.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
 
 def to_values(array: pa.Array) -> list[Any]:
@@ -232,6 +271,9 @@ def to_values(array: pa.Array) -> list[Any]:
         return list(array.cast(pa.int32()).to_pylist())
     if pa.types.is_decimal(kind):
         return list(array.cast(pa.string()).to_pylist())
+    if pa.types.is_string(kind):
+        # Texts in files need not be valid UTF-8.
+        return list(array.view(pa.binary()).to_pylist())
     return list(array.to_pylist())
 
 
@@ -268,6 +310,8 @@ def from_values(values: list[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(values, pa.int32()).cast(kind)
     if pa.types.is_decimal(kind):
         return pa.array(values, pa.string()).cast(kind)
+    if pa.types.is_string(kind):
+        return pa.array(values, pa.binary()).view(kind)
     return pa.array(values, kind)
 
 

@@ -19,6 +19,10 @@ OF_CHANGE = column(WEIGHT, BIGINT)
 ONE, MINUS_ONE = (compose(text, (), BIGINT) for text in ("1L", "-1L"))
 
 
+_COPIES = 65_536
+"""The copies of a row in a block."""
+
+
 def leaf(alias: str, fields: Iterable[Field]) -> Scan:
     """Returns the node that reads the changes called `alias`, with the columns `fields` and the weight."""
     return Scan(alias, alias, tuple((field, field.name) for field in (*fields, Field(WEIGHT, BIGINT))))
@@ -42,10 +46,15 @@ def consolidated(node: Node, fields: tuple[Field, ...]) -> Filter:
 
 def rows_of(node: Node, fields: tuple[Field, ...]) -> Project:
     """Returns each row of `node` as often as its weight says, without the weight."""
-    copy = Field(fresh_name("$copy", frozenset(field.name for field in fields)), BIGINT)
+    taken = frozenset(field.name for field in fields)
+    block, copy = (Field(fresh_name(name, taken), BIGINT) for name in ("$block", "$copy"))
     present = Filter(node, compose("{0} > 0L", (OF_CHANGE,), BOOLEAN))
-    copies = compose("SEQUENCE(1L, {0})", (OF_CHANGE,), None)
-    return Project(Generate(present, GeneratorFunction.EXPLODE, (copies,), (copy,)), named(fields))
+    # In blocks, since the numbers of the copies are an array in memory.
+    blocks = compose(f"SEQUENCE(0L, ({{0}} - 1L) DIV {_COPIES}L)", (OF_CHANGE,), None)
+    in_blocks = Generate(present, GeneratorFunction.EXPLODE, (blocks,), (block,))
+    numbers = (OF_CHANGE, column(block.name, BIGINT))
+    copies = compose(f"SEQUENCE(1L, LEAST({_COPIES}L, {{0}} - {{1}} * {_COPIES}L))", numbers, None)
+    return Project(Generate(in_blocks, GeneratorFunction.EXPLODE, (copies,), (copy,)), named(fields))
 
 
 def added(*nodes: Node) -> Node:

@@ -83,6 +83,13 @@ def test_what_identifies_the_rows(sql: str, keys: tuple[str, ...] | None, weight
     assert (plan.keys, plan.weight) == (keys, weight)
 
 
+@pytest.mark.parametrize(("bound", "name"), [("START", "since"), ("END", "until")])
+def test_a_bound_of_a_window_identifies_it(bound: str, name: str) -> None:
+    hour = "INTERVAL '1' HOUR"
+    sql = f"SELECT k, TUMBLE_{bound}(ts, {hour}) AS {name}, COUNT(*) AS n FROM s GROUP BY k, TUMBLE(ts, {hour})"
+    assert plan_changes(*built(f"{sql} HAVING COUNT(*) < 3", timed=True)).keys == (name, "k")
+
+
 @pytest.mark.parametrize(
     ("sql", "why"),
     [
