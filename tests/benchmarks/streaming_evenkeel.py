@@ -141,7 +141,7 @@ def _run(session: SparkSession, asked: dict[str, Any], root: Path, seconds: list
     )
     sink = _sink(asked.get("sink", "blackhole"), planned, root)
     sink.prepare()
-    computing = None if planned.changes is None else planned.changes.computing(root / "changes", 1)
+    computing = None if planned.changes is None else planned.changes.of_attempt(root / "changes", 1)
     stage = Stage(root / "stage", 1, collects=planned.collects)
     batch = BatchFunction(stage, sink, Unguarded(), computing=computing)
     begun = time.perf_counter()

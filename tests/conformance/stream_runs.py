@@ -232,7 +232,7 @@ class StreamRun:
         object.__setattr__(stage, "at", self.at)
         stage.clear_older()
         changes = self.planned.changes
-        computing = None if changes is None else changes.computing(self._root / "changes", self._fence)
+        computing = None if changes is None else changes.of_attempt(self._root / "changes", self._fence)
         batch = BatchFunction(stage, self.sink, self.at, computing=computing)
         output: OutputMode = self.planned.output
         running = RunningStream.start(self.planned.frame, output, self._root / "checkpoint", Trigger(), batch)

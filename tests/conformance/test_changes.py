@@ -31,6 +31,7 @@ def test_changes_have_the_batch_result(spark: SparkSession, tmp_path: Path, name
     tables = [table for table in "st" if re.search(rf"\b(FROM|JOIN) {table}\b", sql)]
     run = StreamRun(spark, tmp_path / "run", sql, dict.fromkeys(tables, Schema(FACTS.fields)), is_accepted=True)
     assert run.planned.plan.shape is Shape.CHANGES
+    assert run.planned.plan.changes is not None
     put: dict[str, list[Path]] = {table: [] for table in tables}
     story: list[str] = []
     for number in range(3):
@@ -45,3 +46,7 @@ def test_changes_have_the_batch_result(spark: SparkSession, tmp_path: Path, name
         assert run.catch_up() is None
         expected = in_batch(spark, sql, put, dict.fromkeys(put, _DDL))
         assert difference(expected, run.rows) is None, (number, story)
+    # A mini-batch that is only committed again has no state.
+    newest = [progress for progress in run.progress if progress.state][-1]
+    assert [one.operator for one in newest.state] == [step.text for step in run.planned.plan.changes.steps]
+    assert any(one.updated and one.state_bytes for one in newest.state) or "of no rows" in name

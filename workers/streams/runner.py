@@ -340,7 +340,7 @@ class StreamRunner:
                 planned = current.planned
                 staged = replace(stage, collects=planned.collects)
                 changes = planned.changes
-                computing = None if changes is None else changes.computing(directory / "changes", claim.fence)
+                computing = None if changes is None else changes.of_attempt(directory / "changes", claim.fence)
                 batch = BatchFunction(staged, sink, batch_fence, reading=reading, computing=computing)
                 return RunningStream.start(planned.frame, planned.output, directory / "checkpoint", trigger, batch)
 

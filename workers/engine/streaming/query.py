@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -186,7 +186,8 @@ class RunningStream:
                 break
             progress = progress_of(report.json())
             if progress is not None:
-                found.append(progress)
+                state = self._batch.state_of(progress.batch_id)
+                found.append(replace(progress, state=state) if state else progress)
         return tuple(reversed(found))
 
     def stop_between_batches(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -301,9 +302,16 @@ Reading = Callable[[int], AbstractContextManager[object]]
 it would read, or may have read, files that it must not read: then nothing of it is kept."""
 
 
-Computing = Callable[[DataFrame, int], AbstractContextManager[DataFrame]]
-"""Returns the context in which the rows that a mini-batch emits exist, computed from those that Spark has read. It
-writes its state itself, before it returns the rows."""
+class Computing(Protocol):
+    """Computes the rows that a mini-batch emits from those that Spark has read. It writes its state itself, before it
+    returns the rows.
+    """
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> AbstractContextManager[DataFrame]:
+        """Returns the context in which the rows exist."""
+
+    def state_of(self, batch_id: int) -> tuple[StateProgress, ...]:
+        """Returns its state after a mini-batch; empty if it is not known any more."""
 
 
 class BatchFunction:
@@ -328,6 +336,10 @@ class BatchFunction:
         self._computing = computing
         self.failure: Exception | None = None
         self._is_over = threading.Event()
+
+    def state_of(self, batch_id: int) -> tuple[StateProgress, ...]:
+        """Returns the state after a mini-batch, if Spark does not have it."""
+        return () if self._computing is None else self._computing.state_of(batch_id)
 
     def end_between_batches(self) -> None:
         """Ends the stream before its next mini-batch, which the next attempt runs."""

@@ -10,7 +10,7 @@ that the sink has committed needs no repetition.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -43,11 +43,14 @@ from workers.engine.streaming.changes.state_files import (
     undo,
 )
 from workers.engine.streaming.changes.steps import KEPT, Step
+from workers.engine.streaming.query import StateProgress
 
 # Executors need not have this package: the module is sent to them with the task.
 cloudpickle.register_pickle_by_value(state_files)  # type: ignore[no-untyped-call]
 
 _SOURCE = "$source"
+_REPORTED = 100
+"""Of how many mini-batches the state is reported, as by Spark."""
 
 SMALL_BYTES = 1 << 20
 """The most bytes of the files of a small mini-batch."""
@@ -79,7 +82,7 @@ def _without_weight(scan: Scan) -> tuple[tuple[Field, str], ...]:
     return tuple(column for column in scan.columns if column[0].name != WEIGHT)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Changes:
     """Computes the result of each mini-batch. `scans` are those of streams, in the order of `one_frame`; `statics` are
     the rows of static tables, by alias. A mini-batch of at most `small_bytes` of files is small.
@@ -90,22 +93,12 @@ class Changes:
     statics: Mapping[str, DataFrame]
     buckets: int
     small_bytes: int = SMALL_BYTES
+    state: tuple[StateProgress, ...] = ()
+    """The state of each step after the newest mini-batch."""
 
-    def computing(self, directory: Path, fence: int) -> Callable[[DataFrame, int], AbstractContextManager[DataFrame]]:
-        """Returns the function that `BatchFunction` calls, for the state below `directory` and an attempt. Its first
-        call undoes what earlier attempts have written of the same mini-batch: the files may differ, and a repetition
-        may have other changes, as with sums of DOUBLE.
-        """
-        is_first = True
-
-        def compute(frame: DataFrame, batch_id: int) -> AbstractContextManager[DataFrame]:
-            nonlocal is_first
-            if is_first:
-                undo(directory, batch_id, fence)
-                is_first = False
-            return self.of_batch(frame, batch_id, directory, fence)
-
-        return compute
+    def of_attempt(self, directory: Path, fence: int) -> ChangesOfAttempt:
+        """Returns what computes the mini-batches of an attempt."""
+        return ChangesOfAttempt(self, directory, fence)
 
     @contextmanager
     def of_batch(self, frame: DataFrame, batch_id: int, directory: Path, fence: int) -> Iterator[DataFrame]:
@@ -115,8 +108,40 @@ class Changes:
         batch = _Batch(self, frame, batch_id, directory, fence)
         try:
             yield batch.result()
+            self.state = tuple(batch.states)
         finally:
             batch.release()
+
+
+class ChangesOfAttempt:
+    """Computes the mini-batches of one attempt, for the state below `directory`; `fence` is its fencing token.
+
+    The first call undoes what earlier attempts have written of the same mini-batch: a repetition may have other
+    changes, as with sums of DOUBLE.
+    """
+
+    def __init__(self, changes: Changes, directory: Path, fence: int) -> None:
+        self._changes = changes
+        self._directory = directory
+        self._fence = fence
+        self._is_first = True
+        self._states: dict[int, tuple[StateProgress, ...]] = {}
+
+    @contextmanager
+    def __call__(self, frame: DataFrame, batch_id: int) -> Iterator[DataFrame]:
+        """Returns the rows that a mini-batch emits (`Changes.of_batch`)."""
+        if self._is_first:
+            undo(self._directory, batch_id, self._fence)
+            self._is_first = False
+        with self._changes.of_batch(frame, batch_id, self._directory, self._fence) as rows:
+            yield rows
+        while len(self._states) >= _REPORTED:
+            del self._states[min(self._states)]
+        self._states[batch_id] = self._changes.state
+
+    def state_of(self, batch_id: int) -> tuple[StateProgress, ...]:
+        """Returns the state of each step after a mini-batch; empty for one that this attempt did not compute."""
+        return self._states.get(batch_id, ())
 
 
 class _Batch:
@@ -132,6 +157,7 @@ class _Batch:
         self._fence = fence
         self._is_small = estimated_bytes(frame) <= changes.small_bytes
         self._kept: list[DataFrame] = []
+        self.states: list[StateProgress] = []
         self._frames = dict(changes.statics)
         self._prepare_session()
         for place, scan in enumerate(changes.scans):
@@ -157,7 +183,23 @@ class _Batch:
         """Returns the rows that the mini-batch emits."""
         for step in self._changes.plan.steps:
             self._frames[step.alias] = self._run(step)
+            self.states.append(self._state_of(step))
         return self._lowered(self._changes.plan.node)
+
+    def _state_of(self, step: Step) -> StateProgress:
+        files = (self._directory / str(step.number)).glob("*.sqlite*")
+        return StateProgress(
+            operator=step.text,
+            rows=None,
+            updated=self._updated,
+            removed=0,
+            memory_bytes=0,
+            state_bytes=sum(path.stat().st_size for path in files),
+            late_rows=0,
+            reads=self._read,
+            partitions=self._changes.buckets,
+            commit_ms=0,
+        )
 
     def release(self) -> None:
         """Removes the rows that were kept."""
@@ -168,13 +210,14 @@ class _Batch:
     def _run(self, step: Step) -> DataFrame:
         """Returns the changes of the step's output."""
         is_first = self._batch_id == 0
+        self._updated = self._read = 0
         parts = [_Part(place, port.fields, port.keys) for place, port in enumerate(step.ports)]
         second = step.second
         if second is not None and second.port >= len(parts):
             parts.append(_Part(second.port, second.fields, second.keys))
         changes = [(part, self._lowered(port.changes)) for part, port in zip(parts, step.ports, strict=False)]
         read = self._through_state(step, parts, changes, step.fetched, step.applied)
-        if read.is_empty and not (is_first and step.always):
+        if not read.changed and not (is_first and step.always):
             return self._frame(step.output, None)
         frames = {}
         for part in parts:
@@ -254,7 +297,9 @@ class _Batch:
         rows = self._collected(united)
         if rows is not None:
             try:
-                return _Collected(_by_driver(replace(task, most_rows=SMALL_ROWS), rows), self._frame)
+                return self._counted(
+                    _Collected(_by_driver(replace(task, most_rows=SMALL_ROWS), rows), self._frame), task
+                )
             except TooManyRowsError:
                 # The tasks of Spark read them. They write again what is already written.
                 self._is_small = False
@@ -267,7 +312,13 @@ class _Batch:
         )
         placed = united.repartitionById(self._changes.buckets, F.col(quoted(BUCKET)))
         done = self._stored(placed.mapInArrow(task, ddl_of(returned)))
-        return _Distributed(done, is_empty=done.isEmpty())
+        counts = {row[OLD]: row["count"] for row in done.groupBy(quoted(OLD)).count().collect()}
+        return self._counted(_Distributed(done, counts.get(False, 0), counts.get(True, 0)), task)
+
+    def _counted(self, read: _Read, task: StateTask) -> _Read:
+        self._read += read.read
+        self._updated += read.changed if task.applied else 0
+        return read
 
 
 @dataclass(frozen=True)
@@ -283,8 +334,12 @@ class _Read(Protocol):
     """The changes of a step, and the rows of the state of their keys."""
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there are no changes."""
+    def changed(self) -> int:
+        """The number of changes."""
+
+    @property
+    def read(self) -> int:
+        """The number of rows of the state."""
 
     def rows(self, part: _Part, *, is_old: bool) -> DataFrame:
         """Returns the changes of a part, or its rows in the state before the mini-batch."""
@@ -295,7 +350,8 @@ class _Distributed:
     """Rows that the tasks of Spark returned."""
 
     frame: DataFrame
-    is_empty: bool
+    changed: int
+    read: int
 
     def rows(self, part: _Part, *, is_old: bool) -> DataFrame:
         """See `_Read`."""
@@ -313,9 +369,14 @@ class _Collected:
     frame: Callable[[Sequence[Field], pa.Table | None], DataFrame]
 
     @property
-    def is_empty(self) -> bool:
+    def changed(self) -> int:
         """See `_Read`."""
-        return self.table is None
+        return 0 if self.table is None else self.table.num_rows - self.read
+
+    @property
+    def read(self) -> int:
+        """See `_Read`."""
+        return 0 if self.table is None else int(pc.sum(self.table.column(OLD)).as_py() or 0)
 
     def rows(self, part: _Part, *, is_old: bool) -> DataFrame:
         """See `_Read`."""
