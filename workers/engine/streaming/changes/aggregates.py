@@ -205,11 +205,11 @@ def _merged_parts(call: Call, name: Callable[[], str]) -> _Sums | None:
         else:
             return None
     finals = {final.output.name: _as_type(final.arguments[0], final.output.type) for final in split.final}
-    value = _replaced(split.result.expression, finals)
+    value = replaced_columns(split.result.expression, finals)
     return _Sums(split.partial, tuple(merged), Named(value, call.output.name))
 
 
-def _replaced(value: Scalar, columns: dict[str, Scalar]) -> Scalar:
+def replaced_columns(value: Scalar, columns: dict[str, Scalar]) -> Scalar:
     """Returns `value` with expressions in place of columns."""
 
     def replaced(node: Expression) -> Expression:

@@ -15,7 +15,7 @@ from itertools import count
 from service.contract.query import JoinKind
 from service.sql.builtins import CLOCKS
 from service.sql.expressions.nodes import Call as CallOf
-from service.sql.expressions.nodes import Column, GetField, OrderKey, Over, walk
+from service.sql.expressions.nodes import Column, Comparison, GetField, Number, OrderKey, Over, walk
 from service.sql.expressions.scalar import Scalar, column, render
 from service.sql.joins import KEEPS
 from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, DataType, Field
@@ -48,7 +48,13 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.plan.traversal import walk_up, with_inputs
 from workers.engine.plan.validation import check, scalars_of
-from workers.engine.streaming.changes.aggregates import grouped, is_exact, projected, without_grouping_sets
+from workers.engine.streaming.changes.aggregates import (
+    grouped,
+    is_exact,
+    projected,
+    replaced_columns,
+    without_grouping_sets,
+)
 from workers.engine.streaming.changes.state_files import WEIGHT
 from workers.engine.streaming.changes.steps import (
     ChangesPlanError,
@@ -56,6 +62,7 @@ from workers.engine.streaming.changes.steps import (
     Step,
     counted,
     distinct,
+    first_rows,
     inner_join,
     recomputed,
 )
@@ -275,6 +282,8 @@ class _Planner:
                 return self.changes(node.input)
             case Filter() if isinstance(node.input, WindowFunctions):
                 return self._windows(node.input, node)
+            case Filter() if (below_names := _below_names(node)) is not None:
+                return self.changes(below_names)
             case Filter() | Expand() | Generate() | Windows():
                 below = self.changes(node.input)
                 return replace(below, node=with_inputs(node, (below.node,)))
@@ -464,14 +473,17 @@ class _Planner:
                 return made if last is None else replace(last, input=made)
 
             text = f"The window by {', '.join(map(str, keys))}"
-            step = recomputed(
-                self.next,
-                text,
-                (port,),
-                operator,
-                is_exact=False,
-                output_keys=lambda _, keys=keys: keys,  # type: ignore[misc]
-            )
+            if not below.retracts and len(node.calls) == 1 and last is not None and _is_first(last.condition, calls[0]):
+                step = first_rows(self.next, text, port, operator, keys)
+            else:
+                step = recomputed(
+                    self.next,
+                    text,
+                    (port,),
+                    operator,
+                    is_exact=False,
+                    output_keys=lambda _, keys=keys: keys,  # type: ignore[misc]
+                )
             self.add(step)
             nodes, fields = step.leaf, step.output
         return _Changes(weighted(nodes, output_of(node)), retracts=True)
@@ -493,6 +505,34 @@ class _Planner:
 
 
 _INNER = frozenset({JoinKind.INNER, JoinKind.CROSS})
+
+
+_RANKS = frozenset({"ROW_NUMBER", "RANK", "DENSE_RANK"})
+_UP_TO = frozenset({"<", "<="})
+
+
+def _below_names(node: Filter) -> Node | None:
+    """Returns a filter of calls with OVER below the projection that names their columns; None for other filters."""
+    project = node.input
+    if not isinstance(project, Project) or not isinstance(project.input, WindowFunctions):
+        return None
+    columns = {item.name: item.expression for item in project.items}
+    if any(columns[name].column is None for name in node.condition.columns):
+        return None
+    condition = replaced_columns(node.condition, columns)
+    return replace(project, input=Filter(project.input, condition))
+
+
+def _is_first(condition: Scalar, call: Named) -> bool:
+    """Whether `condition` only keeps rows up to a rank, which is `call`: a row that it drops stays dropped when others
+    are added.
+    """
+    tree, rank = condition.tree, call.expression.tree
+    if not isinstance(tree, Comparison) or not isinstance(rank, Over) or rank.function.upper() not in _RANKS:
+        return False
+    if not isinstance(tree.left, Column) or tree.left.name != call.name or not isinstance(tree.right, Number):
+        return False
+    return tree.operator in _UP_TO or (tree.operator == "=" and tree.right.text == "1")
 
 
 def _listed(keys: tuple[Named, ...]) -> str:

@@ -7,6 +7,7 @@ keys that changed, a mini-batch reads the rows of the state, and
 - `recomputed` computes the operator over the old and the new rows, and takes the difference. It works for every
   operator. If the operator could return other rows for the same input, as sums of DOUBLE do, the state also has the
   rows that the operator emitted.
+- `first_rows` keeps only the first rows of each key, if no row of the input is removed.
 - `grouped` keeps one row for each group with sums that can be changed (`workers.engine.plan.aggregates`).
 - `inner_join` joins the changes of each side with the rows of the other one.
 - `distinct` and `counted` keep the number of each row.
@@ -34,6 +35,7 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.streaming.changes.weights import (
     OF_CHANGE,
+    ONE,
     added,
     consolidated,
     difference,
@@ -160,7 +162,38 @@ def recomputed(
     )
 
 
+def first_rows(
+    number: int,
+    text: str,
+    port: Port,
+    operator: Callable[[Sequence[Node]], Node],
+    output_keys: tuple[Scalar, ...],
+) -> Step:
+    """Returns the step of an operator that emits the first rows of each key, for an input from which no row is removed:
+    a row that is not among the first ones never will be, so only those that were emitted are kept.
+
+    `operator` returns the node over the input without weights; it emits the input's columns and others.
+    """
+    output = output_of(operator([rows_of(delta(0, port.fields), port.fields)]))
+    kept = old(1, output)
+    rows = consolidated(Union((weighted(kept, port.fields), weighted(delta(0, port.fields), port.fields))), port.fields)
+    new = weighted(operator([rows_of(rows, port.fields)]), output, ONE)
+    second = Second(1, output, output_keys, consolidated(Union((new, removed(kept, output))), output))
+    return Step(
+        number,
+        text,
+        "the rows that it emitted",
+        output,
+        (port,),
+        ((1,), ()),
+        frozenset(),
+        leaf(KEPT, output),
+        second=second,
+    )
+
+
 def removed(node: Node, fields: tuple[Field, ...]) -> Node:
+    """Returns the rows of `node` as changes that remove them."""
     return weighted(node, fields, compose("-{0}", (OF_CHANGE,), BIGINT))
 
 
