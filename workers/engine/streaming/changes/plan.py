@@ -184,13 +184,27 @@ _Identity = tuple[tuple[Field, ...], ...]
 def _identity(node: Node) -> _Identity | None:
     """Returns columns of which each row of `node` has other values; None if none are known."""
     match node:
-        case Filter() | WindowFunctions() | Sort() | Limit():
+        case WindowFunctions():
+            return _identity(node.input) or _numbered(node)
+        case Filter() | Sort() | Limit():
             return _identity(node.input)
         case Aggregate() if not node.grouping_sets:
             return tuple((field,) for field in output_of(node)[: len(node.keys)])
         case Project():
             below = _identity(node.input)
             return None if below is None else _shown(node, below)
+    return None
+
+
+def _numbered(node: WindowFunctions) -> _Identity | None:
+    """Returns the partition keys and the number of a ROW_NUMBER, if there is one."""
+    fields = {field.name: field for field in output_of(node)}
+    for call in node.calls:
+        tree = call.expression.tree
+        if isinstance(tree, Over) and tree.function.upper() == "ROW_NUMBER":
+            keys = [key.name for key in tree.partition_by if isinstance(key, Column)]
+            if len(keys) == len(tree.partition_by):
+                return tuple((fields[name],) for name in (*keys, call.name))
     return None
 
 
