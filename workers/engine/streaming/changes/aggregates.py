@@ -69,7 +69,7 @@ def grouped(number: int, text: str, node: Aggregate, changes: Node, *, retracts:
     parts = (*(part for each in sums for part in each.parts), number_of_rows)
     keys = output_of(node)[: len(node.keys)]
     fields = (*keys, *(part.output for part in parts))
-    partial = weighted(Aggregate(changes, node.keys, parts), fields, compose("1L", (), BIGINT))
+    partial = weighted(Aggregate(changes, node.keys, parts), fields, ONE)
     by = tuple(column(key.name, key.type) for key in keys)
     port = Port(partial, fields, by)
     total = Call(AggregateFunction.SUM, (column(rows.name, BIGINT),), rows)
@@ -79,7 +79,7 @@ def grouped(number: int, text: str, node: Aggregate, changes: Node, *, retracts:
         Named(_as_type(column(call.output.name, call.output.type), part.output.type), part.output.name)
         for call, part in zip(calls, parts, strict=True)
     )
-    new = weighted(Project(merged, (*named(keys), *typed)), fields, compose("1L", (), BIGINT))
+    new = weighted(Project(merged, (*named(keys), *typed)), fields, ONE)
     is_there = compose("{0} > 0L", (column(rows.name, BIGINT),), BOOLEAN)
     changed = consolidated(Union((new if not keys else Filter(new, is_there), removed(old(0, fields), fields))), fields)
     output = output_of(node)

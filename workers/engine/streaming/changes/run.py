@@ -9,7 +9,7 @@ that the sink has committed needs no repetition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -226,10 +226,9 @@ class _Batch:
         if second is None:
             result = step.first if is_first and step.first is not None else step.result
             return self._computed(self._lowered(result, frames), step.output)
-        node = second.first if is_first and second.first is not None else second.node
         part = next(part for part in parts if part.port == second.port)
         nothing = tuple(() for _ in parts)
-        changes = [(part, self._lowered(node, frames))]
+        changes = [(part, self._lowered(second.node, frames))]
         written = self._through_state(step, parts, changes, nothing, frozenset({second.port}))
         return self._lowered(step.result, {KEPT: written.rows(part, is_old=False)})
 
@@ -403,14 +402,15 @@ def _by_driver(task: StateTask, rows: pa.Table) -> pa.Table | None:
 
 def source_scans(plan: ChangePlan, streams: frozenset[str]) -> tuple[Scan, ...]:
     """Returns the scans of streams in a plan, each once."""
-    nodes = [node for step in plan.steps for port in step.ports for node in walk_up(port.changes)]
-    found = {node.alias: node for node in (*nodes, *walk_up(plan.node)) if isinstance(node, Scan)}
-    return tuple(scan for alias, scan in found.items() if alias in streams)
+    return tuple(scan for scan in _scans(plan) if scan.alias in streams)
 
 
 def static_scans(plan: ChangePlan, streams: frozenset[str]) -> tuple[Scan, ...]:
     """Returns the scans of static tables in a plan."""
-    nodes = [node for step in plan.steps for port in step.ports for node in walk_up(port.changes)]
-    found = {node.alias: node for node in (*nodes, *walk_up(plan.node)) if isinstance(node, Scan)}
     made = {step.alias for step in plan.steps}
-    return tuple(scan for alias, scan in found.items() if alias not in streams and alias not in made)
+    return tuple(scan for scan in _scans(plan) if scan.alias not in streams | made)
+
+
+def _scans(plan: ChangePlan) -> Iterable[Scan]:
+    nodes = [node for step in plan.steps for port in step.ports for node in walk_up(port.changes)]
+    return {node.alias: node for node in (*nodes, *walk_up(plan.node)) if isinstance(node, Scan)}.values()

@@ -77,14 +77,13 @@ class Port:
 @dataclass(frozen=True)
 class Second:
     """What a step writes to the state after it has read it: the changes that `node` emits, by `keys`, to the part of
-    the state after those of its inputs, or in place of the only one. `first` replaces `node` in the first mini-batch.
+    the state after those of its inputs, or in place of the only one.
     """
 
     port: int
     fields: tuple[Field, ...]
     keys: tuple[Scalar, ...]
     node: Node
-    first: Node | None = None
 
 
 @dataclass(frozen=True)
@@ -152,9 +151,7 @@ def recomputed(
         return Step(number, text, keeps, output, ports, fetched, applied, result, first, always=is_global)
     kept = len(ports)
     fetched = (*((*inputs, kept) for _ in inputs), ())
-    changes = consolidated(
-        Union((weighted(new, output, compose("1L", (), BIGINT)), removed(old(kept, output), output))), output
-    )
+    changes = consolidated(Union((weighted(new, output, ONE), removed(old(kept, output), output))), output)
     second = Second(kept, output, output_keys(new), changes)
     keeps = "the rows of its inputs, and those that it emitted"
     return Step(
