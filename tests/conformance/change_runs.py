@@ -92,7 +92,7 @@ class ChangesRun:
         for number in range(tries):
             fence = 10 * self.batches + number
             stop = None if random is None or number == tries - 1 else random.randint(0, 2 * len(self.plan.steps))
-            undo(self.directory, self.batches, fence)
+            undo(self.directory, self.batches, fence, len(self.plan.steps), BUCKETS)
             try:
                 with _interrupted(stop), work.of_batch(frame, self.batches, self.directory, fence) as made:
                     emitted = made.collect()

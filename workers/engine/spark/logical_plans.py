@@ -6,7 +6,7 @@ inputs in place of the relations, and analyses the plan once. Views would do the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -41,12 +41,65 @@ def frame_of_plan(session: SparkSession, plan: Any) -> DataFrame:
     return ClassicDataFrame(_classes(session).of_rows(java, plan), session)
 
 
+def partitioned_by(frame: DataFrame, columns: Sequence[str], partitions: int) -> DataFrame:
+    """Returns the rows of a checkpointed DataFrame, of which Spark then knows that they are partitioned: a row is in
+    the partition that `repartition(partitions, *columns)` puts it in. Nothing verifies that. It only needs to be true
+    of the rows that a query uses.
+    """
+    session = frame.sparkSession
+    java: Any = session._jsparkSession
+    classes = _classes(session)
+    plan = analysed_plan(frame)
+    output = {plan.output().apply(place).name(): plan.output().apply(place) for place in range(plan.output().size())}
+    keys = classes.empty_seq
+    for name in columns:
+        keys = keys.appended(output[name])
+    partitioning = classes.hash_partitioning(keys, partitions)
+    node = classes.logical_rdd(
+        plan.output(),
+        plan.rdd(),
+        partitioning,
+        classes.empty_seq,
+        False,
+        classes.none,
+        java,
+        classes.none,
+        classes.none,
+        False,
+    )
+    return frame_of_plan(session, node)
+
+
+def is_partitioned_by(frame: DataFrame, columns: Sequence[str], partitions: int) -> bool:
+    """Whether a row of a DataFrame is in the partition that `repartition(partitions, *columns)` puts it in, as long as
+    adaptive execution changes no partitions. Nothing is executed.
+    """
+    plan = frame._jdf.queryExecution().executedPlan()
+    if plan.nodeName().startswith("AdaptiveSparkPlan"):
+        plan = plan.initialPlan()
+    partitioning = plan.outputPartitioning()
+    if partitioning.getClass().getSimpleName() != "HashPartitioning" or partitioning.numPartitions() != partitions:
+        return False
+    output = plan.output()
+    ids = {output.apply(place).name(): output.apply(place).exprId() for place in range(output.size())}
+    keys = partitioning.expressions()
+    found = [keys.apply(place) for place in range(keys.size())]
+    return len(found) == len(columns) and all(
+        key.getClass().getSimpleName() == "AttributeReference" and key.exprId().equals(ids[name])
+        for key, name in zip(found, columns, strict=True)
+    )
+
+
 class _Classes:
     """What is used of the JVM's classes. To find one, py4j asks the JVM for each part of its name."""
 
     def __init__(self, jvm: Any) -> None:
         self.empty_map = getattr(getattr(jvm.scala.collection.immutable, "Map$"), "MODULE$").empty()
+        self.empty_seq = getattr(getattr(jvm.scala.collection.immutable, "Nil$"), "MODULE$")
+        self.none = getattr(getattr(jvm.scala, "None$"), "MODULE$")
         self.of_rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows
+        self.logical_rdd = jvm.org.apache.spark.sql.execution.LogicalRDD
+        self.hash_partitioning = jvm.org.apache.spark.sql.catalyst.plans.physical.HashPartitioning
 
 
 _OF_JVM: WeakKeyDictionary[Any, _Classes] = WeakKeyDictionary()

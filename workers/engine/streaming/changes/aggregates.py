@@ -81,7 +81,7 @@ def grouped(number: int, text: str, node: Aggregate, changes: Node, *, retracts:
     )
     new = weighted(Project(merged, (*named(keys), *typed)), fields, ONE)
     is_there = compose("{0} > 0L", (column(rows.name, BIGINT),), BOOLEAN)
-    changed = consolidated(Union((new if not keys else Filter(new, is_there), removed(old(0, fields), fields))), fields)
+    changed = consolidated(Union((removed(old(0, fields), fields), new if not keys else Filter(new, is_there))), fields)
     output = output_of(node)
     result = Project(leaf(KEPT, fields), (*named(keys), *(each.result for each in sums), Named(OF_CHANGE, WEIGHT)))
     second = Second(0, fields, by, changed)

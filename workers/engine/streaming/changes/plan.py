@@ -108,7 +108,8 @@ def plan_changes(built: Node, streams: frozenset[str]) -> ChangePlan:
         newest = _newest(consolidated(weighted(rows.node, fields), fields), fields, keys)
         node = Project(newest, (*named(fields), Named(_is_there(), weight)))
         return _checked(ChangePlan(tuple(planner.steps), node, output, keys, weight), (*fields, Field(weight, BIGINT)))
-    port = planner.port(weighted(rows.node, output), output, tuple(column(field.name, field.type) for field in output))
+    changes = consolidated(weighted(rows.node, output), output)
+    port = planner.port(changes, output, tuple(column(field.name, field.type) for field in output))
     step = planner.add(counted(planner.next, "The result", port))
     node = Project(step.leaf, (*named(output), Named(OF_CHANGE, weight)))
     names_of_output = tuple(field.name for field in output)
@@ -264,13 +265,15 @@ class _Planner:
         return step
 
     def port(self, changes: Node, fields: tuple[Field, ...], keys: tuple[Scalar, ...]) -> Port:
-        """Returns an input of a step. Raises ChangesPlanError for columns that a state cannot keep."""
+        """Returns an input of a step, whose task adds up the weights of equal rows. Raises ChangesPlanError for columns
+        that a state cannot keep.
+        """
         for field in fields:
             if not field.type.is_known:
                 raise ChangesPlanError(f"the type of {field.name} is only known when the query runs")
             if not field.type.is_groupable:
                 raise ChangesPlanError(f"{field.name} is of {field.type}, and such rows cannot be compared")
-        return Port(consolidated(changes, fields), fields, tuple(map(normalised, keys)))
+        return Port(changes, fields, tuple(map(normalised, keys)))
 
     def changes(self, node: Node) -> _Changes:
         """Returns the changes of `node`, which reads a stream. Equal nodes have the same steps."""
@@ -390,9 +393,9 @@ class _Planner:
     def _distinct(self, rows: Node, text: str) -> _Changes:
         below = self.changes(rows)
         fields = output_of(rows)
-        port = self.port(
-            weighted(below.node, fields), fields, tuple(column(field.name, field.type) for field in fields)
-        )
+        # Few rows may remain when equal ones are added up before they are sent.
+        changes = consolidated(weighted(below.node, fields), fields)
+        port = self.port(changes, fields, tuple(column(field.name, field.type) for field in fields))
         return self._kept(distinct(self.next, text, port), retracts=below.retracts, is_single=True)
 
     def _kept(self, step: Step, *, retracts: bool, is_single: bool = False) -> _Changes:

@@ -12,41 +12,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import StorageLevel, cloudpickle
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from service.results.columns import arrow_schema
 from service.sql.expressions.scalar import Scalar, quoted
-from service.sql.types.data_types import BIGINT, BOOLEAN, INT, Field, struct
+from service.sql.types.data_types import BIGINT, INT, Field
 from workers.engine.plan.nodes import Node, Scan
 from workers.engine.plan.traversal import walk_up
+from workers.engine.spark.logical_plans import is_partitioned_by, partitioned_by
 from workers.engine.spark.lowering import lower
 from workers.engine.spark.small_results import estimated_bytes
 from workers.engine.spark.sources import ddl_of
-from workers.engine.streaming.changes import state_files
+from workers.engine.streaming.changes import state_files, state_tasks
 from workers.engine.streaming.changes.plan import ChangePlan
-from workers.engine.streaming.changes.state_files import (
-    BUCKET,
-    KEY,
-    OLD,
-    PORT,
-    ROW,
-    WEIGHT,
-    StateTask,
-    TooManyRowsError,
-    undo,
-)
-from workers.engine.streaming.changes.steps import KEPT, Step
+from workers.engine.streaming.changes.state_files import KEY, WEIGHT, read_manifest, undo
+from workers.engine.streaming.changes.state_tasks import BUCKET, PORT, StateTask, TooManyRowsError, value_of
+from workers.engine.streaming.changes.steps import JOINED, KEPT, Step
 from workers.engine.streaming.query import StateProgress
 
-# Executors need not have this package: the module is sent to them with the task.
-cloudpickle.register_pickle_by_value(state_files)  # type: ignore[no-untyped-call]
+# Executors need not have this package: the modules are sent to them with the task.
+for _module in (state_files, state_tasks):
+    cloudpickle.register_pickle_by_value(_module)  # type: ignore[no-untyped-call]
 
 _SOURCE = "$source"
 _REPORTED = 100
@@ -131,7 +125,7 @@ class ChangesOfAttempt:
     def __call__(self, frame: DataFrame, batch_id: int) -> Iterator[DataFrame]:
         """Returns the rows that a mini-batch emits (`Changes.of_batch`)."""
         if self._is_first:
-            undo(self._directory, batch_id, self._fence)
+            undo(self._directory, batch_id, self._fence, len(self._changes.plan.steps), self._changes.buckets)
             self._is_first = False
         with self._changes.of_batch(frame, batch_id, self._directory, self._fence) as rows:
             yield rows
@@ -172,6 +166,8 @@ class _Batch:
             "spark.sql.optimizer.excludedRules": "",
             "spark.sql.shuffle.partitions": "1" if self._is_small else str(self._changes.buckets),
             "spark.sql.adaptive.enabled": str(not self._is_small).lower(),
+            # A bucket is a partition.
+            "spark.sql.adaptive.coalescePartitions.enabled": "false",
             # To generate code takes longer than to process a few rows.
             "spark.sql.codegen.wholeStage": str(not self._is_small).lower(),
             "spark.sql.codegen.factoryMode": "NO_CODEGEN" if self._is_small else "FALLBACK",
@@ -187,16 +183,22 @@ class _Batch:
         return self._lowered(self._changes.plan.node)
 
     def _state_of(self, step: Step) -> StateProgress:
-        files = (self._directory / str(step.number)).glob("*.sqlite*")
+        directory = self._directory / str(step.number)
+        written = [
+            file.rows
+            for bucket in range(self._changes.buckets)
+            for file in read_manifest(directory / str(bucket)).files
+            if file.batch_id == self._batch_id
+        ]
         return StateProgress(
             operator=step.text,
             rows=None,
-            updated=self._updated,
+            updated=sum(written),
             removed=0,
             memory_bytes=0,
-            state_bytes=sum(path.stat().st_size for path in files),
+            state_bytes=sum(path.stat().st_size for path in directory.glob("*/*.arrow")),
             late_rows=0,
-            reads=self._read,
+            reads=sum(written) if step.is_join else self._read,
             partitions=self._changes.buckets,
             commit_ms=0,
         )
@@ -210,25 +212,32 @@ class _Batch:
     def _run(self, step: Step) -> DataFrame:
         """Returns the changes of the step's output."""
         is_first = self._batch_id == 0
-        self._updated = self._read = 0
+        self._read = 0
         parts = [_Part(place, port.fields, port.keys) for place, port in enumerate(step.ports)]
         second = step.second
         if second is not None and second.port >= len(parts):
             parts.append(_Part(second.port, second.fields, second.keys))
         changes = [(part, self._lowered(port.changes)) for part, port in zip(parts, step.ports, strict=False)]
+        if step.is_join:
+            pairs = self._joined(step, parts, changes)
+            return self._computed(self._lowered(step.result, {JOINED: pairs}), step.output)
         read = self._through_state(step, parts, changes, step.fetched, step.applied)
         if not read.changed and not (is_first and step.always):
             return self._frame(step.output, None)
-        frames = {}
-        for part in parts:
-            frames[f"$old{part.port}"] = read.rows(part, is_old=True)
-            frames[f"$delta{part.port}"] = read.rows(part, is_old=False)
+        result = step.first if is_first and step.first is not None else step.result
+        node = result if second is None else second.node
+        used = {part.alias for part in walk_up(node) if isinstance(part, Scan)}
+        frames = {
+            alias: read.rows(part, is_old=is_old)
+            for part in parts
+            for alias, is_old in ((f"$old{part.port}", True), (f"$delta{part.port}", False))
+            if alias in used
+        }
         if second is None:
-            result = step.first if is_first and step.first is not None else step.result
-            return self._computed(self._lowered(result, frames), step.output)
+            return self._computed(self._lowered(node, frames), step.output)
         part = next(part for part in parts if part.port == second.port)
-        nothing = tuple(() for _ in parts)
-        changes = [(part, self._lowered(second.node, frames))]
+        nothing: tuple[tuple[int, ...], ...] = tuple(() for _ in parts)
+        changes = [(part, self._lowered(node, frames))]
         written = self._through_state(step, parts, changes, nothing, frozenset({second.port}))
         return self._lowered(step.result, {KEPT: written.rows(part, is_old=False)})
 
@@ -242,11 +251,12 @@ class _Batch:
         rows = self._collected(frame)
         return self._stored(frame) if rows is None else self._frame(fields, rows)
 
-    def _stored(self, frame: DataFrame) -> DataFrame:
-        """Computes `frame` and returns its rows, which executors keep until the end of the mini-batch. The plan of the
-        result is only a scan: otherwise the plans of later steps would contain those of earlier ones many times.
+    def _stored(self, frame: DataFrame, *, eager: bool = True) -> DataFrame:
+        """Computes `frame`, if not `eager` when it is first used, and returns its rows, which executors keep until the
+        end of the mini-batch. The plan of the result is only a scan: otherwise the plans of later steps would contain
+        those of earlier ones many times.
         """
-        stored = frame.localCheckpoint(eager=True, storageLevel=StorageLevel.MEMORY_AND_DISK)
+        stored = frame.localCheckpoint(eager=eager, storageLevel=StorageLevel.MEMORY_AND_DISK)
         self._kept.append(stored)
         return stored
 
@@ -272,52 +282,91 @@ class _Batch:
         applied: frozenset[int],
     ) -> _Read:
         """Reads the state of the keys that changed, and writes the changes of the inputs `applied`."""
-        types = [struct([Field(f"c{n}", field.type) for n, field in enumerate(part.fields)]) for part in parts]
-        united: DataFrame | None = None
-        for own, frame in changes:
-            key = F.xxhash64(*(F.expr(key.sql) for key in own.keys)) if own.keys else F.lit(0).cast("BIGINT")
-            structs = [
-                F.struct(*(F.col(quoted(field.name)).alias(f"c{n}") for n, field in enumerate(own.fields)))
-                if part.port == own.port
-                else F.lit(None).cast(str(type_))
-                for part, type_ in zip(parts, types, strict=True)
-            ]
-            branch = frame.select(
-                F.lit(own.port).alias(PORT),
-                F.pmod(key, F.lit(self._changes.buckets)).cast("INT").alias(BUCKET),
-                key.alias(KEY),
-                *(one.alias(f"{ROW}{port}") for port, one in enumerate(structs)),
-                F.col(quoted(WEIGHT)),
-            )
-            united = branch if united is None else united.union(branch)
-        if united is None:
-            raise ValueError(f"{step.text} has no input")
-        task = StateTask(str(self._directory / str(step.number)), self._batch_id, self._fence, fetched, applied)
-        rows = self._collected(united)
-        if rows is not None:
-            try:
-                return self._counted(
-                    _Collected(_by_driver(replace(task, most_rows=SMALL_ROWS), rows), self._frame), task
-                )
-            except TooManyRowsError:
-                # The tasks of Spark read them. They write again what is already written.
-                self._is_small = False
-                self._prepare_session()
-        returned = (
-            Field(PORT, INT),
-            Field(OLD, BOOLEAN),
-            *(Field(f"{ROW}{port}", type_) for port, type_ in enumerate(types)),
-            Field(WEIGHT, BIGINT),
-        )
-        placed = united.repartitionById(self._changes.buckets, F.col(quoted(BUCKET)))
-        done = self._stored(placed.mapInArrow(task, ddl_of(returned)))
-        counts = {row[OLD]: row["count"] for row in done.groupBy(quoted(OLD)).count().collect()}
-        return self._counted(_Distributed(done, counts.get(False, 0), counts.get(True, 0)), task)
-
-    def _counted(self, read: _Read, task: StateTask) -> _Read:
+        task = self._task(step, parts, fetched, applied)
+        united = self._united(parts, changes)
+        read: _Read | None = self._by_driver(task, united)
+        if read is None:
+            # Python processes get and return no row that the driver need not send them.
+            placed = self._stored(self._placed(changes, united), eager=False)
+            rows = placed if applied else placed.select(*map(quoted, (PORT, BUCKET, KEY)))
+            returned = [parts[port] for port in task.returned]
+            old = rows.mapInArrow(task, ddl_of((Field(PORT, INT), *_values_in(returned), Field(WEIGHT, BIGINT))))
+            if returned:
+                old = self._stored(old, eager=False)
+            found = old.count()
+            read = _Distributed(placed, old, placed.count(), found, self._changes.buckets)
         self._read += read.read
-        self._updated += read.changed if task.applied else 0
         return read
+
+    def _joined(self, step: Step, parts: Sequence[_Part], changes: Sequence[tuple[_Part, DataFrame]]) -> DataFrame:
+        """Returns the changes of the pairs of rows of both inputs with the same hash of their keys."""
+        task = replace(self._task(step, parts, step.fetched, step.applied), is_join=True)
+        united = self._united(parts, changes)
+        read = self._by_driver(task, united)
+        if read is None:
+            placed = self._placed(changes, united)
+            pairs = placed.mapInArrow(task, ddl_of((*_values_in(parts), Field(WEIGHT, BIGINT))))
+            return pairs.select(*(one for part in parts for one in part.columns), F.col(quoted(WEIGHT)))
+        return self._frame(step.output, read.pairs(parts))
+
+    def _task(
+        self, step: Step, parts: Sequence[_Part], fetched: tuple[tuple[int, ...], ...], applied: frozenset[int]
+    ) -> StateTask:
+        widths = tuple(len(part.fields) for part in parts)
+        return StateTask(str(self._directory / str(step.number)), self._batch_id, self._fence, widths, fetched, applied)
+
+    def _united(self, parts: Sequence[_Part], changes: Sequence[tuple[_Part, DataFrame]]) -> DataFrame:
+        """Returns the changes of all inputs, with the bucket and the hash of their keys."""
+        branches = []
+        for own, frame in changes:
+            keys = [F.expr(key.sql) for key in own.keys]
+            nothing = F.lit(0)
+            # Spark's partitioning by these keys: see `_Distributed.rows`.
+            bucket = F.pmod(F.hash(*keys), F.lit(self._changes.buckets)) if keys else nothing
+            # The columns of a sum may have more digits than those of its parts.
+            values = [
+                (F.col(quoted(field.name)) if part is own else F.lit(None)).cast(str(field.type)).alias(name)
+                for part in parts
+                for field, name in zip(part.fields, part.names, strict=True)
+            ]
+            branches.append(
+                frame.select(
+                    F.lit(own.port).alias(PORT),
+                    bucket.cast("INT").alias(BUCKET),
+                    (F.xxhash64(*keys) if keys else nothing.cast("BIGINT")).alias(KEY),
+                    *values,
+                    F.col(quoted(WEIGHT)),
+                )
+            )
+        return reduce(DataFrame.union, branches)
+
+    def _by_driver(self, task: StateTask, united: DataFrame) -> _Collected | None:
+        """Runs the tasks of all buckets of a small mini-batch in this process; None if it has too many rows."""
+        rows = self._collected(united)
+        if rows is None:
+            return None
+        task = replace(task, most_rows=SMALL_ROWS)
+        made: list[pa.RecordBatch] = []
+        try:
+            for bucket in pc.unique(rows.column(BUCKET)).to_pylist():
+                own = rows.filter(pc.equal(rows.column(BUCKET), bucket)).combine_chunks()
+                made += task(iter(own.to_batches()))
+        except TooManyRowsError:
+            # The tasks of Spark read them. They write again what is already written.
+            self._is_small = False
+            self._prepare_session()
+            return None
+        return _Collected(rows, pa.Table.from_batches(made) if made else None, self._frame)
+
+    def _placed(self, changes: Sequence[tuple[_Part, DataFrame]], united: DataFrame) -> DataFrame:
+        """Returns the changes with those of each bucket in the partition of its number, where those of a single input
+        may be already.
+        """
+        buckets = self._changes.buckets
+        keys = changes[0][0].key_names if len(changes) == 1 else None
+        if keys is not None and is_partitioned_by(united, keys, buckets):
+            return united
+        return united.repartitionById(buckets, F.col(quoted(BUCKET)))
 
 
 @dataclass(frozen=True)
@@ -327,6 +376,27 @@ class _Part:
     port: int
     fields: tuple[Field, ...]
     keys: tuple[Scalar, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its columns in the rows of a task."""
+        return [value_of(self.port, place) for place in range(len(self.fields))]
+
+    @property
+    def key_names(self) -> list[str] | None:
+        """The columns of its keys in the rows of a task; None if a key is an expression, or there are none."""
+        names = {field.name: name for field, name in zip(self.fields, self.names, strict=True)}
+        keys = [names[key.column] for key in self.keys if key.column is not None]
+        return keys if keys and len(keys) == len(self.keys) else None
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns of the rows of a task, with the names of the part."""
+        return [F.col(quoted(name)).alias(field.name) for name, field in zip(self.names, self.fields, strict=True)]
+
+
+def _values_in(parts: Sequence[_Part]) -> list[Field]:
+    return [replace(field, name=name) for part in parts for field, name in zip(part.fields, part.names, strict=True)]
 
 
 class _Read(Protocol):
@@ -346,58 +416,62 @@ class _Read(Protocol):
 
 @dataclass(frozen=True)
 class _Distributed:
-    """Rows that the tasks of Spark returned."""
+    """Rows that the tasks of Spark returned, with those of a bucket in the partition of its number."""
 
-    frame: DataFrame
+    changes: DataFrame
+    old: DataFrame
     changed: int
     read: int
+    buckets: int
 
     def rows(self, part: _Part, *, is_old: bool) -> DataFrame:
         """See `_Read`."""
-        own = quoted(f"{ROW}{part.port}")
-        chosen = self.frame.where((F.col(quoted(PORT)) == part.port) & (F.col(quoted(OLD)) == is_old))
-        columns = [F.col(f"{own}.c{n}").alias(field.name) for n, field in enumerate(part.fields)]
-        return chosen.select(*columns, F.col(quoted(WEIGHT)))
+        keys = part.key_names
+        frame = self.old if is_old else self.changes
+        if keys is not None:
+            frame = partitioned_by(frame, keys, self.buckets)
+        return frame.where(F.col(quoted(PORT)) == part.port).select(*part.columns, F.col(quoted(WEIGHT)))
 
 
 @dataclass(frozen=True)
 class _Collected:
     """Rows that the driver has read."""
 
-    table: pa.Table | None
+    changes: pa.Table
+    old: pa.Table | None
     frame: Callable[[Sequence[Field], pa.Table | None], DataFrame]
 
     @property
     def changed(self) -> int:
         """See `_Read`."""
-        return 0 if self.table is None else self.table.num_rows - self.read
+        return int(self.changes.num_rows)
 
     @property
     def read(self) -> int:
         """See `_Read`."""
-        return 0 if self.table is None else int(pc.sum(self.table.column(OLD)).as_py() or 0)
+        return 0 if self.old is None else int(self.old.num_rows)
 
     def rows(self, part: _Part, *, is_old: bool) -> DataFrame:
         """See `_Read`."""
-        if self.table is None:
+        rows = self.old if is_old else self.changes
+        if rows is None:
             return self.frame(part.fields, None)
-        of_part = pc.and_(pc.equal(self.table.column(PORT), part.port), pc.equal(self.table.column(OLD), is_old))
-        chosen = self.table.filter(of_part).combine_chunks()
-        if not chosen.num_rows:
-            return self.frame(part.fields, None)
-        values = chosen.column(f"{ROW}{part.port}")
-        columns = [pc.struct_field(values, [n]) for n in range(len(part.fields))]
-        names = [*(field.name for field in part.fields), WEIGHT]
-        return self.frame(part.fields, pa.table([*columns, chosen.column(WEIGHT)], names=names))
+        return self.frame(part.fields, _values_of(rows.filter(pc.equal(rows.column(PORT), part.port)), (part,)))
+
+    def pairs(self, parts: Sequence[_Part]) -> pa.Table | None:
+        """Returns the pairs of rows of a join; None for none."""
+        return None if self.old is None else _values_of(self.old, parts)
 
 
-def _by_driver(task: StateTask, rows: pa.Table) -> pa.Table | None:
-    """Runs the tasks of all buckets in this process. Returns their rows; None if there are no changes."""
-    made = []
-    for bucket in pc.unique(rows.column(BUCKET)).to_pylist():
-        own = rows.filter(pc.equal(rows.column(BUCKET), bucket)).combine_chunks()
-        made += list(task(iter(own.to_batches())))
-    return pa.Table.from_batches(made) if made else None
+def _values_of(rows: pa.Table, parts: Sequence[_Part]) -> pa.Table | None:
+    """Returns the columns of parts and the weight; None for no rows."""
+    rows = rows.combine_chunks()
+    if not rows.num_rows:
+        return None
+    columns = {
+        field.name: rows.column(name) for part in parts for field, name in zip(part.fields, part.names, strict=True)
+    }
+    return pa.table({**columns, WEIGHT: rows.column(WEIGHT)})
 
 
 def source_scans(plan: ChangePlan, streams: frozenset[str]) -> tuple[Scan, ...]:

@@ -1,268 +1,365 @@
-"""The state of an operator over changes: rows with weights, by key. It is kept in SQLite files, one for each bucket of
-keys, so that a mini-batch only reads and writes the keys that it changes.
+"""The files of the state of an operator over changes: rows with weights, by key. They are divided into buckets of keys:
 
-A task of Spark opens the file of its bucket (`StateTask`), so this module runs in Spark's Python processes and uses
-nothing but the standard library and Arrow. A file has the tables
+    <step>/<bucket>/manifest.json    which files are the state, and the newest fencing token
+    <step>/<bucket>/<name>.arrow     rows of an input: the hash of the key, the columns, and the weight
+    <step>/<bucket>/lock             locked by the task that reads or writes the bucket
 
-    rows<port>      the rows of an input of the operator: hash of the key, row, weight (the number of equal rows)
-    delta<port>     the changes of the newest mini-batch, by which it can be undone
-    meta            the newest mini-batch of each input, and the newest fencing token
+A file of rows never changes. It is sorted by the hash and not compressed, so that a reader maps it into memory and
+finds the rows of a key by binary search. A mini-batch writes a new file with its changes, and replaces the manifest:
+files that the manifest does not name do not count. A mini-batch is undone by removing its files from the manifest.
 
-A task is one transaction. If a mini-batch was interrupted after some files have its changes, the next attempt first
-undoes it in all of them (`undo`). Rows are encoded by `marshal`, whose second version has one encoding for each value.
-Each row has its key among its values: a look-up may also return rows of other keys with the same hash.
+After some mini-batches, their files are merged, and rows whose weights add up to 0 are removed. Each row is merged as
+often as the logarithm of the number of mini-batches, and a bucket has as many files.
+
+Tasks of Spark use this module in processes that need not have this package. It uses nothing but the standard library,
+Arrow and NumPy.
 """
-
-# ruff: noqa: S608 - the texts of queries have only names and numbers of this module
 
 from __future__ import annotations
 
+import fcntl
+import json
 import marshal
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-PORT, BUCKET, KEY, WEIGHT, OLD, ROW = "$port", "$bucket", "$key", "$weight", "$old", "$row"
-"""Columns of the rows that a task gets and returns. `ROW` is followed by the number of the input."""
+KEY, WEIGHT = "$key", "$weight"
+"""The hash of a row's key, and its weight."""
 
-_META, _APPLIED, _FENCE = "meta", "batch", "fence"
-"""The table `meta`, and the names in it: the first is followed by the number of an input."""
-_CREATE_META = f"CREATE TABLE IF NOT EXISTS {_META} (name TEXT PRIMARY KEY, value INTEGER NOT NULL)"
-_MARSHAL = 2
-_AT_ONCE = 8192
+Numbers = npt.NDArray[np.int64]
+
+_MANIFEST, _LOCK = "manifest.json", "lock"
+_VERSION = 1
+_BATCH_ROWS = 131_072
+"""The rows of a record batch in a file."""
+_MERGED_FILES = 4
+"""The fewest files that are merged."""
 _WAIT_SECONDS = 120
-_PAGES_KB = 32 << 10
+_POLL_SECONDS = 0.02
 
 
 class StaleStateError(Exception):
     """The state has changes of a newer attempt or of a later mini-batch."""
 
 
-class TooManyRowsError(Exception):
-    """The changed keys have more rows in the state than the task may read."""
+class StateLockedError(Exception):
+    """Another task has locked the bucket for too long."""
 
 
 @dataclass(frozen=True)
-class StateTask:
-    """Reads the state of the keys with the hashes in `KEY`, and applies the changes of one mini-batch to it.
-
-    Gets rows with the columns `PORT`, `BUCKET`, `KEY`, `ROW` of each input and `WEIGHT`, all of one bucket in a
-    partition. Returns the columns `PORT`, `OLD`, `ROW` of each input and `WEIGHT`: first the changes as it got them,
-    then, with `OLD`, the rows of the state before the mini-batch. For a key that changed in the input `n`, those are
-    its rows in the inputs `fetched[n]`. Changes of the inputs `applied` are written. Nothing is written if the state
-    has more than `most_rows` rows of these keys.
+class FileEntry:
+    """A file of the manifest. `batch_id` is the newest mini-batch whose changes it has; `removes`: a weight is
+    negative.
     """
 
-    directory: str
+    name: str
+    port: int
     batch_id: int
-    fence: int
-    fetched: tuple[tuple[int, ...], ...]
-    applied: frozenset[int]
-    most_rows: int | None = None
+    rows: int
+    removes: bool
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a bucket has. `newest` is the newest mini-batch that wrote to it; -1 if none did."""
+
+    fence: int = 0
+    newest: int = -1
+    files: tuple[FileEntry, ...] = ()
+
+    def require(self, batch_id: int, fence: int) -> None:
+        """Raises StaleStateError if a newer attempt or a later mini-batch has written."""
+        if self.fence > fence or self.newest > batch_id:
+            raise StaleStateError(
+                f"The state has mini-batch {self.newest} of attempt {self.fence}; "
+                f"this is mini-batch {batch_id} of attempt {fence}."
+            )
+
+
+@dataclass(frozen=True)
+class SortedRows:
+    """Rows in the order of their keys' hashes. `removes`: a weight is negative."""
+
+    batches: tuple[pa.RecordBatch, ...]
+    removes: bool
+    keys: tuple[Numbers, ...] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", tuple(batch.column(KEY).to_numpy() for batch in self.batches))
 
     @property
-    def ports(self) -> int:
-        """The number of inputs."""
-        return len(self.fetched)
+    def rows(self) -> int:
+        """The number of rows."""
+        return sum(batch.num_rows for batch in self.batches)
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Runs the task for one partition. Raises StaleStateError, TooManyRowsError, sqlite3.Error and OSError."""
-        first = next((batch for batch in batches if batch.num_rows), None)
-        if first is None:
-            return
-        bucket = first.column(BUCKET)[0].as_py()
-        path = Path(self.directory) / f"{bucket}.sqlite"
-        with closing(_opened(path)) as file:
-            state = _Bucket(file, self)
-            state.begin()
-            types = [first.schema.field(f"{ROW}{port}").type for port in range(self.ports)]
-            batch: pa.RecordBatch | None = first
-            while batch is not None:
-                _require_bucket(batch, bucket)
-                state.add(batch)
-                yield self._changes(batch)
-                batch = next(batches, None)
-            read = 0
-            for port, rows in state.old():
-                read += len(rows)
-                if self.most_rows is not None and read > self.most_rows:
-                    raise TooManyRowsError(f"The state of the changed keys has more than {self.most_rows} rows.")
-                yield self._old(port, rows, types)
-            state.commit()
-
-    def _changes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        rows = [batch.column(f"{ROW}{port}") for port in range(self.ports)]
-        is_old = pa.repeat(pa.scalar(False), batch.num_rows)
-        return _returned([batch.column(PORT), is_old, *rows, batch.column(WEIGHT)])
-
-    def _old(self, port: int, rows: list[tuple[bytes, int]], types: list[pa.DataType]) -> pa.RecordBatch:
-        count = len(rows)
-        values = [marshal.loads(row) for row, _ in rows]  # noqa: S302 - this module wrote it
-        columns = [
-            from_values(values, kind) if place == port else pa.nulls(count, kind) for place, kind in enumerate(types)
-        ]
-        numbers = pa.array([port] * count, pa.int32())
-        weights = pa.array([weight for _, weight in rows], pa.int64())
-        return _returned([numbers, pa.repeat(pa.scalar(True), count), *columns, weights])
+    def found(self, wanted: Numbers) -> Iterator[Found]:
+        """Returns where the rows of the hashes `wanted` are, which are sorted and different."""
+        for batch, keys in zip(self.batches, self.keys, strict=True):
+            first, end = np.searchsorted(wanted, keys[0], "left"), np.searchsorted(wanted, keys[-1], "right")
+            some = wanted[first:end]
+            if not some.size:
+                continue
+            begins = np.searchsorted(keys, some, "left")
+            counts = np.searchsorted(keys, some, "right") - begins
+            has_rows = counts > 0
+            if has_rows.any():
+                yield Found(batch, first + np.flatnonzero(has_rows), begins[has_rows], counts[has_rows])
 
 
-def _returned(columns: list[pa.Array]) -> pa.RecordBatch:
-    names = [PORT, OLD, *(f"{ROW}{port}" for port in range(len(columns) - 3)), WEIGHT]
-    return pa.RecordBatch.from_arrays(columns, names)
+@dataclass(frozen=True)
+class Found:
+    """Rows of a batch. Of the wanted hash at the place `owners[n]`, it has `counts[n]` rows, from `begins[n]` on."""
+
+    batch: pa.RecordBatch
+    owners: Numbers
+    begins: Numbers
+    counts: Numbers
+
+    @property
+    def places(self) -> Numbers:
+        """The places of the rows in the batch."""
+        ends = np.cumsum(self.counts)
+        return np.repeat(self.begins - (ends - self.counts), self.counts) + np.arange(ends[-1])
 
 
-def _require_bucket(batch: pa.RecordBatch, bucket: int) -> None:
-    if batch.num_rows and pc.unique(batch.column(BUCKET)).to_pylist() != [bucket]:
-        raise ValueError(f"rows of bucket {bucket} are in one partition with those of others")
-
-
-def undo(directory: Path, batch_id: int, fence: int) -> None:
-    """Undoes a mini-batch in all files below `directory`, where earlier attempts may have run it, and excludes these
-    attempts. Called before the first mini-batch of an attempt. Raises StaleStateError, sqlite3.Error and OSError.
+def sorted_rows(rows: pa.Table) -> SortedRows:
+    """Returns the rows of a table with the columns `KEY` and `WEIGHT`. If it removes rows, weights of equal rows are
+    added up.
     """
-    for path in sorted(directory.glob("*/*.sqlite")):
-        with closing(_opened(path)) as file:
-            file.execute("BEGIN IMMEDIATE")
-            file.execute(_CREATE_META)
-            known = dict(file.execute(f"SELECT name, value FROM {_META}"))
-            _require_newest(known, batch_id, fence)
-            for name, value in known.items():
-                if name.startswith(_APPLIED) and value == batch_id:
-                    port = int(name.removeprefix(_APPLIED))
-                    _apply(file, port, -1)
-                    file.execute(f"DELETE FROM delta{port}")
-                    _set(file, name, batch_id - 1)
-            _set(file, _FENCE, fence)
-            file.execute("COMMIT")
+    removes = _removes(rows)
+    if removes:
+        rows = consolidated(rows)
+        removes = _removes(rows)
+    order = np.argsort(rows.column(KEY).to_numpy(), kind="stable")
+    batches = rows.take(pa.array(order)).combine_chunks().to_batches(_BATCH_ROWS)
+    return SortedRows(tuple(batch for batch in batches if batch.num_rows), removes)
 
 
-def _require_newest(known: dict[str, int], batch_id: int, fence: int) -> None:
-    newest, last = known.get(_FENCE, 0), max((known[name] for name in known if name.startswith(_APPLIED)), default=-1)
-    if newest > fence or last > batch_id:
-        raise StaleStateError(
-            f"The state has mini-batch {last} of attempt {newest}; this is mini-batch {batch_id} of attempt {fence}."
-        )
+def _removes(rows: pa.Table) -> bool:
+    return bool(rows.num_rows and pc.min(rows.column(WEIGHT)).as_py() < 0)
 
 
-def _apply(file: sqlite3.Connection, port: int, sign: int) -> None:
-    """Adds the changes of an input to its rows; subtracts them with the `sign` -1."""
-    file.execute(
-        f"INSERT INTO rows{port} SELECT k, v, {sign} * w FROM delta{port} WHERE true ORDER BY k, v "
-        "ON CONFLICT (k, v) DO UPDATE SET w = w + excluded.w"
-    )
-    # Only a negative weight can make 0 of a number of rows.
-    file.execute(
-        f"DELETE FROM rows{port} WHERE w = 0 AND (k, v) IN (SELECT k, v FROM delta{port} WHERE {sign} * w < 0)"
-    )
+@contextmanager
+def locked(directory: Path) -> Iterator[Bucket]:
+    """Locks the bucket in `directory`, which is created. Raises StateLockedError and OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / _LOCK).open("ab") as file:
+        _lock(file, directory)
+        yield Bucket(directory)
 
 
-def _set(file: sqlite3.Connection, name: str, value: int) -> None:
-    file.execute(f"INSERT OR REPLACE INTO {_META} VALUES (?, ?)", (name, value))
+def _lock(file: IO[bytes], directory: Path) -> None:
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise StateLockedError(f"Another task has locked {directory} for {_WAIT_SECONDS} s.") from None
+        time.sleep(_POLL_SECONDS)
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None)
-    # Only one task at a time uses a file: no memory needs to be shared, which network file systems do not support.
-    file.execute("PRAGMA locking_mode = EXCLUSIVE")
-    file.execute("PRAGMA journal_mode = WAL")
-    file.execute("PRAGMA synchronous = FULL")
-    file.execute(f"PRAGMA cache_size = -{_PAGES_KB}")
-    return file
+class Bucket:
+    """The locked files of a bucket, in one mini-batch."""
 
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.manifest = read_manifest(directory)
+        self._added: list[FileEntry] = []
 
-class _Bucket:
-    """One mini-batch of an opened file."""
+    def begin(self, batch_id: int, fence: int, applied: Iterable[int]) -> None:
+        """Begins a mini-batch that writes rows of the inputs `applied`. What an earlier try of the same task has
+        written no longer counts. Raises StaleStateError.
+        """
+        self.manifest.require(batch_id, fence)
+        self._batch_id, self._fence = batch_id, fence
+        ports = frozenset(applied)
+        files = tuple(file for file in self.manifest.files if file.port not in ports or file.batch_id < batch_id)
+        self.manifest = replace(self.manifest, files=files)
 
-    def __init__(self, file: sqlite3.Connection, task: StateTask) -> None:
-        self._file = file
-        self._task = task
+    def before(self, port: int) -> list[SortedRows]:
+        """Returns the rows of an input before the mini-batch."""
+        files = [file for file in self.manifest.files if file.port == port and file.batch_id < self._batch_id]
+        return [self._opened(file) for file in files]
 
-    def begin(self) -> None:
-        """Begins the transaction. Undoes the same mini-batch of an earlier try."""
-        self._file.execute("BEGIN IMMEDIATE")
-        self._file.execute(_CREATE_META)
-        for port in range(self._task.ports):
-            self._file.execute(
-                f"CREATE TABLE IF NOT EXISTS rows{port} "
-                "(k INTEGER NOT NULL, v BLOB NOT NULL, w INTEGER NOT NULL, PRIMARY KEY (k, v)) WITHOUT ROWID"
-            )
-            self._file.execute(
-                f"CREATE TABLE IF NOT EXISTS delta{port} (k INTEGER NOT NULL, v BLOB NOT NULL, w INTEGER NOT NULL)"
-            )
-            # Changes that are only looked up are not kept, so that they are not undone.
-            self._file.execute(f"CREATE TEMP TABLE looked_up{port} (k INTEGER NOT NULL)")
-        known = dict(self._file.execute(f"SELECT name, value FROM {_META}"))
-        _require_newest(known, self._task.batch_id, self._task.fence)
-        for port in self._task.applied:
-            if known.get(f"{_APPLIED}{port}") == self._task.batch_id:
-                # An earlier try of the same task has committed.
-                _apply(self._file, port, -1)
-            self._file.execute(f"DELETE FROM delta{port}")
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Adds changes."""
-        ports = batch.column(PORT)
-        for port in range(self._task.ports):
-            own = pc.equal(ports, port)
-            mine = batch if self._task.ports == 1 else batch.filter(own)
-            if not mine.num_rows:
-                continue
-            keys = mine.column(KEY).to_pylist()
-            if port not in self._task.applied:
-                self._file.executemany(f"INSERT INTO looked_up{port} VALUES (?)", zip(keys, strict=True))
-                continue
-            rows = [marshal.dumps(row, _MARSHAL) for row in to_values(mine.column(f"{ROW}{port}"))]
-            weights = mine.column(WEIGHT).to_pylist()
-            self._file.executemany(
-                f"INSERT INTO delta{port} VALUES (?, ?, ?)",
-                zip(keys, rows, weights, strict=True),
-            )
-
-    def old(self) -> Iterator[tuple[int, list[tuple[bytes, int]]]]:
-        """Yields rows of the state before the mini-batch, each as its encoding and weight, by input."""
-        for port in range(self._task.ports):
-            by = [other for other, fetched in enumerate(self._task.fetched) if port in fetched]
-            if not by:
-                continue
-            changed = " UNION ".join(
-                f"SELECT k FROM {'delta' if other in self._task.applied else 'looked_up'}{other}" for other in by
-            )
-            keys = f"(SELECT DISTINCT k FROM ({changed})) AS d"
-            query = f"SELECT r.v, r.w FROM {keys} CROSS JOIN rows{port} AS r ON r.k = d.k"
-            found = self._file.execute(query)
-            while rows := found.fetchmany(_AT_ONCE):
-                yield port, rows
+    def add(self, port: int, rows: SortedRows) -> None:
+        """Writes changes of an input."""
+        if not rows.rows:
+            return
+        name = f"{port}-{self._batch_id}-{self._fence}-{len(self._added)}.arrow"
+        self._write(name, rows.batches[0].schema, rows.batches)
+        self._added.append(FileEntry(name, port, self._batch_id, rows.rows, rows.removes))
 
     def commit(self) -> None:
-        """Applies the changes and ends the transaction."""
-        for port in self._task.applied:
-            _apply(self._file, port, 1)
-            _set(self._file, f"{_APPLIED}{port}", self._task.batch_id)
-        if self._task.applied:
-            _set(self._file, _FENCE, self._task.fence)
-        self._file.execute("COMMIT")
+        """Ends the mini-batch: what was added counts."""
+        ports = {file.port for file in self._added}
+        kept = [file for file in self.manifest.files if file.port not in ports]
+        for port in ports:
+            kept += self._merged([file for file in self.manifest.files if file.port == port])
+        files = (*kept, *self._added)
+        self.manifest = Manifest(self._fence, self._batch_id, files)
+        write_manifest(self._directory, self.manifest)
+        names = {file.name for file in files}
+        for path in self._directory.glob("*.arrow"):
+            if path.name not in names:
+                path.unlink(missing_ok=True)
+
+    def _opened(self, file: FileEntry) -> SortedRows:
+        reader = pa.ipc.open_file(pa.memory_map(str(self._directory / file.name)))
+        batches = tuple(reader.get_batch(place) for place in range(reader.num_record_batches))
+        return SortedRows(batches, file.removes)
+
+    def _merged(self, files: list[FileEntry]) -> list[FileEntry]:
+        """Merges the newest files of an input, as long as an older one is not larger than all newer ones together."""
+        first, rows = len(files), 0
+        while first > 0 and (rows == 0 or files[first - 1].rows <= rows):
+            first -= 1
+            rows += files[first].rows
+        chosen = files[first:]
+        if len(chosen) < _MERGED_FILES:
+            return files
+        newest = chosen[-1]
+        name = f"{newest.port}-{newest.batch_id}-{self._fence}-merged-{self._batch_id}.arrow"
+        opened = [self._opened(file) for file in chosen]
+        written = [0, 0]
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for part in merged(opened):
+                for batch in part.batches:
+                    written[0] += batch.num_rows
+                    written[1] += part.removes
+                    yield batch
+
+        self._write(name, opened[0].batches[0].schema, batches())
+        if not written[0]:
+            return files[:first]
+        return [*files[:first], FileEntry(name, newest.port, newest.batch_id, written[0], bool(written[1]))]
+
+    def _write(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        with (self._directory / name).open("wb") as file:
+            with pa.ipc.new_file(file, schema) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def merged(parts: Sequence[SortedRows]) -> Iterator[SortedRows]:
+    """Returns the rows of all parts in order, in pieces of about a batch."""
+    largest = max(parts, key=lambda part: part.rows)
+    # All rows of a hash are in one piece.
+    bounds = np.unique(np.array([keys[0] for keys in largest.keys][1:], np.int64))
+    for place in range(len(bounds) + 1):
+        low = bounds[place - 1] if place else None
+        high = bounds[place] if place < len(bounds) else None
+        slices = [piece for part in parts for piece in _between(part, low, high)]
+        if slices:
+            yield sorted_rows(pa.Table.from_batches(slices))
+
+
+def _between(rows: SortedRows, low: np.int64 | None, high: np.int64 | None) -> Iterator[pa.RecordBatch]:
+    for batch, keys in zip(rows.batches, rows.keys, strict=True):
+        first = 0 if low is None else int(np.searchsorted(keys, low, "left"))
+        end = len(keys) if high is None else int(np.searchsorted(keys, high, "left"))
+        if first < end:
+            yield batch.slice(first, end - first)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Returns the manifest of a bucket; an empty one if it has none."""
+    try:
+        read: dict[str, Any] = json.loads((directory / _MANIFEST).read_bytes())
+    except FileNotFoundError:
+        return Manifest()
+    if read.pop("version") != _VERSION:
+        raise StaleStateError(f"The state in {directory} was written by another version.")
+    return Manifest(**{**read, "files": tuple(FileEntry(**file) for file in read["files"])})
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Replaces the manifest of a bucket."""
+    path = directory / f"{_MANIFEST}.new"
+    with path.open("w") as file:
+        json.dump({"version": _VERSION, **asdict(manifest)}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    path.replace(directory / _MANIFEST)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def undo(directory: Path, batch_id: int, fence: int, steps: int, buckets: int) -> None:
+    """Undoes a mini-batch in all buckets of all steps, where earlier attempts may have run it, and excludes these
+    attempts. Called before the first mini-batch of an attempt. Raises StaleStateError, StateLockedError and OSError.
+    """
+    if any(directory.glob("*/*.sqlite")):
+        raise StaleStateError(
+            "The state was written by an earlier version, in SQLite files. Start the stream as a new job."
+        )
+    for step in range(steps):
+        for bucket in range(buckets):
+            with locked(directory / str(step) / str(bucket)) as own:
+                manifest = own.manifest
+                manifest.require(batch_id, fence)
+                files = tuple(file for file in manifest.files if file.batch_id < batch_id)
+                write_manifest(
+                    directory / str(step) / str(bucket),
+                    Manifest(fence, min(manifest.newest, batch_id - 1), files),
+                )
+
+
+def consolidated(rows: pa.Table) -> pa.Table:
+    """Returns the rows with the sums of the weights of equal rows, without those whose sum is 0."""
+    names = [name for name in rows.column_names if name != WEIGHT]
+    parts = [part for name in names for part in _comparable(rows.column(name).combine_chunks())]
+    columns = {str(place): part for place, part in enumerate(parts)}
+    own = pa.table({**columns, WEIGHT: rows.column(WEIGHT), "place": np.arange(rows.num_rows)})
+    summed = own.group_by(list(columns), use_threads=False).aggregate([(WEIGHT, "sum"), ("place", "min")])
+    summed = summed.filter(pc.not_equal(summed.column(f"{WEIGHT}_sum"), 0))
+    chosen = rows.take(summed.column("place_min"))
+    return chosen.set_column(chosen.column_names.index(WEIGHT), WEIGHT, summed.column(f"{WEIGHT}_sum"))
+
+
+def _comparable(array: pa.Array) -> list[pa.Array]:
+    """Returns columns of which equal values have equal bits, and different values others, for `group_by` of Arrow."""
+    kind = array.type
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], kind)
+    if pa.types.is_struct(kind):
+        return [array.is_valid(), *(part for child in array.flatten() for part in _comparable(child))]
+    if pa.types.is_float64(kind):
+        return [array.view(pa.int64())]
+    if pa.types.is_float32(kind):
+        return [array.view(pa.int32())]
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        # The second version of the encoding has one text for each value.
+        return [pa.array([marshal.dumps(value, 2) for value in to_values(array)], pa.binary())]
+    return [array]
 
 
 def to_values(array: pa.Array) -> list[Any]:
-    """Returns the values of a column as Python values that `marshal` encodes, and from which `from_values` makes the
-    same column: structures and lists become tuples, times numbers, decimals texts.
+    """Returns the values of a column as Python values that `marshal` encodes: structures and lists become tuples, times
+    numbers, decimals texts.
     """
     kind = array.type
     if pa.types.is_struct(kind):
         rows = list(zip(*map(to_values, array.flatten()), strict=True)) if kind.num_fields else [()] * len(array)
-        if array.null_count:
-            return [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
-        return rows
+        return [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
     if pa.types.is_map(kind):
-        pairs = list(zip(to_values(array.keys), to_values(array.items), strict=True))
-        return _slices(array, pairs)
+        return _slices(array, list(zip(to_values(array.keys), to_values(array.items), strict=True)))
     if pa.types.is_list(kind):
         return _slices(array, to_values(array.values))
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
@@ -283,42 +380,3 @@ def _slices(array: pa.Array, values: list[Any]) -> list[Any]:
     return [
         tuple(values[offsets[place] : offsets[place + 1]]) if is_valid else None for place, is_valid in enumerate(valid)
     ]
-
-
-def from_values(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Returns the column of the type `kind` from which `to_values` made `values`."""
-    if pa.types.is_struct(kind):
-        none = (None,) * kind.num_fields
-        columns = list(zip(*(none if value is None else value for value in values), strict=True))
-        fields = [kind.field(place) for place in range(kind.num_fields)]
-        arrays = [
-            from_values(list(columns[place]) if columns else [], field.type) for place, field in enumerate(fields)
-        ]
-        return pa.StructArray.from_arrays(
-            arrays, fields=fields, mask=pa.array([value is None for value in values], pa.bool_())
-        )
-    if pa.types.is_map(kind):
-        offsets, pairs = _offsets(values)
-        keys = from_values([key for key, _ in pairs], kind.key_type)
-        return pa.MapArray.from_arrays(offsets, keys, from_values([item for _, item in pairs], kind.item_type), kind)
-    if pa.types.is_list(kind):
-        offsets, items = _offsets(values)
-        return pa.ListArray.from_arrays(offsets, from_values(items, kind.value_type), kind)
-    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
-        return pa.array(values, pa.int64()).cast(kind)
-    if pa.types.is_date32(kind):
-        return pa.array(values, pa.int32()).cast(kind)
-    if pa.types.is_decimal(kind):
-        return pa.array(values, pa.string()).cast(kind)
-    if pa.types.is_string(kind):
-        return pa.array(values, pa.binary()).view(kind)
-    return pa.array(values, kind)
-
-
-def _offsets(values: list[Any]) -> tuple[pa.Array, list[Any]]:
-    offsets: list[int | None] = []
-    items: list[Any] = []
-    for value in values:
-        offsets.append(None if value is None else len(items))
-        items += value or ()
-    return pa.array([*offsets, len(items)], pa.int32()), items

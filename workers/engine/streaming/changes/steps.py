@@ -9,7 +9,7 @@ keys that changed, a mini-batch reads the rows of the state, and
   rows that the operator emitted.
 - `first_rows` keeps only the first rows of each key, if no row of the input is removed.
 - `grouped` keeps one row for each group with sums that can be changed (`workers.engine.plan.aggregates`).
-- `inner_join` joins the changes of each side with the rows of the other one.
+- `inner_join` joins the changes of each side with the rows of the other one, where the state is.
 - `distinct` and `counted` keep the number of each row.
 """
 
@@ -47,6 +47,8 @@ from workers.engine.streaming.changes.weights import (
 
 KEPT = "$kept"
 """The leaf with the changes that a second pass has written to the state."""
+JOINED = "$joined"
+"""The leaf with the pairs of rows of a join."""
 
 
 def old(port: int, fields: Sequence[Field]) -> Node:
@@ -94,6 +96,7 @@ class Step:
     replaces it in the first mini-batch. For a key that changed in the input n, the state is read in the parts
     `fetched[n]`; the changes of the inputs `applied` are written. `text` describes the step and `keeps` its state.
     `always`: the first mini-batch has a result without any changes, that of an aggregate without GROUP BY.
+    `is_join`: `result` reads `JOINED`, the changes of the pairs of rows with equal hashes of their keys.
     """
 
     number: int
@@ -107,6 +110,7 @@ class Step:
     first: Node | None = None
     second: Second | None = None
     always: bool = False
+    is_join: bool = False
 
     @property
     def alias(self) -> str:
@@ -151,7 +155,7 @@ def recomputed(
         return Step(number, text, keeps, output, ports, fetched, applied, result, first, always=is_global)
     kept = len(ports)
     fetched = (*((*inputs, kept) for _ in inputs), ())
-    changes = consolidated(Union((weighted(new, output, ONE), removed(old(kept, output), output))), output)
+    changes = consolidated(Union((removed(old(kept, output), output), weighted(new, output, ONE))), output)
     second = Second(kept, output, output_keys(new), changes)
     keeps = "the rows of its inputs, and those that it emitted"
     return Step(
@@ -169,13 +173,16 @@ def first_rows(
     """Returns the step of an operator that emits the first rows of each key, for an input from which no row is removed:
     a row that is not among the first ones never will be, so only those that were emitted are kept.
 
-    `operator` returns the node over the input without weights; it emits the input's columns and others.
+    `operator` returns the node over the input without weights; it emits the input's columns and others. It is first
+    computed over the changes alone: Spark then drops most rows before it sends them.
     """
-    output = output_of(operator([rows_of(delta(0, port.fields), port.fields)]))
+    first = operator([rows_of(port.changes, port.fields)])
+    output = output_of(first)
+    port = replace(port, changes=weighted(first, port.fields, ONE))
     kept = old(1, output)
-    rows = consolidated(Union((weighted(kept, port.fields), weighted(delta(0, port.fields), port.fields))), port.fields)
+    rows = Union((weighted(kept, port.fields), weighted(delta(0, port.fields), port.fields)))
     new = weighted(operator([rows_of(rows, port.fields)]), output, ONE)
-    second = Second(1, output, output_keys, consolidated(Union((new, removed(kept, output))), output))
+    second = Second(1, output, output_keys, consolidated(Union((removed(kept, output), new)), output))
     return Step(
         number,
         text,
@@ -228,24 +235,25 @@ def _counts(fields: tuple[Field, ...]) -> Node:
 
 
 def inner_join(number: int, text: str, join: Join, left: Port, right: Port) -> Step:
-    """Returns the step of an inner join, or of a product without keys.
-
-    The changes of the join are those of the left side with the new rows of the right one, and the old rows of the left
-    side with the changes of the right one.
+    """Returns the step of an inner join, or of a product without keys. Its rows have equal hashes of their keys, so the
+    keys are compared again.
     """
-    sides = (left, right)
-    taken = frozenset(field.name for field in left.fields + right.fields)
-    weights = [fresh_name(f"$weight{place}", taken) for place in (0, 1)]
-
-    def renamed(node: Node, place: int) -> Node:
-        return Project(node, (*named(sides[place].fields), Named(OF_CHANGE, weights[place])))
-
-    def joined(one: Node, other: Node) -> Node:
-        product = compose("{0} * {1}", tuple(column(name, BIGINT) for name in weights), BIGINT)
-        both = replace(join, left=renamed(one, 0), right=renamed(other, 1), within=None)
-        return weighted(both, (*left.fields, *right.fields), product)
-
     output = (*left.fields, *right.fields)
-    new_right = added(old(1, right.fields), delta(1, right.fields))
-    result = Union((joined(delta(0, left.fields), new_right), joined(old(0, left.fields), delta(1, right.fields))))
-    return Step(number, text, "the rows of both inputs", output, sides, ((1,), (0,)), frozenset({0, 1}), result)
+    template = "{0} <=> {1}" if join.null_safe else "{0} = {1}"
+    conditions = [compose(template, pair, BOOLEAN) for pair in zip(left.keys, right.keys, strict=True)]
+    if join.residual is not None:
+        conditions.append(join.residual)
+    pairs: Node = leaf(JOINED, output)
+    for condition in conditions:
+        pairs = Filter(pairs, condition)
+    return Step(
+        number,
+        text,
+        "the rows of both inputs",
+        output,
+        (left, right),
+        ((1,), (0,)),
+        frozenset({0, 1}),
+        pairs,
+        is_join=True,
+    )

@@ -1,5 +1,8 @@
 """Plan nodes over changes. A change is a row with a weight in the column `WEIGHT`: 1 adds the row, -1 removes it. Rows
 with weights are a multiset, in which a row occurs as often as the sum of its weights.
+
+The rows of a state are the first input of a union: Spark recognises the common partitioning of the inputs by the names
+of the first one, which are those of the state's columns only there.
 """
 
 from __future__ import annotations
@@ -65,4 +68,4 @@ def added(*nodes: Node) -> Node:
 def difference(new: Node, old: Node | None, fields: tuple[Field, ...]) -> Node:
     """Returns the changes from the rows `old` to the rows `new`, both without weights; `old` is None for no rows."""
     changes = weighted(new, fields, ONE)
-    return consolidated(changes if old is None else Union((changes, weighted(old, fields, MINUS_ONE))), fields)
+    return consolidated(changes if old is None else Union((weighted(old, fields, MINUS_ONE), changes)), fields)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,39 +14,39 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from workers.engine.streaming.changes import state_files, state_tasks
 from workers.engine.streaming.changes.state_files import (
-    BUCKET,
     KEY,
-    OLD,
-    PORT,
-    ROW,
     WEIGHT,
+    SortedRows,
     StaleStateError,
-    StateTask,
-    TooManyRowsError,
-    from_values,
-    to_values,
+    StateLockedError,
+    consolidated,
+    locked,
+    merged,
+    read_manifest,
+    sorted_rows,
     undo,
 )
+from workers.engine.streaming.changes.state_tasks import BUCKET, PORT, StateTask, TooManyRowsError, value_of
 
 pytestmark = pytest.mark.quick
 
 Change = tuple[int, int, str, int]
 """The input, the key, the row and the weight of a change."""
 
-_ROW = pa.struct([("key", pa.int64()), ("value", pa.string())])
-
 
 def batch(changes: list[Change], ports: int = 1) -> pa.RecordBatch:
-    rows = [
-        pa.array([{"key": key, "value": value} if port == place else None for port, key, value, _ in changes], _ROW)
+    rows = {
+        value_of(place, number): pa.array([row[number] if port == place else None for port, *row, _ in changes], kind)
         for place in range(ports)
-    ]
+        for number, kind in ((0, pa.int64()), (1, pa.string()))
+    }
     columns = {
         PORT: pa.array([port for port, *_ in changes], pa.int32()),
         BUCKET: pa.array([0] * len(changes), pa.int32()),
         KEY: pa.array([key for _, key, _, _ in changes], pa.int64()),
-        **{f"{ROW}{place}": row for place, row in enumerate(rows)},
+        **rows,
         WEIGHT: pa.array([weight for *_, weight in changes], pa.int64()),
     }
     return pa.RecordBatch.from_pydict(columns)
@@ -54,14 +55,14 @@ def batch(changes: list[Change], ports: int = 1) -> pa.RecordBatch:
 def run(directory: Path, number: int, changes: list[Change], **task: Any) -> Counter[tuple[int, int, str]]:
     """Runs a mini-batch. Returns the rows of the state before it, with their numbers."""
     settings = {"fence": 1, "fetched": ((0,),), "applied": frozenset({0}), **task}
-    work = StateTask(directory=str(directory), batch_id=number, **settings)
+    widths = (2,) * len(settings["fetched"])
+    work = StateTask(directory=str(directory), batch_id=number, widths=widths, **settings)
     found: Counter[tuple[int, int, str]] = Counter()
     pieces = [batch(changes[:2], work.ports), batch(changes[2:], work.ports)]
     for returned in work(iter(pieces)):
         for row in returned.to_pylist():
-            if row[OLD]:
-                value = row[f"{ROW}{row[PORT]}"]
-                found[row[PORT], value["key"], value["value"]] += row[WEIGHT]
+            key, value = (row[value_of(row[PORT], place)] for place in (0, 1))
+            found[row[PORT], key, value] += row[WEIGHT]
     return found
 
 
@@ -84,8 +85,8 @@ def test_an_attempt_first_undoes_the_mini_batch_everywhere(tmp_path: Path) -> No
     for directory in (first, second):
         run(directory, 0, [(0, 1, "a", 1)])
         run(directory, 1, [(0, 1, "b", 1)])
-    undo(tmp_path, 1, 2)
-    undo(tmp_path, 1, 3)
+    undo(tmp_path, 1, 2, 2, 1)
+    undo(tmp_path, 1, 3, 2, 1)
     # Its repetition has other changes, and none in the second directory.
     assert run(first, 1, [(0, 1, "c", 1)], fence=3) == {(0, 1, "a"): 1}
     assert run(first, 2, [(0, 1, "d", 1)], fence=3) == {(0, 1, "a"): 1, (0, 1, "c"): 1}
@@ -129,18 +130,124 @@ def test_random_mini_batches_with_interruptions(tmp_path: Path) -> None:
             expected[0, key, value] += weight
 
 
-def _bytes(rows: pa.StructArray) -> list[Any]:
-    """Returns the values; texts, which may be invalid, as bytes, so that NaN equals NaN."""
-    columns = [one.view(pa.binary()) if pa.types.is_string(one.type) else one for one in rows.flatten()]
-    return [column.to_pylist() for column in columns]
+Row = tuple[int, int, int]
+"""The key, the value and the weight of a row."""
 
 
-def test_values_are_stored_exactly() -> None:
+def rows_of(rows: list[Row]) -> SortedRows:
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    names = (KEY, "value", WEIGHT)
+    return sorted_rows(pa.table({name: pa.array(own, pa.int64()) for name, own in zip(names, columns, strict=True)}))
+
+
+def weights(batches: Iterable[pa.RecordBatch]) -> Counter[tuple[int, int]]:
+    found: Counter[tuple[int, int]] = Counter()
+    for batch in batches:
+        for row in batch.to_pylist():
+            found[row[KEY], row["value"]] += row[WEIGHT]
+    return found
+
+
+def test_files_are_merged_and_removed_rows_left_out(tmp_path: Path) -> None:
+    random = Random(29)
+    expected: Counter[tuple[int, int]] = Counter()
+    for number in range(200):
+        change = [(random.randint(0, 9), random.randint(0, 3), 1) for _ in range(random.randint(1, 20))]
+        change += [(*row, -1) for row, weight in expected.items() if weight > 0 and random.random() < 0.2]
+        with locked(tmp_path) as bucket:
+            bucket.begin(number, 1, {0})
+            assert +weights(batch for rows in bucket.before(0) for batch in rows.batches) == +expected
+            bucket.add(0, rows_of(change))
+            bucket.commit()
+        for key, value, weight in change:
+            expected[key, value] += weight
+    files = read_manifest(tmp_path).files
+    assert len(files) < 12
+    assert {file.name for file in files} == {path.name for path in tmp_path.glob("*.arrow")}
+    # 40 rows are possible, and each mini-batch had 10 changes.
+    assert sum(file.rows for file in files) < 300
+
+
+def test_all_rows_of_a_hash_are_merged_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_files, "_BATCH_ROWS", 3)
+    random = Random(30)
+    parts = [
+        rows_of([(random.choice((1, 1, 1, 2, 9)), random.randint(0, 2), random.choice((1, -1))) for _ in range(50)])
+        for _ in range(4)
+    ]
+    pieces = list(merged(parts))
+    keys = [key for piece in pieces for own in piece.keys for key in own.tolist()]
+    assert keys == sorted(keys)
+    everything = weights(batch for part in parts for batch in part.batches)
+    nonzero = {row: weight for row, weight in everything.items() if weight}
+    assert weights(batch for piece in pieces for batch in piece.batches) == nonzero
+    assert sum(piece.rows for piece in pieces) == len(nonzero)
+
+
+def test_a_task_that_ended_before_its_commit_has_no_effect(tmp_path: Path) -> None:
+    run(tmp_path, 0, [(0, 1, "a", 1)])
+    with locked(tmp_path / "0") as bucket:
+        bucket.begin(1, 1, {0})
+        bucket.add(0, rows_of([(1, 1, 1)]))
+    assert run(tmp_path, 1, [(0, 1, "b", 1)]) == {(0, 1, "a"): 1}
+    assert len(list((tmp_path / "0").glob("*.arrow"))) == 2
+
+
+def test_a_locked_bucket_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_files, "_WAIT_SECONDS", 0)
+    with locked(tmp_path), pytest.raises(StateLockedError), locked(tmp_path):
+        pass
+
+
+def test_a_state_of_another_format_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, 0, [(0, 1, "a", 1)])
+    manifest = tmp_path / "0" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 2'))
+    with pytest.raises(StaleStateError, match="another version"):
+        run(tmp_path, 1, [(0, 1, "a", 1)])
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "0.sqlite").touch()
+    with pytest.raises(StaleStateError, match="SQLite"):
+        undo(tmp_path, 1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("at_once", [4, 65_536])
+def test_pairs_of_a_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(state_tasks, "_ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(state_tasks, "_FLUSHED_BYTES", at_once)
+    monkeypatch.setattr(state_files, "_BATCH_ROWS", at_once)
+    random = Random(31)
+    sides: tuple[Counter[tuple[int, str]], Counter[tuple[int, str]]] = (Counter(), Counter())
+    expected: Counter[tuple[int, str, int, str]] = Counter()
+    for number in range(12):
+        changes = [
+            (random.randint(0, 1), random.choice((1, 1, 1, 2, 3)), random.choice("abc"), random.choice((1, 2, -1)))
+            for _ in range(random.randint(1, 25))
+        ]
+        task = StateTask(str(tmp_path), number, 1, (2, 2), ((1,), (0,)), frozenset({0, 1}), is_join=True)
+        found: Counter[tuple[int, str, int, str]] = Counter()
+        for returned in task(iter([batch(changes[:7], 2), batch(changes[7:], 2)])):
+            for row in returned.to_pylist():
+                left_key, left, right_key, right = (row[value_of(port, place)] for port in (0, 1) for place in (0, 1))
+                found[left_key, left, right_key, right] += row[WEIGHT]
+        before = Counter(expected)
+        for port, key, value, weight in changes:
+            sides[port][key, value] += weight
+        expected = Counter()
+        for (left_key, left), one in sides[0].items():
+            for (right_key, right), other in sides[1].items():
+                if left_key == right_key:
+                    expected[left_key, left, right_key, right] = one * other
+        change = {pair: expected[pair] - before[pair] for pair in expected.keys() | before.keys()}
+        assert {pair: weight for pair, weight in found.items() if weight} == {p: w for p, w in change.items() if w}
+
+
+def test_equal_rows_of_all_types_cancel_out() -> None:
     columns = {
         "b": pa.array([True, None, False], pa.bool_()),
         "i": pa.array([-(1 << 63), None, 7], pa.int64()),
         "f": pa.array([0.1, math.inf, None], pa.float32()),
-        "d": pa.array([math.nan, -0.0, 1e308], pa.float64()),
+        "d": pa.array([math.nan, -0.0, 0.0], pa.float64()),
         "m": pa.array([Decimal("-0.00000001"), None, Decimal("99999999999999999999.99999999")], pa.decimal128(38, 8)),
         "s": pa.array(["", None, "ä\x00🙂"], pa.string()),
         "x": pa.array([b"\xff\xfe", None, b"ok"], pa.binary()).view(pa.string()),
@@ -149,12 +256,21 @@ def test_values_are_stored_exactly() -> None:
         "t": pa.array(
             [datetime(2026, 1, 1, tzinfo=UTC), None, datetime(1, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC")
         ),
-        "n": pa.array([1_700_000_000_000_001, None, -1], pa.int64()).cast(pa.timestamp("us")),
         "l": pa.array([[1, None], None, []], pa.list_(pa.int32())),
         "p": pa.array([[("a", 1), ("b", None)], None, []], pa.map_(pa.string(), pa.int64())),
         "o": pa.array([{"x": [Decimal("1.5")]}, None, {"x": None}], pa.struct([("x", pa.list_(pa.decimal128(3, 1)))])),
     }
-    whole = pa.RecordBatch.from_pydict(columns).to_struct_array()
-    for rows in (whole, whole.slice(1), whole.slice(0, 0)):
-        made = from_values(to_values(rows), rows.type)
-        assert made.equals(rows) or repr(_bytes(made)) == repr(_bytes(rows))
+    keys = pa.array([1, 1, 1], pa.int64())
+
+    def table(signs: list[int], rows: dict[str, pa.Array]) -> pa.Table:
+        return pa.table({KEY: keys, **rows, WEIGHT: pa.array(signs, pa.int64())})
+
+    whole = pa.concat_tables([table([1, 1, 1], columns), table([-1, -1, -1], columns)])
+    assert consolidated(whole).num_rows == 0
+    # Each column alone tells the rows apart.
+    for name, values in columns.items():
+        shifted = pa.concat_arrays([values.slice(1), values.slice(0, 1)])
+        both = pa.concat_tables([table([1, 1, 1], {name: values}), table([2, 2, 2], {name: shifted})])
+        summed = consolidated(both)
+        assert summed.num_rows == 3, name
+        assert summed.column(WEIGHT).to_pylist() == [3, 3, 3], name
