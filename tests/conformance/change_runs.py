@@ -119,8 +119,8 @@ def _interrupted(stop: int | None) -> Any:
     """Inside, the task of the state with this number is the last one that ends."""
     original, done = changes_run._Batch._through_state, [0]
 
-    def task(self: Any, *arguments: Any) -> Any:
-        made = original(self, *arguments)
+    def task(self: Any, *arguments: Any, **more: Any) -> Any:
+        made = original(self, *arguments, **more)
         done[0] += 1
         if stop is not None and done[0] > stop:
             raise InterruptedRunError

@@ -44,12 +44,14 @@ def frame_of_plan(session: SparkSession, plan: Any) -> DataFrame:
 def partitioned_by(frame: DataFrame, columns: Sequence[str], partitions: int) -> DataFrame:
     """Returns the rows of a checkpointed DataFrame, of which Spark then knows that they are partitioned: a row is in
     the partition that `repartition(partitions, *columns)` puts it in. Nothing verifies that. It only needs to be true
-    of the rows that a query uses.
+    of the rows that a query uses. Without rows, it may have no partitions, and is returned as it is.
     """
     session = frame.sparkSession
     java: Any = session._jsparkSession
     classes = _classes(session)
     plan = analysed_plan(frame)
+    if plan.rdd().getNumPartitions() != partitions:
+        return frame
     output = {plan.output().apply(place).name(): plan.output().apply(place) for place in range(plan.output().size())}
     keys = classes.empty_seq
     for name in columns:

@@ -154,6 +154,9 @@ class _Batch:
         self.states: list[StateProgress] = []
         self._frames = dict(changes.statics)
         self._prepare_session()
+        if not self._is_small and _uses(changes) > 1:
+            # Spark would read all files of all streams for each use.
+            frame = self._stored(frame, eager=False)
         for place, scan in enumerate(changes.scans):
             columns = [F.col(quoted(field.name)) for field, _ in _without_weight(scan)]
             of_scan = frame.where(F.col(quoted(_SOURCE)) == place) if len(changes.scans) > 1 else frame
@@ -212,7 +215,7 @@ class _Batch:
     def _run(self, step: Step) -> DataFrame:
         """Returns the changes of the step's output."""
         is_first = self._batch_id == 0
-        self._read = 0
+        self._read: int | None = 0
         parts = [_Part(place, port.fields, port.keys) for place, port in enumerate(step.ports)]
         second = step.second
         if second is not None and second.port >= len(parts):
@@ -222,7 +225,8 @@ class _Batch:
             pairs = self._joined(step, parts, changes)
             return self._computed(self._lowered(step.result, {JOINED: pairs}), step.output)
         read = self._through_state(step, parts, changes, step.fetched, step.applied)
-        if not read.changed and not (is_first and step.always):
+        # Without changes, an aggregate without GROUP BY would have a row.
+        if not parts[0].keys and not (is_first and step.always) and read.is_empty():
             return self._frame(step.output, None)
         result = step.first if is_first and step.first is not None else step.result
         node = result if second is None else second.node
@@ -238,7 +242,9 @@ class _Batch:
         part = next(part for part in parts if part.port == second.port)
         nothing: tuple[tuple[int, ...], ...] = tuple(() for _ in parts)
         changes = [(part, self._lowered(node, frames))]
-        written = self._through_state(step, parts, changes, nothing, frozenset({second.port}))
+        written = self._through_state(
+            step, parts, changes, nothing, frozenset({second.port}), is_small=isinstance(read, _Collected)
+        )
         return self._lowered(step.result, {KEPT: written.rows(part, is_old=False)})
 
     def _lowered(self, node: Node, frames: Mapping[str, DataFrame] | None = None) -> DataFrame:
@@ -280,11 +286,15 @@ class _Batch:
         changes: Sequence[tuple[_Part, DataFrame]],
         fetched: tuple[tuple[int, ...], ...],
         applied: frozenset[int],
+        *,
+        is_small: bool = True,
     ) -> _Read:
-        """Reads the state of the keys that changed, and writes the changes of the inputs `applied`."""
+        """Reads the state of the keys that changed, and writes the changes of the inputs `applied`. `is_small`: there
+        may be few.
+        """
         task = self._task(step, parts, fetched, applied)
         united = self._united(parts, changes)
-        read: _Read | None = self._by_driver(task, united)
+        read: _Read | None = self._by_driver(task, united) if is_small else None
         if read is None:
             # Python processes get and return no row that the driver need not send them.
             placed = self._stored(self._placed(changes, united), eager=False)
@@ -292,10 +302,12 @@ class _Batch:
             returned = [parts[port] for port in task.returned]
             old = rows.mapInArrow(task, ddl_of((Field(PORT, INT), *_values_in(returned), Field(WEIGHT, BIGINT))))
             if returned:
+                # Later queries need it; one of them runs the tasks.
                 old = self._stored(old, eager=False)
-            found = old.count()
-            read = _Distributed(placed, old, placed.count(), found, self._changes.buckets)
-        self._read += read.read
+            else:
+                old.count()
+            read = _Distributed(placed, old, self._changes.buckets)
+        self._read = None if self._read is None or read.read is None else self._read + read.read
         return read
 
     def _joined(self, step: Step, parts: Sequence[_Part], changes: Sequence[tuple[_Part, DataFrame]]) -> DataFrame:
@@ -369,6 +381,13 @@ class _Batch:
         return united.repartitionById(buckets, F.col(quoted(BUCKET)))
 
 
+def _uses(changes: Changes) -> int:
+    """Returns how often steps and the result read a stream."""
+    aliases = {scan.alias for scan in changes.scans}
+    nodes = (*(port.changes for step in changes.plan.steps for port in step.ports), changes.plan.node)
+    return sum(isinstance(part, Scan) and part.alias in aliases for node in nodes for part in walk_up(node))
+
+
 @dataclass(frozen=True)
 class _Part:
     """A part of the state of a step: the rows of an input, or those that it emitted."""
@@ -403,12 +422,11 @@ class _Read(Protocol):
     """The changes of a step, and the rows of the state of their keys."""
 
     @property
-    def changed(self) -> int:
-        """The number of changes."""
+    def read(self) -> int | None:
+        """The number of rows of the state; None if they are not counted."""
 
-    @property
-    def read(self) -> int:
-        """The number of rows of the state."""
+    def is_empty(self) -> bool:
+        """Whether there are no changes."""
 
     def rows(self, part: _Part, *, is_old: bool) -> DataFrame:
         """Returns the changes of a part, or its rows in the state before the mini-batch."""
@@ -420,9 +438,16 @@ class _Distributed:
 
     changes: DataFrame
     old: DataFrame
-    changed: int
-    read: int
     buckets: int
+
+    @property
+    def read(self) -> None:
+        """See `_Read`. To count rows takes a job of Spark."""
+        return None
+
+    def is_empty(self) -> bool:
+        """See `_Read`."""
+        return self.changes.isEmpty()
 
     def rows(self, part: _Part, *, is_old: bool) -> DataFrame:
         """See `_Read`."""
@@ -442,14 +467,13 @@ class _Collected:
     frame: Callable[[Sequence[Field], pa.Table | None], DataFrame]
 
     @property
-    def changed(self) -> int:
-        """See `_Read`."""
-        return int(self.changes.num_rows)
-
-    @property
     def read(self) -> int:
         """See `_Read`."""
         return 0 if self.old is None else int(self.old.num_rows)
+
+    def is_empty(self) -> bool:
+        """See `_Read`."""
+        return not self.changes.num_rows
 
     def rows(self, part: _Part, *, is_old: bool) -> DataFrame:
         """See `_Read`."""

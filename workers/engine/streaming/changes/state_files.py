@@ -145,6 +145,23 @@ def sorted_rows(rows: pa.Table) -> SortedRows:
     return SortedRows(tuple(batch for batch in batches if batch.num_rows), removes)
 
 
+def nullable(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns the rows with columns and fields that may be NULL, so that those of all mini-batches have one type."""
+    columns = [column.cast(_nullable(column.type)) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, rows.schema.names)
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, _nullable(one.type)) for one in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _nullable(kind.value_type)))
+    if pa.types.is_map(kind):
+        items = pa.field(kind.item_field.name, _nullable(kind.item_type))
+        return pa.map_(pa.field(kind.key_field.name, _nullable(kind.key_type), nullable=False), items)
+    return kind
+
+
 def _removes(rows: pa.Table) -> bool:
     return bool(rows.num_rows and pc.min(rows.column(WEIGHT)).as_py() < 0)
 

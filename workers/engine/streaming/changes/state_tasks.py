@@ -23,6 +23,7 @@ from workers.engine.streaming.changes.state_files import (
     SortedRows,
     consolidated,
     locked,
+    nullable,
     sorted_rows,
 )
 
@@ -133,7 +134,7 @@ class _Changes:
             if port not in self._task.applied:
                 self._keys[port].append(np.unique(own.column(KEY).to_numpy()))
                 continue
-            rows = own.select([KEY, *self._names[port], WEIGHT])
+            rows = nullable(own.select([KEY, *self._names[port], WEIGHT]))
             self._pending[port].append(rows)
             self._bytes += rows.nbytes
         if self._bytes >= _FLUSHED_BYTES:

@@ -193,6 +193,34 @@ def test_a_task_that_ended_before_its_commit_has_no_effect(tmp_path: Path) -> No
     assert len(list((tmp_path / "0").glob("*.arrow"))) == 2
 
 
+def test_rows_of_mini_batches_with_and_without_nulls_are_merged(tmp_path: Path) -> None:
+    for number in range(10):
+        may_be_null = number % 2 == 0
+        value = pa.field("x", pa.int32(), nullable=may_be_null)
+        kinds = (
+            pa.struct([value]),
+            pa.list_(value.with_name("element")),
+            pa.map_(pa.string(), value.with_name("value")),
+        )
+        values = ([{"x": number}], [[number]], [[("a", number)]])
+        names = [value_of(0, place) for place in range(3)]
+        columns = {PORT: [0], BUCKET: [0], KEY: [1], **dict(zip(names, values, strict=True)), WEIGHT: [1]}
+        own = zip(names, kinds, strict=True)
+        schema = pa.schema(
+            [
+                (PORT, pa.int32()),
+                (BUCKET, pa.int32()),
+                (KEY, pa.int64()),
+                *(pa.field(name, kind, nullable=may_be_null) for name, kind in own),
+                pa.field(WEIGHT, pa.int64(), nullable=False),
+            ]
+        )
+        rows = pa.RecordBatch.from_pydict(columns, schema)
+        task = StateTask(str(tmp_path), number, 1, (3,), ((0,),), frozenset({0}))
+        old = [row for returned in task(iter([rows])) for row in returned.to_pylist()]
+        assert sorted(row[names[1]][0] for row in old) == list(range(number))
+
+
 def test_a_locked_bucket_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_files, "_WAIT_SECONDS", 0)
     with locked(tmp_path), pytest.raises(StateLockedError), locked(tmp_path):
